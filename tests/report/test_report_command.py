@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -163,6 +164,14 @@ def test_runs_are_compared_where_they_can_be(tmp_path: Path) -> None:
     assert "Differing settings" in text
 
 
+def test_as_many_runs_as_protocols_and_modes_have_one_page_in_which_each_looks_different(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / f"r{number}", ping_pong_rows(1 + number / 10), seed=number) for number in range(14)]
+    text = page(tmp_path, *runs)
+    Outline(text)
+    labels = re.findall(r'<span class="(label series-[^"]*)">([A-N])<', text)
+    assert len({looks for looks, _ in labels}) == len({name for _, name in labels}) == 14
+
+
 @pytest.mark.parametrize("file", ["cluster.json", "events.jsonl", "rows.jsonl", "result.json"])
 def test_a_missing_file_is_a_sentence_of_the_page(tmp_path: Path, file: str) -> None:
     run = rich_run(tmp_path / "run")
@@ -181,7 +190,7 @@ def test_what_is_no_run_or_cannot_be_written_is_a_sentence_and_an_exit_code(tmp_
     assert_says(reported(run), 3, "newer version of testbed")
     (run / "run.json").write_text("{")
     assert_says(reported(run), 1, "damaged")
-    assert reported(*[write_run(tmp_path / f"r{number}") for number in range(9)]).exit_code == 2
+    assert reported(*[write_run(tmp_path / f"r{number}") for number in range(17)]).exit_code == 2
     assert not (tmp_path / "report.html").exists()
 
 

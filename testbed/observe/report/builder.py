@@ -17,13 +17,13 @@ from testbed.observe.report.comparisons import comparisons
 from testbed.observe.report.curves import curves
 from testbed.observe.report.distributions import distributions
 from testbed.observe.report.markup import Table, complete_page, details, section, table
-from testbed.observe.report.plots import Plot, framed
+from testbed.observe.report.plots import MAX_SERIES, Plot, framed
 from testbed.observe.report.run_summary import RunSummary, summarize_run
 from testbed.observe.report.timeline_plot import timelines
 from testbed.observe.report.topology_plot import have_same_topology, topology
 
-MAX: int = 8
-"""Largest number of runs in one report: as many as there are distinguishable colours."""
+MAX: int = MAX_SERIES
+"""Largest number of runs in one report."""
 
 
 class UnwritableReportError(TestbedError):

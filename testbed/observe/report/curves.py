@@ -17,12 +17,11 @@ from testbed.observe.report.markup import Table
 from testbed.observe.report.plots import (
     INK,
     LINES,
-    MARKERS,
     PAPER,
-    SERIES,
     Plot,
     format_tick,
     new_figure,
+    series_style,
     set_ticks,
     set_up_axis,
     to_svg,
@@ -171,15 +170,14 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) ->
         ys = [y for line in lines for _, y in line.points]
         set_up_axis(axes, "y", curve.y, log="y" in curve.log, narrow=max(ys) < 15 * min(ys))
         for line in lines:
-            colour = SERIES[(groups.index(line.by) if alone else line.run) % len(SERIES)]
+            looks = series_style(groups.index(line.by) if alone else line.run)
             xs = [x for x, _ in line.points]
             if line.band:
                 low, high = zip(*line.band, strict=True)
-                axes.fill_between(xs, low, high, color=colour, alpha=0.14 if alone else 0.08, linewidth=0)
-            marker = MARKERS[(groups.index(line.by) if alone else line.run) % len(MARKERS)]
+                axes.fill_between(xs, low, high, color=looks["color"], alpha=0.14 if alone else 0.08, linewidth=0)
             style = LINES[groups.index(line.by) % len(LINES)]
             points = [y for _, y in line.points]
-            axes.plot(xs, points, color=colour, marker=marker, linestyle=style, label=line.label or None)
+            axes.plot(xs, points, linestyle=style, label=line.label or None, **looks)
         if paper is not None:
             axes.plot([x for x, _ in paper.points], [y for _, y in paper.points], linestyle="none", marker="D",
                       markersize=8, markerfacecolor="none", markeredgewidth=1.8, markeredgecolor=PAPER,

@@ -11,7 +11,17 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator
 from testbed.observe.format.quantities import format_time
 from testbed.observe.report.columns import Kind, Numbers
 from testbed.observe.report.markup import Table
-from testbed.observe.report.plots import INK, LINES, MARKERS, SERIES, Plot, format_tick, new_figure, set_up_axis, to_svg
+from testbed.observe.report.plots import (
+    INK,
+    LINES,
+    SERIES,
+    Plot,
+    format_tick,
+    new_figure,
+    series_style,
+    set_up_axis,
+    to_svg,
+)
 from testbed.observe.report.run_summary import RunSummary
 from testbed.observe.report.samples import Samples, samples
 
@@ -48,9 +58,10 @@ def _sample_plot(sampled: Sequence[tuple[int, RunSummary, Samples]], several: bo
         left, right = figure.subplots(1, 2)
         for run_index, run, sample in sampled:
             colour, label = SERIES[run_index % len(SERIES)], run.label if several else None
+            outline = LINES[run_index // len(SERIES)]
             count, _ = numpy.histogram(numpy.clip(sample.took, edges[0], None), edges)
             left.stairs(count / sample.took.size, edges, color=colour, alpha=0.25, fill=True)
-            left.stairs(count / sample.took.size, edges, color=colour, linewidth=1.2, label=label)
+            left.stairs(count / sample.took.size, edges, color=colour, linewidth=1.2, linestyle=outline, label=label)
             shares = numpy.linspace(0, 1, _STEPS + 1)
             right.plot(
                 numpy.maximum(_quantile_values(numpy.sort(sample.took), shares), edges[0]),
@@ -125,12 +136,12 @@ def _medians(kind: Kind, by: str, value: float | str) -> list[float]:
 def _percentile_plot(tails: Sequence[_Tail], several: bool) -> Plot:
     descriptions = [f"{label}: {format_time(times[0])} to {format_time(times[-1])}" for *_, label, times in tails]
     alt_text = f"Percentiles of times, from the median to the 99.9th. {'; '.join(descriptions)}."
-    with new_figure(3.3) as figure:
+    with new_figure(max(3.3, 0.5 + 0.2 * len(tails))) as figure:  # the legend has a line for each
         axes = figure.add_subplot()
         for run, number, label, times in tails:
             series = run if several else number
-            axes.plot(_TAILS, times, color=SERIES[series % len(SERIES)], marker=MARKERS[series % len(MARKERS)],
-                      linestyle=LINES[number % len(LINES)] if several else "-", label=label)  # fmt: skip
+            style = LINES[number % len(LINES)] if several else "-"
+            axes.plot(_TAILS, times, linestyle=style, label=label, **series_style(series))
         axes.set_xscale("log")
         axes.set_xlim(0.7, 0.0007)
         axes.xaxis.set_major_locator(FixedLocator(_TAILS))

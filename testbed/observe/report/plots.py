@@ -32,6 +32,8 @@ FAULT: Final = "#050fe5"
 SERIES: Final = ("#110fe1", "#120fe2", "#130fe3", "#140fe4", "#150fe5", "#160fe6", "#170fe7", "#180fe8")
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "h")
 LINES: Final = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+MAX_SERIES: Final = 2 * len(SERIES)
+"""Distinguishable series: each colour with filled markers, and with hollow ones."""
 
 _VARIABLES: Final = {
     INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper-value", FAULT: "fault",
@@ -53,6 +55,13 @@ _WIDE: Final = (1.0, 2.0, 5.0)  # positions of ticks within a decade
 _NARROW: Final = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
 
 WIDTH: Final = 7.6  # inches, of 72 points; a page scales it
+
+
+def series_style(number: int) -> dict[str, Any]:
+    """Return the colour and markers of a series, as keywords of Matplotlib's `plot`."""
+    place = number % len(SERIES)
+    style: dict[str, Any] = {"color": SERIES[place], "marker": MARKERS[place]}
+    return style if number < len(SERIES) else style | {"markerfacecolor": "none"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy
 from testbed.observe.format.quantities import LABELS, format_value, heading
 from testbed.observe.report.columns import MAX_SHOWN, Kind
 from testbed.observe.report.markup import Table, description_list, details, preformatted, table
+from testbed.observe.report.plots import SERIES
 from testbed.observe.report.run_summary import RunSummary
 
 _MARKS: Final = {"trusted": "✓", "degraded": "!", "invalid": "✕", "failed": "✕", "interrupted": "■", "unfinished": "…"}
@@ -41,7 +42,9 @@ def verdict(run: RunSummary, index: int) -> str:
     rest = f"<li>and {more:,} more, in the table of findings</li>" if more > 0 else ""
     mark = _MARKS.get(grade, "?")
     name = f"run-{index}" if run.label else "verdict-title"
-    label = f'<span class="label series-{index + 1}">{escape(run.label)}</span>'
+    lap, place = divmod(index, len(SERIES))
+    series = f"series-{place + 1} hollow" if lap else f"series-{place + 1}"
+    label = f'<span class="label {series}">{escape(run.label)}</span>'
     title = f'<h3 id="{name}">{label} {escape(run.title)}</h3>' if run.label else ""
     return (
         f'<article class="card {escape(grade)}" aria-labelledby="{name}">{title}'
