@@ -87,4 +87,4 @@ def stripped(frame: bytes) -> tuple[bytes, Route, bool]:
     behind = behind_route(frame, ETHERNET)
     route = deltas(frame[ETHERNET:behind])
     intact = len(frame) >= behind + _MIN and not crc8(frame[ETHERNET:])
-    return frame[:ETHERNET] + frame[behind:-1], route, intact
+    return frame[:ETHERNET] + frame[behind : max(behind, len(frame) - 1)], route, intact

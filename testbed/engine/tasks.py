@@ -106,7 +106,10 @@ class Task(Waitable, Generic[T]):
         """Return the stack of where it waits, or polled last, the innermost frame last; of a running coroutine, none of its
         frames."""
         waiting = self._waiting if self._waiting is not None else self._poll
-        return suspended(self._coroutine) + (waiting.frames() if isinstance(waiting, Stacked) else [])
+        frames = suspended(self._coroutine)
+        if isinstance(waiting, Task):  # whose frames are another program's
+            return frames
+        return frames + (waiting.frames() if isinstance(waiting, Stacked) else [])
 
     def result(self) -> T:
         """Return the coroutine's result, or raise the error that ended it, CancelledError too."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import FrameType
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from testbed.errors import FirmwareError, TestbedError
+
+T = TypeVar("T")
 
 _HOME: Final = __file__.removesuffix("testbed/engine/tracebacks.py")
 _OURS: Final = (f"{_HOME}testbed/", f"{_HOME}protocols/", "testbed/", "protocols/")
@@ -82,6 +84,15 @@ def chain_of(awaited: Awaitable[object] | None) -> list[object]:
         inner = (getattr(coroutine, name, None) for name in ("cr_await", "gi_yieldfrom", "ag_await"))
         coroutine = next(filter(None, inner), None)
     return chain
+
+
+async def with_readable_stack(start: Callable[[], Awaitable[T]], ended: Callable[[], object]) -> T:
+    """Run a program: await what `start` returns, and call `ended` when it has ended. The program's stack can be read through
+    this coroutine, since this module is not compiled; a compiled coroutine hides what it awaits."""
+    try:
+        return await start()
+    finally:
+        ended()
 
 
 def program_line(frames: Sequence[FrameType]) -> str:

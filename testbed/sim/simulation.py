@@ -12,7 +12,7 @@ A run is deterministic across processes and hash seeds.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
@@ -21,7 +21,7 @@ from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import IDEAL, Profile
 from testbed.engine.loop import POLL_TIME, Loop, VirtualClock
 from testbed.engine.tasks import Task, Work
-from testbed.engine.tracebacks import program_line
+from testbed.engine.tracebacks import program_line, with_readable_stack
 from testbed.engine.waitables import DeadlockError
 from testbed.errors import NotFoundError, TestbedError
 from testbed.fabric.interface import Fabric, Receive, ignore
@@ -171,16 +171,14 @@ class Simulation:
         """Start a program on a node. Its exceptions end the run, unless the task is awaited."""
         sim_node = self._rank(node)
 
-        async def carry() -> Result:
-            try:
-                return await program(cast(Endpoint, sim_node.endpoint), sim_node, *arguments, **named)
-            finally:
-                self._ended()
+        def start() -> Awaitable[Result]:
+            return program(cast(Endpoint, sim_node.endpoint), sim_node, *arguments, **named)
 
         def again() -> Task[object]:
             return cast("Task[object]", self.spawn(node, program, *arguments, **named))
 
-        task = self.loop.spawn(cast(Work[Result], carry()), f"{program.__name__} on {node}")
+        work = with_readable_stack(start, self._ended)
+        task = self.loop.spawn(cast(Work[Result], work), f"{program.__name__} on {node}")
         self.adopt(task, sim_node)
         self._tasks.append(cast(Task[object], task))
         self._programs.setdefault(node, []).append((cast("Task[object]", task), again))

@@ -34,6 +34,7 @@ def test_each_request_is_handled_once_or_returned(tmp_path: Path) -> None:
     assert [report.passed for report in check_again(read_run(tmp_path / "run"))] == [True]
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(120)
 def test_a_mistake_in_the_protocol_is_found_there_as_well(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -66,6 +66,7 @@ def test_a_run_on_a_cluster_that_is_up_has_no_fates_from_the_beginning(tmp_path:
     assert why.startswith("the cluster was up before the run")
 
 
+@pytest.mark.requires("interpreted")
 def test_a_mistake_that_the_simulation_found_is_found_in_namespaces_by_the_same_check(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[0].put_in(patch)

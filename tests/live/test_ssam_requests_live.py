@@ -25,6 +25,7 @@ def test_each_request_is_handled_once_and_answered_once(tmp_path: Path) -> None:
     assert found[RESENT] > 4_000 / 100, "cells were lost: requests and answers, each on two links"
 
 
+@pytest.mark.requires("interpreted")
 def test_a_mistake_in_the_protocol_is_found_there_as_well(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         next(mutant for mutant in NATIVE if mutant.name == "handled again").put_in(patch)

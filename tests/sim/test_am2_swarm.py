@@ -36,6 +36,7 @@ def run_watched(case: am2_swarm_cases.Case) -> Counter[str]:
     return with_rows(partial(am2_swarm.run, case), TABLES, am2_walks.WATCHING)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(1200)
 def test_every_request_of_every_case_comes_to_its_end(record_property: Callable[[str, object], None]) -> None:
     tally = replace(am2_swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES), chunk=20)
@@ -67,6 +68,7 @@ def test_cases_of_am2_are_as_hard_as_they_are_meant_to_be() -> None:
     assert any(not case.layout().keeps_order() for case in cases)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_swarm_of_am2_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
@@ -81,6 +83,7 @@ def test_the_swarm_of_am2_finds(mutant: Mutant, record_property: Callable[[str, 
         )
 
 
+@pytest.mark.requires("interpreted")
 def test_a_failing_case_of_am2_is_shrunk() -> None:
     mutant = next(one for one in MUTANTS if one.name == "any tag")
     seed = find(mutant, am2_swarm.SWARM.trial, SEARCHED, 100).seed

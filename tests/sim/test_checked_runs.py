@@ -54,6 +54,7 @@ def failed_checks(folder: Path, seed: int, workload: Any, **settings: object) ->
 TRAFFIC = {"messages": 30, "outstanding": 4, "largest": 8000}
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.parametrize(
     ("mutant", "workload", "settings", "expected"),
     [

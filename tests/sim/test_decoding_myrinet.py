@@ -145,6 +145,7 @@ def test_mappers_are_met_by_rules_of_their_own() -> None:
     assert town.postmen[0].acknowledged == MESSAGES
 
 
+@pytest.mark.requires("interpreted")
 def test_fates_are_by_kind_and_channel_and_for_mapping_by_kind_and_hang_on_no_other_packets() -> None:
     """The losses of AM-II's packets do not depend on whether mappers send between them."""
     log = Town(layout(loss="50%")).run()

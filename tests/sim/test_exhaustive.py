@@ -91,6 +91,7 @@ def test_schedules_that_differ_in_nothing_that_takes_place_come_once() -> None:
     assert len(seen) == 4**3
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_schedules_of_few_transmissions_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
@@ -99,6 +100,7 @@ def test_schedules_of_few_transmissions_find(mutant: Mutant, record_property: Ca
     record_property("note", f"exhaustive: {search}")
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", [one for one in AM2_MUTANTS if one.name in SEEN_BY_TWO], ids=str)
 def test_schedules_of_am2_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
@@ -106,6 +108,7 @@ def test_schedules_of_am2_find(mutant: Mutant, record_property: Callable[[str, o
     record_property("note", f"exhaustive: {search}")
 
 
+@pytest.mark.requires("interpreted")
 def test_a_failing_schedule_is_told_with_the_command_that_runs_it_again(capsys: pytest.CaptureFixture[str]) -> None:
     mutant = next(one for one in MUTANTS if one.name == "counted twice")
     with pytest.MonkeyPatch.context() as patch:

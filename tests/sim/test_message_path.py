@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -15,6 +17,7 @@ def sections(text: str) -> dict[str, str]:
     return {heading: body.strip() for heading, _, body in found}
 
 
+@pytest.mark.requires("interpreted")
 def test_the_files_that_are_documented_are_those_that_a_message_passes() -> None:
     printed = subprocess.run(
         [sys.executable, ROOT / "ci" / "message_path.py"], capture_output=True, text=True, check=True, cwd=ROOT

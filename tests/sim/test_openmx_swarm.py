@@ -41,6 +41,7 @@ def run_watched(case: openmx_swarm_cases.Case) -> Counter[str]:
     return with_rows(partial(openmx_swarm.run, case), TABLES, WATCHING)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(3600)
 def test_every_case_keeps_its_promises_and_takes_every_row(record_property: Callable[[str, object], None]) -> None:
     tally = replace(openmx_swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES), chunk=10)
@@ -72,6 +73,7 @@ def test_cases_of_openmx_are_as_hard_as_they_are_meant_to_be() -> None:
     assert all(len(case.actions) >= openmx_swarm_cases.FEW for case in cases)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", [*MUTANTS, WRAP, STEERING], ids=str)
 def test_the_swarm_of_openmx_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:

@@ -46,6 +46,7 @@ def fates(changed: str = "") -> list[Record]:
     return log
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("changed", ["", UPWARD])
 def test_fates_drawn_ahead_are_those_that_each_direction_draws(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []

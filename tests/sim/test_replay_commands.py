@@ -62,6 +62,7 @@ def test_a_run_with_nothing_wrong_says_how_much_was_checked() -> None:
     assert "checks" not in call("run star-4 random --mode sim --set messages=5 --no-check").output
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_a_failed_run_prints_the_command_that_runs_it_again_and_that_says_whether_it_fails_again() -> None:
     failed = failing()
@@ -74,6 +75,7 @@ def test_a_failed_run_prints_the_command_that_runs_it_again_and_that_says_whethe
     assert "the same check has failed again" in again.output
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_shrinking_prints_the_runs_that_it_took_and_the_fates_that_are_enough() -> None:
     failing()
@@ -87,6 +89,7 @@ def test_shrinking_prints_the_runs_that_it_took_and_the_fates_that_are_enough() 
     assert told["shrunk"]["fates"] >= int(said[1])
 
 
+@pytest.mark.requires("interpreted")
 def test_a_failure_that_is_mended_does_not_fail_again() -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[1].put_in(patch)

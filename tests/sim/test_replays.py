@@ -58,6 +58,7 @@ def failing(place: Path, scenario: Scenario | None = None) -> Path:
     raise AssertionError("30 runs, and nothing failed")
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_a_failing_run_fails_again_in_the_same_check_with_the_same_fates(tmp_path: Path) -> None:
     one = read_repetition(failing(tmp_path))
@@ -70,6 +71,7 @@ def test_a_failing_run_fails_again_in_the_same_check_with_the_same_fates(tmp_pat
     assert (tmp_path / "again" / "checks.json").read_text() == (one.folder / "checks.json").read_text()
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
     folder = failing(tmp_path)
@@ -82,6 +84,7 @@ def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
         minimize(read_repetition(folder), 10)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
     folder = failing(tmp_path)
@@ -96,6 +99,7 @@ def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
         minimize(read_repetition(folder), 10)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_of_many_fates_few_make_the_run_fail(tmp_path: Path) -> None:
     one = read_repetition(failing(tmp_path))
@@ -109,6 +113,7 @@ def test_of_many_fates_few_make_the_run_fail(tmp_path: Path) -> None:
     assert minimize(one, 3).trials == 3
 
 
+@pytest.mark.requires("interpreted")
 def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[1].put_in(patch)
@@ -120,6 +125,7 @@ def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
         minimize(one, 10)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_of_several_repetitions_the_last_is_the_one_that_failed(tmp_path: Path) -> None:
     folder = ran(tmp_path / "run", 2, repeat=50)
@@ -133,6 +139,7 @@ def test_of_several_repetitions_the_last_is_the_one_that_failed(tmp_path: Path) 
         read_repetition(folder, 51)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_of_a_scenario_the_faults_that_make_the_run_fail_are_left(tmp_path: Path) -> None:
     scenario = Scenario(

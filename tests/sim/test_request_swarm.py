@@ -48,6 +48,7 @@ def test_the_checkers_find_nothing_wrong_in_any_case(
     assert tally.rows["checked: recovery"]
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("protocol", "mutant"),
@@ -79,6 +80,7 @@ def test_the_checkers_of_mpi_do_not_see(mutant: Mutant) -> None:
             assert result.checks.passed
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.parametrize(
     ("name", "check"), [("handled again", "nothing twice"), ("by name", "replies"), ("all of its node", "errors")]
 )
@@ -119,6 +121,7 @@ def test_a_failed_run_fails_again_and_of_its_fates_few_are_enough(tmp_path: Path
     assert not replay_repetition(run, "sim").failed, "without the mistake nothing is wrong"
 
 
+@pytest.mark.requires("interpreted")
 def test_of_a_scenario_beside_requests_the_faults_that_are_needed_are_left(tmp_path: Path) -> None:
     scenario = Scenario(faults=[Cpu(on="n3", at="0s", share=0.5), Impair(on="n2", at="20ms", for_="1ms", delay="10us")])
     with pytest.MonkeyPatch.context() as patch:

@@ -179,6 +179,7 @@ def test_the_history_of_an_incast_is_complete(senders: int, queue_frames: int, t
     assert report.messages == senders * MAX_WINDOW
 
 
+@pytest.mark.requires("interpreted")
 @BOTH
 def test_without_recovery_the_checker_finds_the_lost_messages(
     senders: int, queue_frames: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -34,12 +34,14 @@ MIN = 100
 """How often random walks take each row, at least."""
 
 
+@pytest.mark.requires("interpreted")
 def test_random_walks_take_every_row_of_am2s_tables() -> None:
     watch = am2_walks.walked()
     assert not watch.unknown
     assert {row: count for row, count in am2_walks.rows(watch).items() if count < MIN} == {}
 
 
+@pytest.mark.requires("interpreted")
 def test_a_transition_of_a_channel_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resend that does not reset the channel's refusal."""
 
@@ -57,6 +59,7 @@ def test_a_transition_of_a_channel_that_no_table_has_is_seen(monkeypatch: pytest
     assert list(watch.unknown) == [(SEND_CHANNEL.name, REFUSED, "timeout", REFUSED)]
 
 
+@pytest.mark.requires("interpreted")
 def test_a_transition_of_a_message_on_its_receiver_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that ignores the frames that came before the receive."""
     monkeypatch.setattr(Receiver, "_acknowledge_again", lambda *_: None)
@@ -72,6 +75,7 @@ def test_a_transition_of_a_message_on_its_receiver_that_no_table_has_is_seen(mon
     assert list(watch.unknown) == [(RECEIVE_MESSAGE.name, ENDED, "frame that raises []", ENDED)]
 
 
+@pytest.mark.requires("interpreted")
 def test_a_transition_of_an_endpoint_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """An endpoint that is loaded has no frame."""
     monkeypatch.setattr(Resident, "load", lambda *_: None)
@@ -81,6 +85,7 @@ def test_a_transition_of_an_endpoint_that_no_table_has_is_seen(monkeypatch: pyte
     assert list(watch.unknown) == [(ENDPOINT.name, AWAITING, "frame", AWAY)]
 
 
+@pytest.mark.requires("interpreted")
 def test_a_transition_of_a_peer_that_the_table_does_not_have_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The firmware is made to forget each incarnation that a peer announces."""
     monkeypatch.setattr(Peers, "admit", lambda *_: True)
@@ -99,6 +104,7 @@ def test_a_counter_that_does_not_count_all_of_its_rows_is_seen() -> None:
         coverage([PEER], STATELESS, counts - Counter(restarts=1))
 
 
+@pytest.mark.requires("interpreted")
 def test_a_host_that_posts_when_its_send_fails_keeps_to_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender begins the new message while it still handles the peer's restart."""
     watch = Watch()

@@ -41,6 +41,7 @@ def run_watched(case: Case) -> Counter[str]:
     return with_rows(partial(swarm.run, case), TABLES, WATCHING)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(1200)
 def test_every_case_delivers_everything_once_and_in_order(record_property: Callable[[str, object], None]) -> None:
     tally = replace(swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES))
@@ -90,6 +91,7 @@ def test_cases_are_as_hard_as_they_are_meant_to_be() -> None:
     assert kinds == set(SHAPES)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_swarm_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
@@ -98,6 +100,7 @@ def test_the_swarm_finds(mutant: Mutant, record_property: Callable[[str, object]
     record_property("note", f"swarm: {search}")
 
 
+@pytest.mark.requires("interpreted")
 def test_a_failing_case_is_shrunk() -> None:
     """A few messages are left that still show the mistake."""
     mutant = MUTANTS[0]

@@ -41,6 +41,7 @@ def run_watched(swarm: Swarm[Any], case: Any) -> Counter[str]:
     return with_rows(partial(swarm.run, case), TABLES, WATCHING)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(1200)
 def test_every_case_of_mpi_of_vias_calls_and_of_connections_keeps_its_promises(
     record_property: Callable[[str, object], None],
@@ -95,6 +96,7 @@ def test_the_swarm_of_mpi_finds(mutant: Mutant, record_property: Callable[[str, 
     record_property("note", f"swarm of VIA: {search}")
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", VERBS_MUTANTS, ids=str)
 def test_the_swarm_of_vias_calls_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
@@ -104,6 +106,7 @@ def test_the_swarm_of_vias_calls_finds(mutant: Mutant, record_property: Callable
     record_property("note", f"swarm of VIA: {search}")
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", CONNECTION_MUTANTS, ids=str)
 def test_the_swarm_of_connections_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:

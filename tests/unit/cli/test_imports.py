@@ -56,6 +56,7 @@ def imported(arguments: Sequence[str], root: Path) -> set[str]:
     return set(output(arguments, root).partition("modules:\n")[2].split("\n"))
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.parametrize(
     ("arguments", "unneeded"),
     [

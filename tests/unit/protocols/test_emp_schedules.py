@@ -63,6 +63,7 @@ def test_a_seed_says_the_same_in_another_process() -> None:
     assert said == {emp_random_schedules.run(11).digest.hexdigest()}
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("mutant", [*MUTANTS, CHANGED_UNIT], ids=str)
 def test_the_schedules_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     """Seeds are fresh in a long run. A case finds each mistake with a chance above a tenth (measured: 22 to 95 %)."""

@@ -126,6 +126,7 @@ def test_a_host_changes_the_frames_per_collection_of_its_nic_by_a_command() -> N
     assert units(wires.take(1)) == {2}
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("unit", [0, 256, -1, 2.5, True, "3", None])
 def test_a_command_for_an_impossible_number_of_frames_is_refused_before_the_nic_sees_it(unit: object) -> None:
     _, (sender, _) = joined_nics()

@@ -33,6 +33,7 @@ def status_of(two: Two, program: Program[object]) -> Status:
     return caught.value.status
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("call", CALLS)
 def test_every_call_has_its_name_in_a_docstring(call: str) -> None:
     sources = "".join(map(inspect.getsource, (endpoint, host, partners, receive_queues, mx_requests)))

@@ -113,6 +113,7 @@ def test_partners_of_a_closed_endpoint_are_not_told() -> None:
     assert "NACK_LIB" not in two.sent
 
 
+@pytest.mark.requires("interpreted")
 def test_nothing_keeps_the_driver_of_a_host_that_has_died() -> None:
     """The driver refers to the host's memory, and a shared NIC's agent does not collect cycles."""
     two = Two()

@@ -547,6 +547,7 @@ def a_session_whose_messages_may_still_come() -> tuple[bytes, bytes]:
     return bytes(buffers[0]), bytes(buffers[1])
 
 
+@pytest.mark.requires("interpreted")
 def test_a_session_whose_messages_may_still_come_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert a_session_whose_messages_may_still_come() == (b"new", b"end")
     USED.put_in(monkeypatch)

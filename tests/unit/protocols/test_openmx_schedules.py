@@ -43,12 +43,14 @@ def test_a_request_of_a_connection_that_is_over_begins_no_other_one() -> None:
     trial(12_038)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_random_schedules_find_a_mistake(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     found = find(mutant, trial, 10_000, MOST)
     record_property("note", f"{mutant} ({mutant.mistake}): found within {found.cases} cases: {found.complaint}")
 
 
+@pytest.mark.requires("interpreted")
 def test_messages_across_the_wrap_find_acknowledgements_that_are_compared_without_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

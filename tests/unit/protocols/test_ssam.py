@@ -210,6 +210,7 @@ def test_every_request_is_handled_once_and_in_order_whatever_is_lost_or_repeated
         ssam_walks.trial(seed)
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("mutant", WALKED, ids=str)
 def test_random_walks_find(mutant: Mutant) -> None:
     assert find(mutant, ssam_walks.trial, 1_000, 200).cases

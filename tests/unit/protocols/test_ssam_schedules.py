@@ -106,6 +106,7 @@ def test_requests_and_a_bulk_message_are_handled_once_and_answered_once_in_every
     every_schedule(plan, SCOPES[scope])
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("mutant", NATIVE, ids=str)
 def test_schedules_find(mutant: Mutant) -> None:
     with pytest.MonkeyPatch.context() as patch:

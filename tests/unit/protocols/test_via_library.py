@@ -75,6 +75,7 @@ def receive(two: Two, size: int = 4096) -> Descriptor:
     return descriptor
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("call", CALLS)
 def test_every_call_of_the_specifications_library_has_its_name_in_a_docstring(call: str) -> None:
     sources = "".join(map(inspect.getsource, (host, virtual_interface, attributes)))

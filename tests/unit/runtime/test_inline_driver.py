@@ -17,6 +17,8 @@ from testbed.runtime.nodes.inline_driver import Driver
 from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.veth_port import VethPort
 
+pytestmark = pytest.mark.requires("interpreted")
+
 if TYPE_CHECKING:
     from protocols.core.firmware import Firmware, Host
     from testbed.kernel.frame_socket import FrameSocket

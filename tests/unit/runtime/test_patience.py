@@ -128,6 +128,7 @@ class Machine:
             driver.wait(None)
 
 
+@pytest.mark.requires("interpreted")
 def test_a_driver_whose_frames_come_soon_sleeps_only_behind_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(range(0, 100 * LOOK // 2, LOOK // 2))
     machine.drive(monkeypatch)
@@ -135,6 +136,7 @@ def test_a_driver_whose_frames_come_soon_sleeps_only_behind_the_last(monkeypatch
     assert machine.quiet[0] >= LOOK
 
 
+@pytest.mark.requires("interpreted")
 def test_a_driver_whose_frames_come_slowly_sleeps_at_once_most_often(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(range(0, 100 * 20 * LOOK, 20 * LOOK))
     machine.drive(monkeypatch)

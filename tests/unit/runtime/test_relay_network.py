@@ -22,6 +22,8 @@ from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
 from testbed.runtime.relay.relay_network import Driver, ModelledLink
 from testbed.spec.layout import Impairment
 
+pytestmark = pytest.mark.requires("interpreted")
+
 HEAD = bytes.fromhex("020000000001 88b6")
 MILLISECOND = 1_000_000
 SLOW = Impairment(rate=8_000_000)  # a byte takes a microsecond
