@@ -96,10 +96,10 @@ def _whole(parsed: _Parsed) -> int:
 def _items(parsed: _Parsed, count: SupportsIndex, displacement: SupportsIndex) -> Data:
     """Return the bytes of items, from item `displacement` on."""
     view, item, datatype = parsed.view, parsed.item, parsed.datatype
-    try:
-        begin, length = index(displacement) * item, index(count) * item
-    except TypeError:
-        raise MPIError(ERR_COUNT, f"{count!r} is no count") from None
+    for name, number in (("count", count), ("displacement", displacement)):
+        if not _is_number(number):
+            raise MPIError(ERR_COUNT, f"{number!r} is no {name}")
+    begin, length = index(displacement) * item, index(count) * item
     if datatype is not None and not datatype.typecode and length >= 0:
         return _derived(view, datatype, index(count), begin)
     if length < 0 or begin < 0 or begin + length > len(view):

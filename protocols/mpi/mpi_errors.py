@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from functools import total_ordering
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, Self
 
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 
@@ -92,6 +92,10 @@ class Handle(metaclass=_Subset):
     """An object of MPI. A name of mpi4py's that it lacks raises AttributeError, which says so."""
 
     __slots__ = ()
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Ignore what is for `__init__`: subclasses in programs pass it on, as in mpi4py."""
+        return super().__new__(cls)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise missing(type(self), name)

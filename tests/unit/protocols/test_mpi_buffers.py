@@ -90,6 +90,7 @@ def test_an_array_in_fortrans_order_travels_as_it_lies_in_memory() -> None:
         ([b"1234", -1], ERR_COUNT, "-1 items"),
         ([b"1234", (1, -1)], ERR_COUNT, "from item -1"),
         ([b"1234", 1.5], ERR_COUNT, "1.5 is no count"),
+        ([b"1234", (1, 0.5)], ERR_COUNT, "0.5 is no displacement"),
         ([b"1234", "x"], ERR_TYPE, "typecode 'x'"),
         ([b"1234", 1, 2], ERR_TYPE, "2 is no datatype"),
     ],

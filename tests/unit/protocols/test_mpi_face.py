@@ -246,3 +246,23 @@ def test_datatypes_are_found_by_numpys_codes() -> None:
     assert MPI._typedict["d"] == MPI.Datatype.fromcode("f8") == MPI.DOUBLE
     with pytest.raises(ValueError, match="no basic datatype has the code 'f7'"):
         MPI.Datatype.fromcode("f7")
+
+
+class Ring(MPI.Intracomm):
+    """Subclasses of mpi4py's classes in programs have such a `__new__`."""
+
+    def __new__(cls, comm: MPI.Comm | None = None) -> Ring:
+        return super().__new__(cls, comm)
+
+    @property
+    def next(self) -> int:
+        return (self.rank + 1) % self.size
+
+
+def test_a_program_subclasses_communicators() -> None:
+    def program() -> tuple[int, bool]:
+        ring = Ring(MPI.COMM_WORLD)
+        return ring.next, ring == MPI.COMM_WORLD
+
+    assert run(Ranks(2), program, program) == [(1, True), (0, True)]
+    assert not Ring()
