@@ -235,9 +235,11 @@ class Comm(Face[awaited.Comm]):
     Dup_with_info = Clone = Dup
 
     def Is_intra(self) -> bool:
+        self._check()
         return True
 
     def Is_inter(self) -> bool:
+        self._check()
         return False
 
     is_intra = property(Is_intra)
@@ -291,10 +293,9 @@ class Comm(Face[awaited.Comm]):
         """See `comm.Comm.Get_group`."""
         return self.awaited.Get_group()
 
-    @classmethod
-    def Compare(cls, comm1: Comm, comm2: Comm) -> int:
+    def Compare(self, comm: Comm) -> int:
         """See `comm.Comm.Compare`."""
-        return awaited.Comm.Compare(comm1.awaited, comm2.awaited)
+        return self.awaited.Compare(comm.awaited)
 
     @property
     def group(self) -> Group:

@@ -17,7 +17,7 @@ from protocols.mpi import mpi_messages, requests
 from protocols.mpi.buffers import Message as Buffer
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import nothing
-from protocols.mpi.mpi_errors import ERR_REQUEST, MPIError
+from protocols.mpi.mpi_errors import ERR_REQUEST, Handle, MPIError
 from protocols.mpi.mpi_status import Status
 
 A = TypeVar("A")
@@ -34,7 +34,7 @@ class Run(Protocol):
     def __call__(self, work: Work[T], /) -> T: ...
 
 
-class Face(Generic[A]):
+class Face(Handle, Generic[A]):
     """Blocking wrapper. awaited: the wrapped object."""
 
     __slots__ = ("__weakref__", "awaited", "run")
@@ -46,12 +46,8 @@ class Face(Generic[A]):
     def __repr__(self) -> str:
         return repr(self.awaited)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_") or name in ("awaited", "run"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise AttributeError(
-            f"MPI.{type(self).__name__}.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)"
-        )
+    def __reduce__(self) -> NoReturn:
+        raise ValueError(f"a {type(self).__name__} cannot be pickled: it belongs to its rank")
 
     def handle(self, error: MPIError) -> None:
         """Handle an error before it is raised."""

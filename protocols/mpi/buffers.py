@@ -1,7 +1,8 @@
 """Conversion of message arguments to bytes: a buffer, or mpi4py's [buffer, count, datatype].
 
-Any object with the buffer protocol is accepted (bytes, bytearray, array, NumPy's arrays) if its bytes are contiguous in
-C order; nothing is copied. A derived datatype can select some of the bytes; the message is then an `IoVec`.
+Any object with the buffer protocol is accepted (bytes, bytearray, array, NumPy's arrays) if its bytes are contiguous, in C's
+or Fortran's order; they travel as they lie in memory, and nothing is copied. A derived datatype can select some of the
+bytes; the message is then an `IoVec`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 Count: TypeAlias = SupportsIndex | tuple[SupportsIndex, SupportsIndex]
 Message: TypeAlias = "ReadableBuffer | Sequence[ReadableBuffer | Count | Datatype | str | None] | None"
 """A buffer; [buffer, count], [buffer, datatype], [buffer, count, datatype], where a count may be (count, displacement)
-and a datatype a typecode; None: no bytes. Without a datatype, counts are of the buffer's own items."""
+and a datatype a typecode; [buffer, count, displacement, datatype]; None: no bytes. Parts may be None. Without a datatype,
+counts are of the buffer's own items."""
 
 
 def readable(message: Message) -> Data:
@@ -39,40 +41,48 @@ def writable(message: Message) -> Data:
 
 
 class _Parsed(NamedTuple):
-    """A message argument's parts. item: bytes from one item to the next. counts: what else it has."""
+    """A message argument's parts. item: bytes from one item to the next. counts, displacements: numbers, or of a vector
+    one for each rank; None: not given."""
 
     view: memoryview
     item: int
-    datatype: Datatype | None
-    counts: list[Any]
+    datatype: Datatype | None = None
+    counts: Any = None
+    displacements: Any = None
 
 
-def _parsed(message: Message, write: bool, most: int = 1) -> _Parsed:
-    """most: counts that it may have."""
+def _parsed(message: Message, write: bool, is_vector: bool = False) -> _Parsed:
     if not isinstance(message, list | tuple):
-        return _Parsed(*_view(message, write), None, [])
-    if not 1 <= len(message) <= 2 + most:
-        parts = "three" if most == 1 else "four"
-        raise MPIError(ERR_BUFFER, f"[buffer, count, datatype] has up to {parts} parts, not {len(message)}")
+        return _Parsed(*_view(message, write))
+    if not 1 <= len(message) <= 4:
+        raise MPIError(ERR_BUFFER, f"[buffer, count, displacement, datatype] has up to four parts, not {len(message)}")
     view, item = _view(message[0], write)
-    counts = list(message[1:])
+    parts = list(message[1:])
     datatype = None
-    if counts and isinstance(counts[-1], Datatype | str):
-        datatype = _datatype(counts.pop())
+    if parts and isinstance(parts[-1], Datatype | str):
+        datatype = _datatype(parts.pop())
         item = datatype.extent
-    if len(counts) > most:
-        raise MPIError(ERR_TYPE, f"{counts[-1]!r} is no datatype")
-    return _Parsed(view, item, datatype, [] if counts and counts[0] is None else counts)
+    elif len(message) == 4 or (parts and parts[-1] is None):
+        if parts[-1] is not None:
+            raise MPIError(ERR_TYPE, f"{parts[-1]!r} is no datatype")
+        parts.pop()
+    elif len(parts) > 1 and not is_vector:
+        raise MPIError(ERR_TYPE, f"{parts[-1]!r} is no datatype")
+    if len(parts) == 1 and isinstance(parts[0], tuple):
+        if len(parts[0]) != 2:
+            raise MPIError(ERR_COUNT, f"{parts[0]!r} is no (count, displacement)")
+        parts = list(parts[0])
+    return _Parsed(view, item, datatype, *parts)
 
 
 def _bytes(message: Message, write: bool) -> Data:
     parsed = _parsed(message, write)
-    if not parsed.counts:
-        if parsed.datatype is None:
+    count, displacement = parsed.counts, parsed.displacements or 0
+    if count is None:
+        if parsed.datatype is None and not displacement:
             return parsed.view
-        return _items(parsed, _whole(parsed), 0)
-    count = parsed.counts[0]
-    return _items(parsed, *(count if isinstance(count, tuple) else (count, 0)))
+        count = _whole(parsed) - displacement
+    return _items(parsed, count, displacement)
 
 
 def _whole(parsed: _Parsed) -> int:
@@ -85,11 +95,11 @@ def _whole(parsed: _Parsed) -> int:
 
 def _items(parsed: _Parsed, count: SupportsIndex, displacement: SupportsIndex) -> Data:
     """Return the bytes of items, from item `displacement` on."""
-    view, item, datatype, _ = parsed
-    try:
-        begin, length = index(displacement) * item, index(count) * item
-    except TypeError:
-        raise MPIError(ERR_COUNT, f"{parsed.counts[0]!r} is no count") from None
+    view, item, datatype = parsed.view, parsed.item, parsed.datatype
+    for name, number in (("count", count), ("displacement", displacement)):
+        if not _is_number(number):
+            raise MPIError(ERR_COUNT, f"{number!r} is no {name}")
+    begin, length = index(displacement) * item, index(count) * item
     if datatype is not None and not datatype.typecode and length >= 0:
         return _derived(view, datatype, index(count), begin)
     if length < 0 or begin < 0 or begin + length > len(view):
@@ -103,10 +113,8 @@ def blocks(message: Message, number: int, write: bool) -> Data:
     """Return the bytes of `number` blocks of one size. A count in the message is that of one block's items. Raises
     MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
     parsed = _parsed(message, write)
-    if parsed.counts:
-        count = parsed.counts[0]
-        items, displacement = count if isinstance(count, tuple) else (count, 0)
-        return _items(parsed, index(items) * number, displacement)
+    if parsed.counts is not None:
+        return _items(parsed, index(parsed.counts) * number, parsed.displacements or 0)
     items = _whole(parsed) if len(parsed.view) else 0
     if items % number:
         raise MPIError(ERR_COUNT, f"a buffer of {items} items cannot be cut into {number} blocks of one size")
@@ -120,12 +128,8 @@ def vector(message: Message, number: int, write: bool) -> list[Data]:
 
     Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE.
     """
-    parsed = _parsed(message, write, 2)
-    parts = parsed.counts
-    if len(parts) == 1 and isinstance(parts[0], tuple):
-        parts = list(parts[0])
-    counts: Any = parts[0] if parts else None
-    displacements = parts[1] if len(parts) > 1 else None
+    parsed = _parsed(message, write, is_vector=True)
+    counts, displacements = parsed.counts, parsed.displacements
     if counts is None:
         items = _whole(parsed) if len(parsed.view) else 0
         if items % number:
@@ -203,8 +207,10 @@ def _view(buffer: object, write: bool) -> tuple[memoryview, int]:
             ERR_BUFFER,
             f"a {type(buffer).__name__} has no buffer that could be sent or received; send and recv take objects",
         ) from error
+    if view.f_contiguous and not view.c_contiguous and hasattr(buffer, "T"):  # an array in Fortran's order
+        view = memoryview(buffer.T)
     if not view.c_contiguous:
-        raise MPIError(ERR_BUFFER, "the buffer's bytes are not contiguous in C's order: copy it first")
+        raise MPIError(ERR_BUFFER, "the buffer's bytes are not contiguous: copy it first")
     if write and view.readonly:
         raise MPIError(ERR_BUFFER, "a receive needs a buffer that can be written")
     # Bytes of items that are references are addresses, meaningless to other processes. Names of fields stand in colons.

@@ -180,10 +180,13 @@ class Comm(CollectiveCalls):
     async def Create(self, group: Group) -> Comm | None:
         """Make a communicator of some of these ranks; all ranks call it. Returns None (COMM_NULL) to those that are not in
         the group. Raises as Dup does."""
+        self._check_collective("Create")
         return await self.Split(0 if self._device.rank in group.processes else UNDEFINED, max(group.rank, 0))
 
     async def Create_group(self, group: Group, tag: int = 0) -> Comm | None:
         """Make a communicator as Create does; only the group's members call it. tag: distinguishes calls made at once."""
+        if not self.size:
+            raise MPIError(ERR_COMM, NULL)
         if self._device.rank not in group.processes:
             return None
         world = Comm(self._device, self._contexts[0] // 2, group.processes, self.send_buffer)
@@ -215,14 +218,13 @@ class Comm(CollectiveCalls):
             raise MPIError(ERR_COMM, NULL)
         return Group([self._peer(rank) for rank in range(self.size)], self._device.rank)
 
-    @classmethod
-    def Compare(cls, comm1: Comm, comm2: Comm) -> int:
+    def Compare(self, comm: Comm) -> int:
         """Return IDENT for one communicator, CONGRUENT for the same ranks in order, SIMILAR for another order, else
         UNEQUAL."""
-        group1, group2 = comm1.Get_group(), comm2.Get_group()
-        if comm1._contexts == comm2._contexts and group1 == group2:
+        group1, group2 = self.Get_group(), comm.Get_group()
+        if self._contexts == comm._contexts and group1 == group2:
             return IDENT
-        compared = Group.Compare(group1, group2)
+        compared = group1.Compare(group2)
         return CONGRUENT if compared == IDENT else compared
 
     def alone(self) -> Comm:

@@ -20,14 +20,14 @@ from protocols.mpi.constants import (
     WTIME_IS_GLOBAL,
 )
 from protocols.mpi.info import Info
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_KEYVAL, MPIError, last_used_code
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_KEYVAL, Handle, MPIError, last_used_code
 
 CopyAttribute = Callable[[Any, int, Any], Any] | bool | None
 """(communicator, key, value) -> the copy's value, or NotImplemented for none; True copies it, False and None do not."""
 DeleteAttribute = Callable[[Any, int, Any], object] | None
 
 
-class Errhandler:
+class Errhandler(Handle):
     """An error handler. number: of a predefined one; 0: ERRHANDLER_NULL, also one that has been freed."""
 
     __slots__ = ("__weakref__", "number")

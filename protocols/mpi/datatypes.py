@@ -11,12 +11,12 @@ from typing import Final
 
 from protocols.mpi.constants import ORDER_C
 from protocols.mpi.iovec import Span, joined
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_COUNT, ERR_TYPE, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COUNT, ERR_TYPE, Handle, MPIError
 
 _NULL: Final = "MPI_DATATYPE_NULL"
 
 
-class Datatype:
+class Datatype(Handle):
     """A datatype.
 
     size: bytes of one item. extent: bytes from one item to the next. lb: offset of an item's first byte from its
@@ -63,6 +63,13 @@ class Datatype:
 
     def __hash__(self) -> int:
         return hash((self.name, self.lb, self.extent))
+
+    @classmethod
+    def fromcode(cls, code: str) -> Datatype:
+        """Return a basic datatype. code: see `BY_TYPECODE`. Raises ValueError."""
+        if code not in BY_TYPECODE:
+            raise ValueError(f"no basic datatype has the code {code!r}")
+        return BY_TYPECODE[code]
 
     @property
     def ub(self) -> int:
@@ -312,4 +319,9 @@ BY_TYPECODE: Final[Mapping[str, Datatype]] = {
         UNSIGNED_LONG_LONG, FLOAT, DOUBLE, C_BOOL, C_FLOAT_COMPLEX, C_DOUBLE_COMPLEX, LONG_DOUBLE,
         C_LONG_DOUBLE_COMPLEX,
     )
+} | {
+    "b1": C_BOOL, "i1": INT8_T, "i2": INT16_T, "i4": INT32_T, "i8": INT64_T, "u1": UINT8_T, "u2": UINT16_T,
+    "u4": UINT32_T, "u8": UINT64_T, "f4": FLOAT, "f8": DOUBLE, "f16": LONG_DOUBLE, "c8": C_FLOAT_COMPLEX,
+    "c16": C_DOUBLE_COMPLEX, "c32": C_LONG_DOUBLE_COMPLEX,
 }  # fmt: skip
+"""Basic datatypes by typecode, and by NumPy's kind and size."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocols.mpi.constants import PROC_NULL, UNDEFINED
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_GROUP, ERR_RANK, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_GROUP, ERR_RANK, Handle, MPIError
 
 IDENT: Final = 0
 CONGRUENT: Final = 1
@@ -17,7 +17,7 @@ UNEQUAL: Final = 3
 """Results of comparisons."""
 
 
-class Group:
+class Group(Handle):
     """A group. Without an argument it is GROUP_NULL, as a group is once it has been freed."""
 
     __slots__ = ("__weakref__", "_own", "_processes")
@@ -101,22 +101,18 @@ class Group:
         """Return the first group's members that are not in the second."""
         return group1._of([process for process in group1.processes if process not in group2.processes])
 
-    @classmethod
-    def Compare(cls, group1: Group, group2: Group) -> int:
+    def Compare(self, group: Group) -> int:
         """Return IDENT for the same members in order, SIMILAR for another order, else UNEQUAL."""
-        if group1.processes == group2.processes:
+        if self.processes == group.processes:
             return IDENT
-        return SIMILAR if sorted(group1.processes) == sorted(group2.processes) else UNEQUAL
+        return SIMILAR if sorted(self.processes) == sorted(group.processes) else UNEQUAL
 
-    @classmethod
-    def Translate_ranks(
-        cls, group1: Group, ranks1: Sequence[int] | None = None, group2: Group | None = None
-    ) -> list[int]:
-        """Return the ranks that the first group's have in the second, UNDEFINED for no member. ranks1: None for all."""
-        to = group2.processes if group2 is not None else group1.processes
+    def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
+        """Return the ranks that this group's have in another, UNDEFINED for no member. ranks: None for all."""
+        to = group.processes if group is not None else self.processes
         translated = []
-        for rank in range(group1.size) if ranks1 is None else ranks1:
-            process = PROC_NULL if rank == PROC_NULL else group1._process(rank)
+        for rank in range(self.size) if ranks is None else ranks:
+            process = PROC_NULL if rank == PROC_NULL else self._process(rank)
             translated.append(PROC_NULL if process == PROC_NULL else to.index(process) if process in to else UNDEFINED)
         return translated
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_INFO, ERR_INFO_NOKEY, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_INFO, ERR_INFO_NOKEY, Handle, MPIError
 
 
-class Info:
+class Info(Handle):
     """An info object, which is used like a dictionary. Without contents it is INFO_NULL, as it is once it has been freed."""
 
     __slots__ = ("__weakref__", "_entries")
@@ -24,10 +24,10 @@ class Info:
         self._entries: dict[str, str] | None = None if info is None else info._entries
 
     @classmethod
-    def Create(cls, items: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Info:
+    def Create(cls, items: Mapping[str, str] | Iterable[tuple[str, str]] | None = None) -> Info:
         """Make an info object."""
         info = cls()
-        info._entries = dict(items)
+        info._entries = dict(items or ())
         return info
 
     def Dup(self) -> Info:

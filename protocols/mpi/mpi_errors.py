@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from functools import total_ordering
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn, Self
 
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 
@@ -79,6 +79,33 @@ _WORDS: Final = {
     ERR_INFO_KEY: "invalid info key", ERR_INFO_VALUE: "invalid info value", ERR_INFO_NOKEY: "no such info key",
     ERR_NO_MEM: "out of memory", ERR_KEYVAL: "invalid attribute key", ERR_PROC_FAILED: "a process has failed",
 }  # fmt: skip
+
+
+class _Subset(type):
+    """Type of mpi4py's classes, for the names that they lack here."""
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        raise missing(cls, name)
+
+
+class Handle(metaclass=_Subset):
+    """An object of MPI. A name of mpi4py's that it lacks raises AttributeError, which says so."""
+
+    __slots__ = ()
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Ignore what is for `__init__`: subclasses in programs pass it on, as in mpi4py."""
+        return super().__new__(cls)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing(type(self), name)
+
+
+def missing(cls: type, name: str) -> AttributeError:
+    """Make the error for a name that a class lacks."""
+    if name.startswith("_"):
+        return AttributeError(f"{cls.__name__!r} has no attribute {name!r}")
+    return AttributeError(f"MPI.{cls.__name__}.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)")
 
 
 class Envelope(NamedTuple):

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, UNDEFINED
 from protocols.mpi.datatypes import BYTE, Datatype
-from protocols.mpi.mpi_errors import CANCELLED, ERR_TYPE, SUCCESS, Envelope, MPIError
+from protocols.mpi.mpi_errors import CANCELLED, ERR_TYPE, SUCCESS, Envelope, Handle, MPIError
 
 _FIELDS: Final = ("cancelled", "count", "error", "source", "tag")
 
 
-class Status:
+class Status(Handle):
     """A status, filled by the call that it is passed to. count: bytes. error: an error class. cancelled: the transfer
     was cancelled."""
 

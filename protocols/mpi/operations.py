@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from protocols.mpi.buffers import Message, typed
 from protocols.mpi.datatypes import PAIRS, Datatype
-from protocols.mpi.mpi_errors import ERR_COUNT, ERR_OP, MPIError
+from protocols.mpi.mpi_errors import ERR_COUNT, ERR_OP, Handle, MPIError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,7 @@ OnBuffers = Callable[[memoryview, memoryview, Datatype], object]
 """(left, right, datatype): writes the combined items into `right`, as MPI's user functions do."""
 
 
-class Op:
+class Op(Handle):
     """An operation, associative. `op(x, y)` combines two objects. name: MPI's. commutes: operands may change places."""
 
     __slots__ = ("__weakref__", "_on_buffers", "_on_objects", "commutes", "is_predefined", "name")
@@ -60,6 +60,10 @@ class Op:
             return function(left, right, None)
 
         return cls.of(getattr(function, "__name__", "a function"), on_objects, function, commute)
+
+    def __reduce__(self) -> tuple[Callable[..., Op], tuple[object, ...]]:
+        """Pickle a predefined operation by its name, and another one as its function."""
+        return (_named, (self.name,)) if self.is_predefined else (Op.Create, (self._on_buffers, self.commutes))
 
     def Free(self) -> None:
         """Free the operation. Raises MPIError (ERR_OP) for a predefined one."""
@@ -193,3 +197,11 @@ MINLOC: Final = Op.of("MPI_MINLOC", _minloc, _located("MINLOC", "less"), predefi
 REPLACE: Final = Op.of("MPI_REPLACE", lambda _left, right: right, _refused, predefined=True)
 NO_OP: Final = Op.of("MPI_NO_OP", lambda left, _right: left, _refused, predefined=True)
 OP_NULL: Final = Op()
+
+
+def _named(name: str) -> Op:
+    """Return a predefined operation, for pickling."""
+    return next(op for op in _PREDEFINED if op.name == name)
+
+
+_PREDEFINED: Final = (MAX, MIN, SUM, PROD, LAND, LOR, LXOR, BAND, BOR, BXOR, MAXLOC, MINLOC, REPLACE, NO_OP, OP_NULL)

@@ -182,8 +182,8 @@ class PointToPoint:
         received = self._receive(recvbuf, source, recvtag)
         both: Completion[Envelope] = Completion("%s", received)
         sent = self._send_bytes(data, dest, sendtag)
-        for half in (received, sent):
-            half.add_callback(partial(_complete_both, received, sent, both))
+        complete = partial(_complete_both, received, sent, both)
+        received.add_callback(lambda _: sent.add_callback(complete))
         return self._request(both, received=True)
 
     async def Isendrecv_replace(
@@ -446,9 +446,7 @@ class PointToPoint:
 def _complete_both(
     received: Completion[Envelope], sent: Completion[Envelope], both: Completion[Envelope], _: object
 ) -> None:
-    """Complete a Sendrecv when its halves are done; if both fail, with the receive's error."""
-    if not (received.done and sent.done):
-        return
+    """Complete a Sendrecv whose halves are done; if both have failed, with the receive's error."""
     try:
         envelope = received.result()
         sent.result()

@@ -21,6 +21,7 @@ from protocols.mpi.blocking_calls import (
     Prequest,
     Request,
 )
+from protocols.mpi.datatypes import BY_TYPECODE
 from protocols.mpi.device import Pickle, pickler
 from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.mpi_names import *  # noqa: F403
@@ -72,6 +73,7 @@ __all__ += mpi_names.__all__
 
 Intracomm = Comm
 pickle = pickler
+_typedict = BY_TYPECODE  # programs use it: MPI._typedict[array.dtype.char]
 
 THREAD_SINGLE = 0
 THREAD_FUNNELED = 1

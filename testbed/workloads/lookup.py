@@ -119,6 +119,11 @@ def _loaded(text: str) -> object:
         and ((inspect.isclass(value) and issubclass(value, Workload)) or inspect.iscoroutinefunction(value))
     }
     if not name:
+        if not own:
+            raise NotFoundError(
+                f"{path} has no workload (a subclass of Workload or an async function), and is no script, which imports "
+                "testbed.mpi"
+            )
         if len(own) != 1:
             raise NotFoundError(f"{path} has {len(own)} workloads ({', '.join(own)}): write {path}:NAME")
         return next(iter(own.values()))

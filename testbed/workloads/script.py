@@ -26,7 +26,7 @@ class ScriptError(TestbedError):
 
 def is_script(path: Path) -> bool:
     """Whether a file imports `testbed.mpi`. A file that cannot be parsed does not: importing it shows the error. Raises
-    TestbedError for anything that is no file, such as a device that never ends."""
+    TestbedError for a script that imports mpi4py, and for anything that is no file, such as a device that never ends."""
     if path.exists() and not path.is_file():
         kind = "a directory" if path.is_dir() else "not a regular file"
         raise TestbedError(f"{path} is {kind}: a workload is a Python file, FILE or FILE:NAME")
@@ -34,7 +34,10 @@ def is_script(path: Path) -> bool:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False
-    return any(_FACE in _imported(node) for node in ast.walk(tree))
+    imported = {name for node in ast.walk(tree) for name in _imported(node)}
+    if _FACE not in imported and any(name.split(".")[0] == "mpi4py" for name in imported):
+        raise TestbedError(f"{path} imports mpi4py: a script's line here is 'from {_FACE} import MPI'")
+    return _FACE in imported
 
 
 def script(path: Path) -> Callable[..., Coroutine[object, object, None]]:

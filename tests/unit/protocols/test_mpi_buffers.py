@@ -35,6 +35,10 @@ def text_of(value: object) -> str:
         [array("i", [1, 2]), 8, BYTE],
         [array("i", [1, 2]), "i"],
         [array("i", [1, 2]), None, "i"],
+        [array("i", [1, 2]), 2, None],
+        [array("i", [1, 2]), (2, None), None],
+        [array("i", [0, 1, 2]), 2, 1, INT],
+        [array("i", [0, 1, 2]), (None, 1), INT],
         [np.array([1, 2, 3], dtype=np.int32), np.int64(2), INT],
         [b"\1\0\0\0\2\0\0\0zz", 8],
     ],
@@ -60,23 +64,33 @@ def test_a_buffer_is_not_copied() -> None:
     assert numbers[1, 2] == 1 + 2j
 
 
+def test_an_array_in_fortrans_order_travels_as_it_lies_in_memory() -> None:
+    numbers = np.array([[0, 1, 2], [3, 4, 5]], dtype=np.uint8, order="F")
+    view = writable(numbers)
+    assert bytes(view) == bytes([0, 3, 1, 4, 2, 5])
+    view[1] = 9
+    assert numbers[1, 0] == 9
+
+
 @pytest.mark.parametrize(
     ("message", "error_class", "says"),
     [
         ("text", ERR_BUFFER, "a str has no buffer"),
         ({"a": 1}, ERR_BUFFER, "send and recv take objects"),
         (np.zeros((4, 4))[:, 1], ERR_BUFFER, "not contiguous"),
-        (np.zeros((4, 4)).T, ERR_BUFFER, "not contiguous"),
         (np.array([object()]), ERR_TYPE, "Python's objects"),
         (np.zeros(2, dtype=[("Odd", "i4"), ("who", "O")]), ERR_TYPE, "Python's objects"),
-        ([], ERR_BUFFER, "up to three parts"),
-        ([b"", 0, 0, BYTE], ERR_BUFFER, "up to three parts"),
+        ([], ERR_BUFFER, "up to four parts"),
+        ([b"", 0, 0, BYTE, 1], ERR_BUFFER, "up to four parts"),
+        ([b"1234", (1, 1, 2)], ERR_COUNT, r"\(1, 1, 2\) is no \(count, displacement\)"),
+        ([b"1234", 1, 2, 3], ERR_TYPE, "3 is no datatype"),
         ([b"1234567", INT], ERR_COUNT, "7 bytes does not hold whole items of 4"),
         ([b"1234567", 2, INT], ERR_COUNT, "the buffer has 7 bytes"),
         ([b"12345678", (1, 1), DOUBLE], ERR_COUNT, "1 items of 8 bytes from item 1 on"),
         ([b"1234", -1], ERR_COUNT, "-1 items"),
         ([b"1234", (1, -1)], ERR_COUNT, "from item -1"),
         ([b"1234", 1.5], ERR_COUNT, "1.5 is no count"),
+        ([b"1234", (1, 0.5)], ERR_COUNT, "0.5 is no displacement"),
         ([b"1234", "x"], ERR_TYPE, "typecode 'x'"),
         ([b"1234", 1, 2], ERR_TYPE, "2 is no datatype"),
     ],

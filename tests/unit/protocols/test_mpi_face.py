@@ -40,6 +40,9 @@ def test_the_null_communicator_refuses_every_call() -> None:
         MPI.COMM_NULL.Dup,
         lambda: MPI.COMM_NULL.send(1, 0),
         lambda: MPI.COMM_NULL.Split(0),
+        lambda: MPI.COMM_NULL.Create(MPI.GROUP_EMPTY),
+        lambda: MPI.COMM_NULL.Create_group(MPI.GROUP_EMPTY),
+        MPI.COMM_NULL.Is_inter,
     ):
         with pytest.raises(MPI.Exception, match="COMM_NULL") as caught:
             call()
@@ -158,6 +161,8 @@ def test_a_send_and_a_receive_begin_as_one_request() -> None:
         world.Isendrecv(bytes([world.rank] * 3), other, 5, got, other, 5).Wait(status)
         assert (status.source, status.tag, status.count) == (other, 5, 3)
         world.Isendrecv_replace(got, other, 6, other, 6).Wait()
+        world.Isendrecv(b"", MPI.PROC_NULL, 0, None, MPI.PROC_NULL, 0).Wait(status)  # done when it begins
+        assert status.source == MPI.PROC_NULL
         return bytes(got)
 
     assert run(Ranks(2), program, program) == [bytes(3), bytes([1] * 3)]
@@ -170,6 +175,13 @@ def test_a_missing_name_is_told() -> None:
         AttributeError, match=r"MPI.Comm.Spawn is not in testbed's subset of mpi4py \(docs/protocols/mpi.md\)"
     ):
         MPI.COMM_NULL.Spawn  # noqa: B018
+    for name, look_up in {
+        "Comm.Get_parent": lambda: MPI.Comm.Get_parent,
+        "Datatype.Pack": lambda: MPI.INT.Pack,
+        "Status.tomemory": lambda: MPI.Status().tomemory,
+    }.items():
+        with pytest.raises(AttributeError, match=f"^MPI.{name} is not in testbed's subset of mpi4py"):
+            look_up()
     assert not hasattr(MPI.COMM_NULL, "__array_interface__")
 
 
@@ -214,3 +226,43 @@ def test_parts_of_arrays_and_structures() -> None:
     assert (record.Get_true_extent(), MPI.INT.Create_hvector(2, 1, 12).extent) == ((0, 24), 16)
     with pytest.raises(MPI.Exception, match="of an array"):
         MPI.INT.Create_subarray([3], [2], [2])
+
+
+def highest(left: int, right: int, _: object) -> int:
+    return max(left, right)
+
+
+def test_operations_are_pickled_by_name_or_as_their_function_and_communicators_not_at_all() -> None:
+    for op in (MPI.SUM, MPI.MAXLOC, MPI.OP_NULL):
+        assert pickle.loads(pickle.dumps(MPI.Op(op))) is op
+    copy = pickle.loads(pickle.dumps(MPI.Op.Create(highest, commute=True)))
+    assert copy(3, 5) == 5
+    assert copy.Is_commutative()
+    with pytest.raises(ValueError, match="a Comm cannot be pickled: it belongs to its rank"):
+        pickle.dumps(MPI.COMM_NULL)
+
+
+def test_datatypes_are_found_by_numpys_codes() -> None:
+    assert MPI._typedict["d"] == MPI.Datatype.fromcode("f8") == MPI.DOUBLE
+    with pytest.raises(ValueError, match="no basic datatype has the code 'f7'"):
+        MPI.Datatype.fromcode("f7")
+
+
+class Ring(MPI.Intracomm):
+    """Subclasses of mpi4py's classes in programs have such a `__new__`."""
+
+    def __new__(cls, comm: MPI.Comm | None = None) -> Ring:
+        return super().__new__(cls, comm)
+
+    @property
+    def next(self) -> int:
+        return (self.rank + 1) % self.size
+
+
+def test_a_program_subclasses_communicators() -> None:
+    def program() -> tuple[int, bool]:
+        ring = Ring(MPI.COMM_WORLD)
+        return ring.next, ring == MPI.COMM_WORLD
+
+    assert run(Ranks(2), program, program) == [(1, True), (0, True)]
+    assert not Ring()

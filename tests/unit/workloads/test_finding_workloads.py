@@ -89,6 +89,15 @@ def test_a_file_that_is_not_there_or_raises_is_told(tmp_path: Path) -> None:
         choose(f"{tmp_path}/wrong.py:Wrong")
 
 
+def test_a_script_of_mpi4py_and_a_file_of_neither_kind_are_told(tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank)\n")
+    with pytest.raises(TestbedError, match=r"theirs.py imports mpi4py: .* 'from testbed.mpi import MPI'$"):
+        choose(str(tmp_path / "theirs.py"), {})
+    (tmp_path / "plain.py").write_text("number = 3\n")
+    with pytest.raises(NotFoundError, match=r"has no workload .* and is no script, which imports testbed.mpi$"):
+        choose(str(tmp_path / "plain.py"), {})
+
+
 def test_versions_of_packages_are_those_that_are_installed() -> None:
     names = ("click", "netns-testbed", "no-such-package")
     found = registry.versions(names)
