@@ -66,6 +66,14 @@ if found == sys.argv[1]:
 in any version of Python 3."""
 
 
+class WorkerLostError(UnreachableError):
+    """The connection to a worker has ended: with the worker, its machine, or the network. machine: its name."""
+
+    def __init__(self, machine: str, what: str) -> None:
+        self.machine = machine
+        super().__init__(what)
+
+
 class RemoteWorker:
     """Client of a machine's worker, which answers requests in order. A thread sends keepalives; without them the worker
     exits."""
@@ -92,7 +100,7 @@ class RemoteWorker:
 
     def finish(self, number: int, timeout: float | None = CALL_TIMEOUT) -> Any:
         """Return the reply to a request; requests are finished in order. Raises the error that the call raised
-        there, and UnreachableError if the worker, the machine or the connection has ended."""
+        there, and WorkerLostError if the worker, the machine or the connection has ended."""
         return self._answer(number, timeout)["reply"]
 
     def joint(self, number: int, timeout: float | None) -> tuple[str, Any]:
@@ -113,7 +121,7 @@ class RemoteWorker:
         except OSError as error:
             raise self._lost(reason_of(error)) from error
         if not line:
-            raise self._lost(self._channel.last_error_line() or "the connection was closed")
+            raise self._lost(self._channel.last_error_line() or self._channel.end_reason())
         answer: Mapping[str, Any] = json.loads(line)
         assert answer["number"] == number, "requests are finished in order"
         if "error" in answer:
@@ -136,8 +144,10 @@ class RemoteWorker:
         self._channel.close()
         self._keepalive.join()
 
-    def _lost(self, reason: str) -> UnreachableError:
-        return UnreachableError(f"machine {self.machine.name}: its worker has ended: {reason}")
+    def _lost(self, reason: str) -> WorkerLostError:
+        return WorkerLostError(
+            self.machine.name, f"machine {self.machine.name}: the connection to its worker has ended: {reason}"
+        )
 
 
 def start_worker(machine: Machine) -> RemoteWorker:

@@ -187,7 +187,7 @@ if LONG:  # the worker's patience is 5 s
                     _, stderr = waiting.communicate(timeout=30)
                     assert time.monotonic() - begun < 5, "seconds until it is noticed"
                     assert waiting.returncode == 1
-                    assert stderr.startswith("testbed: machine c: its worker has ended: ")
+                    assert stderr.startswith("testbed: machine c: the connection to its worker has ended: ")
                     eventually(
                         lambda: not any("time.sleep" in line for line in clean.programs("c")), "the program has ended"
                     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from testbed.errors import TestbedError
+from testbed.kernel.echo import round_trips
 from testbed.machines import worker
 from testbed.machines.worker import Dialogue
 from testbed.observe.machine_captures import OpenCaptures
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from testbed.fates.rules import RuleSet
     from testbed.runtime.nodes.node_run import Run
     from testbed.sim.simulation import Simulation
+    from testbed.spec.layout import Layout
 
 RUN: Final = "run"
 """Name of the joint call."""
@@ -31,6 +33,9 @@ READY, DONE = "ready", "done"
 """Stages of a machine's part of a run, at which it waits for the others."""
 
 _CHECK: Final = 250_000_000  # ns between two looks at the other machines
+_NOTICED: Final = 2.0  # s within which the supervisor notices that a machine has fallen silent, or answers again
+_ECHO_TIMEOUT: Final = 0.25  # s
+_POLL_INTERVAL: Final = 0.05  # s
 
 
 def main() -> None:
@@ -97,8 +102,31 @@ def run_part(dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int,
         folder.close({})
         rows = list(journal.read(folder.path / "rows.jsonl"))
         files = {str(path.relative_to(folder.path)): path.read_text(errors="replace") for path in _written(folder.path)}
+    await_watch(state.layout, store.directory(name))
     events = [event for event in event_log.read(store.directory(name)) if event["clock"] >= begun]
     return {**outcome, "rows": rows, "files": files, "events": events}
+
+
+def await_watch(layout: Layout, directory: Path) -> None:
+    """Wait until the watch over machines has noticed which of them answer now. directory: the cluster's."""
+    from testbed.cluster.services.machine_watch import unreachable
+    from testbed.runtime import event_log
+
+    deadline = time.monotonic() + _NOTICED
+    tunnels = layout.part.tunnels if layout.part is not None else ()
+    for machine, local, remote in {(tunnel.machine, tunnel.local, tunnel.remote) for tunnel in tunnels}:
+        while _answers(local, remote) == (machine in unreachable(event_log.read(directory))):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_INTERVAL)
+
+
+def _answers(local: str, remote: str) -> bool:
+    """Whether a machine answers an echo request."""
+    try:
+        return bool(round_trips(local, remote, 1, _ECHO_TIMEOUT))
+    except OSError:
+        return False
 
 
 def _outcome(execution: Execution) -> dict[str, object]:

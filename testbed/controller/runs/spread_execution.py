@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from threading import Barrier, BrokenBarrierError
 from typing import Any, Final, cast
 
-from testbed.cluster.services.machine_watch import UNREACHABLE
 from testbed.controller.runs.execution import Execution, Plan
 from testbed.controller.runs.folders import Part
 from testbed.controller.runs.machine_part import RUN
+from testbed.controller.verdict.machine_outages import MachineLostError, WatchedMachines
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.errors import TestbedError
+from testbed.machines.remote_workers import WorkerLostError
 from testbed.machines.request_line import GO_ON, STOP
 from testbed.machines.spread import MachineClock, Underlay, Workers, clock_of, measured_underlays
 from testbed.machines.spread_faults import SpreadState, spread_state
 from testbed.runtime.nodes.node_run import ProgramError
-from testbed.ssh.machine_connections import UnreachableError
 
 _PATIENCE: Final = 120.0  # s for a machine beyond the run's timeout: starting its programs, sending its results
 
@@ -41,53 +41,77 @@ class SpreadCluster:
 
 
 def execute(
-    cluster: SpreadCluster, plan: Plan, part: Part, tell: Callable[[list[Mapping[str, object]]], object]
+    cluster: SpreadCluster,
+    plan: Plan,
+    part: Part,
+    watched: WatchedMachines,
+    tell: Callable[[list[Mapping[str, object]]], object],
 ) -> Execution:
-    """Run a workload on all nodes, and collect in the part's folder what the machines have written. tell: called with the
-    machines' events. An error on one machine ends the run on all: ProgramError, or TestbedError."""
+    """Run a workload on all nodes, and collect in the part's folder what the machines have written. watched: gets the
+    machines' events. tell: called with them. An error on one machine ends the run on all: ProgramError, MachineLostError,
+    or TestbedError."""
     state = cluster.state()
     clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.holders.items()}
-    before = measured_underlays(state.holders, state.parts)
+    before = measured_underlays(state.holders, state.parts, carry=True)
     request = {"name": cluster.name, "asked": plan.asked, "seed": plan.seed, "history": plan.history}
     numbers = {
         machine: worker.begin(RUN, **request, ahead=clocks[machine].ahead) for machine, worker in state.holders.items()
     }
-    replies = _in_step(state.holders, numbers, plan.timeout + _PATIENCE)
+    replies, lost = _in_step(state.holders, numbers, plan.timeout + _PATIENCE)
     for machine, reply in replies.items():
         _collect(reply, part)
-        ahead = clocks[machine].ahead
-        tell(
-            [
-                {**event, "clock": event["clock"] + ahead, "machine": event.get("machine", machine)}
-                for event in reply["events"]
-            ]
-        )
+        events = [{**event, "clock": event["clock"] + clocks[machine].ahead} for event in reply["events"]]
+        watched.heed(machine, events)
+        tell([{"machine": machine, **event} for event in events])
+    if lost:
+        raise MachineLostError({machine: loss.sentence(watched.since) for machine, loss in lost.items()})
     failed = [(machine, reply) for machine, reply in replies.items() if "error" in reply]
     if failed:
         # The others only say that another one has failed.
         machine, reply = next(((m, r) for m, r in failed if r["class"] != TestbedError.__name__), failed[0])
         raise _error(machine, reply)
-    after = measured_underlays(state.holders, state.parts)
+    try:
+        after = measured_underlays(state.holders, state.parts, carry=False)
+    except WorkerLostError as error:
+        loss = _Loss(str(error), time.monotonic_ns())
+        raise MachineLostError({error.machine: loss.sentence(watched.since)}) from error
     return Execution(
         {rank: result for reply in replies.values() for rank, result in reply["results"].items()},
         {rank: counts for reply in replies.values() for rank, counts in reply["counted"].items()},
-        joint_verdict(replies, [*before, *after], clocks),
+        joint_verdict(replies, [*before, *after], clocks, watched.silence_findings()),
         switches={name: counts for reply in replies.values() for name, counts in reply["switches"].items()},
     )
 
 
-def _in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> dict[str, Mapping[str, Any]]:
-    """Let the machines' parts of a run go on together; return their replies. If one fails, the others are stopped."""
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """Loss of a machine's worker. reason: a sentence. when: it was noticed, nanoseconds of the run's clock."""
+
+    reason: str
+    when: int
+
+    def sentence(self, since: int) -> str:
+        """Return the sentence with seconds after a time."""
+        after = (self.when - since) / 1e9
+        return f"{self.reason}, {after:.2f} s after the repetition began; what its programs had written is lost"
+
+
+Replies = dict[str, Mapping[str, Any]]
+
+
+def _in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tuple[Replies, dict[str, _Loss]]:
+    """Let the machines' parts of a run go on together; return their replies, and the machines that were lost. If one fails
+    or is lost, the others are stopped."""
     together = Barrier(len(numbers))
     under_way = {*numbers}
 
     def fail(machine: str) -> None:
         together.abort()
         for other in under_way - {machine}:
-            with suppress(UnreachableError):  # its own thread tells
+            with suppress(WorkerLostError):  # its own thread tells
                 running[other].answer_joint(numbers[other], STOP)
 
-    def follow(machine: str) -> Mapping[str, Any]:
+    def follow(machine: str) -> Mapping[str, Any] | _Loss:
         worker, number = running[machine], numbers[machine]
         try:
             while True:
@@ -97,6 +121,11 @@ def _in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> d
                 with suppress(BrokenBarrierError):  # it is stopped, and says so in its reply
                     together.wait()
                     worker.answer_joint(number, GO_ON)
+        except WorkerLostError as error:
+            loss = _Loss(str(error), time.monotonic_ns())
+            under_way.discard(machine)
+            fail(machine)
+            return loss
         except TestbedError:
             under_way.discard(machine)
             fail(machine)
@@ -108,7 +137,9 @@ def _in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> d
 
     with ThreadPoolExecutor(len(numbers)) as pool:
         started = {machine: pool.submit(follow, machine) for machine in numbers}
-    return {machine: future.result() for machine, future in started.items()}
+    found = {machine: future.result() for machine, future in started.items()}
+    lost = {machine: loss for machine, loss in found.items() if isinstance(loss, _Loss)}
+    return {machine: reply for machine, reply in found.items() if not isinstance(reply, _Loss)}, lost
 
 
 def _collect(reply: Mapping[str, Any], part: Part) -> None:
@@ -127,19 +158,20 @@ def _error(machine: str, reply: Mapping[str, Any]) -> TestbedError:
 
 
 def joint_verdict(
-    replies: Mapping[str, Mapping[str, Any]], measured: Sequence[Underlay], clocks: Mapping[str, MachineClock]
+    replies: Mapping[str, Mapping[str, Any]],
+    measured: Sequence[Underlay],
+    clocks: Mapping[str, MachineClock],
+    silences: Sequence[Finding] = (),
 ) -> Verdict:
     """Return the verdict of all machines together, in which a finding on a whole machine names it. replies: of the machines.
-    measured: the networks between them, before and after the run."""
+    measured: the networks between them, before and after the run. silences: findings on machines that did not answer."""
     verdicts = {machine: reply["verdict"] for machine, reply in replies.items()}
     findings = [
         Finding(**{**finding, "grade": Grade(finding["grade"]), "link": finding["link"] or f"machine {machine}"})
         for machine, verdict in verdicts.items()
         for finding in verdict["findings"]
     ]
-    findings += [*_underlay_findings(measured), *_clock_findings(clocks)]
-    for reply in replies.values():
-        findings += _silences(reply["events"])
+    findings += [*_underlay_findings(measured), *_clock_findings(clocks), *silences]
     notes = [f"machine {machine}: {note}" for machine, verdict in verdicts.items() for note in verdict["notes"]]
     return verdict_of(findings, notes, max(verdict["seconds"] for verdict in verdicts.values()))
 
@@ -152,19 +184,11 @@ def _underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:
         jitter, loss = max(underlay.spread for underlay in found), max(underlay.loss for underlay in found)
         yield Finding("underlay jitter", where, "", None, jitter, "ns", Grade.TRUSTED)
         reason = "links between these machines lose frames that no impairment has" if loss else ""
-        yield Finding("underlay loss", where, "", 0, loss, "", Grade.DEGRADED if loss else Grade.TRUSTED, reason)
+        grade = Grade.INVALID if loss == 1 else Grade.DEGRADED if loss else Grade.TRUSTED
+        yield Finding("underlay loss", where, "", 0, loss, "", grade, reason)
 
 
 def _clock_findings(clocks: Mapping[str, MachineClock]) -> Iterator[Finding]:
     """Findings on the machines' clocks: by how much the times of their histories can be wrong."""
     for machine, clock in clocks.items():
         yield Finding("clock offset", f"machine {machine}", "", 0, clock.within, "ns", Grade.TRUSTED)
-
-
-def _silences(events: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Findings on machines that were unreachable during the run."""
-    for event in events:
-        if event["event"] == UNREACHABLE:
-            reason = f"{event['address']} did not answer during the run"
-            where = f"machine {event['machine']}"
-            yield Finding(UNREACHABLE, where, "", 0, event["silent"], "ns", Grade.INVALID, reason)
