@@ -26,9 +26,28 @@ _MAX_SHOWN = 8  # nodes or switches of a machine; --json has all
 
 @click.command("check")
 @file_argument
+@click.argument("cluster", required=False)
+@click.argument("target", metavar="[LINK|NODE|@TAG|all]", required=False)
+@click.option("--seconds", type=float, help="Seconds of probing; default: as long as the impairments need, 2 to 20.")
 @json_option
-def check_command(file: Path, as_json: bool) -> None:
-    """Log in to each machine of FILE, and say what it can do, as 'doctor' does. Exit code 1 if one cannot be used."""
+@click.pass_context
+def check_command(
+    ctx: click.Context, file: Path, cluster: str | None, target: str | None, seconds: float | None, as_json: bool
+) -> None:
+    """Check the machines of FILE, or the links of a cluster on them.
+
+    \b
+    testbed machines check lab.toml            log in to each machine, and say what it can do, as 'doctor' does
+    testbed machines check lab.toml star       every direction of a link that is impaired, as 'testbed check' does
+    testbed machines check lab.toml star all   all links
+
+    Links between machines are probed, too, but for their rate. Exit code 1 if a machine cannot be used; of a cluster
+    those of 'testbed check'.
+    """
+    if cluster is not None:
+        ctx.exit(_check_links(file, cluster, target, seconds, as_json))
+    if seconds is not None:
+        raise click.UsageError("--seconds goes with a cluster")
     from testbed.machines.machine_check import check
     from testbed.spec.machines import load
 
@@ -43,6 +62,22 @@ def check_command(file: Path, as_json: bool) -> None:
             _print(finding)
     if any(finding.problem for finding in findings):
         raise SystemExit(1)
+
+
+def _check_links(file: Path, cluster: str, target: str | None, seconds: float | None, as_json: bool) -> int:
+    """Check the links of a cluster; return the exit code."""
+    from testbed.cli.check import print_verdict, slow_factor
+    from testbed.controller.runs.run_options import problem_of_time
+    from testbed.controller.spread_check import check
+    from testbed.controller.verdict.thresholds import Table
+    from testbed.errors import DescriptionError
+
+    if problems := problem_of_time("seconds", seconds):
+        raise DescriptionError("the check", problems)
+    table = Table(slow=slow_factor())
+    with running_workers(file) as running:
+        verdict = check(running, cluster, target, seconds, table=table)
+    return print_verdict(cluster, verdict, {}, as_json)
 
 
 def _document(finding: MachineFinding) -> dict[str, object]:

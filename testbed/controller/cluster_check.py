@@ -11,10 +11,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.running_cluster import RunningCluster
+from testbed.controller.runs.run_recorder import verdict_to_json
 from testbed.controller.verdict import spans
 from testbed.controller.verdict.accounts import Account, take_account
 from testbed.controller.verdict.outages import Watched, await_supervisor, supervisor_findings
@@ -92,8 +94,7 @@ def check(
     direction that is impaired. seconds: how long to probe; by default as long as the impairments need, 2 to 20. Raises
     NotFoundError, ConflictError for a cluster that is not up, KernelError for a missing interface.
     """
-    if seconds is not None and not 0 < seconds <= _LONGEST:
-        raise DescriptionError("the check", [Problem("seconds", f"{seconds:g}", f"more than 0, at most {_LONGEST:g}")])
+    problem_of_seconds(seconds)
     store = store or Store()
     state = _state(store, cluster)
     if state.abandoned or state.phase != "up":
@@ -101,6 +102,24 @@ def check(
     from testbed.controller.probing.measurement import measure  # with all of probing, which a run does not need
 
     return measure(store, state, target, seconds, table)
+
+
+def check_links(name: str, links: Sequence[str] | None, seconds: float | None, slow: float) -> Mapping[str, object]:
+    """Measure links of a cluster's part within this machine, for a worker; return the verdict as in JSON. links: names, of
+    which this machine may have none; None: those that are impaired. slow: the slow-machine factor."""
+    from testbed.controller.probing.measurement import measure
+
+    store = Store()
+    state = store.choose(name)
+    if state.abandoned or state.phase != "up":
+        raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
+    return verdict_to_json(measure(store, state, links, seconds, Table(slow=slow)))
+
+
+def problem_of_seconds(seconds: float | None) -> None:
+    """Refuse a time of probing that is none. Raises DescriptionError."""
+    if seconds is not None and not 0 < seconds <= _LONGEST:
+        raise DescriptionError("the check", [Problem("seconds", f"{seconds:g}", f"more than 0, at most {_LONGEST:g}")])
 
 
 def _state(store: Store, cluster: Target) -> State:

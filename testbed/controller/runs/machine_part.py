@@ -7,7 +7,7 @@ the NICs still serve their peers. What the programs have written goes to the con
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,9 +39,26 @@ _POLL_INTERVAL: Final = 0.05  # s
 
 
 def main() -> None:
-    """Run the worker of a machine, which can also run workloads and capture frames."""
+    """Run the worker of a machine, which can also run workloads, probe links and capture frames."""
     with OpenCaptures() as captures:
-        worker.main({RUN: run_part}, {"capture": captures.begin, "captured": captures.end})
+        calls: dict[str, Callable[..., object]] = {
+            "capture": captures.begin,
+            "captured": captures.end,
+            "check": _check_links,
+        }
+        worker.main({RUN: run_part, "probe": _probe_part}, calls)
+
+
+def _check_links(**arguments: Any) -> object:
+    from testbed.controller.cluster_check import check_links
+
+    return check_links(**arguments)
+
+
+def _probe_part(dialogue: Dialogue, **arguments: Any) -> object:
+    from testbed.controller.probing.half_probes import probe_part
+
+    return probe_part(dialogue, **arguments)
 
 
 class _Together:

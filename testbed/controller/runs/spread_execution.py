@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from threading import Barrier, BrokenBarrierError
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from testbed.controller.runs.execution import Execution, Plan
 from testbed.controller.runs.folders import Part
@@ -20,8 +17,8 @@ from testbed.controller.runs.machine_part import RUN
 from testbed.controller.verdict.machine_outages import MachineLostError, WatchedMachines
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.errors import TestbedError
+from testbed.machines.joint_calls import Loss, in_step
 from testbed.machines.remote_workers import WorkerLostError
-from testbed.machines.request_line import GO_ON, STOP
 from testbed.machines.spread import MachineClock, Underlay, Workers, clock_of, measured_underlays
 from testbed.machines.spread_faults import SpreadState, spread_state
 from testbed.runtime.nodes.node_run import ProgramError
@@ -57,14 +54,14 @@ def execute(
     numbers = {
         machine: worker.begin(RUN, **request, ahead=clocks[machine].ahead) for machine, worker in state.holders.items()
     }
-    replies, lost = _in_step(state.holders, numbers, plan.timeout + _PATIENCE)
+    replies, lost = in_step(state.holders, numbers, plan.timeout + _PATIENCE)
     for machine, reply in replies.items():
         _collect(reply, part)
         events = [{**event, "clock": event["clock"] + clocks[machine].ahead} for event in reply["events"]]
         watched.heed(machine, events)
         tell([{"machine": machine, **event} for event in events])
     if lost:
-        raise MachineLostError({machine: loss.sentence(watched.since) for machine, loss in lost.items()})
+        raise MachineLostError({machine: lost_sentence(loss, watched.since) for machine, loss in lost.items()})
     failed = [(machine, reply) for machine, reply in replies.items() if "error" in reply]
     if failed:
         # The others only say that another one has failed.
@@ -73,8 +70,8 @@ def execute(
     try:
         after = measured_underlays(state.holders, state.parts, carry=False)
     except WorkerLostError as error:
-        loss = _Loss(str(error), time.monotonic_ns())
-        raise MachineLostError({error.machine: loss.sentence(watched.since)}) from error
+        loss = Loss(error, time.monotonic_ns())
+        raise MachineLostError({error.machine: lost_sentence(loss, watched.since)}) from error
     return Execution(
         {rank: result for reply in replies.values() for rank, result in reply["results"].items()},
         {rank: counts for reply in replies.values() for rank, counts in reply["counted"].items()},
@@ -83,63 +80,10 @@ def execute(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Loss:
-    """Loss of a machine's worker. reason: a sentence. when: it was noticed, nanoseconds of the run's clock."""
-
-    reason: str
-    when: int
-
-    def sentence(self, since: int) -> str:
-        """Return the sentence with seconds after a time."""
-        after = (self.when - since) / 1e9
-        return f"{self.reason}, {after:.2f} s after the repetition began; what its programs had written is lost"
-
-
-Replies = dict[str, Mapping[str, Any]]
-
-
-def _in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tuple[Replies, dict[str, _Loss]]:
-    """Let the machines' parts of a run go on together; return their replies, and the machines that were lost. If one fails
-    or is lost, the others are stopped."""
-    together = Barrier(len(numbers))
-    under_way = {*numbers}
-
-    def fail(machine: str) -> None:
-        together.abort()
-        for other in under_way - {machine}:
-            with suppress(WorkerLostError):  # its own thread tells
-                running[other].answer_joint(numbers[other], STOP)
-
-    def follow(machine: str) -> Mapping[str, Any] | _Loss:
-        worker, number = running[machine], numbers[machine]
-        try:
-            while True:
-                reached, reply = worker.joint(number, patience)
-                if not reached:
-                    break
-                with suppress(BrokenBarrierError):  # it is stopped, and says so in its reply
-                    together.wait()
-                    worker.answer_joint(number, GO_ON)
-        except WorkerLostError as error:
-            loss = _Loss(str(error), time.monotonic_ns())
-            under_way.discard(machine)
-            fail(machine)
-            return loss
-        except TestbedError:
-            under_way.discard(machine)
-            fail(machine)
-            raise
-        under_way.discard(machine)
-        if "error" in reply:
-            fail(machine)
-        return cast(Mapping[str, Any], reply)
-
-    with ThreadPoolExecutor(len(numbers)) as pool:
-        started = {machine: pool.submit(follow, machine) for machine in numbers}
-    found = {machine: future.result() for machine, future in started.items()}
-    lost = {machine: loss for machine, loss in found.items() if isinstance(loss, _Loss)}
-    return {machine: reply for machine, reply in found.items() if not isinstance(reply, _Loss)}, lost
+def lost_sentence(loss: Loss, since: int) -> str:
+    """Return a sentence on a machine that a run has lost, with seconds after a time."""
+    after = (loss.when - since) / 1e9
+    return f"{loss.error}, {after:.2f} s after the repetition began; what its programs had written is lost"
 
 
 def _collect(reply: Mapping[str, Any], part: Part) -> None:
@@ -171,12 +115,12 @@ def joint_verdict(
         for machine, verdict in verdicts.items()
         for finding in verdict["findings"]
     ]
-    findings += [*_underlay_findings(measured), *_clock_findings(clocks), *silences]
+    findings += [*underlay_findings(measured), *clock_findings(clocks), *silences]
     notes = [f"machine {machine}: {note}" for machine, verdict in verdicts.items() for note in verdict["notes"]]
     return verdict_of(findings, notes, max(verdict["seconds"] for verdict in verdicts.values()))
 
 
-def _underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:
+def underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:
     """Findings on the networks between machines: variation and loss, the worst of all measurements."""
     for pair in dict.fromkeys(underlay.machines for underlay in measured):
         found = [underlay for underlay in measured if underlay.machines == pair]
@@ -188,7 +132,7 @@ def _underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:
         yield Finding("underlay loss", where, "", 0, loss, "", grade, reason)
 
 
-def _clock_findings(clocks: Mapping[str, MachineClock]) -> Iterator[Finding]:
+def clock_findings(clocks: Mapping[str, MachineClock]) -> Iterator[Finding]:
     """Findings on the machines' clocks: by how much the times of their histories can be wrong."""
     for machine, clock in clocks.items():
         yield Finding("clock offset", f"machine {machine}", "", 0, clock.within, "ns", Grade.TRUSTED)
