@@ -52,8 +52,8 @@ def check_command(
     ctx.exit(print_verdict(state.name, verdict, state.datapaths, as_json))
 
 
-def print_verdict(cluster: str, verdict: Verdict, datapaths: Mapping[str, str], as_json: bool) -> int:
-    """Print the verdict of a check, and return the exit code."""
+def print_verdict(cluster: str, verdict: Verdict, datapaths: Mapping[str, str] | None, as_json: bool) -> int:
+    """Print the verdict of a check, and return the exit code. datapaths: by link, None where they are not known."""
     if as_json:
         print_json("check", {"cluster": cluster, **_document(verdict)})
     else:
@@ -89,7 +89,7 @@ def _document(verdict: Verdict) -> Mapping[str, object]:
     }
 
 
-def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str]) -> None:
+def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str] | None) -> None:
     """Print a block for each direction, one for the machine, and the verdict."""
     blocks: dict[tuple[str, str], list[Finding]] = {}
     for finding in verdict.findings:
@@ -97,7 +97,7 @@ def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str]) -> None
     machine = [finding for (link, _), findings in blocks.items() if not link for finding in findings]
     for (link, direction), findings in blocks.items():
         if link:
-            carried = f", carried by {datapaths[link]}" if link in datapaths else ""
+            carried = f", carried by {datapaths.get(link, 'direct')}" if datapaths is not None else ""
             _print_block(f"{link} {direction or 'both ways'}{carried}", findings)
     if machine:
         _print_block("the machine", machine)

@@ -101,19 +101,25 @@ class RemoteWorker:
     def finish(self, number: int, timeout: float | None = CALL_TIMEOUT) -> Any:
         """Return the reply to a request; requests are finished in order. Raises the error that the call raised
         there, and WorkerLostError if the worker, the machine or the connection has ended."""
-        return self._answer(number, timeout)["reply"]
+        return self.answer(number, timeout)["reply"]
 
     def joint(self, number: int, timeout: float | None) -> tuple[str, Any]:
         """Wait for a joint call: return the state that it has reached and None, or, at its end, "" and the reply. Raises as
         `finish`. timeout: seconds."""
-        answer = self._answer(number, timeout)
+        answer = self.answer(number, timeout)
         return answer.get("reached", ""), answer.get("reply")
 
     def answer_joint(self, number: int, word: str) -> None:
         """Answer a joint call with `GO_ON` or `STOP`; it still has to be waited for."""
-        self._send({"number": number, "call": word})
+        self.answer_call(number, word)
 
-    def _answer(self, number: int, timeout: float | None) -> Mapping[str, Any]:
+    def answer_call(self, number: int, word: str, **facts: object) -> None:
+        """Send something to a call under way; it still has to be waited for."""
+        self._send({"number": number, "call": word, **facts})
+
+    def answer(self, number: int, timeout: float | None = None) -> Mapping[str, Any]:
+        """Return the next answer to a request: what the call says meanwhile, or its reply. Raises as `finish`. timeout:
+        seconds; None: no limit."""
         try:
             line = self._channel.receive(timeout)
         except TimeoutError as error:

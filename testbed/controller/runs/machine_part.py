@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from testbed.errors import TestbedError
 from testbed.kernel.echo import round_trips
 from testbed.machines import worker
+from testbed.machines.program_streams import ATTACH, attach
 from testbed.machines.worker import Dialogue
 from testbed.observe.machine_captures import OpenCaptures
 
@@ -46,7 +47,7 @@ def main() -> None:
             "captured": captures.end,
             "check": _check_links,
         }
-        worker.main({RUN: run_part, "probe": _probe_part}, calls)
+        worker.main({RUN: run_part, "probe": _probe_part, ATTACH: attach}, calls)
 
 
 def _check_links(**arguments: Any) -> object:
