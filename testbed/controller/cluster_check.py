@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.running_cluster import RunningCluster
@@ -27,6 +27,8 @@ from testbed.runtime import event_log
 
 Target = RunningCluster | str | None
 """A running cluster, its name, or None for the only one there is."""
+
+NO_ACCOUNT: Final = "without an account of its beginning the machine and configured losses are not judged"
 
 _LONGEST: Final = 3600.0
 
@@ -68,7 +70,7 @@ def verdict(
         findings += spans.counted_losses(state, before, after, table, changed=bool(changed))
         findings += spans.machine_findings(before, after, table)
     else:
-        notes.append("without an account of its beginning the machine and configured losses are not judged")
+        notes.append(NO_ACCOUNT)
     return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
 
 
@@ -114,6 +116,17 @@ def check_links(name: str, links: Sequence[str] | None, seconds: float | None, s
     if state.abandoned or state.phase != "up":
         raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
     return verdict_to_json(measure(store, state, links, seconds, Table(slow=slow)))
+
+
+def look_back(name: str, since: int) -> Mapping[str, object]:
+    """Return the verdict of `verdict` on a cluster's part, as in JSON, and its events, for a worker. since: monotonic
+    nanoseconds."""
+    return {"verdict": verdict_to_json(verdict(name, since)), "events": events_since(name, since)}
+
+
+def events_since(name: str, since: int) -> list[Mapping[str, Any]]:
+    """Return the events of a cluster since a time, monotonic nanoseconds."""
+    return [event for event in event_log.read(Store().directory(name)) if event["clock"] >= since]
 
 
 def problem_of_seconds(seconds: float | None) -> None:

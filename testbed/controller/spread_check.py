@@ -14,25 +14,29 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from testbed.cluster.faults.injections import BOTH, DirectionName, in_force, is_down, links_of
-from testbed.controller.cluster_check import problem_of_seconds
+from testbed.controller.cluster_check import NO_ACCOUNT, problem_of_seconds
 from testbed.controller.probing.expectations import Expectation, expect
 from testbed.controller.probing.half_probes import PROBE
 from testbed.controller.probing.measurement import NOTHING_PROBED, mtu_of
 from testbed.controller.probing.probe_findings import Subject, judge, judge_down
 from testbed.controller.probing.probe_plan import ENOUGH, LONGEST, SHORTEST, Plan, plan_for
 from testbed.controller.probing.probes import Probed
-from testbed.controller.runs.spread_execution import clock_findings, underlay_findings
+from testbed.controller.runs.spread_execution import clock_findings, machine_findings, underlay_findings
+from testbed.controller.verdict.machine_outages import WatchedMachines
 from testbed.controller.verdict.thresholds import TABLE, Table
-from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
+from testbed.controller.verdict.verdicts import Finding, Verdict, verdict_of
 from testbed.errors import TestbedError
 from testbed.machines.joint_calls import in_step
 from testbed.machines.remote_workers import call_each
-from testbed.machines.spread import MachineClock, Workers, clock_of, measured_underlays
+from testbed.machines.spread import MachineClock, Workers, clock_of, holders, measured_underlays
 from testbed.machines.spread_faults import SpreadState, spread_state
 from testbed.spec.layout import End, Link
 
 CHECK: Final = "check"
 """Name of the call that checks the links within a machine."""
+
+LOOK_BACK: Final = "look_back"
+"""Name of the call that looks back on a span."""
 
 _LINGER: Final = 1.0  # s for probes under way, beyond their delay
 _PATIENCE: Final = 60.0  # s for a stage, beyond the probing
@@ -73,11 +77,7 @@ def check(
         seconds=dict.fromkeys(concerned, seconds),
         slow=dict.fromkeys(concerned, table.slow),
     )
-    findings = [
-        Finding(**{**finding, "grade": Grade(finding["grade"]), "link": finding["link"] or f"machine {machine}"})
-        for machine, reply in replies.items()
-        for finding in reply["findings"]
-    ]
+    findings = machine_findings(replies)
     began = time.monotonic()
     if crossings:
         probed = _probe(state, name, crossings, clocks, seconds)
@@ -95,6 +95,27 @@ def check(
         notes.append(NOTHING_PROBED)
     took = max(reply["seconds"] for reply in replies.values()) + time.monotonic() - began
     return verdict_of(findings, notes, took, table.slow)
+
+
+def looked_back(running: Workers, name: str, since: int) -> Verdict:
+    """Look back on a span, without probes, as `cluster_check.verdict` does on each machine, and at machines that did not
+    answer others. since: monotonic nanoseconds of this machine."""
+    concerned = holders(running, name)
+    clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in concerned.items()}
+    begins = {machine: since - clock.ahead for machine, clock in clocks.items()}
+    replies = call_each(concerned, LOOK_BACK, name=dict.fromkeys(concerned, name), since=begins)
+    verdicts = {machine: reply["verdict"] for machine, reply in replies.items()}
+    findings = machine_findings(verdicts)
+    watched = WatchedMachines(since)
+    for machine, reply in replies.items():
+        ahead = clocks[machine].ahead
+        watched.heed(machine, [{**event, "clock": event["clock"] + ahead} for event in reply["events"]])
+    notes = dict.fromkeys(
+        note if note == NO_ACCOUNT else f"machine {machine}: {note}"
+        for machine, found in verdicts.items()
+        for note in found["notes"]
+    )
+    return verdict_of([*findings, *watched.silence_findings()], notes, (time.monotonic_ns() - since) / 1e9)
 
 
 def _crossings(state: SpreadState, links: Sequence[str] | None) -> list[_Crossing]:

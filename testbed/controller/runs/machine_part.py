@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ from testbed.machines import worker
 from testbed.machines.program_streams import ATTACH, attach
 from testbed.machines.worker import Dialogue
 from testbed.observe.machine_captures import OpenCaptures
+from testbed.workloads.lookup import file_of
 
 if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningCluster
@@ -45,15 +47,19 @@ def main() -> None:
         calls: dict[str, Callable[..., object]] = {
             "capture": captures.begin,
             "captured": captures.end,
-            "check": _check_links,
+            "check": partial(_later, "check_links"),
+            "look_back": partial(_later, "look_back"),
+            "events": partial(_later, "events_since"),
         }
         worker.main({RUN: run_part, "probe": _probe_part, ATTACH: attach}, calls)
 
 
-def _check_links(**arguments: Any) -> object:
-    from testbed.controller.cluster_check import check_links
+def _later(function: str, **arguments: Any) -> object:
+    """Call a function of `cluster_check`, which is imported when it is needed."""
+    from testbed.controller import cluster_check
 
-    return check_links(**arguments)
+    result: object = getattr(cluster_check, function)(**arguments)
+    return result
 
 
 def _probe_part(dialogue: Dialogue, **arguments: Any) -> object:
@@ -82,12 +88,15 @@ class _Together:
         return nullcontext()
 
 
-def run_part(dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int, history: bool, ahead: int) -> object:
+def run_part(
+    dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int, history: bool, ahead: int, source: str = ""
+) -> object:
     """Run a workload on the nodes of a cluster that are here.
 
     asked: the run's request, as in its folder. seed: of the repetition. history: whether one is written. ahead: nanoseconds
-    that the run's clock is ahead of this machine's. The reply has results, counters and the verdict, or the error that ended
-    the run; the programs' rows, and the text of their files by path; and the cluster's events meanwhile.
+    that the run's clock is ahead of this machine's. source: text of the workload's file, if it has one. The reply has
+    results, counters and the verdict, or the error that ended the run; the programs' rows, and the text of their files by
+    path; and the cluster's events meanwhile.
     """
     from testbed.cluster.records.ownership import temporary_directory
     from testbed.cluster.records.state import Store
@@ -104,12 +113,12 @@ def run_part(dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int,
     store = Store()
     state = store.choose(name)
     begun = time.monotonic_ns()
-    plan = Plan(
-        choose(asked["form"], asked["settings"]), protocol_of(asked["protocol"], "live"), seed, asked["timeout"],
-        asked["patience"], history, beside=(_Together(dialogue),), ranks=ranks_of(state.layout.everywhere),
-        ahead=ahead,
-    )  # fmt: skip
     with locked(store, name), temporary_directory("run") as place:
+        plan = Plan(
+            choose(_form(asked["form"], source, place), asked["settings"]), protocol_of(asked["protocol"], "live"), seed,
+            asked["timeout"], asked["patience"], history, beside=(_Together(dialogue),),
+            ranks=ranks_of(state.layout.everywhere), ahead=ahead,
+        )  # fmt: skip
         folder = RunFolder(place / "run", asked, "", {})
         part = folder.part(1, 1)
         outcome: dict[str, object]
@@ -123,6 +132,17 @@ def run_part(dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int,
     await_watch(state.layout, store.directory(name))
     events = [event for event in event_log.read(store.directory(name)) if event["clock"] >= begun]
     return {**outcome, "rows": rows, "files": files, "events": events}
+
+
+def _form(form: str, source: str, place: Path) -> str:
+    """Write the file of a workload that has one into a directory here; return the text that names the workload."""
+    path = file_of(form)
+    if path is None:
+        return form
+    folder = place / "workload"
+    folder.mkdir(parents=True)
+    (folder / path.name).write_text(source, encoding="utf-8")
+    return str(folder / path.name) + form.removeprefix(str(path))
 
 
 def await_watch(layout: Layout, directory: Path) -> None:

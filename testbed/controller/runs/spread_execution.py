@@ -22,6 +22,7 @@ from testbed.machines.remote_workers import WorkerLostError
 from testbed.machines.spread import MachineClock, Underlay, Workers, clock_of, measured_underlays
 from testbed.machines.spread_faults import SpreadState, spread_state
 from testbed.runtime.nodes.node_run import ProgramError
+from testbed.workloads.lookup import file_of
 
 _PATIENCE: Final = 120.0  # s for a machine beyond the run's timeout: starting its programs, sending its results
 
@@ -50,7 +51,8 @@ def execute(
     state = cluster.state()
     clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.holders.items()}
     before = measured_underlays(state.holders, state.parts, carry=True)
-    request = {"name": cluster.name, "asked": plan.asked, "seed": plan.seed, "history": plan.history}
+    request = {"name": cluster.name, "asked": plan.asked, "seed": plan.seed, "history": plan.history,
+               "source": _source(str(plan.asked["form"]))}  # fmt: skip
     numbers = {
         machine: worker.begin(RUN, **request, ahead=clocks[machine].ahead) for machine, worker in state.holders.items()
     }
@@ -78,6 +80,15 @@ def execute(
         joint_verdict(replies, [*before, *after], clocks, watched.silence_findings()),
         switches={name: counts for reply in replies.values() for name, counts in reply["switches"].items()},
     )
+
+
+def _source(form: str) -> str:
+    """Return the text of a workload's file, empty for one that has none. Raises TestbedError if it cannot be read."""
+    path = file_of(form)
+    try:
+        return path.read_text(encoding="utf-8") if path is not None else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise TestbedError(f"{path} cannot be read: {error}") from error
 
 
 def lost_sentence(loss: Loss, since: int) -> str:
@@ -110,14 +121,19 @@ def joint_verdict(
     """Return the verdict of all machines together, in which a finding on a whole machine names it. replies: of the machines.
     measured: the networks between them, before and after the run. silences: findings on machines that did not answer."""
     verdicts = {machine: reply["verdict"] for machine, reply in replies.items()}
-    findings = [
+    findings = machine_findings(verdicts)
+    findings += [*underlay_findings(measured), *clock_findings(clocks), *silences]
+    notes = [f"machine {machine}: {note}" for machine, verdict in verdicts.items() for note in verdict["notes"]]
+    return verdict_of(findings, notes, max(verdict["seconds"] for verdict in verdicts.values()))
+
+
+def machine_findings(verdicts: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Return the findings of the machines' verdicts, as in JSON; one on a whole machine names it."""
+    return [
         Finding(**{**finding, "grade": Grade(finding["grade"]), "link": finding["link"] or f"machine {machine}"})
         for machine, verdict in verdicts.items()
         for finding in verdict["findings"]
     ]
-    findings += [*underlay_findings(measured), *clock_findings(clocks), *silences]
-    notes = [f"machine {machine}: {note}" for machine, verdict in verdicts.items() for note in verdict["notes"]]
-    return verdict_of(findings, notes, max(verdict["seconds"] for verdict in verdicts.values()))
 
 
 def underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:

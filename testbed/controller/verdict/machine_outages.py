@@ -81,9 +81,9 @@ class WatchedMachines(Judge):
     """Outages of the machines of a repetition, and of the testbed's own processes on them. Implements
     `checkers.runs.Disturbing`."""
 
-    def __init__(self) -> None:
-        self.since = time.monotonic_ns()
-        """When the repetition began, nanoseconds of the run's clock."""
+    def __init__(self, since: int | None = None) -> None:
+        """since: when the repetition began, nanoseconds of the run's clock; None: now."""
+        self.since = time.monotonic_ns() if since is None else since
         self._silences: list[Silence] = []
         self._outages: list[tuple[str, Outage]] = []
 
