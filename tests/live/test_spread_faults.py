@@ -28,7 +28,7 @@ from testbed.errors import NotFoundError, UnsupportedError
 from testbed.machines import spread
 from testbed.machines.node_placement import Constraints
 from testbed.machines.remote_workers import call_each
-from testbed.machines.spread_faults import heal, inject, load_link, load_processor, spread_state
+from testbed.machines.spread_faults import heal, heal_cut, inject, load_link, load_processor, spread_state
 from testbed.observe.decoding.capture_reader import CaptureReader
 from testbed.observe.machine_captures import capturing
 from testbed.runtime.nodes.node_run import ProgramError
@@ -143,6 +143,16 @@ def test_a_cut_takes_a_link_between_machines_down_for_a_time(running: spread.Wor
     assert all(not link["up"] for part in state.values() for link in part["links"] if link["name"].startswith("n3"))
     eventually(lambda: not spread_state(running, NAME).injected, "both machines have healed it")
     assert len(echoes(running, "n1", "n3")) == 1
+
+
+def test_a_link_that_is_cut_is_plugged_in_again_by_its_name_and_others_stay_cut(running: spread.Workers) -> None:
+    inject(running, NAME, lambda layout, _: cutting(layout, "n2"))
+    inject(running, NAME, lambda layout, _: cutting(layout, "n3"))
+    inject(running, NAME, impair("n2", delay=30_000_000))
+    assert [injection.what for injection in heal_cut(running, NAME, "n2")] == ["down: n2"]
+    assert [injection.what for injection in spread_state(running, NAME).injected] == ["down: n3", "delay 30ms on n2"]
+    assert heal_cut(running, NAME, "n2") == ()
+    assert len(echoes(running, "n1", "n2")) == 1
 
 
 def test_loads_run_where_their_nodes_are(running: spread.Workers) -> None:
@@ -277,6 +287,8 @@ if LONG:
         assert (machines.folder / "all.pcapng").stat().st_size > 0
         assert done(machines, "partition", "lab.toml", NAME, "n1", "/", "n2,n3")["what"] == "partition n1 / n2,n3"
         assert done(machines, "link", "lab.toml", NAME, "n2", "down", "--for", "10s")["what"] == "down: n2"
+        assert len(cast("list[object]", done(machines, "link", "lab.toml", NAME, "n2", "up")["healed"])) == 1
+        assert done(machines, "link", "lab.toml", NAME, "n2", "flap", "--for", "10s")["what"] == "down: n2"
         assert done(machines, "load", "lab.toml", NAME, "n1", "n3", "--rate", "1mbit")["number"]
         assert len(cast("list[object]", done(machines, "heal", "lab.toml", NAME)["healed"])) == 3
 
