@@ -48,15 +48,20 @@ def check_command(
         raise DescriptionError("the check", problems)
     store = Store()
     state = store.choose(name)
-    verdict = check(state.name, target, seconds, table=Table(slow=_slow_factor()), store=store)
+    verdict = check(state.name, target, seconds, table=Table(slow=slow_factor()), store=store)
+    ctx.exit(print_verdict(state.name, verdict, state.datapaths, as_json))
+
+
+def print_verdict(cluster: str, verdict: Verdict, datapaths: Mapping[str, str] | None, as_json: bool) -> int:
+    """Print the verdict of a check, and return the exit code. datapaths: by link, None where they are not known."""
     if as_json:
-        print_json("check", {"cluster": state.name, **_document(verdict)})
+        print_json("check", {"cluster": cluster, **_document(verdict)})
     else:
-        _print(state.name, verdict, state.datapaths)
-    ctx.exit(_EXIT_CODES.get(verdict.grade.value, 0))
+        _print(cluster, verdict, datapaths)
+    return _EXIT_CODES.get(verdict.grade.value, 0)
 
 
-def _slow_factor() -> float:
+def slow_factor() -> float:
     value = os.environ.get("TESTBED_SLOW", "1")
     try:
         factor = float(value)
@@ -84,7 +89,7 @@ def _document(verdict: Verdict) -> Mapping[str, object]:
     }
 
 
-def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str]) -> None:
+def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str] | None) -> None:
     """Print a block for each direction, one for the machine, and the verdict."""
     blocks: dict[tuple[str, str], list[Finding]] = {}
     for finding in verdict.findings:
@@ -92,8 +97,8 @@ def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str]) -> None
     machine = [finding for (link, _), findings in blocks.items() if not link for finding in findings]
     for (link, direction), findings in blocks.items():
         if link:
-            carrier = datapaths.get(link, "direct")
-            _print_block(f"{link} {direction or 'both ways'}, carried by {carrier}", findings)
+            carried = f", carried by {datapaths.get(link, 'direct')}" if datapaths is not None else ""
+            _print_block(f"{link} {direction or 'both ways'}{carried}", findings)
     if machine:
         _print_block("the machine", machine)
     for note in verdict.notes:

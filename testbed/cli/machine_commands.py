@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,9 +25,28 @@ _MAX_SHOWN = 8  # nodes or switches of a machine; --json has all
 
 @click.command("check")
 @file_argument
+@click.argument("cluster", required=False)
+@click.argument("target", metavar="[LINK|NODE|@TAG|all]", required=False)
+@click.option("--seconds", type=float, help="Seconds of probing; default: as long as the impairments need, 2 to 20.")
 @json_option
-def check_command(file: Path, as_json: bool) -> None:
-    """Log in to each machine of FILE, and say what it can do, as 'doctor' does. Exit code 1 if one cannot be used."""
+@click.pass_context
+def check_command(
+    ctx: click.Context, file: Path, cluster: str | None, target: str | None, seconds: float | None, as_json: bool
+) -> None:
+    """Check the machines of FILE, or the links of a cluster on them.
+
+    \b
+    testbed machines check lab.toml            log in to each machine, and say what it can do, as 'doctor' does
+    testbed machines check lab.toml star       every direction of a link that is impaired, as 'testbed check' does
+    testbed machines check lab.toml star all   all links
+
+    Links between machines are probed, too, but for their rate. Exit code 1 if a machine cannot be used; of a cluster
+    those of 'testbed check'.
+    """
+    if cluster is not None:
+        ctx.exit(_check_links(file, cluster, target, seconds, as_json))
+    if seconds is not None:
+        raise click.UsageError("--seconds goes with a cluster")
     from testbed.machines.machine_check import check
     from testbed.spec.machines import load
 
@@ -43,6 +61,22 @@ def check_command(file: Path, as_json: bool) -> None:
             _print(finding)
     if any(finding.problem for finding in findings):
         raise SystemExit(1)
+
+
+def _check_links(file: Path, cluster: str, target: str | None, seconds: float | None, as_json: bool) -> int:
+    """Check the links of a cluster; return the exit code."""
+    from testbed.cli.check import print_verdict, slow_factor
+    from testbed.controller.runs.run_options import problem_of_time
+    from testbed.controller.spread_check import check
+    from testbed.controller.verdict.thresholds import Table
+    from testbed.errors import DescriptionError
+
+    if problems := problem_of_time("seconds", seconds):
+        raise DescriptionError("the check", problems)
+    table = Table(slow=slow_factor())
+    with running_workers(file) as running:
+        verdict = check(running, cluster, target, seconds, table=table)
+    return print_verdict(cluster, verdict, None, as_json)
 
 
 def _document(finding: MachineFinding) -> dict[str, object]:
@@ -223,16 +257,38 @@ def down_command(file: Path, cluster: str, as_json: bool) -> None:
 @click.argument("node")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND [ARGUMENT]...")
 def exec_command(file: Path, cluster: str, node: str, command: tuple[str, ...]) -> None:
-    """Run a program in a node, on whatever machine that is. Its output is shown once it has ended.
+    """Run a program in a node, or in the one that has a tag (@TAG), on whatever machine that is.
 
-    Standard input is empty. The exit code is the program's.
+    Standard input and output are the program's, over the connection of the machine's worker. If both are a terminal, it gets
+    one there. The exit code is the program's.
     """
-    from testbed.machines import spread
+    _attach(file, cluster, node, command[1:] if command[0] == "--" else command)
 
+
+@click.command("shell")
+@file_argument
+@click.argument("cluster")
+@click.argument("node")
+def shell_command(file: Path, cluster: str, node: str) -> None:
+    """Open a shell (/bin/sh, or $SHELL of who is logged in there) in a node, on whatever machine that is."""
+    _attach(
+        file, cluster, node, ["sh", "-c", 'exec "${SHELL:-/bin/sh}"'], debian_chroot=node
+    )  # shown by Debian's prompts
+
+
+def _attach(file: Path, cluster: str, node: str, command: Sequence[str], **environment: str) -> None:
+    """Run a program in a node, with this process's streams or terminal, and exit with its code."""
+    from testbed.machines.program_client import run_attached
+    from testbed.machines.spread_faults import machine_of, spread_state
+    from testbed.spec.selection import SELECTOR, node_of
+
+    if not command:
+        raise click.UsageError("which program? Write: testbed machines exec FILE CLUSTER NODE -- COMMAND [ARGUMENT]...")
     with running_workers(file) as running:
-        code, stdout, stderr = spread.execute(running, cluster, node, command[1:] if command[0] == "--" else command)
-    sys.stdout.write(stdout)
-    sys.stderr.write(stderr)
+        state = spread_state(running, cluster)
+        chosen = node_of(state.layout, node) if node.startswith(SELECTOR) else node
+        worker = running[machine_of(state, cluster, chosen)]
+        code = run_attached(worker, cluster, chosen, command, environment)
     raise SystemExit(code if code >= 0 else 128 - code)
 
 

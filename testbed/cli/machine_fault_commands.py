@@ -76,14 +76,22 @@ def inject_command(
 @file_argument
 @cluster_argument
 @click.argument("target", metavar="LINK|NODE|@TAG|all")
-@click.argument("action", type=click.Choice(["down"]))
+@click.argument("action", type=click.Choice(["down", "up", "flap"]))
 @for_option
 @json_option
-def link_command(file: Path, cluster: str, target: str, action: str, duration: str | None, as_json: bool) -> None:  # noqa: ARG001
-    """Pull cables out, at both ends; 'testbed machines heal' plugs them in again."""
+def link_command(file: Path, cluster: str, target: str, action: str, duration: str | None, as_json: bool) -> None:
+    """Pull cables out, plug them in again, at both ends, or both after a time (flap: one second, or --for)."""
     from testbed.cluster.faults import fault_injection
+    from testbed.machines import spread_faults
 
-    _injected(file, cluster, lambda layout, _: fault_injection.cutting(layout, target), duration, as_json)
+    if action == "up":
+        if duration is not None:
+            raise click.UsageError("--for goes with 'down' and 'flap'")
+        with running_workers(file) as running:
+            print_healed(cluster, spread_faults.heal_cut(running, cluster, target), as_json)
+        return
+    lasting = duration or ("1s" if action == "flap" else None)
+    _injected(file, cluster, lambda layout, _: fault_injection.cutting(layout, target), lasting, as_json)
 
 
 @click.command("partition")

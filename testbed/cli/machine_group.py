@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # sub-command -> its module
 _MODULES: Final = {
-    **dict.fromkeys(("check", "up", "down", "exec", "status", "gc"), "machine_commands"),
+    **dict.fromkeys(("check", "up", "down", "exec", "shell", "status", "gc"), "machine_commands"),
     **dict.fromkeys(("inject", "link", "partition", "load", "heal"), "machine_fault_commands"),
     **dict.fromkeys(("run", "capture"), "machine_run_commands"),
 }

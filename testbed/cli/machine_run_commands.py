@@ -60,8 +60,8 @@ def run_command(
     """Run a workload on all nodes of a cluster on the machines of FILE, as 'testbed run' does on one.
 
     CLUSTER is one that is up there, which stays, or a description, which is spread for the run and taken down after it.
-    A workload of your own is a file that is at the same path on all machines. The results are in one folder here. Exit codes
-    are those of 'testbed run'.
+    A workload of your own is a file, which is sent to the machines. The results are in one folder here. Exit codes are those
+    of 'testbed run'.
     """
     from testbed.controller.runs.runner import run
     from testbed.controller.runs.spread_execution import SpreadCluster

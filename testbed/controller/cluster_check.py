@@ -11,10 +11,12 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.running_cluster import RunningCluster
+from testbed.controller.runs.run_recorder import verdict_to_json
 from testbed.controller.verdict import spans
 from testbed.controller.verdict.accounts import Account, take_account
 from testbed.controller.verdict.outages import Watched, await_supervisor, supervisor_findings
@@ -25,6 +27,8 @@ from testbed.runtime import event_log
 
 Target = RunningCluster | str | None
 """A running cluster, its name, or None for the only one there is."""
+
+NO_ACCOUNT: Final = "without an account of its beginning the machine and configured losses are not judged"
 
 _LONGEST: Final = 3600.0
 
@@ -66,7 +70,7 @@ def verdict(
         findings += spans.counted_losses(state, before, after, table, changed=bool(changed))
         findings += spans.machine_findings(before, after, table)
     else:
-        notes.append("without an account of its beginning the machine and configured losses are not judged")
+        notes.append(NO_ACCOUNT)
     return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
 
 
@@ -92,8 +96,7 @@ def check(
     direction that is impaired. seconds: how long to probe; by default as long as the impairments need, 2 to 20. Raises
     NotFoundError, ConflictError for a cluster that is not up, KernelError for a missing interface.
     """
-    if seconds is not None and not 0 < seconds <= _LONGEST:
-        raise DescriptionError("the check", [Problem("seconds", f"{seconds:g}", f"more than 0, at most {_LONGEST:g}")])
+    problem_of_seconds(seconds)
     store = store or Store()
     state = _state(store, cluster)
     if state.abandoned or state.phase != "up":
@@ -101,6 +104,35 @@ def check(
     from testbed.controller.probing.measurement import measure  # with all of probing, which a run does not need
 
     return measure(store, state, target, seconds, table)
+
+
+def check_links(name: str, links: Sequence[str] | None, seconds: float | None, slow: float) -> Mapping[str, object]:
+    """Measure links of a cluster's part within this machine, for a worker; return the verdict as in JSON. links: names, of
+    which this machine may have none; None: those that are impaired. slow: the slow-machine factor."""
+    from testbed.controller.probing.measurement import measure
+
+    store = Store()
+    state = store.choose(name)
+    if state.abandoned or state.phase != "up":
+        raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
+    return verdict_to_json(measure(store, state, links, seconds, Table(slow=slow)))
+
+
+def look_back(name: str, since: int) -> Mapping[str, object]:
+    """Return the verdict of `verdict` on a cluster's part, as in JSON, and its events, for a worker. since: monotonic
+    nanoseconds."""
+    return {"verdict": verdict_to_json(verdict(name, since)), "events": events_since(name, since)}
+
+
+def events_since(name: str, since: int) -> list[Mapping[str, Any]]:
+    """Return the events of a cluster since a time, monotonic nanoseconds."""
+    return [event for event in event_log.read(Store().directory(name)) if event["clock"] >= since]
+
+
+def problem_of_seconds(seconds: float | None) -> None:
+    """Refuse a time of probing that is none. Raises DescriptionError."""
+    if seconds is not None and not 0 < seconds <= _LONGEST:
+        raise DescriptionError("the check", [Problem("seconds", f"{seconds:g}", f"more than 0, at most {_LONGEST:g}")])
 
 
 def _state(store: Store, cluster: Target) -> State:

@@ -66,6 +66,14 @@ if found == sys.argv[1]:
 in any version of Python 3."""
 
 
+class WorkerLostError(UnreachableError):
+    """The connection to a worker has ended: with the worker, its machine, or the network. machine: its name."""
+
+    def __init__(self, machine: str, what: str) -> None:
+        self.machine = machine
+        super().__init__(what)
+
+
 class RemoteWorker:
     """Client of a machine's worker, which answers requests in order. A thread sends keepalives; without them the worker
     exits."""
@@ -92,20 +100,26 @@ class RemoteWorker:
 
     def finish(self, number: int, timeout: float | None = CALL_TIMEOUT) -> Any:
         """Return the reply to a request; requests are finished in order. Raises the error that the call raised
-        there, and UnreachableError if the worker, the machine or the connection has ended."""
-        return self._answer(number, timeout)["reply"]
+        there, and WorkerLostError if the worker, the machine or the connection has ended."""
+        return self.answer(number, timeout)["reply"]
 
     def joint(self, number: int, timeout: float | None) -> tuple[str, Any]:
         """Wait for a joint call: return the state that it has reached and None, or, at its end, "" and the reply. Raises as
         `finish`. timeout: seconds."""
-        answer = self._answer(number, timeout)
+        answer = self.answer(number, timeout)
         return answer.get("reached", ""), answer.get("reply")
 
     def answer_joint(self, number: int, word: str) -> None:
         """Answer a joint call with `GO_ON` or `STOP`; it still has to be waited for."""
-        self._send({"number": number, "call": word})
+        self.answer_call(number, word)
 
-    def _answer(self, number: int, timeout: float | None) -> Mapping[str, Any]:
+    def answer_call(self, number: int, word: str, **facts: object) -> None:
+        """Send something to a call under way; it still has to be waited for."""
+        self._send({"number": number, "call": word, **facts})
+
+    def answer(self, number: int, timeout: float | None = None) -> Mapping[str, Any]:
+        """Return the next answer to a request: what the call says meanwhile, or its reply. Raises as `finish`. timeout:
+        seconds; None: no limit."""
         try:
             line = self._channel.receive(timeout)
         except TimeoutError as error:
@@ -113,7 +127,7 @@ class RemoteWorker:
         except OSError as error:
             raise self._lost(reason_of(error)) from error
         if not line:
-            raise self._lost(self._channel.last_error_line() or "the connection was closed")
+            raise self._lost(self._channel.last_error_line() or self._channel.end_reason())
         answer: Mapping[str, Any] = json.loads(line)
         assert answer["number"] == number, "requests are finished in order"
         if "error" in answer:
@@ -136,8 +150,10 @@ class RemoteWorker:
         self._channel.close()
         self._keepalive.join()
 
-    def _lost(self, reason: str) -> UnreachableError:
-        return UnreachableError(f"machine {self.machine.name}: its worker has ended: {reason}")
+    def _lost(self, reason: str) -> WorkerLostError:
+        return WorkerLostError(
+            self.machine.name, f"machine {self.machine.name}: the connection to its worker has ended: {reason}"
+        )
 
 
 def start_worker(machine: Machine) -> RemoteWorker:

@@ -22,6 +22,9 @@ GO_ON: Final = "go on"
 STOP: Final = "stop"
 """Calls with which the controller answers what a joint call has reached."""
 
+INPUT: Final = "input"
+"""Call with which the controller sends input to a program, or its terminal's size."""
+
 _CHUNK: Final = 1 << 16
 
 
@@ -45,6 +48,9 @@ class RequestLine:
                     yield line
             elif not self._receive(self._heard + self._silence - time.monotonic()):
                 return
+
+    def fileno(self) -> int:
+        return self._descriptor
 
     def is_open(self) -> bool:
         """Whether the controller is there, as far as can be told without waiting."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from testbed.cluster.faults.injections import DirectionKey, Injection
+from testbed.cluster.faults.injections import DirectionKey, Injection, links_of
 from testbed.errors import NotFoundError, TestbedError
 from testbed.machines.parts import whole
 from testbed.machines.remote_workers import call_each, try_call_each
@@ -163,7 +163,19 @@ def heal(running: Workers, name: str, numbers: Sequence[int] = ()) -> tuple[Inje
     if missing := sorted({*numbers} - {*known}):
         in_force = f"in force are {', '.join(map(str, known))}" if known else "nothing is"
         raise NotFoundError(f"cluster {name} has no injection {missing[0]} in force; {in_force}")
-    meant = list(numbers) or known
+    return _lift(state, name, list(numbers) or known)
+
+
+def heal_cut(running: Workers, name: str, target: str) -> tuple[Injection, ...]:
+    """Lift the cuts of these links, at both ends, as `fault_injection.heal_cut`."""
+    state = spread_state(running, name)
+    links = {link.name for link in links_of(state.layout, target)}
+    numbers = [injection.number for injection in state.injected if links & {*injection.down}]
+    return _lift(state, name, numbers) if numbers else ()
+
+
+def _lift(state: SpreadState, name: str, numbers: Sequence[int]) -> tuple[Injection, ...]:
+    """Lift injections that are in force."""
     found = state.holders
-    call_each(found, "heal", name=dict.fromkeys(found, name), numbers=dict.fromkeys(found, meant))
-    return tuple(injection for injection in state.injected if injection.number in meant)
+    call_each(found, "heal", name=dict.fromkeys(found, name), numbers=dict.fromkeys(found, numbers))
+    return tuple(injection for injection in state.injected if injection.number in numbers)

@@ -31,7 +31,7 @@ from testbed.cluster.records.status import status
 from testbed.errors import TestbedError, reason_of
 from testbed.kernel import echo
 from testbed.machines import machine_report
-from testbed.machines.request_line import GO_ON, KEEPALIVE_INTERVAL, STOP, RequestLine
+from testbed.machines.request_line import GO_ON, INPUT, KEEPALIVE_INTERVAL, STOP, RequestLine
 from testbed.spec.layout import Asked
 from testbed.spec.layout_json import from_json, to_json
 
@@ -136,7 +136,7 @@ CALLS: Final[Mapping[str, Callable[..., object]]] = {
 
 
 class Dialogue:
-    """The controller, for a call that several machines carry out together."""
+    """The controller, for a call that several machines carry out together, or that speaks with it meanwhile."""
 
     def __init__(self, requests: RequestLine, answers: IO[bytes], number: int) -> None:
         """number: of the request."""
@@ -144,9 +144,17 @@ class Dialogue:
         self._answers = answers
         self._number = number
 
+    @property
+    def requests(self) -> RequestLine:
+        return self._requests
+
+    def say(self, **facts: object) -> None:
+        """Send the controller something before the reply."""
+        self._answers.write(json.dumps({"number": self._number, **facts}).encode() + b"\n")
+
     def reached(self, where: str) -> None:
         """Say that this machine has come so far, and wait until all have. Raises TestbedError where one will not."""
-        self._answers.write(json.dumps({"number": self._number, "reached": where}).encode() + b"\n")
+        self.say(reached=where)
         self._next()
 
     def check(self) -> None:
@@ -189,7 +197,7 @@ def serve(
     for line in requests:
         request = json.loads(line)
         number, call = request["number"], request["call"]
-        if call in (GO_ON, STOP):  # to a call that has failed meanwhile
+        if call in (GO_ON, STOP, INPUT):  # to a call that has ended meanwhile
             continue
         carry_out = calls[call] if call in calls else partial(joint[call], Dialogue(requests, answers, number))
         answer = {"number": number, **_answer(carry_out, request["arguments"])}

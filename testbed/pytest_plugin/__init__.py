@@ -119,9 +119,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "cluster(source, *, links=, seed=, datapath=, mode=, requires=, programs=, on_invalid=, on_degraded=, "
-        "**impairments): the cluster of this test: a topology's name, a TOML file or a description, and what all its links "
-        "do to frames.",
+        "cluster(source, *, links=, seed=, datapath=, mode=, machines=, requires=, programs=, on_invalid=, "
+        "on_degraded=, **impairments): the cluster of this test: a topology's name, a TOML file or a description, and "
+        "what all its links do to frames.",
     )
     for name in _ACTIONS:
         if config.getini(name) not in ("fail", "skip", "xfail", "ignore"):

@@ -6,6 +6,7 @@ environment.json    the command that repeats the test, seed, versions, kernel, p
 state.json          live: the cluster with everything derived, and the datapath of each link
 events.jsonl        live: events of the cluster
 processes.log       live: log of relay and supervisor
+machines.json       on machines, in place of state.json and processes.log: which has which nodes
 verdict.txt         live: whether the network was as configured, or lost frames of its own
 capture.pcapng      live, with --pcap-on-failure: the frames of all links, with their fates
 runs/N/             each `cluster.run`: rows, logs, its result; simulated, with --pcap-on-failure, its frames
@@ -25,12 +26,10 @@ import pytest
 
 from testbed.controller.runs.folders import run_environment
 from testbed.pytest_plugin.cluster_network import Network
-from testbed.pytest_plugin.under_test import ClusterUnderTest, LiveCluster
+from testbed.pytest_plugin.under_test import ClusterUnderTest
 from testbed.spec.toml_writer import to_toml
 
 CAPTURE: Final = "capture.pcapng"
-
-_OF_CLUSTER: Final = ("state.json", "events.jsonl", "processes.log")
 
 
 def keep(cluster: ClusterUnderTest, folder: Path, report: pytest.TestReport, network: Network) -> None:
@@ -46,10 +45,8 @@ def keep(cluster: ClusterUnderTest, folder: Path, report: pytest.TestReport, net
     (folder / "report.txt").write_text("\n".join([f"{report.nodeid} ({report.when})", report.longreprtext, *sections]))
     (folder / "description.toml").write_text(to_toml(cluster.description))
     (folder / "environment.json").write_text(json.dumps(_environment(cluster, report), indent=2))
-    if isinstance(cluster, LiveCluster):
-        for name in _OF_CLUSTER:
-            if (cluster.directory / name).is_file():
-                shutil.copyfile(cluster.directory / name, folder / name)
+    if cluster.mode == "live":
+        cluster.keep(folder)
         (folder / "verdict.txt").write_text("\n".join([network.grade.value, *network.reasons, *network.notes]) + "\n")
 
 

@@ -12,19 +12,23 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 import testbed
+from testbed.cluster.api import Cluster
 from testbed.controller.runs.runner import protocol_of
 from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import NotFoundError, PermissionDeniedError, TestbedError, UnsupportedError
 from testbed.pytest_plugin import CASE, artefacts, option_or_ini, prompt
 from testbed.pytest_plugin.cluster_network import PROPERTY, Network, actions_of, network_of, raise_outcome
-from testbed.pytest_plugin.marker import Action, read_markers, resolve_scenario
+from testbed.pytest_plugin.marker import Action, MarkerArguments, read_markers, resolve_scenario
 from testbed.pytest_plugin.requires_marker import unmet
 from testbed.pytest_plugin.under_test import ClusterUnderTest, LiveCluster, SimulatedCluster
+
+if TYPE_CHECKING:
+    from testbed.pytest_plugin.spread_under_test import SpreadUnderTest
 
 _MAX_NAME: Final = 40  # characters of a test's name in its cluster's, of at most 63
 _numbers = count(1)
@@ -63,6 +67,15 @@ def cluster_of(
                 case = Case(
                     SimulatedCluster(description, folder, protocol, scenario, captures=captures), ending, actions
                 )
+            elif wanted.machines is not None:
+                cluster = _spread(config, wanted, description, _name(item.name), folder, ending)
+                cluster.protocol, cluster.scenario = protocol, scenario
+                case = Case(cluster, ending, actions)
+                if captures:
+                    from testbed.observe.machine_captures import capturing
+
+                    pcap = capturing(cluster.running, cluster.name, "all", folder / artefacts.CAPTURE)
+                    case.captures.enter_context(pcap)
             else:
                 running = description.up(
                     _name(item.name),
@@ -84,6 +97,21 @@ def cluster_of(
                 yield case.cluster
         finally:
             del item.stash[CASE]  # later failures have no cluster
+
+
+def _spread(
+    config: pytest.Config, wanted: MarkerArguments, description: Cluster, name: str, folder: Path, ending: ExitStack
+) -> SpreadUnderTest:
+    """Spread a test's cluster over machines, until `ending` ends."""
+    from testbed.machines.spread import down
+    from testbed.pytest_plugin.spread_under_test import SpreadUnderTest, spread_for_test, workers_of
+
+    assert wanted.machines is not None
+    running = workers_of(config, wanted.machines)
+    keep = config.getoption("--keep-cluster")
+    spread_for_test(description, running, name, wanted.origin, wanted.datapath, keep=keep)
+    ending.callback(down, running, name)
+    return SpreadUnderTest(description, folder, running=running, spread_name=name, file=wanted.machines)
 
 
 def _unable(config: pytest.Config, reason: str) -> BaseException:
@@ -162,10 +190,10 @@ def keep_failed(item: pytest.Item, report: pytest.TestReport) -> None:
             step()
         except (TestbedError, OSError) as error:  # must not hide the test's own failure
             lines.append(f"the artefacts are incomplete: {error}")
-    if isinstance(case.cluster, LiveCluster) and config.getoption("--keep-cluster"):
+    if case.cluster.mode == "live" and config.getoption("--keep-cluster"):
         case.ending.pop_all()
         name = case.cluster.name
-        commands = [*prompt.commands_for(name, case.cluster.nodes), f"testbed down --name {name}"]
+        commands = case.cluster.commands()
         lines += [f"cluster {name} stays up:", *(f"  {line}" for line in commands)]
     report.sections.append(("testbed", "\n".join(lines)))
     report.user_properties.append(("testbed-artefacts", f"{item.nodeid}: {folder}"))

@@ -12,12 +12,11 @@ from typing import Final
 
 import pytest
 
-from testbed.controller.cluster_check import verdict
 from testbed.controller.verdict.verdicts import Finding, Grade, worst
 from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.pytest_plugin import option_or_ini
 from testbed.pytest_plugin.marker import Action, MarkerArguments, check_action
-from testbed.pytest_plugin.under_test import ClusterUnderTest, LiveCluster
+from testbed.pytest_plugin.under_test import ClusterUnderTest
 
 PROPERTY: Final = "testbed-verdict"
 """Name of the report's property with the network's verdict, one line."""
@@ -51,9 +50,9 @@ def network_of(cluster: ClusterUnderTest) -> Network:
     reasons: dict[str, None] = {}
     notes: tuple[str, ...] = ()
     grades: list[Grade] = []
-    if isinstance(cluster, LiveCluster):
+    if cluster.mode == "live":
         try:
-            overall = verdict(cluster.name, cluster.begun)
+            overall = cluster.looked_back()
             findings += overall.findings
             notes = overall.notes
         except NotFoundError:

@@ -26,7 +26,7 @@ Action: TypeAlias = Literal["fail", "skip", "xfail", "ignore"]
 ACTIONS: Final[tuple[Action, ...]] = ("fail", "skip", "xfail", "ignore")
 """Outcomes of a test that passes on a network that was not as configured."""
 
-_OWN: Final = ("links", "seed", "datapath", "mode", "requires", "programs", "on_invalid", "on_degraded")
+_OWN: Final = ("links", "seed", "datapath", "machines", "mode", "requires", "programs", "on_invalid", "on_degraded")
 
 
 class MarkerError(TestbedError):
@@ -40,7 +40,8 @@ class MarkerArguments:
     source: a shipped topology's name, a TOML file or a description; None: none is named. base: directory of relative
     paths. impairments: of all links. links: by target ("n1", "n1--s1"), overriding; there "direction" selects one.
     datapath: for impaired links. requires: names of requirements. programs: names of programs. on_invalid, on_degraded:
-    the outcome on such a network; None: not given.
+    the outcome on such a network; None: not given. machines: a machines file, over which a live cluster is spread; None:
+    it is on this machine.
     """
 
     source: str | Path | Description | None = None
@@ -53,6 +54,7 @@ class MarkerArguments:
     programs: tuple[str, ...] = ()
     on_invalid: Action | None = None
     on_degraded: Action | None = None
+    machines: Path | None = None
 
     @property
     def origin(self) -> str:
@@ -119,6 +121,7 @@ def read_markers(markers: Iterable[pytest.Mark], base: Path, source: object = No
         programs=_names("programs", keys.get("programs", ())),
         on_invalid=_action("on_invalid", keys),
         on_degraded=_action("on_degraded", keys),
+        machines=_machines(base, keys.get("machines")),
     )
 
 
@@ -146,6 +149,12 @@ def check_action(where: str, value: object) -> Action:
         if value == known:
             return known
     raise MarkerError(f"{where}: found {value!r}, expected 'fail', 'skip', 'xfail' or 'ignore'")
+
+
+def _machines(base: Path, value: object) -> Path | None:
+    if not isinstance(value, str | Path | None):
+        raise MarkerError(f"machines: found {value!r}, expected a machines file")
+    return base / value if value is not None else None
 
 
 def _action(key: str, keys: Mapping[str, Any]) -> Action | None:

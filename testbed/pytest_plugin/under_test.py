@@ -11,20 +11,22 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Unpack, cast
+from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 
 from testbed.cluster.faults.injections import places
 from testbed.cluster.records.state import Store
 from testbed.controller.assertions.sequential import reachability_test, until_sure
 from testbed.controller.assertions.shares import assert_unreachable, enough_probes
-from testbed.controller.cluster_check import baseline
+from testbed.controller.cluster_check import baseline, verdict
 from testbed.controller.runs.run_options import TIMEOUT
 from testbed.controller.runs.runner import run
 from testbed.errors import UnsupportedError
+from testbed.pytest_plugin import prompt
 from testbed.pytest_plugin.marker import MarkerError, Mode
 from testbed.registry import DEFAULT_PROTOCOL
 from testbed.spec.elements import Impairments
@@ -38,9 +40,13 @@ if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningCluster, RunningNode
     from testbed.controller.runs.execution import Beside
     from testbed.controller.runs.runner import RunResult
+    from testbed.controller.runs.spread_execution import SpreadCluster
     from testbed.controller.verdict.verdicts import Verdict
     from testbed.spec.elements import ImpairmentKeys
     from testbed.workloads.lookup import Form
+
+
+_OF_CLUSTER: Final = ("state.json", "events.jsonl", "processes.log")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,7 +145,7 @@ class ClusterUnderTest:
         self._runs += 1
         result = run(
             self._place(),
-            workload,
+            self._form(workload),
             protocol=protocol or self.protocol,
             mode=self.mode,
             settings=settings,
@@ -185,8 +191,24 @@ class ClusterUnderTest:
         pinged = self[source].run(["ping", "-n", "-c1", "-W1", destination], check=False)
         return pinged.returncode == 0
 
-    def _place(self) -> Cluster | RunningCluster:
+    def _place(self) -> Cluster | RunningCluster | SpreadCluster:
         """The cluster for the next run."""
+        raise NotImplementedError
+
+    def _form(self, workload: Form) -> Form:
+        """Return a workload as a run takes it."""
+        return workload
+
+    def looked_back(self) -> Verdict:
+        """Return the verdict on a live cluster from the test's beginning until now."""
+        raise NotImplementedError
+
+    def keep(self, folder: Path) -> None:
+        """Write the files of a live cluster into the folder of a failed test."""
+        raise NotImplementedError
+
+    def commands(self) -> list[str]:
+        """Return commands to look at a live cluster from another terminal."""
         raise NotImplementedError
 
     @contextmanager
@@ -241,6 +263,17 @@ class LiveCluster(ClusterUnderTest):
     @property
     def live(self) -> RunningCluster:
         return self.running
+
+    def looked_back(self) -> Verdict:
+        return verdict(self.name, self.begun)
+
+    def keep(self, folder: Path) -> None:
+        for name in _OF_CLUSTER:
+            if (self.directory / name).is_file():
+                shutil.copyfile(self.directory / name, folder / name)
+
+    def commands(self) -> list[str]:
+        return [*prompt.commands_for(self.name, self.nodes), f"testbed down --name {self.name}"]
 
     def _place(self) -> RunningCluster:
         return self.running

@@ -78,6 +78,11 @@ class LineChannel:
         lines = self._channel.makefile_stderr("rb").read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
+    def end_reason(self) -> str:
+        """Return why the connection has ended, as far as it is known."""
+        error = self._channel.get_transport().get_exception()
+        return reason_of(error) if isinstance(error, OSError) else "it was closed"
+
     def close(self) -> None:
         self._channel.close()
         self._connection.close()

@@ -47,8 +47,8 @@ def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
     DescriptionError for settings, TestbedError with a traceback for a file that raises when it is imported."""
     name = form if isinstance(form, str) else _name(form)
     loaded: object = _loaded(form) if isinstance(form, str) else form
-    if isinstance(form, str) and ":" in form:
-        name = form.rpartition(":")[2]
+    if isinstance(form, str):
+        name = _parted(form)[1] or form
     given = dict(settings or {})
     if isinstance(loaded, Workload):
         if given:
@@ -71,10 +71,20 @@ def named(form: Form) -> str:
     """Return the text by which `choose` finds it again, from any directory; empty where there is none."""
     if not isinstance(form, str):
         return ""
+    path, (_, name) = file_of(form), _parted(form)
+    return form if path is None else f"{path.absolute()}:{name}" if name else str(path.absolute())
+
+
+def file_of(form: str) -> Path | None:
+    """Return the file that a workload's text names, None if it is a registered name."""
+    path, _ = _parted(form)
+    return Path(path) if path.endswith(".py") or "/" in path else None
+
+
+def _parted(form: str) -> tuple[str, str]:
+    """Return the file and the name of FILE:NAME, or all of another text and nothing. Folders may have colons."""
     path, colon, name = form.rpartition(":")
-    if not colon:
-        path, name = form, ""
-    return f"{Path(path).absolute()}{colon}{name}" if path.endswith(".py") or "/" in path else form
+    return (path, name) if colon and "/" not in name else (form, "")
 
 
 def _workload(name: str, workload: Workload) -> Chosen:
@@ -104,9 +114,7 @@ def _name(form: object) -> str:
 def _loaded(text: str) -> object:
     """Load a registered name, or FILE:NAME; the name may be omitted where the file has one workload only, or is a
     script."""
-    path, colon, name = text.rpartition(":")
-    if not colon:
-        path, name = text, ""
+    path, name = _parted(text)
     if not (path.endswith(".py") or "/" in path):
         return registry.load(registry.WORKLOADS, text)
     if not name and is_script(Path(path)):

@@ -150,16 +150,15 @@ class Lab:
         return [line for line in found if not line.startswith(("sh -c", "sleep", "sshd", "/usr/sbin/sshd"))]
 
     @contextmanager
-    def at_desk(self, *program: str) -> Iterator[subprocess.Popen[str]]:
-        """Start a program at the desk, and kill it at the end if it still runs."""
+    def at_desk(self, *program: str, **streams: int) -> Iterator[subprocess.Popen[str]]:
+        """Start a program at the desk, and kill it at the end if it still runs. streams: descriptors of its standard input
+        and output; without: no input, and pipes."""
         command = ["unshare", "--mount", "sh", "-c", _AT_THE_DESK, "desk", *program]
         with self.cluster[self.nodes["desk"]].popen(
             command,
             cwd=self.folder,
             env={"HOME": str(self.home)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
         ) as process:
             try:
                 yield process

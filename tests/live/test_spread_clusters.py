@@ -121,9 +121,9 @@ def test_nodes_on_three_machines_are_one_cluster(clean: Lab) -> None:
             execute(clean, "slow", "n1", sys.executable, "-c", SENDER)
             assert to.communicate(timeout=60)[0] == "True\n"
         failed = clean.testbed(
-            "machines", "exec", "lab.toml", "slow", "n1", "--", "sh", "-c", r"printf 'a\377'; echo b >&2; exit 3"
+            "machines", "exec", "lab.toml", "slow", "n1", "--", "sh", "-c", "printf a; echo b >&2; exit 3"
         )
-        assert (failed.returncode, failed.stdout, failed.stderr) == (3, r"a\xff", "b\n")
+        assert (failed.returncode, failed.stdout, failed.stderr) == (3, "a", "b\n")
         again = document(clean, "up", "lab.toml", "slow.toml")
         assert (again["operations"], again["changed"]) == (dict.fromkeys(NAMES, 0), [])
         assert clean.on(of_n6, TESTBED, "down", "slow").returncode == 0
@@ -187,7 +187,7 @@ if LONG:  # the worker's patience is 5 s
                     _, stderr = waiting.communicate(timeout=30)
                     assert time.monotonic() - begun < 5, "seconds until it is noticed"
                     assert waiting.returncode == 1
-                    assert stderr.startswith("testbed: machine c: its worker has ended: ")
+                    assert stderr.startswith("testbed: machine c: the connection to its worker has ended: ")
                     eventually(
                         lambda: not any("time.sleep" in line for line in clean.programs("c")), "the program has ended"
                     )

@@ -22,11 +22,13 @@ from testbed.cluster.faults.fault_injection import cutting, dividing, impairing
 from testbed.controller.runs.machine_part import RUN
 from testbed.controller.runs.runner import run
 from testbed.controller.runs.spread_execution import SpreadCluster
+from testbed.controller.spread_check import check
+from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.machines import spread
 from testbed.machines.node_placement import Constraints
 from testbed.machines.remote_workers import call_each
-from testbed.machines.spread_faults import heal, inject, load_link, load_processor, spread_state
+from testbed.machines.spread_faults import heal, heal_cut, inject, load_link, load_processor, spread_state
 from testbed.observe.decoding.capture_reader import CaptureReader
 from testbed.observe.machine_captures import capturing
 from testbed.runtime.nodes.node_run import ProgramError
@@ -141,6 +143,16 @@ def test_a_cut_takes_a_link_between_machines_down_for_a_time(running: spread.Wor
     assert all(not link["up"] for part in state.values() for link in part["links"] if link["name"].startswith("n3"))
     eventually(lambda: not spread_state(running, NAME).injected, "both machines have healed it")
     assert len(echoes(running, "n1", "n3")) == 1
+
+
+def test_a_link_that_is_cut_is_plugged_in_again_by_its_name_and_others_stay_cut(running: spread.Workers) -> None:
+    inject(running, NAME, lambda layout, _: cutting(layout, "n2"))
+    inject(running, NAME, lambda layout, _: cutting(layout, "n3"))
+    inject(running, NAME, impair("n2", delay=30_000_000))
+    assert [injection.what for injection in heal_cut(running, NAME, "n2")] == ["down: n2"]
+    assert [injection.what for injection in spread_state(running, NAME).injected] == ["down: n3", "delay 30ms on n2"]
+    assert heal_cut(running, NAME, "n2") == ()
+    assert len(echoes(running, "n1", "n2")) == 1
 
 
 def test_loads_run_where_their_nodes_are(running: spread.Workers) -> None:
@@ -269,11 +281,14 @@ if LONG:
             (results,) = cast("list[dict[str, object]]", found["results"])
             assert {*results} == {"n1", "n2", "n3"}
         assert call_each(running, "clusters") == {"a": [NAME], "b": [NAME]}
+        assert done(machines, "check", "lab.toml", NAME, "all", "--seconds", "1")["cluster"] == NAME
         captured = done(machines, "capture", "lab.toml", NAME, "all", "-w", "all.pcapng", "--for", "100ms")
         assert captured["whole"]
         assert (machines.folder / "all.pcapng").stat().st_size > 0
         assert done(machines, "partition", "lab.toml", NAME, "n1", "/", "n2,n3")["what"] == "partition n1 / n2,n3"
         assert done(machines, "link", "lab.toml", NAME, "n2", "down", "--for", "10s")["what"] == "down: n2"
+        assert len(cast("list[object]", done(machines, "link", "lab.toml", NAME, "n2", "up")["healed"])) == 1
+        assert done(machines, "link", "lab.toml", NAME, "n2", "flap", "--for", "10s")["what"] == "down: n2"
         assert done(machines, "load", "lab.toml", NAME, "n1", "n3", "--rate", "1mbit")["number"]
         assert len(cast("list[object]", done(machines, "heal", "lab.toml", NAME)["healed"])) == 3
 
@@ -309,3 +324,34 @@ def test_a_part_whose_cluster_was_taken_down_elsewhere_is_collected(machines: La
     }
     assert machines.namespaces("b") == []
     spread.up(running, spread.plan_spread(running, LAYOUT, NAME, PINS), NAME, "here", "auto")
+
+
+def test_a_check_probes_links_within_and_between_machines(running: spread.Workers) -> None:
+    inject(running, NAME, impair("n1", delay=10_000_000))  # within machine a
+    inject(running, NAME, impair("n2", delay=20_000_000, loss=0.1))
+    inject(running, NAME, lambda layout, _: cutting(layout, "n3"))
+    found = check(running, NAME, seconds=1)
+    measured = {(finding.link, finding.direction, finding.what): finding for finding in found.findings}
+    for direction in ("forward", "backward"):
+        for link, least in (("n1:eth0--s1:1", 10), ("n2:eth0--s1:2", 20)):
+            delay = measured[link, direction, "delay min"].measured
+            assert delay is not None
+            assert least * 1e6 - 1e6 < delay < least * 1e6 + 10e6
+        loss = measured["n2:eth0--s1:2", direction, "loss"]
+        assert loss.asked == 0.1
+        assert loss.grade is not Grade.INVALID
+        assert measured["n3:eth0--s1:3", direction, "down"].measured == 0
+    assert ("", "", "clock offset") not in measured
+    assert ("machine a", "", "clock offset") in measured
+
+
+def test_a_check_finds_that_the_network_between_machines_loses_a_links_frames(
+    machines: Lab, running: spread.Workers
+) -> None:
+    with machines.cluster.inject(machines.nodes["b"], rules=["drop udp.dport == 4789 and every(3)"]):
+        found = check(running, NAME, "n3", seconds=0.5)
+    losses = [finding for finding in found.findings if finding.what == "loss"]
+    assert {finding.link for finding in losses} == {"n3:eth0--s1:3"}
+    assert all(finding.grade is Grade.INVALID and finding.measured is not None for finding in losses)
+    assert all(0.25 < (finding.measured or 0) < 0.42 for finding in losses)
+    assert found.grade is Grade.INVALID

@@ -113,12 +113,16 @@ def start(
     stdout: int | None = None,
     stderr: int | None = None,
     group: bool = False,
+    terminal: bool = False,
 ) -> subprocess.Popen[str]:
     """Start a program in the node; the arguments are those of subprocess.Popen.
 
-    group: make it the leader of a new session, and thus of a process group.
+    group: make it the leader of a new session, and thus of a process group. terminal: also make its standard input, a
+    terminal, the session's.
     """
+    import fcntl
     import subprocess
+    import termios
 
     if isinstance(command, str) or not command:
         raise TypeError("a command is a list: the program and its arguments; for a shell: ['sh', '-c', ...]")
@@ -126,6 +130,8 @@ def start(
 
     def enter_or_report() -> None:
         try:
+            if terminal:
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             enter(node_context)
         except OSError as error:  # subprocess would hide the reason
             os.write(writer, str(_not_entered(node_context, error)).encode())
@@ -136,7 +142,7 @@ def start(
             list(command),
             cwd=cwd,
             env=environment(node_context, env),
-            start_new_session=group,
+            start_new_session=group or terminal,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

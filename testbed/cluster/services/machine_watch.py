@@ -1,8 +1,9 @@
 """Watch over the other machines of a spread cluster: each machine's supervisor sends them ICMP echo requests.
 
 A machine that leaves `MAX_UNANSWERED` requests in a row unanswered is unreachable: it has died, or is cut off. That is an
-event of the cluster on every machine that has links to it, and so is its return. Requests are counted, and not time: a
-supervisor that has to wait for its processor sends none.
+event of the cluster on every machine that has links to it, and so is its return. A shorter silence, of `MIN_SILENCE`
+requests or more, is an event when it has ended. Requests are counted, and not time: a supervisor that has to wait for its
+processor sends none.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ INTERVAL: Final = 250_000_000
 MAX_UNANSWERED: Final = 5
 """Requests in a row without a reply, after which a machine is unreachable: it is noticed after 1.5 s at the latest."""
 
+MIN_SILENCE: Final = 3
+"""Requests in a row without a reply that are an event, even if the machine answers the next one."""
+
 UNREACHABLE: Final = "machine unreachable"
 REACHABLE: Final = "machine reachable"
+SILENT: Final = "machine silent"
 
 _SEQUENCES: Final = 1 << 16
 
@@ -49,11 +54,14 @@ class Reachability:
         return self._sent
 
     def reply(self, number: int, now: int) -> int | None:
-        """Note a reply to a request; return `lost_at` as it was before. number: modulo the sequence numbers of ICMP."""
+        """Note a reply to a request; return when the last one before it came if that ends a silence. number: modulo the
+        sequence numbers of ICMP."""
+        answered, heard = self._answered, self._heard
         self._answered = self._sent - (self._sent - number) % _SEQUENCES
         self._heard = now
-        lost_at, self.lost_at = self.lost_at, None
-        return lost_at
+        was_lost = self.lost_at is not None
+        self.lost_at = None
+        return heard if was_lost or self._answered - answered > MIN_SILENCE else None
 
 
 class _Peer:
@@ -117,9 +125,9 @@ class MachineWatch:
                 return
             if number is None:
                 return
-            now = time.time_ns()
-            if (lost_at := peer.reachability.reply(number, now)) is not None:
-                self._record(REACHABLE, peer, gap=[lost_at, now])
+            now, was_lost = time.time_ns(), peer.reachability.lost_at is not None
+            if (heard := peer.reachability.reply(number, now)) is not None:
+                self._record(REACHABLE if was_lost else SILENT, peer, gap=[heard, now])
 
     def _record(self, event: str, peer: _Peer, **facts: object) -> None:
         event_log.record(self._directory, event, machine=peer.name, address=peer.remote, **facts)

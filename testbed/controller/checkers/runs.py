@@ -21,6 +21,7 @@ from testbed.controller.checkers.request_records import read_requests
 from testbed.controller.runs.execution import Execution
 from testbed.controller.runs.folders import Part
 from testbed.controller.runs.run_recorder import KeptFolder
+from testbed.controller.verdict.machine_outages import MachineLostError
 from testbed.controller.verdict.verdicts import Finding, verdict_of
 from testbed.errors import NotFoundError
 from testbed.observe.recorded import RecordedRun, read_document, read_layout
@@ -64,6 +65,9 @@ class Checking:
         self._watched = [watched] if watched is not None else []
         try:
             yield
+        except MachineLostError as error:  # with histories, without which the others cannot be understood
+            self._folder.say(lost=error.lost)
+            raise
         except Exception as error:
             with suppress(UnwritableError):  # the error that ended the repetition is raised instead
                 self._check(part, *_ending(error), *_deaths(error))
@@ -103,8 +107,10 @@ class Checking:
 
 
 def check_again(run: RecordedRun) -> list[Report]:
-    """Check each repetition in a run's folder again. Raises NotFoundError where no history was written, TestbedError
-    for a broken one."""
+    """Check each repetition in a run's folder again. Raises NotFoundError where no history was written, or some were lost
+    with a machine, TestbedError for a broken one."""
+    if lost := run.result.get("lost"):
+        raise NotFoundError(f"{run.folder} lacks histories: {'; '.join(lost.values())}")
     folders = _folders(run, "history")
     if not folders:
         raise NotFoundError(f"{run.folder} has no history: 'testbed run --check' and '--history' write one")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from testbed.cluster.faults.injections import BOTH, DirectionName, in_force, is_down, links_of
 from testbed.cluster.plan.switch_ports import patch_of
@@ -32,8 +33,13 @@ from testbed.runtime import event_log
 from testbed.runtime.relay.orders import RelayPaths
 from testbed.spec.layout import Datapath, End, Impairment, Layout, Link
 
+Target = str | Sequence[str] | None
+"""Links to probe: a user's target, names of links, or None for every direction that is impaired."""
 
-def measure(store: Store, state: State, target: str | None, seconds: float | None, table: Table) -> Verdict:
+NOTHING_PROBED: Final = "no link is impaired: nothing was probed (name a link, a node or 'all' to probe it)"
+
+
+def measure(store: Store, state: State, target: Target, seconds: float | None, table: Table) -> Verdict:
     """Measure a cluster that is up; for arguments and errors see `cluster_check.check`."""
     before = take_account(store, state)
     chosen = [*_directions(store, state, target), *_routed(state, target)]
@@ -65,7 +71,7 @@ def measure(store: Store, state: State, target: str | None, seconds: float | Non
     notes = [*spans.idle_rules(after), *(f"in the span, {change}" for change in changed)]
     notes += _notes_on_models(state.layout, chosen)
     if not (chosen or state.layout.modelled()):
-        notes.append("no link is impaired: nothing was probed (name a link, a node or 'all' to probe it)")
+        notes.append(NOTHING_PROBED)
     return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
 
 
@@ -88,7 +94,7 @@ class _ProbedPath:
     is_down: bool
 
 
-def _directions(store: Store, state: State, target: str | None) -> list[_ProbedPath]:
+def _directions(store: Store, state: State, target: Target) -> list[_ProbedPath]:
     """Choose the directions of links that have interfaces at both ends."""
     layout = state.layout
     modelled = layout.modelled().keys()
@@ -104,16 +110,16 @@ def _directions(store: Store, state: State, target: str | None) -> list[_ProbedP
         datapath = state.datapaths.get(link.name, "direct")
         # tc shapes by TBF, a token bucket; all other datapaths serialise.
         expectation = expect(force.impairment, texts, bucket=datapath == "tc")
-        plan = plan_for(force.impairment, expectation, len(directions), _mtu(layout, link))
+        plan = plan_for(force.impairment, expectation, len(directions), mtu_of(layout, link))
         source, sink = (link.a, link.b) if direction == "forward" else (link.b, link.a)
         approximate, rules_active = _approximate(datapath, force.impairment), bool(force.impairment.rules)
         subject = Subject(link.name, direction, expectation, plan, approximate, rules_active)
-        path = ProbePath(_probe_port(state, wiring, source), _probe_port(state, wiring, sink), plan)
+        path = ProbePath(probe_port(state, wiring, source), probe_port(state, wiring, sink), plan)
         chosen.append(_ProbedPath(subject, path, ((link.name, direction),), is_down(link, state.injected)))
     return chosen
 
 
-def _routed(state: State, target: str | None) -> list[_ProbedPath]:
+def _routed(state: State, target: Target) -> list[_ProbedPath]:
     """Choose paths, in both directions, across the links at source-routed switches."""
     layout = state.layout
     routed = routed_links(layout)
@@ -128,13 +134,13 @@ def _routed(state: State, target: str | None) -> list[_ProbedPath]:
     for path in paths:
         forces = [in_force(link, direction, state.injected).impairment for link, direction in path.crossed]
         expectation = together([(force, expect(force, {})) for force in forces])
-        plan = plan_on_path(expectation, len(paths), min(_mtu(layout, link) for link, _ in path.crossed))
+        plan = plan_on_path(expectation, len(paths), min(mtu_of(layout, link) for link, _ in path.crossed))
         rules_active = any(force.rules for force in forces)
         chosen.append(
             _ProbedPath(
                 Subject(path.link, path.direction, expectation, plan, rules_active=rules_active),
                 ProbePath(
-                    _probe_port(state, wiring, path.source), _probe_port(state, wiring, path.sink), plan, path.along
+                    probe_port(state, wiring, path.source), probe_port(state, wiring, path.sink), plan, path.along
                 ),
                 tuple((link.name, direction) for link, direction in path.crossed),
                 any(is_down(link, state.injected) for link, _ in path.crossed),
@@ -143,11 +149,16 @@ def _routed(state: State, target: str | None) -> list[_ProbedPath]:
     return chosen
 
 
-def _links(state: State, target: str | None) -> list[Link]:
-    return links_of(state.layout, target) if target is not None else list(state.layout.links)
+def _links(state: State, target: Target) -> list[Link]:
+    """Return the target's links, without those to other machines."""
+    if target is None or isinstance(target, str):
+        found = links_of(state.layout, "all" if target is None else target)
+    else:
+        found = [link for link in state.layout.links if link.name in target]
+    return [link for link in found if state.layout.tunnel_of(link) is None]
 
 
-def _is_probed(state: State, target: str | None, link: Link, direction: DirectionName) -> bool:
+def _is_probed(state: State, target: Target, link: Link, direction: DirectionName) -> bool:
     """Whether a direction of one of the target's links is to be probed."""
     if target is not None or is_down(link, state.injected):
         return True
@@ -171,7 +182,7 @@ def _notes_on_models(layout: Layout, chosen: Sequence[_ProbedPath]) -> list[str]
     return notes
 
 
-def _probe_port(state: State, wiring: Wiring, end: End) -> ProbePort:
+def probe_port(state: State, wiring: Wiring, end: End) -> ProbePort:
     """Return the interface at which a link ends: a node's NIC, or a bridge port. If the port is diverted or has a stage, it
     is the peer of the patch: there the switch's frames leave, and the relay's frames enter."""
     port = ""
@@ -190,7 +201,7 @@ def _probe_port(state: State, wiring: Wiring, end: End) -> ProbePort:
     return ProbePort(state.namespaces[key], device, port)
 
 
-def _mtu(layout: Layout, link: Link) -> int:
+def mtu_of(layout: Layout, link: Link) -> int:
     """Return the MTU of a link, bytes; a cable between switches takes the largest of all NICs."""
     nics = {(node.name, nic.name): nic.mtu for node in layout.nodes for nic in node.nics}
     ends = [nics[end.owner, end.port] for end in (link.a, link.b) if (end.owner, end.port) in nics]

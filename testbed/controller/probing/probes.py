@@ -425,7 +425,7 @@ class _Session:
     def _received(self) -> list[tuple[int, int]]:
         """Return, for each direction, the frames and bytes that its sink received, without probes that were read."""
         namespaces_of = {path.sink.namespace for path in self._paths}
-        seen = {path: _counters(path) for path in namespaces_of}
+        seen = {path: device_counters(path) for path in namespaces_of}
         received = []
         for path, track in zip(self._paths, self._tracks, strict=True):
             counters = seen[path.sink.namespace].get(path.sink.device)
@@ -479,7 +479,7 @@ class _Session:
         )
 
 
-def _counters(path: str) -> dict[str, Counters]:
+def device_counters(path: str) -> dict[str, Counters]:
     """Return the counters of a namespace's interfaces, by name."""
     namespace = namespaces.open_path(path)
     try:

@@ -7,15 +7,19 @@ the NICs still serve their peers. What the programs have written goes to the con
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from testbed.errors import TestbedError
+from testbed.kernel.echo import round_trips
 from testbed.machines import worker
+from testbed.machines.program_streams import ATTACH, attach
 from testbed.machines.worker import Dialogue
 from testbed.observe.machine_captures import OpenCaptures
+from testbed.workloads.lookup import file_of
 
 if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningCluster
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from testbed.fates.rules import RuleSet
     from testbed.runtime.nodes.node_run import Run
     from testbed.sim.simulation import Simulation
+    from testbed.spec.layout import Layout
 
 RUN: Final = "run"
 """Name of the joint call."""
@@ -31,12 +36,36 @@ READY, DONE = "ready", "done"
 """Stages of a machine's part of a run, at which it waits for the others."""
 
 _CHECK: Final = 250_000_000  # ns between two looks at the other machines
+_NOTICED: Final = 2.0  # s within which the supervisor notices that a machine has fallen silent, or answers again
+_ECHO_TIMEOUT: Final = 0.25  # s
+_POLL_INTERVAL: Final = 0.05  # s
 
 
 def main() -> None:
-    """Run the worker of a machine, which can also run workloads and capture frames."""
+    """Run the worker of a machine, which can also run workloads, probe links and capture frames."""
     with OpenCaptures() as captures:
-        worker.main({RUN: run_part}, {"capture": captures.begin, "captured": captures.end})
+        calls: dict[str, Callable[..., object]] = {
+            "capture": captures.begin,
+            "captured": captures.end,
+            "check": partial(_later, "check_links"),
+            "look_back": partial(_later, "look_back"),
+            "events": partial(_later, "events_since"),
+        }
+        worker.main({RUN: run_part, "probe": _probe_part, ATTACH: attach}, calls)
+
+
+def _later(function: str, **arguments: Any) -> object:
+    """Call a function of `cluster_check`, which is imported when it is needed."""
+    from testbed.controller import cluster_check
+
+    result: object = getattr(cluster_check, function)(**arguments)
+    return result
+
+
+def _probe_part(dialogue: Dialogue, **arguments: Any) -> object:
+    from testbed.controller.probing.half_probes import probe_part
+
+    return probe_part(dialogue, **arguments)
 
 
 class _Together:
@@ -59,12 +88,15 @@ class _Together:
         return nullcontext()
 
 
-def run_part(dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int, history: bool, ahead: int) -> object:
+def run_part(
+    dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int, history: bool, ahead: int, source: str = ""
+) -> object:
     """Run a workload on the nodes of a cluster that are here.
 
     asked: the run's request, as in its folder. seed: of the repetition. history: whether one is written. ahead: nanoseconds
-    that the run's clock is ahead of this machine's. The reply has results, counters and the verdict, or the error that ended
-    the run; the programs' rows, and the text of their files by path; and the cluster's events meanwhile.
+    that the run's clock is ahead of this machine's. source: text of the workload's file, if it has one. The reply has
+    results, counters and the verdict, or the error that ended the run; the programs' rows, and the text of their files by
+    path; and the cluster's events meanwhile.
     """
     from testbed.cluster.records.ownership import temporary_directory
     from testbed.cluster.records.state import Store
@@ -81,12 +113,12 @@ def run_part(dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int,
     store = Store()
     state = store.choose(name)
     begun = time.monotonic_ns()
-    plan = Plan(
-        choose(asked["form"], asked["settings"]), protocol_of(asked["protocol"], "live"), seed, asked["timeout"],
-        asked["patience"], history, beside=(_Together(dialogue),), ranks=ranks_of(state.layout.everywhere),
-        ahead=ahead,
-    )  # fmt: skip
     with locked(store, name), temporary_directory("run") as place:
+        plan = Plan(
+            choose(_form(asked["form"], source, place), asked["settings"]), protocol_of(asked["protocol"], "live"), seed,
+            asked["timeout"], asked["patience"], history, beside=(_Together(dialogue),),
+            ranks=ranks_of(state.layout.everywhere), ahead=ahead,
+        )  # fmt: skip
         folder = RunFolder(place / "run", asked, "", {})
         part = folder.part(1, 1)
         outcome: dict[str, object]
@@ -97,8 +129,42 @@ def run_part(dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int,
         folder.close({})
         rows = list(journal.read(folder.path / "rows.jsonl"))
         files = {str(path.relative_to(folder.path)): path.read_text(errors="replace") for path in _written(folder.path)}
+    await_watch(state.layout, store.directory(name))
     events = [event for event in event_log.read(store.directory(name)) if event["clock"] >= begun]
     return {**outcome, "rows": rows, "files": files, "events": events}
+
+
+def _form(form: str, source: str, place: Path) -> str:
+    """Write the file of a workload that has one into a directory here; return the text that names the workload."""
+    path = file_of(form)
+    if path is None:
+        return form
+    folder = place / "workload"
+    folder.mkdir(parents=True)
+    (folder / path.name).write_text(source, encoding="utf-8")
+    return str(folder / path.name) + form.removeprefix(str(path))
+
+
+def await_watch(layout: Layout, directory: Path) -> None:
+    """Wait until the watch over machines has noticed which of them answer now. directory: the cluster's."""
+    from testbed.cluster.services.machine_watch import unreachable
+    from testbed.runtime import event_log
+
+    deadline = time.monotonic() + _NOTICED
+    tunnels = layout.part.tunnels if layout.part is not None else ()
+    for machine, local, remote in {(tunnel.machine, tunnel.local, tunnel.remote) for tunnel in tunnels}:
+        while _answers(local, remote) == (machine in unreachable(event_log.read(directory))):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_INTERVAL)
+
+
+def _answers(local: str, remote: str) -> bool:
+    """Whether a machine answers an echo request."""
+    try:
+        return bool(round_trips(local, remote, 1, _ECHO_TIMEOUT))
+    except OSError:
+        return False
 
 
 def _outcome(execution: Execution) -> dict[str, object]:

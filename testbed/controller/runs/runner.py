@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from testbed.controller.checkers.runs import Checking
     from testbed.controller.runs.spread_execution import SpreadCluster
     from testbed.controller.scenarios.player import ScenarioPlayer
-    from testbed.controller.verdict.outages import Watched
+    from testbed.controller.verdict.outages import Judge, Watched
     from testbed.spec.layout import Layout
     from testbed.spec.model import Description
     from testbed.spec.scenario import Scenario
@@ -196,8 +196,12 @@ class _Series:
             watched = _watched(running, self.plan.dilate)
             return [self._repetition(number, running, watched) for number in range(1, self.repeat + 1)]
 
-    def _repetition(self, number: int, running: RunningCluster | None, watched: Watched | None) -> Execution:
+    def _repetition(self, number: int, running: RunningCluster | None, watched: Judge | None) -> Execution:
         follow, checking, folder = self.plan.follow, self.checking, self.folder
+        if self.target.spread is not None:
+            from testbed.controller.verdict.machine_outages import WatchedMachines
+
+            watched = WatchedMachines()
         phase = f"{self.plan.chosen.name} on {self.target.name}"
         if self.repeat > 1:
             phase += f", {number} of {self.repeat}"
@@ -215,7 +219,7 @@ class _Series:
             try:
                 for player in self.players:
                     player.seed = plan.seed
-                execution = _execute(self.target, running, plan, part, folder.events)
+                execution = _execute(self.target, running, plan, part, watched, folder.events)
             finally:
                 for player in self.players:
                     player.close()
@@ -491,13 +495,16 @@ def _execute(
     running: RunningCluster | None,
     plan: Plan,
     part: Part,
+    watched: Judge | None,
     tell: Callable[[list[Mapping[str, object]]], object],
 ) -> Execution:
-    """Execute a repetition; each mode is imported only when it is used. tell: called with events of machines."""
+    """Execute a repetition; each mode is imported only when it is used. watched, tell: given events of machines."""
     if target.spread is not None:
         from testbed.controller.runs.spread_execution import execute
+        from testbed.controller.verdict.machine_outages import WatchedMachines
 
-        return execute(target.spread, plan, part, tell)
+        assert isinstance(watched, WatchedMachines)
+        return execute(target.spread, plan, part, watched, tell)
     if running is None:
         from testbed.controller.runs.simulated_execution import simulate
 

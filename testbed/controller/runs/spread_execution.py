@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from threading import Barrier, BrokenBarrierError
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from testbed.cluster.services.machine_watch import UNREACHABLE
 from testbed.controller.runs.execution import Execution, Plan
 from testbed.controller.runs.folders import Part
 from testbed.controller.runs.machine_part import RUN
+from testbed.controller.verdict.machine_outages import MachineLostError, WatchedMachines
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.errors import TestbedError
-from testbed.machines.request_line import GO_ON, STOP
+from testbed.machines.joint_calls import Loss, in_step
+from testbed.machines.remote_workers import WorkerLostError
 from testbed.machines.spread import MachineClock, Underlay, Workers, clock_of, measured_underlays
 from testbed.machines.spread_faults import SpreadState, spread_state
 from testbed.runtime.nodes.node_run import ProgramError
-from testbed.ssh.machine_connections import UnreachableError
+from testbed.workloads.lookup import file_of
 
 _PATIENCE: Final = 120.0  # s for a machine beyond the run's timeout: starting its programs, sending its results
 
@@ -41,74 +39,62 @@ class SpreadCluster:
 
 
 def execute(
-    cluster: SpreadCluster, plan: Plan, part: Part, tell: Callable[[list[Mapping[str, object]]], object]
+    cluster: SpreadCluster,
+    plan: Plan,
+    part: Part,
+    watched: WatchedMachines,
+    tell: Callable[[list[Mapping[str, object]]], object],
 ) -> Execution:
-    """Run a workload on all nodes, and collect in the part's folder what the machines have written. tell: called with the
-    machines' events. An error on one machine ends the run on all: ProgramError, or TestbedError."""
+    """Run a workload on all nodes, and collect in the part's folder what the machines have written. watched: gets the
+    machines' events. tell: called with them. An error on one machine ends the run on all: ProgramError, MachineLostError,
+    or TestbedError."""
     state = cluster.state()
     clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.holders.items()}
-    before = measured_underlays(state.holders, state.parts)
-    request = {"name": cluster.name, "asked": plan.asked, "seed": plan.seed, "history": plan.history}
+    before = measured_underlays(state.holders, state.parts, carry=True)
+    request = {"name": cluster.name, "asked": plan.asked, "seed": plan.seed, "history": plan.history,
+               "source": _source(str(plan.asked["form"]))}  # fmt: skip
     numbers = {
         machine: worker.begin(RUN, **request, ahead=clocks[machine].ahead) for machine, worker in state.holders.items()
     }
-    replies = _in_step(state.holders, numbers, plan.timeout + _PATIENCE)
+    replies, lost = in_step(state.holders, numbers, plan.timeout + _PATIENCE)
     for machine, reply in replies.items():
         _collect(reply, part)
-        ahead = clocks[machine].ahead
-        tell(
-            [
-                {**event, "clock": event["clock"] + ahead, "machine": event.get("machine", machine)}
-                for event in reply["events"]
-            ]
-        )
+        events = [{**event, "clock": event["clock"] + clocks[machine].ahead} for event in reply["events"]]
+        watched.heed(machine, events)
+        tell([{"machine": machine, **event} for event in events])
+    if lost:
+        raise MachineLostError({machine: lost_sentence(loss, watched.since) for machine, loss in lost.items()})
     failed = [(machine, reply) for machine, reply in replies.items() if "error" in reply]
     if failed:
         # The others only say that another one has failed.
         machine, reply = next(((m, r) for m, r in failed if r["class"] != TestbedError.__name__), failed[0])
         raise _error(machine, reply)
-    after = measured_underlays(state.holders, state.parts)
+    try:
+        after = measured_underlays(state.holders, state.parts, carry=False)
+    except WorkerLostError as error:
+        loss = Loss(error, time.monotonic_ns())
+        raise MachineLostError({error.machine: lost_sentence(loss, watched.since)}) from error
     return Execution(
         {rank: result for reply in replies.values() for rank, result in reply["results"].items()},
         {rank: counts for reply in replies.values() for rank, counts in reply["counted"].items()},
-        joint_verdict(replies, [*before, *after], clocks),
+        joint_verdict(replies, [*before, *after], clocks, watched.silence_findings()),
         switches={name: counts for reply in replies.values() for name, counts in reply["switches"].items()},
     )
 
 
-def _in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> dict[str, Mapping[str, Any]]:
-    """Let the machines' parts of a run go on together; return their replies. If one fails, the others are stopped."""
-    together = Barrier(len(numbers))
-    under_way = {*numbers}
+def _source(form: str) -> str:
+    """Return the text of a workload's file, empty for one that has none. Raises TestbedError if it cannot be read."""
+    path = file_of(form)
+    try:
+        return path.read_text(encoding="utf-8") if path is not None else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise TestbedError(f"{path} cannot be read: {error}") from error
 
-    def fail(machine: str) -> None:
-        together.abort()
-        for other in under_way - {machine}:
-            with suppress(UnreachableError):  # its own thread tells
-                running[other].answer_joint(numbers[other], STOP)
 
-    def follow(machine: str) -> Mapping[str, Any]:
-        worker, number = running[machine], numbers[machine]
-        try:
-            while True:
-                reached, reply = worker.joint(number, patience)
-                if not reached:
-                    break
-                with suppress(BrokenBarrierError):  # it is stopped, and says so in its reply
-                    together.wait()
-                    worker.answer_joint(number, GO_ON)
-        except TestbedError:
-            under_way.discard(machine)
-            fail(machine)
-            raise
-        under_way.discard(machine)
-        if "error" in reply:
-            fail(machine)
-        return cast(Mapping[str, Any], reply)
-
-    with ThreadPoolExecutor(len(numbers)) as pool:
-        started = {machine: pool.submit(follow, machine) for machine in numbers}
-    return {machine: future.result() for machine, future in started.items()}
+def lost_sentence(loss: Loss, since: int) -> str:
+    """Return a sentence on a machine that a run has lost, with seconds after a time."""
+    after = (loss.when - since) / 1e9
+    return f"{loss.error}, {after:.2f} s after the repetition began; what its programs had written is lost"
 
 
 def _collect(reply: Mapping[str, Any], part: Part) -> None:
@@ -127,24 +113,30 @@ def _error(machine: str, reply: Mapping[str, Any]) -> TestbedError:
 
 
 def joint_verdict(
-    replies: Mapping[str, Mapping[str, Any]], measured: Sequence[Underlay], clocks: Mapping[str, MachineClock]
+    replies: Mapping[str, Mapping[str, Any]],
+    measured: Sequence[Underlay],
+    clocks: Mapping[str, MachineClock],
+    silences: Sequence[Finding] = (),
 ) -> Verdict:
     """Return the verdict of all machines together, in which a finding on a whole machine names it. replies: of the machines.
-    measured: the networks between them, before and after the run."""
+    measured: the networks between them, before and after the run. silences: findings on machines that did not answer."""
     verdicts = {machine: reply["verdict"] for machine, reply in replies.items()}
-    findings = [
-        Finding(**{**finding, "grade": Grade(finding["grade"]), "link": finding["link"] or f"machine {machine}"})
-        for machine, verdict in verdicts.items()
-        for finding in verdict["findings"]
-    ]
-    findings += [*_underlay_findings(measured), *_clock_findings(clocks)]
-    for reply in replies.values():
-        findings += _silences(reply["events"])
+    findings = machine_findings(verdicts)
+    findings += [*underlay_findings(measured), *clock_findings(clocks), *silences]
     notes = [f"machine {machine}: {note}" for machine, verdict in verdicts.items() for note in verdict["notes"]]
     return verdict_of(findings, notes, max(verdict["seconds"] for verdict in verdicts.values()))
 
 
-def _underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:
+def machine_findings(verdicts: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Return the findings of the machines' verdicts, as in JSON; one on a whole machine names it."""
+    return [
+        Finding(**{**finding, "grade": Grade(finding["grade"]), "link": finding["link"] or f"machine {machine}"})
+        for machine, verdict in verdicts.items()
+        for finding in verdict["findings"]
+    ]
+
+
+def underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:
     """Findings on the networks between machines: variation and loss, the worst of all measurements."""
     for pair in dict.fromkeys(underlay.machines for underlay in measured):
         found = [underlay for underlay in measured if underlay.machines == pair]
@@ -152,19 +144,11 @@ def _underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:
         jitter, loss = max(underlay.spread for underlay in found), max(underlay.loss for underlay in found)
         yield Finding("underlay jitter", where, "", None, jitter, "ns", Grade.TRUSTED)
         reason = "links between these machines lose frames that no impairment has" if loss else ""
-        yield Finding("underlay loss", where, "", 0, loss, "", Grade.DEGRADED if loss else Grade.TRUSTED, reason)
+        grade = Grade.INVALID if loss == 1 else Grade.DEGRADED if loss else Grade.TRUSTED
+        yield Finding("underlay loss", where, "", 0, loss, "", grade, reason)
 
 
-def _clock_findings(clocks: Mapping[str, MachineClock]) -> Iterator[Finding]:
+def clock_findings(clocks: Mapping[str, MachineClock]) -> Iterator[Finding]:
     """Findings on the machines' clocks: by how much the times of their histories can be wrong."""
     for machine, clock in clocks.items():
         yield Finding("clock offset", f"machine {machine}", "", 0, clock.within, "ns", Grade.TRUSTED)
-
-
-def _silences(events: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Findings on machines that were unreachable during the run."""
-    for event in events:
-        if event["event"] == UNREACHABLE:
-            reason = f"{event['address']} did not answer during the run"
-            where = f"machine {event['machine']}"
-            yield Finding(UNREACHABLE, where, "", 0, event["silent"], "ns", Grade.INVALID, reason)

@@ -8,6 +8,7 @@ testbed, not of the protocol or a scenario: no checker may report them as violat
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -132,7 +133,33 @@ class InvalidRunError(TestbedError):
         super().__init__(message if str(error) in reasons else f"{message}\nit ended with: {error}")
 
 
-class Watched:
+class Judge(ABC):
+    """Judge of an error that ended a run: whether an outage may be its reason. Implements `checkers.runs.Disturbing`."""
+
+    @abstractmethod
+    def disturbances(self) -> Sequence[Disturbance]:
+        """Return the outages as disturbances."""
+
+    @abstractmethod
+    def causes(self, error: Exception) -> Iterable[Finding]:
+        """Return the findings on outages that may be the reason of an error."""
+
+    @contextmanager
+    def judging(self, folder: KeptFolder, more: Callable[[], Iterable[Finding]] = list) -> Iterator[None]:
+        """Raise InvalidRunError for an exception of the block if an outage may be its reason, and write the verdict to
+        the folder's result. more: findings of checkers, which hold in any case."""
+        try:
+            yield
+        except Exception as error:
+            findings = list(self.causes(error))
+            if not findings:
+                raise
+            verdict = verdict_of([*findings, *more()])
+            folder.say(verdict=verdict_to_json(verdict))
+            raise InvalidRunError(verdict, error) from error
+
+
+class Watched(Judge):
     """Outages of a cluster's own processes during a run there. Implements `checkers.runs.Disturbing`."""
 
     def __init__(self, cluster: str, since: int, *, dilated: bool = False) -> None:
@@ -165,19 +192,8 @@ class Watched:
             return [replace(disturbance, begin=0) for disturbance in disturbances]
         return disturbances
 
-    @contextmanager
-    def judging(self, folder: KeptFolder, more: Callable[[], Iterable[Finding]] = list) -> Iterator[None]:
-        """Raise InvalidRunError for an exception of the block if an outage may be its reason, and write the verdict to
-        the folder's result. more: findings of checkers, which hold in any case."""
-
-        try:
-            yield
-        except Exception as error:
-            findings = self.findings()
-            if isinstance(error, FirmwareError):  # it ends its agent, too, which is no outage
-                findings = [finding for finding in findings if finding.what != _FINDINGS[AGENT]]
-            if not findings:
-                raise
-            verdict = verdict_of([*findings, *more()])
-            folder.say(verdict=verdict_to_json(verdict))
-            raise InvalidRunError(verdict, error) from error
+    def causes(self, error: Exception) -> Iterable[Finding]:
+        found = self.findings()
+        if isinstance(error, FirmwareError):  # it ends its agent, too, which is no outage
+            return [finding for finding in found if finding.what != _FINDINGS[AGENT]]
+        return found

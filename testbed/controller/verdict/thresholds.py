@@ -68,6 +68,8 @@ LIMITS: Final[Mapping[str, Limit]] = MappingProxyType(
         "relay at an end taken down": Limit("frames for a free end that was taken down", "frames", _NEVER, _NEVER),
         "relay gap": Limit("time without a relay", "ns", 0.0, 0.0),
         "supervisor gap": Limit("time without the supervisor of relay and agents", "ns", 0.0, 0.0),
+        "machine lost": Limit("a machine of the run was lost", "ns", 0.0, 0.0),
+        "machine unreachable": Limit("time for which a machine did not answer another one", "ns", 0.0, 0.0),
         "node parent gap": Limit("the parent of node processes has died", "ns", 0.0, 0.0),
         "cluster ended": Limit("the namespace holder has died", "ns", 0.0, 0.0),
         "classifier inexact": Limit("frames with a fate other than the computed one", "frames", 0.0, _NEVER),

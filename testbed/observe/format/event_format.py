@@ -104,6 +104,11 @@ def _reachable(facts: Event) -> str:
     return f"{facts['address']} answers again after {(end - begin) / 1e9:.2f} s"
 
 
+def _silent(facts: Event) -> str:
+    begin, end = facts["gap"]
+    return f"{facts['address']} did not answer for {(end - begin) / 1e9:.2f} s"
+
+
 def _what(facts: Event) -> str:
     return str(facts["what"])
 
@@ -132,6 +137,7 @@ _KNOWN: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Event], str]]]] = {
     "namespace holder died": ((), _died),
     "machine unreachable": (("machine",), _unreachable),
     "machine reachable": (("machine",), _reachable),
+    "machine silent": (("machine",), _silent),
     "fates untold": ((), _facts),
     "NIC agent died": (("node",), _died),
     "NIC agent restarted": (("node",), _restarted),

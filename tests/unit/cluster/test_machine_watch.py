@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.cluster.services.machine_watch import INTERVAL, MAX_UNANSWERED, Reachability, unreachable
+from testbed.cluster.services.machine_watch import INTERVAL, MAX_UNANSWERED, MIN_SILENCE, Reachability, unreachable
 
 SECOND = 1_000_000_000
 
@@ -36,6 +36,24 @@ def test_single_losses_do_not_add_up() -> None:
         machine.next_request()
         machine.reply(machine.next_request(), 0)
     assert machine.lost_at is None
+
+
+def test_some_requests_in_a_row_without_a_reply_are_a_silence_even_if_the_machine_is_not_lost() -> None:
+    machine = Reachability(0)
+    machine.reply(machine.next_request(), 7)
+    for _ in range(MIN_SILENCE - 1):
+        machine.next_request()
+    assert machine.reply(machine.next_request(), 8) is None
+    for _ in range(MIN_SILENCE):
+        machine.next_request()
+    assert machine.reply(machine.next_request(), 9) == 8
+    assert machine.lost_at is None
+
+
+def test_replies_that_come_late_are_no_silence() -> None:
+    machine = Reachability(0)
+    numbers = [machine.next_request() for _ in range(MIN_SILENCE + 1)]
+    assert [machine.reply(number, 5) for number in numbers] == [None] * len(numbers)
 
 
 def test_a_machine_is_back_with_its_first_reply_and_can_be_lost_again() -> None:

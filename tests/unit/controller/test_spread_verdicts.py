@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from testbed.cluster.services.machine_watch import UNREACHABLE
 from testbed.controller.runs.spread_execution import joint_verdict
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict
 from testbed.machines.spread import MachineClock, Underlay
@@ -15,10 +14,9 @@ LOSSY = Underlay(("a", "b"), 1_000_000, 90_000, 0.05)
 FINDING = {**asdict(Finding("processor", "", "", None, 0.5, "", Grade.DEGRADED)), "grade": "degraded"}
 
 
-def verdict(*underlays: Underlay, events: tuple[dict[str, object], ...] = (), findings: object = ()) -> Verdict:
+def verdict(*underlays: Underlay, findings: object = ()) -> Verdict:
     replies = {
-        machine: {"verdict": {"seconds": 1.5, "notes": ["slow"], "findings": findings}, "events": events}
-        for machine in ("a", "b")
+        machine: {"verdict": {"seconds": 1.5, "notes": ["slow"], "findings": findings}} for machine in ("a", "b")
     }
     return joint_verdict(replies, underlays, CLOCKS)
 
@@ -51,8 +49,6 @@ def test_findings_on_a_machine_name_it() -> None:
     assert found["processor", "machine a"] == found["processor", "machine b"] == (0.5, Grade.DEGRADED)
 
 
-def test_a_machine_that_was_unreachable_makes_a_run_invalid() -> None:
-    silence: dict[str, object] = {"event": UNREACHABLE, "machine": "b", "address": "10.9.0.2", "silent": 1_400_000_000}
-    found = verdict(QUIET, events=({"event": "inject"}, silence))
-    assert found.grade is Grade.INVALID
-    assert graded(found)[UNREACHABLE, "machine b"] == (1_400_000_000, Grade.INVALID)
+def test_a_network_that_answers_no_more_makes_a_run_invalid() -> None:
+    found = verdict(QUIET, Underlay(("a", "b"), 0, 0, 1.0))
+    assert graded(found)["underlay loss", "a - b"] == (1.0, Grade.INVALID)

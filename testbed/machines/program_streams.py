@@ -1,0 +1,182 @@
+"""A program in a node whose streams, or whose terminal, are forwarded over the connection of the machine's worker.
+
+The worker answers its controller with pieces of output as they come, and the controller sends pieces of input. Input is
+acknowledged when the program has taken it, and the controller sends no more than `WINDOW` bytes ahead, so that a program
+that does not read holds up neither keepalives nor memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import termios
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from testbed.cluster.access.node_programs import node_context, start
+from testbed.cluster.records.state import Store
+from testbed.machines.request_line import KEEPALIVE_INTERVAL
+from testbed.machines.worker import Dialogue
+
+if TYPE_CHECKING:
+    import subprocess
+
+ATTACH: Final = "attach"
+"""Name of the call."""
+
+WINDOW: Final = 1 << 18
+"""Bytes of input that may be sent before the program has taken them."""
+
+_CHUNK: Final = 1 << 15
+_STDOUT, _STDERR = 1, 2
+
+
+def attach(
+    dialogue: Dialogue,
+    name: str,
+    node: str,
+    command: Sequence[str],
+    terminal: Sequence[int] | None,
+    environment: Mapping[str, str],
+) -> object:
+    """Run a program in a node until it ends or the controller is gone, which kills it; return its exit code, negative for a
+    signal. terminal: rows and columns of one that it gets, None: three pipes. Raises as `node_programs.start`."""
+    store = Store()
+    context = node_context(store, store.choose(name), node)
+    with ExitStack() as stack:
+        if terminal is not None:
+            controlling, own = pty.openpty()
+            stack.callback(os.close, controlling)
+            _resize(controlling, terminal)
+            try:
+                program = start(context, command, env=environment, stdin=own, stdout=own, stderr=own, terminal=True)
+            finally:
+                os.close(own)
+            streams = _Streams(dialogue, program, controlling, {controlling: _STDOUT}, is_terminal=True)
+        else:
+            ends = [os.pipe() for _ in range(3)]
+            kept, given = (ends[0][1], ends[1][0], ends[2][0]), (ends[0][0], ends[1][1], ends[2][1])
+            try:
+                program = start(
+                    context, command, env=environment, stdin=given[0], stdout=given[1], stderr=given[2], group=True
+                )
+            except BaseException:
+                for descriptor in kept:
+                    os.close(descriptor)
+                raise
+            finally:
+                for descriptor in given:
+                    os.close(descriptor)
+            for descriptor in kept[1:]:
+                stack.callback(os.close, descriptor)
+            streams = _Streams(dialogue, program, kept[0], {kept[1]: _STDOUT, kept[2]: _STDERR}, is_terminal=False)
+        return {"code": streams.forward()}
+
+
+class _Streams:
+    """Forwarding between a program and the controller. source: descriptor for its input. outputs: descriptors of its output,
+    each with the stream that it is."""
+
+    def __init__(
+        self,
+        dialogue: Dialogue,
+        program: subprocess.Popen[str],
+        source: int,
+        outputs: dict[int, int],
+        *,
+        is_terminal: bool,
+    ) -> None:
+        self._dialogue = dialogue
+        self._program = program
+        self._source: int | None = source
+        self._outputs = outputs
+        self._is_terminal = is_terminal
+        self._pending = b""
+        self._has_ended = False  # the controller's input
+        os.set_blocking(source, False)
+
+    def forward(self) -> int:
+        handle = os.pidfd_open(self._program.pid)
+        try:
+            while not self._turn(handle):
+                pass
+            return self._program.wait()
+        finally:
+            os.close(handle)
+            if self._source is not None and not self._is_terminal:
+                os.close(self._source)
+
+    def _turn(self, handle: int) -> bool:
+        """Wait for something to do, and do it; return whether the program has ended."""
+        lines = self._dialogue.requests
+        waiting = [self._source] if self._source is not None and self._pending else []
+        readable, writable, _ = select.select([lines.fileno(), handle, *self._outputs], waiting, [], KEEPALIVE_INTERVAL)
+        while lines.has_line():
+            self._take(json.loads(next(iter(lines))))
+        if not lines.is_open():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._program.pid, signal.SIGKILL)
+        if writable or self._pending or self._has_ended:
+            self._write()
+        for descriptor in [found for found in self._outputs if found in readable]:
+            self._read(descriptor)
+        if handle not in readable:
+            return False
+        while self._outputs and (left := select.select([*self._outputs], [], [], 0)[0]):
+            for descriptor in left:
+                self._read(descriptor)
+        return True
+
+    def _take(self, request: Mapping[str, Any]) -> None:
+        if "size" in request:
+            if self._is_terminal and self._source is not None:
+                _resize(self._source, request["size"])
+        elif data := b64decode(request["data"]):
+            self._pending += data
+        else:
+            self._has_ended = True
+
+    def _write(self) -> None:
+        """Give the program input, as much as it takes."""
+        if self._source is None:
+            return
+        try:
+            taken = os.write(self._source, self._pending) if self._pending else 0
+        except BlockingIOError:
+            return
+        except OSError:  # it does not read any more
+            taken = len(self._pending)
+        self._pending = self._pending[taken:]
+        if taken:
+            self._dialogue.say(taken=taken)
+        if self._has_ended and not self._pending and not self._is_terminal:
+            os.close(self._source)
+            self._source = None
+
+    def _read(self, descriptor: int) -> None:
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.EIO:  # a terminal that nobody has open any more
+                raise
+            data = b""
+        if data:
+            self._dialogue.say(stream=self._outputs[descriptor], data=b64encode(data).decode())
+        else:
+            del self._outputs[descriptor]
+
+
+def _resize(terminal: int, size: Sequence[int]) -> None:
+    rows, columns = size
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -1,0 +1,156 @@
+"""Machines that are lost in the midst of a run: one is killed, one is cut off from all, and one from another machine only.
+
+TESTBED_LONG=1 also waits until a worker that is cut off has ended what it did.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from testbed.cluster.services.machine_watch import UNREACHABLE
+from testbed.controller.checkers.runs import check_again
+from testbed.controller.runs.runner import RunResult, run
+from testbed.controller.runs.spread_execution import SpreadCluster
+from testbed.controller.verdict.machine_outages import LOST, MachineLostError
+from testbed.controller.verdict.outages import InvalidRunError
+from testbed.controller.verdict.verdicts import Grade
+from testbed.errors import NotFoundError
+from testbed.machines import spread
+from testbed.machines.node_placement import Constraints
+from testbed.observe.recorded import read_run
+from testbed.spec.model import Description
+from testbed.spec.resolver import resolve
+from tests.live.machine_state import eventually
+from tests.live.machines_lab import Lab, lab
+
+pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+LAYOUT = resolve(
+    Description.from_toml('name = "star"\ndefaults = { mtu = 1400 }\ngenerate = { shape = "star", nodes = 3 }\n')
+)
+PINS = Constraints({"n1": "a", "s1": "a", "n2": "b", "n3": "b"})
+NAME = "lost"
+SECOND = 1_000_000_000
+
+CONVERSATION = """
+from pathlib import Path
+
+async def rank(comm, node):
+    more = comm.rank < 2
+    while more:
+        if comm.rank == 0:
+            more = not Path({over!r}).exists()
+            await comm.send(more, 1)
+            await comm.recv(source=1)
+            Path({begun!r}).touch()
+            await node.sleep(20_000_000)
+        else:
+            more = await comm.recv(source=0)
+            await comm.send(more, 0)
+"""
+"""Messages between machines a and b, until a file is there; after the first ones another file is."""
+
+
+@pytest.fixture(scope="module")
+def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with lab(tmp_path_factory.mktemp("lab"), names=("a", "b")) as found:
+        yield found
+
+
+@contextmanager
+def cluster(machines: Lab) -> Iterator[spread.Workers]:
+    """Workers on the machines, and a cluster that ends with them: n1 and the switch are on machine a, n2 and n3 on b."""
+    with machines.workers("lab.toml") as running, spread.brought_up(running, LAYOUT, NAME, PINS, "here"):
+        yield running
+
+
+def converse(running: spread.Workers, folder: Path, disturb: Callable[[], object]) -> RunResult:
+    """Run the conversation, and disturb it in its midst; it is over once that is done."""
+    begun, over, program = folder / "begun", folder / "over", folder / "conversation.py"
+    program.write_text(CONVERSATION.format(begun=str(begun), over=str(over)))
+
+    def act() -> None:
+        eventually(begun.exists, "the programs converse", 30)
+        disturb()
+        over.touch()
+
+    with ThreadPoolExecutor(1) as beside:
+        acting = beside.submit(act)
+        try:
+            return run(SpreadCluster(NAME, running), str(program), protocol="emp", history=True, check=True,
+                       output=folder / "run", timeout=60)  # fmt: skip
+        finally:
+            acting.result()
+
+
+def assert_nothing_left(machines: Lab, machine: str) -> None:
+    eventually(lambda: machines.programs(machine) == [], f"no process is left on machine {machine}", 30)
+    assert machines.namespaces(machine) == []
+
+
+def test_machines_that_are_cut_off_from_each_other_for_5_s_go_on_and_the_span_is_in_the_verdict(
+    machines: Lab, tmp_path: Path
+) -> None:
+    """Their workers can be reached meanwhile."""
+
+    def cut() -> None:
+        with machines.cluster.inject(machines.nodes["b"], rules=[f"drop ip.src == {machines.address('a')}"]):
+            time.sleep(5)  # the fault's duration
+
+    with cluster(machines) as running:
+        result = converse(running, tmp_path, cut)
+    assert result.verdict.grade is Grade.INVALID
+    assert result.checks is not None
+    assert result.checks.passed, result.checks
+    silences = {finding.link: finding for finding in result.verdict.findings if finding.what == UNREACHABLE}
+    assert {*silences} == {"machine a", "machine b"}
+    for finding in silences.values():
+        assert finding.measured is not None
+        assert finding.measured >= 4.9 * SECOND
+        assert re.search(r" did not answer machine [ab] from \d+\.\d\d s to \d+\.\d\d s after", finding.reason)
+    for machine in "ab":
+        assert_nothing_left(machines, machine)
+
+
+def test_a_machine_that_is_killed_ends_the_run_which_is_invalid_and_accuses_nobody(
+    machines: Lab, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidRunError) as caught, cluster(machines) as running:
+        converse(running, tmp_path, lambda: machines.kill("b"))
+    try:
+        assert isinstance(caught.value.__cause__, MachineLostError)
+        (finding,) = (found for found in caught.value.verdict.findings if found.what == LOST)
+        assert finding.link == "machine b"
+        assert finding.reason.startswith("machine b: the connection to its worker has ended: ")
+        assert finding.reason.endswith(" s after the repetition began; what its programs had written is lost")
+        assert caught.value.verdict.grade is Grade.INVALID
+        recorded = read_run(tmp_path / "run")
+        assert (recorded.result["verdict"]["grade"], {*recorded.result["lost"]}) == ("invalid", {"b"})
+        assert "checks" not in recorded.result
+        with pytest.raises(NotFoundError, match="lacks histories: machine b: the connection to its worker has ended"):
+            check_again(recorded)
+        assert_nothing_left(machines, "a")
+    finally:
+        machines.start("b")
+
+
+def test_a_machine_that_is_cut_off_from_all_ends_the_run_and_then_what_it_did(machines: Lab, tmp_path: Path) -> None:
+    with ExitStack() as cut:
+        with pytest.raises(InvalidRunError) as caught, cluster(machines) as running:
+            converse(running, tmp_path, lambda: cut.enter_context(machines.cluster.cut(machines.nodes["b"])))
+        found = {finding.what: finding for finding in caught.value.verdict.findings}
+        assert {*found} == {LOST, UNREACHABLE}
+        assert found[LOST].link == found[UNREACHABLE].link == "machine b"
+        assert f"machine b ({machines.address('b')}) did not answer machine a from " in found[UNREACHABLE].reason
+        assert_nothing_left(machines, "a")
+        if LONG:  # the worker's patience is 5 s
+            assert_nothing_left(machines, "b")

@@ -1,0 +1,94 @@
+"""Programs in nodes on another machine: their streams, their exit codes, their terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.machine_state import eventually
+from tests.live.machines_lab import Lab, lab
+from tests.live.testbed_command import TESTBED, refused
+
+pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
+
+STAR = 'name = "star"\ndefaults = { mtu = 1400 }\ngenerate = { shape = "star", nodes = 2 }\n'
+EXEC = ("machines", "exec", "lab.toml", "star")
+MANY = bytes(range(256)) * 4096  # more than may be on its way
+
+
+@pytest.fixture(scope="module")
+def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A machine with a cluster of two nodes."""
+    folder = tmp_path_factory.mktemp("lab")
+    with lab(folder, names=("a",)) as found:
+        (folder / "star.toml").write_text(STAR)
+        assert found.testbed("machines", "up", "lab.toml", "star.toml").returncode == 0
+        yield found
+        assert found.testbed("machines", "down", "lab.toml", "star").returncode == 0
+
+
+def piped(machines: Lab, data: bytes, output: Path, *command: str) -> int:
+    """Run a program in node n1 with this input; its output is written to a file. Returns the exit code."""
+    given = output.with_suffix(".in")
+    given.write_bytes(data)
+    with (
+        given.open("rb") as source,
+        output.open("wb") as sink,
+        machines.at_desk(TESTBED, *EXEC, "n1", "--", *command, stdin=source.fileno(), stdout=sink.fileno()) as found,
+    ):
+        found.communicate(timeout=60)
+    return int(found.returncode)
+
+
+def test_any_bytes_go_in_and_come_out(machines: Lab, tmp_path: Path) -> None:
+    assert piped(machines, MANY, tmp_path / "out", "cat") == 0
+    assert (tmp_path / "out").read_bytes() == MANY
+
+
+def test_a_program_that_does_not_read_its_input_ends(machines: Lab, tmp_path: Path) -> None:
+    assert piped(machines, MANY, tmp_path / "out", "sh", "-c", "echo no; exit 5") == 5
+    assert (tmp_path / "out").read_text() == "no\n"
+
+
+def test_a_program_that_a_signal_ends_and_one_that_is_not_there(machines: Lab) -> None:
+    killed = machines.testbed(*EXEC, "n1", "--", "sh", "-c", "kill -9 $$")
+    assert (killed.returncode, killed.stdout, killed.stderr) == (128 + 9, "", "")
+    refused(machines.testbed(*EXEC, "n1", "--", "no-such-program"), 4, "there is no program", "no-such-program")
+    refused(machines.testbed(*EXEC, "n7", "--", "true"), 4, "cluster star has no node 'n7'")
+
+
+def test_output_comes_as_it_is_written_and_the_commands_end_ends_the_program(machines: Lab) -> None:
+    with machines.at_desk(
+        TESTBED, *EXEC, "n1", "--", "sh", "-c", "echo here; exec cat", stdin=os.open("/dev/zero", 0)
+    ) as found:
+        assert found.stdout is not None
+        assert found.stdout.readline() == "here\n"
+        assert any("cat" in line for line in machines.programs("a"))
+        found.kill()
+    eventually(lambda: not any("cat" in line for line in machines.programs("a")), "the program has ended", 30)
+
+
+def test_a_shell_has_a_terminal_of_this_ones_size(machines: Lab) -> None:
+    controlling, terminal = pty.openpty()
+    try:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+        with machines.at_desk(TESTBED, "machines", "shell", "lab.toml", "star", "n2", **streams) as shell:
+            os.close(terminal)
+            os.write(controlling, b"stty size; echo $TESTBED_NODE-$debian_chroot; exit 7\n")
+            printed = b""
+            while b"n2-n2\r\n" not in printed:
+                assert select.select([controlling], [], [], 30)[0], printed
+                printed += os.read(controlling, 4096)
+            assert shell.wait(60) == 7
+        assert b"33 77\r\n" in printed
+    finally:
+        os.close(controlling)

@@ -1,0 +1,67 @@
+"""Outages of machines during a run: the spans in which one did not answer, and what they mean for verdict and checkers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.cluster.services.machine_watch import REACHABLE, SILENT, UNREACHABLE
+from testbed.controller.checkers.disturbances import CUT, FOREVER, OUTAGE
+from testbed.controller.verdict.machine_outages import LOST, MachineLostError, Silence, WatchedMachines, silences
+from testbed.controller.verdict.verdicts import Grade
+
+SECOND = 1_000_000_000
+
+
+def event(what: str, clock: int, **facts: Any) -> dict[str, Any]:
+    return {"event": what, "clock": clock, "machine": "b", "address": "10.0.0.2", **facts}
+
+
+GONE = event(UNREACHABLE, 12 * SECOND, silent=2 * SECOND)
+BACK = event(REACHABLE, 15 * SECOND, gap=[100 * SECOND, 105 * SECOND])  # of another clock
+SHORT = event(SILENT, 20 * SECOND, gap=[0, SECOND])
+
+
+def test_a_silence_is_from_the_last_reply_to_the_next() -> None:
+    assert silences([GONE, BACK, SHORT], "a") == [
+        Silence("b", "10.0.0.2", "a", 10 * SECOND, 15 * SECOND),
+        Silence("b", "10.0.0.2", "a", 19 * SECOND, 20 * SECOND),
+    ]
+
+
+def test_a_machine_that_does_not_answer_any_more_is_silent_to_the_end() -> None:
+    assert silences([GONE], "a") == [Silence("b", "10.0.0.2", "a", 10 * SECOND, FOREVER)]
+
+
+def test_a_machine_that_was_silent_before_is_so_until_it_answers() -> None:
+    assert silences([BACK], "a") == [Silence("b", "10.0.0.2", "a", 10 * SECOND, 15 * SECOND)]
+
+
+def test_the_span_is_named_and_makes_a_run_invalid() -> None:
+    first, lasting = Silence("b", "10.0.0.2", "a", 3, 5 * SECOND + 3).finding(3), Silence("b", "x", "a", 0, FOREVER)
+    assert (first.link, first.measured, first.grade) == ("machine b", 5 * SECOND, Grade.INVALID)
+    assert first.reason == (
+        "machine b (10.0.0.2) did not answer machine a from 0.00 s to 5.00 s after the repetition began"
+    )
+    assert lasting.finding(SECOND).measured is None
+    assert (
+        lasting.finding(SECOND).reason
+        == "machine b (x) did not answer machine a from 0.00 s after the repetition began"
+    )
+
+
+def test_to_a_protocol_a_silence_is_a_cut_and_a_process_that_died_an_outage() -> None:
+    watched = WatchedMachines()
+    watched.heed("a", [GONE, BACK, {"event": "relay died", "clock": 7, "pid": 5}])
+    cut, outage = watched.disturbances()
+    assert (cut.kind, cut.begin, cut.end) == (CUT, 10 * SECOND, 15 * SECOND)
+    assert cut.touches("n1")
+    assert (outage.kind, outage.begin) == (OUTAGE, 7)
+
+
+def test_what_may_be_the_reason_of_an_error_names_its_machine() -> None:
+    watched = WatchedMachines()
+    assert list(watched.causes(ValueError())) == []
+    watched.heed("a", [{"event": "relay died", "clock": 7, "pid": 5}])
+    lost, relay = watched.causes(MachineLostError({"b": "b is gone"}))
+    assert (lost.what, lost.link, lost.reason, lost.grade) == (LOST, "machine b", "b is gone", Grade.INVALID)
+    assert (relay.what, relay.link) == ("relay gap", "machine a")

@@ -1,0 +1,58 @@
+"""Workloads of tests on machines: named by their file and their name there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import UnsupportedError
+from testbed.pytest_plugin.marker import MarkerError, read_markers
+from testbed.pytest_plugin.spread_under_test import file_and_name
+from testbed.workloads.form import Comm, Node
+from testbed.workloads.lookup import choose, file_of, named
+from testbed.workloads.random_traffic import RandomTraffic
+
+
+async def hello(_comm: Comm, _node: Node, *, times: int = 1) -> int:
+    return times
+
+
+def test_a_function_or_class_at_the_top_of_a_file_is_found_there_again() -> None:
+    assert file_and_name("pingpong") == "pingpong"
+    assert file_and_name(hello) == f"{Path(__file__).absolute()}:hello"
+    assert choose(file_and_name(hello), {"times": 3}).settings == {"times": 3}
+    assert choose(file_and_name(RandomTraffic)).name == "RandomTraffic"
+
+
+def test_what_cannot_be_found_again_is_refused() -> None:
+    async def inner(_comm: Comm, _node: Node) -> None: ...
+
+    for workload, name in ((inner, "inner"), (RandomTraffic(), "RandomTraffic")):
+        with pytest.raises(
+            UnsupportedError, match=f"^{name}: on machines a workload is a name, or a function or class"
+        ):
+            file_and_name(workload)
+
+
+def test_a_machines_file_is_beside_the_test() -> None:
+    def read(**keys: object) -> Path | None:
+        return read_markers([pytest.mark.cluster("star-2", **keys).mark], Path("/tests")).machines
+
+    assert read(machines="lab.toml") == Path("/tests/lab.toml")
+    assert read() is None
+    with pytest.raises(MarkerError, match="machines: found 5, expected a machines file"):
+        read(machines=5)
+
+
+def test_a_folder_of_a_workload_may_have_a_colon(tmp_path: Path) -> None:
+    folder = tmp_path / "run:1"
+    folder.mkdir()
+    file = folder / "hello.py"
+    file.write_text("async def hello(comm, node): ...\n")
+    assert choose(str(file)).name == str(file)
+    assert choose(f"{file}:hello").name == "hello"
+    assert file_of(f"{file}:hello") == file_of(str(file)) == file
+    assert named(f"{file}:hello") == f"{file}:hello"
+    assert named("./hello.py") == str(Path.cwd() / "hello.py")
+    assert (named("pingpong"), file_of("pingpong")) == ("pingpong", None)
