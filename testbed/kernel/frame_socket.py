@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from protocols.core.firmware import Buffer
-from testbed.engine.failures import HEADER, too_long
+from testbed.engine.failures import ETHERNET_HEADER, frame_too_long
 from testbed.kernel.interpreted_frames import HEADROOM
 from testbed.kernel.packet_options import (
     DOWN,
@@ -85,7 +85,7 @@ class FrameSocket:
 
     def _send_noted(self, frame: Buffer) -> int:
         name, mtu = self._takes.get(bytes(frame[:6]), ("", 0))
-        if name and len(frame) > mtu + HEADER:
+        if name and len(frame) > mtu + ETHERNET_HEADER:
             count, longest = self._lost.get(name, (0, 0))
             self._lost[name] = count + 1, max(longest, len(frame))
         return self._send(frame)
@@ -95,15 +95,15 @@ class FrameSocket:
         mtus = dict(self._takes.values())
         return [
             f"{count} frames to {name}, of up to {longest} bytes, are lost there: its MTU, {mtus[name]}, lets it take "
-            f"{mtus[name] + HEADER}"
+            f"{mtus[name] + ETHERNET_HEADER}"
             for name, (count, longest) in self._lost.items()
         ]
 
     def is_down(self, error: OSError, size: int) -> bool:
         """Whether sending a frame of that size failed because the interface or its peer is down. Raises ValueError for a
         frame that exceeds the MTU."""
-        if error.errno == errno.EMSGSIZE and size > self._mtu + HEADER:
-            raise too_long(size, self._mtu) from error
+        if error.errno == errno.EMSGSIZE and size > self._mtu + ETHERNET_HEADER:
+            raise frame_too_long(size, self._mtu) from error
         return error.errno in DOWN or not self.has_carrier()
 
     def fileno(self) -> int:

@@ -34,9 +34,9 @@ from protocols.core.host_work import (
 )
 from protocols.core.profile import Profile
 from protocols.core.protocol import Steer
-from testbed.engine.failures import HEADER, too_long
+from testbed.engine.failures import ETHERNET_HEADER, frame_too_long
 from testbed.engine.loop import Loop, VirtualClock
-from testbed.engine.server import Booked, Core, Server, transfer_time
+from testbed.engine.server import BookableServer, Core, Server, transfer_time
 from testbed.nic.immediate import ImmediateNic, Port
 
 _FREE: Final = Cost()
@@ -95,7 +95,7 @@ class HostSide:
         self.reading: Final = Server(f"reading DMA engine of {name}")
         self.writing: Final = Server(f"writing DMA engine of {name}")
         self.copying: Final = Server(f"copy engine of {name}")
-        self.bus: Final = Booked(f"bus of {name}", clock)
+        self.bus: Final = BookableServer(f"bus of {name}", clock)
 
 
 class HostedNic(ImmediateNic):
@@ -242,7 +242,7 @@ class HostedNic(ImmediateNic):
     def send(self, frame: Buffer) -> None:
         """Put a frame on the wire, or loop it back: the NIC fetches it by DMA when the core has written its descriptor."""
         if len(frame) > self._max_frame:
-            raise too_long(len(frame), self._max_frame - HEADER)
+            raise frame_too_long(len(frame), self._max_frame - ETHERNET_HEADER)
         raw = bytes(frame)
         peer = self._host.functions.get(raw[:6])
         if peer is not None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from protocols.core.firmware import Agent, Buffer, Firmware
 from protocols.core.profile import Profile
-from testbed.engine.failures import HEADER, TickCount, failure, too_long
+from testbed.engine.failures import ETHERNET_HEADER, TickCount, failure, frame_too_long
 from testbed.engine.loop import NEVER, Loop, VirtualClock
 from testbed.engine.server import Server
 from testbed.errors import FirmwareError
@@ -50,7 +50,7 @@ class ImmediateNic(CompletingNic):
         self._loop = loop
         self._clock = clock
         self._port = port
-        self._max_frame = mtu + HEADER
+        self._max_frame = mtu + ETHERNET_HEADER
         self.received = 0
         """Frames passed to the firmware."""
         self.sent = 0
@@ -200,7 +200,7 @@ class ImmediateNic(CompletingNic):
         if type(frame) is not bytes:
             frame = bytes(frame)
         if len(frame) > self._max_frame:
-            raise too_long(len(frame), self._max_frame - HEADER)
+            raise frame_too_long(len(frame), self._max_frame - ETHERNET_HEADER)
         self.sent += 1
         return self._port.enter(self.handled_at, frame)
 

@@ -6,7 +6,7 @@ and of transmissions. So the effects of a frame are delayed by the processor's b
 not parameters; they result from this.
 
 A processor polls the kinds of events in turn, as a firmware's loop does, so that no kind starves. It knows when a
-transfer will end and books the bus ahead for what follows; jobs that fit in before that need not wait (`Booked`).
+transfer will end and books the bus ahead for what follows; jobs that fit in before that need not wait (`BookableServer`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final, TypeVar
 from protocols.core.firmware import Buffer
 from protocols.core.host_work import LIBRARY
 from protocols.core.profile import Profile
-from testbed.engine.failures import HEADER, too_long
+from testbed.engine.failures import ETHERNET_HEADER, frame_too_long
 from testbed.engine.loop import Loop, VirtualClock
-from testbed.engine.server import Booked, Core, Server, transfer_time
+from testbed.engine.server import BookableServer, Core, Server, transfer_time
 from testbed.nic.immediate import ImmediateNic, Port
 
 Cause = TypeVar("Cause", int, bytes)
@@ -138,7 +138,7 @@ class Hardware:
             self.receiving = Handlers(f"receiving processor of {name}", loop, self._start_pending)
         self.reading: Final = Server(f"reading DMA engine of {name}")
         self.writing: Final = Server(f"writing DMA engine of {name}")
-        self.bus: Final = Booked(f"bus of {name}", clock)
+        self.bus: Final = BookableServer(f"bus of {name}", clock)
         self.inside = 0
         """Frames that occupy one of the places for prefetched ones."""
 
@@ -411,7 +411,7 @@ class PricedNic(ImmediateNic):
 
     def _check(self, frame: Buffer) -> None:
         if len(frame) > self._max_frame:
-            raise too_long(len(frame), self._max_frame - HEADER)
+            raise frame_too_long(len(frame), self._max_frame - ETHERNET_HEADER)
 
     def _send_rest(self) -> None:
         """Queue the frames of `send_later`, once the firmware has returned."""

@@ -201,7 +201,7 @@ class Simulation:
         self._open = len(self._tasks)  # tasks cancelled before they began did not report their end
         if not self._open:
             return
-        self.loop.end_at(self.now() + timeout if timeout is not None else None)
+        self.loop.stop_at(self.now() + timeout if timeout is not None else None)
         usual = gc.get_threshold()
         gc.set_threshold(*_SELDOM)
         try:
@@ -210,15 +210,15 @@ class Simulation:
             raise self._stalled(_NOTHING_LEFT) from None
         finally:
             gc.set_threshold(*usual)
-            self.loop.end_at(None)
+            self.loop.stop_at(None)
         if not all(task.done for task in self._tasks):
             raise self._stalled(f"{timeout} ns have passed" if self.loop.heap else _NOTHING_LEFT)
 
     def run_until(self, when: int) -> None:
         """Run until that time, whatever the programs do. Events scheduled for that exact time after this call stay
         pending."""
-        self.loop.end_at(max(when, self.now()))
-        while self.loop.ends is not None:  # programs that end stop the loop, too
+        self.loop.stop_at(max(when, self.now()))
+        while self.loop.stop_time is not None:  # programs that end stop the loop, too
             self.loop.run()
 
     def settle(self, nanoseconds: int) -> None:
@@ -307,11 +307,11 @@ class Simulation:
         frames = self.loop.task_frames(innermost)
         current = self.loop.current if frames else None
         tasks = [task for task in self._tasks if not task.done]
-        sentences = [f"{task.name} {task.doing}" for task in tasks if task is not current]
+        sentences = [f"{task.name} {task.state}" for task in tasks if task is not current]
         if current is not None:
             line = program_line(frames) or program_line(current.frames())
-            polled = f"; it polled last at {current.polled} ns" if current.polled is not None else ""
-            sentences.insert(0, f"{current.name} runs" + (f", at {line}" if line else "") + polled)
+            last_poll = f"; it polled last at {current.last_poll} ns" if current.last_poll is not None else ""
+            sentences.insert(0, f"{current.name} runs" + (f", at {line}" if line else "") + last_poll)
         return sentences + [sentence for node in self.nodes.values() for sentence in node.waiting()]
 
     def moved(self) -> str:

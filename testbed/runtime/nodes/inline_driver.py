@@ -111,7 +111,7 @@ class Driver:
             if woken:
                 woken.popleft().call(moment)  # as `Loop.go_on`, which mostly has one task to run
                 if woken:
-                    loop.go_on()
+                    loop.run_woken()
                 if later:
                     nic.flush()
                 nic.prompt = now() - moment < _PROMPT

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from protocols.core.firmware import Adapter, Agent, Firmware, Host
 from testbed.engine.tasks import Task
-from testbed.engine.tracebacks import complete_traceback, line_of, program_line, program_traceback
+from testbed.engine.tracebacks import complete_traceback, format_frame, program_line, program_traceback
 from testbed.errors import FirmwareError
 from testbed.kernel import syscalls
 from testbed.kernel.daemons import write_output_to
@@ -348,22 +348,28 @@ class _Node:
         """Describe the process's present state. innermost: the frame that the signal interrupted."""
         program = next((program for program in self._programs if not program.done), self._programs[0])
         frames = self._loop.task_frames(innermost)
-        polls = program.polled is not None and self._loop.now() - program.polled < _ANSWER
+        polls = program.last_poll is not None and self._loop.now() - program.last_poll < _ANSWER
         if innermost is not None and self._nic.busy and not polls:  # each poll lets the NIC work
             line = program_line(frames)
-            return f"the NIC is at work, at {line_of(innermost)}" + (f", for the program at {line}" if line else "")
+            return f"the NIC is at work, at {format_frame(innermost)}" + (
+                f", for the program at {line}" if line else ""
+            )
         if program.done:
             return "the program has ended"
-        if innermost is None or (not frames and (program.waits_for or program.polled is None)):
-            if program.polled is not None and self._dilated is None and self._loop.now() - program.polled < _ANSWER:
+        if innermost is None or (not frames and (program.waits_for or program.last_poll is None)):
+            if (
+                program.last_poll is not None
+                and self._dilated is None
+                and self._loop.now() - program.last_poll < _ANSWER
+            ):
                 return f"the program polls, at {program_line(program.frames())}"
-            return f"the program {program.doing}"
+            return f"the program {program.state}"
         task = self._loop.current or program
         name = "the program" if task is program else f"task {task.name!r}"
-        line = program_line(frames) or program_line(task.frames()) or line_of(innermost)
-        if task.polled is None:
+        line = program_line(frames) or program_line(task.frames()) or format_frame(innermost)
+        if task.last_poll is None:
             return f"{name} runs, at {line}"
-        ago = self._loop.now() - task.polled
+        ago = self._loop.now() - task.last_poll
         return (
             f"{name} polls, at {line}" if ago < _POLLS else f"{name} runs, at {line}; it polled {ago / 1e9:.3g} s ago"
         )

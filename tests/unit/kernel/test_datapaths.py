@@ -237,13 +237,13 @@ def test_tc_needs_only_what_is_asked_of_it() -> None:
 
 
 def test_the_classifier_can_refuse_what_it_could_do_in_general() -> None:
-    def too_long(impairment: Impairment) -> str:
+    def frame_too_long(impairment: Impairment) -> str:
         return "the pattern is too long" if impairment.loss_pattern else ""
 
-    choice = choose(ASKING["loss pattern"], NOTHING, ALL, refusal=too_long)
+    choice = choose(ASKING["loss pattern"], NOTHING, ALL, refusal=frame_too_long)
     assert choice.datapath == "relay"
     assert "tc not taken: the pattern is too long" in choice.notes
-    assert choose(LOSS, NOTHING, WITHOUT_NETEM, refusal=too_long).datapath == "tc"
+    assert choose(LOSS, NOTHING, WITHOUT_NETEM, refusal=frame_too_long).datapath == "tc"
 
 
 def test_without_a_relay_a_link_that_needs_it_is_refused_with_everything_that_speaks_against_it() -> None:
