@@ -15,7 +15,7 @@ import math
 from collections.abc import MutableSequence, Sequence
 from typing import Final, TypeVar
 
-from testbed.fates.fate_hash import FIRST, GOLDEN, MASK, SECOND, absorb
+from testbed.fates.fate_hash import GOLDEN, MASK, MULTIPLIER_1, MULTIPLIER_2, absorb
 
 T = TypeVar("T")
 
@@ -36,8 +36,8 @@ class Source:
     def word(self) -> int:
         """Draw 64 random bits."""
         self._state = word = (self._state + GOLDEN) & MASK
-        word = ((word ^ (word >> 30)) * FIRST) & MASK
-        word = ((word ^ (word >> 27)) * SECOND) & MASK
+        word = ((word ^ (word >> 30)) * MULTIPLIER_1) & MASK
+        word = ((word ^ (word >> 27)) * MULTIPLIER_2) & MASK
         return word ^ (word >> 31)
 
     def random(self) -> float:

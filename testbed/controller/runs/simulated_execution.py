@@ -95,7 +95,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             starts[node.name] += 1
             try:
                 node_clock = clock(simulation, node, output)
-                count, on_departures = starts[node.name], node.departed.append
+                count, on_departures = starts[node.name], node.departure_callbacks.append
                 return await run_rank(plan, part, names, node.number, endpoint, node_clock, count, on_departures)
             except (ProgramError, FirmwareError):  # raised by an awaited task, or by its NIC
                 raise
@@ -283,7 +283,7 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
             return
         signal.setitimer(signal.ITIMER_REAL, _CAUGHT)
         if not place:
-            place = simulation.stalled(f"the simulation has not ended within {seconds:g} s on this machine", frame)
+            place = simulation.stall_report(f"the simulation has not ended within {seconds:g} s on this machine", frame)
             raise _TimeIsUp
         never_free(simulation.loop.abandon())
         escape.leave(_TimeIsUp())

@@ -131,7 +131,7 @@ class DilatedHost:
         self._burners: list[tuple[float, Burner]] = []
         self._watched: list[BusyFirmware] = []
         self._late = self.cable.late
-        wire.stamp()
+        wire.enable_timestamps()
         self.loop.watch(wire.fileno(), self._read)
 
     @property
@@ -162,7 +162,7 @@ class DilatedHost:
             self._watched.append(firmware)
             nic.begin(self.loop.now(), Agent(firmware, watched(agent.host)))
             if isinstance(self.host.port, FunctionPort):
-                self.host.port.lead_to(adapter.address, nic.receive)
+                self.host.port.set_receiver(adapter.address, nic.receive)
 
     def adopt(self, rank: SimNode, task: Task[object]) -> None:
         """Let a task's polls be a rank's."""
@@ -210,7 +210,7 @@ class DilatedHost:
     def _read(self, now: int) -> None:
         """Receive frames."""
         from_base_time, at, on_control_frame = self.clock.from_base_time, self.loop.at, self.port.on_control_frame
-        for moment, frame in self._wire.stamped():
+        for moment, frame in self._wire.receive_timestamped():
             if on_control_frame(frame):
                 continue
             came = from_base_time(moment)

@@ -152,7 +152,7 @@ def build_dilated_host(
 def _wire(orders: Orders, device: str, adapter: Adapter) -> FrameSocket:
     wire = socket_on(device, orders.ethertype, adapter.mtu, holding=adapter.routed)
     if orders.mtus:
-        wire.note_lengths(orders.mtus)
+        wire.count_oversized(orders.mtus)
     return wire
 
 
@@ -316,7 +316,7 @@ class _Node:
         counted = {agent.name: dict(agent.firmware.counted()) for agent in self._agents}
         port, dilated = self._port, self._dilated
         first = counted[self._agents[0].name]
-        report = Report(first, self._wire.taken, self._wire.dropped, port.unsent, port.down, used)
+        report = Report(first, self._wire.received, self._wire.dropped, port.unsent, port.down, used)
         if dilated is None:
             return report
         late, overrun = dilated.cable.lateness, dilated.dropped
@@ -339,7 +339,7 @@ class _Node:
             lines.append(f"frames dropped because they were not read in time: {self._wire.dropped}")
         if self._port.unsent:
             lines.append(f"frames that the kernel did not take, though the interface was up: {self._port.unsent}")
-        lines += [f"NIC: {sentence}" for sentence in self._wire.lost()]
+        lines += [f"NIC: {sentence}" for sentence in self._wire.oversized_sentences()]
         if len(lines) > _MAX_SENTENCES:
             lines[_MAX_SENTENCES:] = [f"and {len(lines) - _MAX_SENTENCES:,} more"]
         self._channel.send("waiting", [line[:_MAX_SENTENCE] for line in lines])
