@@ -43,7 +43,7 @@ def gathered() -> tuple[Fields, list[str]]:
             register(fields, name, codec)
         except SharedNumberError as error:
             other = everybody[error.other][0] if error.other in everybody else None
-            clashes.append(clash(codec.ETHERTYPE, (name, entry), (error.other, other), error.why))
+            clashes.append(clash(codec.ETHERTYPE, (name, entry), (error.other, other), error.reason))
         except (TestbedError, AttributeError, ValueError):
             continue
     return fields, clashes

@@ -55,7 +55,7 @@ def deltas(raw: Buffer) -> Route:
     return tuple([(byte & _LOW ^ _SIGN) - _SIGN for byte in raw])
 
 
-def behind_route(raw: Buffer, begin: int = 0) -> int:
+def skip_route(raw: Buffer, begin: int = 0) -> int:
     """Return the offset at which a route that begins at `begin` ends: the first byte without its top bit."""
     at, end = begin, min(len(raw), begin + MAX_HOPS)
     while at < end and raw[at] & _ROUTE:
@@ -84,7 +84,7 @@ def opened(frame: bytes) -> bytes:
 def stripped(frame: bytes) -> tuple[bytes, Route, bool]:
     """Convert a frame captured on any link to the codec's form; return it, its remaining route, and whether its CRC-8
     is valid. A truncated frame yields the parts that are present."""
-    behind = behind_route(frame, ETHERNET)
+    behind = skip_route(frame, ETHERNET)
     route = deltas(frame[ETHERNET:behind])
     intact = len(frame) >= behind + _MIN and not crc8(frame[ETHERNET:])
     return frame[:ETHERNET] + frame[behind : max(behind, len(frame) - 1)], route, intact

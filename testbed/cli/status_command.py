@@ -161,7 +161,9 @@ def _print(status: ClusterStatus) -> None:
     if state.phase != "up":
         advice = "'testbed gc' removes it" if state.abandoned else "'testbed up' repairs it, 'testbed down' removes it"
         progress = (
-            f"process {state.owner.pid} is {state.phase} it" if state.owner.alive else f"left {state.phase}: {advice}"
+            f"process {state.owner.pid} is {state.phase} it"
+            if state.owner.is_alive
+            else f"left {state.phase}: {advice}"
         )
         echo(f"   {progress}")
     for sentence in status.missing if state.phase == "up" else ():

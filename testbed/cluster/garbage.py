@@ -61,7 +61,7 @@ def _cluster(store: Store, name: str) -> Iterator[Finding]:
             elif not state.abandoned:
                 if state.phase == "changing":
                     yield Finding(what, False, "a change of it was left half-way: 'testbed up' puts it right")
-            elif not state.owner.here and processes.inside(set(state.inodes.values())):
+            elif not state.owner.is_local and processes.inside(set(state.inodes.values())):
                 yield Finding(what, False, f"it was made in another {_elsewhere(state.owner)} and processes live in it")
             else:
                 removal.remove(store, state)
@@ -92,9 +92,9 @@ def _named_namespaces(known: set[str]) -> Iterator[Finding]:
         if mark is None:
             continue
         inode = os.stat(path).st_ino
-        if mark.owner.alive:
+        if mark.owner.is_alive:
             yield Finding(what, False, f"its cluster has no state, but process {mark.owner.pid} that made it lives")
-        elif not mark.owner.here and processes.inside([inode]):
+        elif not mark.owner.is_local and processes.inside([inode]):
             yield Finding(what, False, f"it was made in another {_elsewhere(mark.owner)} and processes live in it")
         else:
             removal.remove_name(name)
@@ -110,7 +110,7 @@ def _held_namespaces(known: set[str]) -> Iterator[Finding]:
             continue
         seen.add(inode)
         mark = Mark.parse(_alias_at(pid))
-        if mark is None or mark.lasting or mark.cluster in known or mark.owner.alive or not mark.owner.here:
+        if mark is None or mark.lasting or mark.cluster in known or mark.owner.is_alive or not mark.owner.is_local:
             continue
         removal.end_programs(mark.cluster, [inode])
         yield Finding(
@@ -139,7 +139,7 @@ def _groups(store: Store) -> Iterator[Finding]:
         with contextlib.suppress(TestbedError), store.locked(cluster, timeout=0):  # it may just be coming up
             if store.read(cluster) is not None:
                 continue
-            for group in cgroups.of_cluster(cluster):
+            for group in cgroups.groups_of(cluster):
                 gone = cgroups.remove(group)
                 reason = "its cluster has no state" + ("" if gone else ", but processes live in it")
                 yield Finding(f"cgroup {group.name}", gone, reason)

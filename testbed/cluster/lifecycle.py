@@ -34,7 +34,7 @@ from testbed.cluster.transitions import (
 )
 from testbed.errors import ConflictError, KernelError, NotFoundError, TestbedError, reason_of
 from testbed.kernel import daemons, namespaces, processes
-from testbed.kernel.children import undisturbed
+from testbed.kernel.children import signals_blocked
 from testbed.lazy_dataclass import dataclass
 from testbed.runtime import event_log
 
@@ -85,7 +85,7 @@ def up(
         try:
             operations, state = carry_out(store, desired, state, before, decisions, progress, holder_client)
         except BaseException as error:
-            with undisturbed():
+            with signals_blocked():
                 roll_back(store, state, before, error)
             if isinstance(error, OSError):
                 raise KernelError(f"cluster {desired.name} could not be brought up: {reason_of(error)}") from error
@@ -135,7 +135,7 @@ def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> A
             else:
                 operations, state = carry_out(store, desired, state, before, decisions, silent)
         except BaseException as error:
-            with undisturbed():
+            with signals_blocked():
                 roll_back(store, state, before, error)
             if isinstance(error, OSError):
                 raise KernelError(f"cluster {name} could not be changed: {reason_of(error)}") from error

@@ -83,7 +83,7 @@ def _remove_objects(store: Store, cluster: str, inodes: Iterable[int], grace: fl
     paths = [str(namespaces.NAMES / name) for name in names]
     named_inodes = {os.stat(path).st_ino for path in paths if namespaces.is_namespace(path)}
     end_programs(cluster, named_inodes | set(inodes), grace, store.hosts(cluster))
-    for group in cgroups.of_cluster(cluster):
+    for group in cgroups.groups_of(cluster):
         cgroups.end(group)
     for name in names:
         namespaces.remove_name(name)

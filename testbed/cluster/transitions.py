@@ -75,7 +75,7 @@ def running_state(state: State, owner: Identity) -> DesiredState:
 
 def still_shared(state: State) -> SharedNics | None:
     """How the cluster's NICs are shared; None once the owner of the sharing has ended."""
-    return state.nics if state.nics is not None and state.nics.owner.alive else None
+    return state.nics if state.nics is not None and state.nics.owner.is_alive else None
 
 
 def intended_state(
@@ -169,10 +169,10 @@ def _limits(desired: DesiredState) -> dict[str, tuple[float, int]]:
     """The limits in the kernel, by node. Where the kernel rounds a requested limit, the requested one is returned."""
     wished = {node.name: (node.cpu_share, node.memory) for node in desired.layout.nodes}
     found = {}
-    for group in cgroups.of_cluster(desired.name):
+    for group in cgroups.groups_of(desired.name):
         node = cgroups.node_of(group)
         limits = cgroups.limits(group)
-        found[node] = wished[node] if node in wished and limits == cgroups.kept(*wished[node]) else limits
+        found[node] = wished[node] if node in wished and limits == cgroups.rounded(*wished[node]) else limits
     return found
 
 

@@ -218,7 +218,7 @@ def _with_mpi_names(attached: AttachedNic) -> Iterator[AttachedNic]:
 
 def _taken(wire: FrameSocket) -> int:
     wire.update_counts()
-    return wire.taken
+    return wire.received
 
 
 def _current_node() -> tuple[Store, State, str]:

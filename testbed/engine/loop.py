@@ -1,22 +1,21 @@
 """Event loop: callbacks at times and on ready file descriptors, and tasks, in a defined order.
 
-It has no clock and does not block itself: a `Waiter` does both, so that the same loop runs on a wall clock with file
-descriptors and on a virtual one that jumps to the next event.
+The loop has no clock and does not block itself: a `Waiter` does both. So the same loop runs on a wall clock with file
+descriptors and on a virtual clock that jumps to the next event.
 
-One turn: wait until the earliest timer or a ready descriptor; call the callbacks of ready descriptors, in the order of
-registration; then those that are due, the earliest first, equal times in the order in which they were set. Woken tasks run
-before the next due callback, in the order of waking. During each callback a virtual clock shows the time for which it was
-set.
+One turn of the loop waits until the earliest timer or a ready descriptor. It calls the callbacks of ready descriptors,
+in the order of registration, and then the timers that are due, by time and by the order in which they were set. Woken
+tasks run before the next due callback, in the order of waking. During a callback a virtual clock shows the time for
+which it was set.
 
-A task that awaits something that is done already is polling. On the machine's clock it runs again after one look at the
-descriptors and the timers. On a virtual clock each poll takes time: `Loop.poll_time`. After a hundred polls between which
-nothing else has happened they become longer and longer, but end at the next event: the poll finds it at its time, and a
-program that polls for a minute in vain is simulated quickly. Where no event is left either, polls are given up in the end,
-and the task is reported as one that waits for ever.
+A task that awaits something that is done already is polling. On the wall clock it runs again after the descriptors and the
+timers were checked once. On a virtual clock each poll takes `Loop.poll_time`. After 100 polls without any other event the
+polls become longer, but end at the next event. So a poll sees the event at its time, and a program that polls for a minute
+without success is simulated quickly. If no event is left, polling stops, and the task is reported as a deadlock.
 
-The clocks of models are here, too: a virtual one stands still while callbacks run and jumps to the next event. A dilated one
-is k times slower than another: 1 us of the model takes k us of the machine's time, beside which the machine's own lateness
-is small. The machine's own is `testbed.kernel.waiter`.
+This module also has the clocks of models. A virtual clock stands still while callbacks run and jumps to the next event. A
+dilated clock is k times slower than another clock: 1 us of the model takes k us of the machine's time, so that scheduling
+latency of the machine is small in comparison. The wall clock is `testbed.kernel.waiter`.
 """
 
 from __future__ import annotations
@@ -30,38 +29,38 @@ from types import FrameType
 from typing import Any, Final, Protocol, TypeVar, overload
 
 from testbed.engine.tasks import Task, Work
-from testbed.engine.tracebacks import stack
+from testbed.engine.tracebacks import stack_frames
 from testbed.engine.waitables import CancelledError, DeadlockError, Until
 
 T = TypeVar("T")
 A = TypeVar("A")
 
-_BURST: Final = 1_000
-"""Steps of tasks between two looks at the descriptors: tasks that wake each other for ever shall not hide them."""
+_MAX_BURST: Final = 1_000
+"""Maximum of task steps between two checks of the descriptors, so that tasks that wake each other do not starve them."""
 
 NEVER: Final = 1 << 63
 """Later than any time."""
 
 POLL_TIME: Final = 200
 """Nanoseconds of model time that a poll takes without a profile. Our choice: about the time of an unsuccessful MPI_Test on
-a present host. It must not be 0, or time would stand still for a program that polls."""
+a current host. It must not be 0, or time would stand still for a program that polls."""
 
-_EXACT: Final = 100
-"""Consecutive polls in vain that take `poll_time`. Each further one takes `poll_time` more than the last: a millisecond is
-200 polls, a second 3,300, a minute 25,000."""
+_CONSTANT_POLLS: Final = 100
+"""Consecutive unsuccessful polls that take `poll_time`. Each further poll takes `poll_time` more than the last: a
+millisecond is 200 polls, a second 3,300, a minute 25,000."""
 
-_MAX: Final = 35_000
-"""Consecutive polls, about two minutes, after which a task polls for ever where no event is left."""
+_MAX_IDLE_POLLS: Final = 35_000
+"""Consecutive polls, about two minutes, after which a task that polls without pending events is deadlocked."""
 
-_DILATED_POLL: Final = 1_000
-"""Minimum of nanoseconds that a poll takes on a dilated clock, where the machine has to keep up."""
+_MIN_DILATED_POLL: Final = 1_000
+"""Minimum of nanoseconds that a poll takes on a dilated clock, so that the machine can keep up."""
 
 NOW: Final = object()
 """Placeholder in the heap for the argument of a callback that is called with the time."""
 
 
 class Waiter(Protocol):
-    """A clock on which a loop waits. Times are its own, in integer nanoseconds."""
+    """A clock on which a loop waits. Times are integer nanoseconds of this clock."""
 
     def now(self) -> int: ...
 
@@ -81,7 +80,7 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.time = 0
-        """The present time, in nanoseconds. A loop that runs on the clock sets it, forwards only."""
+        """Current time in nanoseconds. The loop that runs on the clock advances it."""
 
     def now(self) -> int:
         return self.time
@@ -100,35 +99,36 @@ class VirtualClock:
 
 
 class DilatedClock(VirtualClock):
-    """A virtual clock that does not run ahead of a slower copy of another waiter's clock.
+    """A virtual clock that does not run ahead of a base clock slowed by a factor.
 
-    A model runs on it as on a virtual clock: an event has the time for which it was set, and later ones count from there,
-    however late the machine was; so lateness does not add up. Events from outside have the time that `shown` returns.
+    A model runs on it as on a virtual clock. An event has the time for which it was set, and later events are relative to
+    that time, however late the machine was; so delays do not accumulate. External events have the time that `from_base_time`
+    returns.
 
-    factor: nanoseconds of the other clock for one of this one, 1 or more. origin: the other clock's time, in nanoseconds,
-    at which this one shows 0; processes with the same factor and origin share the clock.
+    factor: nanoseconds of the base clock for one nanosecond of this clock, 1 or more. origin: the base clock's time, in
+    nanoseconds, at which this clock shows 0; processes with the same factor and origin share the clock.
     """
 
     __slots__ = ("_waiter", "factor", "origin")
 
     def __init__(self, waiter: Waiter, factor: int, origin: int = 0) -> None:
         if factor < 1:
-            raise ValueError(f"a clock cannot be slowed {factor} times: the factor is 1 or more")
+            raise ValueError(f"factor of a dilated clock must be 1 or more, got {factor}")
         super().__init__()
         self._waiter = waiter
         self.factor = factor
         self.origin = origin
 
     def reached(self) -> int:
-        """Return our time at the other clock's present time; `time` is behind it while events are not processed yet."""
-        return self.shown(self._waiter.now())
+        """Return the time of this clock at the base clock's current time. `time` is earlier while events are pending."""
+        return self.from_base_time(self._waiter.now())
 
-    def shown(self, moment: int) -> int:
-        """Convert a time of the other clock to ours."""
-        return (moment - self.origin) // self.factor
+    def from_base_time(self, base_time: int) -> int:
+        """Convert a time of the base clock to a time of this clock."""
+        return (base_time - self.origin) // self.factor
 
     def wait(self, deadline: int | None) -> Sequence[int]:
-        """Wait on the other clock; our time is not set."""
+        """Wait on the base clock; the time of this clock is not set."""
         return self._waiter.wait(None if deadline is None else self.origin + deadline * self.factor)
 
     def watch(self, descriptor: int) -> None:
@@ -139,7 +139,7 @@ class DilatedClock(VirtualClock):
 
 
 class Timer:
-    """A callback whose time can be set repeatedly. At most one of its entries in the heap is valid."""
+    """A callback whose time can be changed. At most one of its entries in the heap is valid."""
 
     __slots__ = ("_callback", "_loop", "sequence", "when")
 
@@ -152,7 +152,7 @@ class Timer:
         """When the callback will be called, or None."""
 
     def set(self, when: int | None) -> None:
-        """Set the time of the call (None: never), in place of the time before."""
+        """Set the time of the call (None: never). Replaces the previous time."""
         if when == self.when:
             return
         self.when = when
@@ -170,9 +170,9 @@ class Timer:
         self._callback(now)
 
 
-# Time, sequence number, callback and argument; or, without a callback, a timer or a sleeping task, whose entry is valid
-# only while it has this entry's sequence number. `at` checks that an argument fits its callback; the type of a heap of
-# many cannot, therefore Any.
+# Time, sequence number, callback and argument. Without a callback the argument is a timer or a sleeping task, and the entry
+# is valid only while the argument has this sequence number. Any: `at` checks that an argument fits its callback, which the
+# type of a heap with many kinds of callbacks cannot.
 _Entry = tuple[int, int, Callable[[Any], object] | None, Any]
 
 
@@ -188,10 +188,10 @@ class Loop:
         self.now: Final = waiter.now
         """Returns the time, in integer nanoseconds of the waiter's clock."""
         self.current: Task[Any] | None = None
-        """The task that ran last: within a task, this one."""
+        """The task that runs or ran last."""
         self.in_task = False
         """Whether a step of a task runs at this moment. For tasks to set."""
-        self._began: FrameType | None = None  # the frame of `run`, or, where it is compiled and has none, of its caller
+        self._run_frame: FrameType | None = None  # of `run`, or of its caller if `run` is compiled and has no frame
         # The next three attributes are for timers and tasks only.
         self.heap: Final[list[_Entry]] = []
         self.woken: Final[deque[Task[Any]]] = deque()
@@ -203,29 +203,29 @@ class Loop:
         self._spawned = 0
         self.running = False
         """Whether `run` shall continue."""
-        self.refused: Final[list[object]] = []
-        """Coroutines that were closed and wait all the same. Freeing them would resume them."""
+        self.unclosed: Final[list[object]] = []
+        """Coroutines that still wait after they were closed. Freeing them would resume them."""
         self._failure: BaseException | None = None
         self.on_failure: Callable[[BaseException], object] = _ignore
-        """Called at once with the error that `run` will raise: a task that catches it may run on for long."""
+        """Called at once with the error that `run` will raise: a task that catches it may continue for long."""
         self._virtual = isinstance(waiter, VirtualClock)
         self._dilated = waiter if isinstance(waiter, DilatedClock) else None
         self.polling: Final[list[tuple[int, Task[Any], object]]] = []
-        """The tasks that poll: when the poll is over at the earliest, the task, and what it awaits. On the machine's clock
-        they run again after the next look at the descriptors."""
+        """Polling tasks: earliest end of the poll, task, and the awaited object. On the wall clock they run again after the
+        next check of the descriptors."""
         self.on_poll: Callable[[Task[Any], bool], object] | None = None
         """Called on a virtual clock with a task that polls: True when a poll begins, False when it ends."""
         self.poll_time: Final = poll_time
-        self._end: Final = Timer(self, lambda _: self.stop())
-        self._polls_end: Final = Timer(self, self._end_polls)
-        self._polls = 0  # consecutive ones, between which nothing else has happened
-        self._is_longer = False  # the polls under way have been made longer
+        self._stop_timer: Final = Timer(self, lambda _: self.stop())
+        self._poll_timer: Final = Timer(self, self._end_polls)
+        self._poll_count = 0  # consecutive polls without any other event
+        self._is_extended = False  # whether the current polls were extended
         self._next_event: int | None = None  # `next_time` when the last poll ended
-        self._scheduled = 0  # `scheduled` when the last poll ended
-        self._own_entries = 0  # heap entries for polls and for the end of a run
+        self._last_scheduled = 0  # `scheduled` when the last poll ended
+        self._internal_entries = 0  # heap entries of `_poll_timer` and `_stop_timer`
 
     def timer(self, callback: Callable[[int], object]) -> Timer:
-        """Make a timer, not set yet. callback(now)."""
+        """Make a timer that is not set yet and calls callback(now)."""
         return Timer(self, callback)
 
     @overload
@@ -233,8 +233,8 @@ class Loop:
     @overload
     def at(self, when: int, callback: Callable[[A], object], argument: A) -> None: ...
     def at(self, when: int, callback: Callable[[Any], object], argument: object = NOW) -> None:
-        """Call once at that time: callback(argument), or callback(now) without an argument. Use a timer for a call that may
-        be cancelled."""
+        """Call callback(argument) once at time `when`; callback(now) without an argument. Use a timer for a call that may be
+        cancelled."""
         heappush(self.heap, (when, self.next_sequence(), callback, argument))
 
     def watch(self, descriptor: int, callback: Callable[[int], object]) -> None:
@@ -247,8 +247,8 @@ class Loop:
         self._waiter.unwatch(descriptor)
 
     def spawn(self, work: Work[T], name: str, *, service: bool = False) -> Task[T]:
-        """Run a coroutine as a task, which starts after the present callback or step has returned. service: it may wait for
-        ever without being reported as a deadlock."""
+        """Run a coroutine as a task, which starts after the current callback or step has returned. service: the task may
+        wait for ever without being reported as a deadlock."""
         self._spawned += 1
         self._tasks[self._spawned] = task = Task(self, work, name, self._spawned, service)
         return task
@@ -257,90 +257,90 @@ class Loop:
         """Remove a task that has ended. For tasks only."""
         self._tasks.pop(task.number, None)
 
-    def give_way(self, task: Task[Any], awaited: object) -> None:
-        """Let others run before a task that polls, which awaits something that is done. For tasks only."""
+    def start_poll(self, task: Task[Any], awaited: object) -> None:
+        """Let other tasks run before a task that awaits something that is done already. For tasks only."""
         if not self._virtual:
             self.polling.append((0, task, awaited))
             return
         if self.on_poll is not None:
             self.on_poll(task, True)
         poll_time = task.poll_time or self.poll_time
-        over = self.now() + poll_time
+        end = self.now() + poll_time
         if self._dilated is not None:
-            over = max(self.now() + max(poll_time, _DILATED_POLL), self._dilated.reached())
-        self.polling.append((over, task, awaited))
-        if self._polls_end.when is None:
-            self._set_own(self._polls_end, over)
+            end = max(self.now() + max(poll_time, _MIN_DILATED_POLL), self._dilated.reached())
+        self.polling.append((end, task, awaited))
+        if self._poll_timer.when is None:
+            self._set_internal(self._poll_timer, end)
 
     def scheduled(self) -> int:
         """Return how many callbacks, timers and sleeps have been set so far."""
-        self._own_entries += 1  # the number that is used up here
-        return self.next_sequence() - self._own_entries
+        self._internal_entries += 1  # the sequence number drawn below
+        return self.next_sequence() - self._internal_entries
 
-    def end_at(self, when: int | None) -> None:
-        """Stop `run` at that time (None: not at all). Polls do not end at it, as at an event."""
-        self._set_own(self._end, when)
+    def stop_at(self, when: int | None) -> None:
+        """Stop `run` at time `when` (None: not at all). Unlike an event, it does not end polls."""
+        self._set_internal(self._stop_timer, when)
 
     @property
-    def ends(self) -> int | None:
-        """When `run` will be stopped (`end_at`), or None."""
-        return self._end.when
+    def stop_time(self) -> int | None:
+        """The time set by `stop_at`, or None."""
+        return self._stop_timer.when
 
-    def _set_own(self, timer: Timer, when: int | None) -> None:
+    def _set_internal(self, timer: Timer, when: int | None) -> None:
         if when is not None and when != timer.when:
-            self._own_entries += 1
+            self._internal_entries += 1
         timer.set(when)
 
     def _end_polls(self, now: int) -> None:
-        """End the first of the polls under way, unless it is made longer."""
-        following = self.next_time()
-        if following is not None and self.heap[0][3] is self._end:
-            following = None
-        if self._dilated is None and self._put_off(now, following):
+        """End the polls that are due, unless they are extended."""
+        next_event = self.next_time()
+        if next_event is not None and self.heap[0][3] is self._stop_timer:
+            next_event = None
+        if self._dilated is None and self._extend_polls(now, next_event):
             return
-        over = [poll for poll in self.polling if poll[0] <= now]
+        ended = [poll for poll in self.polling if poll[0] <= now]
         self.polling[:] = [poll for poll in self.polling if poll[0] > now]
-        for _, task, awaited in over:
+        for _, task, awaited in ended:
             if self.on_poll is not None:
                 self.on_poll(task, False)
             task.wake(awaited)
         if self.polling:
-            self._set_own(self._polls_end, min(when for when, _, _ in self.polling))
-        self._next_event = following
-        self._scheduled = self.scheduled()
+            self._set_internal(self._poll_timer, min(when for when, _, _ in self.polling))
+        self._next_event = next_event
+        self._last_scheduled = self.scheduled()
 
-    def _put_off(self, now: int, following: int | None) -> bool:
-        """Make the polls under way longer, at most until the next event; return whether that was done. following: the next
-        event's time."""
-        if self._is_longer:
-            self._is_longer = False
+    def _extend_polls(self, now: int, next_event: int | None) -> bool:
+        """Extend the current polls, at most until the next event; return whether they were extended. next_event: its
+        time."""
+        if self._is_extended:
+            self._is_extended = False
             return False
-        if self.scheduled() != self._scheduled or (self._next_event is not None and self._next_event <= now):
-            self._polls = 0
-        self._polls += 1
-        if following is None and self._polls > _MAX:
+        if self.scheduled() != self._last_scheduled or (self._next_event is not None and self._next_event <= now):
+            self._poll_count = 0
+        self._poll_count += 1
+        if next_event is None and self._poll_count > _MAX_IDLE_POLLS:
             return True
-        longer = max(0, self._polls - _EXACT) * self.poll_time
-        until = now + longer if following is None else min(now + longer, following)
+        extension = max(0, self._poll_count - _CONSTANT_POLLS) * self.poll_time
+        until = now + extension if next_event is None else min(now + extension, next_event)
         if until <= now:
             return False
-        self._is_longer = True
-        self._set_own(self._polls_end, until)
+        self._is_extended = True
+        self._set_internal(self._poll_timer, until)
         return True
 
     def sleep(self, nanoseconds: int) -> Until:
-        """Sleep: ``await loop.sleep(ns)``; 0 lets everything else run that is due now."""
+        """Sleep: ``await loop.sleep(ns)``; 0 lets everything run that is due now."""
         return Until(self.now() + nanoseconds)
 
     def sleep_until(self, when: int) -> Until:
         return Until(when)
 
     async def timeout(self, nanoseconds: int, awaitable: Awaitable[T]) -> T:
-        """Await with a timeout; return the result. TimeoutError after so many nanoseconds: the awaitable is interrupted
-        where it waits, as in `cancel`."""
+        """Await with a timeout; return the result. After the timeout the awaitable is interrupted where it waits, as by
+        `cancel`, and TimeoutError is raised."""
         task = self.current
         if task is None:
-            raise RuntimeError("timeout() is awaited within a task")
+            raise RuntimeError("timeout() must be awaited within a task")
         expiry = CancelledError(f"{nanoseconds} ns have passed")
         timer = self.timer(lambda _: task.interrupt(expiry))
         timer.set(self.now() + nanoseconds)
@@ -352,18 +352,19 @@ class Loop:
             raise TimeoutError(f"not done within {nanoseconds} ns") from None
         finally:
             timer.set(None)
-            task.spare(expiry)
+            task.withdraw(expiry)
 
     def task_frames(self, innermost: FrameType | None) -> list[FrameType]:
-        """Return the stack of the running task, the innermost frame last, of the stack given by its innermost frame. Empty
-        where no task runs."""
+        """Return the running task's part of a stack, the innermost frame last; empty if no task runs. innermost: the stack's
+        innermost frame."""
         if not self.in_task:
             return []
-        frames = stack(innermost)
-        return frames[frames.index(self._began) + 1 :] if self._began in frames else frames  # a program's own stack
+        frames = stack_frames(innermost)
+        # `run` is not in the stack of a program that has a stack of its own.
+        return frames[frames.index(self._run_frame) + 1 :] if self._run_frame in frames else frames
 
     def complete(self, work: Work[T], name: str = "main") -> T:
-        """Run until a coroutine has ended; return its result. Other tasks stay where they are."""
+        """Run until a coroutine has ended; return its result. Other tasks are not ended."""
         task = self.spawn(work, name)
         task.add_callback(lambda _: self.stop())
         self.run()
@@ -372,16 +373,16 @@ class Loop:
     def run(self) -> None:
         """Run until `stop` is called; on a virtual clock also until no event is left: DeadlockError if tasks wait then."""
         if self.running:
-            raise RuntimeError("the loop runs already")
+            raise RuntimeError("the loop is running already")
         self.running = True
-        self._began = sys._getframe()
+        self._run_frame = sys._getframe()
         try:
             if self._dilated is not None:
                 self._run_dilated(self._dilated)
             elif isinstance(self._waiter, VirtualClock):
-                if self.polling and self._polls_end.when is None:  # they were in vain until the last run ended
-                    self._polls = 0
-                    self._set_own(self._polls_end, self.now())
+                if self.polling and self._poll_timer.when is None:  # they did not end in the last run
+                    self._poll_count = 0
+                    self._set_internal(self._poll_timer, self.now())
                 self._run_virtual(self._waiter)
             else:
                 while self.running:
@@ -391,7 +392,7 @@ class Loop:
                 raise
         finally:
             self.running = False
-            self._began = None
+            self._run_frame = None
         if self._failure is not None:
             raise self._failure
 
@@ -408,19 +409,19 @@ class Loop:
         self.running = False
 
     def stop(self) -> None:
-        """End `run` after this turn; on a virtual clock after this callback or step of a task."""
+        """End `run` after the current turn; on a virtual clock after the current callback or task step."""
         self.running = False
 
     def close(self) -> None:
         """End all tasks where they wait, in the order in which they were spawned; their ``finally`` blocks run. The first
-        error that one raises is raised when all have ended."""
+        error of a task is raised when all tasks have ended."""
         if self.running:
-            raise RuntimeError("the loop runs: stop it, and close it when run() has returned")
+            raise RuntimeError("the loop is running: stop it, and close it when run() has returned")
         errors = []
         for task in list(self._tasks.values()):
             try:
-                self.refused.extend(task.close())
-            except Exception as error:  # noqa: BLE001  one's error must not keep the others from ending
+                self.unclosed.extend(task.close())
+            except Exception as error:  # noqa: BLE001  the remaining tasks must end, too
                 errors.append(error)
         self.woken.clear()
         self.polling.clear()
@@ -428,7 +429,7 @@ class Loop:
             raise errors[0]
 
     def abandon(self) -> list[Task[Any]]:
-        """Drop all tasks after `run` was left and will not return; return the tasks, which must not be freed."""
+        """Drop all tasks of a loop whose `run` will not return; return the tasks, which must not be freed."""
         tasks = list(self._tasks.values())
         self._tasks.clear()
         self.woken.clear()
@@ -437,7 +438,7 @@ class Loop:
         return tasks
 
     def turn(self) -> None:
-        """Wait once, then call what is ready and what is due."""
+        """Wait once, then call the callbacks that are ready or due."""
         now = self.now
         heap = self.heap
         woken = self.woken
@@ -453,34 +454,34 @@ class Loop:
                 task.wake(awaited)
             del polling[:polls]
         if woken:
-            self.go_on()
+            self.run_woken()
         if not heap:
             return
-        moment = now()
-        while heap and heap[0][0] <= moment:
+        time = now()
+        while heap and heap[0][0] <= time:
             _, sequence, callback, argument = heappop(heap)
             if callback is not None:
-                callback(moment if argument is NOW else argument)
+                callback(time if argument is NOW else argument)
             elif argument.sequence == sequence:
-                argument.call(moment)
+                argument.call(time)
             if woken:
-                self.go_on()
+                self.run_woken()
 
     def next_time(self) -> int | None:
-        """Return the time of the heap's first valid entry; None: there is none."""
+        """Return the time of the heap's first valid entry, or None."""
         heap = self.heap
         while heap:
             when, sequence, callback, argument = heap[0]
             if callback is not None or argument.sequence == sequence:
                 return when
-            heappop(heap)  # its timer was set to another time since
+            heappop(heap)  # its timer has been changed
         return None
 
-    def go_on(self) -> None:
-        """Run the woken tasks, and those that they wake, but at most `_BURST` steps."""
+    def run_woken(self) -> None:
+        """Run the woken tasks and the tasks that they wake, at most `_MAX_BURST` steps."""
         woken = self.woken
         now = self.now()
-        for _ in range(_BURST):
+        for _ in range(_MAX_BURST):
             woken.popleft().call(now)
             if not woken:
                 break
@@ -511,13 +512,13 @@ class Loop:
                 return
 
     def _run_dilated(self, clock: DilatedClock) -> None:
-        """Run as on a virtual clock, but no event before the machine's clock has reached its time. Descriptors come first:
-        one's callback may schedule an event before others that are due."""
+        """Run as on a virtual clock, but no event before the base clock has reached its time. Descriptors come first: their
+        callbacks may schedule events before those that are due."""
         heap = self.heap
         woken = self.woken
         while self.running:
             ready = self._wait(clock.time if woken else self.next_time())
-            moment = clock.reached()
+            reached = clock.reached()
             for descriptor in ready:
                 on_ready = self._watched.get(descriptor)
                 if on_ready is not None:  # another callback may have unwatched it
@@ -527,7 +528,7 @@ class Loop:
                     woken.popleft().call(clock.time)
                     continue
                 when = self.next_time()
-                if when is None or when > moment:
+                if when is None or when > reached:
                     break
                 _, _, callback, argument = heappop(heap)
                 clock.time = now = max(when, clock.time)
@@ -539,5 +540,5 @@ class Loop:
     def _raise_deadlock(self) -> None:
         waiting = [task for task in self._tasks.values() if not task.service]
         if waiting:
-            lines = (f"  task {task.name!r} {task.doing}" for task in waiting)
+            lines = (f"  task {task.name!r} {task.state}" for task in waiting)
             raise DeadlockError("\n".join([f"at {self.now()} ns nothing is left that could happen", *lines]))

@@ -14,18 +14,18 @@ from testbed.engine.waitables import Awaited
 T = TypeVar("T")
 
 
-class _Place(Generic[T]):
-    """A task's place among those that wait at one end of a queue."""
+class _Waiter(Generic[T]):
+    """A task that waits at one end of a queue."""
 
-    __slots__ = ("_callback", "_line", "_what", "done", "item")
+    __slots__ = ("_callback", "_description", "_waiters", "done", "item")
 
-    def __init__(self, line: deque[_Place[T]], what: str) -> None:
+    def __init__(self, waiters: deque[_Waiter[T]], description: str) -> None:
         self.done = False
         self.item: T
-        self._line = line
-        self._what = what
+        self._waiters = waiters
+        self._description = description
         self._callback: Callable[[object], object] | None = None
-        line.append(self)
+        waiters.append(self)
 
     def add_callback(self, callback: Callable[[object], object], /) -> None:
         self._callback = callback
@@ -35,37 +35,37 @@ class _Place(Generic[T]):
         if self._callback is not None:
             self._callback(self)
 
-    def leave(self) -> None:
-        """Give up the place, if it has not been served."""
+    def cancel(self) -> None:
+        """Stop waiting, unless the waiter was served."""
         if not self.done:
-            self._line.remove(self)
+            self._waiters.remove(self)
 
     def __await__(self) -> Generator[Awaited, None, None]:
         yield self
 
     def __str__(self) -> str:
-        return self._what
+        return self._description
 
 
 class Queue(Generic[T]):
-    """A FIFO queue. capacity: the maximum of items; None: any number."""
+    """A FIFO queue. capacity: maximum number of items; None: unlimited."""
 
     __slots__ = ("_getters", "_items", "_putters", "capacity", "name")
 
     def __init__(self, name: str, capacity: int | None = None) -> None:
         if capacity is not None and capacity < 1:
-            raise ValueError(f"queue {name!r} cannot have a capacity of {capacity}: it is 1 or more")
+            raise ValueError(f"capacity of queue {name!r} must be 1 or more, got {capacity}")
         self.name = name
         self.capacity = capacity
         self._items: deque[T] = deque()
-        self._getters: deque[_Place[T]] = deque()  # only while there is no item
-        self._putters: deque[_Place[T]] = deque()  # only while there is no room
+        self._getters: deque[_Waiter[T]] = deque()  # empty unless the queue is empty
+        self._putters: deque[_Waiter[T]] = deque()  # empty unless the queue is full
 
     def __len__(self) -> int:
         return len(self._items)
 
     def offer(self, item: T) -> bool:
-        """Put an item without waiting; False, and nothing has changed, when there is no room."""
+        """Put an item without waiting; return False if the queue is full."""
         if self._getters:
             getter = self._getters.popleft()
             getter.item = item
@@ -77,7 +77,7 @@ class Queue(Generic[T]):
         return True
 
     def take(self) -> T:
-        """Get an item without waiting. IndexError when there is none."""
+        """Get an item without waiting. Raises IndexError if the queue is empty."""
         item = self._items.popleft()
         if self._putters:
             putter = self._putters.popleft()
@@ -89,20 +89,20 @@ class Queue(Generic[T]):
         """Put an item, waiting until there is room."""
         if self.offer(item):
             return
-        place = _Place(self._putters, f"room in queue {self.name!r}")
-        place.item = item
+        waiter = _Waiter(self._putters, f"room in queue {self.name!r}")
+        waiter.item = item
         try:
-            await place
+            await waiter
         finally:
-            place.leave()
+            waiter.cancel()
 
     async def get(self) -> T:
-        """Get an item, waiting for one. A task that is interrupted while it waits has taken none."""
+        """Get an item, waiting until there is one. A task that is interrupted while it waits takes no item."""
         if self._items:
             return self.take()
-        place: _Place[T] = _Place(self._getters, f"an item of queue {self.name!r}")
+        waiter: _Waiter[T] = _Waiter(self._getters, f"an item of queue {self.name!r}")
         try:
-            await place
+            await waiter
         finally:
-            place.leave()
-        return place.item
+            waiter.cancel()
+        return waiter.item

@@ -15,14 +15,14 @@ from protocols.core.host_work import COMPUTE, POLL, SWITCH
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.waitables import Until
 
-_SECOND: Final = 10**9
-_NOBODY: Final = -1  # no program in particular
-_LOAD_PERIOD: Final = 10_000_000  # ns; as `testbed.cluster.faults.background_load` has in namespaces
+_NS_PER_SECOND: Final = 10**9
+_NO_PROGRAM: Final = -1  # no specific program
+_LOAD_PERIOD: Final = 10_000_000  # ns; as of `testbed.cluster.faults.background_load` in namespaces
 
 
 def transfer_time(size: int, rate: int) -> int:
     """Return the nanoseconds, rounded up, for `size` bytes at a rate in bit/s; rate 0 means no limit."""
-    return -(-size * 8 * _SECOND // rate) if rate else 0
+    return -(-size * 8 * _NS_PER_SECOND // rate) if rate else 0
 
 
 class Server:
@@ -34,15 +34,15 @@ class Server:
     __slots__ = ("_loop", "busy", "free", "jobs", "name", "waited")
 
     def __init__(self, name: str, loop: Loop | None = None) -> None:
-        """loop: of the tasks that `use` it; not needed for `reserve`."""
+        """loop: the loop of the tasks that call `use`; not needed for `reserve`."""
         self.name = name
         self.free = 0
-        """When all reserved jobs will be done."""
+        """Time at which all reserved jobs will be done."""
         self.busy = 0
-        """The sum of all costs."""
+        """Sum of the costs of all jobs."""
         self.jobs = 0
         self.waited = 0
-        """The sum of the times that jobs waited before they were served."""
+        """Sum of the times that jobs waited before they were served."""
         self._loop = loop
 
     def reserve(self, now: int, cost: int) -> int:
@@ -58,136 +58,145 @@ class Server:
         return finish
 
     def use(self, cost: int) -> Until:
-        """Reserve, and wait until the job is done: ``await server.use(cost)``. The job of a task that is interrupted
-        meanwhile stays reserved."""
+        """Reserve, and wait until the job is done: ``await server.use(cost)``. The job stays reserved if the task is
+        interrupted while it waits."""
         if self._loop is None:
-            raise RuntimeError(f"{self.name!r} was given no loop: its time is reserved, tasks cannot use it")
+            raise RuntimeError(f"server {self.name!r} has no loop: tasks cannot use it, only reserve()")
         return Until(self.reserve(self._loop.now(), cost))
 
     def utilisation(self, now: int, since: int = 0) -> float:
-        """Return the share of the time from `since`, which lies before the first job, until now in which it was busy."""
-        return (self.busy - self._to_come(now)) / (now - since) if now > since else 0.0
+        """Return the share of the time from `since` until now in which the server was busy. since: before the first job."""
+        return (self.busy - self._future_cost(now)) / (now - since) if now > since else 0.0
 
-    def _to_come(self, now: int) -> int:
-        """Return how much of the reserved cost lies after now."""
+    def _future_cost(self, now: int) -> int:
+        """Return the part of the reserved cost that lies after now."""
         return max(self.free - now, 0)
 
 
-class Booked(Server):
-    """A resource that is booked ahead: some jobs are known before they start.
+class BookableServer(Server):
+    """A resource that can be booked ahead, for jobs that are known before they start.
 
-    A job gets the first sufficient gap from its time on, rather than a place behind all bookings. (`Server`, which is
-    faster, is for resources used in the order of the calls.) A job of no cost begins and ends in a gap.
+    A job gets the first sufficient gap from its time on. (A `Server` is faster, and serves jobs in the order of the calls.)
+    A job with cost 0 needs a gap, too.
     """
 
-    __slots__ = ("_begins", "_clock", "_ends")
+    __slots__ = ("_clock", "_ends", "_starts")
 
     def __init__(self, name: str, clock: VirtualClock) -> None:
-        """clock: shows the time before which nothing will be booked any more."""
+        """clock: jobs are never booked before its time."""
         super().__init__(name)
         self._clock = clock
-        self._begins: list[int] = []  # of bookings, in order; adjacent jobs are merged
+        self._starts: list[int] = []  # of bookings, in order; adjacent bookings are merged
         self._ends: list[int] = []
 
     def reserve(self, now: int, cost: int) -> int:
         self.jobs += 1
         self.busy += cost
-        begins, ends = self._begins, self._ends
+        starts, ends = self._starts, self._ends
         if ends and ends[0] <= (past := self._clock.time):
-            over = bisect_right(ends, past)
-            del begins[:over], ends[:over]
+            expired = bisect_right(ends, past)
+            del starts[:expired], ends[:expired]
         if not ends or ends[-1] < now:
             finish = now + cost
             if cost:
-                begins.append(now)
+                starts.append(now)
                 ends.append(finish)
                 self.free = finish
             return finish
-        place = bisect_right(ends, now)
+        index = bisect_right(ends, now)
         start = now
-        while place < len(begins) and start + cost > begins[place]:
-            start = max(start, ends[place])
-            place += 1
+        while index < len(starts) and start + cost > starts[index]:
+            start = max(start, ends[index])
+            index += 1
         self.waited += start - now
         finish = start + cost
         if not cost:
             return finish
-        before = place > 0 and ends[place - 1] == start
-        behind = place < len(begins) and begins[place] == finish
-        if before and behind:
-            ends[place - 1] = ends[place]
-            del begins[place], ends[place]
-        elif before:
-            ends[place - 1] = finish
-        elif behind:
-            begins[place] = start
+        joins_previous = index > 0 and ends[index - 1] == start
+        joins_next = index < len(starts) and starts[index] == finish
+        if joins_previous and joins_next:
+            ends[index - 1] = ends[index]
+            del starts[index], ends[index]
+        elif joins_previous:
+            ends[index - 1] = finish
+        elif joins_next:
+            starts[index] = start
         else:
-            begins.insert(place, start)
-            ends.insert(place, finish)
+            starts.insert(index, start)
+            ends.insert(index, finish)
         self.free = ends[-1]
         return finish
 
-    def _to_come(self, now: int) -> int:
-        return sum(end - max(begin, now) for begin, end in zip(self._begins, self._ends, strict=True) if end > now)
+    def _future_cost(self, now: int) -> int:
+        return sum(end - max(start, now) for start, end in zip(self._starts, self._ends, strict=True) if end > now)
 
 
 class Core(Server):
-    """A host's core, accounted for by cause, shared by programs and interrupted by the kernel.
+    """A host's core with accounting by cause, shared by programs and interrupted by the kernel.
 
-    Programs' work is served first come, first served. The kernel's work (interrupts, softirqs) does not wait for it: it
-    begins as soon as earlier work of the kernel has ended, and puts off what programs have reserved. A computation under
-    way is lengthened by that (`compute`). Library work whose end was known already ends then, and what comes
-    after it makes up for the difference: such work takes microseconds.
+    Work of programs is served first come, first served. Work of the kernel (interrupts, softirqs) preempts it: it starts as
+    soon as earlier kernel work has ended, and postpones the programs' reservations. A running computation is extended by
+    that time (`compute`). Library work, which takes microseconds, keeps its end; the time is charged to the work after it.
 
-    causes: nanoseconds by cause; what faults and background load take has
-    none. switch: nanoseconds to change from one
-    program to another. timeslice: longest uninterrupted computation where there are others."""
+    causes: nanoseconds by cause; faults and background load have no cause. switch: nanoseconds of a switch between programs.
+    timeslice: maximum of nanoseconds that a program computes while other programs share the core.
+    """
 
-    __slots__ = ("_kernel_free", "_polled", "_polls", "_runs", "_stolen", "causes", "programs", "switch", "timeslice")
+    __slots__ = (
+        "_kernel_end",
+        "_last_program",
+        "_polls",
+        "_polls_counted_until",
+        "_stolen",
+        "causes",
+        "programs",
+        "switch",
+        "timeslice",
+    )
 
     def __init__(self, name: str, loop: Loop | None = None, switch: int = 0, timeslice: int = 0) -> None:
         super().__init__(name, loop)
         self.causes: Final[Counter[str]] = Counter()
         self.programs = 0
-        """Number of programs that are bound to it."""
+        """Number of programs that are bound to the core."""
         self.switch = switch
         self.timeslice = timeslice
-        self._runs = _NOBODY  # the program that has run last
-        self._kernel_free = 0  # when the kernel's reserved work will be done
-        self._stolen = 0  # nanoseconds that the kernel has taken from programs
-        self._polls = 0  # under way
-        self._polled = 0  # until when polls are accounted for
+        self._last_program = _NO_PROGRAM  # the program that ran last
+        self._kernel_end = 0  # when the kernel's reserved work will be done
+        self._stolen = 0  # nanoseconds by which the kernel has postponed programs
+        self._polls = 0  # number of polling programs
+        self._polls_counted_until = 0  # until when polls are accounted for
 
-    def spend(self, now: int, cost: int, cause: str, program: int = _NOBODY) -> int:
-        """Reserve the core for a program; return when that is done."""
-        if program != self._runs and program != _NOBODY:
-            self._change(now, program)
+    def spend(self, now: int, cost: int, cause: str, program: int = _NO_PROGRAM) -> int:
+        """Reserve the core for a program; return the end of the reservation."""
+        if program != self._last_program and program != _NO_PROGRAM:
+            self._switch_to(now, program)
         self.causes[cause] += cost
         return self.reserve(now, cost)
 
-    def _change(self, now: int, program: int) -> None:
+    def _switch_to(self, now: int, program: int) -> None:
         """Switch to another program."""
-        if self._runs != _NOBODY and self.switch:
+        if self._last_program != _NO_PROGRAM and self.switch:
             self.causes[SWITCH] += self.switch
             self.reserve(now, self.switch)
-        self._runs = program
+        self._last_program = program
 
     def is_idle(self, now: int) -> bool:
-        """Whether the core has nothing to do: no reserved work, and no program polls."""
-        return self.free <= now and self._kernel_free <= now and not self._polls
+        """Whether the core has no reserved work and no program polls on it."""
+        return self.free <= now and self._kernel_end <= now and not self._polls
 
     def kernel_free(self, now: int) -> int:
-        """Return when the kernel's reserved work will be done, not before now."""
-        return max(self._kernel_free, now)
+        """Return when the kernel's reserved work will be done, at least now."""
+        return max(self._kernel_end, now)
 
     def preempt(self, now: int, cost: int, cause: str) -> int:
-        """Reserve the core for the kernel, ahead of all programs; return when that is done."""
+        """Reserve the core for the kernel, ahead of all programs; return the end of the reservation."""
         self.jobs += 1
         self.busy += cost
         self.causes[cause] += cost
-        start = max(self._kernel_free, now)
+        start = max(self._kernel_end, now)
         self.waited += start - now
-        self._kernel_free = finish = start + cost
+        self._kernel_end = finish = start + cost
         if self.free > start:
             self._stolen += cost
             self.free += cost
@@ -195,54 +204,54 @@ class Core(Server):
             self.free = finish
         return finish
 
-    async def compute(self, cost: int, program: int = _NOBODY) -> None:
-        """Compute for this time: ``await core.compute(ns)``. Programs that share the core have their turns in between."""
+    async def compute(self, cost: int, program: int = _NO_PROGRAM) -> None:
+        """Compute for this time: ``await core.compute(ns)``. Programs that share the core take turns."""
         assert self._loop is not None
         while True:
-            part = min(cost, self.timeslice) if self.programs > 1 and self.timeslice else cost
+            share = min(cost, self.timeslice) if self.programs > 1 and self.timeslice else cost
             stolen = self._stolen
-            end = self.spend(self._loop.now(), part, COMPUTE, program)
+            end = self.spend(self._loop.now(), share, COMPUTE, program)
             await Until(end)
-            while self._stolen > stolen:  # interrupted meanwhile
+            while self._stolen > stolen:  # preempted by the kernel
                 end, stolen = end + self._stolen - stolen, self._stolen
                 await Until(end)
-            cost -= part
+            cost -= share
             if cost <= 0:
                 return
 
     def begin_poll(self, now: int) -> None:
-        """Account for a poll of a program that begins: polls burn the core while it does nothing else."""
+        """Account for the start of a program's poll: polls keep the core busy while it has no other work."""
         if not self._polls:
-            self._polled = now
+            self._polls_counted_until = now
         self._polls += 1
 
     def end_poll(self, now: int) -> None:
-        """Account for a poll that ends."""
+        """Account for the end of a poll."""
         self._polls -= 1
-        since = max(self._polled, self.free)
+        since = max(self._polls_counted_until, self.free)
         if now > since:
             self.jobs += 1
             self.busy += now - since
             self.causes[POLL] += now - since
-        self._polled = now
+        self._polls_counted_until = now
 
 
-def usage_of(servers: Iterable[Server], owner: str, now: int) -> dict[str, dict[str, float]]:
-    """Return the use of an owner's servers until now, by their names without the owner's: jobs, busy_ns, waited_ns, share
-    of the time; of a core also the nanoseconds by cause."""
-    used = {}
+def usages_of(servers: Iterable[Server], owner: str, now: int) -> dict[str, dict[str, float]]:
+    """Return the usage of an owner's servers until now, by server name without the owner's: jobs, busy_ns, waited_ns, share
+    of the time; for a core also the nanoseconds by cause."""
+    usages = {}
     for server in servers:
         usage: dict[str, float] = {
             "jobs": server.jobs, "busy_ns": server.busy, "waited_ns": server.waited, "share": server.utilisation(now),
         }  # fmt: skip
         if isinstance(server, Core):
-            usage |= {f"{cause}_ns": spent for cause, spent in sorted(server.causes.items())}
-        used[server.name.removesuffix(f" of {owner}")] = usage
-    return used
+            usage |= {f"{cause}_ns": time for cause, time in sorted(server.causes.items())}
+        usages[server.name.removesuffix(f" of {owner}")] = usage
+    return usages
 
 
 class Burner:
-    """Background load that takes a share of a modelled core in every 10 ms. busy: nanoseconds taken so far."""
+    """Background load that takes a share of a modelled core in every 10 ms. busy: nanoseconds so far."""
 
     def __init__(self, loop: Loop, core: Server, share: float) -> None:
         self._loop = loop

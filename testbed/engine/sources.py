@@ -1,12 +1,12 @@
-"""Random sources: each component has its own, determined by the run's seed and the component's name alone.
+"""Random sources: each component has its own, which depends only on the run's seed and the component's name.
 
-So a component's draws depend neither on the number of other components nor on their draws. A source is SplitMix64 (Steele,
+So a component's draws do not depend on other components. A source is SplitMix64 (Steele,
 Lea, Flood, OOPSLA 2014), started at a hash of seed and name; the steps are those of `testbed.fates.fate_hash`:
 
     start = absorb over: 0, seed, number of bytes in the name, the name in little-endian words of eight, SOURCE
     n-th word = mix64(start + n * GOLDEN)                                                       n = 1, 2, 3, ...
 
-Integers, and all draws made of them, are equal on every machine; `exponential` is as exact as the machine's logarithm.
+Integers and all draws made of them are equal on every machine; `exponential` depends on the machine's logarithm.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import math
 from collections.abc import MutableSequence, Sequence
 from typing import Final, TypeVar
 
-from testbed.fates.fate_hash import FIRST, GOLDEN, MASK, SECOND, absorb
+from testbed.fates.fate_hash import GOLDEN, MASK, MULTIPLIER_1, MULTIPLIER_2, absorb
 
 T = TypeVar("T")
 
 SOURCE: Final = 0x736F_7572_6365
 """Separates a component's draws from the fates of a link of the same name: "source" in ASCII."""
 
-_WORDS: Final = 1 << 64
+_WORD_VALUES: Final = 1 << 64
 
 
 class Source:
@@ -36,8 +36,8 @@ class Source:
     def word(self) -> int:
         """Draw 64 random bits."""
         self._state = word = (self._state + GOLDEN) & MASK
-        word = ((word ^ (word >> 30)) * FIRST) & MASK
-        word = ((word ^ (word >> 27)) * SECOND) & MASK
+        word = ((word ^ (word >> 30)) * MULTIPLIER_1) & MASK
+        word = ((word ^ (word >> 27)) * MULTIPLIER_2) & MASK
         return word ^ (word >> 31)
 
     def random(self) -> float:
@@ -46,12 +46,12 @@ class Source:
 
     def below(self, bound: int) -> int:
         """Draw 0 to bound - 1, uniformly. bound: 1 to 2^64."""
-        if not 1 <= bound <= _WORDS:
-            raise ValueError(f"no number of 64 bits is drawn below {bound}")
+        if not 1 <= bound <= _WORD_VALUES:
+            raise ValueError(f"bound must be 1 to 2^64, got {bound}")
         # Lemire, "Fast Random Integer Generation in an Interval", 2019: draws that would come once too often are redrawn.
         product = self.word() * bound
         if product & MASK < bound:
-            surplus = _WORDS % bound
+            surplus = _WORD_VALUES % bound
             while product & MASK < surplus:
                 product = self.word() * bound
         return product >> 64
@@ -63,33 +63,33 @@ class Source:
         """Draw the time to the next event of a Poisson process whose events are `mean` apart."""
         return -mean * math.log(1.0 - self.random())
 
-    def choice(self, of: Sequence[T]) -> T:
-        """Draw one item. ValueError when there is none."""
-        return of[self.below(len(of))]
+    def choice(self, items: Sequence[T]) -> T:
+        """Draw one item. Raises ValueError if `items` is empty."""
+        return items[self.below(len(items))]
 
     def shuffle(self, items: MutableSequence[T]) -> None:
         """Shuffle in place (Fisher and Yates)."""
         for last in range(len(items) - 1, 0, -1):
-            other = self.below(last + 1)
-            items[last], items[other] = items[other], items[last]
+            index = self.below(last + 1)
+            items[last], items[index] = items[index], items[last]
 
-    def sample(self, of: Sequence[T], count: int) -> list[T]:
-        """Draw `count` different items, in random order. ValueError when there are fewer."""
-        if not 0 <= count <= len(of):
-            raise ValueError(f"{count} cannot be drawn from {len(of)}")
-        left = list(of)
-        for place in range(count):
-            other = place + self.below(len(left) - place)
-            left[place], left[other] = left[other], left[place]
-        return left[:count]
+    def sample(self, items: Sequence[T], count: int) -> list[T]:
+        """Draw `count` different items, in random order. Raises ValueError if there are fewer."""
+        if not 0 <= count <= len(items):
+            raise ValueError(f"{count} cannot be drawn from {len(items)}")
+        remaining = list(items)
+        for index in range(count):
+            chosen = index + self.below(len(remaining) - index)
+            remaining[index], remaining[chosen] = remaining[chosen], remaining[index]
+        return remaining[:count]
 
 
 def source(seed: int, name: str) -> Source:
-    """Make the source of the component of that name. seed: 0 to 2^64 - 1."""
+    """Make the source of the component with this name. seed: 0 to 2^64 - 1."""
     if not 0 <= seed <= MASK:
-        raise ValueError(f"the seed {seed} is not a number of 64 bits")
+        raise ValueError(f"seed must be 0 to 2^64 - 1, got {seed}")
     text = name.encode()
     state = absorb(absorb(0, seed), len(text))
-    for place in range(0, len(text), 8):
-        state = absorb(state, int.from_bytes(text[place : place + 8], "little"))
+    for offset in range(0, len(text), 8):
+        state = absorb(state, int.from_bytes(text[offset : offset + 8], "little"))
     return Source(absorb(state, SOURCE))

@@ -1,11 +1,11 @@
 """Tasks: coroutines that a loop runs. Written as ``async def``, run without asyncio.
 
-A coroutine yields to its task what it waits for: a time (an int, nanoseconds: `Loop.sleep`), or anything `Awaited`. When
-that is done the task is woken: it runs after the present callback or step has returned, in the order of waking. So a
-callback never runs a task inside itself, and no chain of tasks that wake each other grows the stack.
+A coroutine yields to its task what it waits for: a time (an int, nanoseconds: `Loop.sleep`), or an `Awaited` object. When
+the object is done the task is woken: it runs after the current callback or step has returned, in the order of waking. So a
+callback never runs a task inside itself, and tasks that wake each other do not grow the stack.
 
 A task is interrupted (cancelled, or by a timeout) only where it waits. A result that came before the interruption is
-delivered first: an item handed to a task is never lost.
+delivered first, so that an item passed to a task is never lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from heapq import heappush
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from testbed.engine.tracebacks import Stacked, chain_of, program_line, suspended
+from testbed.engine.tracebacks import Stacked, await_chain, program_line, suspended_frames
 from testbed.engine.waitables import Awaited, CancelledError, Event, Waitable
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ T = TypeVar("T")
 Work = Coroutine[Awaited | int, None, T]
 """A coroutine that a loop can run."""
 
-_JUST: Final = 1_000_000  # ns after a poll, within which a task that runs is reported as polling
+_POLL_DISPLAY_TIME: Final = 1_000_000  # ns after its last poll in which a running task is reported as polling
 
-_BEGINNING: Final = Event("its turn to begin")
+_START: Final = Event("its turn to begin")
 
 
 class Task(Waitable, Generic[T]):
@@ -38,29 +38,43 @@ class Task(Waitable, Generic[T]):
     """
 
     __slots__ = (
-        "_cancel", "_coroutine", "_error", "_loop", "_pending", "_poll", "_result", "_send", "_thrown", "_waiting", "_woken",
-        "number", "poll_time", "polled", "sequence", "service",
+        "_cancel",
+        "_coroutine",
+        "_error",
+        "_injected",
+        "_loop",
+        "_pending",
+        "_poll",
+        "_result",
+        "_send",
+        "_waiting",
+        "_woken",
+        "last_poll",
+        "number",
+        "poll_time",
+        "sequence",
+        "service",
     )  # fmt: skip
 
     def __init__(self, loop: Loop, coroutine: Work[T], name: str, number: int, service: bool) -> None:
         super().__init__(name)
         self.number = number
         self.service = service
-        """Whether it may wait for ever."""
+        """Whether the task may wait for ever."""
         self.sequence = 0
-        """Sequence number of the entry in the loop's heap that wakes it; 0: none."""
-        self.polled: int | None = None
-        """When it polled last."""
+        """Sequence number of the entry in the loop's heap that wakes the task; 0: none."""
+        self.last_poll: int | None = None
+        """Time of the last poll, in nanoseconds; None: the task has not polled."""
         self.poll_time = 0
-        """Nanoseconds that a poll of it takes on a virtual clock; 0: as long as the loop's."""
+        """Nanoseconds that a poll takes on a virtual clock; 0: the loop's `poll_time`."""
         self._loop = loop
         self._coroutine = coroutine
         self._send = coroutine.send
         self._woken = loop.woken
-        self._waiting: Awaited | int | None = _BEGINNING  # None: it runs, or has been woken
-        self._poll: Awaited | int | None = None  # what it has awaited where it polled last
-        self._thrown: CancelledError | None = None  # raised in it when it runs again
-        self._pending: list[CancelledError] = []  # interruptions for when it waits next
+        self._waiting: Awaited | int | None = _START  # None: the task runs, or was woken
+        self._poll: Awaited | int | None = None  # awaited in the last poll
+        self._injected: CancelledError | None = None  # raised in the coroutine when it runs next
+        self._pending: list[CancelledError] = []  # interruptions to raise when the task waits next
         self._cancel: CancelledError | None = None
         self._result: T
         self._error: BaseException | None = None
@@ -68,25 +82,25 @@ class Task(Waitable, Generic[T]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether it has ended because it was cancelled."""
+        """Whether the task has ended because it was cancelled."""
         return self._error is not None and self._error is self._cancel
 
     @property
     def waits_for(self) -> str:
-        """A phrase for what it waits for, empty where it does not wait."""
-        waiting = self._waiting
-        return "" if waiting is None else f"{waiting} ns" if isinstance(waiting, int) else str(waiting)
+        """Description of what the task waits for; empty if it does not wait."""
+        awaited = self._waiting
+        return "" if awaited is None else f"{awaited} ns" if isinstance(awaited, int) else str(awaited)
 
     @property
-    def doing(self) -> str:
-        """Description of its state, the end of a sentence that begins with its name, with the line of its program; if it
-        waits for another task, also that one's."""
+    def state(self) -> str:
+        """Description of the task's state and its line of the program, which follows the task's name in a sentence. If it
+        waits for another task, that task's state is included."""
         phrases: list[str] = []
         task: Task[Any] = self
         seen = {self.number}
         while True:
-            line = program_line(task.frames())
-            phrases.append(task._verb + (f", at {line}" if line else ""))
+            location = program_line(task.frames())
+            phrases.append(task._verb + (f", at {location}" if location else ""))
             if not isinstance(task._waiting, Task) or task._waiting.number in seen:
                 return "; that one ".join(phrases)
             task = task._waiting
@@ -94,53 +108,53 @@ class Task(Waitable, Generic[T]):
 
     @property
     def _verb(self) -> str:
-        waiting = self._waiting
-        if waiting is None:
-            just_polled = self.polled is not None and self._loop.now() - self.polled < _JUST
+        awaited = self._waiting
+        if awaited is None:
+            just_polled = self.last_poll is not None and self._loop.now() - self.last_poll < _POLL_DISPLAY_TIME
             return "polls" if just_polled else "has its turn"
-        if isinstance(waiting, int):
-            return f"sleeps, for {max(0, waiting - self._loop.now()):,} ns more"
-        return "polls" if waiting.done else f"waits for {waiting}"
+        if isinstance(awaited, int):
+            return f"sleeps, for {max(0, awaited - self._loop.now()):,} ns more"
+        return "polls" if awaited.done else f"waits for {awaited}"
 
     def frames(self) -> list[FrameType]:
-        """Return the stack of where it waits, or polled last, the innermost frame last; of a running coroutine, none of its
-        frames."""
+        """Return the stack where the task waits, or polled last, the innermost frame last. A running coroutine's frames are
+        not included."""
         waiting = self._waiting if self._waiting is not None else self._poll
-        frames = suspended(self._coroutine)
+        frames = suspended_frames(self._coroutine)
         if isinstance(waiting, Task):  # whose frames are another program's
             return frames
         return frames + (waiting.frames() if isinstance(waiting, Stacked) else [])
 
     def result(self) -> T:
-        """Return the coroutine's result, or raise the error that ended it, CancelledError too."""
+        """Return the coroutine's result, or raise the error that ended it (also CancelledError)."""
         if not self.done:
-            raise RuntimeError(f"task {self.name!r} has not ended: it has no result")
+            raise RuntimeError(f"task {self.name!r} has not ended and has no result")
         if self._error is not None:
             raise self._error
         return self._result
 
     def cancel(self) -> None:
-        """Raise CancelledError in it, where it waits or will wait next. One that has not begun never begins."""
+        """Raise CancelledError in the task, where it waits or will wait next. A task that has not started never starts."""
         if self._cancel is None:
             self._cancel = CancelledError(f"task {self.name!r} was cancelled")
         self.interrupt(self._cancel)
 
     def interrupt(self, error: CancelledError) -> None:
-        """Raise this error in it, where it waits or will wait next."""
+        """Raise an error in the task, where it waits or will wait next."""
         if self._waiting is not None:
             self._throw(error)
-        elif not self.done and error is not self._thrown and error not in self._pending:
+        elif not self.done and error is not self._injected and error not in self._pending:
             self._pending.append(error)
 
-    def spare(self, error: CancelledError) -> None:
-        """Withdraw an interruption that has not been raised yet."""
+    def withdraw(self, error: CancelledError) -> None:
+        """Withdraw an interruption that was not raised yet."""
         if error in self._pending:
             self._pending.remove(error)
 
     def close(self) -> list[object]:
-        """End it where it waits, without the loop: its ``finally`` blocks run, and they cannot wait. Return its coroutines
-        that wait all the same: keep a reference to them, since freeing would resume them."""
-        chain = chain_of(self._coroutine)
+        """End the task where it waits, without the loop: its ``finally`` blocks run, and they cannot wait. Return the
+        coroutines that still wait: keep a reference to them, since freeing would resume them."""
+        chain = await_chain(self._coroutine)
         try:
             self._coroutine.close()
         except Exception:
@@ -151,29 +165,29 @@ class Task(Waitable, Generic[T]):
         return [coroutine for coroutine in chain if _is_alive(coroutine)]
 
     def wake(self, awaited: object) -> None:
-        """Wake it if it still waits for this, which is done."""
+        """Wake the task if it still waits for `awaited`, which is done."""
         if awaited is self._waiting:
             self._waiting = None
             self._woken.append(self)
 
     def call(self, _now: int) -> None:
-        """Run the coroutine until it waits again. For the loop only."""
+        """Run the coroutine until it waits. For the loop only."""
         loop = self._loop
         loop.current = self
         loop.in_task = True
         self._waiting = None
         try:
-            if self._thrown is None:
+            if self._injected is None:
                 awaited = self._send(None)
             else:
-                thrown, self._thrown = self._thrown, None
-                awaited = self._coroutine.throw(thrown)
+                error, self._injected = self._injected, None
+                awaited = self._coroutine.throw(error)
         except StopIteration as stop:
             self._result = stop.value
             self._end(None)
             return
         except BaseException as error:
-            if not self._heard(error):
+            if not self._end_with_error(error):
                 error.add_note(f"in task {self.name!r} at {loop.now()} ns")
                 raise
             return
@@ -183,12 +197,12 @@ class Task(Waitable, Generic[T]):
             self._waiting = awaited
             self.sequence = sequence = loop.next_sequence()
             heappush(loop.heap, (awaited, sequence, None, self))
-        elif awaited.done:  # type: ignore[union-attr]  # isinstance, which mypy could follow, takes longer
+        elif awaited.done:  # type: ignore[union-attr]  # isinstance would satisfy mypy, but is slower
             self._waiting = awaited
-            self.polled = loop.now()
+            self.last_poll = loop.now()
             self._poll = awaited
             if not self._pending:
-                loop.give_way(self, awaited)
+                loop.start_poll(self, awaited)
         else:
             self._waiting = awaited
             awaited.add_callback(self.wake)  # type: ignore[union-attr]
@@ -201,12 +215,12 @@ class Task(Waitable, Generic[T]):
             waiting.drop_callback(self.wake)
         self.sequence = 0
         self._waiting = None
-        self._thrown = error
-        if waiting is not _BEGINNING:  # else it is among the woken tasks already
+        self._injected = error
+        if waiting is not _START:  # otherwise it is among the woken tasks already
             self._woken.append(self)
 
-    def _heard(self, error: BaseException) -> bool:
-        """End with that error; return whether it was the cancellation, or another task awaits this one."""
+    def _end_with_error(self, error: BaseException) -> bool:
+        """End with an error; return whether it is the cancellation, or is passed to a task that awaits this one."""
         awaited = bool(self._callbacks) and isinstance(error, (Exception, CancelledError))
         self._end(error)
         return awaited or error is self._cancel
@@ -218,7 +232,7 @@ class Task(Waitable, Generic[T]):
         self.sequence = 0
         self._pending.clear()
         self._loop.forget(self)
-        self._call_back()
+        self._run_callbacks()
 
     def __await__(self) -> Generator[Awaited, None, T]:
         if not self.done:

@@ -1,7 +1,7 @@
-"""Waitables: objects that say whether they are done and call back when they are (`Awaited`).
+"""Waitables: objects that have a `done` flag and call back when they are done (`Awaited`).
 
-A task knows no more of what it awaits, so that objects from outside the engine (a protocol's completion) can be awaited
-like the engine's own. `__await__` yields the object itself to the task, which runs again after the callback.
+A task needs nothing else of what it awaits. So objects from outside the engine (a protocol's completion) can be awaited
+like the engine's own. `__await__` yields the object itself to the task, which continues after the callback.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Awaited(Protocol):
     def done(self) -> bool: ...
 
     def add_callback(self, callback: Callable[[object], object], /) -> object:
-        """Call callback(this object) once, when it is done; also if its task has given up waiting."""
+        """Call callback(this object) once, when it is done; also if its task no longer waits."""
         ...
 
 
 class Until:
-    """A time for which one task waits: ``await Until(when)``, in nanoseconds of the loop's clock."""
+    """Wait until a time: ``await Until(when)``, in nanoseconds of the loop's clock. For one task."""
 
     __slots__ = ("_when",)
 
@@ -36,15 +36,15 @@ class Until:
 
 
 class CancelledError(BaseException):
-    """Raised in a task where it waits, to end it. No Exception, so that ``except Exception`` does not catch it."""
+    """Raised in a task where it waits, to end it. A BaseException, so that ``except Exception`` does not catch it."""
 
 
 class DeadlockError(TestbedError):
-    """No event is left, and tasks wait."""
+    """Tasks wait, and no event is left."""
 
 
 class Waitable:
-    """A named object for which any number of tasks wait; it calls them back in the order in which they came."""
+    """A named object for which any number of tasks wait; it calls them back in the order in which they started to wait."""
 
     __slots__ = ("_callbacks", "done", "name")
 
@@ -61,28 +61,28 @@ class Waitable:
             self._callbacks.append(callback)
 
     def drop_callback(self, callback: Callable[[object], object]) -> None:
-        """Remove a callback whose task has given up waiting."""
+        """Remove the callback of a task that no longer waits."""
         if callback in self._callbacks:
             self._callbacks.remove(callback)
 
-    def _call_back(self) -> None:
+    def _run_callbacks(self) -> None:
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
 
 
 class Event(Waitable):
-    """An event that has happened or not (`done`). ``await event`` waits until it has."""
+    """An event. ``await event`` waits until it is set (`done`)."""
 
     __slots__ = ()
 
     def set(self) -> None:
-        """Set the event: all waiting tasks are woken, in the order in which they came."""
+        """Set the event: all waiting tasks are woken, in the order in which they started to wait."""
         self.done = True
-        self._call_back()
+        self._run_callbacks()
 
     def clear(self) -> None:
-        """Reset the event: tasks that await it from now on wait; those that were woken go on."""
+        """Reset the event: tasks that await it from now on wait; tasks that were woken continue."""
         self.done = False
 
     def __await__(self) -> Generator[Awaited, None, None]:

@@ -2,8 +2,8 @@
 
 - `line`: a queue, a rate, a delay; `direction`: one direction of a link, fates in front of a line.
 - `wire_time`, `delivery_trace`: the time for which a frame occupies a line.
-- `myrinet`: a network of source-routed switches, where a frame that waits holds the links behind it.
+- `myrinet`: a network of source-routed switches, where a waiting frame blocks the links that it occupies.
 - `pcapng`: encoding of capture files.
 
-No module has a socket, a clock, a file or a random source. Time is an argument, in integer nanoseconds.
+The modules use no sockets, clocks, files or random sources. Time is an argument, in integer nanoseconds.
 """

@@ -1,10 +1,11 @@
-"""Delivery trace of a recorded link in place of a rate: the times at which it could deliver a packet (mahimahi's format).
+"""Delivery trace of a recorded link, used instead of a rate: the times at which it could deliver a packet (mahimahi's
+format).
 
-Every line is a time in whole milliseconds since the trace's beginning, not before the line above it: an opportunity to
-deliver 1504 bytes. A line may be repeated for several opportunities. After its last line the trace starts again. The
+Every line is a time in whole milliseconds since the start of the trace, not before the line above it: an opportunity to
+deliver 1504 bytes. A line may be repeated for several opportunities. After its last line the trace is repeated. The
 semantics are those of mahimahi's link (Netravali et al., "Mahimahi: Accurate Record-and-Replay for HTTP", USENIX ATC
-2015): an opportunity delivers frames that came before it, as many as fit; a larger frame takes several; unused bytes are
-lost.
+2015): an opportunity delivers the frames that arrived before it, as many as fit; a larger frame takes several
+opportunities; unused bytes are lost.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ import functools
 from bisect import bisect_right
 from typing import Final
 
-from testbed.fates.text_files import MAX_LINES, BrokenFileError, lines, number
+from testbed.fates.text_files import MAX_LINES, BrokenFileError, lines, parse_number
 
 OPPORTUNITY: Final = 1504
 """Bytes: mahimahi's PACKET_SIZE, an MTU and its tunnel's header."""
 
-_MILLISECOND: Final = 10**6
+_NS_PER_MS: Final = 10**6
 _EXPECTED: Final = "a time in whole milliseconds"
 
 
 class DeliveryTrace:
-    """A trace. times: of the opportunities in nanoseconds, in order. period: the last one."""
+    """A trace. times: of the opportunities in nanoseconds, in order. period: the last time."""
 
     __slots__ = ("period", "times")
 
@@ -41,13 +42,13 @@ class DeliveryTrace:
 def parse_delivery_trace(text: str, source: str) -> DeliveryTrace:
     """Parse a trace. source: the file's name in errors. Raises BrokenFileError."""
     times: list[int] = []
-    for place, line in lines(text):
-        time = number(source, place, line.strip(), _EXPECTED) * _MILLISECOND
+    for line_number, line in lines(text):
+        time = parse_number(source, line_number, line.strip(), _EXPECTED) * _NS_PER_MS
         if times and time < times[-1]:
-            found = f"{line.strip()} after {times[-1] // _MILLISECOND}"
-            raise BrokenFileError(source, place, found, f"{_EXPECTED} that is not before the line above it")
-        if place > MAX_LINES:
-            raise BrokenFileError(source, place, "one line more", f"at most {MAX_LINES:,} lines")
+            actual = f"{line.strip()} after {times[-1] // _NS_PER_MS}"
+            raise BrokenFileError(source, line_number, actual, f"{_EXPECTED} that is not before the line above it")
+        if line_number > MAX_LINES:
+            raise BrokenFileError(source, line_number, "one line more", f"at most {MAX_LINES:,} lines")
         times.append(time)
     if not times:
         raise BrokenFileError(source, 0, "no line", f"{_EXPECTED} in every line")
@@ -59,37 +60,37 @@ def parse_delivery_trace(text: str, source: str) -> DeliveryTrace:
 class Opportunities:
     """The unused opportunities of a trace from a given time on."""
 
-    __slots__ = ("_at", "_base", "_floor", "_left", "_next", "trace")
+    __slots__ = ("_base", "_current", "_min_start", "_next", "_unused_bytes", "trace")
 
-    def __init__(self, trace: DeliveryTrace, base: int, floor: int = 0) -> None:
-        """base: the time at which the trace begins. floor: the time until which the wire is busy otherwise."""
+    def __init__(self, trace: DeliveryTrace, base: int, min_start: int = 0) -> None:
+        """base: start time of the trace. min_start: time until which the wire is busy with earlier frames."""
         self.trace = trace
-        self._floor = floor
+        self._min_start = min_start
         self._base = base
-        self._next = 0  # number of the first untouched opportunity, over all rounds of the trace
-        self._at = base  # time of the one before it
-        self._left = 0  # unused bytes of that one
+        self._next = 0  # number of the first unused opportunity, over all repetitions of the trace
+        self._current = base  # time of the opportunity before it
+        self._unused_bytes = 0  # of the opportunity at `_current`
 
     def take(self, now: int, size: int) -> tuple[int, int]:
-        """Use opportunities for a frame that is offered now; return when its delivery begins and ends. size: bytes on the
-        wire."""
-        size, now = max(size, 1), max(now, self._floor)
+        """Use opportunities for a frame that is offered now; return the start and end of its delivery, ns. size: bytes
+        on the wire."""
+        size, now = max(size, 1), max(now, self._min_start)
         times, period = self.trace.times, self.trace.period
         count = len(times)
-        begin = self._at
-        if self._left <= 0 or self._at <= now:
-            if self._at <= now:
-                rounds, rest = divmod(now - self._base, period)
-                self._next = max(self._next, rounds * count + bisect_right(times, rest))
+        begin = self._current
+        if self._unused_bytes <= 0 or self._current <= now:
+            if self._current <= now:
+                rounds, offset = divmod(now - self._base, period)
+                self._next = max(self._next, rounds * count + bisect_right(times, offset))
             begin = -1
-            self._left = 0
-        while size > self._left:
-            size -= self._left
-            rounds, place = divmod(self._next, count)
+            self._unused_bytes = 0
+        while size > self._unused_bytes:
+            size -= self._unused_bytes
+            rounds, index = divmod(self._next, count)
             self._next += 1
-            self._at = self._base + rounds * period + times[place]
-            self._left = OPPORTUNITY
+            self._current = self._base + rounds * period + times[index]
+            self._unused_bytes = OPPORTUNITY
             if begin < 0:
-                begin = self._at
-        self._left -= size
-        return max(begin, now), self._at
+                begin = self._current
+        self._unused_bytes -= size
+        return max(begin, now), self._current

@@ -1,7 +1,7 @@
 """Interface of fabrics with modelled switches, through which the simulation and the relay drive them.
 
-A package registers a `Fabric` under the entry points "testbed.fabrics", by its kind's name. It makes networks without clock
-and socket: time is an argument, `deadline` says when to poll next, and frames are delivered by callbacks.
+A package registers a `Fabric` in the entry point group "testbed.fabrics", by its kind's name. Its networks have no clock and
+no sockets: time is an argument, `deadline` is the time of the next poll, and frames are delivered by callbacks.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from testbed.lazy_dataclass import dataclass
 
-if TYPE_CHECKING:  # the models themselves: who only names a switch's port does not import them
+if TYPE_CHECKING:  # not imported at run time: modules that only use Plug need no models
     from testbed.fabric.entrance import Entrance
     from testbed.fates.stage import FateOptions
     from testbed.spec.kinds import Kind
     from testbed.spec.layout import DirectionName, Impairment, Layout, Switch
 
 Receive = Callable[[int, bytes], object]
-"""Callback for a frame that has come, with the time in nanoseconds."""
+"""Callback for an arriving frame: time in nanoseconds, frame."""
 
 Table = Mapping[str, int]
-"""Data that a switch gets from the plan, such as port numbers by destination; its fabric defines the keys."""
+"""Configuration of a switch, such as port numbers by destination; its fabric defines the keys."""
 
 OnDrop = Callable[[int, str, int, str, str, bytes], object]
 """Callback for a frame that a switch does not forward, or truncates: time, switch, input port, the action ("loses a
@@ -37,8 +37,8 @@ class Plug:
 
 
 class Channel(Protocol):
-    """One direction of a link. entrance: its cable, fates and counters. receive: called with frames that come to a NIC.
-    on_space: called with the time when a NIC that was refused may offer its frame again."""
+    """One direction of a link. entrance: its cable, fates and counters. receive: called with frames that arrive at a NIC.
+    on_space: called with the time when a NIC may repeat a rejected offer."""
 
     @property
     def entrance(self) -> Entrance: ...
@@ -47,28 +47,28 @@ class Channel(Protocol):
     on_space: Callable[[int], object] | None
 
     @property
-    def held(self) -> int:
-        """Frames that have entered and have not left yet."""
+    def in_flight(self) -> int:
+        """Number of frames that have entered and have not left yet."""
         ...
 
     def change(
         self, now: int, impairment: Impairment, files: Mapping[str, str] | None = None, restart: bool | None = None
     ) -> None:
-        """Set another impairment, as `Direction.change`."""
+        """Set another impairment, as `LinkDirection.change`."""
         ...
 
     def offer(self, now: int, frame: bytes) -> bool:
-        """Offer a frame of the NIC at its beginning. False: refused now; `on_space` says when to offer it again."""
+        """Offer a frame of the NIC at the start of the channel. False: rejected; `on_space` is called when to repeat it."""
         ...
 
     def leave(self) -> None:
-        """Remove the direction; its frames under way are lost."""
+        """Remove the direction; its frames in flight are lost."""
         ...
 
 
 class Network(Protocol):
-    """Switches of one kind, and their links. Offer frames to the channels; poll when `deadline` says so. Times in
-    nanoseconds, which never go backwards."""
+    """Switches of one kind, and their links. Offer frames to the channels; poll at `deadline`. Times are nanoseconds and
+    never go backwards."""
 
     @property
     def deadline(self) -> int | None:
@@ -77,11 +77,11 @@ class Network(Protocol):
 
     @property
     def switches(self) -> Mapping[str, Mapping[str, int]]:
-        """Counters of each switch: frames that it did not forward, or truncated, by cause."""
+        """Counters of each switch: dropped or truncated frames, by cause."""
         ...
 
     def keep(self, tables: Mapping[str, Table]) -> None:
-        """Add and remove switches, so that these exist and no others, and give each its table."""
+        """Add missing switches, remove all others, and install the tables. tables: by switch."""
         ...
 
     def join(
@@ -93,7 +93,7 @@ class Network(Protocol):
         start: Plug | None = None,
         end: Plug | None = None,
     ) -> Channel:
-        """Add a direction of a link from one port to another; None: a NIC. Raises what `Entrance` does."""
+        """Add a direction of a link from one port to another; None: a NIC. Raises the errors of `Entrance`."""
         ...
 
     def poll(self, now: int) -> None:
@@ -112,13 +112,13 @@ class Fabric(Protocol):
         ...
 
     def table(self, layout: Layout, switch: Switch) -> Table:
-        """Return the table of one of its switches; empty if they need none."""
+        """Return a switch's table; empty if the switches need none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way from one node's NIC to another's, or back to it. hops: the switches on it, with their input and output ports."""
+    """A path from a node's NIC to another NIC, or back to itself. hops: its switches, with input and output ports."""
 
     source: str
     sink: str
@@ -127,16 +127,16 @@ class Way:
 
 @runtime_checkable
 class Routing(Protocol):
-    """A fabric that can lead a frame along a way."""
+    """A fabric that can send a frame along a given path."""
 
     def leads(self, layout: Layout, way: Way) -> bool:
-        """Whether there is such a way for frames."""
+        """Whether frames can take this path."""
         ...
 
     def along(self, layout: Layout, way: Way, frame: bytes) -> bytes:
-        """Make a frame that takes the way, of one that is to arrive, of at most 60 bytes."""
+        """Make a frame that takes the path. frame: as it arrives, at most 60 bytes."""
         ...
 
 
 def ignore(now: int, frame: bytes) -> None:
-    """Ignore a frame: the receiver of a channel's end without a NIC."""
+    """Ignore a frame: the receiver of a channel without a NIC at its end."""

@@ -1,7 +1,7 @@
 """A line: a bounded queue, a rate, a delay, and the order in which frames come out.
 
-A frame leaves the queue when its first bit is sent. Its schedule is computed when it is put on the line; no event is needed
-between that and its delivery. Frames under way keep their schedule when the line changes. Fates are decided before
+A frame leaves the queue when its first bit is sent. Its schedule is computed when it is put on the line, so that no event is
+needed until its delivery. Frames in flight keep their schedule when the line changes. Fates were decided before
 (`fates.stage`).
 """
 
@@ -15,25 +15,25 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.fabric.delivery_trace import DeliveryTrace, Opportunities, parse_delivery_trace
-from testbed.fabric.wire_time import SECOND, default_queue, wire_size
+from testbed.fabric.wire_time import NS_PER_SECOND, default_queue, wire_size
 from testbed.fates.text_files import text_of
 from testbed.spec.layout import Impairment
 
 Delivery = tuple[int, bytes]
-"""When the frame was due, and the frame."""
+"""Due time of a frame, and the frame."""
 
-BITS: Final = 8 * SECOND
+BITS: Final = 8 * NS_PER_SECOND
 """A byte at a rate in bit/s takes BITS / rate nanoseconds."""
 
 FULL: Final = -1
-"""Returned in place of a time: the frame does not fit into the queue."""
+"""Returned instead of a time if the frame does not fit into the queue."""
 
-_NEVER_AMPLE: Final = -1
+_ALWAYS_CHECK: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The part of an impairment that a line implements: rate, queue, delay, frame sizes. trace: in place of a rate."""
+    """The part of an impairment that a line implements: rate, queue, delay, frame sizes. trace: used instead of a rate."""
 
     impairment: Impairment
     trace: DeliveryTrace | None = None
@@ -50,29 +50,30 @@ class Line:
     """A line: put frames on it, poll at `deadline`, change its shape at any time.
 
     Times in nanoseconds never go backwards. deadline: when to call `poll`, or None. is_plain: it has at most a rate and a
-    delay, so that `arrival` is enough. delay: nanoseconds. busy: until when the line is sending.
+    delay, so that `arrival` can be used. delay: nanoseconds. busy: time until which the line is sending.
     """
 
     __slots__ = (
-        "_ample", "_carry", "_early", "_fifo", "_impairment", "_last", "_limit", "_limit_frames", "_opportunities",
-        "_per_byte", "_per_ns", "_rate", "_seq", "_waiting", "_waiting_bytes", "busy", "deadline", "delay", "is_plain",
+        "_busy_fraction", "_byte_denominator", "_byte_numerator", "_fifo", "_impairment", "_last", "_limit",
+        "_limit_frames", "_opportunities", "_out_of_order", "_rate", "_seq", "_short_backlog", "_waiting",
+        "_waiting_bytes", "busy", "deadline", "delay", "is_plain",
     )  # fmt: skip
 
     def __init__(self, now: int) -> None:
         self.deadline: int | None = None
         self._fifo: deque[Delivery] = deque()
-        self._early: list[tuple[int, int, bytes]] = []  # heap of frames out of order: due, number, frame
+        self._out_of_order: list[tuple[int, int, bytes]] = []  # heap of frames out of order: due, number, frame
         self._seq = 0
         self._last = now  # arrival of the last frame in order
         self.busy = now
-        self._carry = 0  # fraction of a nanosecond of `busy`, in units of 1 / _per_ns
-        # When each queued frame's first bit is sent, its size; also some that have left the queue since.
+        self._busy_fraction = 0  # fraction of a nanosecond of `busy`, in units of 1 / _per_ns
+        # Start of sending and size of each queued frame; includes sent frames until the next clean-up.
         self._waiting: deque[tuple[int, int]] = deque()
         self._waiting_bytes = 0
         self._impairment = Impairment()
         self._rate = 0
-        self._per_byte, self._per_ns = 0, 1  # the nanoseconds that a byte takes, as a fraction in lowest terms
-        self._ample = _NEVER_AMPLE  # a frame sent completely within this time, ns, certainly fits into the queue
+        self._byte_numerator, self._byte_denominator = 0, 1  # nanoseconds per byte, as a reduced fraction
+        self._short_backlog = _ALWAYS_CHECK  # a frame whose sending ends within this time, ns, fits into the queue
         self.delay = 0
         self._limit = 0
         self._limit_frames = 0
@@ -80,75 +81,76 @@ class Line:
         self._opportunities: Opportunities | None = None
 
     @property
-    def held(self) -> int:
+    def in_flight(self) -> int:
         """Number of frames in the queue and in flight."""
-        return len(self._fifo) + len(self._early)
+        return len(self._fifo) + len(self._out_of_order)
 
     @property
     def queue(self) -> tuple[int, int]:
-        """The queue's limits: bytes, frames; 0 for the one that does not apply."""
+        """The queue's limits: bytes, frames; 0 for the limit that does not apply."""
         return self._limit, self._limit_frames
 
     @property
     def is_instant(self) -> bool:
-        """Whether a frame takes no time but the delay, and nothing waits."""
+        """Whether frames only take the delay, and none wait."""
         return self.is_plain and not self._rate
 
     def queued(self, now: int) -> tuple[int, int]:
         """Return the bytes and frames that wait to be sent."""
-        self._leave(now)
+        self._remove_sent(now)
         return self._waiting_bytes, len(self._waiting)
 
     def change(self, now: int, shape: Shape, spread: int) -> None:
-        """Set another shape for frames from now on. spread: nanoseconds that jitter can add to the delay, for the default
-        queue."""
+        """Set another shape for frames from now on. spread: maximum nanoseconds of jitter, for the default queue."""
         impairment, trace = shape.impairment, shape.trace
         if trace is None:
             self._opportunities = None
         elif self._opportunities is None or self._opportunities.trace is not trace:
             self._opportunities = Opportunities(trace, now, self.busy)
-        plain = not (impairment.minimum_frame or impairment.overhead or impairment.cell_size or trace is not None)
+        is_plain = not (impairment.minimum_frame or impairment.overhead or impairment.cell_size or trace is not None)
         rate = impairment.rate
-        another = rate != self._rate or not plain or not self.is_plain
+        is_changed = rate != self._rate or not is_plain or not self.is_plain
         if rate != self._rate or trace is not None:
-            self._carry = 0
+            self._busy_fraction = 0
         self._impairment = impairment
         self._rate = rate
         if rate:
             common = math.gcd(BITS, rate)
-            self._per_byte, self._per_ns = BITS // common, rate // common
+            self._byte_numerator, self._byte_denominator = BITS // common, rate // common
         self.delay = impairment.delay
-        self.is_plain = plain
+        self.is_plain = is_plain
         self._limit_frames = impairment.queue_frames
-        mean = trace.rate if trace is not None else rate
-        self._limit = impairment.queue or default_queue(mean, impairment.delay + spread)
+        mean_rate = trace.rate if trace is not None else rate
+        self._limit = impairment.queue or default_queue(mean_rate, impairment.delay + spread)
         if impairment.queue_frames:
             self._limit = 0
-        # Queued frames keep their former times: until they are sent, the queue itself is checked, as for a limit in frames.
-        mixed = self.busy > now and (another or self._ample == _NEVER_AMPLE)
-        usual = rate and self._limit and not mixed
-        self._ample = self._limit * self._per_byte // self._per_ns - 1 if usual else _NEVER_AMPLE
+        # Queued frames keep their times at the old rate: until they are sent, the queue must be checked for every frame.
+        is_mixed = self.busy > now and (is_changed or self._short_backlog == _ALWAYS_CHECK)
+        can_skip_check = rate and self._limit and not is_mixed
+        self._short_backlog = (
+            self._limit * self._byte_numerator // self._byte_denominator - 1 if can_skip_check else _ALWAYS_CHECK
+        )
 
     def arrival(self, now: int, size: int) -> int:
-        """Send a frame of that size on a plain line; return when it is sent, without the delay, or FULL."""
+        """Send a frame of `size` bytes on a plain line; return when it is sent, without the delay, or FULL."""
         if not self._rate:
             return now
         start = self.busy
         if start > now:
-            nanoseconds, carry = divmod(size * self._per_byte + self._carry, self._per_ns)
+            nanoseconds, carry = divmod(size * self._byte_numerator + self._busy_fraction, self._byte_denominator)
             due = start + nanoseconds
-            if due - now > self._ample and not self._room(now, size):
+            if due - now > self._short_backlog and not self._has_room(now, size):
                 return FULL
             self._waiting.append((start, size))
             self._waiting_bytes += size
         else:
-            nanoseconds, carry = divmod(size * self._per_byte, self._per_ns)
+            nanoseconds, carry = divmod(size * self._byte_numerator, self._byte_denominator)
             due = now + nanoseconds
             if self._waiting_bytes:
                 self._waiting.clear()
                 self._waiting_bytes = 0
         self.busy = due
-        self._carry = carry
+        self._busy_fraction = carry
         return due
 
     def put(self, now: int, frame: bytes, spread: int = 0) -> bool:
@@ -168,11 +170,11 @@ class Line:
             self.deadline = due
         return True
 
-    def put_any(self, now: int, frame: bytes, spread: int = 0, *, skip: bool = False, late: int = 0) -> bool:
+    def put_any(self, now: int, frame: bytes, spread: int = 0, *, skip: bool = False, extra_delay: int = 0) -> bool:
         """Put a frame on a line of any shape, in or out of order; otherwise as `put`. skip: it skips the delay, and may
-        overtake others. late: nanoseconds by which it arrives later; others may overtake it."""
+        overtake frames. extra_delay: nanoseconds; later frames may overtake it."""
         size = len(frame)
-        if self._is_busy(now) and not self._room(now, size):
+        if self._is_busy(now) and not self._has_room(now, size):
             return False
         end = now
         if self._rate:
@@ -181,9 +183,11 @@ class Line:
                 self._waiting.append((start, size))
                 self._waiting_bytes += size
             else:
-                start, self._carry = now, 0
-            occupied = wire_size(self._impairment, size)
-            nanoseconds, self._carry = divmod(occupied * self._per_byte + self._carry, self._per_ns)
+                start, self._busy_fraction = now, 0
+            wire_bytes = wire_size(self._impairment, size)
+            nanoseconds, self._busy_fraction = divmod(
+                wire_bytes * self._byte_numerator + self._busy_fraction, self._byte_denominator
+            )
             self.busy = end = start + nanoseconds
         elif self._opportunities is not None:
             start, end = self._opportunities.take(now, wire_size(self._impairment, size))
@@ -191,18 +195,18 @@ class Line:
             self._waiting.append((start, size))
             self._waiting_bytes += size
         delay = self.delay + spread
-        if not (skip or late):
+        if not (skip or extra_delay):
             self.schedule_arrival(end + delay, frame)
             return True
-        due = end + late if skip else end + delay + late
+        due = end + extra_delay if skip else end + delay + extra_delay
         self._seq += 1
-        heapq.heappush(self._early, (due, self._seq, frame))
+        heapq.heappush(self._out_of_order, (due, self._seq, frame))
         if self.deadline is None or due < self.deadline:
             self.deadline = due
         return True
 
     def schedule_arrival(self, due: int, frame: bytes) -> None:
-        """Schedule the arrival of a frame that has been sent, but not before those that were sent before it."""
+        """Schedule the arrival of a frame that has been sent, not before the arrival of earlier frames."""
         if due < self._last:
             due = self._last
         self._last = due
@@ -213,46 +217,46 @@ class Line:
     def poll(self, now: int) -> list[Delivery]:
         """Return the frames that are due by now, in the order in which they arrive."""
         fifo = self._fifo
-        out: list[Delivery] = []
-        if not self._early:
+        deliveries: list[Delivery] = []
+        if not self._out_of_order:
             while fifo and fifo[0][0] <= now:
-                out.append(fifo.popleft())
+                deliveries.append(fifo.popleft())
         else:
-            self._merge(now, out)
+            self._merge(now, deliveries)
         self.deadline = fifo[0][0] if fifo else None
-        if self._early and (self.deadline is None or self._early[0][0] < self.deadline):
-            self.deadline = self._early[0][0]
-        return out
+        if self._out_of_order and (self.deadline is None or self._out_of_order[0][0] < self.deadline):
+            self.deadline = self._out_of_order[0][0]
+        return deliveries
 
-    def _merge(self, now: int, out: list[Delivery]) -> None:
-        """Merge frames in order and out of order by time; at equal times, those in order first."""
-        fifo, early = self._fifo, self._early
+    def _merge(self, now: int, deliveries: list[Delivery]) -> None:
+        """Merge frames in order and out of order by time; at equal times, frames in order come first."""
+        fifo, out_of_order = self._fifo, self._out_of_order
         while True:
-            if fifo and fifo[0][0] <= now and not (early and early[0][0] < fifo[0][0]):
-                out.append(fifo.popleft())
-            elif early and early[0][0] <= now:
-                due, _, frame = heapq.heappop(early)
-                out.append((due, frame))
+            if fifo and fifo[0][0] <= now and not (out_of_order and out_of_order[0][0] < fifo[0][0]):
+                deliveries.append(fifo.popleft())
+            elif out_of_order and out_of_order[0][0] <= now:
+                due, _, frame = heapq.heappop(out_of_order)
+                deliveries.append((due, frame))
             else:
                 return
 
     def _is_busy(self, now: int) -> bool:
-        """Whether a frame that is put now would have to wait."""
+        """Whether a frame that is put now must wait."""
         if self._rate:
             return self.busy > now
         if self._opportunities is None:
             return False
-        self._leave(now)
+        self._remove_sent(now)
         return bool(self._waiting)
 
-    def _room(self, now: int, size: int) -> bool:
+    def _has_room(self, now: int, size: int) -> bool:
         """Whether a frame of this size fits into the queue."""
-        self._leave(now)
+        self._remove_sent(now)
         if self._limit_frames:
             return len(self._waiting) < self._limit_frames
         return self._waiting_bytes + size <= self._limit
 
-    def _leave(self, now: int) -> None:
+    def _remove_sent(self, now: int) -> None:
         """Remove the frames that have been sent from the queue."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= now:

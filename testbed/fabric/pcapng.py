@@ -1,6 +1,6 @@
-"""Encoding of captures as pcapng (IETF draft-ietf-opsawg-pcapng), from values to bytes.
+"""Encoding of captures as pcapng (IETF draft-ietf-opsawg-pcapng).
 
-Little-endian, times in nanoseconds, no frame cut short, no frame check sequence. Equal calls give equal bytes.
+Little-endian, times in nanoseconds, complete frames, no frame check sequence. Equal calls return equal bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def section_header(application: str) -> bytes:
 
 
 def interface(name: str, description: str = "", mac: str = "") -> bytes:
-    """Encode an Ethernet interface; the first of a file has number 0. mac: its address, if it is a NIC's."""
+    """Encode an Ethernet interface; the first interface of a file has number 0. mac: its address, if it is a NIC."""
     text = _option(3, description.encode()) if description else b""
     address = _option(6, bytes.fromhex(mac.replace(":", ""))) if mac else b""
     options = _option(2, name.encode()) + text + address + _option(9, bytes([_NANOSECONDS])) + _END
@@ -47,23 +47,25 @@ def interface(name: str, description: str = "", mac: str = "") -> bytes:
 
 
 def packet(number: int, time: int, frame: bytes, bound: Bound, comment: str = "") -> bytes:
-    """Encode a frame on the interface of that number, at a time in nanoseconds."""
-    before, after = around(number, time, len(frame), bound, comment)
+    """Encode a frame. number: the interface's. time: nanoseconds."""
+    before, after = enclose(number, time, len(frame), bound, comment)
     return before + frame + after
 
 
-def around(number: int, time: int, length: int, bound: Bound, comment: str = "") -> tuple[bytes, bytes]:
-    """Encode the parts of a frame's block before and behind the frame, which has `length` bytes."""
-    size, after = _plain_end(length, bound) if not comment else _end(length, _option(1, comment.encode()), bound)
+def enclose(number: int, time: int, length: int, bound: Bound, comment: str = "") -> tuple[bytes, bytes]:
+    """Encode the parts of a frame's block before and after the frame. length: of the frame, in bytes."""
+    size, after = (
+        _end_without_comment(length, bound) if not comment else _end(length, _option(1, comment.encode()), bound)
+    )
     return _PACKET.pack(6, size, number, time >> 32, time & 0xFFFF_FFFF, length, length), after
 
 
-def statistics(number: int, begin: int, end: int, received: int, dropped: int) -> bytes:
+def statistics(number: int, start: int, end: int, received: int, dropped: int) -> bytes:
     """Encode the statistics of an interface's capture. begin, end: times in nanoseconds. received: frames, including
-    dropped ones. dropped: frames that the reader was too late for."""
+    dropped ones. dropped: frames that the reader did not read in time."""
     options = b"".join(
         (
-            _option(2, _TIME.pack(begin >> 32, begin & 0xFFFF_FFFF)),
+            _option(2, _TIME.pack(start >> 32, start & 0xFFFF_FFFF)),
             _option(3, _TIME.pack(end >> 32, end & 0xFFFF_FFFF)),
             _option(4, _COUNT.pack(received)),
             _option(5, _COUNT.pack(dropped)),
@@ -75,14 +77,14 @@ def statistics(number: int, begin: int, end: int, received: int, dropped: int) -
 
 
 def _end(length: int, options: bytes, bound: Bound) -> tuple[int, bytes]:
-    """Encode the part of a block behind the frame; return the block's length and the part."""
-    rest = _PADDING[length & 3] + options + _FLAGS[bound] + _END
-    size = 32 + length + len(rest)  # the seven words before the frame, and the one behind the options
-    return size, rest + _LENGTH.pack(size)
+    """Encode the part of a block after the frame; return the block's length and the part."""
+    trailer = _PADDING[length & 3] + options + _FLAGS[bound] + _END
+    size = 32 + length + len(trailer)  # the seven words before the frame, and the one behind the options
+    return size, trailer + _LENGTH.pack(size)
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _plain_end(length: int, bound: Bound) -> tuple[int, bytes]:
+def _end_without_comment(length: int, bound: Bound) -> tuple[int, bytes]:
     return _end(length, b"", bound)
 
 

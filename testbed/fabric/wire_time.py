@@ -6,17 +6,17 @@ from typing import Final
 
 from testbed.spec.layout import Impairment
 
-SECOND: Final = 10**9
+NS_PER_SECOND: Final = 10**9
 
-SMALLEST_QUEUE: Final = 128 * 1024
-"""Bytes. Two of the kernel's largest segments of TCP (64 KiB), or 86 frames of 1514 bytes."""
+MIN_QUEUE: Final = 128 * 1024
+"""Bytes: two of the kernel's largest TCP segments (64 KiB), or 86 frames of 1514 bytes."""
 
 
 def wire_size(impairment: Impairment, size: int) -> int:
-    """Return the bytes that a frame of this size occupies on the wire.
+    """Return the bytes that a frame of `size` bytes occupies on the wire.
 
-    At least the minimum frame, then the overhead; if there are cells, as many as the result fills, each with its own
-    overhead. The order is netem's, and AAL5's with an overhead of 8 for its trailer.
+    The minimum frame is applied first, then the overhead; the result is then divided into cells, if any, each with the cell
+    overhead. The order is that of netem, and of AAL5 with an overhead of 8 for its trailer.
     """
     size = max(max(size, impairment.minimum_frame) + impairment.overhead, 0)
     if impairment.cell_size:
@@ -30,8 +30,8 @@ def default_queue(rate: int, delay: int) -> int:
 
         max(128 KiB, rate / 8 * 2 * delay)
 
-    rate in bit/s, delay one-way in nanoseconds and with its jitter. One product keeps a wire busy while one TCP halves
-    its window (Villamizar and Song, "High Performance TCP in ANSNET", CCR 24(5), 1994). Frames under way are not in the
-    queue: however long the delay, no frame is lost for it.
+    rate: bit/s. delay: one-way, in nanoseconds, including jitter. A queue of this product keeps a wire busy while a TCP
+    connection halves its window (Villamizar and Song, "High Performance TCP in ANSNET", CCR 24(5), 1994). Frames in flight
+    are not in the queue, so that a long delay alone causes no loss.
     """
-    return max(SMALLEST_QUEUE, -(-rate * 2 * delay // (8 * SECOND)))
+    return max(MIN_QUEUE, -(-rate * 2 * delay // (8 * NS_PER_SECOND)))

@@ -19,34 +19,34 @@ TRANSPORT: Final = {1: 2, 6: 16, _UDP: 6, 58: 2}
 
 
 def internet_checksum(raw: bytes) -> int:
-    """Compute the Internet checksum of bytes in which the checksum's own field is 0."""
+    """Compute the Internet checksum of bytes whose checksum field is 0."""
     if len(raw) % 2:
         raw += b"\0"
-    total = int.from_bytes(raw, "big") % 0xFFFF  # 2**16 is 1 modulo 0xFFFF: the sum of the words, carries added again
+    total = int.from_bytes(raw, "big") % 0xFFFF  # the ones' complement sum of the 16-bit words
     return 0xFFFF - total if total or not any(raw) else 0
 
 
-def mend_internet(frame: bytearray, located: Located) -> None:
+def update_internet_checksums(frame: bytearray, located: Located) -> None:
     """Write the checksums of a frame's IPv4 and transport headers.
 
-    Unchanged: a truncated header, the transport checksum of a fragment, and UDP's 0 over IPv4, which means no checksum.
+    Not changed are truncated headers, transport checksums of fragments, and UDP's 0 over IPv4, which means no checksum.
     """
     ethertype, network, protocol, transport = located
     if ethertype not in (IPV4, IPV6) or protocol < 0:
         return
     if ethertype == IPV4:
-        behind = network + (frame[network] & 15) * 4
-        if network + 20 <= behind <= len(frame):
-            _write(frame, network + 10, frame[network:behind], 10)
+        header_end = network + (frame[network] & 15) * 4
+        if network + 20 <= header_end <= len(frame):
+            _write(frame, network + 10, frame[network:header_end], 10)
         end = network + int.from_bytes(frame[network + 2 : network + 4], "big")
         addresses = frame[network + 12 : network + 20]
-        whole = not frame[network + 6] & _MORE_FRAGMENTS
+        is_unfragmented = not frame[network + 6] & _MORE_FRAGMENTS
     else:
         end = network + _IPV6_HEADER + int.from_bytes(frame[network + 4 : network + 6], "big")
         addresses = frame[network + 8 : network + 40]
-        whole = True
+        is_unfragmented = True
     offset = TRANSPORT.get(protocol, -1)
-    if transport < 0 or offset < 0 or not whole or transport + offset + 2 > len(frame):
+    if transport < 0 or offset < 0 or not is_unfragmented or transport + offset + 2 > len(frame):
         return
     if protocol == _UDP and ethertype == IPV4 and not any(frame[transport + 6 : transport + 8]):
         return
@@ -56,9 +56,15 @@ def mend_internet(frame: bytearray, located: Located) -> None:
 
 
 def _write(
-    frame: bytearray, at: int, covered: bytearray, own: int, pseudo: bytes = b"", *, never_zero: bool = False
+    frame: bytearray,
+    offset: int,
+    covered: bytearray,
+    field_offset: int,
+    pseudo: bytes = b"",
+    *,
+    never_zero: bool = False,
 ) -> None:
-    """Write a checksum at `at`. own: its offset in the bytes that it covers. pseudo: the pseudo-header, also covered."""
-    covered[own : own + 2] = b"\0\0"
+    """Write a checksum at an offset. field_offset: of the checksum in the covered bytes. pseudo: the pseudo-header."""
+    covered[field_offset : field_offset + 2] = b"\0\0"
     value = internet_checksum(pseudo + covered)
-    frame[at : at + 2] = (value or 0xFFFF if never_zero else value).to_bytes(2, "big")
+    frame[offset : offset + 2] = (value or 0xFFFF if never_zero else value).to_bytes(2, "big")

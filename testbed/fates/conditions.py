@@ -26,16 +26,17 @@ OPERATORS: Final[dict[str, Callable[[int, int], bool]]] = {
 }
 
 
-def _yes(elapsed: int, frame: bytes, located: Located) -> bool:  # noqa: ARG001
+def _always(elapsed: int, frame: bytes, located: Located) -> bool:  # noqa: ARG001
     return True
 
 
-def _no(elapsed: int, frame: bytes, located: Located) -> bool:  # noqa: ARG001
+def _never(elapsed: int, frame: bytes, located: Located) -> bool:  # noqa: ARG001
     return False
 
 
 class Condition:
-    """A part of a rule's condition. compile: makes its test for one direction of a link, whose names then cost nothing."""
+    """A part of a rule's condition. compile: makes its test for one direction of a link; link and direction are then
+    constant."""
 
     __slots__ = ()
 
@@ -48,12 +49,12 @@ class Always(Condition):
     """The condition of a rule without one."""
 
     def compile(self, fields: Fields, link: str, direction: str) -> Test:  # noqa: ARG002
-        return _yes
+        return _always
 
 
 @dataclass(frozen=True, slots=True)
-class Compared(Condition):
-    """Comparison of a field, masked (0: all bits), with one value, or test of equality with any of several."""
+class Comparison(Condition):
+    """Comparison of a field with a value, or test for equality with any of several values. mask: 0 for all bits."""
 
     field: str
     comparison: str
@@ -62,7 +63,7 @@ class Compared(Condition):
 
     def compile(self, fields: Fields, link: str, direction: str) -> Test:  # noqa: ARG002
         if self.comparison == "==" and not self.mask and len(self.values) == 1:
-            test = _same_bytes(fields, self.field, self.values[0])
+            test = _compile_equality(fields, self.field, self.values[0])
             if test is not None:
                 return test
         read, mask = fields.reader(self.field), self.mask or -1
@@ -73,26 +74,26 @@ class Compared(Condition):
         return lambda _, frame, located: (v := read(frame, located)) >= 0 and compare(v & mask, value)
 
 
-def _same_bytes(fields: Fields, name: str, value: int) -> Test | None:
-    """Make the fastest test for one value, a comparison of bytes, if the field is a complete one behind Ethernet."""
+def _compile_equality(fields: Fields, name: str, value: int) -> Test | None:
+    """Make the fastest test for one value, a comparison of bytes; None if the field's header or bits do not allow it."""
     field = fields[name]
     if field.mask or field.guard or field.header.layer not in ("network", "transport"):
         return None
     if field.header.routed or field.header.begins:
         return None
     raw, begin, end = value.to_bytes(field.width, "big"), field.offset, field.offset + field.width
-    announced, place = (0, 1) if field.header.layer == "network" else (2, 3)
+    number_index, offset_index = (0, 1) if field.header.layer == "network" else (2, 3)
     number = field.header.number
 
     def same(elapsed: int, frame: bytes, located: Located) -> bool:  # noqa: ARG001
-        at = located[place]
-        return located[announced] == number and at >= 0 and frame[at + begin : at + end] == raw
+        offset = located[offset_index]
+        return located[number_index] == number and offset >= 0 and frame[offset + begin : offset + end] == raw
 
     return same
 
 
 @dataclass(frozen=True, slots=True)
-class Present(Condition):
+class HasHeader(Condition):
     """Test for a header in the frame: ``udp``."""
 
     header: str
@@ -103,7 +104,7 @@ class Present(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class Carries(Condition):
+class HasField(Condition):
     """Test for a field in the frame, whatever its value."""
 
     field: str
@@ -120,7 +121,7 @@ class OnLink(Condition):
     names: tuple[str, ...]
 
     def compile(self, fields: Fields, link: str, direction: str) -> Test:  # noqa: ARG002
-        return _yes if link in self.names else _no
+        return _always if link in self.names else _never
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class InDirection(Condition):
     name: str
 
     def compile(self, fields: Fields, link: str, direction: str) -> Test:  # noqa: ARG002
-        return _yes if direction == self.name else _no
+        return _always if direction == self.name else _never
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +154,8 @@ class Not(Condition):
 
     def compile(self, fields: Fields, link: str, direction: str) -> Test:
         test = self.part.compile(fields, link, direction)
-        if test in (_yes, _no):
-            return _no if test is _yes else _yes
+        if test in (_always, _never):
+            return _never if test is _always else _always
         return lambda elapsed, frame, located: not test(elapsed, frame, located)
 
 
@@ -163,11 +164,11 @@ class And(Condition):
     parts: tuple[Condition, ...]
 
     def compile(self, fields: Fields, link: str, direction: str) -> Test:
-        tests = [test for part in self.parts if (test := part.compile(fields, link, direction)) is not _yes]
-        if _no in tests:
-            return _no
+        tests = [test for part in self.parts if (test := part.compile(fields, link, direction)) is not _always]
+        if _never in tests:
+            return _never
         if len(tests) < 2:
-            return tests[0] if tests else _yes
+            return tests[0] if tests else _always
         if len(tests) == 2:
             left, right = tests
             return lambda elapsed, frame, located: left(elapsed, frame, located) and right(elapsed, frame, located)
@@ -179,17 +180,17 @@ class Or(Condition):
     parts: tuple[Condition, ...]
 
     def compile(self, fields: Fields, link: str, direction: str) -> Test:
-        tests = [test for part in self.parts if (test := part.compile(fields, link, direction)) is not _no]
-        if _yes in tests:
-            return _yes
+        tests = [test for part in self.parts if (test := part.compile(fields, link, direction)) is not _never]
+        if _always in tests:
+            return _always
         if len(tests) < 2:
-            return tests[0] if tests else _no
+            return tests[0] if tests else _never
         return lambda elapsed, frame, located: any(test(elapsed, frame, located) for test in tests)
 
 
-def never(test: Test) -> bool:
-    """Whether a condition, compiled for a link and direction, can never hold there."""
-    return test is _no
+def never_holds(test: Test) -> bool:
+    """Whether a compiled condition can never hold."""
+    return test is _never
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,6 @@ class Count:
     step: int = 1
     per: tuple[str, ...] = ()
 
-    def chooses(self, number: int) -> bool:
-        """Whether the frame of that number is selected."""
+    def selects(self, number: int) -> bool:
+        """Whether the frame with this number is selected."""
         return number >= self.first and (not self.last or number <= self.last) and not (number - self.first) % self.step

@@ -11,16 +11,19 @@
     corrupt in emp.message mend-check every(10)
 
 Actions: ``drop``, ``delay DURATION``, ``duplicate``, ``corrupt [BITS] [in FIELD] [mend-check | keep-check]``,
-``set FIELD = VALUE[, FIELD = VALUE ...] [mend-check | keep-check]``. Checksums and CRCs of a changed frame are computed anew
-(mend-check, what ``set`` does if neither is said), so that it is valid and says something else; or stay (keep-check,
-``corrupt``'s default), so that a receiver which checks them discards it. A rule that names fields to change matches the
-frames that have all of them. Conditions: a header's name (it is present), a
-field's name (it is not 0), comparisons ``== != < <= > >= in (...)``, ``&`` before a comparison, ``link``, ``direction``
-(``forward`` or ``backward``), time since the rule was set ``after(T)``, ``before(T)``, ``between(T, T)``, joined by
-``and``, ``or``, ``not`` and parentheses. A value may be a name of its protocol, ``emp.type == ACK``. Selections among the
-matching frames: ``nth(N)``, ``every(N)``, ``first(N)``, ``between(N, N)``, with fields behind a comma to count separately
-for each of their values (or for each ``flow``); they count the frames that the rest of the rule matches, so they stand at
-its top, joined by ``and``.
+``set FIELD = VALUE[, FIELD = VALUE ...] [mend-check | keep-check]``. With mend-check, the default of ``set``, checksums and
+CRCs of a changed frame are recomputed, so that the frame is valid with different contents. With keep-check, the default of
+``corrupt``, they are not changed, so that a receiver that checks them discards the frame. A rule that names fields to change
+matches the frames that have all of them.
+
+Conditions: a header's name (it is present), a field's name (it is not 0), comparisons ``== != < <= > >= in (...)``, ``&``
+before a comparison, ``link``, ``direction`` (``forward`` or ``backward``), time since the rule was set ``after(T)``,
+``before(T)``, ``between(T, T)``, joined by ``and``, ``or``, ``not`` and parentheses. A value may be a named value of the
+field, ``emp.type == ACK``.
+
+Selections among the matching frames: ``nth(N)``, ``every(N)``, ``first(N)``, ``between(N, N)``, followed by field names (or
+``flow``) to count separately for each of their values. They count the frames that match the rest of the rule, so they are
+only allowed at the top level, joined by ``and``.
 """
 
 from __future__ import annotations
@@ -35,15 +38,15 @@ from testbed.fates.conditions import (
     OPERATORS,
     Always,
     And,
-    Carries,
-    Compared,
+    Comparison,
     Condition,
     Count,
+    HasField,
+    HasHeader,
     InDirection,
     Not,
     OnLink,
     Or,
-    Present,
     Within,
 )
 from testbed.fates.fate_hash import DIRECTIONS
@@ -54,12 +57,12 @@ from testbed.fates.tokens import RuleError, Token, tokens
 from testbed.spec.units import UnitError, parse_duration
 
 ACTIONS: Final = ("drop", "delay", "duplicate", "corrupt", "set")
-_MEND: Final = {"mend-check": True, "keep-check": False}
+_CHECK_OPTIONS: Final = {"mend-check": True, "keep-check": False}
 _COUNTS: Final = ("nth", "every", "first", "between")
 _SELECTORS: Final = (*_COUNTS, "after", "before")
 _MAX_BITS: Final = 4096
-_LARGEST_COUNT: Final = 10**12
-_DEEPEST: Final = 50
+_MAX_COUNT: Final = 10**12
+_MAX_DEPTH: Final = 50
 _NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]{1,32}|\d{1,39}", re.ASCII)
 _MAC: Final = re.compile(r"[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2}){5}", re.ASCII)
 
@@ -78,7 +81,7 @@ def parse_filter(text: str, fields: Fields, links: Collection[str] = ()) -> Cond
 class _Parser:
     """Recursive-descent parser of one rule or filter, with one token of lookahead."""
 
-    __slots__ = ("_at", "_depth", "_fields", "_links", "_syntax", "_text", "_tokens")
+    __slots__ = ("_depth", "_fields", "_index", "_links", "_syntax", "_text", "_tokens")
 
     def __init__(self, text: str, fields: Fields, links: Collection[str], syntax: str = "rule") -> None:
         self._text = text
@@ -86,17 +89,17 @@ class _Parser:
         self._links = links
         self._syntax = syntax
         self._tokens = tokens(text, syntax)
-        self._at = 0
+        self._index = 0
         self._depth = 0
 
     def rule(self) -> tuple[Fate, Condition, tuple[Count, ...]]:
         fate = self._action()
-        changed = [fate.within] if fate.within else [name for name, _ in fate.sets]
-        carries: list[Condition] = [Carries(name) for name in changed]
+        names = [fate.within] if fate.within else [name for name, _ in fate.sets]
+        has_fields: list[Condition] = [HasField(name) for name in names]
         if self._peek().kind == "end":
-            return fate, _joined(carries), ()
+            return fate, _conjunction_of(has_fields), ()
         condition, counts = self._condition()
-        return fate, _joined([*carries, condition]), counts
+        return fate, _conjunction_of([*has_fields, condition]), counts
 
     def filter(self) -> Condition:
         return self._condition()[0]
@@ -106,16 +109,16 @@ class _Parser:
         if self._word("or"):
             if counts:
                 self._fail(self._peek(), "a count is only allowed in a top-level 'and'; put the rest in parentheses")
-            parts = [Or((_joined(parts), *self._alternatives()))]
+            parts = [Or((_conjunction_of(parts), *self._alternatives()))]
         if self._peek().kind != "end":
             self._fail(self._peek(), f"found {self._peek().shown()}, expected 'and', 'or' or the {self._syntax}'s end")
-        return _joined(parts), tuple(counts)
+        return _conjunction_of(parts), tuple(counts)
 
     def _action(self) -> Fate:
         token = self._next()
         if token.kind != "word" or token.text not in ACTIONS:
-            what = f"found {token.shown()}, expected what to do: {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}"
-            self._fail(token, what, _nearest(token.text, ACTIONS))
+            message = f"found {token.shown()}, expected an action: {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}"
+            self._fail(token, message, _closest(token.text, ACTIONS))
         if token.text == "delay":
             duration = self._next()
             nanoseconds = self._duration(duration)
@@ -146,7 +149,7 @@ class _Parser:
     def _settings(self) -> Fate:
         """Parse the fields to set and their values."""
         values: dict[str, int] = {}
-        places: dict[str, Token] = {}
+        name_tokens: dict[str, Token] = {}
         while True:
             name = self._next()
             field = self._field(name)
@@ -157,31 +160,33 @@ class _Parser:
             values[field.name], prefix = self._value(field, token)
             if prefix:
                 self._fail(token, f"{token.text} is a network: {field.name} is set to one address")
-            places[field.name] = name
+            name_tokens[field.name] = name
             if not self._sign(","):
                 break
             self._next()
-        mend = self._mend(default=True, fields=places)
+        mend = self._mend(default=True, fields=name_tokens)
         for text, value in values.items():
-            self._checked(set_fields({text: value}, mend=mend), places[text])
+            self._checked(set_fields({text: value}, mend=mend), name_tokens[text])
         return set_fields(values, mend=mend)
 
     def _mend(self, *, default: bool, fields: Mapping[str, Token]) -> bool:
-        """Parse whether checks are mended. fields: those that change."""
+        """Parse the option for checks; return whether they are recomputed. fields: the changed fields."""
         token = self._peek()
-        if token.text not in _MEND:
+        if token.text not in _CHECK_OPTIONS:
             if token.kind == "word" and "-" in token.text:
                 self._fail(
-                    token, f"found {token.shown()}, expected mend-check or keep-check", _nearest(token.text, _MEND)
+                    token,
+                    f"found {token.shown()}, expected mend-check or keep-check",
+                    _closest(token.text, _CHECK_OPTIONS),
                 )
             return default
         self._next()
-        if _MEND[token.text]:
+        if _CHECK_OPTIONS[token.text]:
             for name in fields:
                 header = self._fields[name].header
                 if not self._fields.is_checked(header):
                     self._fail(token, f"{header.name} has no check that could be mended: leave it out")
-        return _MEND[token.text]
+        return _CHECK_OPTIONS[token.text]
 
     def _checked(self, fate: Fate, token: Token) -> Fate:
         try:
@@ -191,7 +196,7 @@ class _Parser:
         return fate
 
     def _field(self, token: Token) -> Field:
-        """Look up the field that a token names."""
+        """Return the field with a token's name."""
         if token.kind != "word":
             self._fail(token, f"found {token.shown()}, expected a field's name")
         if token.text not in self._fields:
@@ -209,8 +214,10 @@ class _Parser:
             if isinstance(part, Condition):
                 parts.append(part)
             elif self._syntax == "filter":
-                what = "counts frames while a link carries them; a capture has each wherever it was seen: leave it out"
-                self._fail(begin, f"{begin.text}() {what}")
+                message = (
+                    "counts frames while a link carries them; a capture has each wherever it was seen: leave it out"
+                )
+                self._fail(begin, f"{begin.text}() {message}")
             elif top:
                 counts.append(part)
             else:
@@ -223,49 +230,49 @@ class _Parser:
             self._next()
 
     def _alternatives(self) -> list[Condition]:
-        """Parse the conjunctions behind each 'or'."""
+        """Parse the conjunction after each 'or'."""
         parts = []
         while self._word("or"):
             self._next()
-            parts.append(_joined(self._conjunction()[0]))
+            parts.append(_conjunction_of(self._conjunction()[0]))
         return parts
 
     def _unary(self) -> Condition | Count:
         token = self._peek()
         if self._word("not"):
             self._next()
-            self._deeper(token)
+            self._enter_level(token)
             inner = self._peek()
             part = self._unary()
             self._depth -= 1
             return Not(part) if isinstance(part, Condition) else self._fail(inner, "counting cannot be negated")
         if self._sign("("):
             self._next()
-            self._deeper(token)
-            parts = [_joined(self._conjunction()[0]), *self._alternatives()]
+            self._enter_level(token)
+            parts = [_conjunction_of(self._conjunction()[0]), *self._alternatives()]
             self._expect(")")
             self._depth -= 1
             return Or(tuple(parts)) if len(parts) > 1 else parts[0]
         return self._primary()
 
-    def _deeper(self, token: Token) -> None:
+    def _enter_level(self, token: Token) -> None:
         self._depth += 1
-        if self._depth > _DEEPEST:
-            self._fail(token, f"more than {_DEEPEST} levels of parentheses and 'not'")
+        if self._depth > _MAX_DEPTH:
+            self._fail(token, f"more than {_MAX_DEPTH} levels of parentheses and 'not'")
 
     def _primary(self) -> Condition | Count:
         token = self._next()
         if token.kind != "word" or token.text in ("and", "or", "in"):
             self._fail(token, f"found {token.shown()}, expected a condition")
         if token.text in ("link", "direction"):
-            return self._place(token)
+            return self._link_or_direction(token)
         if self._sign("("):
             return self._selector(token)
         if token.text in _SELECTORS:
             argument = "(1s)" if token.text in ("after", "before") else "(2, 5)" if token.text == "between" else "(3)"
             self._fail(token, f"found {token.text!r} without a parenthesis behind it", token.text + argument)
         if token.text in self._fields.headers():
-            return Present(token.text)
+            return HasHeader(token.text)
         if token.text not in self._fields:
             self._unknown(token)
         field = self._fields[token.text]
@@ -273,7 +280,7 @@ class _Parser:
         if self._sign("&"):
             self._next()
             number = self._next()
-            mask = self._number(number, field.largest, f"bits of {field.name}")
+            mask = self._number(number, field.max_value, f"bits of {field.name}")
             if not mask:
                 self._fail(number, "no bit of the field is looked at")
         if self._word("in"):
@@ -282,14 +289,14 @@ class _Parser:
         if self._sign("="):
             self._fail(self._peek(), f"'=' is no part of a {self._syntax}'s condition", "==")
         if self._peek().text not in OPERATORS:
-            return Compared(field.name, "!=", (0,), mask)
+            return Comparison(field.name, "!=", (0,), mask)
         sign = self._next()
         value, prefix = self._value(field, self._next())
         if sign.text not in ("==", "!=") and field.kind != "number":
             self._fail(sign, f"{field.name} is an address: compare it with '==', '!=' or 'in'")
         if prefix and mask:
             self._fail(sign, "a prefix and '&' on one field")
-        return Compared(field.name, sign.text, (value,), mask or prefix)
+        return Comparison(field.name, sign.text, (value,), mask or prefix)
 
     def _any_of(self, field: Field, mask: int) -> Condition:
         alternatives: list[Condition] = []
@@ -297,11 +304,11 @@ class _Parser:
         for token in self._list():
             value, prefix = self._value(field, token)
             if prefix:
-                alternatives.append(Compared(field.name, "==", (value,), prefix))
+                alternatives.append(Comparison(field.name, "==", (value,), prefix))
             else:
                 values.append(value)
         if values:
-            alternatives.insert(0, Compared(field.name, "==", tuple(values), mask))
+            alternatives.insert(0, Comparison(field.name, "==", tuple(values), mask))
         return alternatives[0] if len(alternatives) == 1 else Or(tuple(alternatives))
 
     def _list(self) -> list[Token]:
@@ -314,7 +321,7 @@ class _Parser:
         self._expect(")")
         return items
 
-    def _place(self, token: Token) -> Condition:
+    def _link_or_direction(self, token: Token) -> Condition:
         """Parse the rest of a condition on ``link`` or ``direction``."""
         negated = self._sign("!=")
         if self._word("in") and token.text == "link":
@@ -329,7 +336,7 @@ class _Parser:
             condition: Condition = OnLink((self._link(name),))
         else:
             if name.text not in DIRECTIONS:
-                self._fail(name, f"found {name.shown()}, expected forward or backward", _nearest(name.text, DIRECTIONS))
+                self._fail(name, f"found {name.shown()}, expected forward or backward", _closest(name.text, DIRECTIONS))
             condition = InDirection(name.text)
         return Not(condition) if negated else condition
 
@@ -337,19 +344,19 @@ class _Parser:
         if token.kind not in ("word", "quoted") or not token.text:
             self._fail(token, f"found {token.shown()}, expected a link's name")
         if self._links and token.text not in self._links:
-            self._fail(token, f"no link is called {token.text!r}", _nearest(token.text, self._links))
+            self._fail(token, f"no link is called {token.text!r}", _closest(token.text, self._links))
         return token.text
 
     def _selector(self, name: Token) -> Condition | Count:
         if name.text not in _SELECTORS:
-            what = f"found {name.text!r} before a parenthesis, expected one of {', '.join(_SELECTORS)}"
-            self._fail(name, what, _nearest(name.text, _SELECTORS))
+            message = f"found {name.text!r} before a parenthesis, expected one of {', '.join(_SELECTORS)}"
+            self._fail(name, message, _closest(name.text, _SELECTORS))
         first, *rest = self._list()
         if name.text == "after":
-            self._no_more(rest)
+            self._expect_no_more(rest)
             return Within(self._duration(first), -1)
         if name.text == "before":
-            self._no_more(rest)
+            self._expect_no_more(rest)
             return Within(0, self._duration(first))
         if name.text == "between":
             if not rest:
@@ -357,7 +364,7 @@ class _Parser:
             second, *rest = rest
             if not (first.text.isdigit() and second.text.isdigit()):
                 begin, end = self._duration(first), self._duration(second)
-                self._no_more(rest)
+                self._expect_no_more(rest)
                 return Within(begin, end) if begin < end else self._fail(second, "the window ends before it begins")
             low, high = self._count(first), self._count(second)
             return Count(low, high, 1, self._per(rest)) if low <= high else self._fail(second, f"less than {low}")
@@ -367,7 +374,7 @@ class _Parser:
         return Count(number if name.text == "nth" else 1, number, 1, per)
 
     def _count(self, token: Token) -> int:
-        number = self._number(token, _LARGEST_COUNT, "which frame")
+        number = self._number(token, _MAX_COUNT, "which frame")
         return number or self._fail(token, "frames are counted from 1")
 
     def _per(self, names: Iterable[Token]) -> tuple[str, ...]:
@@ -378,7 +385,7 @@ class _Parser:
             per.append(token.text)
         return tuple(per)
 
-    def _no_more(self, rest: list[Token]) -> None:
+    def _expect_no_more(self, rest: list[Token]) -> None:
         if rest:
             self._fail(rest[0], "one duration is enough")
 
@@ -392,7 +399,7 @@ class _Parser:
             names = dict(field.names)
             if token.kind == "word" and token.text in names:
                 return names[token.text], 0
-            return self._number(token, field.largest, field.name, names), 0
+            return self._number(token, field.max_value, field.name, names), 0
         version, example = (4, "10.0.0.1") if field.kind == "ipv4" else (6, "fd00::1")
         try:
             network = ipaddress.ip_network(token.text, strict=False)
@@ -408,13 +415,17 @@ class _Parser:
             self._fail(token, f"every address is in {token.text}; '{field.header.name}' alone matches all of them")
         return int(network.network_address), int(network.netmask)
 
-    def _number(self, token: Token, largest: int, what: str, names: Collection[str] = ()) -> int:
+    def _number(self, token: Token, max_value: int, message: str, names: Collection[str] = ()) -> int:
         if token.kind != "word" or not _NUMBER.fullmatch(token.text):
-            words = f", or one of {', '.join(names)}" if names else ""
-            self._fail(token, f"found {token.shown()}, expected a number ({what}){words}", _named(token.text, names))
+            alternatives = f", or one of {', '.join(names)}" if names else ""
+            self._fail(
+                token,
+                f"found {token.shown()}, expected a number ({message}){alternatives}",
+                _closest_name(token.text, names),
+            )
         number = int(token.text, 16 if token.text[:2] in ("0x", "0X") else 10)
-        if number > largest:
-            self._fail(token, f"{what}: at most {largest:,} (0x{largest:x})")
+        if number > max_value:
+            self._fail(token, f"{message}: at most {max_value:,} (0x{max_value:x})")
         return number
 
     def _duration(self, token: Token) -> int:
@@ -425,22 +436,22 @@ class _Parser:
 
     def _unknown(self, token: Token) -> NoReturn:
         words = ("link", "direction", *self._fields.headers(), *self._fields.names())
-        self._fail(token, f"no field is called {token.text!r}", _nearest(token.text, words))
+        self._fail(token, f"no field is called {token.text!r}", _closest(token.text, words))
 
     def _peek(self) -> Token:
-        return self._tokens[self._at]
+        return self._tokens[self._index]
 
     def _next(self) -> Token:
-        token = self._tokens[self._at]
-        self._at = min(self._at + 1, len(self._tokens) - 1)
+        token = self._tokens[self._index]
+        self._index = min(self._index + 1, len(self._tokens) - 1)
         return token
 
     def _word(self, text: str) -> bool:
-        token = self._tokens[self._at]
+        token = self._tokens[self._index]
         return token.kind == "word" and token.text == text
 
     def _sign(self, text: str) -> bool:
-        token = self._tokens[self._at]
+        token = self._tokens[self._index]
         return token.kind == "sign" and token.text == text
 
     def _expect(self, sign: str) -> None:
@@ -448,23 +459,23 @@ class _Parser:
         if token.kind != "sign" or token.text != sign:
             self._fail(token, f"found {token.shown()}, expected {sign!r}")
 
-    def _fail(self, token: Token, what: str, suggestion: str = "") -> NoReturn:
-        raise RuleError(self._text, token.column, token.width, what, suggestion, self._syntax)
+    def _fail(self, token: Token, message: str, suggestion: str = "") -> NoReturn:
+        raise RuleError(self._text, token.column, token.width, message, suggestion, self._syntax)
 
 
-def _joined(parts: list[Condition]) -> Condition:
+def _conjunction_of(parts: list[Condition]) -> Condition:
     parts = [part for part in parts if not isinstance(part, Always)]
     if not parts:
         return Always()
     return And(tuple(parts)) if len(parts) > 1 else parts[0]
 
 
-def _named(name: str, names: Collection[str]) -> str:
-    """Return the closest name of a value, or empty."""
+def _closest_name(name: str, names: Collection[str]) -> str:
+    """Return the closest name of a value, or an empty string."""
     close = difflib.get_close_matches(name.upper(), names, n=1)
     return close[0] if close else ""
 
 
-def _nearest(name: str, names: Collection[str]) -> str:
+def _closest(name: str, names: Collection[str]) -> str:
     close = difflib.get_close_matches(name.lower(), names, n=1)
     return close[0] if close else ""

@@ -1,8 +1,8 @@
 """Counters of one direction of a link, by cause.
 
-Conservation of frames: offered + duplicated = delivered + dropped + held, at every moment.
+Conservation of frames: offered + duplicated = delivered + dropped + in flight, at all times.
 
-Rules, and what leaves fates to chance, count in cells of `Tallies`, which may outlive a process.
+Rules and random impairments count frames in cells of `Tallies`, which may be persistent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeAlias
 
 
 class Outcome(Enum):
-    """Result of `LinkDirection.offer`. Each but ACCEPTED is the cause of a drop."""
+    """Result of `LinkDirection.offer`. All but ACCEPTED are causes of drops."""
 
     ACCEPTED = "accepted"
     RULE = "rule"
@@ -31,7 +31,8 @@ CAUSES: Final = ("rule", "loss", "gemodel", "loss_pattern", "queue")
 
 
 class Counters:
-    """Counters of frames, unless the name says bytes. queue counts copies too, the other causes only offered frames."""
+    """Counters of frames; `delivered_bytes` counts bytes. `queue` also counts copies, the other causes only offered
+    frames."""
 
     __slots__ = (
         "blocked",
@@ -54,7 +55,7 @@ class Counters:
         self.delivered = 0
         self.delivered_bytes = 0
         self.blocked = 0
-        """Offers that were refused by back-pressure."""
+        """Offers rejected by back-pressure."""
         self.rule = 0
         self.loss = 0
         self.gemodel = 0
@@ -72,37 +73,37 @@ class Counters:
 
     @property
     def dropped(self) -> int:
-        """Frames dropped by any cause."""
+        """Number of frames dropped, for all causes."""
         return self.rule + self.loss + self.gemodel + self.loss_pattern + self.queue
 
     def by_name(self) -> dict[str, int]:
-        """Return all counters."""
+        """Return all counters by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Numbers(Protocol):
-    def __getitem__(self, place: int, /) -> int: ...
+    def __getitem__(self, index: int, /) -> int: ...
 
-    def __setitem__(self, place: int, number: int, /) -> None: ...
+    def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
 Cell: TypeAlias = tuple[Numbers, int]
-"""The numbers among which a count stands, and its place there."""
+"""The counts of which one is the cell's, and its index."""
 
 
 class Tallies:
-    """Cells in memory."""
+    """Cells of counts, in memory."""
 
     __slots__ = ()
 
     @property
-    def is_kept(self) -> bool:
-        """Whether they outlive the process."""
+    def is_persistent(self) -> bool:
+        """Whether the counts outlive the process."""
         return False
 
-    def cell(self, key: tuple[object, ...], within: int | None = None) -> Cell:  # noqa: ARG002  kept ones are told apart
-        """Make a cell for a count that begins, at 0, or, where cells are kept, goes on.
+    def cell(self, key: tuple[object, ...], within: int | None = None) -> Cell:  # noqa: ARG002  for persistent cells
+        """Make a cell for a count. It starts at 0, or continues with a persistent count.
 
-        key: tells it from all others of its kind. within: the place of the count of which it is a part, if it is one.
+        key: identifies the count among those with the same `within`. within: index of the count of which this one is a part.
         """
         return [0], 0

@@ -1,20 +1,20 @@
 """Hash that decides fates: a chain of 64-bit multiply-xorshift steps that a BPF program can compute.
 
-Only additions, multiplications, exclusive ors and shifts of unsigned 64-bit words (all arithmetic is modulo 2^64). The
-step is the finaliser of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014,
+It uses only additions, multiplications, exclusive ors and shifts of unsigned 64-bit words (all arithmetic is modulo 2^64).
+The step is the finaliser of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014,
 in Stafford's variant 13), and the n-th draw of a stream is SplitMix64's n-th output from the stream's start:
 
     absorb(h, w)   = mix64((h + GOLDEN) ^ w)
     direction key  = absorb over: seed, number of bytes in the link's name, the name, 0 (forward) or 1 (backward)
     flow key       = absorb over: direction key; destination MAC << 16 | EtherType; source MAC << 16 | number of key
                      fields; every key field
-    stream start   = absorb(flow key, stream)      what steps with the direction: absorb(direction key, stream)
+    stream start   = absorb(flow key, stream)      for a state of the direction: absorb(direction key, stream)
     draw           = mix64(stream start + n * GOLDEN)                                           n = 1, 2, 3, ...
-    it happens if  (draw >> 11) < threshold, threshold = ceil(probability * 2^53)
+    event if       (draw >> 11) < threshold, threshold = ceil(probability * 2^53)
 
-A link's name enters as its UTF-8 bytes in little-endian words of eight, the last one filled up with zeros; a MAC is the
-48-bit number of its text form. All but the flow can be absorbed beforehand: a program in the kernel needs the direction
-key, and per flow a start and n. Test vectors: tests/unit/fates/vectors.json.
+A link's name is absorbed as its UTF-8 bytes in little-endian words of eight bytes, padded with zeros; a MAC is the 48-bit
+number of its text form. All but the flow can be absorbed in advance: a program in the kernel needs the direction key,
+and per flow a start and n. Test vectors: tests/unit/fates/vectors.json.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 GOLDEN: Final = 0x9E37_79B9_7F4A_7C15
 """2^64 divided by the golden ratio, odd: SplitMix64's increment."""
 
-FIRST: Final = 0xBF58_476D_1CE4_E5B9
-SECOND: Final = 0x94D0_49BB_1331_11EB
+MULTIPLIER_1: Final = 0xBF58_476D_1CE4_E5B9
+MULTIPLIER_2: Final = 0x94D0_49BB_1331_11EB
 """The multipliers of Stafford's variant 13."""
 
-# The independent draws of one frame: each has a stream of its own. A change of the numbers would change all fates.
+# Streams of the independent draws of one frame. A change of these numbers would change all fates.
 LOSS: Final = 1
 CORRUPT: Final = 2
 DUPLICATE: Final = 3
@@ -47,7 +47,7 @@ STATE_LOSS: Final = 8
 """Gilbert-Elliott: whether the frame is lost in its state. Steps with the direction."""
 
 LANE: Final = 16
-"""Bytes for a state among many, see `chains`."""
+"""Bytes per state in `chains`."""
 
 CERTAIN: Final = 1 << 53
 """The threshold of probability 1."""
@@ -57,8 +57,8 @@ DIRECTIONS: Final = ("forward", "backward")
 
 def mix64(word: int) -> int:
     """Mix a word: a bijection of the 64-bit words in which every bit of the result depends on every bit of the word."""
-    word = ((word ^ (word >> 30)) * FIRST) & MASK
-    word = ((word ^ (word >> 27)) * SECOND) & MASK
+    word = ((word ^ (word >> 30)) * MULTIPLIER_1) & MASK
+    word = ((word ^ (word >> 27)) * MULTIPLIER_2) & MASK
     return word ^ (word >> 31)
 
 
@@ -68,19 +68,19 @@ def absorb(state: int, word: int) -> int:
 
 
 def chain(state: int, words: tuple[int, ...]) -> int:
-    """Absorb all words, written out for speed, as every flow needs it. Absorbing a further word 0 gives a stream's first
+    """Absorb all words; inlined for speed, since every flow needs it. Absorbing one more word 0 gives a stream's first
     draw."""
     for word in words:
         word ^= (state + GOLDEN) & MASK
-        word = ((word ^ (word >> 30)) * FIRST) & MASK
-        word = ((word ^ (word >> 27)) * SECOND) & MASK
+        word = ((word ^ (word >> 30)) * MULTIPLIER_1) & MASK
+        word = ((word ^ (word >> 27)) * MULTIPLIER_2) & MASK
         state = word ^ (word >> 31)
     return state
 
 
 class _Lanes(NamedTuple):
-    """Constants for several words in one number, each in a lane of twice its width, so that products stay in their lanes.
-    ones: a 1 in each lane."""
+    """Constants for several words in one integer. Each has a lane of twice its width, so that products do not overflow into
+    the next lane. ones: a 1 in each lane."""
 
     ones: int
     mask: int
@@ -91,29 +91,29 @@ class _Lanes(NamedTuple):
 
 @cache
 def _lanes(count: int) -> _Lanes:
-    ones = sum([1 << 8 * LANE * place for place in range(count)])
+    ones = sum([1 << 8 * LANE * index for index in range(count)])
     return _Lanes(ones, ones * MASK, ones * GOLDEN, LANE * count, Struct("<" + "Q8x" * count).unpack)
 
 
 def chains(states: bytes, words: tuple[int, ...]) -> tuple[int, ...]:
-    """Compute `chain` from several states over the same words at once: six take a third of the time. states: LANE bytes for
-    each, little-endian."""
+    """Compute `chain` for several states and the same words at once: for six states in a third of the time. states: LANE
+    bytes each, little-endian."""
     ones, mask, golden, size, unpack = _lanes(len(states) // LANE)
     state = int.from_bytes(states, "little")
     for word in words:
         state = ((state + golden) & mask) ^ word * ones
-        state = (((state ^ (state >> 30)) & mask) * FIRST) & mask
-        state = (((state ^ (state >> 27)) & mask) * SECOND) & mask
+        state = (((state ^ (state >> 30)) & mask) * MULTIPLIER_1) & mask
+        state = (((state ^ (state >> 27)) & mask) * MULTIPLIER_2) & mask
         state = (state ^ (state >> 31)) & mask
     return unpack(state.to_bytes(size, "little"))
 
 
 def draw(start: int, n: int) -> int:
-    """Return the n-th number of a stream, 64 bits: mix64(start + n * GOLDEN), written out for speed, as every frame needs
-    it. n counts from 1."""
+    """Return the n-th number of a stream, 64 bits: mix64(start + n * GOLDEN); inlined for speed, since every frame needs it.
+    n counts from 1."""
     word = (start + n * GOLDEN) & MASK
-    word = ((word ^ (word >> 30)) * FIRST) & MASK
-    word = ((word ^ (word >> 27)) * SECOND) & MASK
+    word = ((word ^ (word >> 30)) * MULTIPLIER_1) & MASK
+    word = ((word ^ (word >> 27)) * MULTIPLIER_2) & MASK
     return word ^ (word >> 31)
 
 
@@ -121,7 +121,7 @@ def threshold(probability: float) -> int:
     """Convert a probability to the threshold for ``draw >> 11``. Exact: a float times 2^53 is not rounded, and a probability
     above 0 never gives 0."""
     if not 0.0 <= probability <= 1.0:
-        raise ValueError(f"{probability} is no probability")
+        raise ValueError(f"probability must be 0 to 1, got {probability}")
     return math.ceil(probability * CERTAIN)
 
 
@@ -134,16 +134,16 @@ def direction_key(seed: int, link: str, direction: str) -> int:
     """Return the state from which all hashes of one direction of a link start. seed: 0 to 2^64 - 1. direction: "forward" or
     "backward"."""
     if not 0 <= seed <= MASK:
-        raise ValueError(f"the seed {seed} is not a number of 64 bits")
+        raise ValueError(f"seed must be 0 to 2^64 - 1, got {seed}")
     name = link.encode()
     state = absorb(absorb(0, seed), len(name))
-    for place in range(0, len(name), 8):
-        state = absorb(state, int.from_bytes(name[place : place + 8], "little"))
+    for offset in range(0, len(name), 8):
+        state = absorb(state, int.from_bytes(name[offset : offset + 8], "little"))
     return absorb(state, DIRECTIONS.index(direction))
 
 
 def flow_words(ethertype: int, destination: int, source: int, fields: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the words of a flow that are absorbed. A field wider than 64 bits enters by its lowest 64."""
+    """Return the words of a flow to absorb. Of a field wider than 64 bits, the lowest 64 bits are used."""
     return (destination << 16 | ethertype, source << 16 | len(fields), *[value & MASK for value in fields])
 
 

@@ -1,7 +1,7 @@
-"""Changes that a rule makes to a frame: fields set, bits of a field flipped, checks mended.
+"""Changes that a rule makes to a frame: fields set, bits of a field flipped, checks recomputed.
 
-A check is a checksum or CRC that a header carries of itself and of what follows. Those from IPv4 to TCP are
-`checksums`'; a protocol's own is computed by its codec (`header_fields.Fields.register`).
+A check is a checksum or CRC in a header that covers the header and the following bytes. Checks from IPv4 to TCP are in
+`checksums`; a protocol's check is computed by its codec (`header_fields.Fields.register`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final
 
 from testbed.errors import TestbedError
 from testbed.fates import fate_hash
-from testbed.fates.checksums import mend_internet
+from testbed.fates.checksums import update_internet_checksums
 from testbed.fates.header_fields import FRAME_LENGTH, Field, Fields, Located, UnknownFieldError, locate
 from testbed.fates.records import PASS, Fate
 
 
 class ChangeError(TestbedError, ValueError):
-    """A change that cannot be made: of an unknown or read-only field, or to a value that does not fit."""
+    """Invalid change: the field is unknown or read-only, or the value does not fit."""
 
     exit_code = 2
 
@@ -26,11 +26,11 @@ def check_changes(fields: Fields, fate: Fate) -> None:
     """Check that each field that a fate changes may be changed, and that its value fits. Raises ChangeError."""
     for name, value in fate.sets:
         field = changeable(fields, name, mend=fate.mend)
-        if not 0 <= value <= field.largest:
-            raise ChangeError(f"{name} = {value:,}: 0 to {field.largest:,} (0x{field.largest:x}) fit the field")
+        if not 0 <= value <= field.max_value:
+            raise ChangeError(f"{name} must be 0 to {field.max_value:,} (0x{field.max_value:x}), got {value:,}")
     if fate.within:
         field = changeable(fields, fate.within, mend=fate.mend)
-        if fate.flips > (bits := field.largest.bit_length()):
+        if fate.flips > (bits := field.max_value.bit_length()):
             raise ChangeError(f"{fate.flips} bits of {fate.within}, which has {bits}")
 
 
@@ -58,8 +58,10 @@ def resolve(fate: Fate, fields: Fields, frame: bytes, located: Located, bits: in
         fate = replace(fate, sets=sets)
     if fate.flips and not fate.positions:
         if fate.within:
-            places = _bits_of(fields, fate.within, frame, located)
-            positions = tuple([places[chosen] for chosen in chosen_indexes(bits, n, fate.flips, len(places))])
+            bit_positions = _bits_of(fields, fate.within, frame, located)
+            positions = tuple(
+                [bit_positions[chosen] for chosen in choose_indexes(bits, n, fate.flips, len(bit_positions))]
+            )
         else:
             positions = choose_bits(bits, n, fate.flips, len(frame))
         fate = replace(fate, flips=len(positions), positions=positions, within="")
@@ -70,58 +72,58 @@ def apply_changes(fate: Fate, fields: Fields, frame: bytes, located: Located) ->
     """Apply a resolved fate's changes: set fields, flip bits, mend checks."""
     if fate.sets:
         raw = bytearray(frame)
-        # All are located before the first is set, since it may say which others the frame has.
-        places = [(name, value, fields.position(name)(frame, located)) for name, value in fate.sets]
-        for name, value, begin in places:
-            if begin >= 0:
-                _write(raw, fields[name], value, begin)
+        # All fields are located before the first is set, since it may determine which fields the frame has.
+        writes = [(name, value, fields.position(name)(frame, located)) for name, value in fate.sets]
+        for name, value, offset in writes:
+            if offset >= 0:
+                _write(raw, fields[name], value, offset)
         frame = bytes(raw)
     if fate.positions:
         frame = flip_bits(frame, fate.positions)
-    return mended(fields, frame) if fate.mend else frame
+    return mend_checks(fields, frame) if fate.mend else frame
 
 
-def mended(fields: Fields, frame: bytes) -> bytes:
+def mend_checks(fields: Fields, frame: bytes) -> bytes:
     """Recompute the checks of a frame: those of IP and above, and that of the protocol with the frame's EtherType."""
     located = locate(frame)
     raw = bytearray(frame)
-    mend_internet(raw, located)
+    update_internet_checksums(raw, located)
     return fields.mend(bytes(raw), located)
 
 
-def _write(raw: bytearray, field: Field, value: int, begin: int) -> None:
-    end = begin + field.width
+def _write(raw: bytearray, field: Field, value: int, offset: int) -> None:
+    end = offset + field.width
     mask = field.mask or (1 << 8 * field.width) - 1
-    others = int.from_bytes(raw[begin:end], "big") & ~mask
-    raw[begin:end] = (others | value << field.shift).to_bytes(field.width, "big")
+    other_bits = int.from_bytes(raw[offset:end], "big") & ~mask
+    raw[offset:end] = (other_bits | value << field.shift).to_bytes(field.width, "big")
 
 
 def _bits_of(fields: Fields, name: str, frame: bytes, located: Located) -> list[int]:
-    """List the positions of a field's bits in a frame; none where the frame does not have the field."""
-    begin = fields.position(name)(frame, located)
-    if begin < 0:
+    """List the positions of a field's bits in a frame; empty if the frame does not have the field."""
+    offset = fields.position(name)(frame, located)
+    if offset < 0:
         return []
     field = fields[name]
     width = 8 * field.width
     mask = field.mask or (1 << width) - 1
-    return [8 * begin + bit for bit in range(width) if mask >> width - 1 - bit & 1]
+    return [8 * offset + bit for bit in range(width) if mask >> width - 1 - bit & 1]
 
 
 def choose_bits(start: int, n: int, flips: int, size: int) -> tuple[int, ...]:
     """Choose the positions of the bits to flip, in order. start: of the flow's stream for bits; size: bytes of the frame."""
-    return chosen_indexes(start, n, flips, size * 8)
+    return choose_indexes(start, n, flips, size * 8)
 
 
-def chosen_indexes(start: int, n: int, flips: int, bits: int) -> tuple[int, ...]:
+def choose_indexes(start: int, n: int, flips: int, bits: int) -> tuple[int, ...]:
     """Choose `flips` of `bits` bits; return their numbers in order.
 
-    The draws are those of a stream that starts at the n-th draw of the flow's; in place of a bit that was chosen already
-    the next one that was not is taken.
+    The draws are those of a stream that starts at the n-th draw of the flow's stream. If a bit was chosen already, the next
+    bit that was not chosen is taken.
     """
-    own = fate_hash.draw(start, n)
+    stream = fate_hash.draw(start, n)
     chosen: set[int] = set()
     for number in range(1, min(flips, bits) + 1):
-        bit = fate_hash.below(fate_hash.draw(own, number), bits)
+        bit = fate_hash.below(fate_hash.draw(stream, number), bits)
         while bit in chosen:
             bit = (bit + 1) % bits
         chosen.add(bit)
@@ -129,7 +131,7 @@ def chosen_indexes(start: int, n: int, flips: int, bits: int) -> tuple[int, ...]
 
 
 def flip_bits(frame: bytes, positions: tuple[int, ...]) -> bytes:
-    """Flip bits of a frame. Bit 0 is the highest of the first byte; positions after the end are ignored."""
+    """Flip bits of a frame. Bit 0 is the most significant bit of the first byte; positions after the end are ignored."""
     raw = bytearray(frame)
     for position in positions:
         if position < len(raw) * 8:
@@ -144,6 +146,6 @@ __all__: Final = [
     "check_changes",
     "choose_bits",
     "flip_bits",
-    "mended",
+    "mend_checks",
     "resolve",
 ]

@@ -1,16 +1,15 @@
-"""Classification of frames into flows, and the frames' numbers in them.
+"""Classification of frames into flows, and the frames' numbers in their flows.
 
-A flow is an EtherType, a pair of MAC addresses, and the values of the fields that a protocol names as its flow key. IP
-names its protocol number, TCP and UDP the lower of the two ports beside it (the same for both directions of a
-connection, and the server's as a rule); the key of IP is thus always two numbers, the second 0 where there are no
-ports, as in a later fragment. Protocols on Ethernet name theirs when they register their fields.
+A flow is an EtherType, a pair of MAC addresses, and the values of the protocol's flow key. The key of IP has two
+numbers: the protocol number, and for TCP and UDP the lower of the two ports, otherwise 0 (also in later fragments). The
+lower port is the same in both directions of a connection, and usually the server's. Protocols on Ethernet declare the
+fields of their key when they register.
 
-A source route is skipped and is no part of the flow: a frame belongs to one flow on every link that it crosses. Where
-protocols share an EtherType, the first bytes of their headers, which distinguish them, are the key's first value.
+A source route is skipped and not part of the flow, so that a frame is in the same flow on every link. If protocols share an
+EtherType, the first bytes of their headers, which distinguish them, are the key's first value.
 
-VLAN tags are skipped and are no part of the flow: a kernel may carry the tag beside the frame, so that a program would see
-it on one datapath and not on another. An IEEE 802.3 length field is no EtherType and counts as 0. No other bytes of a frame
-matter.
+VLAN tags are skipped and not part of the flow: a kernel may carry the tag beside the frame, so that a program would get
+it on some datapaths only. An IEEE 802.3 length field counts as EtherType 0. No other bytes of a frame matter.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from testbed.fates.header_fields import (
     IPV4,
     IPV6,
     MAX_HOPS,
+    MIN_ETHERTYPE,
     NOT_LOCATED,
     ROUTE_BYTE,
-    SMALLEST_ETHERTYPE,
     TAGS,
     Fields,
     FlowReader,
@@ -38,23 +37,23 @@ from testbed.fates.header_fields import (
 )
 
 MAX_CACHED: Final = 1 << 18
-"""Entries in each cache from bytes to a flow; a full cache is emptied. Flows themselves are never forgotten."""
+"""Maximum number of entries of each cache from bytes to a flow; a full cache is cleared. Flows are never removed."""
 
-_GAP: Final = 4
-"""Maximum of bytes between the Ethernet header and the end of a flow key for a cache by the frame's first bytes: two slices
-take longer than one."""
+_MAX_KEY_GAP: Final = 4
+"""Maximum bytes between the Ethernet header and the end of a flow key for the cache by the frame's first bytes, which takes
+one slice and is faster than a cache with two slices."""
 
 _TCP: Final = 6
 _UDP: Final = 17
 _WITH_PORTS: Final = frozenset({_TCP, _UDP})
-# Of an ordinary IPv4 frame: Ethernet header, version and header length, fragment, protocol, both ports.
-_ORDINARY: Final = struct.Struct("!14sB5xHxB10xI")
-_ORDINARY_SIZE: Final = _ORDINARY.size
-_ORDINARY_BYTE: Final = IPV4 >> 8  # the EtherType's first
-_NO_OPTIONS: Final = 0x45  # version 4, a header of 20 bytes: then the ports stand at 34
+# A plain IPv4 frame: Ethernet header, version and header length, fragment, protocol, both ports.
+_PLAIN_IPV4: Final = struct.Struct("!14sB5xHxB10xI")
+_PLAIN_IPV4_SIZE: Final = _PLAIN_IPV4.size
+_IPV4_FIRST_BYTE: Final = IPV4 >> 8  # the EtherType's first
+_NO_OPTIONS: Final = 0x45  # version 4, a header of 20 bytes: the ports are at offset 34
 _IPV4: Final = IPV4.to_bytes(2, "big")
-_read_ordinary: Final[Callable[[bytes], Ordinary]] = _ORDINARY.unpack_from
-_ETHERTYPE: Final = 12  # where it stands, at the end of the Ethernet header
+_read_plain_ipv4: Final[Callable[[bytes], PlainFields]] = _PLAIN_IPV4.unpack_from
+_ETHERTYPE: Final = 12  # its offset, at the end of the Ethernet header
 
 
 class Flow(NamedTuple):
@@ -73,9 +72,9 @@ class Flow(NamedTuple):
 class Kind(NamedTuple):
     """The common part of flows that differ only in their addresses.
 
-    located: result of `locate` for their frames, at least for those that a cache finds. words: those absorbed behind the
-    addresses for the first draw for losses. tail: for flows identified by a frame's first bytes, the bytes behind the
-    addresses; other tails may mean the same flow.
+    located: result of `locate` for their frames, at least for cached frames. words: the words absorbed after the addresses
+    for the first draw for losses. tail: for flows identified by a frame's first bytes, the bytes after the addresses;
+    several tails may belong to one flow.
     """
 
     ethertype: int
@@ -85,21 +84,22 @@ class Kind(NamedTuple):
     tail: bytes = b""
 
 
-class Known:
-    """A flow in its classifier: one object for all its frames, so that a direction's look-up compares identities only.
+class FlowEntry:
+    """A flow in its classifier: one object for all its frames, so that a direction's look-up only compares identities.
 
-    destination, source: the MACs, as bytes that all flows share. path: the directions that its first frame will cross, in
-    this order, as far as known; None: not looked up yet. drawn: the draws for that frame there. walked: how many of them it
-    has crossed, which takes a fraction of the memory here that it would take in the directions.
+    destination, source: the MACs, as bytes objects shared by all flows. path: the directions that its first frame will
+    cross, in this order, as far as they can be determined; None: not determined yet. draws: the frame's draws on the
+    path. draws_used: number of directions of the path that the frame has crossed, stored here since it takes a fraction
+    of the memory that it would take in the directions.
     """
 
-    __slots__ = ("_flow", "destination", "drawn", "kind", "path", "source", "walked")
+    __slots__ = ("_flow", "destination", "draws", "draws_used", "kind", "path", "source")
     path: Sequence[Flows] | None
-    drawn: Sequence[int]
+    draws: Sequence[int]
 
     def __init__(self, destination: bytes, source: bytes, kind: Kind) -> None:
         self.path = None
-        self.walked = 0
+        self.draws_used = 0
         self.destination: Final = destination
         self.source: Final = source
         self.kind: Final = kind
@@ -107,47 +107,47 @@ class Known:
 
     @property
     def flow(self) -> Flow:
-        """The flow, made when it is first read."""
+        """The flow, created when it is first read."""
         if self._flow is None:
             kind = self.kind
             self._flow = Flow(kind.ethertype, _number(self.destination), _number(self.source), kind.key)
         return self._flow
 
     @property
-    def first(self) -> tuple[int, ...]:
-        """The words whose absorption gives its first draw for losses."""
+    def loss_words(self) -> tuple[int, ...]:
+        """The words to absorb for the first draw for losses."""
         kind = self.kind
         destination, source = _number(self.destination), _number(self.source)
         return (destination << 16 | kind.ethertype, source << 16 | len(kind.key), *kind.words)
 
 
-class Counted:
+class FlowCount:
     """A flow of a direction, the number n of its frames so far, and the starts of its streams of draws.
 
-    A start is computed when it is first read: most directions read one of the six, or none. cell: where n is kept, if it
-    is.
+    A start is computed when it is first read: most directions read at most one of the six. cell: where n is stored, if
+    counts are persistent.
     """
 
     __slots__ = ("_key", "_known", "_loss", "_starts", "cell", "epoch", "n")
 
     cell: Cell
 
-    def __init__(self, known: Known, key: int, epoch: int, n: int) -> None:
+    def __init__(self, entry: FlowEntry, key: int, epoch: int, n: int) -> None:
         self.epoch = epoch
         self.n = n
         self._key = key
-        self._known = known
-        self._loss = -1  # start of the draws for losses, which most directions read alone; -1: not read yet
+        self._known = entry
+        self._loss = -1  # start of the stream for losses, often the only one that is read; -1: not computed yet
         self._starts: dict[int, int] | None = None  # of the other streams
 
     @property
     def flow(self) -> Flow:
         return self._known.flow
 
-    def start_of_loss(self) -> int:
+    def loss_start(self) -> int:
         """Return the start of the draws for losses."""
         if self._loss < 0:
-            self._loss = fate_hash.chain(self._key, self._known.first[:-1])
+            self._loss = fate_hash.chain(self._key, self._known.loss_words[:-1])
         return self._loss
 
     def start(self, stream: int) -> int:
@@ -157,19 +157,19 @@ class Counted:
             starts = self._starts = {}
         start = starts.get(stream)
         if start is None:
-            start = starts[stream] = fate_hash.chain(self._key, (*self._known.first[:-2], stream))
+            start = starts[stream] = fate_hash.chain(self._key, (*self._known.loss_words[:-2], stream))
         return start
 
 
-_NO_FLOW: Final = Known(b"", b"", Kind(0, (), NOT_LOCATED, (fate_hash.LOSS, 0)))
-_ONCE: Final = Counted(_NO_FLOW, 0, 0, 1)  # stands for a flow of which there was one frame
+_NO_FLOW: Final = FlowEntry(b"", b"", Kind(0, (), NOT_LOCATED, (fate_hash.LOSS, 0)))
+_SEEN_ONCE: Final = FlowCount(_NO_FLOW, 0, 0, 1)  # marks a flow that has had one frame
 
-_MIN_AHEAD: Final = 3  # directions of a path; for fewer, drawing one by one is as fast
-MAX_AHEAD: Final = 16
-"""Maximum of directions of a path, for `look_ahead`."""
+_MIN_PATH: Final = 3  # directions of a path; for fewer, drawing one by one is as fast
+MAX_PATH: Final = 16
+"""Maximum of directions of a path, for `draw_along_path`."""
 
-Ordinary = tuple[bytes, int, int, int, int]
-"""Fields of an ordinary IPv4 frame, equal for all frames of a flow, but for the bit "don't fragment"."""
+PlainFields = tuple[bytes, int, int, int, int]
+"""Fields of a plain IPv4 frame, equal for all frames of a flow except for the bit "don't fragment"."""
 
 Key = TypeVar("Key")
 
@@ -178,26 +178,26 @@ class Classifier:
     """Classifier of frames into flows, with caches. Directions with the same fields may share one."""
 
     __slots__ = (
-        "_finer", "_kinds", "_known", "_macs", "_others", "_readers", "_short", "_tails", "_takers", "behind_route",
-        "by_head", "by_key", "by_port", "head",
+        "_head_ethertypes", "_key_getters", "_kinds", "_known", "_macs", "_other_kinds", "_readers", "_tails",
+        "_uncached", "by_head", "by_key", "by_port", "head", "routed_key_getters",
     )  # fmt: skip
 
     def __init__(self, fields: Fields) -> None:
-        """fields: which protocols name a flow key."""
+        """fields: of the protocols, with their flow keys."""
         self._readers = fields.flow_readers()
-        self._known: dict[Flow, Known] = {}
+        self._known: dict[Flow, FlowEntry] = {}
         # Values that many flows have in common, each stored once.
         self._macs: dict[bytes, bytes] = {}
-        self._others: dict[tuple[int, tuple[int, ...], Located], Kind] = {}
-        self.by_port: dict[Ordinary, Known] = {}
-        """Cache of ordinary frames."""
-        self.by_head: dict[bytes, Known] = {}
-        """Cache of frames whose flow is identified by their first bytes (`head`), which also holds all such flows, each by
-        its addresses and its kind's tail."""
+        self._other_kinds: dict[tuple[int, tuple[int, ...], Located], Kind] = {}
+        self.by_port: dict[PlainFields, FlowEntry] = {}
+        """Cache of plain IPv4 frames."""
+        self.by_head: dict[bytes, FlowEntry] = {}
+        """Cache of frames whose flow is identified by their first bytes (`head`). It also has all such flows, by their
+        addresses and their kind's tail."""
         self._tails: dict[bytes, Kind] = {}  # of those flows
         self._kinds: dict[tuple[int, tuple[int, ...]], Kind] = {}  # the same, by EtherType and key
-        self.by_key: dict[object, Known] = {}
-        """Cache of frames by Ethernet header, and the bytes of the flow key, wherever they stand."""
+        self.by_key: dict[object, FlowEntry] = {}
+        """Cache of frames by Ethernet header and the bytes of the flow key."""
         spans = {
             ethertype: by_begin
             for ethertype in self._readers
@@ -209,105 +209,107 @@ class Classifier:
             if set(by_begin) == {b""} and not fields.is_routed(ethertype)
         }
         ends = {ethertype: max(span.stop for span in of_key) for ethertype, of_key in plain.items()}
-        # One slice serves all of these. A longer one would hold bytes that change from frame to frame of the others.
-        end = min([ETHERNET_HEADER + _GAP, *ends.values()])
-        self._short = frozenset(ethertype for ethertype, own in ends.items() if own == end)
-        self.head: Final = end if self._short else ETHERNET_HEADER
-        self._takers: dict[int, Callable[[bytes], object]] = {
+        # One slice for all of these. A longer slice would include bytes that differ between frames of one flow.
+        end = min([ETHERNET_HEADER + _MAX_KEY_GAP, *ends.values()])
+        self._head_ethertypes = frozenset(ethertype for ethertype, own in ends.items() if own == end)
+        self.head: Final = end if self._head_ethertypes else ETHERNET_HEADER
+        self._key_getters: dict[int, Callable[[bytes], object]] = {
             ethertype: itemgetter(slice(0, ETHERNET_HEADER), *plain[ethertype])
             if ethertype in plain
-            else _taker(by_begin, fields.is_routed(ethertype))
+            else _key_getter(by_begin, fields.is_routed(ethertype))
             for ethertype, by_begin in spans.items()
-            if ethertype not in self._short
+            if ethertype not in self._head_ethertypes
         }
-        self.behind_route: Final = {
+        self.routed_key_getters: Final = {
             ethertype.to_bytes(2, "big"): take
-            for ethertype, take in self._takers.items()
+            for ethertype, take in self._key_getters.items()
             if fields.is_routed(ethertype)
         }
-        """Makers of the keys of `by_key`, by EtherType as in a frame, where a source route may be in front of the header."""
-        self._finer = {IPV4, IPV6, *TAGS, *self._readers}
+        """Functions that get the keys of `by_key`, by the bytes of an EtherType whose header may follow a source route."""
+        self._uncached = {IPV4, IPV6, *TAGS, *self._readers}
 
     def mac(self, address: bytes) -> bytes:
-        """Return the one object for an address, which a dictionary finds without comparing bytes."""
+        """Return the shared object of an address, which a dictionary looks up without comparing bytes."""
         return self._macs.setdefault(address, address)
 
     def of(self, frame: bytes) -> tuple[Flow, Located]:
         """Return the frame's flow, and the result of `locate`."""
-        known, located = self.find(frame)
-        return known.flow, located
+        entry, located = self.find(frame)
+        return entry.flow, located
 
-    def find(self, frame: bytes) -> tuple[Known, Located]:
+    def find(self, frame: bytes) -> tuple[FlowEntry, Located]:
         """Return the frame's flow in this classifier, and the result of `locate`."""
-        if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:
-            ordinary = _read_ordinary(frame)
-            known = self.by_port.get(ordinary)
-            if known is not None:
-                return known, known.kind.located
-            head, version, fragment, protocol, _ = ordinary
-            # Ports, if any, are behind a header without options; a later fragment has none.
+        if len(frame) >= _PLAIN_IPV4_SIZE and frame[12] == _IPV4_FIRST_BYTE:
+            plain_fields = _read_plain_ipv4(frame)
+            entry = self.by_port.get(plain_fields)
+            if entry is not None:
+                return entry, entry.kind.located
+            head, version, fragment, protocol, _ = plain_fields
+            # Ports follow a header without options; a later fragment has no ports.
             if version == _NO_OPTIONS and not fragment & 0x1FFF and head[12:] == _IPV4:
                 if protocol not in _WITH_PORTS:
-                    ordinary = (head, version, fragment, protocol, 0)
-                return self._look_up(self.by_port, ordinary, frame)
+                    plain_fields = (head, version, fragment, protocol, 0)
+                return self._look_up(self.by_port, plain_fields, frame)
         ethertype = int.from_bytes(frame[12:14], "big")
-        if ethertype in self._short:
+        if ethertype in self._head_ethertypes:
             head = frame[: self.head]
-            known = self.by_head.get(head) or self.meet(head, frame)
-            return known, known.kind.located
-        take = self._takers.get(ethertype)
+            entry = self.by_head.get(head) or self.find_by_head(head, frame)
+            return entry, entry.kind.located
+        take = self._key_getters.get(ethertype)
         if take is not None:
             return self._look_up(self.by_key, take(frame), frame)
-        if ethertype in self._finer:
+        if ethertype in self._uncached:
             return self._find(frame)
         return self._look_up(self.by_key, frame[:14], frame)
 
-    def _look_up(self, shortcut: dict[Key, Known], key: Key, frame: bytes) -> tuple[Known, Located]:
-        known = shortcut.get(key)
-        if known is not None:
-            return known, known.kind.located
-        known, located = self._find(frame)
-        if known.kind.located == located:  # else the flow has frames with and without tags, or options
+    def _look_up(self, shortcut: dict[Key, FlowEntry], key: Key, frame: bytes) -> tuple[FlowEntry, Located]:
+        entry = shortcut.get(key)
+        if entry is not None:
+            return entry, entry.kind.located
+        entry, located = self._find(frame)
+        if entry.kind.located == located:  # otherwise the flow has frames with and without tags, or options
             if len(shortcut) >= MAX_CACHED:
                 shortcut.clear()
-            shortcut[key] = known
-        return known, located
+            shortcut[key] = entry
+        return entry, located
 
-    def _find(self, frame: bytes) -> tuple[Known, Located]:
+    def _find(self, frame: bytes) -> tuple[FlowEntry, Located]:
         located = locate(frame)
         flow = flow_of(frame, self._readers, located)
-        if flow.ethertype in self._short:  # behind tags, without which it has a shortcut
+        if flow.ethertype in self._head_ethertypes:  # tagged: the cache has the untagged frame
             return self.find(frame[:12] + frame[located[1] - 2 :])[0], located
-        known = self._known.get(flow)
-        if known is None:
+        entry = self._known.get(flow)
+        if entry is None:
             ethertype, key = flow.ethertype, flow.key
-            kind = self._others.get((ethertype, key, located))
+            kind = self._other_kinds.get((ethertype, key, located))
             if kind is None:
                 words = tuple([value & fate_hash.MASK for value in key])
                 kind = Kind(ethertype, key, located, (*words, fate_hash.LOSS, 0))
-                self._others[ethertype, key, located] = kind
-            known = self._known[flow] = Known(self.mac(frame[:6]), self.mac(frame[6:12]), kind)
-        return known, located
+                self._other_kinds[ethertype, key, located] = kind
+            entry = self._known[flow] = FlowEntry(self.mac(frame[:6]), self.mac(frame[6:12]), kind)
+        return entry, located
 
-    def meet(self, head: bytes, frame: bytes) -> Known:
-        """Return the flow of a frame whose first bytes, `head`, are not cached. In all-to-all traffic there are as many
-        flows as frames: their common part is worked out once."""
+    def find_by_head(self, head: bytes, frame: bytes) -> FlowEntry:
+        """Return the flow of a frame whose first bytes, `head`, are not cached.
+
+        In all-to-all traffic there are as many flows as frames, so that their common part is computed only once.
+        """
         tail = head[12:]
         kind = self._tails.get(tail)
         if kind is None:
-            if int.from_bytes(frame[12:14], "big") not in self._short:
+            if int.from_bytes(frame[12:14], "big") not in self._head_ethertypes:
                 return self.find(frame)[0]
             kind = self._kind(tail, frame)
         shortcuts = self.by_head
-        own = head if tail == kind.tail else head[:12] + kind.tail
-        known = shortcuts.get(own)
-        if known is None:
+        own_head = head if tail == kind.tail else head[:12] + kind.tail
+        entry = shortcuts.get(own_head)
+        if entry is None:
             mac = self._macs.setdefault
             destination, source = head[:6], head[6:12]
-            shortcuts[own] = known = Known(mac(destination, destination), mac(source, source), kind)
-        if own is not head and len(shortcuts) < MAX_CACHED:
-            shortcuts[head] = known
-        return known
+            shortcuts[own_head] = entry = FlowEntry(mac(destination, destination), mac(source, source), kind)
+        if own_head is not head and len(shortcuts) < MAX_CACHED:
+            shortcuts[head] = entry
+        return entry
 
     def _kind(self, tail: bytes, frame: bytes) -> Kind:
         located = locate(frame)
@@ -324,130 +326,130 @@ class Classifier:
 class Flows:
     """The flows of one direction since its impairment was set.
 
-    In all-to-all traffic there are nearly as many flows as frames. So of a flow's first frame only a mark is kept, in the
-    flow itself where its path was known.
+    In all-to-all traffic there are nearly as many flows as frames. So for a flow's first frame only a mark is stored; if the
+    flow's path is known, in the flow itself.
     """
 
     __slots__ = (
-        "_behind_route", "_by_head", "_by_key", "_by_port", "_counted", "_epoch", "_find", "_head", "_kept", "_key", "_lane",
-        "_meet", "_within",
+        "_by_head", "_by_key", "_by_port", "_counted", "_epoch", "_find", "_find_by_head", "_head", "_key", "_lane",
+        "_routed_key_getters", "_tallies", "_within",
     )  # fmt: skip
 
     def __init__(
-        self, key: int, classifier: Classifier, epoch: int = 0, kept: Tallies | None = None, within: int = 0
+        self, key: int, classifier: Classifier, epoch: int = 0, tallies: Tallies | None = None, within: int = 0
     ) -> None:
-        """key: the direction's, see `fate_hash.direction_key`. epoch: how often the direction has counted from 1 again.
-        kept: where flows' counts are kept, as parts of the count at that place, if they are."""
-        self._kept = kept
+        """key: the direction's, see `fate_hash.direction_key`. epoch: number of times that the direction has restarted its
+        counts. tallies: where flows' counts are stored, as parts of the count with index `within`; None: in memory."""
+        self._tallies = tallies
         self._within = within
         self._key = key
         self._lane = key.to_bytes(fate_hash.LANE, "little")
         self._epoch = epoch
         self._find = classifier.find
-        self._meet = classifier.meet
+        self._find_by_head = classifier.find_by_head
         self._by_port = classifier.by_port
         self._by_head = classifier.by_head
         self._by_key = classifier.by_key
-        self._behind_route = classifier.behind_route
+        self._routed_key_getters = classifier.routed_key_getters
         self._head = classifier.head
-        self._counted: dict[Known, Counted] = {}
+        self._counted: dict[FlowEntry, FlowCount] = {}
 
-    def count(self, frame: bytes) -> tuple[Counted, Located]:
+    def count(self, frame: bytes) -> tuple[FlowCount, Located]:
         """Count a frame; return its flow with its n, this frame included, and the result of `locate`. The flow is valid
         until the next call."""
-        if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:  # saves a call for ordinary frames
-            known = self._by_port.get(_read_ordinary(frame))
+        if len(frame) >= _PLAIN_IPV4_SIZE and frame[12] == _IPV4_FIRST_BYTE:  # saves a call for plain IPv4 frames
+            entry = self._by_port.get(_read_plain_ipv4(frame))
         else:
-            known = self._by_head.get(frame[: self._head])
-        if known is not None:
-            located = known.kind.located
+            entry = self._by_head.get(frame[: self._head])
+        if entry is not None:
+            located = entry.kind.located
         else:
-            known, located = self._find(frame)
-        counted = self._counted.get(known)
-        if counted is None:
-            if self._kept is not None:
-                counted = self._go_on(known, self._kept)
-            elif not known.walked or not self._was_walked(known):
-                self._counted[known] = _ONCE
-                return Counted(known, self._key, self._epoch, 1), located
+            entry, located = self._find(frame)
+        count = self._counted.get(entry)
+        if count is None:
+            if self._tallies is not None:
+                count = self._resume_count(entry, self._tallies)
+            elif not entry.draws_used or not self._has_used_draw(entry):
+                self._counted[entry] = _SEEN_ONCE
+                return FlowCount(entry, self._key, self._epoch, 1), located
             else:
-                counted = _ONCE
-        if counted is _ONCE:
-            counted = self._counted[known] = Counted(known, self._key, self._epoch, 1)
-        counted.n += 1
-        if self._kept is not None:
-            numbers, place = counted.cell
-            numbers[place] = counted.n
-        return counted, located
+                count = _SEEN_ONCE
+        if count is _SEEN_ONCE:
+            count = self._counted[entry] = FlowCount(entry, self._key, self._epoch, 1)
+        count.n += 1
+        if self._tallies is not None:
+            numbers, index = count.cell
+            numbers[index] = count.n
+        return count, located
 
-    def count_more(self, counted: Counted, frames: int) -> None:
-        """Count further frames of a flow, which come with one already counted."""
-        counted.n += frames
-        if self._kept is not None:
-            numbers, place = counted.cell
-            numbers[place] = counted.n
+    def count_more(self, count: FlowCount, frames: int) -> None:
+        """Count further frames of a flow, after a frame that was counted."""
+        count.n += frames
+        if self._tallies is not None:
+            numbers, index = count.cell
+            numbers[index] = count.n
 
-    def known(self, frame: bytes) -> Known:
-        """Return the frame's flow, for `lost`."""
-        if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:  # as in `count`
-            return self._by_port.get(_read_ordinary(frame)) or self._find(frame)[0]
+    def entry(self, frame: bytes) -> FlowEntry:
+        """Return the entry of the frame's flow, for `count_loss`."""
+        if len(frame) >= _PLAIN_IPV4_SIZE and frame[12] == _IPV4_FIRST_BYTE:  # as in `count`
+            return self._by_port.get(_read_plain_ipv4(frame)) or self._find(frame)[0]
         head = frame[: self._head]
-        known = self._by_head.get(head)
-        if known is not None:
-            return known
-        take = self._behind_route.get(frame[_ETHERTYPE:ETHERNET_HEADER])
-        if take is not None and (known := self._by_key.get(take(frame))) is not None:
-            return known
-        return self._meet(head, frame)
+        entry = self._by_head.get(head)
+        if entry is not None:
+            return entry
+        take = self._routed_key_getters.get(frame[_ETHERTYPE:ETHERNET_HEADER])
+        if take is not None and (entry := self._by_key.get(take(frame))) is not None:
+            return entry
+        return self._find_by_head(head, frame)
 
-    def lost(self, known: Known, limit: int) -> Counted | None:
-        """Count a frame to which only an independent loss can happen; return its flow if it is lost, that is if its draw is
-        below the limit, see `fate_hash.threshold`."""
-        counted = self._counted.get(known)
-        if counted is None and self._kept is not None:
-            counted = self._go_on(known, self._kept)
-        if counted is None:
-            path, walked = known.path, known.walked
-            if path and walked < len(path) and path[walked] is self:
-                drawn = known.drawn[walked]
-                known.walked = walked = walked + 1
-                if walked == len(path):
-                    known.drawn = ()
-                return None if drawn >> 11 >= limit else Counted(known, self._key, self._epoch, 1)
-            if not walked or not self._was_walked(known):
-                self._counted[known] = _ONCE
-                drawn = fate_hash.chain(self._key, known.first)
-                return None if drawn >> 11 >= limit else Counted(known, self._key, self._epoch, 1)
-            counted = _ONCE
-        if counted is _ONCE:
-            counted = self._counted[known] = Counted(known, self._key, self._epoch, 1)
-        counted.n = n = counted.n + 1
-        if self._kept is not None:
-            numbers, place = counted.cell
-            numbers[place] = n
-        return counted if fate_hash.draw(counted.start_of_loss(), n) >> 11 < limit else None
+    def count_loss(self, entry: FlowEntry, threshold: int) -> FlowCount | None:
+        """Count a frame that may only have an independent loss; return its flow if it is lost: if its draw is below the
+        threshold, see `fate_hash.threshold`."""
+        count = self._counted.get(entry)
+        if count is None and self._tallies is not None:
+            count = self._resume_count(entry, self._tallies)
+        if count is None:
+            path, draws_used = entry.path, entry.draws_used
+            if path and draws_used < len(path) and path[draws_used] is self:
+                draws = entry.draws[draws_used]
+                entry.draws_used = draws_used = draws_used + 1
+                if draws_used == len(path):
+                    entry.draws = ()
+                return None if draws >> 11 >= threshold else FlowCount(entry, self._key, self._epoch, 1)
+            if not draws_used or not self._has_used_draw(entry):
+                self._counted[entry] = _SEEN_ONCE
+                draws = fate_hash.chain(self._key, entry.loss_words)
+                return None if draws >> 11 >= threshold else FlowCount(entry, self._key, self._epoch, 1)
+            count = _SEEN_ONCE
+        if count is _SEEN_ONCE:
+            count = self._counted[entry] = FlowCount(entry, self._key, self._epoch, 1)
+        count.n = n = count.n + 1
+        if self._tallies is not None:
+            numbers, index = count.cell
+            numbers[index] = n
+        return count if fate_hash.draw(count.loss_start(), n) >> 11 < threshold else None
 
-    def _go_on(self, known: Known, kept: Tallies) -> Counted:
-        """A flow whose first frame in this process is about to be counted."""
-        numbers, place = cell = kept.cell(tuple(known.flow), self._within)
-        counted = self._counted[known] = Counted(known, self._key, self._epoch, numbers[place])
-        counted.cell = cell
-        return counted
+    def _resume_count(self, entry: FlowEntry, tallies: Tallies) -> FlowCount:
+        """Return the stored count of a flow, before its first frame in this process."""
+        numbers, index = cell = tallies.cell(tuple(entry.flow), self._within)
+        count = self._counted[entry] = FlowCount(entry, self._key, self._epoch, numbers[index])
+        count.cell = cell
+        return count
 
-    def _was_walked(self, known: Known) -> bool:
+    def _has_used_draw(self, entry: FlowEntry) -> bool:
         """Whether the flow's first frame has crossed this direction on its path."""
-        path = known.path
-        return path is not None and self in path[: known.walked]
+        path = entry.path
+        return path is not None and self in path[: entry.draws_used]
 
 
-def look_ahead(known: Known, path: Sequence[Flows]) -> None:
-    """Compute at once the draws of a flow's first frame for the directions that it will cross, in this order. Where it takes
-    another path, draws are computed one by one."""
-    if len(path) < _MIN_AHEAD:
-        known.path = ()
+def draw_along_path(entry: FlowEntry, path: Sequence[Flows]) -> None:
+    """Compute all draws of a flow's first frame for the directions that it will cross, in this order. If it takes another
+    path, draws are computed one by one."""
+    if len(path) < _MIN_PATH:
+        entry.path = ()
         return
-    known.drawn = fate_hash.chains(b"".join([flows._lane for flows in path]), known.first)
-    known.path = path
+    entry.draws = fate_hash.chains(b"".join([flows._lane for flows in path]), entry.loss_words)
+    entry.path = path
 
 
 def flow_of(frame: bytes, readers: Mapping[int, FlowReader], located: Located | None = None) -> Flow:
@@ -458,7 +460,7 @@ def flow_of(frame: bytes, readers: Mapping[int, FlowReader], located: Located | 
     ethertype = located[0]
     destination = int.from_bytes(frame[:6].ljust(6, b"\0"), "big")
     source = int.from_bytes(frame[6:12].ljust(6, b"\0"), "big")
-    if ethertype < SMALLEST_ETHERTYPE:
+    if ethertype < MIN_ETHERTYPE:
         return Flow(0, destination, source)
     if ethertype in (IPV4, IPV6):
         protocol, begin = located[2], located[3]
@@ -470,29 +472,29 @@ def flow_of(frame: bytes, readers: Mapping[int, FlowReader], located: Located | 
     return Flow(ethertype, destination, source, () if read is None else read(frame, located))
 
 
-def _taker(spans: Mapping[bytes, tuple[slice, ...]], routed: bool) -> Callable[[bytes], object]:
-    """Make a function that extracts a cache key from a frame: its Ethernet header, and of the header behind it the first
-    bytes, if a protocol claims those, and the bytes of its spans, without a source route."""
+def _key_getter(spans: Mapping[bytes, tuple[slice, ...]], routed: bool) -> Callable[[bytes], object]:
+    """Make a function that gets a cache key from a frame, skipping a source route: the Ethernet header, and of the header
+    after it the first bytes, if they identify a protocol, and the bytes of the protocol's spans."""
     size = max(map(len, spans))
-    behind = {begins: _getter(len(begins), found) for begins, found in spans.items()}
-    others = behind.get(b"", _nothing)
-    most = max([size, *[span.stop - ETHERNET_HEADER for found in spans.values() for span in found]])
+    getters = {begins: _getter(len(begins), slices) for begins, slices in spans.items()}
+    default_getter = getters.get(b"", _nothing)
+    header_size = max([size, *[span.stop - ETHERNET_HEADER for slices in spans.values() for span in slices]])
     end = ETHERNET_HEADER + MAX_HOPS if routed else ETHERNET_HEADER
 
     def take(frame: bytes) -> object:
-        at, last = ETHERNET_HEADER, min(end, len(frame))
-        while at < last and frame[at] >= ROUTE_BYTE:
-            at += 1
-        header = frame[at : at + most]
-        return frame[:ETHERNET_HEADER], behind.get(header[:size], others)(header)
+        offset, end_offset = ETHERNET_HEADER, min(end, len(frame))
+        while offset < end_offset and frame[offset] >= ROUTE_BYTE:
+            offset += 1
+        header = frame[offset : offset + header_size]
+        return frame[:ETHERNET_HEADER], getters.get(header[:size], default_getter)(header)
 
     return take
 
 
 def _getter(begins: int, spans: tuple[slice, ...]) -> Callable[[bytes], object]:
-    """Make a function that extracts the first bytes of a header and those of its spans."""
-    moved = [slice(span.start - ETHERNET_HEADER, span.stop - ETHERNET_HEADER) for span in spans]
-    return itemgetter(slice(0, begins), *moved)
+    """Make a function that gets the first bytes of a header and the bytes of its spans."""
+    header_spans = [slice(span.start - ETHERNET_HEADER, span.stop - ETHERNET_HEADER) for span in spans]
+    return itemgetter(slice(0, begins), *header_spans)
 
 
 def _nothing(_: bytes) -> object:

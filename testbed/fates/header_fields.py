@@ -8,20 +8,19 @@ code does not depend on this package:
     fields.register("emp", ethertype=0x88B5, fields={"type": (0, 1), "id": (2, 4, 0x00FFFFFF, [("type", 3)])},
                     flow=["type"])
 
-A protocol of a source-routed network is registered with routed=True: its header begins after the rest of the route on the
-link in question. The bytes of a route have their top bit set, and the header's first byte has not (Myrinet, ANSI/VITA
-26-1998).
+A protocol of a source-routed network is registered with routed=True: its header follows the remaining route on the link. The
+bytes of a route have their top bit set, the header's first byte does not (Myrinet, ANSI/VITA 26-1998).
 
-Several protocols may share an EtherType: each names the first bytes of its header (such as a Myrinet packet's type), all of
-one length; one more may name none, and describes their common fields. A protocol whose frames say nothing of it, because
-the network's set-up does (ATM's circuits), names the header that it stands on; the offsets of its fields count from that
-header's first byte, and its frames have that header's flows.
+Several protocols may share an EtherType. Each then declares the first bytes of its header (such as a Myrinet packet's type),
+all of the same length; one more protocol without first bytes may describe their common fields. A protocol that cannot be
+identified by its frames, but by the network's set-up (ATM's circuits), names the header below it. The offsets of its fields
+are relative to that header's first byte, and its frames have that header's flows.
 
-A protocol whose frames have a check of their own (a CRC, a checksum) names its field and the function that recomputes it,
-so that rules can change a frame and leave it valid.
+A protocol whose frames have a check (a CRC, a checksum) declares its field and the function that recomputes it, so that
+rules can change a frame and leave it valid.
 
-offset: bytes from the header's first. width: bytes, big-endian. mask: of the field's bits, shifted down to bit 0. guard:
-other fields of the header and the values that they must have, or the field is absent.
+offset: bytes from the header's first byte. width: bytes, big-endian. mask: the field's bits, shifted down to bit 0. guard:
+other fields of the header and the values that they must have for this field to be present.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ each that is absent."""
 Layer = Literal["link", "tag", "network", "transport"]
 Kind = Literal["number", "mac", "ipv4", "ipv6"]
 Reader = Callable[[bytes, Located], int]
-"""Returns a field's value in a located frame, or -1 where the frame does not have the field."""
+"""Returns a field's value in a located frame, or -1 if the frame does not have the field."""
 Mender = Callable[[bytes, int], bytes]
 """Returns a frame without tags, with the checks of its header recomputed. Arguments: the frame, and the offset of the
 header, which a source route may have moved. A frame too short for them is returned unchanged."""
@@ -57,7 +56,7 @@ ROUTE_BYTE: Final = 0x80
 """The bit that is set in each byte of a source route, and not in the first byte after it."""
 MAX_HOPS: Final = 64
 """Maximum bytes of a source route that are skipped."""
-SMALLEST_ETHERTYPE: Final = 0x0600
+MIN_ETHERTYPE: Final = 0x0600
 """Below it the two bytes are a length (IEEE 802.3, 3.2.6)."""
 _IPV4_HEADER: Final = 20
 _IPV6_HEADER: Final = 40
@@ -71,37 +70,41 @@ def locate(frame: bytes) -> Located:
     if size < ETHERNET_HEADER:
         return NOT_LOCATED
     ethertype = frame[12] << 8 | frame[13]
-    at = ETHERNET_HEADER
-    while ethertype in TAGS and at < ETHERNET_HEADER + 4 * MAX_TAGS and size >= at + 4:
-        ethertype = frame[at + 2] << 8 | frame[at + 3]
-        at += 4
+    offset = ETHERNET_HEADER
+    while ethertype in TAGS and offset < ETHERNET_HEADER + 4 * MAX_TAGS and size >= offset + 4:
+        ethertype = frame[offset + 2] << 8 | frame[offset + 3]
+        offset += 4
     if ethertype == IPV4:
-        if size < at + _IPV4_HEADER or frame[at] >> 4 != 4:
-            return (ethertype, at, -1, -1)
-        header = (frame[at] & 15) * 4
-        later = frame[at + 7] or frame[at + 6] & 0x1F
-        return (ethertype, at, frame[at + 9], -1 if header < _IPV4_HEADER or later else at + header)
+        if size < offset + _IPV4_HEADER or frame[offset] >> 4 != 4:
+            return (ethertype, offset, -1, -1)
+        header_size = (frame[offset] & 15) * 4
+        is_later_fragment = frame[offset + 7] or frame[offset + 6] & 0x1F
+        return (
+            ethertype,
+            offset,
+            frame[offset + 9],
+            -1 if header_size < _IPV4_HEADER or is_later_fragment else offset + header_size,
+        )
     if ethertype == IPV6:
-        if size < at + _IPV6_HEADER or frame[at] >> 4 != 6:
-            return (ethertype, at, -1, -1)
-        return (ethertype, at, frame[at + 6], at + _IPV6_HEADER)
-    return (ethertype, at, -1, -1)
+        if size < offset + _IPV6_HEADER or frame[offset] >> 4 != 6:
+            return (ethertype, offset, -1, -1)
+        return (ethertype, offset, frame[offset + 6], offset + _IPV6_HEADER)
+    return (ethertype, offset, -1, -1)
 
 
-def behind_route(frame: bytes, begin: int) -> int:
+def skip_route(frame: bytes, begin: int) -> int:
     """Return the offset after a source route that begins at `begin`; without a route, `begin`."""
-    at = begin
+    offset = begin
     end = min(len(frame), begin + MAX_HOPS)
-    while at < end and frame[at] & ROUTE_BYTE:
-        at += 1
-    return at
+    while offset < end and frame[offset] & ROUTE_BYTE:
+        offset += 1
+    return offset
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header: its layer, and the EtherType or IP protocol number that announces it. routed: it is behind a source route.
-    begins: its first bytes, where others share the EtherType. above: the header that it stands on, if no first bytes tell
-    them apart."""
+    """A header: its layer, and its EtherType or IP protocol number. routed: it follows a source route. begins: its first
+    bytes, if protocols share the EtherType. above: the header below it, if first bytes do not distinguish them."""
 
     name: str
     layer: Layer
@@ -116,13 +119,13 @@ class Header:
         if self.routed or self.begins:
             routed, begins = self.routed, self.begins
 
-            def find_its_own(frame: bytes, located: Located) -> int:
+            def find_shared(frame: bytes, located: Located) -> int:
                 if located[0] != number:
                     return -1
-                at = behind_route(frame, located[1]) if routed else located[1]
-                return at if frame.startswith(begins, at) else -1
+                offset = skip_route(frame, located[1]) if routed else located[1]
+                return offset if frame.startswith(begins, offset) else -1
 
-            return find_its_own
+            return find_shared
 
         def find(frame: bytes, located: Located) -> int:
             if layer == "network":
@@ -152,7 +155,7 @@ class Field:
     names: tuple[tuple[str, int], ...] = ()
 
     @property
-    def largest(self) -> int:
+    def max_value(self) -> int:
         """The largest value of the field."""
         mask = self.mask or (1 << 8 * self.width) - 1
         return mask >> self.shift
@@ -163,7 +166,7 @@ class Field:
 
 
 class UnknownFieldError(LookupError):
-    """Unknown name of a field or header. nearest: the closest known name, or empty."""
+    """Unknown name of a field or header. nearest: the closest known name, or an empty string."""
 
     def __init__(self, name: str, nearest: str) -> None:
         self.name = name
@@ -207,11 +210,11 @@ class Fields:
         return list(self._fields)
 
     def headers(self) -> list[str]:
-        """List the names of all headers, each of which a rule may use as a condition."""
+        """List the names of all headers; a rule may use each as a condition."""
         return list(self._headers)
 
     def nearest(self, name: str) -> str:
-        """Return the closest name of a field or header, or empty."""
+        """Return the closest name of a field or header, or an empty string."""
         close = difflib.get_close_matches(name.lower(), [*self._fields, *self._headers], n=1)
         return close[0] if close else ""
 
@@ -231,57 +234,57 @@ class Fields:
     ) -> None:
         """Add a protocol directly above Ethernet.
 
-        fields: name -> offset, width and optionally mask and guard, see the module. flow: the names of the fields of the
-        protocol's flow key. routed: a source route may be in front of the header. begins: the header's first bytes, if
-        others share the EtherType. above: the header that it stands on, see the module. names: field -> value -> the
-        value's name. check: the field that is computed from the rest of the frame. mended: computes it. Raises ValueError
-        for an invalid name, EtherType or field; then nothing has been added.
+        fields: name -> offset, width and optionally mask and guard, see the module. flow: names of the fields of the
+        protocol's flow key. routed: a source route may precede the header. begins: the header's first bytes, if protocols
+        share the EtherType. above: the header below it, see the module. names: field -> value -> the value's name.
+        check: the field that is computed from the rest of the frame. mended: computes it. Raises ValueError for an
+        invalid name, EtherType or field; nothing has been added then.
         """
-        trial = self.copy()
+        updated = self.copy()
         header = Header(protocol, "network", ethertype, routed, begins, above)
-        trial._add_header(header)
-        for name, place in fields.items():
-            field = _field(header, name, place)
-            called = tuple([(text, value) for value, text in names.get(name, {}).items()])
-            trial._add_field(replace(field, names=called))
-        for field in trial._fields.values():
-            for other, _ in field.guard:
-                if other not in trial._fields:
-                    raise ValueError(f"{field.name}: its guard names {other!r}, which is not a field")
+        updated._add_header(header)
+        for name, layout in fields.items():
+            field = _field(header, name, layout)
+            value_names = tuple([(text, value) for value, text in names.get(name, {}).items()])
+            updated._add_field(replace(field, names=value_names))
+        for field in updated._fields.values():
+            for name_of_guard, _ in field.guard:
+                if name_of_guard not in updated._fields:
+                    raise ValueError(f"{field.name}: its guard names {name_of_guard!r}, which is not a field")
         for name in flow:
-            if f"{protocol}.{name}" not in trial._fields:
+            if f"{protocol}.{name}" not in updated._fields:
                 raise ValueError(f"{protocol}: its flow key names {name!r}, which is not one of its fields")
         if above and flow:
             raise ValueError(f"{protocol}: its flows are those of {above}, on which it stands: it has no flow key")
         if not above:
-            trial._flows[ethertype, begins] = tuple(f"{protocol}.{name}" for name in flow)
-        if check and (f"{protocol}.{check}" not in trial._fields or mended is None):
+            updated._flows[ethertype, begins] = tuple(f"{protocol}.{name}" for name in flow)
+        if check and (f"{protocol}.{check}" not in updated._fields or mended is None):
             raise ValueError(f"{protocol}: its check {check!r} is not one of its fields, or no function computes it")
-        self._headers, self._fields, self._flows = trial._headers, trial._fields, trial._flows
+        self._headers, self._fields, self._flows = updated._headers, updated._fields, updated._flows
         if check:
             self._checks[f"{protocol}.{check}"] = protocol
         if mended is not None:
             self._menders[protocol] = mended
 
     def copy(self) -> Fields:
-        """Return a copy, to which others can be added."""
-        other = Fields()
-        other._headers, other._fields = dict(self._headers), dict(self._fields)
-        other._flows = dict(self._flows)
-        other._checks, other._menders = dict(self._checks), dict(self._menders)
-        return other
+        """Return a copy, to which more fields can be added."""
+        copied = Fields()
+        copied._headers, copied._fields = dict(self._headers), dict(self._fields)
+        copied._flows = dict(self._flows)
+        copied._checks, copied._menders = dict(self._checks), dict(self._menders)
+        return copied
 
     def checks(self) -> Mapping[str, str]:
         """Return the fields that are computed from the rest of the frame, each with its header's name."""
         return self._checks
 
     def is_checked(self, header: Header) -> bool:
-        """Whether a check covers a header, or the frame of which it is one."""
+        """Whether a check covers a header, or the whole frame."""
         return header.layer in ("link", "tag") or header.name in {*self._menders, *self._checks.values(), *_CHECKED}
 
     def mend(self, frame: bytes, located: Located) -> bytes:
-        """Recompute the checks of the protocol above Ethernet in a frame. A protocol that shares its EtherType comes before
-        the one that describes their common fields, whose check covers the others."""
+        """Recompute the checks of the protocol above Ethernet in a frame. Protocols with first bytes come before the
+        protocol of their common fields, whose check covers theirs."""
         network = located[1]
         headers = [header for header in self._headers.values() if header.name in self._menders]
         for header in sorted(headers, key=lambda header: not header.begins):
@@ -304,40 +307,40 @@ class Fields:
             for (number, begins), names in self._flows.items()
             if number == ethertype
         }
-        others = readers.pop(b"", ())
+        default_readers = readers.pop(b"", ())
         if not readers:
-            return lambda frame, located: tuple([max(read(frame, located), 0) for read in others])
+            return lambda frame, located: tuple([max(read(frame, located), 0) for read in default_readers])
         size, routed = len(next(iter(readers))), self.is_routed(ethertype)
 
-        def read_its_own(frame: bytes, located: Located) -> tuple[int, ...]:
-            at = behind_route(frame, located[1]) if routed else located[1]
-            begins = frame[at : at + size]
-            own = readers.get(begins)
-            if own is None:
-                return tuple([max(read(frame, located), 0) for read in others])
-            return int.from_bytes(begins, "big"), *[max(read(frame, located), 0) for read in own]
+        def read_shared(frame: bytes, located: Located) -> tuple[int, ...]:
+            offset = skip_route(frame, located[1]) if routed else located[1]
+            begins = frame[offset : offset + size]
+            own_readers = readers.get(begins)
+            if own_readers is None:
+                return tuple([max(read(frame, located), 0) for read in default_readers])
+            return int.from_bytes(begins, "big"), *[max(read(frame, located), 0) for read in own_readers]
 
-        return read_its_own
+        return read_shared
 
     def flow_ethertypes(self) -> set[int]:
         """Return the EtherTypes with a flow key."""
         return {ethertype for (ethertype, begins), names in self._flows.items() if names or begins}
 
     def flow_spans(self, ethertype: int) -> dict[bytes, tuple[slice, ...]]:
-        """Return by the first bytes of an EtherType's headers the slices of a frame, without tags and source route, that
-        hold the flow key; empty if a field of a key has a guard."""
+        """Return the slices of a frame that have the flow key, by the first bytes of the EtherType's headers; empty if a
+        field of a key has a guard. The frame has no tags and no source route."""
         spans = {}
         for (number, begins), names in self._flows.items():
             if number == ethertype:
                 fields = [self._fields[name] for name in names]
                 if any(field.guard for field in fields):
                     return {}
-                places = [(ETHERNET_HEADER + field.offset, field.width) for field in fields]
-                spans[begins] = tuple([slice(begin, begin + width) for begin, width in places])
+                spans_of_fields = [(ETHERNET_HEADER + field.offset, field.width) for field in fields]
+                spans[begins] = tuple([slice(begin, begin + width) for begin, width in spans_of_fields])
         return spans
 
     def is_routed(self, ethertype: int) -> bool:
-        """Whether a source route may be in front of a header of that EtherType."""
+        """Whether a source route may precede a header of an EtherType."""
         return any(header.routed and header.number == ethertype for header in self._headers.values())
 
     def flow_fields(self) -> dict[tuple[int, bytes], tuple[str, ...]]:
@@ -345,11 +348,11 @@ class Fields:
         return dict(self._flows)
 
     def presence(self, header: str) -> Reader:
-        """Make a reader of a header's offset, or -1 where the frame does not have it."""
+        """Make a reader of a header's offset, or -1 if the frame does not have the header."""
         return self._headers[header].finder()
 
     def position(self, name: str) -> Reader:
-        """Return a reader of the offset of a field's first byte, or -1 where the frame does not have the field. Raises
+        """Return a reader of the offset of a field's first byte, or -1 if the frame does not have the field. Raises
         UnknownFieldError."""
         reader = self._positions.get(name)
         if reader is None:
@@ -383,8 +386,8 @@ class Fields:
             return read
 
         def guarded(frame: bytes, located: Located) -> int:
-            for other, value in guards:
-                if other(frame, located) != value:
+            for read_guard, value in guards:
+                if read_guard(frame, located) != value:
                     return -1
             return read(frame, located)
 
@@ -396,10 +399,10 @@ class Fields:
         if not header.name.isidentifier():
             raise ValueError(f"{header.name!r} is not a name of letters, digits and '_'")
         for other in self._headers.values():
-            same = (other.layer, other.number) == (header.layer, header.number)
-            if header.layer in ("network", "transport") and same:
+            is_same_number = (other.layer, other.number) == (header.layer, header.number)
+            if header.layer in ("network", "transport") and is_same_number:
                 _check_shared(header, other)
-        if header.layer == "network" and not SMALLEST_ETHERTYPE <= header.number <= 0xFFFF:
+        if header.layer == "network" and not MIN_ETHERTYPE <= header.number <= 0xFFFF:
             raise ValueError(f"{header.name}: 0x{header.number:x} is not an EtherType")
         self._headers[header.name] = header
 
@@ -416,30 +419,30 @@ class Fields:
 
 
 class SharedNumberError(ValueError):
-    """Two headers have one number, and frames do not tell them apart. other: the other header's name. why: a phrase."""
+    """Two headers have the same number and cannot be distinguished. other: the other header's name. reason: a phrase."""
 
-    def __init__(self, header: Header, other: Header, why: str) -> None:
-        super().__init__(f"{header.name}: {other.name} has the number 0x{header.number:04x}, too: {why}")
+    def __init__(self, header: Header, other: Header, reason: str) -> None:
+        super().__init__(f"{header.name}: {other.name} has the number 0x{header.number:04x}, too: {reason}")
         self.other = other.name
-        self.why = why
+        self.reason = reason
 
 
-def _check_shared(header: Header, other: Header) -> None:
-    """Check that two headers with one number can be told apart, or one stands on the other. Raises SharedNumberError."""
-    if header.above == other.name or other.above == header.name:
+def _check_shared(header: Header, peer: Header) -> None:
+    """Check that two headers with one number can be distinguished, or are layered. Raises SharedNumberError."""
+    if header.above == peer.name or peer.above == header.name:
         return
-    if header.begins == other.begins:
-        why = f"both begin with 0x{header.begins.hex()}" if header.begins else "neither has BEGINS"
-        raise SharedNumberError(header, other, why)
-    if header.routed != other.routed:
-        raise SharedNumberError(header, other, "one follows a source route, the other does not")
-    if header.begins and other.begins and len(header.begins) != len(other.begins):
-        sizes = f"{len(header.begins)} and {len(other.begins)} bytes"
-        raise SharedNumberError(header, other, f"they begin with {sizes}, and not with as many")
+    if header.begins == peer.begins:
+        reason = f"both begin with 0x{header.begins.hex()}" if header.begins else "neither has BEGINS"
+        raise SharedNumberError(header, peer, reason)
+    if header.routed != peer.routed:
+        raise SharedNumberError(header, peer, "one follows a source route, the other does not")
+    if header.begins and peer.begins and len(header.begins) != len(peer.begins):
+        sizes = f"{len(header.begins)} and {len(peer.begins)} bytes"
+        raise SharedNumberError(header, peer, f"they begin with {sizes}, and not with as many")
 
 
 _CHECKED: Final = ("ipv6",)
-"""Headers without a check of their own whose fields the checks behind them cover."""
+"""Headers without a check whose fields are covered by checks of following headers."""
 
 FRAME_LENGTH: Final = "frame.len"
 """Name of a field outside any header: the frame's length, without a frame check sequence."""
@@ -449,20 +452,18 @@ def _length(frame: bytes, _: Located) -> int:
     return len(frame)
 
 
-def _field(header: Header, name: str, place: Sequence[object]) -> Field:
+def _field(header: Header, name: str, layout: Sequence[object]) -> Field:
     """Make a field from a protocol's plain data."""
-    expected = ValueError(
-        f"{header.name}.{name}: offset, width, mask and pairs of a field and its value, not {place!r}"
-    )
+    error = ValueError(f"{header.name}.{name}: offset, width, mask and pairs of a field and its value, not {layout!r}")
     defaults: tuple[object, ...] = (0, 0, 0, ())
-    if len(place) > len(defaults):
-        raise expected
-    offset, width, mask, guard = (*place, *defaults[len(place) :])
+    if len(layout) > len(defaults):
+        raise error
+    offset, width, mask, guard = (*layout, *defaults[len(layout) :])
     if not isinstance(offset, int) or not isinstance(width, int) or not isinstance(mask, int):
-        raise expected
+        raise error
     pairs = []
     for pair in guard if isinstance(guard, (list, tuple)) else (guard,):
         if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[1], int):
-            raise expected
+            raise error
         pairs.append((f"{header.name}.{pair[0]}", pair[1]))
     return Field(f"{header.name}.{name}", header, offset, width, mask, "number", tuple(pairs))

@@ -1,16 +1,16 @@
 """Jitter, the deviation of a frame's delay: uniform, normal, pareto, a table or a trace.
 
-A table holds the quantiles of a distribution of mean 0 and spread 1 in units of 1/8192, in rising order or not; the draw
-picks one, and the jitter is multiplied with it. That is netem's way and its file format (``/usr/lib/tc/*.dist``), and
-"pareto" is its table: shape 3, cut off at +4. "normal" has 4096 quantiles in the middle of equal shares, the outermost
-at 3.67 standard deviations. "uniform" is exact: every nanosecond from -jitter to +jitter is as likely.
+A table has quantiles of a distribution with mean 0 and spread 1 in units of 1/8192, in any order. The draw selects one of
+them, which is multiplied by the jitter. This is netem's method and file format (``/usr/lib/tc/*.dist``), and "pareto" is
+netem's table: shape 3, cut off at +4. "normal" has 4096 quantiles, the outermost at 3.67 standard deviations. "uniform" is
+exact: every nanosecond from -jitter to +jitter has the same probability.
 
-Frames keep their order unless `reorder` is set, so that a frame waits for one before it that was delayed more: the mean
-rises above the delay where frames are closer than the jitter. Uniform, in shares of the jitter: by 0.04 where frames are
-one jitter apart, 0.16 at a half, 0.52 at a tenth, 0.83 at a hundredth; normal: 0.21, 0.48, 1.2, 2.1.
+Frames keep their order unless `reorder` is set: a frame waits for an earlier frame that was delayed more. So the mean is
+above the delay if frames are closer than the jitter. In units of the jitter, uniform: by 0.04 if frames are one jitter
+apart, 0.16 at a half, 0.52 at a tenth, 0.83 at a hundredth; normal: 0.21, 0.48, 1.2, 2.1.
 
 A trace has one duration per line (``1.5ms``, ``0``), which is added to the delay of the direction's n-th frame; after the
-last it starts again.
+last line it starts from the beginning.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from testbed.spec.units import parse_duration
 SCALE: Final = 8192
 """NETEM_DIST_SCALE."""
 
-SIZE: Final = 4096
-_LARGEST: Final = 32767
+TABLE_SIZE: Final = 4096
+_MAX_VALUE: Final = 32767
 _MAX_ENTRIES: Final = 65_536
 
 
@@ -47,7 +47,7 @@ class Jitter:
         self._width = 2 * spread + 1
 
     def at(self, start: int, n: int) -> int:
-        """Return the jitter of a flow's n-th frame, which may be negative. start: of the flow's stream."""
+        """Return the jitter of a flow's n-th frame in nanoseconds, which may be negative. start: of the flow's stream."""
         word = fate_hash.draw(start, n)
         if not self._size:
             return (word * self._width >> 64) - self._spread
@@ -56,12 +56,12 @@ class Jitter:
 
 
 def table_of(distribution: str, source: str = "", text: str = "") -> tuple[int, ...]:
-    """Return the table of a named distribution, empty for the uniform one. text: of a table's file, read from source. Raises
-    BrokenFileError."""
+    """Return the table of a distribution; empty for "uniform". text: content of a table's file. source: the file's name.
+    Raises BrokenFileError."""
     if distribution == "table":
         return parse_table(text, source)
     if distribution not in ("uniform", "", "normal", "pareto"):
-        raise ValueError(f"no distribution is called {distribution!r}")
+        raise ValueError(f"unknown distribution {distribution!r}")
     return {"normal": normal_table, "pareto": pareto_table}.get(distribution, tuple)()
 
 
@@ -70,9 +70,9 @@ def normal_table() -> tuple[int, ...]:
     """Compute quantiles of the normal distribution."""
     upper: list[int] = []
     x = 0.0
-    for place in range(SIZE // 2, SIZE):
-        share = (place + 0.5) / SIZE
-        for _ in range(6):  # Newton's method from the neighbouring quantile: three rounds are enough
+    for index in range(TABLE_SIZE // 2, TABLE_SIZE):
+        share = (index + 0.5) / TABLE_SIZE
+        for _ in range(6):  # Newton's method, starting at the previous quantile
             x += (share - 0.5 * (1 + math.erf(x / math.sqrt(2)))) * math.sqrt(2 * math.pi) * math.exp(x * x / 2)
         upper.append(round(x * SCALE))
     return (*(-value for value in reversed(upper)), *upper)
@@ -81,20 +81,22 @@ def normal_table() -> tuple[int, ...]:
 @functools.cache
 def pareto_table() -> tuple[int, ...]:
     """Compute quantiles of a Pareto distribution of shape 3, moved to mean 0 and scaled as in netem's table."""
-    values = [(1 / (place / SIZE) ** (1 / 3) - 1.5) * 4 / 3 * SCALE for place in range(SIZE, 0, -1)]
-    return tuple(min(round(value), _LARGEST) for value in values)
+    values = [(1 / (index / TABLE_SIZE) ** (1 / 3) - 1.5) * 4 / 3 * SCALE for index in range(TABLE_SIZE, 0, -1)]
+    return tuple(min(round(value), _MAX_VALUE) for value in values)
 
 
 @functools.lru_cache(maxsize=64)
 def parse_table(text: str, source: str) -> tuple[int, ...]:
     """Parse a table in netem's file format: whole numbers separated by white space, ``#`` before a comment. Raises
     BrokenFileError."""
-    expected = f"whole numbers from -{_LARGEST + 1} to {_LARGEST}, which are the distribution's values times {SCALE}"
+    expected = (
+        f"whole numbers from -{_MAX_VALUE + 1} to {_MAX_VALUE}, which are the distribution's values times {SCALE}"
+    )
     table: list[int] = []
     for number, line in lines(text):
         for word in line.partition("#")[0].split():
             digits = word.removeprefix("-")
-            if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and int(digits) <= _LARGEST + 1):
+            if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and int(digits) <= _MAX_VALUE + 1):
                 raise BrokenFileError(source, number, shown(word), expected)
             if len(table) == _MAX_ENTRIES:
                 raise BrokenFileError(source, number, "one entry more", f"at most {_MAX_ENTRIES:,} entries")
@@ -112,8 +114,8 @@ def parse_trace(text: str, source: str) -> tuple[int, ...]:
         try:
             trace.append(parse_duration(line))
         except TestbedError:
-            found = shown(line) if line.strip() else "an empty line"
-            raise BrokenFileError(source, number, found, "a duration with its unit, such as '1.5ms', or 0") from None
+            actual = shown(line) if line.strip() else "an empty line"
+            raise BrokenFileError(source, number, actual, "a duration with its unit, such as '1.5ms', or 0") from None
         if number > MAX_LINES:
             raise BrokenFileError(source, number, "one line more", f"at most {MAX_LINES:,} lines")
     if not trace:

@@ -1,7 +1,7 @@
-"""Fates of frames, by rule or by chance, the log of them, and its replay.
+"""Fates of frames, by rule or by chance, their log, and the replay of a log.
 
-A fate is a function of seed, link, direction, flow and number, never of time or of a frame's other bytes. A drop by a full
-queue is no fate: it is counted, not logged. Neither is jitter, which every frame has and the seed reproduces.
+A fate is a function of seed, link, direction, flow and number, not of time or of a frame's other bytes. A drop by a full
+queue is not a fate: it is counted, not logged. Jitter is not a fate either: every frame has it, and the seed reproduces it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from testbed.spec.layout import Impairment
 class Fate:
     """The fate of a frame; the default is a pass.
 
-    delay: nanoseconds added to the direction's own; later frames may overtake. flips: number of bits to flip. positions: of
-    these bits, if they are known; bit 0 is the highest of the first byte. duplicate: it arrives twice. reorder: it skips
-    the direction's delay. sets: names of fields and the values that they get. within: name of the field whose bits are
-    flipped; empty for those of the whole frame. mend: checksums and CRCs are computed anew afterwards.
+    delay: nanoseconds added to the direction's delay; later frames may overtake. flips: number of bits to flip.
+    positions: of these bits, if already chosen; bit 0 is the most significant bit of the first byte. duplicate: the
+    frame arrives twice. reorder: it skips the direction's delay. sets: names of fields and their new values. within:
+    name of the field whose bits are flipped; empty: any bits of the frame. mend: checksums and CRCs are recomputed
+    afterwards.
     """
 
     drop: bool = False
@@ -39,7 +40,7 @@ class Fate:
 
     def __post_init__(self) -> None:
         if self.delay < 0 or self.flips < 0:
-            raise ValueError("a fate's delay and flips are 0 or more")
+            raise ValueError(f"delay and flips must be 0 or more, got {self.delay} and {self.flips}")
 
     def __or__(self, other: Fate) -> Fate:
         """Combine two fates of one frame."""
@@ -70,23 +71,23 @@ REORDER: Final = Fate(reorder=True)
 def delay(nanoseconds: int) -> Fate:
     """Make the fate of a frame that arrives `nanoseconds` later; later frames may overtake it."""
     if nanoseconds <= 0:
-        raise ValueError(f"a delay of {nanoseconds} ns")
+        raise ValueError(f"delay must be more than 0 ns, got {nanoseconds}")
     return Fate(delay=nanoseconds)
 
 
 def corrupt(bits: int = 1, within: str = "", *, mend: bool = False) -> Fate:
-    """Make the fate of a frame of which so many bits, chosen by the hash, are flipped. within: the name of a field, to
-    flip bits of it alone. mend: its checksums and CRCs fit the changed frame."""
+    """Make the fate of a frame of which `bits` bits, chosen by the hash, are flipped. within: name of a field, to flip only
+    its bits. mend: recompute checksums and CRCs."""
     if bits <= 0:
-        raise ValueError(f"{bits} flipped bits")
+        raise ValueError(f"bits must be more than 0, got {bits}")
     return Fate(flips=bits, within=within, mend=mend)
 
 
 def set_fields(values: Mapping[str, int], *, mend: bool = True) -> Fate:
-    """Make the fate of a frame of which fields get other values; those that the frame does not have are left out.
+    """Make the fate of a frame of which fields are set; fields that the frame does not have are ignored.
 
-    values: by the field's name, ``{"emp.tag": 7}``. mend: its checksums and CRCs fit the changed frame, which then is a
-    valid one with other contents; else they remain, and a receiver that checks them discards it.
+    values: by the field's name, ``{"emp.tag": 7}``. mend: recompute checksums and CRCs, so that the frame is valid with
+    different contents; otherwise a receiver that checks them discards it.
     """
     if not values:
         raise ValueError("no field to set")
@@ -98,15 +99,15 @@ LOSS: Final = "loss"
 GEMODEL: Final = "gemodel"
 PATTERN: Final = "loss_pattern"
 CORRUPT: Final = "corrupt"
-TWICE: Final = "duplicate"
-SKIP: Final = "reorder"
+DUPLICATION: Final = "duplicate"
+REORDERING: Final = "reorder"
 """Causes of fates, named after the impairment's keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A logged fate. n: the frame's number in its flow, from 1. epoch: how often the direction has restarted its counts,
-    because the impairment that decides fates was set. cause: one of the above. detail: a rule's text."""
+    """A logged fate. n: the frame's number in its flow, from 1. epoch: number of times that the direction has restarted its
+    counts, since its impairment was changed. cause: see above. detail: a rule's text."""
 
     link: str
     direction: str
@@ -119,8 +120,8 @@ class Record:
 
     def to_line(self) -> str:
         """Format as one line of JSON, equal for equal records."""
-        where = _where(self.link, self.direction, self.epoch, self.flow)
-        return f'{where}, "n": {self.n}, {_what(self.cause, self.fate, self.detail)}'
+        location = _location_json(self.link, self.direction, self.epoch, self.flow)
+        return f'{location}, "n": {self.n}, {_fate_json(self.cause, self.fate, self.detail)}'
 
     @classmethod
     def from_line(cls, line: str) -> Record:
@@ -128,7 +129,7 @@ class Record:
         try:
             data = loads(line)
             ethertype, destination, source, *key = data["flow"]
-            fate: dict[str, Any] = {name: _frozen(value) for name, value in data["fate"].items()}
+            fate: dict[str, Any] = {name: _to_tuples(value) for name, value in data["fate"].items()}
             return cls(
                 str(data["link"]),
                 str(data["direction"]),
@@ -142,47 +143,47 @@ class Record:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"not a record of a fate: {line[:80]!r}") from error
 
-    def in_words(self) -> str:
-        """Describe for users the fate, its cause, and the frame."""
+    def describe(self) -> str:
+        """Describe the fate, its cause, and the frame, for users."""
         detail = f" {self.detail!r}" if self.detail else ""
-        return f"{_done(self.fate)} by {self.cause}{detail}, frame {self.n} of flow {self.flow}"
+        return f"{_describe_changes(self.fate)} by {self.cause}{detail}, frame {self.n} of flow {self.flow}"
 
 
-def _frozen(value: Any) -> Any:
-    """Convert lists, and those within them, to tuples."""
-    return tuple([_frozen(item) for item in value]) if isinstance(value, list) else value
+def _to_tuples(value: Any) -> Any:
+    """Convert lists, also nested lists, to tuples."""
+    return tuple([_to_tuples(item) for item in value]) if isinstance(value, list) else value
 
 
-def _done(fate: Fate) -> str:
-    done = [f"{name} set to {value:#x}" for name, value in fate.sets]
+def _describe_changes(fate: Fate) -> str:
+    changes = [f"{name} set to {value:#x}" for name, value in fate.sets]
     if fate.drop:
-        done.append("dropped")
+        changes.append("dropped")
     if fate.delay:
-        done.append(f"delayed for {fate.delay} ns")
+        changes.append(f"delayed for {fate.delay} ns")
     if fate.flips:
-        done.append(f"{fate.flips} bits flipped" if fate.flips > 1 else "1 bit flipped")
+        changes.append(f"{fate.flips} bits flipped" if fate.flips > 1 else "1 bit flipped")
     if fate.mend and fate.changes:
-        done.append("its checks mended")
+        changes.append("its checks mended")
     if fate.duplicate:
-        done.append("duplicated")
+        changes.append("duplicated")
     if fate.reorder:
-        done.append("sent ahead")
-    return " and ".join(done) or "passed"
+        changes.append("sent ahead")
+    return " and ".join(changes) or "passed"
 
 
-# A relay writes fates while frames wait: common parts of lines are formatted once.
+# A relay writes fates while frames wait: the common parts of lines are cached.
 
 
 @lru_cache(maxsize=4096)
-def _where(link: str, direction: str, epoch: int, flow: Flow) -> str:
+def _location_json(link: str, direction: str, epoch: int, flow: Flow) -> str:
     """Format the first half of a line."""
     numbers = [flow.ethertype, flow.destination, flow.source, *flow.key]
-    where = {"link": link, "direction": direction, "epoch": epoch, "flow": numbers}
-    return json.dumps(where, ensure_ascii=False)[:-1]
+    location = {"link": link, "direction": direction, "epoch": epoch, "flow": numbers}
+    return json.dumps(location, ensure_ascii=False)[:-1]
 
 
 @lru_cache(maxsize=256)
-def _what(cause: str, fate: Fate, detail: str) -> str:
+def _fate_json(cause: str, fate: Fate, detail: str) -> str:
     """Format the second half of a line."""
     values = {key: value for key in _FATE_KEYS if (value := getattr(fate, key))}
     return json.dumps({"cause": cause, "fate": values, "detail": detail}, ensure_ascii=False)[1:]
@@ -196,7 +197,7 @@ FrameKey = tuple[int, Flow, int]
 
 
 class Replay:
-    """Replay of a log: equal frames of equal flows get their logged fates again. See `without_chance`."""
+    """Replay of a log: frames get the fates logged for their flow and number. See `without_chance`."""
 
     __slots__ = ("_fates", "applied")
 
@@ -206,8 +207,8 @@ class Replay:
         """Number of frames to which the logged fate was applied; after a complete replay, all frames of the log."""
         for record in log:
             fates = self._fates.setdefault((record.link, record.direction), {})
-            place = (record.epoch, record.flow, record.n)
-            fates[place] = fates.get(place, PASS) | record.fate
+            key = (record.epoch, record.flow, record.n)
+            fates[key] = fates.get(key, PASS) | record.fate
 
     def __len__(self) -> int:
         """Return the number of frames in the log."""
@@ -223,7 +224,7 @@ class Replay:
 
 
 def without_chance(impairment: Impairment) -> Impairment:
-    """Return an impairment without everything that a log records, so that a replay alone decides it."""
+    """Return an impairment without everything that a log records, so that only a replay decides it."""
     return replace(
         impairment,
         loss=0.0,

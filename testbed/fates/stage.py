@@ -1,8 +1,8 @@
-"""Stage that decides, by chance and by rules, the fates of the frames of one direction of a link.
+"""Stage that decides, by rules and by chance, the fates of the frames of one direction of a link.
 
 The order of decisions on a frame:
 
-1. rules: the first that does not pass it decides; a drop ends here, everything else is combined with the next steps;
+1. rules: the first rule that does not pass it decides; a drop is final, any other fate is combined with the next steps;
 2. loss: independent, then Gilbert-Elliott, then the pattern (all three step with every frame);
 3. corruption, duplication, reordering, jitter.
 """
@@ -17,35 +17,35 @@ from testbed.fates import fate_hash
 from testbed.fates import records as fates
 from testbed.fates.fate_counters import Numbers, Outcome, Tallies
 from testbed.fates.field_changes import apply_changes, choose_bits, flip_bits, resolve
-from testbed.fates.flows import Classifier, Counted, Flows
+from testbed.fates.flows import Classifier, FlowCount, Flows
 from testbed.fates.header_fields import Fields, Located
 from testbed.fates.headers import standard_fields
 from testbed.fates.jitter import Jitter, parse_trace, table_of
 from testbed.fates.loss_models import GilbertElliott, Pattern
 from testbed.fates.records import PASS, Fate, Record
-from testbed.fates.rules import Judge, RuleSet
+from testbed.fates.rules import CompiledRule, RuleSet
 from testbed.fates.text_files import text_of
 from testbed.spec.layout import DirectionName, Impairment
 
-NOTHING: Final = Impairment()
+NO_IMPAIRMENT: Final = Impairment()
 
-_DECIDING: Final = (
+_FATE_KEYS: Final = (
     "loss", "corrupt", "corrupt_bits", "duplicate", "reorder", "gemodel", "loss_pattern", "rules", "jitter",
     "distribution", "jitter_file",
 )  # fmt: skip
-_USUAL_FIELDS: Final = standard_fields()
+_STANDARD_FIELDS: Final = standard_fields()
 _draw: Final = fate_hash.draw
 _ACCEPTED: Final = Outcome.ACCEPTED
 
 
 @dataclass(frozen=True, slots=True)
 class FateOptions:
-    """Options of a direction's fates, beside its impairment.
+    """Options of a direction's fates that are not part of its impairment.
 
-    now: since when frames are counted. rules: the injected ones, shared with other directions; without them, a direction
-    with nothing random does not even count its flows. fields: with the protocols' flow keys; rules, if given, have their
-    own. classifier: of these fields, shared with other directions. files: path -> text of the files that the impairment
-    names. log: called with every fate that is not a pass.
+    now: start time of the counts, ns. rules: the injected rules, shared with other directions; without them, a direction
+    without random impairments does not count flows. fields: with the protocols' flow keys; not used if `rules` is set.
+    classifier: of these fields, shared with other directions. files: path -> text of the files that the impairment names.
+    log: called with every fate that is not a pass.
     """
 
     seed: int
@@ -60,33 +60,34 @@ class FateOptions:
 class Verdict(NamedTuple):
     """A decision on a frame that does not just pass.
 
-    outcome: ACCEPTED, or the cause of a drop; then nothing else counts. frame: as it goes on. spread: nanoseconds that
-    jitter adds to the delay, or takes from it. late: nanoseconds by which a rule delays the frame; later ones may overtake
-    it. copy: it arrives twice. skip: it skips the delay. flipped: bits of it are flipped.
+    outcome: ACCEPTED, or the cause of a drop; the other fields are not used then. frame: after changes. spread: nanoseconds
+    of jitter added to the delay, may be negative. extra_delay: nanoseconds by which a rule delays the frame; later
+    frames may overtake it. copy: it arrives twice. skip: it skips the delay. flipped: bits of it are flipped.
     """
 
     outcome: Outcome
     frame: bytes = b""
     spread: int = 0
-    late: int = 0
+    extra_delay: int = 0
     copy: bool = False
     skip: bool = False
     flipped: bool = False
 
 
 LOST: Final = Verdict(Outcome.LOSS)
-_BY_RULE: Final = Verdict(Outcome.RULE)
-_BY_GEMODEL: Final = Verdict(Outcome.GEMODEL)
-_BY_PATTERN: Final = Verdict(Outcome.PATTERN)
+_DROPPED_BY_RULE: Final = Verdict(Outcome.RULE)
+_LOST_BY_GEMODEL: Final = Verdict(Outcome.GEMODEL)
+_LOST_BY_PATTERN: Final = Verdict(Outcome.PATTERN)
 
 
 class FateStage:
-    """The fates of a direction's frames: call `decide` once for each frame, in their order."""
+    """The fates of a direction's frames: call `decide` once for each frame, in order."""
 
     __slots__ = (
-        "_chances", "_classifier", "_epoch", "_gemodel", "_impairment", "_injected", "_jitter", "_judges", "_judging",
-        "_kept", "_key", "_link", "_log", "_more_chances", "_n", "_name", "_numbers", "_own", "_pattern", "_place", "_steps",
-        "_thresholds", "_uneventful", "_version", "flows", "is_idle", "loss",
+        "_active_rules", "_classifier", "_declared", "_epoch", "_gemodel", "_has_other_random_fates",
+        "_has_random_fates", "_has_rules", "_impairment", "_index", "_injected", "_jitter", "_key", "_link", "_log",
+        "_n", "_name", "_numbers", "_passes_all", "_pattern", "_steps", "_tallies", "_thresholds", "_version", "flows",
+        "is_idle", "loss",
     )  # fmt: skip
 
     def __init__(
@@ -96,39 +97,37 @@ class FateStage:
         impairment: Impairment,
         options: FateOptions,
     ) -> None:
-        """Raises BrokenFileError for a broken file, RuleError for a broken rule."""
+        """Raises BrokenFileError for an invalid file, RuleError for an invalid rule."""
         rules = options.rules
         self._link = link
         self._name = direction
         self._key = fate_hash.direction_key(options.seed, link, direction)
         self._injected = rules
         self._log = options.log
-        self._impairment = NOTHING
-        self._epoch = -1  # how often counts have restarted
+        self._impairment = NO_IMPAIRMENT
+        self._epoch = -1  # number of restarts of the counts
         self._n = 0  # frames since the last restart
         self.flows: Flows | None = None
-        """The flows of the frames since the last restart; None while nothing is counted."""
+        """The flows since the last restart; None if flows are not counted."""
         self._version = -1
         self.is_idle = False
         """Whether every frame passes, and no rule can be injected."""
-        self._uneventful = False  # every frame passes, until there is another rule
+        self._passes_all = False  # every frame passes, until the rules change
         self.loss = 0
-        """Threshold (`fate_hash.threshold`) of an independent loss, if nothing else can happen; else 0."""
-        self._judges: list[Judge] = []
-        fields = rules.fields if rules is not None else options.fields or _USUAL_FIELDS
+        """Threshold (`fate_hash.threshold`) of the independent loss, if no other fate is possible; otherwise 0."""
+        self._active_rules: list[CompiledRule] = []
+        fields = rules.fields if rules is not None else options.fields or _STANDARD_FIELDS
         tallies = rules.tallies if rules is not None else None
-        self._own = RuleSet(fields, tallies=tallies)
-        self._kept = tallies if tallies is not None and tallies.is_kept else None
-        self._numbers: Numbers | None = (
-            None  # where the direction's frames are counted for the next process, if they are
-        )
-        self._place = 0
+        self._declared = RuleSet(fields, tallies=tallies)
+        self._tallies = tallies if tallies is not None and tallies.is_persistent else None
+        self._numbers: Numbers | None = None  # persistent counts of the direction's frames, if there are any
+        self._index = 0
         self._classifier = options.classifier
         self.change(options.now, impairment, options.files, restart=True)
 
     @property
     def impairment(self) -> Impairment:
-        """The impairment in force."""
+        """The current impairment."""
         return self._impairment
 
     @property
@@ -137,15 +136,15 @@ class FateStage:
         return self._injected is not None
 
     @property
-    def is_uneventful(self) -> bool:
+    def passes_all(self) -> bool:
         """Whether every frame passes until the next `change` or rule."""
         if self._injected is not None and self._injected.version != self._version:
-            self._gather()
-        return self._uneventful
+            self._collect_rules()
+        return self._passes_all
 
     def idle_rules(self) -> list[str]:
-        """Return a sentence for each of the impairment's own rules that has never decided anything."""
-        return self._own.idle()
+        """Return a sentence for each of the impairment's rules that has never decided a fate."""
+        return self._declared.idle_rules()
 
     def change(
         self,
@@ -156,8 +155,8 @@ class FateStage:
     ) -> None:
         """Set another impairment for the frames from now on.
 
-        restart: flows and the direction count from 1 again; None: as `restarts` says. A replay sets it, to restart where
-        the recorded run did. Raises what the constructor does, and then nothing has changed.
+        restart: restart the counts of the flows and of the direction from 1; None: as `restarts` returns. A replay sets
+        it, to restart at the same frames as the recorded run. Raises the constructor's errors; nothing has changed then.
         """
         if restart is None:
             restart = restarts(self._impairment, impairment)
@@ -171,11 +170,11 @@ class FateStage:
             jitter = Jitter(impairment.jitter, table_of(impairment.distribution, impairment.jitter_file, text))
         pattern = Pattern(impairment.loss_pattern) if impairment.loss_pattern else None
         if impairment.rules != self._impairment.rules:
-            own = RuleSet(self._own.fields, tallies=self._own.tallies)
-            for place, rule in enumerate(impairment.rules):
-                own.add(now, rule, f"declared {place}")
-            self._own = own
-        # Nothing fails from here on.
+            declared = RuleSet(self._declared.fields, tallies=self._declared.tallies)
+            for index, rule in enumerate(impairment.rules):
+                declared.add(now, rule, f"declared {index}")
+            self._declared = declared
+        # No errors are possible from here on.
         self._impairment = impairment
         shares = (impairment.loss, impairment.corrupt, impairment.duplicate, impairment.reorder)
         self._thresholds = loss, corrupt, duplicate, reorder = tuple([fate_hash.threshold(share) for share in shares])
@@ -187,166 +186,165 @@ class FateStage:
             self._n = 0
             self.flows = None
             self._gemodel = GilbertElliott(impairment.gemodel, self._key) if impairment.gemodel else None
-            if self._kept is not None:
-                self._go_on(self._kept)
-        self._more_chances = bool(
+            if self._tallies is not None:
+                self._resume_counts(self._tallies)
+        self._has_other_random_fates = bool(
             corrupt or duplicate or reorder or self._gemodel or pattern or jitter is not None or steps
         )
-        self._chances = bool(loss) or self._more_chances
-        self._judging = self._injected is not None or len(self._own) > 0
-        self.is_idle = not (self._chances or self._judging)
+        self._has_random_fates = bool(loss) or self._has_other_random_fates
+        self._has_rules = self._injected is not None or len(self._declared) > 0
+        self.is_idle = not (self._has_random_fates or self._has_rules)
         if not self.is_idle and self.flows is None:
             if self._classifier is None:
-                self._classifier = Classifier(self._own.fields)
-            kept = self._kept if self._chances else None  # rules have counts of their own
-            self.flows = Flows(self._key, self._classifier, self._epoch, kept, self._place)
-        self._gather()
+                self._classifier = Classifier(self._declared.fields)
+            tallies = self._tallies if self._has_random_fates else None  # rules have counts of their own
+            self.flows = Flows(self._key, self._classifier, self._epoch, tallies, self._index)
+        self._collect_rules()
 
-    def _go_on(self, kept: Tallies) -> None:
-        """Count on where the process before left off, if it had the same impairment. Kept are the number of the last frame
-        and the state in which Gilbert-Elliott found it."""
-        deciding = [getattr(self._impairment, key) for key in _DECIDING]
-        self._numbers, self._place = kept.cell(("direction", self._link, self._name, *deciding))
-        self._n, bad = divmod(self._numbers[self._place], 2)
-        epochs, place = kept.cell(("epoch",), self._place)
-        self._epoch = epochs[place] = epochs[place] or self._epoch
+    def _resume_counts(self, tallies: Tallies) -> None:
+        """Resume the counts of the previous process, if it had the same impairment. They have the number of the last
+        frame and the Gilbert-Elliott state before it."""
+        deciding = [getattr(self._impairment, key) for key in _FATE_KEYS]
+        self._numbers, self._index = tallies.cell(("direction", self._link, self._name, *deciding))
+        self._n, is_bad = divmod(self._numbers[self._index], 2)
+        epochs, index = tallies.cell(("epoch",), self._index)
+        self._epoch = epochs[index] = epochs[index] or self._epoch
         if self._gemodel is not None and self._n:
-            self._gemodel.stand(bad=bool(bad))
+            self._gemodel.set_state(is_bad=bool(is_bad))
             self._gemodel.step(self._n)
 
     @property
     def spread(self) -> int:
-        """Maximum of nanoseconds that jitter adds to the delay; the typical value of an unbounded distribution."""
+        """Maximum nanoseconds of jitter added to the delay; for an unbounded distribution a typical value."""
         return max(self._steps) if self._steps else self._impairment.jitter
 
     def decide(self, now: int, frame: bytes) -> Verdict | None:
-        """Decide on the next frame; None: it passes unchanged. Without flows (`is_idle`) nothing is counted."""
+        """Decide on the next frame; return None if it passes unchanged. Frames are not counted if `is_idle`."""
         flows = self.flows
         if flows is None:
             return None
         injected = self._injected
         if injected is not None and injected.version != self._version:
-            self._gather()
+            self._collect_rules()
         self._n = number = self._n + 1
-        if self._numbers is not None and self._more_chances:
-            self._numbers[self._place] = (
-                number + number if self._gemodel is None else number + number + self._gemodel.bad
+        if self._numbers is not None and self._has_other_random_fates:
+            self._numbers[self._index] = (
+                number + number if self._gemodel is None else number + number + self._gemodel.is_bad
             )
         if self.loss:
-            counted = flows.lost(flows.known(frame), self.loss)
-            return None if counted is None else self.lose(counted)
-        counted, located = flows.count(frame)
-        if self._uneventful:
+            count = flows.count_loss(flows.entry(frame), self.loss)
+            return None if count is None else self.log_loss(count)
+        count, located = flows.count(frame)
+        if self._passes_all:
             return None
-        decided: Fate | None = None
-        if self._judges:
-            decided = self._judge(now, frame, located, counted)
-            if decided is not None and decided.drop:
+        rule_fate: Fate | None = None
+        if self._active_rules:
+            rule_fate = self._apply_rules(now, frame, located, count)
+            if rule_fate is not None and rule_fate.drop:
                 if self._gemodel is not None:
                     self._gemodel.step(number)
-                return _BY_RULE
-        if not self._chances:
-            return None if decided is None else self._carried_out(decided, frame, located)
-        return self._by_chance(frame, number, counted, decided, located)
+                return _DROPPED_BY_RULE
+        if not self._has_random_fates:
+            return None if rule_fate is None else self._verdict_of(rule_fate, frame, located)
+        return self._decide_by_chance(frame, number, count, rule_fate, located)
 
     def count(self, frame: bytes, frames: int) -> None:
-        """Count a GSO frame of two or more frames of one flow, which all pass (`is_uneventful`)."""
+        """Count a GSO frame of two or more frames of one flow, which all pass (`passes_all`)."""
         if self.flows is not None:
             self._n += frames
             self.flows.count(frame)
-            counted, _ = self.flows.count(frame)  # from its second frame on a flow is remembered
-            self.flows.count_more(counted, frames - 2)
+            count, _ = self.flows.count(frame)  # a flow's counts are stored from its second frame on
+            self.flows.count_more(count, frames - 2)
 
-    def passed(self, frames: int) -> None:
-        """Count frames that the caller has counted in `flows` and decided on by `loss` alone."""
+    def count_passed(self, frames: int) -> None:
+        """Count frames that the caller has counted in `flows` and decided on by `loss` only."""
         self._n += frames
 
-    def lose(self, counted: Counted) -> Verdict:
-        """Log the independent loss of a frame of that flow."""
-        self._record(counted, fates.LOSS, fates.DROP)
+    def log_loss(self, count: FlowCount) -> Verdict:
+        """Log the independent loss of a frame of a flow."""
+        self._record(count, fates.LOSS, fates.DROP)
         return LOST
 
-    def _by_chance(
-        self, frame: bytes, number: int, counted: Counted, decided: Fate | None, located: Located
+    def _decide_by_chance(
+        self, frame: bytes, number: int, count: FlowCount, rule_fate: Fate | None, located: Located
     ) -> Verdict | None:
-        """Decide on a frame by chance. number: the frame's in the direction. decided: the fate by a rule."""
-        n = counted.n
+        """Decide on a frame by chance. number: the frame's number in the direction. rule_fate: the fate by a rule."""
+        n = count.n
         loss, corrupt, duplicate, reorder = self._thresholds
-        gone = self._gemodel is not None and self._gemodel.step(number)
-        if loss and _draw(counted.start_of_loss(), n) >> 11 < loss:
-            return self.lose(counted)
-        if decided is None and not self._more_chances:
+        is_gemodel_loss = self._gemodel is not None and self._gemodel.step(number)
+        if loss and _draw(count.loss_start(), n) >> 11 < loss:
+            return self.log_loss(count)
+        if rule_fate is None and not self._has_other_random_fates:
             return None
-        if gone:
-            self._record(counted, fates.GEMODEL, fates.DROP)
-            return _BY_GEMODEL
+        if is_gemodel_loss:
+            self._record(count, fates.GEMODEL, fates.DROP)
+            return _LOST_BY_GEMODEL
         if self._pattern is not None and self._pattern.loses(number):
-            self._record(counted, fates.PATTERN, fates.DROP)
-            return _BY_PATTERN
-        spread = late = 0
-        copy = skip = flipped = altered = False
-        if decided is not None:
-            altered = decided.changes
-            _, frame, _, late, copy, skip, flipped = self._carried_out(decided, frame, located)
-        # Where a rule changes bits, chance does not: both choose the same bits, and would undo each other; and checks are
-        # mended by the rule, and not after chance.
-        if corrupt and not altered and _draw(counted.start(fate_hash.CORRUPT), n) >> 11 < corrupt:
-            positions = choose_bits(counted.start(fate_hash.BITS), n, self._impairment.corrupt_bits or 1, len(frame))
+            self._record(count, fates.PATTERN, fates.DROP)
+            return _LOST_BY_PATTERN
+        spread = extra_delay = 0
+        copy = skip = flipped = is_changed_by_rule = False
+        if rule_fate is not None:
+            is_changed_by_rule = rule_fate.changes
+            _, frame, _, extra_delay, copy, skip, flipped = self._verdict_of(rule_fate, frame, located)
+        # No random corruption after a change by a rule: both would flip the same bits, and the rule has recomputed checks.
+        if corrupt and not is_changed_by_rule and _draw(count.start(fate_hash.CORRUPT), n) >> 11 < corrupt:
+            positions = choose_bits(count.start(fate_hash.BITS), n, self._impairment.corrupt_bits or 1, len(frame))
             frame = flip_bits(frame, positions)
             flipped = True
-            self._record(counted, fates.CORRUPT, Fate(flips=len(positions), positions=positions))
-        if duplicate and _draw(counted.start(fate_hash.DUPLICATE), n) >> 11 < duplicate:
+            self._record(count, fates.CORRUPT, Fate(flips=len(positions), positions=positions))
+        if duplicate and _draw(count.start(fate_hash.DUPLICATE), n) >> 11 < duplicate:
             copy = True
-            self._record(counted, fates.TWICE, fates.DUPLICATE)
-        if reorder and _draw(counted.start(fate_hash.REORDER), n) >> 11 < reorder:
+            self._record(count, fates.DUPLICATION, fates.DUPLICATE)
+        if reorder and _draw(count.start(fate_hash.REORDER), n) >> 11 < reorder:
             skip = True
-            self._record(counted, fates.SKIP, fates.REORDER)
+            self._record(count, fates.REORDERING, fates.REORDER)
         if self._jitter is not None:
-            spread = self._jitter.at(counted.start(fate_hash.JITTER), n)
+            spread = self._jitter.at(count.start(fate_hash.JITTER), n)
         elif self._steps:
             spread = self._steps[(number - 1) % len(self._steps)]
-        elif not (copy or skip or flipped or altered or late):
+        elif not (copy or skip or flipped or is_changed_by_rule or extra_delay):
             return None
-        return Verdict(_ACCEPTED, frame, spread, late, copy, skip, flipped)
+        return Verdict(_ACCEPTED, frame, spread, extra_delay, copy, skip, flipped)
 
-    def _judge(self, now: int, frame: bytes, located: Located, counted: Counted) -> Fate | None:
-        for judge in self._judges:
-            fate = judge.judge(now, frame, located, counted)
+    def _apply_rules(self, now: int, frame: bytes, located: Located, count: FlowCount) -> Fate | None:
+        for rule in self._active_rules:
+            fate = rule.decide(now, frame, located, count)
             if fate is not None:
                 if fate.changes:
-                    fate = resolve(fate, self._own.fields, frame, located, counted.start(fate_hash.BITS), counted.n)
+                    fate = resolve(fate, self._declared.fields, frame, located, count.start(fate_hash.BITS), count.n)
                     if fate == PASS:  # the frame has none of the fields
                         continue
-                self._record(counted, fates.RULE, fate, judge.text)
+                self._record(count, fates.RULE, fate, rule.text)
                 return fate
         return None
 
-    def _carried_out(self, fate: Fate, frame: bytes, located: Located) -> Verdict:
+    def _verdict_of(self, fate: Fate, frame: bytes, located: Located) -> Verdict:
         """Make the verdict of a rule's fate."""
         if fate.changes:
-            frame = apply_changes(fate, self._own.fields, frame, located)
+            frame = apply_changes(fate, self._declared.fields, frame, located)
         return Verdict(_ACCEPTED, frame, 0, fate.delay, fate.duplicate, fate.reorder, bool(fate.flips))
 
-    def _record(self, counted: Counted, cause: str, fate: Fate, detail: str = "") -> None:
+    def _record(self, count: FlowCount, cause: str, fate: Fate, detail: str = "") -> None:
         if self._log is not None:
-            epoch, flow, n = counted.epoch, counted.flow, counted.n
+            epoch, flow, n = count.epoch, count.flow, count.n
             self._log(Record(self._link, self._name, epoch, flow, n, cause, fate, detail))
 
-    def _gather(self) -> None:
-        """Collect the rules in force, injected ones first: they override the impairment's own."""
+    def _collect_rules(self) -> None:
+        """Collect the active rules: injected rules first, since they override the impairment's rules."""
         injected = self._injected
-        self._judges = self._own.judges(self._link, self._name)
+        self._active_rules = self._declared.compiled_rules(self._link, self._name)
         if injected is not None:
-            self._judges = injected.judges(self._link, self._name) + self._judges
+            self._active_rules = injected.compiled_rules(self._link, self._name) + self._active_rules
             self._version = injected.version
-        self._uneventful = not (self._judges or self._chances)
-        self.loss = 0 if self._judges or self._more_chances else self._thresholds[0]
+        self._passes_all = not (self._active_rules or self._has_random_fates)
+        self.loss = 0 if self._active_rules or self._has_other_random_fates else self._thresholds[0]
 
 
 def restarts(before: Impairment, after: Impairment) -> bool:
     """Whether a change of impairment restarts the counts of frames from 1.
 
-    A change of random events, patterns or rules does. One of delay, rate or queue alone does not, so that it changes no
-    frame's fate.
+    A change of random events, patterns or rules does. A change of only delay, rate or queue does not, so that fates stay the
+    same.
     """
-    return any(getattr(before, key) != getattr(after, key) for key in _DECIDING)
+    return any(getattr(before, key) != getattr(after, key) for key in _FATE_KEYS)

@@ -19,30 +19,30 @@ class BrokenFileError(TestbedError, ValueError):
 
     exit_code = 2
 
-    def __init__(self, source: str, line: int, found: str, expected: str) -> None:
+    def __init__(self, source: str, line: int, actual: str, expected: str) -> None:
         self.source = source
         self.line = line
-        where = f"{source}, line {line}" if line else source
-        super().__init__(f"{where}: found {found}, expected {expected}")
+        location = f"{source}, line {line}" if line else source
+        super().__init__(f"{location}: found {actual}, expected {expected}")
 
 
 def text_of(files: Mapping[str, str], path: str) -> str:
-    """Return a file's text, which the caller has loaded. Raises NotFoundError."""
+    """Return the text of a file that the caller has loaded. Raises NotFoundError."""
     if path not in files:
-        raise NotFoundError(f"the text of the file {path} was not given")
+        raise NotFoundError(f"the text of the file {path} is missing")
     return files[path]
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:
-    """Iterate over number and content of every line; a newline at the end ends the last one."""
-    rest = text.split("\n")
-    if rest and not rest[-1]:
-        rest.pop()
-    for number, line in enumerate(rest, 1):
-        yield number, line.rstrip("\r")
+    """Iterate over number and content of every line; a newline at the end does not start another line."""
+    remaining = text.split("\n")
+    if remaining and not remaining[-1]:
+        remaining.pop()
+    for parse_number, line in enumerate(remaining, 1):
+        yield parse_number, line.rstrip("\r")
 
 
-def number(source: str, line: int, text: str, expected: str) -> int:
+def parse_number(source: str, line: int, text: str, expected: str) -> int:
     """Parse a non-negative whole number. Raises BrokenFileError."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise BrokenFileError(source, line, shown(text) if text else "an empty line", expected)

@@ -1,4 +1,4 @@
-"""Tokens of a rule's or filter's text, and the error that points at one of them."""
+"""Tokens of a rule's or filter's text, and the error for an invalid token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIGNS: Final = {"&&": "and", "||": "or", "!": "not", "{": "(", "}": ")"}
 
 
 class RuleError(TestbedError, ValueError):
-    """An invalid text of a rule. column: of the error, counted from 1. syntax: "rule" or "filter"."""
+    """Invalid text of a rule or filter. column: of the error, from 1. syntax: "rule" or "filter"."""
 
     exit_code = 2
 
@@ -36,7 +36,7 @@ class RuleError(TestbedError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token; one of kind "end" follows the last. column: counted from 1. syntax: "rule" or "filter"."""
+    """A token; a token of kind "end" follows the last one. column: from 1. syntax: "rule" or "filter"."""
 
     kind: TokenKind
     text: str
@@ -51,25 +51,30 @@ class Token:
 def tokens(text: str, syntax: str = "rule") -> list[Token]:
     """Split a text into tokens. Raises RuleError for an invalid character. syntax: "rule" or "filter"."""
     result: list[Token] = []
-    at = 0
-    while at < len(text):
-        match = _TOKEN.match(text, at)
+    offset = 0
+    while offset < len(text):
+        match = _TOKEN.match(text, offset)
         if match is None:
-            rest = text[at:].lstrip()
-            if not rest:
+            remaining = text[offset:].lstrip()
+            if not remaining:
                 break
-            column = len(text) - len(rest) + 1
-            if rest[0] == '"':
-                raise RuleError(text, column, len(rest), "a quotation mark that is not closed", syntax=syntax)
-            raise RuleError(text, column, 1, f"{rest[0]!r} is no part of a {syntax}", syntax=syntax)
+            column = len(text) - len(remaining) + 1
+            if remaining[0] == '"':
+                raise RuleError(text, column, len(remaining), "a quotation mark that is not closed", syntax=syntax)
+            raise RuleError(text, column, 1, f"{remaining[0]!r} is no part of a {syntax}", syntax=syntax)
         kind: TokenKind = "word" if match["word"] else "sign" if match["sign"] else "quoted"
         begin = match.start(kind) - (kind == "quoted")
         value = match[kind]
         sign = kind == "sign" and value in _SIGNS
-        word = "word" if sign and _SIGNS[value].isalpha() else kind
+        kind_of_sign = "word" if sign and _SIGNS[value].isalpha() else kind
         result.append(
-            Token(word if sign else kind, _SIGNS.get(value, value) if sign else value, begin + 1, match.end() - begin)
+            Token(
+                kind_of_sign if sign else kind,
+                _SIGNS.get(value, value) if sign else value,
+                begin + 1,
+                match.end() - begin,
+            )
         )
-        at = match.end()
+        offset = match.end()
     result.append(Token("end", "", len(text.rstrip()) + 1, 1, syntax))
     return result

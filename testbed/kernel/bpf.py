@@ -29,13 +29,13 @@ _NO_PREALLOC: Final = 1
 BPF_NOEXIST: Final = 1
 """An update that only adds."""
 
-_NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
+_SYSCALL_NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 _LOG_BYTES: Final = 1 << 20
 _BATCH: Final = 1024  # entries read from a map by one call
-_INFO_BYTES: Final = 256  # more than any kernel reports of a map or a program
+_INFO_BYTES: Final = 256  # more than any kernel returns for a map or a program
 _MAX_MAPS: Final = 64  # of one program
 
-_MAP_INFO: Final = struct.Struct("=IIIIII16s")  # type, id, key and value size, most entries, flags, name
+_MAP_INFO: Final = struct.Struct("=IIIIII16s")  # type, id, key and value size, maximum of entries, flags, name
 _PROGRAM_INFO: Final = struct.Struct("=II8sIIQQQIIQ16s")
 """type, id, tag, lengths and addresses of its code (4), load time, uid, number of maps, address for their ids, name"""
 
@@ -53,22 +53,22 @@ class VerifierError(OSError):
         )
 
 
-def call(command: int, attributes: bytes | ctypes.Array[ctypes.c_char], what: str) -> int:
-    """Call bpf(2). attributes: a packed union bpf_attr; the kernel writes into an array. what: the operation, for errors."""
-    number = _NUMBERS.get(platform.machine())
+def call(command: int, attributes: bytes | ctypes.Array[ctypes.c_char], operation: str) -> int:
+    """Call bpf(2). attributes: a packed union bpf_attr; the kernel may write to an array. operation: for errors."""
+    number = _SYSCALL_NUMBERS.get(platform.machine())
     if number is None:
-        raise OSError(errno.ENOSYS, f"{what}: the number of bpf(2) on {platform.machine()} is not known here")
+        raise OSError(errno.ENOSYS, f"{operation}: the number of bpf(2) on {platform.machine()} is unknown")
     size = len(attributes)
     buffer = ctypes.create_string_buffer(attributes, size) if isinstance(attributes, bytes) else attributes
     result: int = _libc.syscall(ctypes.c_long(number), ctypes.c_int(command), buffer, ctypes.c_uint(size))
     if result < 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
+        raise OSError(code, f"{operation}: {os.strerror(code)}")
     return result
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenObject:
     """An open descriptor of a BPF object."""
 
     descriptor: int
@@ -79,19 +79,19 @@ class _Open:
             self.descriptor = -1
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
 
 @dataclass(slots=True)
-class Map(_Open):
+class Map(_OpenObject):
     """A BPF map. Keys and values are bytes of fixed sizes; an array's keys are indexes from 0, in 4 bytes."""
 
     name: str
     key_size: int
     value_size: int
-    most: int
+    max_entries: int
 
     def __enter__(self) -> Map:
         return self
@@ -115,16 +115,16 @@ class Map(_Open):
         announce(f"bpf update {self.name}")
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over all entries. One that is added meanwhile may be missing."""
+        """Iterate over all entries. Entries added during the iteration may be missing."""
         keys = ctypes.create_string_buffer(_BATCH * self.key_size)
         values = ctypes.create_string_buffer(_BATCH * self.value_size)
         cursor = ctypes.create_string_buffer(max(self.key_size, 4))
         started = finished = False
         batch = struct.Struct("=QQQQIIQQ")
         while not finished:
-            where = ctypes.addressof(cursor)
+            cursor_address = ctypes.addressof(cursor)
             packed = batch.pack(
-                where if started else 0, where, ctypes.addressof(keys), ctypes.addressof(values), _BATCH,
+                cursor_address if started else 0, cursor_address, ctypes.addressof(keys), ctypes.addressof(values), _BATCH,
                 self.descriptor, 0, 0,
             )  # fmt: skip
             attributes = ctypes.create_string_buffer(packed, batch.size)
@@ -143,42 +143,42 @@ class Map(_Open):
                     raw_values[i * self.value_size : (i + 1) * self.value_size],
                 )
 
-    def _element(self, command: int, key: bytes, value: int, flags: int, what: str) -> None:
+    def _element(self, command: int, key: bytes, value: int, flags: int, operation: str) -> None:
         self._check(len(key) == self.key_size, "key")
         buffer = ctypes.create_string_buffer(key, self.key_size)
         attributes = struct.pack("=IxxxxQQQ", self.descriptor, ctypes.addressof(buffer), value, flags)
-        call(command, attributes, f"{what} the map {self.name}")
+        call(command, attributes, f"{operation} the map {self.name}")
 
-    def _check(self, fits: bool, what: str) -> None:
+    def _check(self, fits: bool, part: str) -> None:
         if not fits:
-            raise ValueError(f"a {what} of the map {self.name} has another size")
+            raise ValueError(f"{part} has the wrong size for the map {self.name}")
 
 
 @dataclass(slots=True)
-class Loaded(_Open):
+class LoadedProgram(_OpenObject):
     """A program in the kernel. maps: the ids of the maps that it uses."""
 
     id: int
     name: str
     maps: tuple[int, ...]
 
-    def __enter__(self) -> Loaded:
+    def __enter__(self) -> LoadedProgram:
         return self
 
 
-def make_map(kind: Literal["hash", "array"], name: str, key_size: int, value_size: int, most: int) -> Map:
-    """Create a map for up to `most` entries; key_size and value_size in bytes.
+def make_map(kind: Literal["hash", "array"], name: str, key_size: int, value_size: int, max_entries: int) -> Map:
+    """Create a map for up to `max_entries` entries; key_size and value_size in bytes.
 
-    A hash takes memory for the entries that it has, an array (key_size 4) for all of them at once.
+    A hash map allocates its entries when they are added, an array (key_size 4) allocates all of them at once.
     """
     number, flags = (_MAP_TYPE_HASH, _NO_PREALLOC) if kind == "hash" else (_MAP_TYPE_ARRAY, 0)
-    attributes = struct.pack("=IIIIIII16s", number, key_size, value_size, most, flags, 0, 0, _name(name))
+    attributes = struct.pack("=IIIIIII16s", number, key_size, value_size, max_entries, flags, 0, 0, _name(name))
     descriptor = call(_MAP_CREATE, attributes, f"make the map {name}")
     announce(f"bpf make map {name}")
-    return Map(descriptor, name, key_size, value_size, most)
+    return Map(descriptor, name, key_size, value_size, max_entries)
 
 
-def load_classifier(code: bytes, name: str) -> Loaded:
+def load_classifier(code: bytes, name: str) -> LoadedProgram:
     """Load a program for a traffic-control filter (BPF_PROG_TYPE_SCHED_CLS). code: see `bpf_assembler`.
 
     Raises VerifierError with the verifier's log, or OSError.
@@ -191,14 +191,14 @@ def load_classifier(code: bytes, name: str) -> Loaded:
         raise VerifierError(error.errno, name, _verifier_log(code, name)) from error
     announce(f"bpf load {name}")
     try:
-        return _described_program(descriptor)
+        return _program_info(descriptor)
     except BaseException:
         os.close(descriptor)
         raise
 
 
 def _load(code: bytes, name: str, log: ctypes.Array[ctypes.c_char] | None = None) -> int:
-    # Named, because a buffer must live as long as the call.
+    # Variables, since the buffers must exist until the call returns.
     instructions = ctypes.create_string_buffer(code, len(code))
     licence = ctypes.create_string_buffer(b"GPL")
     attributes = struct.pack(
@@ -218,7 +218,7 @@ def _load(code: bytes, name: str, log: ctypes.Array[ctypes.c_char] | None = None
 
 
 def _verifier_log(code: bytes, name: str) -> str:
-    """Load a program that was rejected once more, for the verifier's log."""
+    """Load a rejected program again, to get the verifier's log."""
     log = ctypes.create_string_buffer(_LOG_BYTES)
     try:
         os.close(_load(code, name, log))
@@ -227,11 +227,11 @@ def _verifier_log(code: bytes, name: str) -> str:
     return ""
 
 
-def program_by_id(number: int) -> Loaded:
+def program_by_id(number: int) -> LoadedProgram:
     """Open a loaded program by its id. Raises FileNotFoundError if there is none."""
     descriptor = call(_PROG_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the program {number}")
     try:
-        return _described_program(descriptor)
+        return _program_info(descriptor)
     except BaseException:
         os.close(descriptor)
         raise
@@ -243,25 +243,25 @@ def map_by_id(number: int) -> Map:
     try:
         info = ctypes.create_string_buffer(_INFO_BYTES)
         _get_info(descriptor, info)
-        _, _, key_size, value_size, most, _, name = _MAP_INFO.unpack_from(info)
-        return Map(descriptor, name.rstrip(b"\0").decode(), key_size, value_size, most)
+        _, _, key_size, value_size, max_entries, _, name = _MAP_INFO.unpack_from(info)
+        return Map(descriptor, name.rstrip(b"\0").decode(), key_size, value_size, max_entries)
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def _described_program(descriptor: int) -> Loaded:
+def _program_info(descriptor: int) -> LoadedProgram:
     numbers = (ctypes.c_uint32 * _MAX_MAPS)()
     info = ctypes.create_string_buffer(_INFO_BYTES)
     _PROGRAM_INFO.pack_into(info, 0, 0, 0, b"", 0, 0, 0, 0, 0, 0, _MAX_MAPS, ctypes.addressof(numbers), b"")
     _get_info(descriptor, info)
     fields = _PROGRAM_INFO.unpack_from(info)
-    return Loaded(descriptor, fields[1], fields[11].rstrip(b"\0").decode(), tuple(numbers[: fields[9]]))
+    return LoadedProgram(descriptor, fields[1], fields[11].rstrip(b"\0").decode(), tuple(numbers[: fields[9]]))
 
 
 def _get_info(descriptor: int, info: ctypes.Array[ctypes.c_char]) -> None:
     attributes = struct.pack("=IIQ", descriptor, len(info), ctypes.addressof(info))
-    call(_OBJ_GET_INFO_BY_FD, attributes, "ask what a BPF object is")
+    call(_OBJ_GET_INFO_BY_FD, attributes, "get information on a BPF object")
 
 
 def _name(name: str) -> bytes:

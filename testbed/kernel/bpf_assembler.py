@@ -1,8 +1,8 @@
 """Assembler for the kernel's BPF machine; no compiler is needed.
 
-There are ten registers of 64 bits (R1 to R5 are lost in a call, R6 to R9 are kept, R10 points behind the program's stack
-of 512 bytes). Every method of `Program` appends one operation; jumps refer to labels and loads to maps by name, until
-`assemble` fills in offsets and file descriptors. The encoding is that of RFC 9669, "BPF Instruction Set Architecture";
+There are eleven registers of 64 bits: R1 to R5 are clobbered by a call, R6 to R9 are preserved, R10 points to the end of the
+program's stack of 512 bytes. Every method of `Program` appends one operation. Jumps refer to labels, and loads to maps, by
+name; `assemble` fills in offsets and file descriptors. The encoding is that of RFC 9669, "BPF Instruction Set Architecture";
 maps and helper functions are those of the kernel's include/uapi/linux/bpf.h.
 """
 
@@ -70,7 +70,7 @@ def _operation(name: str) -> Callable[[Program, Register, Operand], None]:
         if isinstance(operand, Register):
             program.append(Instruction(opcode | _FROM_REGISTER, to.value, operand.value))
         else:
-            program.append(Instruction(opcode, to.value, immediate=_checked(operand)))
+            program.append(Instruction(opcode, to.value, immediate=_check_immediate(operand)))
 
     return append
 
@@ -78,25 +78,25 @@ def _operation(name: str) -> Callable[[Program, Register, Operand], None]:
 class Program:
     """A program under construction."""
 
-    __slots__ = ("_instructions", "_labels", "_made")
+    __slots__ = ("_instructions", "_label_count", "_labels")
 
     def __init__(self) -> None:
         self._instructions: list[Instruction] = []
         self._labels: dict[str, int] = {}
-        self._made = 0
+        self._label_count = 0
 
     def __len__(self) -> int:
         return len(self._instructions)
 
     def new_label(self, hint: str) -> str:
-        """Return a name that no other label of this program has."""
-        self._made += 1
-        return f"{hint}.{self._made}"
+        """Return an unused name for a label."""
+        self._label_count += 1
+        return f"{hint}.{self._label_count}"
 
     def label(self, name: str) -> None:
-        """Place a label in front of the next instruction."""
+        """Place a label before the next instruction."""
         if name in self._labels:
-            raise ValueError(f"there are two labels {name!r}")
+            raise ValueError(f"label {name!r} is defined twice")
         self._labels[name] = len(self._instructions)
 
     def assemble(self, maps: Mapping[str, int]) -> bytes:
@@ -111,7 +111,7 @@ class Program:
 
     def _distance(self, index: int, label: str) -> int:
         if label not in self._labels:
-            raise ValueError(f"there is no label {label!r}")
+            raise ValueError(f"unknown label {label!r}")
         distance = self._labels[label] - index - 1
         if not -0x8000 <= distance < 0x8000:
             raise ValueError(f"the label {label!r} is {distance} instructions away, too far for a jump")
@@ -151,24 +151,24 @@ class Program:
         if isinstance(operand, Register):
             self.append(Instruction(_STX | _SIZES[size] | _MEMORY, base.value, operand.value, offset))
         else:
-            self.append(Instruction(_ST | _SIZES[size] | _MEMORY, base.value, 0, offset, _checked(operand)))
+            self.append(Instruction(_ST | _SIZES[size] | _MEMORY, base.value, 0, offset, _check_immediate(operand)))
 
     def atomic_add(self, base: Register, offset: int, operand: Register) -> None:
         """Add atomically to a 64-bit number in memory."""
         self.append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, operand.value, offset))
 
     def fetch_add(self, base: Register, offset: int, operand: Register) -> None:
-        """Add atomically to a 64-bit number in memory; operand becomes the number before."""
+        """Add atomically to a 64-bit number in memory; operand becomes the previous number."""
         self.append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, operand.value, offset, _FETCH))
 
     def compare_exchange(self, base: Register, offset: int, new: Register) -> None:
-        """Replace the 64-bit number in memory by `new` if it equals R0. R0 becomes the number before."""
+        """Replace the 64-bit number in memory by `new` if it equals R0. R0 becomes the previous number."""
         self.append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, new.value, offset, _COMPARE_EXCHANGE))
 
     # Maps.
 
     def map(self, to: Register, name: str) -> None:
-        """Load a map as helper functions take it."""
+        """Load the address of a map, for helper functions."""
         self._wide(to, _MAP, 0, 0, name)
 
     def map_value(self, to: Register, name: str, offset: int = 0) -> None:
@@ -186,7 +186,7 @@ class Program:
         if isinstance(right, Register):
             self.append(Instruction(opcode | _FROM_REGISTER, left.value, right.value, label=label))
         else:
-            self.append(Instruction(opcode, left.value, immediate=_checked(right), label=label))
+            self.append(Instruction(opcode, left.value, immediate=_check_immediate(right), label=label))
 
     def call(self, helper: int) -> None:
         """Call a helper function of the kernel by its number: arguments in R1 to R5, result in R0."""
@@ -195,9 +195,9 @@ class Program:
     def exit(self) -> None:
         self.append(Instruction(_EXIT))
 
-    def _wide(self, to: Register, meaning: int, low: int, high: int, map_name: str = "") -> None:
+    def _wide(self, to: Register, constant_kind: int, low: int, high: int, map_name: str = "") -> None:
         """Append a constant of 64 bits, which takes two instructions."""
-        self.append(Instruction(_CONSTANT64, to.value, meaning, immediate=low, map_name=map_name))
+        self.append(Instruction(_CONSTANT64, to.value, constant_kind, immediate=low, map_name=map_name))
         self.append(Instruction(0, immediate=high))
 
     def append(self, instruction: Instruction) -> None:
@@ -208,7 +208,7 @@ def _signed(word: int) -> int:
     return word - (1 << 32) if word >> 31 else word
 
 
-def _checked(number: int) -> int:
+def _check_immediate(number: int) -> int:
     if not -(1 << 31) <= number < 1 << 31:
         raise ValueError(f"{number} does not fit into 32 bits with sign: load it with `constant`")
     return number

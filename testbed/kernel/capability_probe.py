@@ -1,4 +1,4 @@
-"""Probe of the kernel features that a testbed needs, by trying each in a scratch namespace, never by reading a version."""
+"""Probe of the kernel features that a testbed needs: each is tried in a scratch namespace, no versions are compared."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from testbed.kernel.netlink import RequestError, RouteSocket
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """One kernel feature. there: the kernel has it. detail: the result of the probe. meaning: what depends on it. remedy:
-    how to get it where it is missing."""
+    """A kernel feature. there: the kernel has it. detail: result of the probe. meaning: what depends on the feature.
+    remedy: how to get it."""
 
     name: str
     there: bool
@@ -27,14 +27,14 @@ class Ability:
 
 
 def probe() -> list[Ability]:
-    """Try everything; nothing is left behind."""
-    found = [_privilege(), _user_namespaces()]
+    """Probe all features; the probes are cleaned up."""
+    abilities = [_privilege(), _user_namespaces()]
     try:
         enter = _new_namespace if userns.is_root() else userns.become_namespace_root
-        found += in_child(lambda: _inside(enter))
+        abilities += in_child(lambda: _run_trials(enter))
     except TestbedError as error:
-        found.append(Ability("network namespaces", False, str(error), "everything", "run as root"))
-    return [*found, _cgroups("cpu", "CPU shares of nodes"), _cgroups("memory", "memory limits of nodes")]
+        abilities.append(Ability("network namespaces", False, str(error), "everything", "run as root"))
+    return [*abilities, _cgroups("cpu", "CPU shares of nodes"), _cgroups("memory", "memory limits of nodes")]
 
 
 def _new_namespace() -> None:
@@ -70,10 +70,10 @@ _MODULE = "load the module (modprobe {0}), or install the kernel's extra modules
 _Trial = tuple[str, Callable[[RouteSocket], None], str, str]
 
 
-def _inside(enter: Callable[[], None]) -> list[Ability]:
-    """Run the trials in a fresh namespace; called in a child that ends with them."""
+def _run_trials(enter: Callable[[], None]) -> list[Ability]:
+    """Run the trials in a new namespace. Called in a child process."""
     enter()
-    found = [Ability("network namespaces", True, "made one", "everything", "")]
+    abilities = [Ability("network namespaces", True, "made one", "everything", "")]
     route = RouteSocket()
     trials: list[_Trial] = [
         ("veth", _try_veth, "every link", _MODULE.format("veth")),
@@ -97,33 +97,33 @@ def _inside(enter: Callable[[], None]) -> list[Ability]:
         try:
             attempt(route)
         except RequestError as error:
-            found.append(Ability(name, False, error.refusals[0].reason, meaning, remedy))
+            abilities.append(Ability(name, False, error.refusals[0].reason, meaning, remedy))
         except OSError as error:
-            found.append(Ability(name, False, error.strerror or str(error), meaning, remedy))
+            abilities.append(Ability(name, False, error.strerror or str(error), meaning, remedy))
         except (KernelError, PermissionDeniedError) as error:
-            found.append(Ability(name, False, str(error), meaning, remedy))
+            abilities.append(Ability(name, False, str(error), meaning, remedy))
         else:
-            found.append(Ability(name, True, "works", meaning, ""))
-    return found
+            abilities.append(Ability(name, True, "works", meaning, ""))
+    return abilities
 
 
 _MAC = "06:00:00:00:00:01"
 
 
 def _try_veth(route: RouteSocket) -> None:
-    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
-        route.execute([netlink_messages.make_veth("a", 101, 1500, here, "b", 102)])
+        route.execute([netlink_messages.make_veth("a", 101, 1500, namespace, "b", 102)])
     finally:
-        os.close(here)
+        os.close(namespace)
 
 
 def _try_vxlan(route: RouteSocket) -> None:
-    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
-        route.execute([netlink_messages.make_vxlan("vxlan", "192.0.2.1", "192.0.2.2", 1, 103, 1400, here)])
+        route.execute([netlink_messages.make_vxlan("vxlan", "192.0.2.1", "192.0.2.2", 1, 103, 1400, namespace)])
     finally:
-        os.close(here)
+        os.close(namespace)
 
 
 def _try_bridge(route: RouteSocket) -> None:
@@ -145,8 +145,8 @@ def _try_diversion(route: RouteSocket) -> None:
 
 
 def _try_qdisc(kind: str) -> Callable[[RouteSocket], None]:
-    """Return a trial that adds a queueing discipline without options: a kernel that has the discipline asks for them, or
-    takes defaults."""
+    """Return a trial that adds a queueing discipline without options: a kernel that has the discipline requires options, or
+    uses defaults."""
 
     def attempt(route: RouteSocket) -> None:
         try:
@@ -162,17 +162,17 @@ def _try_qdisc(kind: str) -> Callable[[RouteSocket], None]:
 
 def _try_bind_file(_route: RouteSocket) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNS)
-    mounts.leave_propagation()
+    mounts.make_slave()
     with tempfile.NamedTemporaryFile() as source:
         mounts.bind_file(source.name, "/etc/netns-testbed-probe")
 
 
 def _try_classifier(route: RouteSocket) -> None:
-    loss_classifier.attempt(route, 102)
+    loss_classifier.try_classifier(route, 102)
 
 
 def _cgroups(controller: str, meaning: str) -> Ability:
     name = f"cgroup v2 {controller}"
-    if lack := cgroups.lack(frozenset({controller})):
-        return Ability(name, False, lack.reason, meaning, lack.remedy)
+    if unavailable := cgroups.unavailable(frozenset({controller})):
+        return Ability(name, False, unavailable.reason, meaning, unavailable.remedy)
     return Ability(name, True, "groups can use it", meaning, "")

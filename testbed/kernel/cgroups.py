@@ -1,8 +1,8 @@
 """CPU shares and memory limits of nodes, by cgroup v2. In version 1 each controller has a hierarchy of its own.
 
-The groups lie directly below the root of the hierarchy. The machine's cgroup.subtree_control says which controllers they
-may use. It also decides how everything else on the machine shares its CPUs, so it is never changed here; a refusal says
-what to write where.
+The groups are directly below the root of the hierarchy. The machine's cgroup.subtree_control has the controllers that they
+may use. It also affects how all other processes share the CPUs, so it is never changed here; the error message says what to
+write to it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from testbed.lazy_dataclass import dataclass
 
 PREFIX = "netns-testbed."
 
-# Microseconds. A group gets its quota anew in each period; the kernel allows no quota below a millisecond and no period
-# above a second. So a small share needs a long period.
+# Microseconds. A group gets its quota in each period. The kernel allows no quota below a millisecond and no period above a
+# second, so that a small share needs a long period.
 _PERIOD = 100_000  # the kernel's default
-_LONGEST_PERIOD = 1_000_000
+_MAX_PERIOD = 1_000_000
 _MIN_QUOTA = 1_000
-_MIN_SHARE = _MIN_QUOTA / _LONGEST_PERIOD
+_MIN_SHARE = _MIN_QUOTA / _MAX_PERIOD
 
-_KILL_TIMEOUT = 5.0  # seconds for killed processes to be gone
+_KILL_TIMEOUT = 5.0  # seconds until killed processes must have ended
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """The cgroup v2 tree. path: its mount point. controllers: those that it has. enabled: those its groups may use."""
+    """The cgroup v2 tree. path: mount point. controllers: available ones. enabled: controllers that its groups may use."""
 
     path: Path
     controllers: frozenset[str]
@@ -39,16 +39,18 @@ class Hierarchy:
 
 
 def hierarchy() -> Hierarchy | None:
-    """Return the mounted cgroup v2 tree, None where there is none."""
+    """Return the mounted cgroup v2 tree, or None."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         if after.split(" ")[0] == "cgroup2":
             path = Path(before.split(" ")[4])
-            return Hierarchy(path, _words(path / "cgroup.controllers"), _words(path / "cgroup.subtree_control"))
+            return Hierarchy(
+                path, _read_words(path / "cgroup.controllers"), _read_words(path / "cgroup.subtree_control")
+            )
     return None
 
 
-def _words(path: Path) -> frozenset[str]:
+def _read_words(path: Path) -> frozenset[str]:
     try:
         return frozenset(path.read_text().split())
     except OSError:
@@ -56,29 +58,29 @@ def _words(path: Path) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
-    """The reason why something is not available, and how to get it."""
+class Unavailable:
+    """Reason why a controller is not available, and its remedy."""
 
     reason: str
     remedy: str
 
 
-def lack(needed: frozenset[str]) -> Lack | None:
-    """Return why nodes' groups cannot use these controllers on this machine; None when they can."""
+def unavailable(needed: frozenset[str]) -> Unavailable | None:
+    """Return why nodes' groups cannot use these controllers on this machine; None if they can."""
     tree = hierarchy()
     boot = "boot with systemd.unified_cgroup_hierarchy=1 (Debian and Ubuntu have it since 2021)"
     if tree is None:
-        return Lack("cgroup version 2 is not mounted on this machine", boot)
+        return Unavailable("cgroup version 2 is not mounted on this machine", boot)
     where = f"cgroup version 2 on this machine ({tree.path})"
     if absent := needed - tree.controllers:
-        return Lack(f"{where} has no {_and_no(absent)} controller to give", boot)
+        return Unavailable(f"{where} has no {_and_no(absent)} controller to give", boot)
     if not os.access(tree.path, os.W_OK):
         if os.statvfs(tree.path).f_flag & os.ST_RDONLY:
-            return Lack(f"{where} is mounted read-only", f"'mount -o remount,rw {tree.path}' as root")
-        return Lack(f"{where} is not writable for this user", "run as root")
+            return Unavailable(f"{where} is mounted read-only", f"'mount -o remount,rw {tree.path}' as root")
+        return Unavailable(f"{where} is not writable for this user", "run as root")
     if withheld := needed - tree.enabled:
         added = " ".join(f"+{name}" for name in sorted(withheld))
-        return Lack(
+        return Unavailable(
             f"{where} gives groups no {_and_no(withheld)} controller",
             f"have root run 'echo {added} >{tree.path}/cgroup.subtree_control', which testbed does not do by itself "
             "because it changes how all that runs here shares the machine",
@@ -95,12 +97,12 @@ def refusal(cpu_share: float, memory: int) -> str:
     if 0 < cpu_share < _MIN_SHARE:
         return f"the least CPU share that the kernel can keep is {_MIN_SHARE:g} cores"
     needed = frozenset(name for name, value in (("cpu", cpu_share), ("memory", memory)) if value)
-    missing = lack(needed) if needed else None
+    missing = unavailable(needed) if needed else None
     return f"{missing.reason}: {missing.remedy}" if missing else ""
 
 
 def group(cluster: str, node: str) -> Path:
-    """Return the path of a node's group; call only where `refusal` is empty."""
+    """Return the path of a node's group; requires an empty `refusal`."""
     tree = hierarchy()
     if tree is None:
         raise FileNotFoundError("cgroup version 2 is not mounted")
@@ -124,7 +126,7 @@ def make(path: Path, cpu_share: float, memory: int) -> None:
 
 
 def _quota(cpu_share: float) -> tuple[int, int]:
-    period = _PERIOD if cpu_share * _PERIOD >= _MIN_QUOTA else _LONGEST_PERIOD
+    period = _PERIOD if cpu_share * _PERIOD >= _MIN_QUOTA else _MAX_PERIOD
     return round(cpu_share * period), period
 
 
@@ -135,7 +137,7 @@ def limits(path: Path) -> tuple[float, int]:
     return (0.0 if quota == "max" else int(quota) / int(period)), (0 if memory == "max" else int(memory))
 
 
-def kept(cpu_share: float, memory: int) -> tuple[float, int]:
+def rounded(cpu_share: float, memory: int) -> tuple[float, int]:
     """Round limits (cores, bytes) as the kernel does: to whole microseconds of a period and whole pages."""
     quota, period = _quota(cpu_share)
     page = os.sysconf("SC_PAGE_SIZE")
@@ -149,15 +151,15 @@ def _setting(path: Path) -> str:
         return "max"
 
 
-def take_in(path: Path, pids: list[int]) -> None:
-    """Put running processes into a group. Memory that they have taken before is not counted there."""
+def add_processes(path: Path, pids: list[int]) -> None:
+    """Move running processes to a group. Memory that they have allocated before is not charged to it."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             write_setting(f"{path}/cgroup.procs", str(pid))
 
 
 def members(path: Path) -> list[int]:
-    """List the processes in a group and in the groups that they have made below it."""
+    """List the processes in a group and in its subgroups."""
     pids = []
     for directory in _tree(path):
         with contextlib.suppress(OSError):
@@ -166,15 +168,15 @@ def members(path: Path) -> list[int]:
 
 
 def _tree(path: Path) -> list[Path]:
-    """List a group and all below it, the deepest first."""
+    """List a group and its subgroups, the deepest first."""
     return [Path(directory) for directory, _, _ in os.walk(path, topdown=False)]
 
 
 def remove(path: Path) -> bool:
-    """Remove a group that has no process left, if it is there; False when it has one."""
+    """Remove a group without processes, if it exists; return False if it has processes."""
     deadline = time.monotonic() + _KILL_TIMEOUT
     while not all(remove_directory(directory) for directory in _tree(path)):
-        # A process that has ended may keep its group for an instant after its parent was notified.
+        # A process that has ended may occupy its group for a short time after its parent was notified.
         if members(path) or time.monotonic() > deadline:
             return False
         time.sleep(0.005)
@@ -182,8 +184,8 @@ def remove(path: Path) -> bool:
 
 
 def end(path: Path) -> bool:
-    """Kill the processes left in a group, and remove it; False when one is left. Only its group shows a program that
-    has left its node's namespaces."""
+    """Kill the processes in a group, and remove it; return False if a process remains. A program that has left its node's
+    namespaces can only be found by its group."""
     deadline = time.monotonic() + _KILL_TIMEOUT
     while (remaining := members(path)) and time.monotonic() < deadline:
         for pid in remaining:
@@ -194,22 +196,22 @@ def end(path: Path) -> bool:
     return remove(path)
 
 
-def of_cluster(cluster: str) -> list[Path]:
+def groups_of(cluster: str) -> list[Path]:
     """List the existing groups of a cluster's nodes that this process may change; none for an ordinary user."""
-    return [path for path in _ours() if _names(path)[0] == cluster]
+    return [path for path in _all_groups() if _names(path)[0] == cluster]
 
 
 def node_of(path: Path) -> str:
-    """Return the name of the node that a group is for."""
+    """Return the name of a group's node."""
     return _names(path)[1]
 
 
 def clusters() -> set[str]:
     """Return the names of the clusters that have groups."""
-    return {_names(path)[0] for path in _ours()}
+    return {_names(path)[0] for path in _all_groups()}
 
 
-def _ours() -> list[Path]:
+def _all_groups() -> list[Path]:
     tree = hierarchy()
     if tree is None or not os.access(tree.path, os.W_OK):
         return []

@@ -15,13 +15,13 @@ _observers: list[Observer] = []
 
 
 def announce(change: str) -> None:
-    """Tell the observers that a change ("mount /run/netns/a.n1") has been made."""
+    """Notify the observers of a change ("mount /run/netns/a.n1")."""
     for observer in _observers:
         observer(change)
 
 
-def silence() -> None:
-    """Drop all observers: in a forked process they are the parent's."""
+def remove_observers() -> None:
+    """Remove all observers: in a forked process they belong to the parent."""
     _observers.clear()
 
 

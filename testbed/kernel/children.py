@@ -1,5 +1,5 @@
-"""Calls of functions in forked children, whose changes to their own namespaces end with them; signals around forks, around
-code that must not be interrupted, and of programs that are to be executed."""
+"""Calls of functions in forked children, so that changes of namespaces end with the child. Signal handling for forks, for
+critical sections, and for programs to be executed."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def in_child(function: Callable[[], T]) -> T:
     return result
 
 
-class Companion(Generic[T]):
-    """A function that runs in a child process until it is asked to end, or this process ends."""
+class ChildFunction(Generic[T]):
+    """A function that runs in a child process until `end` is called, or this process ends."""
 
     def __init__(self, function: Callable[[Callable[[], None], int], T]) -> None:
         """Start function(begun, stop) and return once it has called begun(); it must end when the descriptor `stop` is
@@ -45,29 +45,29 @@ class Companion(Generic[T]):
         if self._child == 0:
             os.close(self._stop)
             os.close(self._answers)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, which ends us
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent, which ends this process
 
-            def begun() -> None:
+            def ready() -> None:
                 os.write(answer, _STARTED)
 
-            _answer(answer, lambda: function(begun, stop))
+            _answer(answer, lambda: function(ready, stop))
         os.close(stop)
         os.close(answer)
         try:
-            first = os.read(self._answers, len(_STARTED))
+            prefix = os.read(self._answers, len(_STARTED))
         except BaseException:
             self._close()
             raise
-        if first != _STARTED:
-            with open(self._answers, "rb", closefd=False) as rest:
-                answer_bytes = first + rest.read()
+        if prefix != _STARTED:
+            with open(self._answers, "rb", closefd=False) as answers:
+                answer_bytes = prefix + answers.read()
             _result(answer_bytes, self._close())
             raise TestbedError("a child process ended before it was ready")
 
     def end(self) -> T:
-        """Tell the function to end, and wait for its result; its TestbedError or OSError is raised."""
+        """Request the function to end, and wait for its result. Raises the function's TestbedError or OSError."""
         with contextlib.suppress(BrokenPipeError):  # it has ended already
-            os.write(self._stop, _END)  # closing is not enough: a forked process may hold this end, too
+            os.write(self._stop, _END)  # closing is not sufficient: a forked process may have this end open, too
         try:
             with open(self._answers, "rb", closefd=False) as answers:
                 answer = answers.read()
@@ -77,7 +77,7 @@ class Companion(Generic[T]):
         return result
 
     def _close(self) -> int:
-        """Return how the child ended, as waitpid tells it."""
+        """Return the child's wait status."""
         os.close(self._stop)
         os.close(self._answers)
         return os.waitpid(self._child, 0)[1]
@@ -86,8 +86,8 @@ class Companion(Generic[T]):
 def _result(answer: bytes, status: int) -> Any:
     if not answer:
         code = os.waitstatus_to_exitcode(status)
-        how = f"was ended by signal {-code}" if code < 0 else "failed; its output is above"
-        raise TestbedError(f"a child process {how}")
+        reason = f"was ended by signal {-code}" if code < 0 else "failed; its output is above"
+        raise TestbedError(f"a child process {reason}")
     import pickle
 
     succeeded, value = pickle.loads(answer)  # written by our own child
@@ -108,7 +108,7 @@ def _answer(writer: int, function: Callable[[], T]) -> None:
             answer = pickle.dumps((False, error))
         with open(writer, "wb") as answers:
             answers.write(answer)
-    except BaseException:  # noqa: BLE001  none of the parent's code may run on in the child
+    except BaseException:  # noqa: BLE001  the parent's code must not run in the child
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
@@ -118,24 +118,24 @@ _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Block Ctrl-C and the termination signals in the calling thread until the body is done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTING)
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTING)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def fork() -> int:
-    """Fork as `os.fork` does, with signals blocked meanwhile: an exception raised by a handler in a callback of
+    """Fork as `os.fork` does, with signals blocked: an exception raised by a signal handler in a callback of
     `os.register_at_fork` (logging has one) would be lost."""
-    with undisturbed():
+    with signals_blocked():
         return os.fork()
 
 
-def default_for_programs() -> None:
-    """Restore the default actions that Python has changed, which an executed program would inherit: a closed pipe must end
-    a program."""
+def restore_signals() -> None:
+    """Restore the default signal actions that Python has changed: an executed program would inherit them, and not end at a
+    closed pipe."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 
 from testbed.errors import TestbedError
 from testbed.kernel import processes, syscalls
-from testbed.kernel.changes import announce, silence
-from testbed.kernel.children import undisturbed
+from testbed.kernel.changes import announce, remove_observers
+from testbed.kernel.children import signals_blocked
 
 _READY = b"ready"
 _MAX_DESCRIPTOR = 2**31 - 1  # os.closerange uses close_range(2), one system call
@@ -24,21 +24,21 @@ def start(
     prepare: Callable[[], None],
     serve: Callable[[], None],
     log: str = os.devnull,
-    mark: str = "",
+    tag: str = "",
 ) -> processes.Identity:
     """Fork a daemon called `name` that runs `prepare` and, if that succeeds, `serve`, and exits when that returns.
 
     keep: descriptors that it inherits; all others are closed. log: file for the traceback of an unexpected error. mark: for
-    `is_marked`, such as the name of its cluster. A TestbedError or OSError of `prepare` is raised here.
+    `has_tag`, such as the name of its cluster. A TestbedError or OSError of `prepare` is raised here.
     """
     reader, writer = os.pipe()
     child = 0
     try:
-        with undisturbed():  # until the child's pid is known
+        with signals_blocked():  # until the child's pid is known
             child = os.fork()
             if child == 0:
                 os.close(reader)
-                _run_daemon(name, {*keep, writer}, writer, prepare, serve, log, mark)
+                _run_daemon(name, {*keep, writer}, writer, prepare, serve, log, tag)
             os.close(writer)
         with open(reader, "rb") as answers:
             announce(f"start {name} {child}")
@@ -84,15 +84,15 @@ def _run_daemon(
     prepare: Callable[[], None],
     serve: Callable[[], None],
     log: str,
-    mark: str,
+    tag: str,
 ) -> None:
     """Run the forked daemon; does not return."""
     status = 1
     gc.freeze()  # a garbage collection would write to, and so copy, all pages of the parent's objects
     try:
         _leave_terminal(name, keep, log)
-        if mark:
-            os.memfd_create(_marked(name, mark), os.MFD_CLOEXEC)  # never closed
+        if tag:
+            os.memfd_create(_memfd_name(name, tag), os.MFD_CLOEXEC)  # never closed
         try:
             prepare()
         except (TestbedError, OSError) as error:
@@ -108,20 +108,20 @@ def _run_daemon(
         os._exit(status)
 
 
-def is_marked(process: processes.Identity, name: str, mark: str) -> bool:
+def has_tag(process: processes.Identity, name: str, tag: str) -> bool:
     """Whether a process is alive and was started by `start` with this name and mark.
 
     Pid and start time come from a file that may be damaged or forged, so they may be those of another process. The mark is
     a memfd that the daemon holds: no other process has it by chance.
     """
-    if not process.alive:
+    if not process.is_alive:
         return False
     descriptors = f"/proc/{process.pid}/fd"
     try:
         numbers = os.listdir(descriptors)
     except OSError:  # it has ended, or is another user's
         return False
-    return any(_target(f"{descriptors}/{number}") == f"/memfd:{_marked(name, mark)} (deleted)" for number in numbers)
+    return any(_target(f"{descriptors}/{number}") == f"/memfd:{_memfd_name(name, tag)} (deleted)" for number in numbers)
 
 
 def _target(link: str) -> str:
@@ -131,25 +131,25 @@ def _target(link: str) -> str:
         return ""
 
 
-def end(process: processes.Identity | None, name: str, mark: str) -> None:
+def end(process: processes.Identity | None, name: str, tag: str) -> None:
     """Kill a daemon and wait for its end. A process without this name and mark is left alone."""
-    if process is not None and is_marked(process, name, mark):
+    if process is not None and has_tag(process, name, tag):
         processes.end(process)
 
 
-def end_all(name: str, mark: str) -> None:
+def end_all(name: str, tag: str) -> None:
     """Kill all daemons of that name and mark."""
     for pid in processes.all_pids():
-        end(processes.identity(pid), name, mark)
+        end(processes.identity(pid), name, tag)
 
 
-def _marked(name: str, mark: str) -> str:
-    return f"{name}:{mark}"
+def _memfd_name(name: str, tag: str) -> str:
+    return f"{name}:{tag}"
 
 
 def _leave_terminal(name: str, keep: Collection[int], log: str) -> None:
     """Detach from the parent process: its observers, terminal, signal handlers, descriptors and directory."""
-    silence()
+    remove_observers()
     os.setsid()
     syscalls.name_process(name)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM):

@@ -4,11 +4,11 @@
 `LADDER` that supports all impairments of both directions exactly. An approximate datapath is chosen only if it is
 requested by name; the choice then lists the approximations with their bounds.
 
-Exact means: frames have the fates that `testbed.fates` decides, and leave late by no more than the kernel's timer or the
-relay's lateness. Random events have the same probability and are independent; they hit the same frames only where
-"repeatable fates" is exact.
+Exact means: frames have the fates that `testbed.fates` decides, and are late by no more than the kernel's timer or the
+relay. Random events have the same probability and are independent; they affect the same frames only if "repeatable
+fates" is exact.
 
-This module does not ask the kernel: a machine's abilities come as `Abilities`, which `capabilities` probes.
+This module does not access the kernel: `capabilities` probes a machine's `Capabilities`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias, get_args
 
 from testbed.errors import UnsupportedError
-from testbed.kernel.netem import LONGEST_JITTER
+from testbed.kernel.netem import MAX_JITTER
 from testbed.kernel.shapers import LATENESS
 from testbed.spec.layout import Asked, Datapath, Impairment
 
@@ -42,8 +42,8 @@ class Feature:
 
     name: str
     meaning: str
-    used: Callable[[Impairment], bool]
-    chance: bool = False
+    applies: Callable[[Impairment], bool]
+    is_random: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class Entry:
     fit: Fit
     reason: str
     bound: str = ""
-    figure: Callable[[Impairment], str] | None = None
+    format_bound: Callable[[Impairment], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Assessment:
     """How a datapath does one feature of an impairment. bound: with numbers where there are any."""
 
     feature: str
@@ -72,7 +72,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Abilities:
+class Capabilities:
     """Abilities of this machine for this user. reasons: name of a missing ability -> why.
 
     netem: it is available. netem_seed: netem takes a seed. netem_duplicate: one interface may duplicate while another has
@@ -89,7 +89,7 @@ class Abilities:
     relay: bool = True
     reasons: Mapping[str, str] = field(default_factory=dict)
 
-    def lack(self, name: str) -> str:
+    def missing_reason(self, name: str) -> str:
         """Return why an ability is missing."""
         return self.reasons.get(name, "this machine does not have it")
 
@@ -102,7 +102,7 @@ class Choice:
     notes: tuple[str, ...] = ()
 
 
-def _timed(impairment: Impairment) -> bool:
+def _has_rate(impairment: Impairment) -> bool:
     return bool(impairment.rate or impairment.rate_trace)
 
 
@@ -117,43 +117,43 @@ def _losses(i: Impairment) -> int:
 FEATURES: Final = (
     Feature("delay", "a constant delay", lambda i: bool(i.delay)),
     Feature("jitter", "deviations from a table (normal, pareto, a file's)",
-            lambda i: bool(i.jitter) and i.distribution not in ("", "uniform"), chance=True),
+            lambda i: bool(i.jitter) and i.distribution not in ("", "uniform"), is_random=True),
     Feature("uniform jitter", "deviations that are evenly distributed",
-            lambda i: bool(i.jitter) and i.distribution in ("", "uniform"), chance=True),
-    Feature("long jitter", "a jitter above 2.1 s", lambda i: i.jitter > LONGEST_JITTER),
+            lambda i: bool(i.jitter) and i.distribution in ("", "uniform"), is_random=True),
+    Feature("long jitter", "a jitter above 2.1 s", lambda i: i.jitter > MAX_JITTER),
     Feature("jitter trace", "deviations read from a file, one a frame", lambda i: i.distribution == "trace"),
     Feature("order under jitter", "frames keep their order, whatever their jitter",
             lambda i: bool(i.jitter) or i.distribution == "trace"),
     Feature("jitter behind a rate", "jitter delays frames but not the wire",
-            lambda i: bool(i.jitter) and _timed(i)),
+            lambda i: bool(i.jitter) and _has_rate(i)),
     Feature("rate", "over a long time, the rate", lambda i: bool(i.rate)),
     Feature("rate in bits", "a rate that is no whole number of bytes/s", lambda i: bool(i.rate % 8)),
     Feature("time on the wire", "every frame takes its time, the first and the smallest too", lambda i: bool(i.rate)),
     Feature("rate trace", "a file of delivery opportunities as the rate", lambda i: bool(i.rate_trace)),
     Feature("usual queue", "a queue of the bandwidth-delay product, in bytes",
-            lambda i: _timed(i) and not i.queue and not i.queue_frames),
-    Feature("queue in bytes", "a queue limit in bytes", lambda i: _timed(i) and bool(i.queue)),
-    Feature("queue in frames", "a queue limit in frames", lambda i: _timed(i) and bool(i.queue_frames)),
+            lambda i: _has_rate(i) and not i.queue and not i.queue_frames),
+    Feature("queue in bytes", "a queue limit in bytes", lambda i: _has_rate(i) and bool(i.queue)),
+    Feature("queue in frames", "a queue limit in frames", lambda i: _has_rate(i) and bool(i.queue_frames)),
     Feature("queue in frames before a delay", "frames under way are not in the queue",
-            lambda i: _timed(i) and bool(i.queue_frames) and bool(i.delay)),
+            lambda i: _has_rate(i) and bool(i.queue_frames) and bool(i.delay)),
     Feature("minimum frame", "a small frame takes a minimum of the rate",
-            lambda i: _timed(i) and bool(i.minimum_frame)),
-    Feature("overhead", "every frame takes bytes of the rate beside its own", lambda i: _timed(i) and bool(i.overhead)),
-    Feature("cells", "frames fill up whole cells", lambda i: _timed(i) and bool(i.cell_size)),
-    Feature("loss", "every frame is lost with a probability", lambda i: bool(i.loss), chance=True),
-    Feature("gemodel", "losses in bursts (Gilbert-Elliott)", lambda i: bool(i.gemodel), chance=True),
+            lambda i: _has_rate(i) and bool(i.minimum_frame)),
+    Feature("overhead", "every frame takes bytes of the rate beside its own", lambda i: _has_rate(i) and bool(i.overhead)),
+    Feature("cells", "frames fill up whole cells", lambda i: _has_rate(i) and bool(i.cell_size)),
+    Feature("loss", "every frame is lost with a probability", lambda i: bool(i.loss), is_random=True),
+    Feature("gemodel", "losses in bursts (Gilbert-Elliott)", lambda i: bool(i.gemodel), is_random=True),
     Feature("loss pattern", "frames of certain numbers are lost", lambda i: bool(i.loss_pattern)),
     Feature("losses together", "more than one of loss, gemodel and pattern", lambda i: _losses(i) > 1),
-    Feature("corrupt", "one bit of a frame is flipped with a probability", lambda i: bool(i.corrupt), chance=True),
+    Feature("corrupt", "one bit of a frame is flipped with a probability", lambda i: bool(i.corrupt), is_random=True),
     Feature("corrupt bits", "several bits of a frame are flipped", lambda i: bool(i.corrupt) and i.corrupt_bits > 1),
-    Feature("duplicate", "a frame arrives twice with a probability", lambda i: bool(i.duplicate), chance=True),
+    Feature("duplicate", "a frame arrives twice with a probability", lambda i: bool(i.duplicate), is_random=True),
     Feature("duplicate with loss", "a lost frame is not duplicated, and no copy is lost",
             lambda i: bool(i.duplicate) and _losses(i) > 0),
     Feature("duplicate with other fates", "a copy is as late and as corrupt as its original",
             lambda i: bool(i.duplicate) and bool(i.corrupt or i.reorder or i.jitter or i.distribution == "trace")),
-    Feature("reorder", "a frame skips the delay with a probability", lambda i: bool(i.reorder), chance=True),
+    Feature("reorder", "a frame skips the delay with a probability", lambda i: bool(i.reorder), is_random=True),
     Feature("reorder behind a rate", "a frame that skips the delay still takes its time on the wire",
-            lambda i: bool(i.reorder) and _timed(i)),
+            lambda i: bool(i.reorder) and _has_rate(i)),
     Feature("rules", "fault rules on header fields", lambda i: bool(i.rules)),
     Feature("repeatable fates", "the n-th frame of a flow has the fate that the seed gives it, in every mode", _never),
     Feature("live change", "another impairment leaves what is under way as it was scheduled", _never),
@@ -176,11 +176,11 @@ def _absent(reason: str) -> Entry:
     return Entry(Fit.ABSENT, reason)
 
 
-def _about(reason: str, bound: str, figure: Callable[[Impairment], str] | None = None) -> Entry:
-    return Entry(Fit.APPROXIMATE, reason, bound, figure)
+def _approximate(reason: str, bound: str, format_bound: Callable[[Impairment], str] | None = None) -> Entry:
+    return Entry(Fit.APPROXIMATE, reason, bound, format_bound)
 
 
-def _netted(i: Impairment) -> str:
+def _loss_with_duplicates(i: Impairment) -> str:
     if not i.loss:
         return ""
     copies = i.duplicate * (1 - i.loss)
@@ -190,46 +190,46 @@ def _netted(i: Impairment) -> str:
     )
 
 
-def _bucket(i: Impairment) -> str:
+def _bucket_size(i: Impairment) -> str:
     return f"{i.rate * LATENESS // (8 * 10**9):,} bytes and one frame"
 
 
 _NETEM: Final[dict[str, Entry]] = {
     "delay": _exact("in nanoseconds; a frame leaves when the kernel's timer fires"),
     "jitter": _exact("drawn from the wire model's tables, which are of netem's kind"),
-    "uniform jitter": _about(
+    "uniform jitter": _approximate(
         "drawn from a table, since the kernel's own could not come back after another one",
         "in steps of 1/8192 of the jitter",
         lambda i: f"steps of {i.jitter / 8192:.3g} ns",
     ),
     "long jitter": _absent("the kernel cuts a jitter to 2.147 s"),
     "jitter trace": _absent("netem draws its jitter"),
-    "order under jitter": _about(
+    "order under jitter": _approximate(
         "every frame has its own time",
         "frames closer together than twice the jitter may change places; with a rate order is kept",
         lambda i: "" if i.rate else f"frames within {_milliseconds(2 * i.jitter)}",
     ),
-    "jitter behind a rate": _about(
+    "jitter behind a rate": _approximate(
         "a frame's time on the wire begins when the frame before it arrives",
         "a late frame holds up all behind it: under load the delay is nearer to its maximum and varies less",
         lambda i: f"up to {_milliseconds(2 * i.jitter)} a frame",
     ),
     "rate": _exact("serialises; each frame's time is cut to whole nanoseconds"),
-    "rate in bits": _about(
+    "rate in bits": _approximate(
         "counts bytes/s", "at most 4 bit/s beside the rate; at least 8 bit/s", lambda i: f"{4 / i.rate:.1%}"
     ),
     "time on the wire": _exact("serialises; each frame's time is cut to whole nanoseconds, a VLAN tag is not counted"),
     "rate trace": _absent("its rate is a number"),
-    "usual queue": _about(
+    "usual queue": _approximate(
         "its limit counts frames, those under way too",
         "exact for frames that fill the MTU; of smaller ones as many fit, and so fewer bytes",
     ),
-    "queue in bytes": _about(
+    "queue in bytes": _approximate(
         "its limit counts frames, those under way too",
         "exact for frames that fill the MTU; of smaller ones as many fit, and so fewer bytes",
     ),
     "queue in frames": _exact("its limit counts frames; one more for the frame on the wire"),
-    "queue in frames before a delay": _about(
+    "queue in frames before a delay": _approximate(
         "its limit counts frames under way too",
         "exact for frames that fill the MTU; of smaller ones more are under way, and so fewer may wait",
     ),
@@ -240,22 +240,22 @@ _NETEM: Final[dict[str, Entry]] = {
     "gemodel": _exact("the same two states, drawn for every frame, to 2^-32"),
     "loss pattern": _absent("it loses by chance only"),
     "losses together": _absent("it has one model of loss at a time"),
-    "corrupt": _about(
+    "corrupt": _approximate(
         "one bit of the frame's linear part in memory",
         "of the kernel's TCP that is the headers; of packet sockets and UDP, the whole frame up to a page",
     ),
     "corrupt bits": _absent("it flips one bit"),
     "duplicate": _exact("the copy passes through once more, and takes its time on the wire too"),
-    "duplicate with loss": _about(
+    "duplicate with loss": _approximate(
         "a frame that is both lost and doubled arrives once, and the copy may be lost",
         "with loss l and duplicate d: l(1-d) instead of l do not arrive, d(1-l)^2 instead of d(1-l) arrive twice",
-        _netted,
+        _loss_with_duplicates,
     ),
-    "duplicate with other fates": _about(
+    "duplicate with other fates": _approximate(
         "the copy passes through by itself", "corruption, jitter and reordering of copy and original are drawn apart"
     ),
     "reorder": _exact("the chosen frames leave at once"),
-    "reorder behind a rate": _about(
+    "reorder behind a rate": _approximate(
         "the chosen frames skip the queue and the wire too",
         "the rate is exceeded by their share",
         lambda i: f"by {i.reorder:.3%}",
@@ -270,10 +270,10 @@ _NO_DELAY: Final = _absent("nothing in it can hold a frame for a time")
 _NO_CHANGE: Final = _absent("the classifier passes a frame or loses it, and changes none")
 _LOSES: Final = _exact("a BPF program computes the wire model's fates")
 _SIZED: Final = _exact("a table says what a frame of each size counts")
-_TC_QUEUE: Final = _about(
+_TC_QUEUE: Final = _approximate(
     "the frame that waits for the bucket is in the queue, and a full bucket passes frames that would have to wait",
     "longer or shorter by the bucket: what comes in 1 ms at the rate, and one frame",
-    _bucket,
+    _bucket_size,
 )
 
 _TC: Final[dict[str, Entry]] = {
@@ -284,13 +284,13 @@ _TC: Final[dict[str, Entry]] = {
     "jitter trace": _NO_DELAY,
     "order under jitter": _NO_DELAY,
     "jitter behind a rate": _NO_DELAY,
-    "rate": _about(
+    "rate": _approximate(
         "a token bucket, which passes a burst at once",
         "over a time t: the rate times t, and the bucket: what comes in 1 ms at the rate, and one frame",
-        _bucket,
+        _bucket_size,
     ),
     "rate in bits": _NETEM["rate in bits"],
-    "time on the wire": _about(
+    "time on the wire": _approximate(
         "a frame that finds enough in the bucket takes no time",
         "early by the time that the bucket takes to fill: 1 ms and one frame's time",
     ),
@@ -315,7 +315,7 @@ _TC: Final[dict[str, Entry]] = {
     "reorder behind a rate": _NO_DELAY,
     "rules": _absent("it knows flows, not fields"),
     "repeatable fates": _LOSES,
-    "live change": _about(
+    "live change": _approximate(
         "what waits leaves at the new rate", "the first of the queue keeps the time that it has, the others do not"
     ),
     "counters by cause": _exact("the program counts its losses, TBF what its queue dropped"),
@@ -337,17 +337,17 @@ TABLE: Final[Mapping[str, Mapping[Datapath, Entry]]] = MappingProxyType(
 """Feature -> datapath -> how it does the feature."""
 
 
-def judge(datapath: Datapath, impairment: Impairment) -> list[Judgement]:
+def assess(datapath: Datapath, impairment: Impairment) -> list[Assessment]:
     """List how a datapath does each feature that an impairment asks for, in the table's order."""
-    judgements = []
+    assessments = []
     for feature in FEATURES:
-        if not feature.used(impairment):
+        if not feature.applies(impairment):
             continue
         entry = TABLE[feature.name][datapath]
-        figure = entry.figure(impairment) if entry.figure is not None else ""
-        bound = f"{entry.bound}: {figure}" if figure else entry.bound
-        judgements.append(Judgement(feature.name, datapath, entry.fit, entry.reason, bound))
-    return judgements
+        format_bound = entry.format_bound(impairment) if entry.format_bound is not None else ""
+        bound = f"{entry.bound}: {format_bound}" if format_bound else entry.bound
+        assessments.append(Assessment(feature.name, datapath, entry.fit, entry.reason, bound))
+    return assessments
 
 
 Refusal: TypeAlias = Callable[[Impairment], str]
@@ -357,75 +357,79 @@ Refusal: TypeAlias = Callable[[Impairment], str]
 def choose(
     forward: Impairment,
     backward: Impairment,
-    abilities: Abilities,
-    asked: Asked = "auto",
-    refusal: Refusal = lambda _: "",
+    capabilities: Capabilities,
+    requested: Asked = "auto",
+    classifier_refusal: Refusal = lambda _: "",
 ) -> Choice:
     """Choose the datapath of a link with these impairments.
 
     refusal: of the BPF classifier, for limits beyond the kind of loss (how long a pattern is). Raises UnsupportedError
     when the requested datapath cannot carry the link on this machine, or none can.
     """
-    if asked != "auto":
-        obstacles, approximations = _against(asked, forward, backward, abilities, refusal)
+    if requested != "auto":
+        obstacles, approximations = _assess_link(requested, forward, backward, capabilities, classifier_refusal)
         if obstacles:
-            why = "it carries no impairment" if asked == "direct" else _listed(obstacles)
-            raise UnsupportedError(f"the datapath {asked!r} cannot carry this: {why}")
-        return Choice(asked, tuple(approximations))
-    passed: list[str] = []
+            reason = "it carries no impairment" if requested == "direct" else _format_phrases(obstacles)
+            raise UnsupportedError(f"the datapath {requested!r} cannot carry this: {reason}")
+        return Choice(requested, tuple(approximations))
+    rejected: list[str] = []
     for datapath in LADDER:
-        obstacles, approximations = _against(datapath, forward, backward, abilities, refusal)
+        obstacles, approximations = _assess_link(datapath, forward, backward, capabilities, classifier_refusal)
         if not obstacles and not approximations:
-            return Choice(datapath, tuple(passed))
+            return Choice(datapath, tuple(rejected))
         if datapath != "direct":  # it carries no impairment at all, which needs no note
-            why = _listed(obstacles) if obstacles else f"only approximately: {_listed(_names(approximations))}"
-            passed.append(f"{datapath} not taken: {why}")
-    raise UnsupportedError("no datapath can carry this here: " + "; ".join(passed))
+            reason = (
+                _format_phrases(obstacles)
+                if obstacles
+                else f"only approximately: {_format_phrases(_feature_names(approximations))}"
+            )
+            rejected.append(f"{datapath} not taken: {reason}")
+    raise UnsupportedError("no datapath can carry this here: " + "; ".join(rejected))
 
 
-def _against(
-    datapath: Datapath, forward: Impairment, backward: Impairment, abilities: Abilities, refusal: Refusal
+def _assess_link(
+    datapath: Datapath, forward: Impairment, backward: Impairment, capabilities: Capabilities, refusal: Refusal
 ) -> tuple[list[str], list[str]]:
     """Return the obstacles to a datapath (features that it or this machine lacks) and its approximations."""
     obstacles: list[str] = []
     approximations: list[str] = []
     for impairment in (forward, backward):
-        obstacles += _missing(datapath, impairment, abilities, refusal)
+        obstacles += _missing(datapath, impairment, capabilities, refusal)
         chances = []
-        for judgement in judge(datapath, impairment):
-            if judgement.fit is Fit.ABSENT:
-                obstacles.append(f"{judgement.feature}: {judgement.reason}")
-            elif judgement.fit is Fit.APPROXIMATE:
-                approximations.append(str(judgement))
-            if BY_NAME[judgement.feature].chance:
-                chances.append(judgement.feature)
-        if datapath == "netem" and abilities.netem and chances and not abilities.netem_seed:
+        for assessment in assess(datapath, impairment):
+            if assessment.fit is Fit.ABSENT:
+                obstacles.append(f"{assessment.feature}: {assessment.reason}")
+            elif assessment.fit is Fit.APPROXIMATE:
+                approximations.append(str(assessment))
+            if BY_NAME[assessment.feature].is_random:
+                chances.append(assessment.feature)
+        if datapath == "netem" and capabilities.netem and chances and not capabilities.netem_seed:
             approximations.append(
                 f"chance ({', '.join(chances)}) is approximate: it falls otherwise in every run: "
-                f"{abilities.lack('netem_seed')}"
+                f"{capabilities.missing_reason('netem_seed')}"
             )
     return _distinct(obstacles), _distinct(approximations)
 
 
-def _missing(datapath: Datapath, impairment: Impairment, abilities: Abilities, refusal: Refusal) -> list[str]:
+def _missing(datapath: Datapath, impairment: Impairment, capabilities: Capabilities, refusal: Refusal) -> list[str]:
     """List why this machine lacks what a datapath needs for an impairment."""
-    needs: list[str] = []
+    required: list[str] = []
     if datapath == "relay":
-        needs = ["relay"]
+        required = ["relay"]
     elif datapath == "netem":
-        needs = ["netem"]
-        if abilities.netem:
-            needs += ["netem_duplicate"] if impairment.duplicate else []
-            needs += ["size_table"] if impairment.rate and impairment.minimum_frame else []
+        required = ["netem"]
+        if capabilities.netem:
+            required += ["netem_duplicate"] if impairment.duplicate else []
+            required += ["size_table"] if impairment.rate and impairment.minimum_frame else []
     elif datapath == "tc":
-        needs += ["bpf"] if _losses(impairment) else []
-        needs += ["tbf"] if impairment.rate else []
+        required += ["bpf"] if _losses(impairment) else []
+        required += ["tbf"] if impairment.rate else []
         shaped = impairment.minimum_frame or impairment.overhead or impairment.cell_size
-        needs += ["size_table"] if impairment.rate and shaped and abilities.tbf else []
-    lacks = [abilities.lack(need) for need in needs if not getattr(abilities, need)]
-    if datapath == "tc" and not lacks and _losses(impairment) and (why := refusal(impairment)):
-        lacks.append(why)
-    return lacks
+        required += ["size_table"] if impairment.rate and shaped and capabilities.tbf else []
+    missing = [capabilities.missing_reason(need) for need in required if not getattr(capabilities, need)]
+    if datapath == "tc" and not missing and _losses(impairment) and (reason := refusal(impairment)):
+        missing.append(reason)
+    return missing
 
 
 def _distinct(phrases: list[str]) -> list[str]:
@@ -433,11 +437,11 @@ def _distinct(phrases: list[str]) -> list[str]:
     return list(dict.fromkeys(phrases))
 
 
-def _names(phrases: list[str]) -> list[str]:
+def _feature_names(phrases: list[str]) -> list[str]:
     """Return the features of approximations, without their reasons."""
     return [phrase.partition(" is approximate")[0] for phrase in phrases]
 
 
-def _listed(phrases: list[str]) -> str:
+def _format_phrases(phrases: list[str]) -> str:
     shown = "; ".join(phrases[:3])
     return shown if len(phrases) <= 3 else f"{shown}; and {len(phrases) - 3} more"

@@ -1,13 +1,13 @@
 """Diversion of a running link's frames to another interface and back, without loss.
 
-A filter on an interface's hook (clsact) diverts frames from the moment in which it is added to the moment in which it is
-removed: a bridge's port stays in the bridge, two joined cables stay joined. The hook itself must be there before: adding
-or removing one deactivates the interface for milliseconds, in which frames that are to leave by it are lost.
+A filter on an interface's hook (clsact) diverts frames from its addition to its removal: a bridge port stays in the bridge,
+and joined cables stay joined. The hook must exist already: adding or removing a hook deactivates the interface for
+milliseconds, in which outgoing frames are lost.
 
-Frames that come back must not be diverted again. They carry a mark, the index of the interface that they were diverted
-from, which a packet socket sets (SO_MARK) and which they lose when they enter a node's namespace.
+Frames that are put back must not be diverted again. They have a mark, the index of the interface that they were diverted
+from, which a packet socket sets (SO_MARK) and which is cleared when they enter a node's namespace.
 
-Classic BPF reads the mark: it needs no more privileges than the hook, and kernels without cls_fw and cls_matchall have it.
+Classic BPF reads the mark: it needs no more privileges than the hook, and works without cls_fw and cls_matchall.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from testbed.kernel.netlink import (
 )
 
 PRIORITY: Final = 1
-"""Before all other filters on a hook: they see none of the frames that a diversion takes."""
+"""Before all other filters on a hook, which do not get diverted frames."""
 
 INGRESS, EGRESS = TC_H_CLSACT_INGRESS, TC_H_CLSACT_EGRESS  # the hook's two sides
 _INFO: Final = PRIORITY << 16 | ETH_P_ALL
@@ -54,70 +54,70 @@ _SKF_AD_MARK: Final = 0xFFFF_F014
 _LEAVING: Final = ((0x20, 0, 0, 0xFFFF_F004), (0x15, 3, 0, 4))  # SKF_AD_PKTTYPE is PACKET_OUTGOING: skip three
 
 
-def mark_program(mark: int, *, marked: int, others: int) -> bytes:
-    """Make a classic BPF program that returns one number for frames with this mark and another for all others."""
-    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in _by_mark(mark, marked, others))
+def filter_by_mark(mark: int, *, if_marked: int, otherwise: int) -> bytes:
+    """Make a classic BPF program that returns `if_marked` for frames with this mark, and `otherwise` for other frames."""
+    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in _by_mark(mark, if_marked, otherwise))
 
 
-def once_program(mark: int) -> bytes:
+def drop_reinserted(mark: int) -> bytes:
     """Make a classic BPF program for a socket that captures both directions: it drops incoming frames with this mark,
-    which have come in before."""
+    which were captured before."""
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in (*_LEAVING, *_by_mark(mark, 0, _EVERYTHING)))
 
 
-def marked_only(mark: int) -> bytes:
-    """Make the beginning of a classic BPF program for such a socket: it drops incoming frames without this mark."""
+def require_mark(mark: int) -> bytes:
+    """Make the start of a classic BPF program for such a socket: it drops incoming frames without this mark."""
     others_end = ((0x20, 0, 0, _SKF_AD_MARK), (0x15, 1, 0, mark), (0x06, 0, 0, 0))
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in (*_LEAVING, *others_end))
 
 
-def _by_mark(mark: int, marked: int, others: int) -> tuple[tuple[int, int, int, int], ...]:
-    return (0x20, 0, 0, _SKF_AD_MARK), (0x15, 0, 1, mark), (0x06, 0, 0, marked), (0x06, 0, 0, others)
+def _by_mark(mark: int, if_marked: int, otherwise: int) -> tuple[tuple[int, int, int, int], ...]:
+    return (0x20, 0, 0, _SKF_AD_MARK), (0x15, 0, 1, mark), (0x06, 0, 0, if_marked), (0x06, 0, 0, otherwise)
 
 
-def divert(index: int, side: int, out: int, mark: int, *, leaving: bool = False) -> bytes:
+def divert(index: int, side: int, out: int, mark: int, *, as_outgoing: bool = False) -> bytes:
     """Encode the request that diverts an interface's incoming (INGRESS) or outgoing (EGRESS) frames without this mark to
-    the interface `out`, where they come in or, if `leaving`, leave."""
-    return _take(index, side, out, leaving, mark_program(mark, marked=0, others=_EVERYTHING))
+    the interface `out`, where they come in or, if `as_outgoing`, leave."""
+    return _diversion_request(index, side, out, as_outgoing, filter_by_mark(mark, if_marked=0, otherwise=_EVERYTHING))
 
 
 def put_back(index: int, out: int, mark: int) -> bytes:
-    """Encode the request that lets an interface's incoming frames with this mark come in on `out` instead."""
-    return _take(index, INGRESS, out, False, mark_program(mark, marked=_EVERYTHING, others=0))
+    """Encode the request that redirects an interface's incoming frames with this mark to `out`, as incoming frames."""
+    return _diversion_request(index, INGRESS, out, False, filter_by_mark(mark, if_marked=_EVERYTHING, otherwise=0))
 
 
 def remove(index: int, side: int) -> bytes:
-    """Encode the request that removes a filter of `divert` or `put_back`; refused with ENOENT where there is none, with
-    EINVAL without a hook."""
+    """Encode the request that removes a filter of `divert` or `put_back`; fails with ENOENT if there is none, with EINVAL
+    without a hook."""
     return message(RTM_DELTFILTER, NLM_F_REQUEST, TC_MESSAGE.pack(0, index, 0, side, _INFO))
 
 
 class Diversion(NamedTuple):
     """Indexes of the interfaces to which an interface's incoming and outgoing frames are diverted. 0: not diverted; -1: to
-    an interface that is gone."""
+    an interface that was removed."""
 
-    coming: int = 0
-    leaving: int = 0
+    incoming: int = 0
+    outgoing: int = 0
 
 
 def diversions(route: RouteSocket, indexes: Iterable[int]) -> dict[int, Diversion]:
-    """Return the diversions of those of these interfaces, which have hooks, that are diverted.
+    """Return the diversions of interfaces, which must have hooks; interfaces without a diversion are left out.
 
-    Outgoing frames are looked at only where incoming ones are diverted: they are diverted after those, and released
-    before.
+    Outgoing frames are diverted after incoming frames, and released before. So they are only checked if incoming frames are
+    diverted.
     """
-    found = {}
+    diverted = {}
     for index in indexes:
-        if coming := _taken_to(route, index, INGRESS):
-            found[index] = Diversion(coming, _taken_to(route, index, EGRESS))
-    return found
+        if incoming := _diverted_to(route, index, INGRESS):
+            diverted[index] = Diversion(incoming, _diverted_to(route, index, EGRESS))
+    return diverted
 
 
-def _taken_to(route: RouteSocket, index: int, side: int) -> int:
+def _diverted_to(route: RouteSocket, index: int, side: int) -> int:
     try:
         found = filters(route, index, side, _INFO)
     except RequestError as error:
-        if error.refusals[0].errno == errno.ENODEV:  # it has just gone
+        if error.refusals[0].errno == errno.ENODEV:  # it was just removed
             return 0
         raise
     for entry in found:
@@ -126,8 +126,8 @@ def _taken_to(route: RouteSocket, index: int, side: int) -> int:
     return 0
 
 
-def _take(index: int, side: int, out: int, leaving: bool, program: bytes) -> bytes:
-    how = _EGRESS_REDIR if leaving else _INGRESS_REDIR
+def _diversion_request(index: int, side: int, out: int, as_outgoing: bool, program: bytes) -> bytes:
+    how = _EGRESS_REDIR if as_outgoing else _INGRESS_REDIR
     mirred = attribute(TCA_MIRRED_PARMS, MIRRED.pack(0, 0, _STOLEN, 0, 0, how, out))
     action = attribute(TCA_KIND, b"mirred\0") + attribute(TCA_OPTIONS, mirred)
     options = (

@@ -1,4 +1,4 @@
-"""Round trips of a network between machines, measured by ICMP echo: it needs nobody who listens, and CAP_NET_RAW."""
+"""Round trips of a network between machines, measured by ICMP echo. It needs CAP_NET_RAW, and no server at the peer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Final
 
 _ECHO: Final = struct.Struct("!BBHHHQ")  # type, code, checksum, identifier, sequence, token
 _REQUEST_4, _REPLY_4, _REQUEST_6, _REPLY_6 = 8, 0, 128, 129  # RFC 792, RFC 4443
-_SHORTEST_IPV4_HEADER: Final = 20
-_SEQUENCES: Final = 1 << 16
+_MIN_IPV4_HEADER: Final = 20
+_SEQUENCE_COUNT: Final = 1 << 16
 
 
 class EchoSocket:
-    """Socket for echo requests from one address to another, and their replies. fileno() is readable when something has come.
-    A context manager."""
+    """Socket for echo requests from one address to another, and their replies. fileno() is readable when a packet has
+    arrived. A context manager."""
 
     def __init__(self, source: str, destination: str) -> None:
-        """Open the socket. OSError, also if nobody here has the source's address."""
+        """Open the socket. Raises OSError, also if this machine does not have the source address."""
         self._version = socket.AF_INET6 if ":" in destination else socket.AF_INET
         protocol = socket.IPPROTO_ICMPV6 if self._version == socket.AF_INET6 else socket.IPPROTO_ICMP
         self._token = int.from_bytes(os.urandom(8), "big")
@@ -47,7 +47,7 @@ class EchoSocket:
         self._socket.close()
 
     def send(self, sequence: int) -> None:
-        """Send a request. sequence: 0 to 65,535. OSError, also if nobody has the destination's address."""
+        """Send a request. sequence: 0 to 65,535. Raises OSError, also if no machine has the destination address."""
         kind = _REQUEST_6 if self._version == socket.AF_INET6 else _REQUEST_4
         identifier = os.getpid() & 0xFFFF
         packed = _ECHO.pack(kind, 0, 0, identifier, sequence, self._token)
@@ -55,15 +55,15 @@ class EchoSocket:
         self._socket.send(_ECHO.pack(kind, 0, checksum, identifier, sequence, self._token))
 
     def receive(self) -> int | None:
-        """Return the sequence of the next reply that has come, None if there is none. OSError, also if nobody has the
-        destination's address. The socket gets all of ICMP that comes from there."""
+        """Return the sequence of the next reply, or None. Raises OSError, also if no machine has the destination
+        address. The socket receives all ICMP packets from the destination."""
         while True:
             try:
                 packet = self._socket.recv(2048)
             except BlockingIOError:
                 return None
             if self._version == socket.AF_INET:
-                packet = packet[max((packet[0] & 0x0F) * 4, _SHORTEST_IPV4_HEADER) :]
+                packet = packet[max((packet[0] & 0x0F) * 4, _MIN_IPV4_HEADER) :]
             if len(packet) < _ECHO.size:
                 continue
             kind, _, _, _, sequence, token = _ECHO.unpack_from(packet)
@@ -72,30 +72,30 @@ class EchoSocket:
 
 
 def round_trips(source: str, destination: str, count: int, reply_timeout: float) -> list[int]:
-    """Send `count` echo requests from one address to another, each after the reply to the one before; return the round trips
-    of those answered within `reply_timeout` seconds, in ns. OSError, also if nobody has the destination's address."""
-    found = []
-    with EchoSocket(source, destination) as line:
+    """Send `count` echo requests from one address to another, each after the previous reply; return the round-trip times of
+    those answered within `reply_timeout` seconds, in ns. Raises OSError, also if no machine has the destination address."""
+    round_trip_times = []
+    with EchoSocket(source, destination) as echo_socket:
         for sequence in range(count):
-            begun = time.monotonic_ns()
-            line.send(sequence % _SEQUENCES)
-            if _is_answered(line, sequence % _SEQUENCES, begun + round(reply_timeout * 1e9)):
-                found.append(time.monotonic_ns() - begun)
-    return found
+            start = time.monotonic_ns()
+            echo_socket.send(sequence % _SEQUENCE_COUNT)
+            if _is_answered(echo_socket, sequence % _SEQUENCE_COUNT, start + round(reply_timeout * 1e9)):
+                round_trip_times.append(time.monotonic_ns() - start)
+    return round_trip_times
 
 
-def _is_answered(line: EchoSocket, sequence: int, deadline: int) -> bool:
-    """Wait for the reply."""
-    while (left := deadline - time.monotonic_ns()) > 0:
-        if not select.select([line], [], [], left / 1e9)[0]:
+def _is_answered(echo_socket: EchoSocket, sequence: int, deadline: int) -> bool:
+    """Wait for the reply; return whether it arrived before the deadline."""
+    while (remaining := deadline - time.monotonic_ns()) > 0:
+        if not select.select([echo_socket], [], [], remaining / 1e9)[0]:
             return False
-        if line.receive() == sequence:
+        if echo_socket.receive() == sequence:
             return True
     return False
 
 
 def _checksum(packet: bytes) -> int:
-    """The Internet checksum (RFC 1071) of an even number of bytes."""
+    """Return the Internet checksum (RFC 1071) of an even number of bytes."""
     total: int = sum(struct.unpack(f"!{len(packet) // 2}H", packet))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

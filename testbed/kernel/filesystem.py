@@ -1,5 +1,4 @@
-"""Files and directories that testbed makes and removes; each change is announced. Sealed memory, which
-is a file without a name."""
+"""Creation and removal of files and directories, with announcements of the changes; sealed memory files."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ from typing import BinaryIO, Final
 from testbed.kernel.changes import announce
 
 MAX_TEXT: Final = 256 << 20
-"""Bytes of a file that is read at once; the state of ten thousand nodes has a few million."""
+"""Maximum bytes of a file that is read at once; the state of ten thousand nodes has a few million."""
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading. OSError for anything else in its place: opening a FIFO could block for ever, and a
-    device may have no end."""
+    """Open a regular file for reading. Raises OSError for any other kind of file: opening a FIFO could block for ever, and a
+    device may be endless."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -38,7 +37,7 @@ def read_text(path: Path) -> str:
 
 
 def make_directory(path: Path, mode: int = 0o755) -> bool:
-    """Make one directory; False when it is there already."""
+    """Make a directory; return False if it exists already."""
     try:
         os.mkdir(path, mode)
     except FileExistsError:
@@ -48,7 +47,7 @@ def make_directory(path: Path, mode: int = 0o755) -> bool:
 
 
 def remove_directory(path: Path) -> bool:
-    """Remove an empty directory; False when it is not there or not empty."""
+    """Remove an empty directory; return False if it does not exist or is not empty."""
     try:
         os.rmdir(path)
     except OSError:
@@ -58,41 +57,41 @@ def remove_directory(path: Path) -> bool:
 
 
 def replace_file(path: Path, content: str, mode: int = 0o600) -> None:
-    """Write a file atomically: readers see the old content or the new."""
-    draft = path.with_name(f".{path.name}.new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    """Write a file atomically: readers get the old or the new content."""
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
-        announce(f"create {draft}")
+        announce(f"create {temporary}")
         data = memoryview(content.encode())
         while data:
             data = data[os.write(descriptor, data) :]
-            announce(f"write {draft}")
+            announce(f"write {temporary}")
     finally:
         os.close(descriptor)
-    os.rename(draft, path)
+    os.rename(temporary, path)
     announce(f"rename {path}")
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file that may be gone already."""
+    """Remove a file, if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
         announce(f"unlink {path}")
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory of our own with its contents, which may be partly gone; crosses no symbolic link."""
+    """Remove one of the testbed's directories with its contents; does not follow symbolic links."""
     empty(path)
     remove_directory(path)
 
 
-_ROUNDS: Final = 3
-"""Passes over a directory: a file that another process adds last, such as an event, is found by the second."""
+_PASSES: Final = 3
+"""Passes over a directory: the second pass finds files that another process adds meanwhile, such as an event."""
 
 
 def empty(path: Path) -> None:
-    """Remove the contents of a directory of our own, with what others put there meanwhile."""
-    for _ in range(_ROUNDS):
+    """Remove the contents of one of the testbed's directories, including files added meanwhile by other processes."""
+    for _ in range(_PASSES):
         for entry in _entries(path):
             if entry.is_dir(follow_symlinks=False):
                 remove_tree(Path(entry.path))
@@ -140,9 +139,9 @@ _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 def make_sealed(name: str, size: int) -> int:
     """Make a sealed file of `size` bytes, all 0; the caller closes the descriptor. name: shown in /proc/PID/maps.
 
-    A sealed memfd is memory that processes share and whose size none of them can change (memfd_create(2), fcntl(2)): a
-    process that truncates a shared file makes the next access of the others fail with SIGBUS. It has no name that could
-    be left behind, and is freed with its last descriptor and mapping. Only written pages take memory.
+    A sealed memfd is shared memory of a fixed size (memfd_create(2), fcntl(2)). If a process could truncate it, the next
+    access of another process would fail with SIGBUS. It has no path that must be removed, and is freed with its last
+    descriptor and mapping. Only written pages take memory.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

@@ -1,9 +1,9 @@
-"""BPF code that finds a frame's flow as `fates.flows.flow_of` finds it, and puts the flow's words on the stack.
+"""BPF code that determines a frame's flow as `fates.flows.flow_of` does, and puts the flow's words on the stack.
 
 The words of a flow are destination MAC << 16 | EtherType, source MAC << 16 | number of key fields, and the key fields.
-Reading behind a frame's end gives zeros, since the kernel's helper clears what it cannot fill; the model's rules for
-frames cut short come to the same. The kernel carries a frame's outer VLAN tag beside it, or in it; it drops a tagged frame
-of less than 20 bytes before any filter.
+Reading beyond a frame's end gives zeros, since the kernel's helper clears the buffer; the model's rules for truncated frames
+are equivalent. A frame's outer VLAN tag is in the frame or in its metadata. The kernel drops tagged frames of less than 20
+bytes before any filter.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from testbed.fates.header_fields import (
     IPV6,
     MAX_HOPS,
     MAX_TAGS,
+    MIN_ETHERTYPE,
     ROUTE_BYTE,
-    SMALLEST_ETHERTYPE,
     TAGS,
     Field,
 )
@@ -38,16 +38,16 @@ _IPV4_HEADER, _IPV6_HEADER, _PORTS = 20, 40, 4
 # The stack, from its end at R10 down: the frame's size, bytes read from the frame, the flow's words, and before them the
 # entry of a new flow.
 SIZE: Final = -WORD
-_READ: Final = SIZE - _IPV6_HEADER
-# Registers that keep their meaning throughout: the context, the offset of the network header, the EtherType (later the IP
-# protocol), and the offset of the counter of the frame's loss, 0 for a frame that is not lost.
-CONTEXT, _AT, _TYPE, CAUSE = R6, R7, R8, R9
+_BUFFER: Final = SIZE - _IPV6_HEADER
+# Registers with a fixed use: the context, the offset of the network header, the EtherType (later the IP protocol), and the
+# offset of the counter for the frame's loss, 0 for a frame that is not lost.
+CONTEXT, _HEADER_OFFSET, _TYPE, CAUSE = R6, R7, R8, R9
 
 
 @dataclass(frozen=True, slots=True)
 class FlowKey:
-    """The flow key of a protocol. begins: the first bytes of its header, which are then the key's first word, for a
-    protocol that shares its EtherType; empty: for all others of the EtherType."""
+    """The flow key of a protocol. begins: if protocols share the EtherType, the first bytes of the header, which are then
+    the key's first word; empty: for all other headers of the EtherType."""
 
     ethertype: int
     fields: tuple[GuardedField, ...]
@@ -61,8 +61,8 @@ class FlowKey:
 
 @dataclass(frozen=True, slots=True)
 class GuardedField:
-    """A field of a network header, of up to eight bytes, and the fields that must have a certain value for it to be
-    there."""
+    """A field of a network header, of up to eight bytes. guards: fields and the values that they must have for the field to
+    be present."""
 
     field: Field
     guards: tuple[tuple[GuardedField, int], ...] = ()
@@ -70,7 +70,7 @@ class GuardedField:
 
 def find_flow(program: Program, flow_keys: tuple[FlowKey, ...]) -> None:
     """Put the flow's words on the stack."""
-    key = flow_place(flow_keys)
+    key = flow_offset(flow_keys)
     _read(program, 0, 8)
     _to_upper_48(program, R1)
     program.store(R10, key, R1, 8)
@@ -81,9 +81,9 @@ def find_flow(program: Program, flow_keys: tuple[FlowKey, ...]) -> None:
     program.store(R10, key + WORD, R1, 8)
     for word in range(2, flow_words(flow_keys)):
         program.store(R10, key + word * WORD, 0, 8)
-    program.mov(_AT, ETHERNET_HEADER)
+    program.mov(_HEADER_OFFSET, ETHERNET_HEADER)
     _skip_tags(program)
-    program.jump_if(_TYPE, "<", SMALLEST_ETHERTYPE, "flow found")
+    program.jump_if(_TYPE, "<", MIN_ETHERTYPE, "flow found")
     _or_into(program, key, _TYPE)
     program.jump_if(_TYPE, "==", IPV4, "IPv4")
     program.jump_if(_TYPE, "==", IPV6, "IPv6")
@@ -93,10 +93,12 @@ def find_flow(program: Program, flow_keys: tuple[FlowKey, ...]) -> None:
     program.jump("flow found")
     for ethertype in ethertypes:
         program.label(f"protocol {ethertype}")
-        alike = [flow_key for flow_key in flow_keys if flow_key.ethertype == ethertype]
-        if alike[0].routed:
+        same_ethertype = [flow_key for flow_key in flow_keys if flow_key.ethertype == ethertype]
+        if same_ethertype[0].routed:
             _skip_route(program)
-        for flow_key in sorted(alike, key=lambda flow_key: not flow_key.begins):  # the one for all others comes last
+        for flow_key in sorted(
+            same_ethertype, key=lambda flow_key: not flow_key.begins
+        ):  # the key without first bytes is last
             _find_protocol_flow(program, flow_key, key)
         program.jump("flow found")
     _find_ip_flow(program, key)
@@ -104,12 +106,12 @@ def find_flow(program: Program, flow_keys: tuple[FlowKey, ...]) -> None:
 
 
 def _find_protocol_flow(program: Program, flow_key: FlowKey, key: int) -> None:
-    other = program.new_label("other")
+    next_protocol = program.new_label("other")
     word = 2
     if size := len(flow_key.begins):
-        _load(program, 0, size, other)
+        _load(program, 0, size, next_protocol)
         program.constant(R2, int.from_bytes(flow_key.begins, "big"))
-        program.jump_if(R1, "!=", R2, other)
+        program.jump_if(R1, "!=", R2, next_protocol)
         program.store(R10, key + word * WORD, R1, 8)
         word += 1
     _set_count(program, key, flow_key.words)
@@ -117,11 +119,11 @@ def _find_protocol_flow(program: Program, flow_key: FlowKey, key: int) -> None:
         _read_field(program, field, key + index * WORD)
     if size:
         program.jump("flow found")
-        program.label(other)
+        program.label(next_protocol)
 
 
 def _skip_tags(program: Program) -> None:
-    """Find the EtherType behind up to two VLAN tags; the kernel may have taken the first of them out of the frame."""
+    """Find the EtherType after up to two VLAN tags; the kernel may have removed the first tag from the frame."""
     for tag in range(MAX_TAGS):
         tagged = f"tag {tag}"
         for ethertype in TAGS:
@@ -131,13 +133,13 @@ def _skip_tags(program: Program) -> None:
         if tag == MAX_TAGS - 1:
             program.load(R1, CONTEXT, VLAN_PRESENT, 4)
             program.jump_if(R1, "!=", 0, "no tag")
-        program.mov(R2, _AT)
+        program.mov(R2, _HEADER_OFFSET)
         program.add(R2, 2)
-        _call_load_bytes(program, R2, _READ, 2)
+        _call_load_bytes(program, R2, _BUFFER, 2)
         program.jump_if(R0, "!=", 0, "no tag")  # cut off
-        program.load(_TYPE, R10, _READ, 2)
+        program.load(_TYPE, R10, _BUFFER, 2)
         program.big_endian(_TYPE, 16)
-        program.add(_AT, VLAN_TAG_BYTES)
+        program.add(_HEADER_OFFSET, VLAN_TAG_BYTES)
     program.label("no tag")
 
 
@@ -145,43 +147,43 @@ def _find_ip_flow(program: Program, key: int) -> None:
     """Put the key of an IP flow on the stack: the protocol number and, for TCP and UDP, the lower port; 0 where absent."""
     program.label("IPv4")
     _set_count(program, key, 2)
-    _call_load_bytes(program, _AT, _READ, _IPV4_HEADER)
-    program.load(R1, R10, _READ, 1)
+    _call_load_bytes(program, _HEADER_OFFSET, _BUFFER, _IPV4_HEADER)
+    program.load(R1, R10, _BUFFER, 1)
     program.mov(R2, R1)
     program.rsh(R2, 4)
     program.jump_if(R2, "!=", 4, "flow found")
-    program.load(_TYPE, R10, _READ + 9, 1)
+    program.load(_TYPE, R10, _BUFFER + 9, 1)
     program.store(R10, key + 2 * WORD, _TYPE, 8)
     # Only a first fragment has ports: the offset is 13 bits of bytes 6 and 7.
-    program.load(R2, R10, _READ + 6, 1)
+    program.load(R2, R10, _BUFFER + 6, 1)
     program.and_(R2, 0x1F)
-    program.load(R3, R10, _READ + 7, 1)
+    program.load(R3, R10, _BUFFER + 7, 1)
     program.or_(R2, R3)
     program.jump_if(R2, "!=", 0, "flow found")
     program.and_(R1, 0x0F)
     program.lsh(R1, 2)
     program.jump_if(R1, "<", _IPV4_HEADER, "flow found")
-    program.add(_AT, R1)
+    program.add(_HEADER_OFFSET, R1)
     program.jump("transport")
 
     program.label("IPv6")
     _set_count(program, key, 2)
-    _call_load_bytes(program, _AT, _READ, _IPV6_HEADER)
-    program.load(R1, R10, _READ, 1)
+    _call_load_bytes(program, _HEADER_OFFSET, _BUFFER, _IPV6_HEADER)
+    program.load(R1, R10, _BUFFER, 1)
     program.rsh(R1, 4)
     program.jump_if(R1, "!=", 6, "flow found")
-    program.load(_TYPE, R10, _READ + 6, 1)
+    program.load(_TYPE, R10, _BUFFER + 6, 1)
     program.store(R10, key + 2 * WORD, _TYPE, 8)
-    program.add(_AT, _IPV6_HEADER)
+    program.add(_HEADER_OFFSET, _IPV6_HEADER)
 
     program.label("transport")
     program.jump_if(_TYPE, "==", _TCP, "ports")
     program.jump_if(_TYPE, "!=", _UDP, "flow found")
     program.label("ports")
-    _call_load_bytes(program, _AT, _READ, _PORTS)
-    program.load(R1, R10, _READ, 2)
+    _call_load_bytes(program, _HEADER_OFFSET, _BUFFER, _PORTS)
+    program.load(R1, R10, _BUFFER, 2)
     program.big_endian(R1, 16)
-    program.load(R2, R10, _READ + 2, 2)
+    program.load(R2, R10, _BUFFER + 2, 2)
     program.big_endian(R2, 16)
     program.jump_if(R1, "<=", R2, "lower port")
     program.mov(R1, R2)
@@ -190,20 +192,20 @@ def _find_ip_flow(program: Program, key: int) -> None:
 
 
 def _skip_route(program: Program) -> None:
-    """Move the offset of the network header behind a source route, if there is one."""
+    """Move the offset of the network header past a source route, if there is one."""
     end = program.new_label("route's end")
     for _ in range(MAX_HOPS):
-        program.mov(R2, _AT)
-        _call_load_bytes(program, R2, _READ, 1)
+        program.mov(R2, _HEADER_OFFSET)
+        _call_load_bytes(program, R2, _BUFFER, 1)
         program.jump_if(R0, "!=", 0, end)  # cut off
-        program.load(R1, R10, _READ, 1)
+        program.load(R1, R10, _BUFFER, 1)
         program.jump_if(R1, "<", ROUTE_BYTE, end)
-        program.add(_AT, 1)
+        program.add(_HEADER_OFFSET, 1)
     program.label(end)
 
 
 def _read_field(program: Program, guarded: GuardedField, stack_offset: int) -> None:
-    """Put a field's value on the stack; the 0 there stays where the frame does not have the field."""
+    """Put a field's value on the stack; 0 if the frame does not have the field."""
     absent = program.new_label("absent")
     _check_guards(program, guarded, absent)
     _load_field(program, guarded.field, absent)
@@ -232,12 +234,12 @@ def _load_field(program: Program, field: Field, absent: str) -> None:
 
 def _load(program: Program, offset: int, size: int, absent: str) -> None:
     """Load up to eight bytes of the network header, as a number, into R1; jump to `absent` if the frame ends before."""
-    program.store(R10, _READ, 0, 8)
-    program.mov(R2, _AT)
+    program.store(R10, _BUFFER, 0, 8)
+    program.mov(R2, _HEADER_OFFSET)
     program.add(R2, offset)
-    _call_load_bytes(program, R2, _READ + WORD - size, size)
+    _call_load_bytes(program, R2, _BUFFER + WORD - size, size)
     program.jump_if(R0, "!=", 0, absent)
-    program.load(R1, R10, _READ, 8)
+    program.load(R1, R10, _BUFFER, 8)
     program.big_endian(R1, 64)
 
 
@@ -246,16 +248,16 @@ def flow_words(flow_keys: tuple[FlowKey, ...]) -> int:
     return 2 + max(2, *(flow_key.words for flow_key in flow_keys), 0)
 
 
-def flow_place(flow_keys: tuple[FlowKey, ...]) -> int:
+def flow_offset(flow_keys: tuple[FlowKey, ...]) -> int:
     """Return the offset of the flow's words on the stack."""
-    return _READ - flow_words(flow_keys) * WORD
+    return _BUFFER - flow_words(flow_keys) * WORD
 
 
 def _read(program: Program, offset: int, size: int) -> None:
     """Load bytes of the frame, as a big-endian number of 64 bits, into R1."""
     program.mov(R2, offset)
-    _call_load_bytes(program, R2, _READ, size)
-    program.load(R1, R10, _READ, 8)
+    _call_load_bytes(program, R2, _BUFFER, size)
+    program.load(R1, R10, _BUFFER, 8)
     program.big_endian(R1, 64)
 
 

@@ -1,9 +1,9 @@
 """GSO frames: frames whose segmentation or checksum the sender's kernel has left to its device, and their segmentation.
 
-Where offloads are on, a kernel hands its device TCP in GSO frames of up to 64 KiB, and TCP and UDP without their checksums:
-the device finishes them, or, as between the ends of a veth pair, nobody needs to. A packet socket with PACKET_VNET_HDR
-gets a header in front of each frame that says what is left to do, and puts one in front of each frame that it sends.
-`segment` does the rest here: it returns the frames that the sender's kernel would have put on a wire.
+With offloads, a kernel passes its device TCP in GSO frames of up to 64 KiB, and TCP and UDP without checksums. The device
+completes them; between the ends of a veth pair they stay incomplete. A packet socket with PACKET_VNET_HDR gets a header
+before each frame that describes the remaining work, and puts one before each frame that it sends. `segment` returns the
+frames that the sender's device would have put on a wire.
 
 Source: include/uapi/linux/virtio_net.h; the kernel's tcp_gso_segment, __udp_gso_segment, inet_gso_segment.
 """
@@ -22,7 +22,7 @@ NO_OFFLOADS: Final = bytes(HEADER.size)
 
 NEEDS_CHECKSUM: Final = 1  # VIRTIO_NET_HDR_F_NEEDS_CSUM
 TCP_OVER_IPV4, TCP_OVER_IPV6, UDP = 1, 4, 5  # VIRTIO_NET_HDR_GSO_TCPV4, _TCPV6, _UDP_L4
-_WITH_ECN: Final = 0x80  # VIRTIO_NET_HDR_GSO_ECN
+_ECN: Final = 0x80  # VIRTIO_NET_HDR_GSO_ECN
 
 _TAG: Final = 4  # bytes of a VLAN tag
 _TAGS: Final = (b"\x81\x00", b"\x88\xa8")
@@ -35,35 +35,37 @@ _FIN_PSH, _CWR = 0x09, 0x80  # flags of the last and of the first segment alone
 
 
 class GsoFrame(bytes):
-    """A frame, from its destination on, whose segmentation or checksum is left to do.
+    """A frame, from its destination address on, that must be segmented or completed with a checksum.
 
-    header: a virtio_net_hdr that says what is left to do. segments: number of frames on a wire. beyond: bytes that those
-    have more than this frame, since all but the first repeat its headers. largest: bytes of the largest of them.
+    header: a virtio_net_hdr that describes the remaining work. segments: number of frames on a wire. extra_bytes: total size
+    of the segments minus the size of this frame, since all segments repeat its headers. max_segment_size: in bytes.
     """
 
     header: bytes
     segments: int = 1
-    beyond: int = 0
+    extra_bytes: int = 0
 
     @property
-    def largest(self) -> int:
+    def max_segment_size(self) -> int:
         size: int = HEADER.unpack(self.header)[3]
-        return len(self) if self.segments == 1 else self.beyond // (self.segments - 1) + size
+        return len(self) if self.segments == 1 else self.extra_bytes // (self.segments - 1) + size
 
     def segment(self) -> list[bytes]:
         """Return the GSO segments, complete frames, in their order."""
         _, kind, _, size, start, offset = HEADER.unpack(self.header)
         if self.segments > 1:
-            return _segments(self, self.beyond // (self.segments - 1), size, start, start + offset, udp=kind == UDP)
+            return _segments(
+                self, self.extra_bytes // (self.segments - 1), size, start, start + offset, udp=kind == UDP
+            )
         offset_in_frame = start + offset
         total = int.from_bytes(self[start:], "big") << 8 * (len(self) - start & 1)
         return [self[:offset_in_frame] + _checksum(total, 0xFFFF) + self[offset_in_frame + 2 :]]
 
 
 def gso_frame(header: bytes, frame: memoryview | bytes, tag: bytes = b"") -> GsoFrame | None:
-    """Make a GSO frame of a frame and its virtio_net_hdr; None where the header is incomplete or of an unknown type.
+    """Make a GSO frame of a frame and its virtio_net_hdr; None if the header is incomplete or of an unknown type.
 
-    tag: the VLAN tag that the kernel has taken out of the frame; it is put back.
+    tag: the VLAN tag that the kernel has removed from the frame; it is inserted again.
     """
     flags, kind, _, size, start, offset = HEADER.unpack(header)
     if not flags & NEEDS_CHECKSUM or start + offset + 2 > len(frame):
@@ -76,10 +78,10 @@ def gso_frame(header: bytes, frame: memoryview | bytes, tag: bytes = b"") -> Gso
     gso.header = header
     if not kind:
         return gso
-    kind_alone = kind & ~_WITH_ECN
-    if kind_alone == UDP:
+    kind_without_ecn = kind & ~_ECN
+    if kind_without_ecn == UDP:
         headers = start + _UDP_HEADER
-    elif kind_alone in (TCP_OVER_IPV4, TCP_OVER_IPV6) and len(gso) >= start + _TCP_HEADER:
+    elif kind_without_ecn in (TCP_OVER_IPV4, TCP_OVER_IPV6) and len(gso) >= start + _TCP_HEADER:
         headers = start + (gso[start + _DATA_OFFSET] >> 4) * 4
     else:
         return None
@@ -89,7 +91,7 @@ def gso_frame(header: bytes, frame: memoryview | bytes, tag: bytes = b"") -> Gso
     gso.header = HEADER.pack(flags, kind, headers, size, start, offset)
     if payload > size:
         gso.segments = -(-payload // size)
-        gso.beyond = (gso.segments - 1) * headers
+        gso.extra_bytes = (gso.segments - 1) * headers
     return gso
 
 
@@ -109,27 +111,29 @@ def _segments(frame: bytes, headers: int, size: int, start: int, checksum_at: in
     segments: list[bytes] = []
     for begin in range(headers, len(frame), size):
         payload = frame[begin : begin + size]
-        head = bytearray(frame[:headers])
+        header_copy = bytearray(frame[:headers])
         if ipv4:
-            _put(head, network + _LENGTH, 2, headers - network + len(payload))
-            _put(head, network + _IDENTIFICATION, 2, identification + len(segments))
-            _put(head, network + _IPV4_CHECKSUM, 2, 0)
-            head[network + _IPV4_CHECKSUM : network + _IPV4_CHECKSUM + 2] = _checksum(
-                _number(head, network, (version_and_words & 15) * 4), 0
+            _put(header_copy, network + _LENGTH, 2, headers - network + len(payload))
+            _put(header_copy, network + _IDENTIFICATION, 2, identification + len(segments))
+            _put(header_copy, network + _IPV4_CHECKSUM, 2, 0)
+            header_copy[network + _IPV4_CHECKSUM : network + _IPV4_CHECKSUM + 2] = _checksum(
+                _number(header_copy, network, (version_and_words & 15) * 4), 0
             )
         else:
-            _put(head, network + _PAYLOAD_LENGTH, 2, headers - network - _IPV6_HEADER + len(payload))
+            _put(header_copy, network + _PAYLOAD_LENGTH, 2, headers - network - _IPV6_HEADER + len(payload))
         length = headers - start + len(payload)
         if udp:
-            _put(head, start + _UDP_LENGTH, 2, length)
+            _put(header_copy, start + _UDP_LENGTH, 2, length)
         else:
-            _put(head, start + _SEQUENCE, 4, sequence + begin - headers)
+            _put(header_copy, start + _SEQUENCE, 4, sequence + begin - headers)
             cleared = (_FIN_PSH if begin + size < len(frame) else 0) | (_CWR if segments else 0)
-            head[start + _FLAGS] = flags & ~cleared
-        _put(head, checksum_at, 2, (pseudo + length) % 0xFFFF)
-        total = _number(head, start, headers - start) + (int.from_bytes(payload, "big") << 8 * (len(payload) & 1))
-        head[checksum_at : checksum_at + 2] = _checksum(total, 0xFFFF if udp else 0)
-        segments.append(bytes(head) + payload)
+            header_copy[start + _FLAGS] = flags & ~cleared
+        _put(header_copy, checksum_at, 2, (pseudo + length) % 0xFFFF)
+        total = _number(header_copy, start, headers - start) + (
+            int.from_bytes(payload, "big") << 8 * (len(payload) & 1)
+        )
+        header_copy[checksum_at : checksum_at + 2] = _checksum(total, 0xFFFF if udp else 0)
+        segments.append(bytes(header_copy) + payload)
     return segments
 
 

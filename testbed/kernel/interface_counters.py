@@ -1,8 +1,8 @@
 """Counters of all interfaces of a network namespace, cheap enough to read every second.
 
-`rtnl_dump.interfaces` reads everything about an interface, and decoding takes some forty microseconds each; here the
-kernel dumps the counters alone (RTM_GETSTATS, since 4.7), and names and states are looked up only after a
-notification. For a namespace that this process cannot enter, a child opens the sockets there and hands them over.
+`rtnl_dump.interfaces` reads all attributes of an interface, which takes about 40 us each. This module reads only the
+counters (RTM_GETSTATS, since Linux 4.7); names and states are read after notifications. For a namespace that this
+process cannot enter, a child process opens the sockets and passes them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _RTM_GETSTATS: Final = 94
 _IFLA_STATS_LINK_64: Final = 1
 
 
-class Counted(NamedTuple):
-    """Counters of an interface since it was made; dropped: the kernel's own drops."""
+class InterfaceCounters(NamedTuple):
+    """Counters of an interface since its creation. rx_dropped, tx_dropped: frames dropped by the kernel."""
 
     rx_frames: int
     tx_frames: int
@@ -47,7 +47,7 @@ class Counted(NamedTuple):
     tx_dropped: int
 
 
-def counted(route: RouteSocket) -> dict[int, Counted]:
+def read_counters(route: RouteSocket) -> dict[int, InterfaceCounters]:
     """Read the counters by interface index."""
     body = _STATS_MESSAGE.pack(0, 0, 0, 1 << (_IFLA_STATS_LINK_64 - 1))
     counters = {}
@@ -56,7 +56,7 @@ def counted(route: RouteSocket) -> dict[int, Counted]:
         for kind, value in attributes(entry[_STATS_MESSAGE.size :]):
             if kind == _IFLA_STATS_LINK_64:
                 rx, tx, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _LINK_64.unpack_from(value)
-                counters[index] = Counted(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped)
+                counters[index] = InterfaceCounters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped)
     return counters
 
 
@@ -65,9 +65,11 @@ def queue_drops(route: RouteSocket) -> Mapping[int, int]:
     drops: dict[int, int] = {}
     for entry in route.dump(RTM_GETQDISC, bytes(TC_MESSAGE.size)):
         _, index, _, parent, _ = TC_MESSAGE.unpack_from(entry)
-        numbers = nested(entry[TC_MESSAGE.size :], TCA_STATS2, TCA_STATS_QUEUE)
-        if parent == TC_H_ROOT and numbers is not None:  # a discipline counts what those below it drop
-            drops[index] = drops.get(index, 0) + _QUEUE.unpack_from(numbers)[2]
+        queue_statistics = nested(entry[TC_MESSAGE.size :], TCA_STATS2, TCA_STATS_QUEUE)
+        if (
+            parent == TC_H_ROOT and queue_statistics is not None
+        ):  # a discipline includes the drops of its inner disciplines
+            drops[index] = drops.get(index, 0) + _QUEUE.unpack_from(queue_statistics)[2]
     return drops
 
 
@@ -83,19 +85,19 @@ class CounterSockets(NamedTuple):
 
 
 def open_sockets(path: str, holder: int = 0) -> CounterSockets:
-    """Open the sockets of a namespace. path: the namespace's, within the mount namespace of the namespace holder `holder`
-    (its pid) if one is given. OSError when it is not there."""
+    """Open the sockets of a namespace. path: of the namespace, in the mount namespace of the holder, if any. holder: pid of
+    the namespace holder; 0: none. Raises OSError if the namespace does not exist."""
     if not holder:
-        return _listen(path)
+        return _open_in(path)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         in_child(partial(_send_descriptor, path, holder, theirs))
-        _, handed, _, _ = socket.recv_fds(ours, 1, 2, socket.MSG_CMSG_CLOEXEC)
-        route, monitor = handed
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 2, socket.MSG_CMSG_CLOEXEC)
+        route, monitor = descriptors
         return CounterSockets(RouteSocket(route), Monitor.from_descriptor(monitor))
 
 
-def _listen(path: str) -> CounterSockets:
+def _open_in(path: str) -> CounterSockets:
     namespace = namespaces.open_path(path)
     os.close(namespace.descriptor)
     try:
@@ -105,7 +107,7 @@ def _listen(path: str) -> CounterSockets:
         raise
 
 
-def _send_descriptor(path: str, holder: int, end: socket.socket) -> None:
+def _send_descriptor(path: str, holder: int, connection: socket.socket) -> None:
     enter_holder(holder)
-    opened = _listen(path)
-    socket.send_fds(end, [b"\n"], [opened.route.fileno(), opened.monitor.fileno()])
+    sockets = _open_in(path)
+    socket.send_fds(connection, [b"\n"], [sockets.route.fileno(), sockets.monitor.fileno()])

@@ -1,4 +1,4 @@
-"""File locks that a process holds until it ends; the kernel knows the holder, and the file contains the holder's note.
+"""File locks that a process holds until it ends. The kernel reports the holder, and the file contains the holder's note.
 
 These are POSIX record locks: they vanish with the process, however it dies, and its forks do not inherit them. A process
 that opens and closes the file of its own lock a second time loses the lock: it must not call `holder` on it.
@@ -16,7 +16,7 @@ from typing import Final
 from testbed.errors import TestbedError
 
 _FLOCK: Final = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid
-_MAX: Final = 4096  # bytes of a note
+_MAX_NOTE: Final = 4096  # bytes of a note
 
 
 class LockedError(TestbedError):
@@ -26,7 +26,7 @@ class LockedError(TestbedError):
 class Lock:
     """A lock that this process holds until it ends.
 
-    left: the note of the last holder, "" if it released the lock or there was none.
+    previous_note: the note of the last holder; empty if it released the lock or there was none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class Lock:
         if (status.st_dev, status.st_ino) != _identity(path):
             os.close(self._descriptor)
             raise FileNotFoundError(path)
-        self.left = os.pread(self._descriptor, _MAX, 0).decode()
+        self.previous_note = os.pread(self._descriptor, _MAX_NOTE, 0).decode()
 
     def note(self, text: str) -> None:
         """Write a note that stays in the file if this process dies."""
@@ -73,7 +73,7 @@ def holder(path: Path) -> int:
     return 0 if kind == fcntl.F_UNLCK else pid
 
 
-def noted(path: Path) -> str:
+def read_note(path: Path) -> str:
     """Read the note of a lock's holder, or of its last holder that died."""
     with contextlib.suppress(FileNotFoundError):
         return path.read_text()
@@ -81,17 +81,17 @@ def noted(path: Path) -> str:
 
 
 def clear(path: Path) -> None:
-    """Erase the note of a holder that was ended on purpose."""
+    """Erase the note of a holder that was killed on purpose."""
     with contextlib.suppress(FileNotFoundError):
         os.truncate(path, 0)
 
 
-def handle_of_holder(path: Path) -> tuple[int, int] | None:
+def holder_pidfd(path: Path) -> tuple[int, int] | None:
     """Return the pid of a lock's holder and a pidfd of it; None if there is no holder."""
     while pid := holder(path):
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
-            if holder(path) == pid:  # else the number may be another's by now
+            if holder(path) == pid:  # otherwise the pid may have been reused
                 return pid, handle
             os.close(handle)
     return None

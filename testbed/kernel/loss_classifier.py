@@ -1,15 +1,15 @@
 """Loss classifier: the loss program on the ingress hook of an interface, which loses frames without netem, and its counters.
 
-Life of a classifier: `load` puts the program and its maps into the kernel, and `attach` is the request that hooks it in,
-atomically in place of the one before. Then it can be closed: the filter holds it until `detach`, or until the hook or the
-interface goes. The filter's name is a digest of what it loses (`name_of`), so that a reader of the hook can compare
-without opening anything. Another process finds the counters from the filter: its dump has the program's id, the program
-its maps' ids; nothing is pinned to a file.
+Lifetime of a classifier: `load` puts the program and its maps into the kernel, and `attach` encodes the request that
+attaches it, atomically replacing the previous one. Then it can be closed: the filter refers to it until `detach`, or
+until the hook or the interface is removed. The filter's name is a digest of its losses (`name_of`), so that a dump of
+the hook is sufficient to compare it. Another process finds the counters by the filter: its dump has the program's id,
+the program has its maps' ids; nothing is pinned to a file.
 
-Every load counts frames from 1 again, as `fates.stage` does when the impairment that decides fates changes; for any other
-change keep the classifier in place. Only the counters can be handed on (`counters`).
+Every load restarts the counts of frames from 1, as `fates.stage` does when the fates of an impairment change; do not reload
+for other changes. Only the counters can be continued (`counters`).
 
-It needs CAP_BPF and CAP_NET_ADMIN over the whole machine, and so does not work in a user namespace.
+It needs CAP_BPF and CAP_NET_ADMIN in the initial user namespace, and so does not work in a user namespace.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from testbed.kernel.children import in_child
 from testbed.kernel.flow_program import WORD, FlowKey, GuardedField
 from testbed.kernel.loss_program import COUNTERS, Losses, loss_program
 from testbed.kernel.netlink import (
-    DECIDING,
     ETH_P_ALL,
+    LOSS_PRIORITY,
     NLM_F_CREATE,
     NLM_F_REPLACE,
     NLM_F_REQUEST,
@@ -56,18 +56,18 @@ from testbed.spec.layout import Impairment
 from testbed.spec.losses import parse_pattern
 
 MAX_FLOWS: Final = 16_384
-"""Flows of one direction with numbers of their own: a table of 256 KiB, and about 100 bytes for each flow in it."""
+"""Maximum number of flows of a direction that are counted separately: a table of 256 KiB, and about 100 bytes per flow."""
 
 MAX_RANGES: Final = 1_000
-"""Ranges of a loss pattern: each is two or three instructions."""
+"""Maximum number of ranges of a loss pattern: each takes two or three instructions."""
 
 MAX_KEY_FIELDS: Final = 16
-"""Fields of a protocol's flow key: a flow's words lie on the program's stack."""
+"""Maximum number of fields of a protocol's flow key: a flow's words are on the program's stack."""
 
 _PREFIX: Final = "testbed-loss"
 _PROGRAM: Final = "testbed_loss"
 _VERSION: Final = 1
-"""Version of the program: one that decides or counts otherwise is another classifier."""
+"""Version of the program; part of the classifier's name."""
 
 _HANDLE: Final = 1
 _FD, _NAME, _FLAGS, _ID = 6, 7, 8, 11  # TCA_BPF_*: the kernel's include/uapi/linux/pkt_cls.h
@@ -75,17 +75,17 @@ _DIRECT_ACTION: Final = 1
 _U32: Final = struct.Struct("=I")
 _KEY: Final = _U32.pack(0)  # of an array's only value
 
-_USUAL_FIELDS: Final = standard_fields()
+_STANDARD_FIELDS: Final = standard_fields()
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
     """Counters of a classifier: frames, unless the name says bytes (without a frame check sequence).
 
-    loss, gemodel and loss_pattern: lost frames by cause, as in `fates.fate_counters`. untold: frames of flows for which
-    the table had no room; they are lost at the right rate, but their fates are not the repeatable ones. unsteady: frames
-    that passed because Gilbert-Elliott's state was too contended. merged: GSO frames of several segments, because an
-    offload of the sender's was on; each had one fate as a whole.
+    loss, gemodel and loss_pattern: lost frames by cause, as in `fates.fate_counters`. untold: frames of flows that did
+    not fit into the table; they are lost with the configured probability, but their fates are not repeatable. unsteady:
+    frames that passed because of contention for Gilbert-Elliott's state. merged: GSO frames of several segments, because
+    an offload of the sender was on; each had a single fate.
     """
 
     offered: int = 0
@@ -100,17 +100,17 @@ class Counters:
 
     @property
     def lost(self) -> int:
-        """Frames lost by any cause."""
+        """Number of lost frames, for all causes."""
         return self.loss + self.gemodel + self.loss_pattern
 
     @property
-    def exact(self) -> bool:
-        """Whether every frame had the fate that the model gives it."""
+    def is_exact(self) -> bool:
+        """Whether every frame had the fate of the model."""
         return not (self.untold or self.unsteady or self.merged)
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class AttachedClassifier:
     """A classifier on a hook. name: see `name_of`. program: its id in the kernel."""
 
     name: str
@@ -119,10 +119,10 @@ class Attached:
 
 @dataclass(slots=True)
 class Classifier:
-    """A loss program in the kernel and its maps, open."""
+    """Open descriptors of a loss program in the kernel and its maps."""
 
     name: str
-    program: bpf.Loaded
+    program: bpf.LoadedProgram
     maps: dict[str, bpf.Map]
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class Classifier:
         return counters_in(self.maps["counters"])
 
     def flows(self) -> dict[Flow, int]:
-        """Read the number of frames by flow; empty where only the direction's frames are counted."""
+        """Read the number of frames by flow; empty if only the direction's frames are counted."""
         table = self.maps.get("flows")
         return {} if table is None else {_flow(key): _number(value) for key, value in table.items()}
 
@@ -155,16 +155,16 @@ class Classifier:
         return 0 if entry is None else _number(entry)
 
     def state(self) -> int:
-        """Read the direction's word, see `loss_program`: 0 where only flows' frames are counted."""
+        """Read the direction's word, see `loss_program`: 0 if only flows' frames are counted."""
         table = self.maps.get("state")
         value = None if table is None else table.lookup(_KEY)
         return 0 if value is None else int.from_bytes(value, sys.byteorder)
 
 
-def refusal(impairment: Impairment, fields: Fields = _USUAL_FIELDS) -> str:
-    """Return why no program can decide these losses exactly, empty when one can.
+def refusal(impairment: Impairment, fields: Fields = _STANDARD_FIELDS) -> str:
+    """Return why no program can decide these losses exactly; empty if a program can.
 
-    Only loss, gemodel and loss_pattern are looked at: the classifier does nothing else.
+    Only loss, gemodel and loss_pattern are considered: the classifier implements nothing else.
     """
     try:
         losses_of(0, impairment, fields)
@@ -173,7 +173,7 @@ def refusal(impairment: Impairment, fields: Fields = _USUAL_FIELDS) -> str:
     return ""
 
 
-def losses_of(key: int, impairment: Impairment, fields: Fields = _USUAL_FIELDS) -> Losses:
+def losses_of(key: int, impairment: Impairment, fields: Fields = _STANDARD_FIELDS) -> Losses:
     """Convert an impairment's losses for the program. key: the direction's, see `fate_hash.direction_key`. Raises
     UnsupportedError."""
     ranges: list[tuple[int, int]] = []
@@ -199,13 +199,13 @@ def losses_of(key: int, impairment: Impairment, fields: Fields = _USUAL_FIELDS) 
 
 
 def name_of(losses: Losses) -> str:
-    """Return the filter's name: equal for classifiers that decide alike, different for others."""
+    """Return the filter's name: equal for classifiers with equal decisions, otherwise different."""
     return f"{_PREFIX} {hashlib.blake2b(f'{_VERSION} {losses}'.encode(), digest_size=8).hexdigest()}"
 
 
 def load(losses: Losses, counters: bpf.Map | None = None, flows: int = MAX_FLOWS) -> Classifier:
-    """Put a program and its maps into the kernel. counters: the map of the classifier that it replaces, to continue its
-    counts. flows: how many have room in the table.
+    """Put a program and its maps into the kernel. counters: the map of the replaced classifier, to continue its counts.
+    flows: capacity of the table of flows.
 
     Raises PermissionDeniedError, or KernelError with the kernel's reason.
     """
@@ -214,7 +214,7 @@ def load(losses: Losses, counters: bpf.Map | None = None, flows: int = MAX_FLOWS
     maps: dict[str, bpf.Map] = {}
     try:
         size = len(COUNTERS) * WORD
-        if counters is None or counters.value_size != size:  # none, or those of another version's program
+        if counters is None or counters.value_size != size:  # no counters, or counters of another version
             maps["counters"] = bpf.make_map("array", "counters", 4, size, 1)
         else:
             maps["counters"] = bpf.Map(os.dup(counters.descriptor), "counters", 4, size, 1)
@@ -233,7 +233,7 @@ def load(losses: Losses, counters: bpf.Map | None = None, flows: int = MAX_FLOWS
 
 
 def attach(index: int, classifier: Classifier) -> bytes:
-    """Encode the request that hooks a classifier in, in place of the present one; the interface must have clsact."""
+    """Encode the request that attaches a classifier, replacing the current one; the interface must have clsact."""
     options = attribute(_FD, _U32.pack(classifier.program.descriptor))
     options += attribute(_NAME, classifier.name.encode() + b"\0")
     options += attribute(_FLAGS, _U32.pack(_DIRECT_ACTION))
@@ -242,29 +242,29 @@ def attach(index: int, classifier: Classifier) -> bytes:
 
 
 def detach(index: int) -> bytes:
-    """Encode the request that removes the classifier and its counts. ENOENT where there is none."""
+    """Encode the request that removes the classifier and its counts. ENOENT if there is none."""
     return message(RTM_DELTFILTER, NLM_F_REQUEST, _filter(index))
 
 
-def attached(route: RouteSocket, index: int) -> Attached | None:
+def find_attached(route: RouteSocket, index: int) -> AttachedClassifier | None:
     """Return the classifier on an interface's ingress hook. route: of the interface's namespace."""
     for _, kind, options in filters(route, index, TC_H_CLSACT_INGRESS):
         if kind == "bpf" and _ID in options and _NAME in options and text(options[_NAME]).split(" ")[0] == _PREFIX:
-            return Attached(text(options[_NAME]), _U32.unpack(options[_ID])[0])
+            return AttachedClassifier(text(options[_NAME]), _U32.unpack(options[_ID])[0])
     return None
 
 
 @contextmanager
-def opened(route: RouteSocket, index: int) -> Iterator[Classifier | None]:
+def open_attached(route: RouteSocket, index: int) -> Iterator[Classifier | None]:
     """Open the classifier on an interface, also one that another process loaded; None if there is none. As root."""
-    present = attached(route, index)
+    attached_classifier = find_attached(route, index)
     classifier = None
-    if present is not None:
+    if attached_classifier is not None:
         try:
-            classifier = _open(present)
+            classifier = _open(attached_classifier)
         except FileNotFoundError:  # replaced or removed between two calls
-            present = attached(route, index)
-            classifier = None if present is None else _open(present)
+            attached_classifier = find_attached(route, index)
+            classifier = None if attached_classifier is None else _open(attached_classifier)
     try:
         yield classifier
     finally:
@@ -272,14 +272,14 @@ def opened(route: RouteSocket, index: int) -> Iterator[Classifier | None]:
             classifier.close()
 
 
-def _open(present: Attached) -> Classifier:
-    program = bpf.program_by_id(present.program)
+def _open(attached_classifier: AttachedClassifier) -> Classifier:
+    program = bpf.program_by_id(attached_classifier.program)
     maps: dict[str, bpf.Map] = {}
     try:
         for number in program.maps:
             table = bpf.map_by_id(number)
             maps[table.name] = table
-        return Classifier(present.name, program, maps)
+        return Classifier(attached_classifier.name, program, maps)
     except BaseException:
         program.close()
         for table in maps.values():
@@ -288,15 +288,15 @@ def _open(present: Attached) -> Classifier:
 
 
 def read_counters(route: RouteSocket, index: int) -> Counters | None:
-    """Read the counters of the classifier on an interface; None where there is none."""
-    with opened(route, index) as classifier:
+    """Read the counters of the classifier on an interface; None if there is none."""
+    with open_attached(route, index) as classifier:
         return None if classifier is None else classifier.counters()
 
 
 def open_counters(route: RouteSocket, index: int) -> bpf.Map | None:
-    """Open the counters of the classifier on an interface, for repeated `counters_in`; None where there is none. Its
-    successors count in them, too, until the last is removed."""
-    with opened(route, index) as classifier:
+    """Open the counters of the classifier on an interface, for repeated `counters_in`; None if there is none. Classifiers
+    that replace it use the same counters."""
+    with open_attached(route, index) as classifier:
         if classifier is None:
             return None
         table = classifier.maps["counters"]
@@ -312,15 +312,15 @@ def counters_in(table: bpf.Map) -> Counters:
 
 
 def probe() -> str:
-    """Return why this machine has no loss by BPF, probed in a namespace of its own; empty when it has."""
+    """Return why this machine has no loss by BPF, probed in a scratch namespace; empty if it has."""
 
-    def inside() -> str:
+    def probe_in_namespace() -> str:
         if not userns.is_root():
             userns.become_namespace_root()
         syscalls.unshare(syscalls.CLONE_NEWNET)
         route = RouteSocket()
         try:
-            attempt(route, 1)
+            try_classifier(route, 1)
         except (OSError, PermissionDeniedError, KernelError) as error:
             return str(error)
         except RequestError as error:
@@ -328,15 +328,15 @@ def probe() -> str:
         return ""
 
     try:
-        return in_child(inside)
+        return in_child(probe_in_namespace)
     except (OSError, PermissionDeniedError, KernelError) as error:
         return str(error)
 
 
-def attempt(route: RouteSocket, index: int) -> None:
-    """Hook a classifier that uses every kind of loss into an interface of a scratch namespace, and read it back.
+def try_classifier(route: RouteSocket, index: int) -> None:
+    """Attach a classifier with every kind of loss to an interface of a scratch namespace, and read it back.
 
-    Raises what the kernel refuses: KernelError, PermissionDeniedError, RequestError or OSError.
+    Raises KernelError, PermissionDeniedError, RequestError or OSError if the kernel rejects it.
     """
     from testbed.kernel import netlink_messages
 
@@ -344,8 +344,8 @@ def attempt(route: RouteSocket, index: int) -> None:
     with load(losses) as classifier:
         route.execute([netlink_messages.add_clsact(index), attach(index, classifier)], "netlink: try a classifier")
     if read_counters(route, index) is None:
-        raise KernelError("the kernel does not show the BPF filter that it has")
-    route.execute([netlink_messages.remove_clsact(index)], "netlink: the try is over")
+        raise KernelError("the kernel does not report the attached BPF filter")
+    route.execute([netlink_messages.remove_clsact(index)], "netlink: remove the tried classifier")
 
 
 def _flow_keys(fields: Fields) -> Iterator[FlowKey]:
@@ -381,5 +381,5 @@ def _number(entry: bytes) -> int:
 
 
 def _filter(index: int) -> bytes:
-    info = DECIDING << 16 | ETH_P_ALL
+    info = LOSS_PRIORITY << 16 | ETH_P_ALL
     return TC_MESSAGE.pack(0, index, _HANDLE, TC_H_CLSACT_INGRESS, info) + attribute(TCA_KIND, b"bpf\0")

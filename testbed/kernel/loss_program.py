@@ -1,19 +1,19 @@
 """BPF program that decides which frames of one direction are lost, exactly as `testbed.fates` decides it.
 
-It runs on every frame that comes in on an interface, before the filter that redirects it, and returns TC_ACT_SHOT for a
-frame that is lost and TC_ACT_UNSPEC, which leaves the frame to the next filter, for every other. Per frame:
+It runs on every incoming frame of an interface, before the filter that redirects it. It returns TC_ACT_SHOT for a lost
+frame, and TC_ACT_UNSPEC, which leaves the frame to the next filter, for any other frame. Per frame:
 
 1. It is counted as offered.
-2. Gilbert-Elliott and the pattern step with the direction's number of the frame (only if configured).
-3. Independent loss (only if configured): the frame's flow is found as `fates.flows.flow_of` finds it; the flow's entry in
-   the map of flows holds the start of its stream of draws and how many frames it has had.
+2. Gilbert-Elliott and the pattern step with the frame's number in the direction (only if configured).
+3. Independent loss (only if configured): the frame's flow is determined as in `fates.flows.flow_of`; the flow's entry in the
+   map of flows has the start of its stream of draws and the number of its frames.
 
-Frames may come in on several processors at once: numbers are drawn by atomic additions, so that no two frames get the
-same one, and the two states of Gilbert-Elliott step together with the number in one word by compare-and-exchange.
+Frames may arrive on several processors at once. Numbers are incremented atomically, so that every frame gets a different
+number. The state of Gilbert-Elliott and the number are in one word, which is updated by compare-and-exchange.
 
-Three maps, by name. "counters": one value, the words that `COUNTERS` names; it may outlive the program. "state": one
-value, the direction's word, its number of frames (with Gilbert-Elliott: times 2, plus 1 in the bad state). "flows": the
-words of a flow (see `flow_program`) -> its start and its number of frames.
+There are three maps. "counters": one value, the words that `COUNTERS` names; it may outlive the program. "state": one value,
+the direction's number of frames (with Gilbert-Elliott: times 2, plus 1 in the bad state). "flows": the words of a flow (see
+`flow_program`) -> its start and its number of frames.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from testbed.kernel.flow_program import (
     WORD,
     FlowKey,
     find_flow,
-    flow_place,
+    flow_offset,
     flow_words,
 )
 
@@ -48,8 +48,8 @@ COUNTERS: Final = (
 _MAP_LOOKUP, _MAP_UPDATE = 1, 2
 _LEN, _GSO_SIZE = 0, 176
 
-MAX_TRIES: Final = 32
-"""Attempts to step Gilbert-Elliott's word while other processors step it: each failure is another's success."""
+MAX_ATTEMPTS: Final = 32
+"""Maximum attempts to update Gilbert-Elliott's word; an attempt fails if another processor updates it meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Losses:
 
 
 def loss_program(losses: Losses) -> Program:
-    """Write the program; `assemble` it with the maps "counters", "state" and "flows", as far as it uses them."""
+    """Build the program; `assemble` it with the maps "counters", "state" and "flows", as far as it uses them."""
     program = Program()
     _count_offered(program)
     program.mov(CAUSE, 0)
@@ -104,7 +104,7 @@ def _count_offered(program: Program) -> None:
     program.mov(R3, 1)
     program.atomic_add(R1, _counter("offered"), R3)
     program.atomic_add(R1, _counter("offered_bytes"), R2)
-    # Several frames that the sender's kernel has merged into one count as one: that offloads are still on must show.
+    # A GSO frame counts as one frame. It is also counted separately, since it means that an offload is on.
     program.load(R2, CONTEXT, _GSO_SIZE, 4)
     program.jump_if(R2, "==", 0, "single")
     program.atomic_add(R1, _counter("merged"), R3)
@@ -112,7 +112,7 @@ def _count_offered(program: Program) -> None:
 
 
 def _step_number(program: Program) -> None:
-    """Load the direction's number of the frame into R8."""
+    """Load the frame's number in the direction into R8."""
     program.map_value(R1, "state")
     program.mov(R8, 1)
     program.fetch_add(R1, 0, R8)
@@ -120,8 +120,8 @@ def _step_number(program: Program) -> None:
 
 
 def _step_gemodel(program: Program, losses: Losses) -> None:
-    """Load the direction's number of the frame into R8, and set the cause if the state that the frame meets loses it."""
-    into, out, when_bad, when_good = losses.gemodel
+    """Load the frame's number in the direction into R8, and set the cause if the current state loses the frame."""
+    to_bad, to_good, loss_when_bad, loss_when_good = losses.gemodel
     program.map_value(R7, "state")
     program.mov(R5, 0)
     program.label("step again")
@@ -131,11 +131,11 @@ def _step_gemodel(program: Program, losses: Losses) -> None:
     program.rsh(R8, 1)
     program.add(R8, 1)
     _draw(program, R2, R8, fate_hash.absorb(losses.key, fate_hash.TRANSITION))
-    program.constant(R3, into)
+    program.constant(R3, to_bad)
     program.mov(R1, R4)
     program.and_(R1, 1)
     program.jump_if(R1, "==", 0, "in the good state")
-    program.constant(R3, out)
+    program.constant(R3, to_good)
     program.label("in the good state")
     program.jump_if(R2, ">=", R3, "stays in it")
     program.xor(R1, 1)
@@ -146,16 +146,16 @@ def _step_gemodel(program: Program, losses: Losses) -> None:
     program.compare_exchange(R7, 0, R2)
     program.jump_if(R0, "==", R4, "stepped")
     program.add(R5, 1)
-    program.jump_if(R5, "<", MAX_TRIES, "step again")
+    program.jump_if(R5, "<", MAX_ATTEMPTS, "step again")
     _count(program, "unsteady")
     program.mov(R0, TC_ACT_UNSPEC)
     program.exit()
     program.label("stepped")
     _draw(program, R2, R8, fate_hash.absorb(losses.key, fate_hash.STATE_LOSS))
-    program.constant(R3, when_good)
+    program.constant(R3, loss_when_good)
     program.and_(R4, 1)
     program.jump_if(R4, "==", 0, "was in the good state")
-    program.constant(R3, when_bad)
+    program.constant(R3, loss_when_bad)
     program.label("was in the good state")
     program.jump_if(R2, ">=", R3, "state asked")
     program.mov(CAUSE, _counter("gemodel"))
@@ -169,7 +169,7 @@ def _check_pattern(program: Program, losses: Losses) -> None:
         program.mod(R8, losses.period)
         program.add(R8, 1)
 
-    def choose(ranges: tuple[tuple[int, int], ...]) -> None:
+    def search(ranges: tuple[tuple[int, int], ...]) -> None:
         if len(ranges) == 1:
             ((first, last),) = ranges
             program.jump_if(R8, "<", first, "pattern asked")
@@ -179,13 +179,13 @@ def _check_pattern(program: Program, losses: Losses) -> None:
         middle = len(ranges) // 2
         lower = program.new_label("lower")
         program.jump_if(R8, "<", ranges[middle][0], lower)
-        choose(ranges[middle:])
+        search(ranges[middle:])
         program.label(lower)
-        choose(ranges[:middle])
+        search(ranges[:middle])
 
-    choose(losses.ranges)
+    search(losses.ranges)
     program.label("in the pattern")
-    # Where both lose a frame, the model names Gilbert-Elliott.
+    # If both lose a frame, the model's cause is Gilbert-Elliott.
     program.jump_if(CAUSE, "!=", 0, "pattern asked")
     program.mov(CAUSE, _counter("loss_pattern"))
     program.label("pattern asked")
@@ -193,7 +193,7 @@ def _check_pattern(program: Program, losses: Losses) -> None:
 
 def _check_flow(program: Program, losses: Losses) -> None:
     """Set the cause if the flow's n-th frame is lost."""
-    key = flow_place(losses.flows)
+    key = flow_offset(losses.flows)
     entry = key - 2 * WORD
     _look_up_flow(program, key)
     program.jump_if(R0, "!=", 0, "flow known")
@@ -207,8 +207,8 @@ def _check_flow(program: Program, losses: Losses) -> None:
     program.call(_MAP_UPDATE)
     _look_up_flow(program, key)
     program.jump_if(R0, "!=", 0, "flow known")
-    # The table is full. All such frames share one number: they are lost at the right rate, but which frames of a flow
-    # are lost depends on the other flows; so they are counted.
+    # The table is full. All such frames share one number: they are lost with the configured probability, but which frames
+    # are lost depends on other flows. They are counted.
     program.map_value(R0, "counters")
     program.mov(R1, 1)
     program.fetch_add(R0, _counter("untold"), R1)
@@ -241,7 +241,7 @@ def _look_up_flow(program: Program, key: int) -> None:
 
 def _start_flow(program: Program, losses: Losses, entry: int) -> None:
     """Put the entry of a new flow on the stack: the start of its stream of draws, and no frames yet."""
-    key = flow_place(losses.flows)
+    key = flow_offset(losses.flows)
     program.constant(R1, losses.key)
     program.load(R5, R10, key + WORD, 8)
     program.and_(R5, 0xFFFF)  # the number of its key fields
@@ -285,21 +285,21 @@ def _counter(name: str) -> int:
 # The hash's steps, see `testbed.fates.fate_hash`.
 
 
-def _mix(program: Program, word: Register, spare: Register, other: Register) -> None:
-    """Compute word = mix64(word); the two other registers are lost."""
-    for shift, multiplier in ((30, fate_hash.FIRST), (27, fate_hash.SECOND)):
-        program.mov(spare, word)
-        program.rsh(spare, shift)
-        program.xor(word, spare)
-        program.constant(other, multiplier)
-        program.mul(word, other)
-    program.mov(spare, word)
-    program.rsh(spare, 31)
-    program.xor(word, spare)
+def _mix(program: Program, word: Register, scratch: Register, scratch_2: Register) -> None:
+    """Compute word = mix64(word); the scratch registers are clobbered."""
+    for shift, multiplier in ((30, fate_hash.MULTIPLIER_1), (27, fate_hash.MULTIPLIER_2)):
+        program.mov(scratch, word)
+        program.rsh(scratch, shift)
+        program.xor(word, scratch)
+        program.constant(scratch_2, multiplier)
+        program.mul(word, scratch_2)
+    program.mov(scratch, word)
+    program.rsh(scratch, 31)
+    program.xor(word, scratch)
 
 
 def _absorb(program: Program, state: Register, word: Register) -> None:
-    """Compute state = absorb(state, word). R2 and R3 are lost."""
+    """Compute state = absorb(state, word). R2 and R3 are clobbered."""
     program.constant(R2, fate_hash.GOLDEN)
     program.add(state, R2)
     program.xor(state, word)
@@ -307,7 +307,7 @@ def _absorb(program: Program, state: Register, word: Register) -> None:
 
 
 def _draw(program: Program, to: Register, n: Register, start: int) -> None:
-    """Compute to = draw(start, n) >> 11. R1 and R3 are lost."""
+    """Compute to = draw(start, n) >> 11. R1 and R3 are clobbered."""
     program.constant(to, fate_hash.GOLDEN)
     program.mul(to, n)
     program.constant(R1, start)

@@ -15,8 +15,8 @@ NO_MOUNT_POINT: Final = (
 )
 
 
-def leave_propagation() -> None:
-    """Make a new mount namespace a slave of the machine's: its mounts stay in it, unmounts outside propagate into it.
+def make_slave() -> None:
+    """Make a new mount namespace a slave of the machine's: its mounts stay private, outer unmounts propagate into it. Raises
     OSError."""
     try:
         syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
@@ -31,27 +31,27 @@ def bind(source: str, target: str) -> None:
 
 
 def bind_file(source: str, target: str) -> None:
-    """Bind `source` over `target`, whether or not the machine has a file there. Paths are strings: operations of Path
-    would cost each node process pages."""
+    """Bind `source` over `target`, which need not exist. Paths are strings: pathlib would cost memory in each node
+    process."""
     if not os.access(target, os.F_OK):
-        make_room(Path(target).parent)
+        make_writable(Path(target).parent)
         Path(target).touch()
     bind(source, target)
 
 
 def mount_directory(target: Path) -> None:
-    """Put an empty directory at `target`, whether or not the machine has one there, or removes it later."""
-    above = _nearest(target.parent)
-    _overlay(above, target.relative_to(above).parts[0])
+    """Mount an empty directory at `target`, which need not exist on the machine."""
+    existing = _nearest(target.parent)
+    _overlay(existing, target.relative_to(existing).parts[0])
     target.mkdir(parents=True)
     target.chmod(0o755)
 
 
-def make_room(directory: Path) -> None:
-    """Make `directory` writable without the machine seeing new entries.
+def make_writable(directory: Path) -> None:
+    """Make `directory` writable without changing the machine's directory.
 
-    A tmpfs is mounted over the nearest existing directory above, and its former entries are bound back. The root directory
-    itself cannot be covered so: PermissionError.
+    A tmpfs is mounted over the nearest existing parent, and its entries are bound back. Raises PermissionError if that
+    is the root directory, which cannot be covered.
     """
     existing = _nearest(directory)
     if existing == Path("/"):
@@ -61,18 +61,18 @@ def make_room(directory: Path) -> None:
 
 
 def _nearest(directory: Path) -> Path:
-    """Return the directory itself or the nearest existing one above."""
+    """Return the directory itself or its nearest existing parent."""
     while not directory.is_dir():
         directory = directory.parent
     return directory
 
 
-def _overlay(directory: Path, leaving_out: str = "") -> None:
-    """Mount a tmpfs over a directory and bind its former entries back, but for the one named `leaving_out`."""
+def _overlay(directory: Path, excluded: str = "") -> None:
+    """Mount a tmpfs over a directory and bind its former entries back, but for the one named `excluded`."""
     handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        before = Path(f"/proc/self/fd/{handle}")
-        entries = [before / name for name in sorted(os.listdir(directory)) if name != leaving_out]
+        covered = Path(f"/proc/self/fd/{handle}")
+        entries = [covered / name for name in sorted(os.listdir(directory)) if name != excluded]
         mode = f"mode={os.fstat(handle).st_mode & 0o7777:o}"
         syscalls.mount("netns-testbed", str(directory), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, mode)
         for entry in entries:

@@ -1,7 +1,7 @@
-"""Network namespaces: made by direct system calls, named below /run/netns for ``ip netns``, or held by a descriptor only.
+"""Network namespaces: created by system calls, named below /run/netns for ``ip netns``, or referred to by a descriptor only.
 
-A namespace names its owner from its first instant: the alias of its loopback interface is set before the namespace gets
-a name, so that a process that dies in between leaves nothing, or something that can be traced to its owner.
+A namespace is marked with its owner at once: the alias of its loopback interface is set before the namespace gets a name. So
+a process that dies in between leaves nothing, or a namespace that can be traced to its owner.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 NAMES = Path("/run/netns")
 OWN_MOUNT = "netns-testbed"  # the source that /proc/self/mountinfo shows for a tmpfs of ours
 
-# The sticky bit has no meaning on such a file or directory; it marks those that testbed made, from their first instant.
+# The sticky bit has no other meaning for these files and directories; it marks those that testbed has created.
 MARK = stat.S_ISVTX
 
 _THREAD_NAMESPACE = "/proc/thread-self/ns/net"
 
-# No address but those of the plan: no router solicitations, no autoconfiguration, no link-local address. And no
-# reverse-path filter, which a new namespace inherits from the machine: it loses frames that come back another way.
+# Only addresses of the plan: no router solicitations, no autoconfiguration, no link-local address. No reverse-path filter,
+# which a new namespace inherits from the machine, and which drops packets on asymmetric routes.
 NODE_SETTINGS: Mapping[str, str] = {
     "/proc/sys/net/ipv4/conf/all/rp_filter": "0",
     "/proc/sys/net/ipv4/conf/default/rp_filter": "0",
@@ -38,7 +38,7 @@ NODE_SETTINGS: Mapping[str, str] = {
     "/proc/sys/net/ipv6/conf/default/autoconf": "0",
     "/proc/sys/net/ipv6/conf/default/addr_gen_mode": "1",
 }
-# Ports of switches are no IP interfaces, and the machine's firewall must not see frames that cross a switch.
+# Switch ports are not IP interfaces, and the machine's firewall must not filter frames that cross a switch.
 WIRE_SETTINGS: Mapping[str, str] = {
     "/proc/sys/net/ipv6/conf/default/disable_ipv6": "1",
     "/proc/sys/net/bridge/bridge-nf-call-iptables": "0",
@@ -60,14 +60,14 @@ class OpenNamespace:
 
 
 @contextmanager
-def staying() -> Iterator[None]:
-    """Return the calling thread to its present network namespace at the end."""
-    here = os.open(_THREAD_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
+def restore_namespace() -> Iterator[None]:
+    """Return the calling thread to its original network namespace at the end."""
+    original = os.open(_THREAD_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield
     finally:
-        syscalls.setns(here, syscalls.CLONE_NEWNET)
-        os.close(here)
+        syscalls.setns(original, syscalls.CLONE_NEWNET)
+        os.close(original)
 
 
 def enter(path: str) -> None:
@@ -82,17 +82,17 @@ def enter(path: str) -> None:
 @contextmanager
 def inside(path: str) -> Iterator[None]:
     """Be in the network namespace at this path. OSError."""
-    with staying():
+    with restore_namespace():
         enter(path)
         yield
 
 
 def make(alias: str, settings: Mapping[str, str]) -> OpenNamespace:
-    """Make a namespace and stay in it (call within `staying`): settings written, loopback up with `alias`.
+    """Make a namespace and enter it (call within `restore_namespace`), write the settings, set loopback up with `alias`.
 
-    A setting that this kernel does not have (IPv6 compiled out, no bridge netfilter) needs no writing and is left out.
+    Settings that this kernel does not have (IPv6 compiled out, no bridge netfilter) are skipped.
     """
-    from testbed.kernel import netlink_messages  # only who makes something pays for importing pyroute2
+    from testbed.kernel import netlink_messages  # imports pyroute2
     from testbed.kernel.netlink import RouteSocket
 
     syscalls.unshare(syscalls.CLONE_NEWNET)
@@ -111,9 +111,9 @@ def make(alias: str, settings: Mapping[str, str]) -> OpenNamespace:
 
 
 def give_name(name: str) -> None:
-    """Name the calling thread's namespace /run/netns/`name`; FileExistsError when the name is taken.
+    """Name the calling thread's namespace /run/netns/`name`. Raises FileExistsError if the name is in use.
 
-    A file of ours with nothing mounted on it does not take a name: its maker was killed while making or removing it.
+    A marked file without a mount is replaced: its creator was killed while creating or removing it.
     """
     path = NAMES / name
     if is_unfinished(name):
@@ -129,11 +129,11 @@ def give_name(name: str) -> None:
 
 def open_path(path: str) -> OpenNamespace:
     """Open a namespace by its path: /run/netns/NAME, or a descriptor of another process below /proc."""
-    from testbed.kernel.netlink import RouteSocket  # who only enters a namespace asks the kernel nothing
+    from testbed.kernel.netlink import RouteSocket  # not needed to enter a namespace
 
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with staying():
+        with restore_namespace():
             syscalls.setns(descriptor, syscalls.CLONE_NEWNET)
             return OpenNamespace(descriptor, RouteSocket())
     except BaseException:
@@ -142,7 +142,7 @@ def open_path(path: str) -> OpenNamespace:
 
 
 def alias_of(path: str) -> str:
-    """Return the alias of the loopback interface of the namespace at `path`, empty when there is none."""
+    """Return the alias of the loopback interface of the namespace at `path`; empty if there is none."""
     if not is_namespace(path):
         return ""
     from testbed.kernel import rtnl_dump
@@ -163,7 +163,7 @@ def is_namespace(path: str) -> bool:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether /run/netns/`name` is a file that `give_name` made and never mounted anything on."""
+    """Whether /run/netns/`name` is a file that `give_name` created without a mount."""
     try:
         status = os.lstat(NAMES / name)
     except OSError:
@@ -172,7 +172,7 @@ def is_unfinished(name: str) -> bool:
 
 
 def remove_name(name: str) -> None:
-    """Remove a namespace's name; if nothing else holds the namespace, the kernel ends it."""
+    """Remove a namespace's name; the kernel destroys the namespace if it has no other reference."""
     path = NAMES / name
     if is_namespace(str(path)):
         syscalls.umount(str(path))
@@ -189,7 +189,7 @@ def names() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of /proc/self/mountinfo, as far as we need it."""
+    """The used fields of a line of /proc/self/mountinfo."""
 
     target: str
     source: str
@@ -201,8 +201,8 @@ def mounts() -> list[Mount]:
     """List the mounts of this process's mount namespace."""
     entries = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        fields = before.split(" ")
+        mount_fields, _, after = line.partition(" - ")
+        fields = mount_fields.split(" ")
         target = fields[4].replace("\\040", " ")
         shared = any(field.startswith("shared:") for field in fields[6:])
         entries.append(Mount(target, after.split(" ")[1], shared, int(fields[0])))
@@ -210,26 +210,26 @@ def mounts() -> list[Mount]:
 
 
 def _mount_of_names() -> Mount:
-    """Return the mount on which /run/netns lies.
+    """Return the mount that contains /run/netns.
 
     The kernel reports its number: a mount with a longer target may be hidden below another, such as a new /run. In a
     chroot the mount may be missing in the list; then only its number is known.
     """
     handle = os.open(NAMES, os.O_PATH | os.O_CLOEXEC)
     try:
-        facts = dict(line.split(":\t") for line in Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines())
+        info = dict(line.split(":\t") for line in Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines())
     finally:
         os.close(handle)
-    number = int(facts["mnt_id"])
+    number = int(info["mnt_id"])
     return next((mount for mount in mounts() if mount.number == number), Mount("", "", shared=False, number=number))
 
 
 def names_ready() -> bool:
-    """Whether /run/netns is there and propagates: a removed name vanishes in every mount namespace that copied it."""
+    """Whether /run/netns exists and propagates: removed names disappear in mount namespaces that copied it."""
     try:
         mount = _mount_of_names()
         return mount.shared or (mount.source != OWN_MOUNT and bool(names()))
-    except FileNotFoundError:  # it is not there, or another process has just removed it
+    except FileNotFoundError:  # it does not exist, or another process has just removed it
         return False
 
 
@@ -240,14 +240,14 @@ def make_names_ready() -> None:
     if mount.shared:
         return
     if mount.source != OWN_MOUNT or mount.target != str(NAMES):
-        if names():  # another program's, without propagation: nothing may be mounted over it
+        if names():  # of another program, without propagation: must not be covered
             return
         syscalls.mount(OWN_MOUNT, str(NAMES), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
     syscalls.mount("", str(NAMES), flags=syscalls.MS_SHARED)
 
 
 def drop_empty_names() -> None:
-    """Undo `make_names_ready` when no name is left; a mount or directory of another program stays."""
+    """Undo `make_names_ready` if there are no names; does not remove mounts or directories of other programs."""
     if not NAMES.is_dir() or names():
         return
     mount = _mount_of_names()

@@ -1,8 +1,8 @@
 """netem: conversion of an impairment to the kernel's options, the request that sets them, and the options in a dump.
 
-`options_of` converts an impairment to `Options`, which hold exactly what sch_netem takes; `request` encodes them and
-`reported` reads them from a dump, so that the two can be compared. How exactly netem implements each impairment is listed in
-`datapaths`; only impairments that netem has no option for are refused here.
+`options_of` converts an impairment to `Options`, which correspond to the options of sch_netem; `request` encodes them and
+`decode` reads them from a dump, so that both can be compared. How exactly netem implements each impairment is listed in
+`datapaths`; this module only rejects impairments that netem has no option for.
 
 Units are those of include/uapi/linux/pkt_sched.h: probabilities are shares of 2^32 - 1, times nanoseconds in 64 bits,
 rates bytes/s in 64 bits, distributions up to 16,384 numbers of 16 bits in units of 1/8192 of the jitter. A request always
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from testbed.errors import UnsupportedError
-from testbed.fabric.wire_time import SECOND, default_queue, wire_size
+from testbed.fabric.wire_time import NS_PER_SECOND, default_queue, wire_size
 from testbed.fates.jitter import table_of
 from testbed.kernel import qdiscs
 from testbed.kernel.netlink import attribute, attributes
@@ -31,18 +31,18 @@ HANDLE: Final = 0x0001_0000
 MAX_TABLE_ENTRIES: Final = 16_384
 """NETEM_DIST_MAX."""
 
-LONGEST_JITTER: Final = 2**31 - 1
-"""Nanoseconds. The kernel quietly cuts a longer one to this."""
+MAX_JITTER: Final = 2**31 - 1
+"""Nanoseconds. The kernel silently limits a longer jitter to this value."""
 
-FASTEST: Final = 148_809_524
+MAX_FRAME_RATE: Final = 148_809_524
 """Frames per second of 100 Gbit/s Ethernet with its smallest frames (84 bytes of the wire): more than one queue of the
 kernel forwards, so that a limit computed from it never drops anything."""
 
 # From -1 to 1 in steps of 1/8192, the unit of a table, without the 0 in the middle.
 _UNIFORM: Final = (*range(-MAX_TABLE_ENTRIES // 2, 0), *range(1, MAX_TABLE_ENTRIES // 2 + 1))
 
-_CERTAIN: Final = 0xFFFF_FFFF
-_LARGEST_LIMIT: Final = 2**31 - 1
+_PROBABILITY_1: Final = 0xFFFF_FFFF
+_MAX_LIMIT: Final = 2**31 - 1
 _TICK: Final = 6
 """PSCHED_SHIFT: the old 32-bit fields count in 64 ns."""
 
@@ -96,28 +96,28 @@ class Options:
 def share(probability: float) -> int:
     """Convert a probability to netem's units: the nearest, but 0 only for 0 and 2^32 - 1 only for 1."""
     if not 0.0 <= probability <= 1.0:
-        raise ValueError(f"{probability} is no probability")
+        raise ValueError(f"probability must be 0 to 1, got {probability}")
     if probability in (0.0, 1.0):
-        return int(probability) * _CERTAIN
-    return min(max(round(probability * _CERTAIN), 1), _CERTAIN - 1)
+        return int(probability) * _PROBABILITY_1
+    return min(max(round(probability * _PROBABILITY_1), 1), _PROBABILITY_1 - 1)
 
 
 def limit_of(impairment: Impairment, mtu: int) -> int:
-    """Return how many frames netem may hold, waiting and under way together, so that it drops what the wire's queue would.
+    """Return netem's limit of frames, queued and in flight together, so that it drops the same frames as the wire's queue.
 
-    Without a rate nothing waits and nothing may be dropped: all that the fastest wire could send during the delay. With a
-    rate: the queue, the frame being sent, and those under way. A queue in bytes (also `default_queue`) is counted in frames
-    that fill the MTU, and so are those under way.
+    Without a rate no frame waits and none may be dropped: all frames that the fastest wire could send during the delay. With
+    a rate: the queue, the frame being sent, and the frames in flight. A queue in bytes (also `default_queue`) and the frames
+    in flight are counted in frames that fill the MTU.
     """
     spread = impairment.delay + impairment.jitter
     if not impairment.rate:
-        return min(max(math.ceil(spread * FASTEST / SECOND), 1000), _LARGEST_LIMIT)
+        return min(max(math.ceil(spread * MAX_FRAME_RATE / NS_PER_SECOND), 1000), _MAX_LIMIT)
     frame = largest_frame(mtu)
-    waiting = impairment.queue_frames
-    if not waiting:
-        waiting = max((impairment.queue or default_queue(impairment.rate, spread)) // frame, 1)
-    under_way = -(-impairment.rate * spread // (8 * SECOND * max(wire_size(impairment, frame), 1)))
-    return min(waiting + 1 + under_way, _LARGEST_LIMIT)
+    queue_frames = impairment.queue_frames
+    if not queue_frames:
+        queue_frames = max((impairment.queue or default_queue(impairment.rate, spread)) // frame, 1)
+    frames_in_flight = -(-impairment.rate * spread // (8 * NS_PER_SECOND * max(wire_size(impairment, frame), 1)))
+    return min(queue_frames + 1 + frames_in_flight, _MAX_LIMIT)
 
 
 def rate_of(rate: int) -> int:
@@ -146,13 +146,13 @@ def options_of(impairment: Impairment, *, mtu: int, seed: int | None = None, tab
     mtu: of the interface. seed: 64 bits; without one the kernel draws one. table: the text of the jitter's file. Raises
     UnsupportedError for impairments that netem has no option for, BrokenFileError for a broken table.
     """
-    if lacks := unsupported(impairment):
-        raise UnsupportedError("netem cannot do this: " + "; ".join(lacks))
+    if reasons := unsupported(impairment):
+        raise UnsupportedError("netem cannot do this: " + "; ".join(reasons))
     rate = rate_of(impairment.rate)
     gemodel: tuple[int, ...] = ()
     if impairment.gemodel:
         p, r, bad, good = impairment.gemodel
-        gemodel = (share(p), share(r), _CERTAIN - share(bad), share(good))
+        gemodel = (share(p), share(r), _PROBABILITY_1 - share(bad), share(good))
     minimum = impairment.minimum_frame if rate else 0
     return Options(
         latency=impairment.delay,
@@ -183,7 +183,7 @@ def unsupported(impairment: Impairment) -> list[str]:
         "its jitter is drawn, not read from a trace": impairment.distribution == "trace",
         "it flips one bit of a corrupted frame, not several": impairment.corrupt_bits > 1,
         "it has one model of loss at a time": bool(impairment.loss and impairment.gemodel),
-        f"its jitter is {LONGEST_JITTER:,} ns at most": impairment.jitter > LONGEST_JITTER,
+        f"its jitter is {MAX_JITTER:,} ns at most": impairment.jitter > MAX_JITTER,
     }
     return [phrase for phrase, applies in phrases.items() if applies]
 
@@ -191,10 +191,10 @@ def unsupported(impairment: Impairment) -> list[str]:
 def request(index: int, options: Options) -> bytes:
     """Encode the request that sets an interface's netem options; a netem with our handle is changed in place, and keeps its
     queue."""
-    return qdiscs.request(index, KIND, HANDLE, _encoded(options), sizes=options.sizes)
+    return qdiscs.request(index, KIND, HANDLE, _encode(options), sizes=options.sizes)
 
 
-def _encoded(options: Options) -> bytes:
+def _encode(options: Options) -> bytes:
     """Encode the payload of TCA_OPTIONS. Unused options (correlations, ECN, slots) are set to 0."""
     attrs = [
         (TCA_NETEM_CORR, bytes(_CORR_SIZE)),
@@ -202,14 +202,16 @@ def _encoded(options: Options) -> bytes:
         (TCA_NETEM_CORRUPT, _PAIR.pack(options.corrupt, 0)),
         (
             TCA_NETEM_RATE,
-            _RATE.pack(min(options.rate, _CERTAIN), options.packet_overhead, options.cell_size, options.cell_overhead),
+            _RATE.pack(
+                min(options.rate, _PROBABILITY_1), options.packet_overhead, options.cell_size, options.cell_overhead
+            ),
         ),
         (TCA_NETEM_ECN, bytes(4)),
         (TCA_NETEM_LATENCY64, _S64.pack(options.latency)),
         (TCA_NETEM_JITTER64, _S64.pack(options.jitter)),
         (TCA_NETEM_SLOT, bytes(_SLOT_SIZE)),
     ]
-    if options.rate > _CERTAIN:
+    if options.rate > _PROBABILITY_1:
         attrs.append((TCA_NETEM_RATE64, _U64.pack(options.rate)))
     if options.gemodel:
         attrs.append((TCA_NETEM_LOSS, attribute(NETEM_LOSS_GE, _GE.pack(*options.gemodel))))
@@ -217,12 +219,12 @@ def _encoded(options: Options) -> bytes:
         attrs.append((TCA_NETEM_DELAY_DIST, struct.pack(f"={len(options.table)}h", *options.table)))
     if options.seed is not None:
         attrs.append((TCA_NETEM_PRNG_SEED, _U64.pack(options.seed)))
-    latency, jitter = (min(time >> _TICK, _CERTAIN) for time in (options.latency, options.jitter))
+    latency, jitter = (min(time >> _TICK, _PROBABILITY_1) for time in (options.latency, options.jitter))
     fixed = _QOPT.pack(latency, options.limit, options.loss, options.gap, options.duplicate, jitter)
     return fixed + b"".join(attribute(kind, value) for kind, value in attrs)
 
 
-def decoded(raw: bytes) -> Options:
+def decode(raw: bytes) -> Options:
     """Decode options from the payload of TCA_OPTIONS, in a dump or in a request."""
     latency, limit, loss, gap, duplicate, jitter = _QOPT.unpack_from(raw)
     found = dict(attributes(memoryview(raw)[_QOPT.size :]))

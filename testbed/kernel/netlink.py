@@ -1,7 +1,7 @@
 """Route-netlink socket of one network namespace: many requests in one system call, few acknowledgements.
 
-pyroute2's own sockets start a process to be opened in another namespace and take one round trip per request; here the
-socket is opened by a thread in the namespace, and a batch is one `send`. Requests come encoded from `netlink_messages`.
+pyroute2's sockets need a process to be opened in another namespace, and a round trip per request. This socket is opened by a
+thread in the namespace, and sends a batch at once. `netlink_messages` encodes the requests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ETH_P_ALL = socket.htons(0x0003)
 # Priorities of the filters on one hook: loss classifiers before redirections to a stage, and those before redirections that
 # join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1). At the egress side, what redirects to a
 # patch has priorities of its own, since a dump of one side has u32's filters of both: exceptions, then all other frames.
-DECIDING, STAGING, JOINING, EXCEPTING, PATCHING = 2, 3, 4, 5, 6
+LOSS_PRIORITY, STAGE_PRIORITY, JOIN_PRIORITY, EXCEPTION_PRIORITY, PATCH_PRIORITY = 2, 3, 4, 5, 6
 TC_MESSAGE = struct.Struct("=BxxxiIII")  # struct tcmsg: family, index, handle, parent, info
 MIRRED = struct.Struct("=IIiiiiI")  # struct tc_mirred: index, capab, action, refcnt, bindcnt, eaction, ifindex
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
@@ -51,7 +51,7 @@ _RECEIVE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One request of a batch that the kernel refused. position: its index. reason: errno's text and the kernel's message."""
+    """A request of a batch that the kernel rejected. position: its index. reason: errno's text and the kernel's message."""
 
     position: int
     errno: int
@@ -59,7 +59,7 @@ class Refusal:
 
 
 class RequestError(Exception):
-    """The kernel refused requests. The others of the batch were executed."""
+    """The kernel rejected requests of a batch. All other requests were executed."""
 
     def __init__(self, refusals: Sequence[Refusal]) -> None:
         self.refusals = tuple(refusals)
@@ -86,10 +86,10 @@ class RouteSocket:
         """Return the descriptor, which also serves for ioctls on interfaces of the namespace."""
         return self._socket.fileno()
 
-    def execute(self, requests: Sequence[bytes], what: str = "netlink") -> None:
+    def execute(self, requests: Sequence[bytes], description: str = "netlink") -> None:
         """Send the requests in as few system calls as possible; wait until the kernel has executed the last.
 
-        The kernel goes on after a request that it refuses. RequestError lists all refusals.
+        The kernel continues after a rejected request. RequestError lists all rejected requests.
         """
         refusals: list[Refusal] = []
         first = 0
@@ -104,14 +104,14 @@ class RouteSocket:
             (flags,) = _FLAGS.unpack_from(batch, start + 6)
             _FLAGS.pack_into(batch, start + 6, flags | NLM_F_ACK)
             self._socket.send(batch)
-            announce(what)
-            refusals += self._finish(last)
+            announce(description)
+            refusals += self._read_refusals(last)
             first = last
         if refusals:
             raise RequestError(refusals)
 
-    def _finish(self, last: int) -> list[Refusal]:
-        """Read answers up to that of request number `last`; return the refusals among them."""
+    def _read_refusals(self, last: int) -> list[Refusal]:
+        """Read replies up to that of request number `last`; return the refusals."""
         refusals = []
         while True:
             for kind, flags, sequence, body in _messages(self._socket.recv(_RECEIVE_BYTES)):
@@ -124,7 +124,7 @@ class RouteSocket:
                     return refusals
 
     def query(self, request: bytes) -> memoryview:
-        """Send a request for one object; return the body of the answer. RequestError when the kernel refuses."""
+        """Send a request for one object; return the body of the reply. Raises RequestError."""
         self._socket.send(request)
         for kind, flags, _, body in _messages(self._socket.recv(_RECEIVE_BYTES)):
             if kind != NLMSG_ERROR:
@@ -152,12 +152,12 @@ class RouteSocket:
                             raise RequestError([_refusal(0, -code, flags, body)])
                     else:
                         entries.append(body)
-            if not interrupted:  # otherwise the table changed under the dump: ask again
+            if not interrupted:  # otherwise the table changed during the dump: repeat it
                 return entries
 
 
 def message(kind: int, flags: int, body: bytes, sequence: int = 0) -> bytes:
-    """Encode a request. body: the message behind the netlink header."""
+    """Encode a request. body: the message after the netlink header."""
     return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
 
 
@@ -189,12 +189,12 @@ def attributes(view: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def nested(view: memoryview, *path: int) -> memoryview | None:
-    """Return the payload of an attribute within attributes, None where it is missing. path: the types, outermost first."""
+    """Return the payload of a nested attribute; None if it is missing. path: the types, outermost first."""
     for kind in path:
-        found = dict(attributes(view)).get(kind)
-        if found is None:
+        payload = dict(attributes(view)).get(kind)
+        if payload is None:
             return None
-        view = found
+        view = payload
     return view
 
 
@@ -213,17 +213,17 @@ class Filter(NamedTuple):
 
 def filters(route: RouteSocket, index: int, side: int, info: int = 0) -> list[Filter]:
     """Read the filters on a side of an interface's hook (TC_H_CLSACT_*). info: restricts the dump to a priority."""
-    found = []
+    hook_filters = []
     for entry in route.dump(RTM_GETTFILTER, TC_MESSAGE.pack(0, index, 0, side, info)):
         *_, info = TC_MESSAGE.unpack_from(entry)
         values = dict(attributes(entry[TC_MESSAGE.size :]))
         options = dict(attributes(values[TCA_OPTIONS])) if TCA_OPTIONS in values else {}
-        found.append(Filter(info >> 16, text(values[TCA_KIND]), options))
-    return found
+        hook_filters.append(Filter(info >> 16, text(values[TCA_KIND]), options))
+    return hook_filters
 
 
 def redirected_to(actions: memoryview) -> int | None:
-    """Return the interface to which a filter's first action redirects: 0 when that is gone, None for another action."""
+    """Return the interface to which a filter's first action redirects: 0 if it was removed, None for another action."""
     parameters = nested(actions, 1, TCA_OPTIONS, TCA_MIRRED_PARMS)
     return None if parameters is None else int(MIRRED.unpack_from(parameters)[6])
 
@@ -234,7 +234,7 @@ def _refusal(position: int, code: int, flags: int, body: memoryview) -> Refusal:
 
 
 def _extended_message(flags: int, body: memoryview) -> str:
-    """Return the message of an extended acknowledgement, or empty."""
+    """Return the message of an extended acknowledgement, or an empty string."""
     if not flags & NLM_F_ACK_TLVS:
         return ""
     offset = _ERROR.size + _HEADER.size

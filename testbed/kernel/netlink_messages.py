@@ -1,7 +1,7 @@
 """Route-netlink requests, each a function that returns the encoded message.
 
-Indexes are interface indexes; we choose that of a new interface, so that it need not be read back. Network namespaces
-are given as open file descriptors. Constants have the names of the kernel's headers.
+Indexes are interface indexes; the index of a new interface is chosen by the caller, so that it need not be read back.
+Network namespaces are passed as open file descriptors. Constants have the names of the kernel's headers.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from testbed.kernel.netlink import (
     ETH_P_ALL,
-    EXCEPTING,
-    JOINING,
+    EXCEPTION_PRIORITY,
+    JOIN_PRIORITY,
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REPLACE,
     NLM_F_REQUEST,
-    PATCHING,
+    PATCH_PRIORITY,
     RTM_DELQDISC,
     RTM_DELTFILTER,
     RTM_NEWQDISC,
@@ -59,8 +59,8 @@ _ANY_CLASS = 0x0001_0001  # a hook has no classes: a filter without an action ne
 
 _CLSACT = attribute(TCA_KIND, b"clsact\0")
 
-# In u32's first table of a hook: what matches nothing, and a redirection beside it.
-_STANDING_BY, PREPARED = 0x8000_0900, 0x8000_0801
+# Handles in u32's first table of a hook: a filter that matches nothing, and a redirection.
+_PLACEHOLDER, PREPARED = 0x8000_0900, 0x8000_0801
 
 # At the egress side, in the order in which they are tried.
 _FROM_PATCH, _FROM_STAGE = 1, 2
@@ -88,7 +88,7 @@ def _message(
 
 
 def _tc_message(kind: int, flags: int, fields: Mapping[str, object], attributes: list[Attribute]) -> Message:
-    # Only impaired links pay for the import of pyroute2's traffic control, half of all that is imported of it.
+    # Imported only for impaired links: pyroute2's traffic control is half of its import time.
     from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
     return _message(tcmsg, kind, flags, fields, attributes)
@@ -260,7 +260,7 @@ def set_bridge_port(index: U32, learning: Fixed, flooding: Fixed) -> Message:
 
 
 @shaped
-def forget_learned(index: U32) -> Message:
+def flush_learned(index: U32) -> Message:
     """Flush the addresses that a switch has learned; its static forwarding entries stay."""
     flush = _nested(("IFLA_BR_FDB_FLUSH", True))
     bridge = _nested(("IFLA_INFO_KIND", "bridge"), ("IFLA_INFO_DATA", flush))
@@ -268,8 +268,8 @@ def forget_learned(index: U32) -> Message:
 
 
 @shaped
-def forget_port(index: U32) -> Message:
-    """Let a switch forget the addresses that it learned at a port; static forwarding entries stay."""
+def flush_port(index: U32) -> Message:
+    """Flush the addresses that a switch has learned at a port; static forwarding entries stay."""
     flush = _nested(("IFLA_BRPORT_FLUSH", True))
     slave = _nested(("IFLA_INFO_SLAVE_KIND", "bridge"), ("IFLA_INFO_SLAVE_DATA", flush))
     return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index}, [("IFLA_LINKINFO", slave)])
@@ -350,7 +350,7 @@ def add_clsact(index: int) -> bytes:
 
 
 @shaped
-def redirect_incoming(index: U32, out: U32, priority: Fixed = JOINING, handle: Fixed = 0) -> Message:
+def redirect_incoming(index: U32, out: U32, priority: Fixed = JOIN_PRIORITY, handle: Fixed = 0) -> Message:
     """Redirect every frame that comes in on `index` to leave by `out`: one direction of a cable between two interfaces.
 
     handle: `PREPARED` where `prepare_redirection` has made a place for it; 0: the kernel chooses one.
@@ -361,22 +361,22 @@ def redirect_incoming(index: U32, out: U32, priority: Fixed = JOINING, handle: F
 @shaped
 def redirect_outgoing(index: U32, out: U32) -> Message:
     """Redirect every frame that leaves by `index`, and that no other filter there takes, to leave by `out`."""
-    return _u32(index, TC_H_CLSACT_EGRESS, PATCHING, 0, ("TCA_U32_ACT", _redirection(out)))
+    return _u32(index, TC_H_CLSACT_EGRESS, PATCH_PRIORITY, 0, ("TCA_U32_ACT", _redirection(out)))
 
 
 @shaped
-def send_nowhere(index: U32, came_in_by: Text) -> Message:
-    """Redirect frames that are about to leave by `index` and came in by another interface to the loopback interface, which
-    nobody reads."""
-    only, nowhere = ("TCA_U32_INDEV", f"{came_in_by}\0"), ("TCA_U32_ACT", _redirection(_LOOPBACK))
-    return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTING, _FROM_PATCH, only, nowhere)
+def discard_from(index: U32, input_name: Text) -> Message:
+    """Discard outgoing frames of `index` that arrived on the interface `input_name`: redirect them to the loopback
+    interface."""
+    condition, discard = ("TCA_U32_INDEV", f"{input_name}\0"), ("TCA_U32_ACT", _redirection(_LOOPBACK))
+    return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTION_PRIORITY, _FROM_PATCH, condition, discard)
 
 
 @shaped
-def let_leave(index: U32, came_in_by: Text) -> Message:
-    """Let frames leave by `index` that came in by another interface, whatever `redirect_outgoing` says."""
-    only, leave = ("TCA_U32_INDEV", f"{came_in_by}\0"), ("TCA_U32_CLASSID", _ANY_CLASS)
-    return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTING, _FROM_STAGE, only, leave)
+def allow_from(index: U32, input_name: Text) -> Message:
+    """Except outgoing frames of `index` that arrived on the interface `input_name` from `redirect_outgoing`."""
+    condition, leave = ("TCA_U32_INDEV", f"{input_name}\0"), ("TCA_U32_CLASSID", _ANY_CLASS)
+    return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTION_PRIORITY, _FROM_STAGE, condition, leave)
 
 
 def _u32(index: int, side: int, priority: int, handle: int, *options: Attribute, keys: Sequence[str] = _ALL) -> Message:
@@ -395,25 +395,26 @@ def _redirection(out: int) -> dict[str, object]:
 
 @shaped
 def prepare_redirection(index: U32, priority: Fixed) -> Message:
-    """A filter that matches nothing. The first filter of a priority and the last one to go make the kernel wait for
-    milliseconds; beside this one a redirection comes and goes at once. EEXIST where it is there."""
-    return _u32(index, TC_H_CLSACT_INGRESS, priority, _STANDING_BY, keys=_NONE)
+    """Add a filter that matches nothing. Adding the first filter of a priority, and removing the last one, takes
+    milliseconds; with this filter, redirections are added and removed at once. EEXIST if it exists already."""
+    return _u32(index, TC_H_CLSACT_INGRESS, priority, _PLACEHOLDER, keys=_NONE)
 
 
 @shaped
-def end_redirection(index: U32, priority: Fixed, handle: Fixed = 0) -> Message:
-    """Undo `redirect_incoming`, for a handle of `PREPARED` at once; for 0 with what has been prepared. ENOENT where it has
-    not been done, EINVAL without a hook."""
-    return _end(index, TC_H_CLSACT_INGRESS, priority, handle)
+def remove_redirection(index: U32, priority: Fixed, handle: Fixed = 0) -> Message:
+    """Undo `redirect_incoming`; with handle `PREPARED` the prepared filter stays, with 0 it is removed, too. ENOENT if there
+    is no redirection, EINVAL without a hook."""
+    return _remove_filter(index, TC_H_CLSACT_INGRESS, priority, handle)
 
 
 @shaped
-def end_outgoing(index: U32, priority: Fixed = PATCHING) -> Message:
-    """Undo `redirect_outgoing`; for EXCEPTING, `send_nowhere` and `let_leave`. Refused like `end_redirection`."""
-    return _end(index, TC_H_CLSACT_EGRESS, priority, 0)
+def remove_outgoing(index: U32, priority: Fixed = PATCH_PRIORITY) -> Message:
+    """Undo `redirect_outgoing`; for EXCEPTION_PRIORITY, `discard_from` and `allow_from`. Refused like
+    `remove_redirection`."""
+    return _remove_filter(index, TC_H_CLSACT_EGRESS, priority, 0)
 
 
-def _end(index: int, side: int, priority: int, handle: int) -> Message:
+def _remove_filter(index: int, side: int, priority: int, handle: int) -> Message:
     fields = {"index": index, "handle": handle, "parent": side, "info": priority << 16 | ETH_P_ALL}
     return _tc_message(RTM_DELTFILTER, 0, fields, [("TCA_KIND", "u32")] if handle else [])
 

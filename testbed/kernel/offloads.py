@@ -1,4 +1,4 @@
-"""Offloads of a network interface: whether frames leave it as they would be on a wire.
+"""Offloads of a network interface, which must be off where frames must be as on a wire.
 
 A veth pair with the kernel's defaults takes GSO frames: TCP and UDP of up to 64 KiB, with their checksums still to be
 computed, because the other end needs neither. A packet socket, netem or a classifier between two ends then meets one large
@@ -55,7 +55,7 @@ _FOUND = struct.Struct("=IIII")  # available, requested, active, never changed
 _REQUESTED = struct.Struct("=II")  # valid, requested
 _STRING: Final = 32
 
-_UNFINISHED = re.compile(r"tx-checksum-.*|tx-(?!generic-).*segmentation|tx-gso-list")
+_GSO_FEATURES = re.compile(r"tx-checksum-.*|tx-(?!generic-).*segmentation|tx-gso-list")
 _TCP = re.compile(r"tx-checksum-ip.*|tx-tcp6?-segmentation|tx-tcp-ecn-segmentation")
 
 
@@ -72,29 +72,29 @@ class Offloads(IntEnum):
         return {Offloads.NONE: "off", Offloads.TCP: "on for TCP", Offloads.ALL: "on"}[self]
 
 
-def taken(descriptor: int, device: str) -> Offloads | None:
+def accepted(descriptor: int, device: str) -> Offloads | None:
     """Return which GSO frames an interface accepts, even if only some of the kind; None if the kernel does not report it.
 
     descriptor: of any socket of the interface's namespace.
     """
     try:
-        unfinished, tcp = _bits(descriptor, device)
+        gso_masks, tcp = _bits(descriptor, device)
         active = [active for _, _, active, _ in _features(descriptor, device)]
     except OSError as error:
         if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # no features; gone since it was listed
             return None
         raise
-    if any(bits & gso & ~of_tcp for bits, gso, of_tcp in zip(active, unfinished, tcp, strict=True)):
+    if any(bits & gso & ~of_tcp for bits, gso, of_tcp in zip(active, gso_masks, tcp, strict=True)):
         return Offloads.ALL
     return Offloads.TCP if any(bits & of_tcp for bits, of_tcp in zip(active, tcp, strict=True)) else Offloads.NONE
 
 
-def on(descriptor: int, device: str) -> bool | None:
+def accepts_gso(descriptor: int, device: str) -> bool | None:
     """Whether an interface accepts GSO frames of any kind; None if the kernel does not report it.
 
     descriptor: of any socket of the interface's namespace.
     """
-    offloads = taken(descriptor, device)
+    offloads = accepted(descriptor, device)
     return None if offloads is None else offloads > Offloads.NONE
 
 
@@ -102,7 +102,9 @@ def active(descriptor: int, device: str) -> frozenset[str]:
     """Return the kernel's names of all features that an interface has on, receiving ones too."""
     blocks = _features(descriptor, device)
     return frozenset(
-        name for at, name in enumerate(_names(descriptor, device)) if name and blocks[at // 32][2] >> at % 32 & 1
+        name
+        for index, name in enumerate(_names(descriptor, device))
+        if name and blocks[index // 32][2] >> index % 32 & 1
     )
 
 
@@ -113,14 +115,14 @@ def switch(device: str, wanted: bool) -> None:
 
 def allow(device: str, wanted: Offloads) -> None:
     """Let an interface of the calling thread's network namespace accept these GSO frames and no others."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
-        descriptor = opened.fileno()
-        unfinished, tcp = _bits(descriptor, device)
-        on = {Offloads.NONE: (0,) * len(tcp), Offloads.TCP: tcp, Offloads.ALL: unfinished}[wanted]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        descriptor = sock.fileno()
+        gso_masks, tcp = _bits(descriptor, device)
+        accepts_gso = {Offloads.NONE: (0,) * len(tcp), Offloads.TCP: tcp, Offloads.ALL: gso_masks}[wanted]
         blocks = _features(descriptor, device)
         requested = [
             (mask & available, bits & available)
-            for (available, _, _, _), mask, bits in zip(blocks, unfinished, on, strict=True)
+            for (available, _, _, _), mask, bits in zip(blocks, gso_masks, accepts_gso, strict=True)
         ]
         command = _HEADER.pack(ETHTOOL_SFEATURES, len(requested))
         command += b"".join(_REQUESTED.pack(*block) for block in requested)
@@ -135,7 +137,7 @@ def _bits(descriptor: int, device: str) -> list[tuple[int, ...]]:
     """Return two masks for each block of 32 features: those for GSO frames, and those of them in `Offloads.TCP`."""
     if not _masks:
         names = _names(descriptor, device)
-        for kind in (_UNFINISHED, _TCP):
+        for kind in (_GSO_FEATURES, _TCP):
             matches = [bool(kind.fullmatch(name)) for name in names]
             blocks = range(0, len(names), 32)
             _masks.append(

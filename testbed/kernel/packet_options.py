@@ -25,7 +25,7 @@ Instruction = tuple[int, int, int, int]
 """Classic BPF: code, jump if true, jump if false, k."""
 
 _PACKET_FANOUT, _PACKET_FANOUT_DATA = 18, 22
-_IN_TURN, _BY_PROGRAM = 1, 6  # PACKET_FANOUT_LB, PACKET_FANOUT_CBPF
+_ROUND_ROBIN, _BY_PROGRAM = 1, 6  # PACKET_FANOUT_LB, PACKET_FANOUT_CBPF
 _IGNORE_OUTGOING: Final = 0x4000
 _GROUP: Final = struct.Struct("<HH")
 _STATISTICS: Final = struct.Struct("II")  # struct tpacket_stats: frames, of which dropped
@@ -38,39 +38,39 @@ DOWN: Final = (errno.ENETDOWN, errno.ENXIO, errno.ENODEV)
 _ETHTOOL_GLINK: Final = 0x0A
 
 
-def set_buffers(opened: socket.socket, size: int, *kinds: int) -> None:
+def set_buffers(sock: socket.socket, size: int, *kinds: int) -> None:
     """Set the size of a socket's buffers, in bytes; without root the machine's limit holds. kinds: SO_RCVBUF, SO_SNDBUF."""
     for kind in kinds:
         try:
-            opened.setsockopt(socket.SOL_SOCKET, _FORCED[kind], size)
+            sock.setsockopt(socket.SOL_SOCKET, _FORCED[kind], size)
         except PermissionError:
-            opened.setsockopt(socket.SOL_SOCKET, kind, size)
+            sock.setsockopt(socket.SOL_SOCKET, kind, size)
 
 
-def attach_filter(opened: socket.socket, program: bytes) -> None:
-    """Let only those frames come to a socket that a classic BPF program passes."""
-    kept = ctypes.create_string_buffer(program, len(program))
-    option = _PROGRAM.pack(len(program) // _INSTRUCTION, ctypes.addressof(kept))
-    opened.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, option)
+def attach_filter(sock: socket.socket, program: bytes) -> None:
+    """Attach a classic BPF program to a socket as its filter."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    option = _PROGRAM.pack(len(program) // _INSTRUCTION, ctypes.addressof(buffer))
+    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, option)
 
 
-def join_fanout(opened: socket.socket, group: int, program: Sequence[Instruction] = ()) -> None:
-    """Let a bound packet socket share its frames with others of a group, 0 to 65535, of its interface: each goes to one.
+def join_fanout(sock: socket.socket, group: int, program: Sequence[Instruction] = ()) -> None:
+    """Add a bound packet socket to a fanout group, 0 to 65535, of its interface: each frame goes to one of its sockets.
 
-    program: classic BPF, whose result modulo the number of sockets chooses the one; without a program they go to each in
-    turn. It sees a frame from behind its Ethernet header on. Sockets are numbered as they have joined; when one is closed,
-    the last takes its number (net/packet/af_packet.c). OSError."""
-    mode = _BY_PROGRAM if program else _IN_TURN
-    opened.setsockopt(SOL_PACKET, _PACKET_FANOUT, _GROUP.pack(group, mode | _IGNORE_OUTGOING))
+    program: classic BPF, whose result modulo the number of sockets selects the socket; without a program it is round robin.
+    It gets a frame without the Ethernet header. Sockets are numbered in the order of joining; when a socket is closed, the
+    last one takes its number (net/packet/af_packet.c). Raises OSError."""
+    mode = _BY_PROGRAM if program else _ROUND_ROBIN
+    sock.setsockopt(SOL_PACKET, _PACKET_FANOUT, _GROUP.pack(group, mode | _IGNORE_OUTGOING))
     if program:
         code = b"".join([_CODE.pack(*instruction) for instruction in program])
-        kept = ctypes.create_string_buffer(code, len(code))
-        opened.setsockopt(SOL_PACKET, _PACKET_FANOUT_DATA, _PROGRAM.pack(len(program), ctypes.addressof(kept)))
+        buffer = ctypes.create_string_buffer(code, len(code))
+        sock.setsockopt(SOL_PACKET, _PACKET_FANOUT_DATA, _PROGRAM.pack(len(program), ctypes.addressof(buffer)))
 
 
-def take_statistics(opened: socket.socket) -> tuple[int, int]:
-    """Return how many frames came since the last call, and how many of them the kernel dropped for want of room."""
-    received, dropped = _STATISTICS.unpack(opened.getsockopt(SOL_PACKET, PACKET_STATISTICS, _STATISTICS.size))
+def take_statistics(sock: socket.socket) -> tuple[int, int]:
+    """Return the frames that arrived since the last call, and how many of them the kernel dropped for lack of space."""
+    received, dropped = _STATISTICS.unpack(sock.getsockopt(SOL_PACKET, PACKET_STATISTICS, _STATISTICS.size))
     return received, dropped
 
 

@@ -1,10 +1,10 @@
 """Packet sockets: complete frames in and out of an interface, many per system call.
 
-Every frame comes with the time at which the kernel got it, so that a late reader knows by how much it is late, and with
-its VLAN tag, which the kernel takes out of the frame before any packet socket sees it. GSO frames are received and sent as
-they are, with their header (see `gso`).
+Every frame has the time at which the kernel received it, so that a reader can determine its lateness. Its VLAN tag,
+which the kernel removes from the frame, is inserted again. GSO frames are received and sent unchanged, with their header
+(see `gso`).
 
-Sent frames pass the kernel's qdiscs (PACKET_QDISC_BYPASS is never set) and are seen by captures.
+Sent frames pass the kernel's qdiscs (PACKET_QDISC_BYPASS is not set) and are visible to captures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.kernel import gso
-from testbed.kernel.diversion import mark_program
+from testbed.kernel.diversion import filter_by_mark
 from testbed.kernel.gso import NO_OFFLOADS, GsoFrame
 from testbed.kernel.interpreted_frames import (
     BATCH,
@@ -62,7 +62,8 @@ _KNOWN_OF_FRAME: Final = 1_024  # bytes: struct sk_buff, struct skb_shared_info 
 
 @dataclass(slots=True)
 class Statistics:
-    """Frames that a packet socket failed to receive or send; all 0 on a machine that keeps up and is set up right."""
+    """Frames that a packet socket failed to receive or send; all 0 on a machine that keeps up and is configured
+    correctly."""
 
     overrun: int = 0
     """Frames that the kernel dropped because they were not read in time."""
@@ -91,12 +92,12 @@ class PacketSocket:
         self.index = socket.if_nametoindex(device)
         self.out = out or device
         self.out_index = socket.if_nametoindex(self.out)
-        self.filled = False
+        self.is_full = False
         """Whether the last batch was full, so that more frames may wait."""
         self.has_offloaded = False
         """Whether frames of the last batch are `GsoFrame`."""
-        self.behind = 0
-        """By how much the wall clock was ahead of the monotonic one when the last batch was read."""
+        self.clock_offset = 0
+        """Nanoseconds by which the wall clock was ahead of the monotonic clock when the last batch was read."""
         self._batch = BATCH
         self._has_gso = False  # the last batch had frames of several segments
         self.arena: Final = arena
@@ -109,10 +110,10 @@ class PacketSocket:
             self._socket.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             if mark:
-                attach_filter(self._socket, mark_program(mark, marked=0, others=0xFFFF_FFFF))
+                attach_filter(self._socket, filter_by_mark(mark, if_marked=0, otherwise=0xFFFF_FFFF))
                 self._socket.setsockopt(socket.SOL_SOCKET, SO_MARK, mark)
             self._socket.bind((device, ETH_P_ALL))
-            self._longest = self._mtu() + HEADROOM
+            self._max_frame = self._mtu() + HEADROOM
         except BaseException:
             self._socket.close()
             raise
@@ -124,24 +125,24 @@ class PacketSocket:
         self._socket.close()
 
     @property
-    def room(self) -> int:
-        """How many frames of any size, at least, may wait when we are late. The kernel counts for each its bytes, in blocks
-        of up to twice as many, and its metadata."""
+    def capacity(self) -> int:
+        """Minimum number of frames of any size that fit into the receive buffer. The kernel charges for each its bytes,
+        rounded up to at most twice as many, and its metadata."""
         buffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-        return buffer // (2 * self._longest + _KNOWN_OF_FRAME)
+        return buffer // (2 * self._max_frame + _KNOWN_OF_FRAME)
 
-    def stop_listening(self) -> None:
-        """Stop receiving the interface's frames; those that have come can still be read, and frames be sent. When this
-        returns, no processor is about to queue another frame; it takes the kernel some ten milliseconds."""
-        with contextlib.suppress(OSError):  # an interface that is gone sends nothing either
+    def stop_receiving(self) -> None:
+        """Stop receiving the interface's frames; queued frames can still be read, and frames be sent. When this returns, no
+        processor queues further frames; it takes the kernel about ten milliseconds."""
+        with contextlib.suppress(OSError):  # the interface was removed
             self._socket.bind((self.device, _UNUSED_ETHERTYPE))
 
-    def still_there(self) -> bool:
-        """Whether the interfaces are those that the socket was opened on; also updates the MTU."""
+    def is_current(self) -> bool:
+        """Whether the interfaces still exist with the same indexes; also updates the MTU."""
         try:
             if (socket.if_nametoindex(self.device), socket.if_nametoindex(self.out)) != (self.index, self.out_index):
                 return False
-            self._longest = self._mtu() + HEADROOM
+            self._max_frame = self._mtu() + HEADROOM
         except OSError:
             return False
         return True
@@ -153,43 +154,43 @@ class PacketSocket:
         return mtu
 
     def receive(self, earliest: int) -> list[tuple[int, bytes]]:
-        """Receive up to a batch of frames, each with its time of arrival on the monotonic clock; none when nothing waits.
+        """Receive up to a batch of frames, each with its time of arrival on the monotonic clock; empty if none waits.
 
-        Times are at least `earliest` and do not decrease: the wall clock may be set while frames wait, and two processors
-        may stamp two frames in one order and queue them in the other.
+        Times are at least `earliest` and do not decrease: the wall clock may be set while frames wait, and processors may
+        timestamp two frames in one order and queue them in the other.
         """
         self.has_offloaded = self._has_gso = False
         try:
-            count, behind, frames = self.arena.receive(
-                self.fileno(), self._batch, earliest, self._longest, self._unusual
+            count, clock_offset, frames = self.arena.receive(
+                self.fileno(), self._batch, earliest, self._max_frame, self._convert
             )
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             self.statistics.oversized += 1  # a GSO frame of a type for which virtio_net_hdr has no value
-            self.filled = True
+            self.is_full = True
             return []
-        self.filled = count == self._batch
+        self.is_full = count == self._batch
         if count:
-            self.behind = behind
+            self.clock_offset = clock_offset
             self._batch = GSO_BATCH if self._has_gso else BATCH
         return frames
 
-    def _unusual(self, header: bytes, seen: memoryview, length: int, status: int, tci: int, tpid: int) -> bytes | None:
+    def _convert(self, header: bytes, view: memoryview, length: int, status: int, tci: int, tpid: int) -> bytes | None:
         """Return a tagged, GSO or too long frame with its tag, if it has one (see `interpreted_frames.Unusual`). None, and
         counted as oversized, if it is too long for the wire, or cannot be segmented."""
-        fits, is_complete, tag = length <= self._longest, not status & CSUM_NOT_READY, b""
+        is_short, is_complete, tag = length <= self._max_frame, not status & CSUM_NOT_READY, b""
         if status & VLAN_VALID:
             tag = ((tpid if status & VLAN_TPID_VALID else 0x8100) << 16 | tci).to_bytes(4, "big")
-        if fits and is_complete:
-            return b"".join((seen[:12], tag, seen[12:]))
+        if is_short and is_complete:
+            return b"".join((view[:12], tag, view[12:]))
         frame = None
-        if fits and not tag and not header[_KIND]:  # only its checksum is left, and the kernel knows where that is
-            frame = GsoFrame(seen)
+        if is_short and not tag and not header[_KIND]:  # only its checksum is left, and the kernel knows where that is
+            frame = GsoFrame(view)
             frame.header = header
         elif not is_complete and length <= LARGEST:
-            frame = gso.gso_frame(header, seen, tag)
-        if frame is None or frame.largest > self._longest:
+            frame = gso.gso_frame(header, view, tag)
+        if frame is None or frame.max_segment_size > self._max_frame:
             self.statistics.oversized += 1 if frame is None else frame.segments
             return None
         self.has_offloaded = True
@@ -204,7 +205,7 @@ class PacketSocket:
 
     def send_offloaded(self, frames: list[bytes]) -> None:
         """Send frames in order, some of which may be `GsoFrame`. Those that the kernel does not take are counted."""
-        size = GSO_BATCH if max(map(len, frames), default=0) > self._longest else BATCH
+        size = GSO_BATCH if max(map(len, frames), default=0) > self._max_frame else BATCH
         for first in range(0, len(frames), size):
             batch = frames[first : first + size]
             self._send(batch, [frame.header if isinstance(frame, GsoFrame) else NO_OFFLOADS for frame in batch])

@@ -1,7 +1,7 @@
 """Port forwarding into a network namespace: connections to its loopback interface, made inside it.
 
-As a program, ``python -m testbed.kernel.port_forwarding NAMESPACE PORT HOLDER``, it is a proxy command of OpenSSH: where
-standard output is a socket (ProxyUseFdpass), it hands the connection over and ends; else it copies bytes between the
+As a program, ``python -m testbed.kernel.port_forwarding NAMESPACE PORT HOLDER``, it is a proxy command of OpenSSH. If
+standard output is a socket (ProxyUseFdpass), it passes the connection and exits; otherwise it copies bytes between the
 connection and standard input and output. HOLDER: the pid of the namespace holder, 0 for none.
 """
 
@@ -22,14 +22,14 @@ from testbed.kernel.setns import enter_holder
 _CHUNK: Final = 65536  # bytes copied at once
 
 
-def reach(namespace: str, port: int, holder: int = 0) -> socket.socket:
+def connect_to_port(namespace: str, port: int, holder: int = 0) -> socket.socket:
     """Connect to a TCP port on the loopback interface of the namespace at that path.
 
     holder: without root, the namespace holder in whose mount namespace the path is valid; then a child process makes the
     connection. Else the calling thread enters the namespace for a moment. Raises OSError, TestbedError.
     """
     if holder:
-        return _listening_socket(command(namespace, port, holder))
+        return _connect_by_program(command(namespace, port, holder))
     with namespaces.inside(namespace):
         return socket.create_connection(("127.0.0.1", port))
 
@@ -39,7 +39,7 @@ def command(namespace: str, port: int, holder: int) -> list[str]:
     return [sys.executable, "-P", "-m", __name__, namespace, str(port), str(holder)]
 
 
-def _listening_socket(program: list[str]) -> socket.socket:
+def _connect_by_program(program: list[str]) -> socket.socket:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -52,7 +52,7 @@ def _listening_socket(program: list[str]) -> socket.socket:
     return socket.socket(fileno=descriptors[0])
 
 
-def pass_on(connection: socket.socket, source: int, target: int) -> None:
+def copy_both_ways(connection: socket.socket, source: int, target: int) -> None:
     """Copy bytes from `source` to a connection and from the connection to `target`, until the peer has closed its
     direction. OSError, such as BrokenPipeError when nobody reads the target."""
     ready = select.poll()
@@ -71,16 +71,16 @@ def pass_on(connection: socket.socket, source: int, target: int) -> None:
             data = connection.recv(_CHUNK)
             if not data:
                 return
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(target, rest) :]
+            remaining = memoryview(data)
+            while remaining:
+                remaining = remaining[os.write(target, remaining) :]
 
 
 def _main(namespace: str, port: str, holder: str) -> None:
     try:
         if int(holder):
             enter_holder(int(holder))
-        connection = reach(namespace, int(port))
+        connection = connect_to_port(namespace, int(port))
     except OSError as error:
         sys.exit(f"port {port} of the node cannot be reached: {error.strerror}")
     with connection:
@@ -89,7 +89,7 @@ def _main(namespace: str, port: str, holder: str) -> None:
                 socket.send_fds(client, [b"\0"], [connection.fileno()])
             return
         try:
-            pass_on(connection, 0, 1)
+            copy_both_ways(connection, 0, 1)
         except (BrokenPipeError, ConnectionResetError):  # one of the two ends has closed
             return
 

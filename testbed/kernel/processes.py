@@ -35,14 +35,14 @@ class Identity:
         return cls(boot, int(namespace), int(pid), int(start))
 
     @property
-    def here(self) -> bool:
-        """Whether this boot and this pid namespace are ours, so that `alive` can tell."""
+    def is_local(self) -> bool:
+        """Whether this boot and this pid namespace are ours, so that `is_alive` can tell."""
         return self.boot == boot_id() and self.pid_namespace == pid_namespace()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the process runs. A zombie does not: it holds no resources."""
-        return self.here and _start_time(self.pid) == self.start
+        return self.is_local and _start_time(self.pid) == self.start
 
 
 @cache
@@ -116,56 +116,56 @@ _MAX_SCANS = 20
 
 
 class NamespaceProcesses:
-    """The processes in some network namespaces (inodes), and those that came from there and went elsewhere: descendants of
-    one that stayed, and processes that still have the cluster's `hosts` as /etc/hosts.
+    """The processes in network namespaces (inodes), and processes that have left them: descendants of members, and processes
+    that still have the cluster's `hosts` as /etc/hosts.
 
-    belongs(path): whether the namespace there is the intended one. The kernel reuses a namespace's inode as soon as it is
-    free: where that may have happened, `belongs` must check. From then on we hold the namespace.
+    belongs(path): whether the namespace at `path` is the intended one. The kernel reuses inodes of namespaces, so `belongs`
+    must check if that is possible. Then the namespace is kept open.
     """
 
     def __init__(self, namespaces: Collection[int], hosts: Path | None = None, belongs: Belongs | None = None) -> None:
-        self._wanted = set(namespaces)
+        self._inodes = set(namespaces)
         self._hosts = _identity_of(hosts) if hosts is not None else None
         self._belongs = belongs
-        self._held: dict[int, int] = {}
+        self._handles: dict[int, int] = {}
 
     def __enter__(self) -> NamespaceProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for handle in self._held.values():
+        for handle in self._handles.values():
             os.close(handle)
-        self._held.clear()
+        self._handles.clear()
 
     def scan(self, on_found: Callable[[int], None] | None = None) -> list[int]:
-        """List the pids, the newest first; found_one(pid) is called as soon as a process is found."""
+        """List the pids, the newest first. on_found(pid) is called as soon as a process is found."""
         found: set[int] = set()
-        seen = {os.getpid()}
+        checked = {os.getpid()}
         for _ in range(_MAX_SCANS):
-            # A process that forks and ends all the time can escape a scan: only a scan during which no process has forked
-            # is complete. On a busy machine there is none; then many scans of the new processes must do.
+            # A process that forks and exits repeatedly can escape a scan: only a scan during which no process has forked is
+            # complete. On a busy machine there is no such scan, and several scans of the new processes must be sufficient.
             newest = _newest()
             present = set(all_pids())
-            for pid in sorted(present - seen, reverse=True):
-                if self._is_in(pid) or self._sees_hosts(pid):
+            for pid in sorted(present - checked, reverse=True):
+                if self._is_member(pid) or self._sees_hosts(pid):
                     found.add(pid)
                     if on_found is not None:
                         on_found(pid)
-            seen |= present
+            checked |= present
             if found or newest == _newest():
                 break
-        return sorted(_with_descendants(found, seen) - {os.getpid()}, reverse=True)
+        return sorted(_with_descendants(found, checked) - {os.getpid()}, reverse=True)
 
-    def _is_in(self, pid: int) -> bool:
+    def _is_member(self, pid: int) -> bool:
         inode = network_namespace_of(pid)
-        if inode not in self._wanted or inode in self._held:
-            return inode in self._held
+        if inode not in self._inodes or inode in self._handles:
+            return inode in self._handles
         try:
             handle = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # it has ended
             return False
         if os.fstat(handle).st_ino == inode and (self._belongs is None or self._belongs(f"/proc/self/fd/{handle}")):
-            self._held[inode] = handle
+            self._handles[inode] = handle
             return True
         os.close(handle)
         return False
@@ -178,19 +178,19 @@ def _with_descendants(found: set[int], pids: set[int]) -> set[int]:
     if not found:
         return found
     parents = {pid: int(_stat(pid)[1]) for pid in pids}
-    grown = set(found)
-    while more := {pid for pid in pids if parents[pid] in grown} - grown:
-        grown |= more
-    return grown
+    members = set(found)
+    while children := {pid for pid in pids if parents[pid] in members} - members:
+        members |= children
+    return members
 
 
 def _newest() -> str:
-    """Return the pid of the process that was made last."""
+    """Return the pid of the newest process."""
     return Path("/proc/loadavg").read_text().split()[-1]
 
 
 def inside(namespaces: Collection[int]) -> list[int]:
-    """List the processes in these network namespaces (inodes), which must exist, and those that came from there."""
+    """List the processes in these network namespaces (inodes), which must exist, and processes that have left them."""
     with NamespaceProcesses(namespaces) as members:
         return members.scan()
 
@@ -204,9 +204,9 @@ class SurvivorsError(Exception):
 
 
 def end_all(members: NamespaceProcesses, grace: float, timeout: float = 10.0) -> int:
-    """End every inhabitant: SIGTERM, `grace` seconds to comply, then SIGKILL until none is left.
+    """End all member processes: SIGTERM, and after `grace` seconds SIGKILL until none remains.
 
-    Return how many were found. Raises SurvivorsError after `timeout` seconds of killing.
+    Return the number of processes. Raises SurvivorsError after `timeout` seconds of killing.
     """
     ended: set[int] = set()
     with members:
@@ -214,8 +214,8 @@ def end_all(members: NamespaceProcesses, grace: float, timeout: float = 10.0) ->
             ended.update(first)
             _signal_and_wait(first, signal.SIGTERM, grace)
         deadline = time.monotonic() + timeout
-        # Repeatedly: a process may fork between the scan and the signal. One that forks and ends all the time is gone when
-        # a scan is over, and must be killed as soon as it is found.
+        # Repeated: a process may fork between the scan and the signal. A process that forks and exits repeatedly has exited
+        # at the end of a scan, and must be killed as soon as it is found.
         while remaining := members.scan(_kill):
             ended.update(remaining)
             if time.monotonic() > deadline:
@@ -225,7 +225,7 @@ def end_all(members: NamespaceProcesses, grace: float, timeout: float = 10.0) ->
 
 
 def wait_for_end(handle: int, seconds: float | None = None) -> bool:
-    """Wait until the process behind a pidfd has ended; False when `seconds` passed first."""
+    """Wait until the process of a pidfd has ended; return False after `seconds`."""
     waiting = select.poll()
     waiting.register(handle, select.POLLIN)
     return bool(waiting.poll(None if seconds is None else seconds * 1000))
@@ -233,21 +233,21 @@ def wait_for_end(handle: int, seconds: float | None = None) -> bool:
 
 def wait_until_gone(process: Identity) -> None:
     """Wait for the end of a process that is about to end by itself."""
-    if process.alive:
+    if process.is_alive:
         with contextlib.suppress(ProcessLookupError), _handle(process.pid) as handle:
-            if process.alive:
+            if process.is_alive:
                 wait_for_end(handle)
-    if process.here:
+    if process.is_local:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)  # where it is our own child
 
 
 def end(process: Identity) -> None:
     """Kill one process, if it still runs, and wait until it has ended."""
-    if not process.alive:
+    if not process.is_alive:
         return
     with contextlib.suppress(ProcessLookupError), _handle(process.pid) as handle:
-        if process.alive:  # the number still means the same process now that we hold it
+        if process.is_alive:  # the number still means the same process now that we hold it
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             announce(f"SIGKILL {process.pid}")
             wait_for_end(handle)
@@ -287,8 +287,8 @@ def _signal_and_wait(pids: Collection[int], number: signal.Signals, seconds: flo
                 announce(f"{number.name} {pid}")
         deadline = time.monotonic() + seconds
         remaining = set(handles)
-        while remaining and (rest := deadline - time.monotonic()) > 0:
-            for handle, _ in waiting.poll(rest * 1000):
+        while remaining and (remaining_time := deadline - time.monotonic()) > 0:
+            for handle, _ in waiting.poll(remaining_time * 1000):
                 waiting.unregister(handle)
                 remaining.discard(handle)
     finally:

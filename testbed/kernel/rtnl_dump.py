@@ -16,11 +16,11 @@ from pathlib import Path
 from testbed.kernel import diversion, offloads, qdiscs
 from testbed.kernel.diversion import Diversion
 from testbed.kernel.netlink import (
-    JOINING,
+    JOIN_PRIORITY,
     NLM_F_REQUEST,
-    PATCHING,
+    PATCH_PRIORITY,
     RTM_GETQDISC,
-    STAGING,
+    STAGE_PRIORITY,
     TC_H_CLSACT,
     TC_H_CLSACT_EGRESS,
     TC_H_CLSACT_INGRESS,
@@ -265,7 +265,7 @@ def egress_redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int,
         index: out
         for index in indexes
         for priority, out in _redirections_at(route, index, TC_H_CLSACT_EGRESS)
-        if priority == PATCHING
+        if priority == PATCH_PRIORITY
     }
 
 
@@ -288,9 +288,9 @@ def node_contents(route: RouteSocket) -> Contents:
 
 def _offloads(route: RouteSocket, found: Iterable[Interface]) -> dict[int, Offloads]:
     reported = {
-        link.index: offloads.taken(route.fileno(), link.name) for link in found if link.kind in ("veth", "vxlan")
+        link.index: offloads.accepted(route.fileno(), link.name) for link in found if link.kind in ("veth", "vxlan")
     }
-    return {index: taken for index, taken in reported.items() if taken is not None}
+    return {index: accepted for index, accepted in reported.items() if accepted is not None}
 
 
 def _setting(path: str) -> str:
@@ -310,8 +310,8 @@ def wire_contents(route: RouteSocket) -> Contents:
     return Contents(
         found,
         forwarding=forwarding(route),
-        redirections=redirected.get(JOINING, {}),
-        staged=redirected.get(STAGING, {}),
+        redirections=redirected.get(JOIN_PRIORITY, {}),
+        staged=redirected.get(STAGE_PRIORITY, {}),
         patched=egress_redirections(route, busy),
         offloads=_offloads(route, found.values()),
         hooks=hooked,
@@ -324,8 +324,8 @@ def wire_contents(route: RouteSocket) -> Contents:
 def _classifiers(route: RouteSocket, busy: Iterable[int]) -> dict[int, str]:
     from testbed.kernel import loss_classifier
 
-    attached = ((index, loss_classifier.attached(route, index)) for index in busy)
-    return {index: classifier.name for index, classifier in attached if classifier is not None}
+    find_attached = ((index, loss_classifier.find_attached(route, index)) for index in busy)
+    return {index: classifier.name for index, classifier in find_attached if classifier is not None}
 
 
 def by_name(found: Iterable[Interface]) -> dict[str, Interface]:

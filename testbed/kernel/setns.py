@@ -71,7 +71,7 @@ def enter(node_context: NodeContext) -> None:
         enter_holder(node_context.holder)
     namespaces.enter(node_context.namespace)
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS)
-    mounts.leave_propagation()
+    mounts.make_slave()
     _show_sys(node_context.group is not None)
     mounts.bind_file(node_context.hosts, _HOSTS)
     for directory in node_context.directories:

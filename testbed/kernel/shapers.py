@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from testbed.errors import UnsupportedError
-from testbed.fabric.wire_time import SECOND, default_queue, wire_size
+from testbed.fabric.wire_time import NS_PER_SECOND, default_queue, wire_size
 from testbed.kernel import qdiscs
 from testbed.kernel.netlink import attribute, attributes
 from testbed.kernel.qdiscs import SizeTable, largest_frame, size_table
@@ -54,8 +54,8 @@ class Options:
     def matches(self, report: Options) -> bool:
         """Whether the kernel reports a discipline with these options. It reports the burst as a time, in 32 bits and steps
         of 64 ns: a burst that does not fit is not compared."""
-        fits = self.burst * SECOND // self.rate >> _TICK <= _U32_MAX
-        step = -(-self.rate * (2 << _TICK) // SECOND) + 1
+        fits = self.burst * NS_PER_SECOND // self.rate >> _TICK <= _U32_MAX
+        step = -(-self.rate * (2 << _TICK) // NS_PER_SECOND) + 1
         if fits and abs(report.burst - self.burst) > step:
             return False
         return replace(report, burst=0) == replace(self, burst=0, in_frames=False, sizes=None)
@@ -63,7 +63,7 @@ class Options:
 
 def burst_of(impairment: Impairment, mtu: int) -> int:
     """Return the size of the bucket in bytes: the largest frame, and what the rate allows while a timer is late."""
-    return wire_size(impairment, largest_frame(mtu) + qdiscs.VLAN) + impairment.rate * LATENESS // (8 * SECOND)
+    return wire_size(impairment, largest_frame(mtu) + qdiscs.VLAN) + impairment.rate * LATENESS // (8 * NS_PER_SECOND)
 
 
 def options_of(impairment: Impairment, *, mtu: int) -> Options:
@@ -115,4 +115,4 @@ def decode(raw: bytes) -> Options:
     limit, buffer, _ = _QOPT_TAIL.unpack_from(found[TCA_TBF_PARMS], 2 * _RATESPEC.size)
     if TCA_TBF_RATE64 in found:
         rate = max(rate, *_U64.unpack_from(found[TCA_TBF_RATE64]))
-    return Options(rate, round((buffer << _TICK) * rate / SECOND), limit)
+    return Options(rate, round((buffer << _TICK) * rate / NS_PER_SECOND), limit)

@@ -1,8 +1,8 @@
-"""Taps: packet sockets that capture the frames of an interface that pass a filter, in both directions, each with the
-kernel's time stamp of the instant at which it left or came in.
+"""Taps: packet sockets that capture the frames of an interface that pass a filter, in both directions, with kernel
+timestamps.
 
-Stamps are of the machine's wall clock in every namespace: the difference of a frame's stamps on two interfaces is its
-latency, however late they are read. A tap is invisible to other listeners, switches and programs.
+Timestamps are of the machine's wall clock in every namespace: the difference of a frame's timestamps on two interfaces
+is its latency. A tap does not affect other sockets, switches and programs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import struct
 from typing import Final
 
 from testbed.kernel import namespaces
-from testbed.kernel.diversion import marked_only
+from testbed.kernel.diversion import require_mark
 from testbed.kernel.packet_options import (
     DOWN,
     ETH_P_ALL,
@@ -25,7 +25,7 @@ from testbed.kernel.packet_options import (
     take_statistics,
 )
 
-SNAPPED: Final = 80
+SNAP_LENGTH: Final = 80
 """Bytes of a frame, from its beginning, that a tap captures."""
 
 FRAME_IN_BUFFER: Final = 1024
@@ -39,7 +39,7 @@ _SECOND: Final = 1_000_000_000
 # Classic BPF, the kernel's include/uapi/linux/filter.h: code, jump if true, jump if false, operand.
 _INSTRUCTION: Final = struct.Struct("HBBI")
 _LOAD_HALF, _LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x28, 0x20, 0x15, 0x06
-_WHOLE: Final = 0x40000
+_ACCEPT: Final = 0x40000
 
 Capture = tuple[bool, int, int, bytes]
 """A captured frame: whether it left (else it came in), when (wall clock, nanoseconds), its length, and its first bytes."""
@@ -48,14 +48,14 @@ Test = tuple[int, int, int]
 """A test of a frame: offset, number of bytes (2 or 4), and the value there."""
 
 
-def any_of(tests: list[Test]) -> bytes:
+def pass_any(tests: list[Test]) -> bytes:
     """Make a filter that passes a frame if one of the tests holds."""
     program: list[tuple[int, int, int, int]] = []
-    for number, (at, width, value) in enumerate(tests):
+    for number, (offset, width, value) in enumerate(tests):
         remaining = len(tests) - number - 1
-        program.append((_LOAD_HALF if width == 2 else _LOAD_WORD, 0, 0, at))
+        program.append((_LOAD_HALF if width == 2 else _LOAD_WORD, 0, 0, offset))
         program.append((_JUMP_EQUAL, 2 * remaining + 1, 0, value))
-    program += [(_RETURN, 0, 0, 0), (_RETURN, 0, 0, _WHOLE)]
+    program += [(_RETURN, 0, 0, 0), (_RETURN, 0, 0, _ACCEPT)]
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in program)
 
 
@@ -63,19 +63,19 @@ class Tap:
     """A capture of one interface."""
 
     def __init__(self, namespace: str, device: str, accepted: bytes, buffer: int, port: str = "") -> None:
-        """namespace: its path. accepted: a filter, see `any_of`. buffer: bytes that may wait; without root the machine's
+        """namespace: its path. accepted: a filter, see `pass_any`. buffer: bytes that may wait; without root the machine's
         limit holds. port: an interface there; of incoming frames only those marked with its index are captured. OSError
         when there is no such interface."""
         self._socket = socket_in(namespace)
         try:
             set_buffers(self._socket, buffer, socket.SO_RCVBUF)
             self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-            attach_filter(self._socket, (marked_only(index_in(self._socket, port)) if port else b"") + accepted)
+            attach_filter(self._socket, (require_mark(index_in(self._socket, port)) if port else b"") + accepted)
             self._socket.bind((device, ETH_P_ALL))
         except BaseException:
             self._socket.close()
             raise
-        self._beginning = bytearray(SNAPPED)
+        self._buffer = bytearray(SNAP_LENGTH)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -84,17 +84,17 @@ class Tap:
         self._socket.close()
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many small frames may wait to be read."""
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // FRAME_IN_BUFFER
 
-    def read(self, most: int) -> list[Capture]:
-        """Read the frames that wait, but no more than `most`."""
+    def read(self, max_frames: int) -> list[Capture]:
+        """Read the frames that wait, but no more than `max_frames`."""
         frames: list[Capture] = []
-        head, receive = self._beginning, self._socket.recvmsg_into
-        while len(frames) < most:
+        buffer, receive = self._buffer, self._socket.recvmsg_into
+        while len(frames) < max_frames:
             try:
-                length, control, _, address = receive([head], _CONTROL, socket.MSG_TRUNC)
+                length, control, _, address = receive([buffer], _CONTROL, socket.MSG_TRUNC)
             except BlockingIOError:
                 break
             except OSError as error:
@@ -103,7 +103,7 @@ class Tap:
                 raise
             seconds, nanoseconds = _STAMP.unpack(control[0][2])
             outgoing = address[2] == PACKET_OUTGOING
-            frames.append((outgoing, seconds * _SECOND + nanoseconds, length, bytes(head[:length])))
+            frames.append((outgoing, seconds * _SECOND + nanoseconds, length, bytes(buffer[:length])))
         return frames
 
     def overrun(self) -> int:
@@ -136,10 +136,10 @@ class Sender:
         return True
 
 
-def index_in(opened: socket.socket, device: str) -> int:
+def index_in(sock: socket.socket, device: str) -> int:
     """Return the index of an interface in a socket's network namespace. OSError when there is none."""
     request = struct.pack("16si20x", device.encode(), 0)  # struct ifreq
-    index: int = struct.unpack_from("16si", fcntl.ioctl(opened, _SIOCGIFINDEX, request))[1]
+    index: int = struct.unpack_from("16si", fcntl.ioctl(sock, _SIOCGIFINDEX, request))[1]
     return index
 
 

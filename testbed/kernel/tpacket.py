@@ -1,8 +1,8 @@
 """TPACKET_V3 rings: capture of all frames of an interface, both directions, in memory shared with the kernel.
 
-A frame costs no system call, and the machine's limit for socket buffers does not apply to the ring, so that an ordinary
-user gets as much as root. Every frame has the kernel's stamp of the instant at which it passed, as with every other packet
-socket. A ring is invisible to other listeners, switches and programs.
+A frame costs no system call, and the machine's limit for socket buffers does not apply to the ring, so that an ordinary user
+gets as much as root. Every frame has a kernel timestamp, as with other packet sockets. A ring does not affect other sockets,
+switches and programs.
 
 Source: the kernel's Documentation/networking/packet_mmap.rst.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.kernel import gso
-from testbed.kernel.diversion import once_program
+from testbed.kernel.diversion import drop_reinserted
 from testbed.kernel.packet_options import (
     ETH_P_ALL,
     PACKET_OUTGOING,
@@ -41,7 +41,7 @@ _SECOND: Final = 1_000_000_000
 _REQUEST: Final = struct.Struct("7I")  # struct tpacket_req3
 _BLOCK_HEAD: Final = struct.Struct("8x3I")  # of struct tpacket_block_desc: status, frames, where the first one is
 _STATUS: Final = 8  # where a block's status is
-_KERNELS: Final = bytes(4)  # TP_STATUS_KERNEL
+_TO_KERNEL: Final = bytes(4)  # TP_STATUS_KERNEL
 # struct tpacket3_hdr and what follows of struct sockaddr_ll: next, seconds, nanoseconds, bytes here, bytes in all, status,
 # where the frame is, VLAN tag, its EtherType, how it passed.
 _FRAME: Final = struct.Struct("=6IH6xIH20xB")
@@ -55,10 +55,10 @@ TappedFrame = tuple[int, bool, bytes]
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of a ring. taken: frames that found room, a GSO frame being one. dropped: frames that found none, because
-    the reader was late. cut: frames of which the ring does not hold all bytes."""
+    """Counts of a ring. received: captured frames; a GSO frame counts once. dropped: frames that did not fit, because the
+    reader was late. cut: frames that are truncated in the ring."""
 
-    taken: int = 0
+    received: int = 0
     dropped: int = 0
     cut: int = 0
 
@@ -71,7 +71,7 @@ class Ring:
         blocks = max(2, size // BLOCK)
         self._device = device
         self.counts = Counts()
-        """Up to the last `look`."""
+        """Up to the last `update_counts`."""
         self._socket = socket_in(namespace)
         try:
             self._socket.setsockopt(SOL_PACKET, PACKET_VERSION, _TPACKET_V3)
@@ -81,7 +81,7 @@ class Ring:
             self._memory = mmap.mmap(self._socket.fileno(), blocks * BLOCK)
             self.index: Final = self._index_now()
             # Frames that the relay puts back into a switch come in on the port once more.
-            attach_filter(self._socket, once_program(self.index))
+            attach_filter(self._socket, drop_reinserted(self.index))
             self._socket.bind((device, ETH_P_ALL))
         except BaseException:
             self._socket.close()
@@ -89,7 +89,7 @@ class Ring:
         self._size = blocks * BLOCK
         self._next = 0  # the block that the kernel hands over next
 
-    def still_there(self) -> bool:
+    def is_current(self) -> bool:
         """Whether the interface of that name is the one that the ring was opened on."""
         try:
             return self._index_now() == self.index
@@ -102,7 +102,7 @@ class Ring:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def forget_error(self) -> None:
+    def clear_error(self) -> None:
         """Clear the error of an interface that went down or away; until then the descriptor is always readable."""
         self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
@@ -117,14 +117,14 @@ class Ring:
         if not status & _USER:
             return []
         frames: list[TappedFrame] = []
-        unpack, at = _FRAME.unpack_from, begin + first
+        unpack, offset = _FRAME.unpack_from, begin + first
         for _ in range(count):
-            step, seconds, nanoseconds, here, length, flags, mac, tci, tpid, kind = unpack(memory, at)
-            start = at + mac
-            at += step
-            frame = memory[start : start + here]
-            when, left = seconds * _SECOND + nanoseconds, kind == PACKET_OUTGOING
-            if here < length:
+            step, seconds, nanoseconds, captured, length, flags, mac, tci, tpid, kind = unpack(memory, offset)
+            start = offset + mac
+            offset += step
+            frame = memory[start : start + captured]
+            when, is_outgoing = seconds * _SECOND + nanoseconds, kind == PACKET_OUTGOING
+            if captured < length:
                 self.counts.cut += 1
             elif flags & (_VLAN_VALID | _CSUM_NOT_READY):
                 tag = b""
@@ -134,18 +134,18 @@ class Ring:
                     header = memory[start - gso.HEADER.size : start]
                     unsegmented = gso.gso_frame(header, frame, tag)
                     if unsegmented is not None:
-                        frames += [(when, left, segment) for segment in unsegmented.segment()]
+                        frames += [(when, is_outgoing, segment) for segment in unsegmented.segment()]
                         continue
                 if tag:
                     frame = frame[:_ETHERTYPE] + tag + frame[_ETHERTYPE:]
-            frames.append((when, left, frame))
-        memory[begin + _STATUS : begin + _STATUS + len(_KERNELS)] = _KERNELS
+            frames.append((when, is_outgoing, frame))
+        memory[begin + _STATUS : begin + _STATUS + len(_TO_KERNEL)] = _TO_KERNEL
         self._next = (begin + BLOCK) % self._size
         return frames
 
     def update_counts(self) -> Counts:
         """Update the counts and return them."""
         frames, dropped = take_statistics(self._socket)
-        self.counts.taken += frames - dropped
+        self.counts.received += frames - dropped
         self.counts.dropped += dropped
         return self.counts

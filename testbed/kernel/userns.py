@@ -34,11 +34,11 @@ def become_namespace_root() -> None:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")
         Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-        mounts.leave_propagation()
+        mounts.make_slave()
     except OSError as error:
         raise PermissionDeniedError(refusal(error)) from error
     if not namespaces.NAMES.is_dir():
-        mounts.make_room(namespaces.NAMES)
+        mounts.make_writable(namespaces.NAMES)
     own = namespaces.OWN_MOUNT
     syscalls.mount(own, str(namespaces.NAMES), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755")
     syscalls.mount("", str(namespaces.NAMES), flags=syscalls.MS_SHARED)

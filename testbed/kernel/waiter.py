@@ -1,9 +1,9 @@
 """Waiting for file descriptors and a deadline in nanoseconds: epoll with a timerfd in it.
 
-epoll's own timeout counts in milliseconds. The timer expires a little early, and the rest is spun: a wake-up takes the
-kernel a few microseconds on one machine and tens on another, by which we would otherwise be late. The time to spin is
-learned from the lateness of wake-ups. Shortly before the deadline nothing is read any more: a batch of frames would take
-longer than the time left.
+epoll's timeout is in milliseconds. The timer expires slightly early, and the waiter spins for the rest: the latency of a
+wake-up is a few microseconds on some machines and tens of microseconds on others. The time to spin is adapted to the
+lateness of wake-ups. Shortly before the deadline descriptors are not read: a batch of frames would take longer than the
+remaining time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from testbed.kernel.syscalls import checked
 SPIN: Final = 50_000
 """Maximum nanoseconds before a deadline during which the waiter spins instead of sleeping."""
 
-_FIRST: Final = 20_000  # ns; until something is known of this machine
-# Two in three wake-ups shall be in time: the spin settles where as much is added as is taken away. A higher share would
-# cost more processor time than it saves in lateness.
-_LONGER: Final = 200
-_SHORTER: Final = 100
-_CLOSE: Final = 15_000  # ns; a frame takes about as long from its socket to the other one
-_SOON: Final = 5_000  # ns; arming the timer would take as long
+_INITIAL_SPIN: Final = 20_000  # ns; before the first measurement
+# The spin converges where two of three wake-ups are in time. A higher share would cost more processor time than it saves in
+# lateness.
+_SPIN_INCREASE: Final = 200
+_SPIN_DECREASE: Final = 100
+_FRAME_TIME: Final = 15_000  # ns; a frame takes about as long from its socket to the other one
+_MIN_SLEEP: Final = 5_000  # ns; arming the timer would take as long
 _TFD_TIMER_ABSTIME: Final = 1
 _EXPIRY: Final = struct.Struct("qqqq")  # struct itimerspec: interval and value, each seconds and nanoseconds
 
@@ -41,13 +41,13 @@ class Waiter:
     def __init__(self, spin: int = SPIN) -> None:
         self.spun = 0
         """Nanoseconds spent spinning until now."""
-        self._most = spin
-        self._spin = min(spin, _FIRST)
+        self._max_spin = spin
+        self._spin = min(spin, _INITIAL_SPIN)
         self._epoll = select.epoll()
         self._timer = checked(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
         self._setting = ctypes.create_string_buffer(_EXPIRY.size)
         self._armed: int | None = None
-        self._rang = False
+        self._has_expired = False
         self._epoll.register(self._timer, select.EPOLLIN)
 
     def close(self) -> None:
@@ -73,33 +73,37 @@ class Waiter:
             return self._without_timer(poll())
         now = time.monotonic_ns
         wake = deadline - self._spin
-        if wake - now() > _SOON:
+        if wake - now() > _MIN_SLEEP:
             if wake != self._armed:
                 self._arm(wake)
                 self._armed = wake
             ready = self._without_timer(poll())
-            if not self._rang:
+            if not self._has_expired:
                 return ready
-            self._learn(now() - wake)
+            self._adapt_spin(now() - wake)
         elif ready := self._without_timer(poll(0)):
             return ready
-        started = moment = now()
-        while moment < deadline:
-            if deadline - moment > _CLOSE and (ready := self._without_timer(poll(0))):
-                self.spun += moment - started
+        started = time_now = now()
+        while time_now < deadline:
+            if deadline - time_now > _FRAME_TIME and (ready := self._without_timer(poll(0))):
+                self.spun += time_now - started
                 return ready
-            moment = now()
-        self.spun += moment - started
+            time_now = now()
+        self.spun += time_now - started
         return ()
 
-    def _learn(self, late: int) -> None:
+    def _adapt_spin(self, late: int) -> None:
         """Lengthen the spin if a wake-up was later than it, else shorten it. late: nanoseconds."""
-        self._spin = min(self._spin + _LONGER, self._most) if late > self._spin else max(self._spin - _SHORTER, 0)
+        self._spin = (
+            min(self._spin + _SPIN_INCREASE, self._max_spin)
+            if late > self._spin
+            else max(self._spin - _SPIN_DECREASE, 0)
+        )
 
     def _without_timer(self, events: Sequence[tuple[int, int]]) -> list[int]:
         ready = [descriptor for descriptor, _ in events]
-        self._rang = self._timer in ready
-        if self._rang:
+        self._has_expired = self._timer in ready
+        if self._has_expired:
             ready.remove(self._timer)
             os.read(self._timer, 8)
             self._armed = None
@@ -110,7 +114,7 @@ class Waiter:
         _set(self._timer, self._setting, deadline)
 
 
-class Alarm:
+class Timer:
     """A descriptor that becomes readable at a time of the monotonic clock."""
 
     def __init__(self) -> None:

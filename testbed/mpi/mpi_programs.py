@@ -22,7 +22,7 @@ from greenlet import getcurrent, greenlet
 
 from protocols.mpi import blocking_calls, comm
 from protocols.mpi.send_buffer import SendBuffer
-from testbed.engine.tracebacks import program_line, stack
+from testbed.engine.tracebacks import program_line, stack_frames
 from testbed.engine.waitables import Awaited
 from testbed.mpi.attached_world import AttachedRank, last_attached
 from testbed.mpi.escape import never_free
@@ -153,7 +153,7 @@ class _Waiting:
 
     def frames(self) -> list[FrameType]:
         """The program's stack."""
-        return stack(self._program.gr_frame)
+        return stack_frames(self._program.gr_frame)
 
     def __repr__(self) -> str:
         return f"<{self}, at {program_line(self.frames())}>"

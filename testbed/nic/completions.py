@@ -1,9 +1,9 @@
-"""Delivery of completions to a NIC's host: the rule by which firmware and host library call each other.
+"""Delivery of completions to a NIC's host, without re-entrant calls of firmware or host library.
 
-Neither is ever called re-entrantly. Descriptors that the firmware returns to the host (`show`, `interrupt`) are queued
-until the firmware has returned; then the host sees them one after the other. The host may ring a doorbell in response,
-which the idle firmware handles at once; descriptors that it returns then are queued behind the others and delivered
-after the host has returned. A NIC that delivers at simulated times (`priced`) keeps the rule by its clock's events.
+Descriptors that the firmware returns to the host (`post_completion`, `interrupt`) are queued until the firmware has
+returned. Then the host gets them one after the other. The host may ring a doorbell in response, which the idle firmware
+handles at once. Descriptors that the firmware returns then are appended to the queue and delivered after the host has
+returned. A NIC with costs (`priced`) delivers at simulated times, by events of its clock, which has the same effect.
 """
 
 from __future__ import annotations
@@ -14,35 +14,36 @@ from typing import Final
 
 
 class CompletingNic:
-    """A NIC's completion queue. shown: descriptors on their way to the host. see: delivers one to it; observers wrap it.
-    Every caller of the firmware calls `let_see` afterwards if there are any."""
+    """A NIC's completion queue. completions: descriptors to be delivered to the host. deliver_completion: passes a
+    descriptor to the host; observers wrap it. Callers of the firmware then call `deliver_completions` if the queue is
+    not empty."""
 
-    __slots__ = ("_is_seeing", "see", "shown")
+    __slots__ = ("_is_delivering", "completions", "deliver_completion")
 
-    def __init__(self, see: Callable[[int], object]) -> None:
-        """see: called with each descriptor returned to the host."""
-        self.shown: Final[deque[int]] = deque()
-        self.see = see
-        self._is_seeing = False
+    def __init__(self, deliver_completion: Callable[[int], object]) -> None:
+        """deliver_completion: called with each descriptor returned to the host."""
+        self.completions: Final[deque[int]] = deque()
+        self.deliver_completion = deliver_completion
+        self._is_delivering = False
 
     def post_completion(self, index: int) -> None:
-        """Return a descriptor to the host, which sees it once the firmware has returned."""
-        self.shown.append(index)
+        """Return a descriptor to the host, which gets it once the firmware has returned."""
+        self.completions.append(index)
 
     def interrupt(self, index: int) -> None:
-        """Return a descriptor to the host's kernel, which sees it as the host does (`show`)."""
-        self.shown.append(index)
+        """Return a descriptor to the host's kernel, which gets it like a polled completion."""
+        self.completions.append(index)
 
-    def let_see(self) -> None:
-        """Deliver the queued descriptors, and those queued meanwhile, after the firmware has returned.
+    def deliver_completions(self) -> None:
+        """Deliver the queued descriptors, and those queued meanwhile. For callers of the firmware, after it has returned.
 
-        After an exception, the rest waits for the next call.
+        After an exception, the remaining descriptors wait for the next call.
         """
-        if self._is_seeing:
+        if self._is_delivering:
             return
-        self._is_seeing = True
+        self._is_delivering = True
         try:
-            while self.shown:
-                self.see(self.shown.popleft())
+            while self.completions:
+                self.deliver_completion(self.completions.popleft())
         finally:
-            self._is_seeing = False
+            self._is_delivering = False

@@ -1,6 +1,6 @@
 """A NIC whose actions take no time and cause no events, and its port. `priced` has the NIC with costs.
 
-`completions` defines when its host sees completions.
+`completions` defines when the host gets completions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from protocols.core.firmware import Agent, Buffer, Firmware
 from protocols.core.profile import Profile
-from testbed.engine.failures import HEADER, TickCount, failure, too_long
+from testbed.engine.failures import ETHERNET_HEADER, TickCount, failure, frame_too_long
 from testbed.engine.loop import NEVER, Loop, VirtualClock
 from testbed.engine.server import Server
 from testbed.errors import FirmwareError
@@ -19,38 +19,23 @@ from testbed.nic.completions import CompletingNic
 
 
 class ImmediateNic(CompletingNic):
-    """A NIC without costs. Implements `protocols.core.firmware.Nic`; works once it has its agent (`begin`)."""
+    """A NIC without costs. Implements `protocols.core.firmware.Nic`; works after `begin`, which sets its agent."""
 
     __slots__ = (
-        "_agent",
-        "_clock",
-        "_firmware",
-        "_loop",
-        "_max_frame",
-        "_port",
-        "_ticks",
-        "_wake",
-        "dropped",
-        "handled_at",
-        "longest_lost",
-        "moved",
-        "node",
-        "on_doorbell",
-        "oversized",
-        "received",
-        "sent",
+        "_agent", "_clock", "_firmware", "_loop", "_max_frame", "_port", "_timer_calls", "_wake_time", "dropped",
+        "handled_at", "last_transfer_time", "max_oversized", "node", "on_doorbell", "oversized", "received", "sent",
     )  # fmt: skip
 
     def __init__(self, clock: VirtualClock, loop: Loop, port: Port, mtu: int) -> None:
-        """clock: the loop's. port: where its frames go. mtu: bytes after the Ethernet header; sending a longer frame
-        raises ValueError."""
-        super().__init__(self._see)
-        self.on_doorbell: Callable[[int, int], None] = self._ring
-        """Passes a descriptor to the firmware at a time; observers wrap it."""
+        """clock: the loop's. port: sends its frames. mtu: bytes after the Ethernet header; sending a longer frame raises
+        ValueError."""
+        super().__init__(self._complete)
+        self.on_doorbell: Callable[[int, int], None] = self._handle_doorbell
+        """Passes a time and a descriptor to the firmware; observers wrap it."""
         self._loop = loop
         self._clock = clock
         self._port = port
-        self._max_frame = mtu + HEADER
+        self._max_frame = mtu + ETHERNET_HEADER
         self.received = 0
         """Frames passed to the firmware."""
         self.sent = 0
@@ -59,19 +44,19 @@ class ImmediateNic(CompletingNic):
         """Frames dropped because the receive ring was full."""
         self.oversized = 0
         """Frames dropped because they exceeded the MTU."""
-        self.longest_lost = 0
+        self.max_oversized = 0
         """Bytes of the longest oversized frame."""
-        self.moved: int | None = None
-        """When the host's last transfer ended, ns; None before the first."""
+        self.last_transfer_time: int | None = None
+        """When the host's last transfer ended, ns; None before the first transfer."""
         self.node = ""
         """The node's name, for error messages."""
-        self._ticks = TickCount()
+        self._timer_calls = TickCount()
         self.handled_at = 0
-        """Time of the event that the firmware handles, or handled last, ns."""
-        self._wake = NEVER  # when the firmware's deadline is checked
+        """Time of the event that the firmware is handling or last handled, ns."""
+        self._wake_time = NEVER  # when the firmware's deadline is checked next
 
     def now(self) -> int:
-        """Return its clock's time, ns."""
+        """Return the clock's time, ns."""
         return self._clock.time
 
     @property
@@ -81,7 +66,7 @@ class ImmediateNic(CompletingNic):
 
     @property
     def posted(self) -> int:
-        """When the host finishes posting all requests made so far, ns."""
+        """When the host will have posted all requests made so far, ns."""
         return 0
 
     @property
@@ -90,7 +75,7 @@ class ImmediateNic(CompletingNic):
         return 0
 
     def begin(self, now: int, agent: Agent) -> None:
-        """Start this firmware."""
+        """Start the agent's firmware."""
         self.handled_at = now
         self._agent: Agent | None = agent
         self._firmware: Firmware = agent.firmware
@@ -101,7 +86,7 @@ class ImmediateNic(CompletingNic):
         self._agent = None
 
     def cost(self, profile: Profile) -> None:
-        """Charge actions by this profile from now on; no effect on a NIC without costs."""
+        """Use the costs of this profile from now on; no effect on a NIC without costs."""
 
     def pause(self) -> None:
         """Queue all events, without limit, until `resume`."""
@@ -109,8 +94,8 @@ class ImmediateNic(CompletingNic):
             self._firmware = PausedFirmware(self._firmware)
 
     @property
-    def held(self) -> int:
-        """The number of frames and descriptors queued for `resume`."""
+    def queued_count(self) -> int:
+        """Number of frames and descriptors queued for `resume`."""
         return len(self._firmware.queued) if isinstance(self._firmware, PausedFirmware) else 0
 
     def resume(self, now: int) -> None:
@@ -122,19 +107,19 @@ class ImmediateNic(CompletingNic):
         if self._agent is None:
             return
         self.handled_at = now
-        for what in paused.queued:
+        for event in paused.queued:
             try:
-                if isinstance(what, int):
-                    firmware.on_doorbell(now, what)
+                if isinstance(event, int):
+                    firmware.on_doorbell(now, event)
                 else:
-                    firmware.receive(now, what)
+                    firmware.receive(now, event)
             except Exception as error:
-                raise self._failed(error) from error
-            if self.shown:
-                self.let_see()
+                raise self._fail(error) from error
+            if self.completions:
+                self.deliver_completions()
         self._schedule_deadline()
 
-    # From the wire, and by the clock.
+    # Called by the wire and the clock.
 
     def receive(self, now: int, frame: bytes) -> None:
         """Receive a frame."""
@@ -144,25 +129,25 @@ class ImmediateNic(CompletingNic):
         try:
             firmware.receive(now, frame)
         except Exception as error:
-            raise self._failed(error) from error
-        if self.shown:
-            self.let_see()
+            raise self._fail(error) from error
+        if self.completions:
+            self.deliver_completions()
         deadline = firmware.deadline
-        if deadline is not None and deadline < self._wake:
+        if deadline is not None and deadline < self._wake_time:
             self._schedule_deadline()
 
-    def receive_what_fits(self, now: int, frame: bytes) -> None:
-        """Receive a frame, or count it as oversized: a sender may have a larger MTU."""
+    def receive_within_mtu(self, now: int, frame: bytes) -> None:
+        """Receive a frame unless it exceeds the MTU: a sender may have a larger MTU."""
         if len(frame) > self._max_frame:
             self.oversized += 1
-            self.longest_lost = max(self.longest_lost, len(frame))
+            self.max_oversized = max(self.max_oversized, len(frame))
         else:
             self.receive(now, frame)
 
     def _tick(self, now: int) -> None:
-        if now != self._wake:
-            return  # superseded by an earlier deadline and checked since
-        self._wake = NEVER
+        if now != self._wake_time:
+            return  # the deadline was checked at an earlier wake-up
+        self._wake_time = NEVER
         if self._agent is None:
             return
         self.handled_at = now
@@ -171,25 +156,24 @@ class ImmediateNic(CompletingNic):
         if deadline is not None and deadline <= now:
             try:
                 firmware.on_timer(now)
-                self._ticks.check(firmware, now)
+                self._timer_calls.check(firmware, now)
             except Exception as error:
-                raise self._failed(error) from error
-            if self.shown:
-                self.let_see()
+                raise self._fail(error) from error
+            if self.completions:
+                self.deliver_completions()
         self._schedule_deadline()
 
     def _schedule_deadline(self) -> None:
         """Schedule a wake-up for the firmware's deadline.
 
-        A deadline that is postponed keeps its earlier wake-up, so that a timer restarted by every frame costs no
-        events.
+        A postponed deadline keeps its earlier wake-up, so that a timer restarted by every frame causes no events.
         """
         deadline = self._firmware.deadline
-        if deadline is not None and deadline < self._wake:
-            self._wake = when = max(deadline, self.handled_at)
+        if deadline is not None and deadline < self._wake_time:
+            self._wake_time = when = max(deadline, self.handled_at)
             self._loop.at(when, self._tick)
 
-    # By the firmware.
+    # Called by the firmware.
 
     def dma_read(self, segments: Sequence[memoryview]) -> bytes:
         """Read bytes from host memory."""
@@ -200,32 +184,32 @@ class ImmediateNic(CompletingNic):
         if type(frame) is not bytes:
             frame = bytes(frame)
         if len(frame) > self._max_frame:
-            raise too_long(len(frame), self._max_frame - HEADER)
+            raise frame_too_long(len(frame), self._max_frame - ETHERNET_HEADER)
         self.sent += 1
         return self._port.enter(self.handled_at, frame)
 
-    def when_sent(self, then: Callable[[int], object]) -> None:
-        """Call `then` when the last frame has left."""
-        self._port.when_sent(self._clock.time, partial(self._left, then))
+    def when_sent(self, callback: Callable[[int], object]) -> None:
+        """Call `callback` when the last frame has left."""
+        self._port.when_sent(self._clock.time, partial(self._on_sent, callback))
 
-    def _left(self, then: Callable[[int], object], now: int) -> None:
+    def _on_sent(self, callback: Callable[[int], object], now: int) -> None:
         """Notify the firmware that its last frame has left, unless the NIC is off."""
         if self._agent is None:
             return
         try:
-            then(now)
+            callback(now)
         except Exception as error:
-            raise self._failed(error) from error
+            raise self._fail(error) from error
         self._schedule_deadline()
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        self.send(make())  # the host sees completions later anyway
+        self.send(make())  # completions are delivered after the firmware has returned
 
     def dma_write(self, target: memoryview, data: Buffer) -> None:
         """Write bytes to host memory."""
         target[:] = data
 
-    # By the host.
+    # Called by the host.
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002
         """Handle a descriptor written by the host."""
@@ -233,7 +217,7 @@ class ImmediateNic(CompletingNic):
 
     # Delivery to the firmware and to the host, and their errors.
 
-    def _ring(self, now: int, index: int) -> None:
+    def _handle_doorbell(self, now: int, index: int) -> None:
         if self._agent is None:
             return
         self.handled_at = now
@@ -241,36 +225,36 @@ class ImmediateNic(CompletingNic):
         try:
             firmware.on_doorbell(now, index)
         except Exception as error:
-            raise self._failed(error) from error
-        if self.shown:
-            self.let_see()
+            raise self._fail(error) from error
+        if self.completions:
+            self.deliver_completions()
         deadline = firmware.deadline
-        if deadline is not None and deadline < self._wake:
+        if deadline is not None and deadline < self._wake_time:
             self._schedule_deadline()
 
-    def _see(self, index: int) -> None:
+    def _complete(self, index: int) -> None:
         """Deliver a returned descriptor to the host."""
         if self._agent is None:
             return
         try:
             if self._agent.host.completed(index) is not False:
-                self.moved = self._clock.time
+                self.last_transfer_time = self._clock.time
         except Exception as error:
-            raise self._failed(error) from error
+            raise self._fail(error) from error
 
-    def _failed(self, error: Exception) -> FirmwareError:
+    def _fail(self, error: Exception) -> FirmwareError:
         """Stop the run with this error, even if a caller catches it: the NIC's state is no longer valid."""
         if isinstance(error, FirmwareError):
             return error
         agent = self._agent
         assert agent is not None
-        failed = failure(error, agent.firmware, agent.host, self._clock.time, self.node)
-        self._loop.fail(failed)
-        return failed
+        firmware_failure = failure(error, agent.firmware, agent.host, self._clock.time, self.node)
+        self._loop.fail(firmware_failure)
+        return firmware_failure
 
 
 class PausedFirmware:
-    """Replaces the firmware of a paused node. queued: received frames and rung descriptors, in order."""
+    """Replaces the firmware of a paused node. queued: received frames and posted descriptors, in order."""
 
     __slots__ = ("deadline", "firmware", "queued")
 
@@ -292,16 +276,16 @@ class PausedFirmware:
         return self.firmware.counted()
 
     def waiting(self) -> list[str]:
-        return [f"its node is paused, {len(self.queued)} frames and descriptors wait", *self.firmware.waiting()]
+        return [f"its node is paused, {len(self.queued)} frames and descriptors are queued", *self.firmware.waiting()]
 
 
 class Port(Protocol):
-    """Where a NIC's frames go: a direction of a link in the simulation, a packet socket elsewhere."""
+    """Sends a NIC's frames: a direction of a link in the simulation, a packet socket elsewhere."""
 
     def enter(self, now: int, frame: bytes) -> bool | None:
-        """Send a frame that leaves the NIC at that time. Returns True if it waits in the port."""
+        """Send a frame that leaves the NIC at time `now`. Returns True if it waits in the port."""
         ...
 
-    def when_sent(self, now: int, then: Callable[[int], object]) -> None:
-        """Call `then` with the time at which all frames sent before have left."""
+    def when_sent(self, now: int, callback: Callable[[int], object]) -> None:
+        """Call `callback` with the time at which all frames sent before have left."""
         ...

@@ -1,12 +1,12 @@
 """A NIC whose actions take the times of a profile.
 
-Decisions are made at once when an event arrives; their effects appear when the resources they use have finished. The
-processor handles one event after the other (`Handlers`): frames, descriptors, deadlines, and the ends of DMA transfers
-and of transmissions. So the effects of a frame are delayed by the processor's backlog. Latency, gap and overhead are
-not parameters; they result from this.
+Decisions are made at once when an event arrives; they take effect when the resources that they use are done. The processor
+handles one event after the other (`EventProcessor`): frames, descriptors, deadlines, and the ends of DMA transfers and of
+transmissions. So a frame's effects are delayed by the processor's backlog. Latency, gap and overhead are results of this
+model, not parameters.
 
-A processor polls the kinds of events in turn, as a firmware's loop does, so that no kind starves. It knows when a
-transfer will end and books the bus ahead for what follows; jobs that fit in before that need not wait (`Booked`).
+A processor polls the kinds of events in turn, as a firmware's loop does, so that no kind starves. The end of a transfer is
+known in advance, so the bus is booked ahead for the next step; jobs that fit in before that do not wait (`BookableServer`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final, TypeVar
 from protocols.core.firmware import Buffer
 from protocols.core.host_work import LIBRARY
 from protocols.core.profile import Profile
-from testbed.engine.failures import HEADER, too_long
+from testbed.engine.failures import ETHERNET_HEADER, frame_too_long
 from testbed.engine.loop import Loop, VirtualClock
-from testbed.engine.server import Booked, Core, Server, transfer_time
+from testbed.engine.server import BookableServer, Core, Server, transfer_time
 from testbed.nic.immediate import ImmediateNic, Port
 
 Cause = TypeVar("Cause", int, bytes)
@@ -31,128 +31,128 @@ RING, TICK, FETCHED, STORED, SENT, RECEIVED = KINDS
 """Sources of events: the bus (a descriptor), the timer, the DMA engines that read and write host memory, and the two
 sides of the MAC."""
 
-_TURNS: Final[tuple[tuple[int, ...], ...]] = tuple((*KINDS[last + 1 :], *KINDS[: last + 1]) for last in KINDS)
-"""By the kind of the last event: the kinds in the order in which a processor polls them."""
+_POLL_ORDER: Final[tuple[tuple[int, ...], ...]] = tuple((*KINDS[last + 1 :], *KINDS[: last + 1]) for last in KINDS)
+"""Order in which a processor polls the kinds of events, by the kind of the last event."""
 
 
-class Handling:
-    """An event in the processor. cost: total time of the firmware's reaction, ns. begun: when the processor took it;
-    -1: not yet. then: called when it is done."""
+class FirmwareEvent:
+    """An event for the firmware. cost: time of the firmware's reaction, ns. start_time: when the processor took it, ns; -1:
+    not yet. callback: called when it is done."""
 
-    __slots__ = ("begun", "cost", "since", "then")
+    __slots__ = ("callback", "cost", "queued_at", "start_time")
 
-    def __init__(self, cost: int, then: Callable[[int], object] | None = None) -> None:
+    def __init__(self, cost: int, callback: Callable[[int], object] | None = None) -> None:
         self.cost = cost
-        self.then = then
-        self.begun = -1
-        self.since = 0
+        self.callback = callback
+        self.start_time = -1
+        self.queued_at = 0
 
 
-class Handlers:
+class EventProcessor:
     """The event queues of one processor. server: accounts for its busy time and for the events' waiting time."""
 
-    __slots__ = ("_begin", "_busy", "_last", "_loop", "pending", "server")
+    __slots__ = ("_busy", "_last_kind", "_loop", "_on_start", "pending", "server")
 
-    def __init__(self, name: str, loop: Loop, begin: Callable[[int], object]) -> None:
-        """begin: called whenever an event has been taken."""
+    def __init__(self, name: str, loop: Loop, on_start: Callable[[int], object]) -> None:
+        """on_start: called whenever the processor has taken an event."""
         self.server: Final = Server(name)
-        self.pending: Final[tuple[deque[Handling], ...]] = tuple(deque() for _ in KINDS)
+        self.pending: Final[tuple[deque[FirmwareEvent], ...]] = tuple(deque() for _ in KINDS)
         """Waiting events, by kind."""
         self._loop = loop
-        self._begin = begin
+        self._on_start = on_start
         self._busy = False
-        self._last = RECEIVED
+        self._last_kind = RECEIVED
 
-    def add(self, now: int, kind: int, event: Handling) -> None:
-        """Start an event, or queue it if the processor is busy: nothing is queued while it is not."""
-        event.since = now
+    def add(self, now: int, kind: int, event: FirmwareEvent) -> None:
+        """Start an event, or queue it if the processor is busy. An idle processor has no queued events."""
+        event.queued_at = now
         if self._busy:
             self.pending[kind].append(event)
         else:
-            self._last = kind
+            self._last_kind = kind
             self._start(now, event)
 
-    def _start(self, now: int, event: Handling | None) -> None:
-        """Start an event, if any; complete those of no cost at once, and start the next."""
+    def _start(self, now: int, event: FirmwareEvent | None) -> None:
+        """Start an event, if any; complete events with cost 0 at once, and start the next."""
         server = self.server
         while event is not None:
-            server.waited += now - event.since
-            event.begun = now
-            over = server.reserve(now, event.cost)
+            server.waited += now - event.queued_at
+            event.start_time = now
+            done = server.reserve(now, event.cost)
             self._busy = True
-            self._begin(now)
+            self._on_start(now)
             if event.cost:
-                self._loop.at(over, self._end, event)
+                self._loop.at(done, self._end, event)
                 return
             self._finish(now, event)
             event = self._next()
 
-    def _next(self) -> Handling | None:
+    def _next(self) -> FirmwareEvent | None:
         pending = self.pending
         if any(pending):
-            for kind in _TURNS[self._last]:
+            for kind in _POLL_ORDER[self._last_kind]:
                 if pending[kind]:
-                    self._last = kind
+                    self._last_kind = kind
                     return pending[kind].popleft()
         return None
 
-    def _end(self, event: Handling) -> None:
+    def _end(self, event: FirmwareEvent) -> None:
         now = self._loop.now()
         self._finish(now, event)
         self._start(now, self._next())
 
-    def _finish(self, now: int, event: Handling) -> None:
-        """Complete an event. Events that this causes wait for their turn."""
-        if event.then is not None:
-            event.then(now)
+    def _finish(self, now: int, event: FirmwareEvent) -> None:
+        """Complete an event. Events that this causes are queued."""
+        if event.callback is not None:
+            event.callback(now)
         self._busy = False
 
 
 class _Outgoing:
     """A frame to be sent, or the part fetched so far.
 
-    missing: transfers that have not ended. by, within: the event that sends it, and the offset in it, ns. is_inside: it
-    occupies one of the places for prefetched frames. then: called when it has left.
+    missing: number of transfers that have not ended. event, offset: the event that sends it, and the time in the event, ns.
+    is_prefetched: whether it occupies one of the slots for prefetched frames. callback: called when it has left.
     """
 
-    __slots__ = ("by", "frame", "is_inside", "missing", "then", "within")
+    __slots__ = ("callback", "event", "frame", "is_prefetched", "missing", "offset")
 
-    def __init__(self, by: Handling) -> None:
-        self.by = by
+    def __init__(self, event: FirmwareEvent) -> None:
+        self.event = event
         self.frame = b""
-        self.is_inside = False
+        self.is_prefetched = False
         self.missing = 0
-        self.then: Callable[[int], object] | None = None
-        self.within = 0
+        self.callback: Callable[[int], object] | None = None
+        self.offset = 0
 
 
 class Hardware:
     """The parts of one NIC, which its functions share: processors, DMA engines and bus."""
 
-    __slots__ = ("bus", "functions", "handlers", "inside", "reading", "receiving", "writing")
+    __slots__ = ("bus", "functions", "handlers", "prefetched", "reading", "receiving", "writing")
 
     def __init__(self, clock: VirtualClock, loop: Loop, name: str, processors: int) -> None:
         self.functions: Final[list[PricedNic]] = []
-        self.handlers = self.receiving = Handlers(f"processor of {name}", loop, self._start_pending)
+        self.handlers = self.receiving = EventProcessor(f"processor of {name}", loop, self._start_pending)
         if processors > 1:
-            self.receiving = Handlers(f"receiving processor of {name}", loop, self._start_pending)
+            self.receiving = EventProcessor(f"receiving processor of {name}", loop, self._start_pending)
         self.reading: Final = Server(f"reading DMA engine of {name}")
         self.writing: Final = Server(f"writing DMA engine of {name}")
-        self.bus: Final = Booked(f"bus of {name}", clock)
-        self.inside = 0
-        """Frames that occupy one of the places for prefetched ones."""
+        self.bus: Final = BookableServer(f"bus of {name}", clock)
+        self.prefetched = 0
+        """Number of occupied slots for prefetched frames."""
 
     def _start_pending(self, now: int) -> None:
         for function in self.functions:
             function.start_pending(now)
 
     def fetch_next(self, now: int) -> None:
-        """Let the reading engine go on with the next transfer of any function."""
+        """Start the reading engine's next transfer, of any function."""
         for function in self.functions:
             function.fetch_next(now)
 
     def store_next(self, now: int) -> None:
-        """Let the writing engine go on with the next transfer of any function."""
+        """Start the writing engine's next transfer, of any function."""
         for function in self.functions:
             function.store_next(now)
 
@@ -160,14 +160,15 @@ class Hardware:
 class PricedNic(ImmediateNic):
     """A NIC with costs, or one function of it.
 
-    processor: handles the firmware's events; receiver: handles received frames, usually the same processor. reading,
-    writing: the DMA engines that read and write host memory. bus: between host and NIC. core: the host's.
+    processor: handles the firmware's events. receiver: handles received frames, usually the same processor. reading,
+    writing: the DMA engines that read and write host memory. bus: between host and NIC.
     """
 
     __slots__ = (
-        "_core", "_event", "_fetches", "_following", "_handlers", "_hardware", "_later", "_next", "_next_fetch",
-        "_next_following", "_next_send", "_next_store", "_outgoing", "_posted", "_profile", "_program", "_receiving",
-        "_rings", "_stored", "_stores", "_storing", "bus", "processor", "reading", "receiver", "writing",
+        "_action_timer", "_actions", "_core", "_deferred", "_doorbells", "_event", "_fetch_timer", "_fetches",
+        "_handlers", "_hardware", "_next", "_outgoing", "_posted", "_profile", "_program", "_receiving", "_send_timer",
+        "_store_timer", "_stores", "_stores_noticed", "_stores_queued", "bus", "processor", "reading", "receiver",
+        "writing",
     )  # fmt: skip
 
     def __init__(
@@ -180,8 +181,8 @@ class PricedNic(ImmediateNic):
         mtu: int,
         hardware: Hardware,
     ) -> None:
-        """core: of the host's program. hardware: of the NIC, shared with its other functions. For the rest see
-        `ImmediateNic`."""
+        """core: of the host's program. hardware: of the NIC, shared with its other functions. See `ImmediateNic` for the
+        other arguments."""
         super().__init__(clock, loop, port, mtu)
         self._core = core
         self._profile = profile
@@ -195,29 +196,29 @@ class PricedNic(ImmediateNic):
         self.reading = hardware.reading
         self.writing = hardware.writing
         self.bus = hardware.bus
-        self._event = Handling(0)  # that the firmware is handling
-        self._rings: deque[int] = deque()  # descriptors on their way to the firmware
+        self._event = FirmwareEvent(0)  # the event that the firmware is handling
+        self._doorbells: deque[int] = deque()  # descriptors on their way to the firmware
         self._posted = 0
-        self._next: _Outgoing | None = None  # the frame for which the firmware fetches
-        self._outgoing: deque[_Outgoing] = deque()  # frames in the order in which they leave
+        self._next: _Outgoing | None = None  # the frame that the firmware is fetching
+        self._outgoing: deque[_Outgoing] = deque()  # frames in sending order
         # Pending transfers: event, offset in it, (frame,) bytes.
-        self._fetches: deque[tuple[Handling, int, _Outgoing, int]] = deque()
-        self._stores: deque[tuple[Handling, int, int]] = deque()
-        self._storing = 0  # transfers into host memory so far
-        self._stored = 0  # number of those that the firmware has noticed
-        # Pending actions: number of stores to wait for, event, offset in it, descriptor to show or frame to send.
-        self._following: deque[tuple[int, Handling, int, int | bytes]] = deque()
-        self._later: list[Buffer] = []  # frames that leave after all other effects of the event
-        # Timers for the first waiting entry of each queue; other conditions it waits for trigger it, too.
-        self._next_fetch = loop.timer(self.fetch_next)
-        self._next_send = loop.timer(self._send_ready)
-        self._next_store = loop.timer(self.store_next)
-        self._next_following = loop.timer(self._go_on)
+        self._fetches: deque[tuple[FirmwareEvent, int, _Outgoing, int]] = deque()
+        self._stores: deque[tuple[FirmwareEvent, int, int]] = deque()
+        self._stores_queued = 0  # number of transfers to host memory so far
+        self._stores_noticed = 0  # number of ended transfers that the firmware has noticed
+        # Pending actions: number of stores to wait for, event, offset in it, descriptor to return or frame to send.
+        self._actions: deque[tuple[int, FirmwareEvent, int, int | bytes]] = deque()
+        self._deferred: list[Buffer] = []  # frames that leave after all other effects of the event
+        # Timers for the first entry of each queue; the other conditions that it waits for trigger it, too.
+        self._fetch_timer = loop.timer(self.fetch_next)
+        self._send_timer = loop.timer(self._send_ready)
+        self._store_timer = loop.timer(self.store_next)
+        self._action_timer = loop.timer(self._run_actions)
 
     @property
     def servers(self) -> Sequence[Server]:
-        two = () if self.receiver is self.processor else (self.receiver,)
-        return (self.processor, *two, self.reading, self.writing, self.bus)
+        second = () if self.receiver is self.processor else (self.receiver,)
+        return (self.processor, *second, self.reading, self.writing, self.bus)
 
     @property
     def posted(self) -> int:
@@ -231,12 +232,12 @@ class PricedNic(ImmediateNic):
         self._profile = profile
 
     def resume(self, now: int) -> None:
-        self._event = event = Handling(0)
+        self._event = event = FirmwareEvent(0)
         super().resume(now)
-        self._send_rest()
+        self._send_deferred()
         self._handlers.add(now, TICK, event)
 
-    # From the wire, and by the clock.
+    # Called by the wire and the clock.
 
     def receive(self, now: int, frame: bytes) -> None:
         profile = self._profile
@@ -248,33 +249,33 @@ class PricedNic(ImmediateNic):
         self._receiving.add(now, RECEIVED, self._event)
 
     def _tick(self, now: int) -> None:
-        deadline = self._firmware.deadline if now == self._wake and self._agent is not None else None
+        deadline = self._firmware.deadline if now == self._wake_time and self._agent is not None else None
         if deadline is None or deadline > now:
             super()._tick(now)
             return
-        self._event = event = Handling(self._profile.tick)
+        self._event = event = FirmwareEvent(self._profile.tick)
         super()._tick(now)
-        self._send_rest()
+        self._send_deferred()
         self._handlers.add(now, TICK, event)
 
     def _react(self, now: int, cost: int, react: Callable[[int, Cause], object], cause: Cause) -> None:
-        """Let the firmware react to an event, whose effects begin when a processor takes it."""
-        self._event = Handling(cost)
+        """Let the firmware handle an event, which takes effect when a processor takes it."""
+        self._event = FirmwareEvent(cost)
         if self._agent is None:
             return
         self.handled_at = now
         try:
             react(now, cause)
         except Exception as error:
-            raise self._failed(error) from error
+            raise self._fail(error) from error
         deadline = self._firmware.deadline
-        if deadline is not None and deadline < self._wake:
-            self._wake = when = max(deadline, now)
+        if deadline is not None and deadline < self._wake_time:
+            self._wake_time = when = max(deadline, now)
             self._loop.at(when, self._tick)
-        self._send_rest()
+        self._send_deferred()
 
     def _spend(self, cost: int) -> int:
-        """Charge more time to the current event; return the offset in it at which this time ends."""
+        """Add cost to the current event; return the offset in it at which this cost ends."""
         self._event.cost += cost
         return self._event.cost
 
@@ -286,10 +287,10 @@ class PricedNic(ImmediateNic):
             self._send_ready(now)
         if self._stores:
             self.store_next(now)
-        if self._following:
-            self._go_on(now)
+        if self._actions:
+            self._run_actions(now)
 
-    # By the firmware: sending.
+    # Called by the firmware: sending.
 
     def dma_read(self, segments: Sequence[memoryview]) -> bytes:
         if self._next is None:
@@ -300,81 +301,81 @@ class PricedNic(ImmediateNic):
         return b"".join(segments)
 
     def send(self, frame: Buffer) -> bool:
-        """Put a frame on the wire, after everything fetched and sent before: it waits in any case."""
+        """Put a frame on the wire, after everything fetched and sent before. Returns True: it always waits."""
         self._check(frame)
-        going = self._next or _Outgoing(self._event)
+        outgoing = self._next or _Outgoing(self._event)
         self._next = None
-        going.frame = bytes(frame)
-        going.within = self._spend(self._profile.send)
-        self._outgoing.append(going)
+        outgoing.frame = bytes(frame)
+        outgoing.offset = self._spend(self._profile.send)
+        self._outgoing.append(outgoing)
         return True
 
-    def when_sent(self, then: Callable[[int], object]) -> None:
-        self._outgoing[-1].then = then
+    def when_sent(self, callback: Callable[[int], object]) -> None:
+        self._outgoing[-1].callback = callback
 
     def fetch_next(self, now: int) -> None:
         """Start the next transfer from host memory if the engine is idle and there is room for it."""
         profile, fetches = self._profile, self._fetches
         if not fetches or self.reading.free > now:
             return
-        event, within, going, size = fetches[0]
-        if event.begun < 0:
+        event, offset, outgoing, size = fetches[0]
+        if event.start_time < 0:
             return
-        if event.begun + within > now:
-            self._next_fetch.set(event.begun + within)
+        if event.start_time + offset > now:
+            self._fetch_timer.set(event.start_time + offset)
             return
-        if not going.is_inside:
-            if profile.ahead and self._hardware.inside >= profile.ahead:
+        if not outgoing.is_prefetched:
+            if profile.ahead and self._hardware.prefetched >= profile.ahead:
                 return
-            going.is_inside = True
-            self._hardware.inside += 1
+            outgoing.is_prefetched = True
+            self._hardware.prefetched += 1
         fetches.popleft()
-        over = self._transfer(self.reading, now, profile.fetch, profile.fetch_rate, size)
-        self._loop.at(over, self._fetched, going)
+        done = self._transfer(self.reading, now, profile.fetch, profile.fetch_rate, size)
+        self._loop.at(done, self._on_fetched, outgoing)
 
-    def _fetched(self, going: _Outgoing) -> None:
+    def _on_fetched(self, outgoing: _Outgoing) -> None:
         """Handle the end of a transfer."""
         now, flush = self._clock.time, self._profile.flush
         if flush:
-            self._loop.at(self._use_core(now, flush, 0), self._has_fetched, going)
+            self._loop.at(self._use_core(now, flush, 0), self._notify_fetched, outgoing)
         else:
-            self._has_fetched(going)
+            self._notify_fetched(outgoing)
         self._hardware.fetch_next(now)
 
-    def _has_fetched(self, going: _Outgoing) -> None:
-        """Let the firmware know of fetched data."""
+    def _notify_fetched(self, outgoing: _Outgoing) -> None:
+        """Notify the firmware of fetched data."""
         now, cost = self._clock.time, self._profile.fetched
 
-        def know(now: int) -> None:
-            going.missing -= 1
-            if not going.missing:
+        def count_fetched(now: int) -> None:
+            outgoing.missing -= 1
+            if not outgoing.missing:
                 self._send_ready(now)
 
         if cost:
-            self._handlers.add(now, FETCHED, Handling(cost, know))
+            self._handlers.add(now, FETCHED, FirmwareEvent(cost, count_fetched))
         else:
-            know(now)
+            count_fetched(now)
 
     def _send_ready(self, now: int) -> None:
         """Send the frames that are ready."""
-        outgoing = self._outgoing
-        while outgoing and not outgoing[0].missing and outgoing[0].by.begun >= 0:
-            going = outgoing[0]
-            if going.by.begun + going.within > now:
-                self._next_send.set(going.by.begun + going.within)
+        queue = self._outgoing
+        while queue and not queue[0].missing and queue[0].event.start_time >= 0:
+            outgoing = queue[0]
+            if outgoing.event.start_time + outgoing.offset > now:
+                self._send_timer.set(outgoing.event.start_time + outgoing.offset)
                 return
-            outgoing.popleft()
-            self._leave(now, going.frame)
-            if going.then is not None and self._agent is not None:
-                self._port.when_sent(now, partial(self._left, going.then))
-            if going.is_inside:
-                self._hardware.inside -= 1
+            queue.popleft()
+            self._transmit(now, outgoing.frame)
+            if outgoing.callback is not None and self._agent is not None:
+                self._port.when_sent(now, partial(self._on_sent, outgoing.callback))
+            if outgoing.is_prefetched:
+                self._hardware.prefetched -= 1
                 self._hardware.fetch_next(now)
 
-    def _leave(self, now: int, frame: bytes) -> None:
+    def _transmit(self, now: int, frame: bytes) -> None:
         if self._agent is not None:
             if self._profile.sent:
-                self._handlers.add(now, SENT, Handling(self._profile.sent))
+                self._handlers.add(now, SENT, FirmwareEvent(self._profile.sent))
             self.sent += 1
             self._port.enter(now, frame)
 
@@ -383,125 +384,125 @@ class PricedNic(ImmediateNic):
         profile = self._profile
         bursts = -(-size // profile.bus_burst) if profile.bus_burst else 1
         on_bus = bursts * (profile.dma_transaction or profile.bus_transaction) + transfer_time(size, profile.bus_rate)
-        over = self.bus.reserve(now + setup, on_bus)
-        return engine.reserve(now, max(setup + transfer_time(size, rate), over - now))
+        done = self.bus.reserve(now + setup, on_bus)
+        return engine.reserve(now, max(setup + transfer_time(size, rate), done - now))
 
-    # By the firmware: receiving.
+    # Called by the firmware: receiving.
 
     def dma_write(self, target: memoryview, data: Buffer) -> None:
         super().dma_write(target, data)
-        self._storing += 1
+        self._stores_queued += 1
         self._stores.append((self._event, self._spend(self._profile.transfer), len(target)))
 
     def post_completion(self, index: int) -> None:
-        """Return a descriptor to the host, after everything stored and shown before."""
+        """Return a descriptor to the host, after everything stored and returned before."""
         super().post_completion(index)
-        self._follow(self._spend(self._profile.show), index)
+        self._queue_action(self._spend(self._profile.show), index)
 
     def interrupt(self, index: int) -> None:
         """Return a descriptor to the host's kernel, which takes longer."""
         super().interrupt(index)
-        self._follow(self._spend(self._profile.show), ~index)
+        self._queue_action(self._spend(self._profile.show), ~index)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        """Put a frame on the wire after all other effects of the current event. It does not wait for frames of `send`."""
+        """Put a frame on the wire after all other effects of the current event; it may overtake frames of `send`."""
         frame = make()
         self._check(frame)
-        self._later.append(frame)
+        self._deferred.append(frame)
 
     def _check(self, frame: Buffer) -> None:
         if len(frame) > self._max_frame:
-            raise too_long(len(frame), self._max_frame - HEADER)
+            raise frame_too_long(len(frame), self._max_frame - ETHERNET_HEADER)
 
-    def _send_rest(self) -> None:
-        """Queue the frames of `send_later`, once the firmware has returned."""
-        for frame in self._later:
-            self._follow(self._spend(self._profile.send), bytes(frame))
-        self._later.clear()
+    def _send_deferred(self) -> None:
+        """Queue the frames deferred by `send_later`, after the firmware has returned."""
+        for frame in self._deferred:
+            self._queue_action(self._spend(self._profile.send), bytes(frame))
+        self._deferred.clear()
 
-    def _follow(self, within: int, what: int | bytes) -> None:
-        self._following.append((self._storing, self._event, within, what))
+    def _queue_action(self, offset: int, descriptor_or_frame: int | bytes) -> None:
+        self._actions.append((self._stores_queued, self._event, offset, descriptor_or_frame))
 
     def store_next(self, now: int) -> None:
-        """Start the next transfer into host memory if the engine is idle."""
+        """Start the next transfer to host memory if the engine is idle."""
         stores, profile = self._stores, self._profile
         if not stores or self.writing.free > now:
             return
-        event, within, size = stores[0]
-        if event.begun < 0:
+        event, offset, size = stores[0]
+        if event.start_time < 0:
             return
-        if event.begun + within > now:
-            self._next_store.set(event.begun + within)
+        if event.start_time + offset > now:
+            self._store_timer.set(event.start_time + offset)
             return
         stores.popleft()
-        self._loop.at(self._transfer(self.writing, now, profile.store, profile.store_rate, size), self._written)
+        self._loop.at(self._transfer(self.writing, now, profile.store, profile.store_rate, size), self._on_stored)
 
-    def _written(self, now: int) -> None:
+    def _on_stored(self, now: int) -> None:
         """Handle the end of a transfer."""
         flush = self._profile.flush
         if flush:
-            self._loop.at(self._use_core(now, flush, 0), self._has_stored)
+            self._loop.at(self._use_core(now, flush, 0), self._notify_stored)
         else:
-            self._has_stored(now)
+            self._notify_stored(now)
         self._hardware.store_next(now)
 
-    def _has_stored(self, now: int) -> None:
-        """Let the firmware know of a transfer that has ended."""
+    def _notify_stored(self, now: int) -> None:
+        """Notify the firmware of the end of a transfer."""
         cost = self._profile.stored
         if cost:
-            self._receiving.add(now, STORED, Handling(cost, self._knows))
+            self._receiving.add(now, STORED, FirmwareEvent(cost, self._count_store))
         else:
-            self._knows(now)
+            self._count_store(now)
 
-    def _knows(self, now: int) -> None:
+    def _count_store(self, now: int) -> None:
         """Count a transfer whose end the firmware has noticed."""
-        self._stored += 1
-        self._go_on(now)
+        self._stores_noticed += 1
+        self._run_actions(now)
 
-    def _go_on(self, now: int) -> None:
-        """Execute the actions that follow completed stores."""
-        following = self._following
-        while following and following[0][0] <= self._stored and following[0][1].begun >= 0:
-            _, event, within, what = following[0]
-            if event.begun + within > now:
-                self._next_following.set(event.begun + within)
+    def _run_actions(self, now: int) -> None:
+        """Execute the actions whose stores are completed."""
+        actions = self._actions
+        while actions and actions[0][0] <= self._stores_noticed and actions[0][1].start_time >= 0:
+            _, event, offset, descriptor_or_frame = actions[0]
+            if event.start_time + offset > now:
+                self._action_timer.set(event.start_time + offset)
                 return
-            following.popleft()
-            if isinstance(what, int):
-                self._notice(now, what >= 0)
+            actions.popleft()
+            if isinstance(descriptor_or_frame, int):
+                self._notice(now, descriptor_or_frame >= 0)
             else:
-                self._leave(now, what)
+                self._transmit(now, descriptor_or_frame)
 
-    # By the host.
+    # Called by the host.
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:
         now, profile = self._clock.time, self._profile
         writing = transfer_time(written, profile.write_rate)
-        self._posted = over = self._use_core(now, profile.post + translated * profile.translate, writing)
-        self._rings.append(index)
-        self._loop.at(over + profile.doorbell, self._ring_next)
+        self._posted = done = self._use_core(now, profile.post + translated * profile.translate, writing)
+        self._doorbells.append(index)
+        self._loop.at(done + profile.doorbell, self._ring_next)
 
     def _ring_next(self, now: int) -> None:
-        self.on_doorbell(now, self._rings.popleft())
+        self.on_doorbell(now, self._doorbells.popleft())
 
-    def _ring(self, now: int, index: int) -> None:
+    def _handle_doorbell(self, now: int, index: int) -> None:
         self._react(now, self._profile.ring, self._firmware.on_doorbell, index)
         self._handlers.add(now, RING, self._event)
 
-    def let_see(self) -> None:
-        """Do nothing: the host sees completions at simulated times."""
+    def deliver_completions(self) -> None:
+        """Do nothing: completions are delivered at simulated times."""
 
     def _notice(self, now: int, is_read: bool) -> None:
-        """Let the host notice a descriptor: its core reads it over the bus, or its kernel is interrupted."""
+        """Charge the host for a descriptor: its core reads it over the bus, or its kernel is interrupted."""
         profile = self._profile
-        over = self._use_core(now, 0, profile.notice) if is_read else self._use_core(now, profile.interrupt, 0)
-        self._loop.at(over, self._see_next)
+        done = self._use_core(now, 0, profile.notice) if is_read else self._use_core(now, profile.interrupt, 0)
+        self._loop.at(done, self._deliver_next)
 
-    def _see_next(self, _now: int) -> None:
-        self.see(self.shown.popleft())
+    def _deliver_next(self, _now: int) -> None:
+        self.deliver_completion(self.completions.popleft())
 
     def _use_core(self, now: int, cost: int, on_bus: int) -> int:
-        """Occupy the host's core, and the bus at the end of that time; return when both are done."""
+        """Occupy the host's core, and then the bus; return when both are done."""
         core, profile = self._core, self._profile
         if on_bus and (profile.bus_rate or profile.bus_transaction):
             begin = max(now, core.free)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from testbed.kernel import cgroups, loss_classifier
-from testbed.kernel.capabilities import abilities
+from testbed.kernel.capabilities import probe_capabilities
 from testbed.kernel.userns import is_root
 from testbed.pytest_plugin.marker import MarkerArguments, MarkerError
 
@@ -21,7 +21,7 @@ def _root() -> str:
 
 
 def _netem() -> str:
-    return _root() or ("" if abilities().netem else abilities().lack("netem"))
+    return _root() or ("" if probe_capabilities().netem else probe_capabilities().missing_reason("netem"))
 
 
 REQUIREMENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(

@@ -19,7 +19,7 @@ from typing import Final
 
 from testbed.errors import reason_of
 from testbed.kernel import locks, processes
-from testbed.kernel.waiter import Alarm
+from testbed.kernel.waiter import Timer
 from testbed.lazy_dataclass import dataclass
 from testbed.runtime import event_log
 
@@ -53,7 +53,7 @@ def all_run(directory: Path, kind: str) -> bool:
     """Whether there are services of a kind and none of them has died."""
     paths = [service_lock(directory, kind, key) for key in service_keys(directory, kind)]
     running = [path for path in paths if locks.holder(path)]
-    return bool(running) and all(path in running or not locks.noted(path) for path in paths)
+    return bool(running) and all(path in running or not locks.read_note(path) for path in paths)
 
 
 def end_all(directory: Path) -> None:
@@ -99,7 +99,7 @@ class Supervision:
         self._lock = supervisor_lock(directory)
         self._command = command
         self._ready = select.epoll()
-        self._again = Alarm()
+        self._again = Timer()
         self._ready.register(self._again.fileno(), select.EPOLLIN)
         self._watched: tuple[int, int] | None = None  # pid and pidfd
         self._next = 0  # earliest time of the next start
@@ -122,7 +122,7 @@ class Supervision:
             code = None
             with contextlib.suppress(ChildProcessError):
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            if locks.noted(self._lock):  # it died without a regular end
+            if locks.read_note(self._lock):  # it died without a regular end
                 self._death = Death(pid, time.time_ns(), code)
             elif code and not locks.holder(self._lock):
                 self._tell(f"what was to become one ended with code {code}")
@@ -130,7 +130,7 @@ class Supervision:
 
     def _follow(self) -> None:
         """Watch the running supervisor, or start one. SystemExit if the cluster is gone."""
-        found = locks.handle_of_holder(self._lock) or self._start()
+        found = locks.holder_pidfd(self._lock) or self._start()
         self._again.set(0 if found is not None else self._next)
         if found is not None:
             self._watched = found

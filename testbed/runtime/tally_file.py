@@ -47,7 +47,7 @@ class TallyFile(Tallies):
             self._used += 1
 
     @property
-    def is_kept(self) -> bool:
+    def is_persistent(self) -> bool:
         return True
 
     def cell(self, key: tuple[object, ...], within: int | None = None) -> Cell:

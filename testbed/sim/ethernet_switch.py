@@ -1,8 +1,8 @@
 """An Ethernet switch: it looks up a frame's destination and hands the frame to the outgoing direction.
 
-It has no queue of its own: frames wait in the queue of the outgoing direction. If switches form cycles, it follows the
-layout's tables, like the kernel's bridges for the same layout; otherwise it learns like them, but without ageing (a
-bridge forgets after 300 s without a frame).
+It has no queue: frames wait in the queue of the outgoing direction. If switches form cycles, it uses the layout's tables, as
+the kernel's bridges do for the same layout; otherwise it learns as they do, but without ageing (a bridge removes an entry
+after 300 s without a frame).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from testbed.fates.flows import Known
+from testbed.fates.flows import FlowEntry
 from testbed.sim.sim_direction import SimDirection
 
 _GROUP: Final = 1  # in a MAC's first byte
@@ -23,7 +23,7 @@ class Port:
     __slots__ = ("_floods", "out", "table")
 
     learns: ClassVar[bool] = False
-    """Whether it must see frames whose destination is known."""
+    """Whether it must also get frames whose destination is in the table."""
 
     def __init__(self, out: SimDirection, table: dict[bytes, SimDirection], floods: tuple[SimDirection, ...]) -> None:
         """table: MAC -> direction, shared by the switch's ports. floods: the directions for unknown destinations, from
@@ -32,13 +32,13 @@ class Port:
         self._floods = tuple([link_direction for link_direction in floods if link_direction is not out])
         self.out = out
 
-    def receive(self, now: int, frame: bytes, known: Known | None) -> None:
-        """Forward a frame without delay. known: its flow, if already classified."""
-        link_direction = self.table.get(frame[:6] if known is None else known.destination)
+    def receive(self, now: int, frame: bytes, entry: FlowEntry | None) -> None:
+        """Forward a frame without delay. entry: its flow, if already classified."""
+        link_direction = self.table.get(frame[:6] if entry is None else entry.destination)
         if link_direction is None:
             self._flood(now, frame)
         elif link_direction is not self.out:
-            link_direction.enter(now, frame, known)
+            link_direction.enter(now, frame, entry)
 
     def _flood(self, now: int, frame: bytes) -> None:
         if frame[:5] == _RESERVED and frame[5] < 16:
@@ -48,25 +48,25 @@ class Port:
 
 
 class LearningPort(Port):
-    """A port of a learning switch: frames for a source leave by the port on which it was seen."""
+    """A port of a learning switch: it learns the port of each frame's source address."""
 
     __slots__ = ()
 
     learns = True
 
-    def receive(self, now: int, frame: bytes, known: Known | None) -> None:
+    def receive(self, now: int, frame: bytes, entry: FlowEntry | None) -> None:
         table, out = self.table, self.out
         source = frame[6:12]
         if table.get(source) is not out and source and not source[0] & _GROUP:
             table[source] = out
-        link_direction = table.get(frame[:6] if known is None else known.destination)
+        link_direction = table.get(frame[:6] if entry is None else entry.destination)
         if link_direction is None:
             self._flood(now, frame)
         elif link_direction is not out:
-            link_direction.enter(now, frame, known)
+            link_direction.enter(now, frame, entry)
 
 
-def ports(
+def make_ports(
     link_directions: Mapping[int, SimDirection],
     learns: bool,
     forwarding: Mapping[str, int],
@@ -79,6 +79,6 @@ def ports(
     `forwarding_tables`, shared by all switches.
     """
     table = {macs[mac]: link_directions[port] for mac, port in forwarding.items()}
-    kind = LearningPort if learns else Port
+    port_class = LearningPort if learns else Port
     floods = tuple([link_directions[port] for port in sorted(link_directions) if learns or port in tree])
-    return {number: kind(link_direction, table, floods) for number, link_direction in link_directions.items()}
+    return {number: port_class(link_direction, table, floods) for number, link_direction in link_directions.items()}

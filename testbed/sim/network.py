@@ -13,7 +13,7 @@ from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
-from testbed.sim.ethernet_switch import Port, ports
+from testbed.sim.ethernet_switch import Port, make_ports
 from testbed.sim.recorder import Recording
 from testbed.sim.sim_direction import SimDirection
 from testbed.sim.sim_network import AnyDirection, ChannelDirection, Driver
@@ -34,12 +34,12 @@ class Network:
         files: Mapping[str, str] | None = None,
         recording: Recording | None = None,
         log: Callable[[Record], object] | None = None,
-        others: Mapping[str, Fabric] | None = None,
+        overrides: Mapping[str, Fabric] | None = None,
     ) -> None:
-        """Arguments as for `FateOptions`. others: fabrics that replace the registered ones, by kind."""
+        """Arguments as for `FateOptions`. overrides: fabrics that replace the registered fabrics, by kind."""
         self.link_directions: dict[tuple[str, DirectionName], AnyDirection] = {}
-        self._from: dict[End, AnyDirection] = {}
-        self._to: dict[End, AnyDirection] = {}
+        self._outgoing: dict[End, AnyDirection] = {}
+        self._incoming: dict[End, AnyDirection] = {}
         self._recording = recording
         self._models: dict[str, tuple[Model, Driver]] = {}
         classifier = Classifier(fields if rules is None else rules.fields)
@@ -47,7 +47,7 @@ class Network:
             seed, rules=rules, fields=fields, classifier=classifier, files={} if files is None else files, log=log
         )
         modelled = {name: kind.name for name, kind in layout.modelled().items()}
-        self._make_models(loop, layout, modelled, others or {}, None if recording is None else recording.drop)
+        self._make_models(loop, layout, modelled, overrides or {}, None if recording is None else recording.drop)
         for link in layout.links:
             kind = modelled.get(link.a.owner) or modelled.get(link.b.owner)
             for direction in BOTH:
@@ -57,8 +57,8 @@ class Network:
                     else self._channel(link, direction, options, modelled, *self._models[kind])
                 )
                 if recording is not None:
-                    recording.attend(link_direction)
-                self.link_directions[link.name, direction] = self._from[link_direction.source] = self._to[
+                    recording.record_direction(link_direction)
+                self.link_directions[link.name, direction] = self._outgoing[link_direction.source] = self._incoming[
                     link_direction.end
                 ] = link_direction
         macs = {
@@ -70,38 +70,38 @@ class Network:
             if switch.name in modelled:
                 continue
             for number, port in self._ports(switch, macs).items():
-                link_direction = self._to[End(switch.name, str(number))]
+                link_direction = self._incoming[End(switch.name, str(number))]
                 assert isinstance(link_direction, SimDirection)
-                link_direction.lead_on(port)
+                link_direction.connect_switch(port)
 
-    def leaving(self, end: End) -> AnyDirection:
+    def outgoing(self, end: End) -> AnyDirection:
         """The direction that starts at this end."""
-        return self._from[end]
+        return self._outgoing[end]
 
-    def arriving(self, end: End) -> AnyDirection:
+    def incoming(self, end: End) -> AnyDirection:
         """The direction that ends at this end."""
-        return self._to[end]
+        return self._incoming[end]
 
-    def lead_to(self, end: End, receive: Receive) -> None:
+    def set_receiver(self, end: End, receive: Receive) -> None:
         """Deliver frames that arrive at this NIC to `receive` from now on."""
-        self._to[end].lead_to(receive if self._recording is None else self._recording.arriving(end, receive))
+        self._incoming[end].set_receiver(receive if self._recording is None else self._recording.arriving(end, receive))
 
     @property
     def switches(self) -> dict[str, Mapping[str, int]]:
         """The counters of each modelled switch, by cause."""
-        return {name: counted for model, _ in self._models.values() for name, counted in model.switches.items()}
+        return {name: counters for model, _ in self._models.values() for name, counters in model.switches.items()}
 
     def _make_models(
         self,
         loop: Loop,
         layout: Layout,
         modelled: Mapping[str, str],
-        others: Mapping[str, Fabric],
+        overrides: Mapping[str, Fabric],
         on_drop: OnDrop | None,
     ) -> None:
         """Make the network model of each kind. modelled: switch name -> kind."""
         for kind in dict.fromkeys(modelled.values()):
-            fabric = others[kind] if kind in others else fabrics.fabric(kind)
+            fabric = overrides[kind] if kind in overrides else fabrics.fabric(kind)
             model = fabric.network(on_drop=on_drop)
             model.keep({switch.name: fabric.table(layout, switch) for switch in layout.switches if switch.kind == kind})
             self._models[kind] = model, Driver(loop, model)
@@ -123,10 +123,10 @@ class Network:
         return ChannelDirection(link, direction, channel, driver)
 
     def _ports(self, switch: Switch, macs: Mapping[str, bytes]) -> dict[int, Port]:
-        link_directions = {number: self._from[End(switch.name, str(number))] for number in switch.ports}
-        plain = {
+        link_directions = {number: self._outgoing[End(switch.name, str(number))] for number in switch.ports}
+        ethernet_directions = {
             number: link_direction
             for number, link_direction in link_directions.items()
             if isinstance(link_direction, SimDirection)
         }
-        return ports(plain, switch.learns, switch.forwarding, switch.tree, macs)
+        return make_ports(ethernet_directions, switch.learns, switch.forwarding, switch.tree, macs)

@@ -23,8 +23,8 @@ CAPTURE: Final = "capture.pcapng"
 FATES: Final = "fates.jsonl"
 TRACE: Final = "trace.jsonl"
 
-More = ParamSpec("More")
-Taken = TypeVar("Taken")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 _MAX_BUFFERED: Final = 3_000
 """Number of buffered strings at which a file is written."""
@@ -33,23 +33,23 @@ _MAX_BUFFERED: Final = 3_000
 class Recording:
     """The files of one run, in its folder; existing files are overwritten.
 
-    The capture contains the frames that NICs send and receive, and any frame with a fate, at the place where it meets
-    it. The trace has time in nanoseconds, node, and event.
+    The capture contains the frames that NICs send and receive, and every frame with a fate, on the link of its fate. A
+    line of the trace has the time in nanoseconds, the node, and the event.
     """
 
     def __init__(self, folder: Path, nics: list[End], layout: Layout) -> None:
-        """nics: captured ends, as the first interfaces in this order; others are added when an event occurs there."""
+        """nics: captured ends, as the first interfaces in this order; another end is added at its first event."""
         folder.mkdir(parents=True, exist_ok=True)
         self._capture = (folder / CAPTURE).open("wb")
         self._fates = (folder / FATES).open("w", encoding="utf-8")
         self._trace = (folder / TRACE).open("w", encoding="utf-8")
         self._captured = [pcapng.section_header("testbed sim")]  # not written yet
-        self._told: list[str] = []
+        self._trace_lines: list[str] = []
         self._interfaces: dict[End, int] = {}
         self._links = {end: link.name for link in layout.links for end in (link.a, link.b)}
         self._macs = layout.macs()
         self._nics = frozenset(nics)
-        self._met: list[str] = []  # events of the frame that is entering a direction
+        self._frame_events: list[str] = []  # events of the frame that is entering a direction
         for nic in nics:
             self.interface(nic)
 
@@ -58,40 +58,42 @@ class Recording:
         for file in (self._capture, self._fates, self._trace):
             file.close()
 
-    def attend(self, link_direction: AnyDirection) -> None:
+    def record_direction(self, link_direction: AnyDirection) -> None:
         """Record frames that enter a direction; on a modelled network, when the network accepts them."""
         if isinstance(link_direction, ChannelDirection):
-            link_direction.channel.entrance.take = self._watched(link_direction, link_direction.channel.entrance.take)
+            link_direction.channel.entrance.take = self._wrap_take(link_direction, link_direction.channel.entrance.take)
         else:
-            link_direction.take = self._watched(link_direction, link_direction.take)
+            link_direction.take = self._wrap_take(link_direction, link_direction.take)
 
-    def _watched(
-        self, link_direction: AnyDirection, take: Callable[Concatenate[int, bytes, More], Taken]
-    ) -> Callable[Concatenate[int, bytes, More], Taken]:
-        """Wrap `take` to record each frame together with the fates it meets."""
+    def _wrap_take(
+        self, link_direction: AnyDirection, take: Callable[Concatenate[int, bytes, Arguments], Result]
+    ) -> Callable[Concatenate[int, bytes, Arguments], Result]:
+        """Wrap `take` to record each frame together with its fates."""
         source, link = link_direction.source, link_direction.link
         number = self.interface(source) if source in self._nics else -1
 
-        def watched(now: int, frame: bytes, /, *more: More.args, **named: More.kwargs) -> Taken:
+        def take_and_record(
+            now: int, frame: bytes, /, *arguments: Arguments.args, **keywords: Arguments.kwargs
+        ) -> Result:
             lost, overflowed = link_direction.lost, link_direction.overflowed
-            taken = take(now, frame, *more, **named)
+            result = take(now, frame, *arguments, **keywords)
             if link_direction.lost > lost:
-                self._lose(now, source, link, "the cable is out")
+                self._record_loss(now, source, link, "the cable is out")
             elif link_direction.overflowed > overflowed:
-                self._lose(now, source, link, "queue full")
-            if self._met:
-                self.capture(self.interface(source), now, frame, "outbound", "; ".join(self._met))
-                self._met.clear()
+                self._record_loss(now, source, link, "queue full")
+            if self._frame_events:
+                self.capture(self.interface(source), now, frame, "outbound", "; ".join(self._frame_events))
+                self._frame_events.clear()
             elif number >= 0:
                 self.capture(number, now, frame, "outbound")
-            return taken
+            return result
 
-        return watched
+        return take_and_record
 
-    def drop(self, now: int, switch: str, port: int, does: str, why: str, frame: bytes) -> None:
-        """Record that a modelled switch drops or truncates a frame that came in by that port."""
-        self.capture(self.interface(End(switch, str(port))), now, frame, "inbound", why)
-        self.say(now, switch, does, port=port, why=why)
+    def drop(self, now: int, switch: str, port: int, action: str, reason: str, frame: bytes) -> None:
+        """Record that a modelled switch drops or truncates a frame from an input port."""
+        self.capture(self.interface(End(switch, str(port))), now, frame, "inbound", reason)
+        self.trace(now, switch, action, port=port, why=reason)
 
     def arriving(self, end: End, receive: Receive) -> Receive:
         """Wrap `receive` to capture the frames that arrive at a NIC."""
@@ -103,10 +105,10 @@ class Recording:
 
         return arrive
 
-    def _lose(self, now: int, source: End, link: str, why: str) -> None:
+    def _record_loss(self, now: int, source: End, link: str, reason: str) -> None:
         """Record a frame that is lost as it enters a link for a reason other than a fate."""
-        self._met.append(why)
-        self.say(now, source.owner, "loses a frame", link=link, why=why)
+        self._frame_events.append(reason)
+        self.trace(now, source.owner, "loses a frame", link=link, why=reason)
 
     def interface(self, end: End) -> int:
         """The interface number of an end, assigned on first use."""
@@ -119,48 +121,51 @@ class Recording:
     def fate(self, record: Record) -> None:
         """Record a fate; serves as a direction's log."""
         self._fates.write(record.to_line() + "\n")
-        self._met.append(record.in_words())
+        self._frame_events.append(record.describe())
 
     def capture(self, number: int, now: int, frame: bytes, bound: pcapng.Bound, comment: str = "") -> None:
-        """Capture a frame on the interface of that number."""
-        before, after = pcapng.around(number, now, len(frame), bound, comment)
+        """Capture a frame on an interface. number: the interface's."""
+        before, after = pcapng.enclose(number, now, len(frame), bound, comment)
         captured = self._captured
         captured += (before, frame, after)
         if len(captured) > _MAX_BUFFERED:
             self._write()
 
-    def say(self, now: int, node: str, what: str, **more: int | str) -> None:
+    def trace(self, now: int, node: str, event: str, **details: int | str) -> None:
         """Append a line to the trace."""
-        self.tell(json.dumps({"time": now, "node": node, "what": what, **more}, ensure_ascii=False) + "\n")
+        self.write_trace_line(
+            json.dumps({"time": now, "node": node, "what": event, **details}, ensure_ascii=False) + "\n"
+        )
 
-    def tell(self, line: str) -> None:
+    def write_trace_line(self, line: str) -> None:
         """Append a line of JSON, including its line end, to the trace."""
-        told = self._told
-        told.append(line)
-        if len(told) > _MAX_BUFFERED:
+        trace_lines = self._trace_lines
+        trace_lines.append(line)
+        if len(trace_lines) > _MAX_BUFFERED:
             self._write()
 
     def _write(self) -> None:
         self._capture.write(b"".join(self._captured))
-        self._trace.write("".join(self._told))
+        self._trace.write("".join(self._trace_lines))
         self._captured.clear()
-        self._told.clear()
+        self._trace_lines.clear()
 
 
 class NicWatcher:
-    """Records what a NIC, its firmware and its host exchange; stands before the NIC for both of them.
+    """Records the descriptors that a NIC, its firmware and its host exchange.
 
-    Implements `protocols.core.firmware.Nic` by that NIC, whose own stages it wraps.
+    A proxy that implements `protocols.core.firmware.Nic` for firmware and host. It also wraps the NIC's doorbell and
+    completion functions.
     """
 
     def __init__(self, nic: ImmediateNic, recording: Recording, name: str) -> None:
-        """name: the node's."""
+        """name: the node's name."""
         self._nic = nic
         self._recording = recording
         self._name = name
-        # The parts of a trace line between the time and a descriptor.
+        # The text of a trace line between the time and the descriptor.
         node = f', "node": {json.dumps(name, ensure_ascii=False)}, "what": '
-        self._posts, takes, self._gives_back, sees = [
+        self._posts_text, takes_text, self._returns_text, sees_text = [
             f'{node}"{what}", "descriptor": ' for what in ("posts", "takes", "gives back", "sees")
         ]
         self.dma_read, self.dma_write, self.send, self.when_sent, self.send_later = (
@@ -173,17 +178,18 @@ class NicWatcher:
         self._work = work = host_work(nic)
         self.spend, self.offload, self.read_frames, self.bind = work.spend, work.offload, work.read_frames, work.bind
         self.caught_up = work.caught_up
-        ring, see, tell, now = nic.on_doorbell, nic.see, recording.tell, nic.now
+        on_doorbell, deliver = nic.on_doorbell, nic.deliver_completion
+        write_trace_line, now = recording.write_trace_line, nic.now
 
-        def watched_ring(now: int, index: int) -> None:
-            tell(f'{{"time": {now}{takes}{index}}}\n')
-            ring(now, index)
+        def traced_doorbell(now: int, index: int) -> None:
+            write_trace_line(f'{{"time": {now}{takes_text}{index}}}\n')
+            on_doorbell(now, index)
 
-        def watched_see(index: int) -> None:
-            tell(f'{{"time": {now()}{sees}{index}}}\n')
-            see(index)
+        def traced_completion(index: int) -> None:
+            write_trace_line(f'{{"time": {now()}{sees_text}{index}}}\n')
+            deliver(index)
 
-        nic.on_doorbell, nic.see = watched_ring, watched_see
+        nic.on_doorbell, nic.deliver_completion = traced_doorbell, traced_completion
 
     # Implements `protocols.core.host_work.HostWork`, too.
 
@@ -203,27 +209,27 @@ class NicWatcher:
         """Wrap the NIC's `receive` to record the frames that it drops."""
         nic = self._nic
 
-        def watched(now: int, frame: bytes) -> None:
+        def receive_and_record(now: int, frame: bytes) -> None:
             dropped, oversized = nic.dropped, nic.oversized
             receive(now, frame)
             if nic.dropped > dropped:
-                self._recording.say(now, self._name, "loses a frame", why="receive ring full")
+                self._recording.trace(now, self._name, "loses a frame", why="receive ring full")
             elif nic.oversized > oversized:
-                self._recording.say(now, self._name, "loses a frame", why="longer than the NIC takes")
+                self._recording.trace(now, self._name, "loses a frame", why="longer than the NIC takes")
 
-        return watched
+        return receive_and_record
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:
-        self._recording.tell(f'{{"time": {self._nic.now()}{self._posts}{index}}}\n')
+        self._recording.write_trace_line(f'{{"time": {self._nic.now()}{self._posts_text}{index}}}\n')
         self._nic.ring_doorbell(index, written, translated)
 
     def post_completion(self, index: int) -> None:
-        self._give_back(index)
+        self._trace_return(index)
         self._nic.post_completion(index)
 
     def interrupt(self, index: int) -> None:
-        self._give_back(index)
+        self._trace_return(index)
         self._nic.interrupt(index)
 
-    def _give_back(self, index: int) -> None:
-        self._recording.tell(f'{{"time": {self._nic.handled_at}{self._gives_back}{index}}}\n')
+    def _trace_return(self, index: int) -> None:
+        self._recording.write_trace_line(f'{{"time": {self._nic.handled_at}{self._returns_text}{index}}}\n')

@@ -28,8 +28,8 @@ _GROUP: Final = 1  # in a MAC's first byte
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Costs of a cluster's hardware. default: of nodes that `by_node` does not name. steering: the protocol's hashes,
-    which choose a frame's receive queue."""
+    """Costs of a cluster's hardware. default: of nodes that are not in `by_node`. steering: the protocol's hashes, which
+    choose a frame's receive queue."""
 
     default: Profile
     by_node: Mapping[str, Profile] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Prices:
 
 
 class SimHost:
-    """One computer. end: its NIC's end of a link. profile: its costs. ranks: its programs' environments, in order."""
+    """A computer. end: its NIC's end of a link. profile: its costs. ranks: its programs' environments, in order."""
 
     __slots__ = (
         "_clock",
@@ -50,11 +50,11 @@ class SimHost:
         "cores",
         "end",
         "hardware",
+        "hosted_parts",
         "name",
         "port",
         "profile",
         "ranks",
-        "side",
     )
 
     def __init__(
@@ -63,7 +63,7 @@ class SimHost:
         loop: Loop,
         layout: NodeLayout,
         profile: Profile,
-        out: Port,
+        port: Port,
         steering: Steering | None = None,
     ) -> None:
         """out: where the NIC's frames go. steering: see `Prices`."""
@@ -74,26 +74,30 @@ class SimHost:
         self.end: Final = End(layout.name, layout.nics[0].name)
         self.profile: Final = profile
         self.ranks: Final[list[SimNode]] = []
-        count = max(layout.cores or profile.cores, *(core + 1 for core in layout.ranks), 1)
-        names = [f"core of {layout.name}"] if count == 1 else [f"core {core} of {layout.name}" for core in range(count)]
+        core_count = max(layout.cores or profile.cores, *(core + 1 for core in layout.ranks), 1)
+        names = (
+            [f"core of {layout.name}"]
+            if core_count == 1
+            else [f"core {core} of {layout.name}" for core in range(core_count)]
+        )
         switch = profile.work.get(SWITCH, Cost()).fixed
         self.cores: Final = tuple(Core(name, loop, switch, profile.timeslice) for name in names)
-        self.caches: Final = caches_of(layout, profile, count)
+        self.caches: Final = caches_of(layout, profile, core_count)
         for core in layout.ranks or (0,):
             self.cores[core].programs += 1
-        self.port: Final = FunctionPort(loop, out) if len(layout.ranks) > 1 else out
-        self.renew()
+        self.port: Final = FunctionPort(loop, port) if len(layout.ranks) > 1 else port
+        self.reset_hardware()
 
-    def renew(self) -> None:
-        """Replace the NIC's parts: a restarted NIC has forgotten what they did."""
+    def reset_hardware(self) -> None:
+        """Replace the NIC's parts by unused ones: a restarted NIC has lost its state."""
         profile = self.profile
         self.hardware = Hardware(self._clock, self._loop, self.name, profile.processors)
-        found = chosen(self._steering, profile.steering)
-        steer = None if found is None else found.steer
-        self.side = HostSide(self._clock, self.name, self.cores, self.caches, profile.receive_queues, steer)
+        steering = chosen(self._steering, profile.steering)
+        steer = None if steering is None else steering.steer
+        self.hosted_parts = HostSide(self._clock, self.name, self.cores, self.caches, profile.receive_queues, steer)
 
     def nic(self, rank: SimNode, adapter: Adapter) -> ImmediateNic:
-        """Make a rank's NIC, or its function of the NIC."""
+        """Make a rank's NIC, or its function of the shared NIC."""
         clock, loop, port, profile = self._clock, self._loop, self.port, self.profile
         number, mtu = rank.rank.core, adapter.mtu
         rank.core = self.cores[number]
@@ -101,7 +105,7 @@ class SimHost:
             return ImmediateNic(clock, loop, port, mtu)
         if not profile.hosted:
             return PricedNic(clock, loop, port, rank.core, profile, mtu, self.hardware)
-        nic = HostedNic(clock, loop, port, number, profile, mtu, self.side, adapter.address)
+        nic = HostedNic(clock, loop, port, number, profile, mtu, self.hosted_parts, adapter.address)
         nic.on_bind = rank.move_to
         return nic
 
@@ -119,7 +123,7 @@ class SimHost:
 
 
 class PollAccounts:
-    """Accounts for the polls of tasks: they take the time of their node's profile, and burn its rank's core."""
+    """Accounts for the polls of tasks: they take the time of their node's profile and keep their rank's core busy."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -148,18 +152,19 @@ def caches_of(layout: NodeLayout, profile: Profile, cores: int) -> tuple[int, ..
 
 
 class FunctionPort:
-    """The port that the functions of a NIC share. A frame from one to another is looped back in the NIC: a switch would not
-    send it back. One to its own sender goes through the network. strangers: frames for none of them."""
+    """The port that the functions of a NIC share. A frame from one function to another is looped back in the NIC: a switch
+    would not send it back. A frame to its sender goes through the network. unknown_destinations: number of received frames
+    for no function."""
 
-    __slots__ = ("_loop", "_out", "_receivers", "strangers")
+    __slots__ = ("_loop", "_out", "_receivers", "unknown_destinations")
 
-    def __init__(self, loop: Loop, out: Port) -> None:
+    def __init__(self, loop: Loop, port: Port) -> None:
         self._loop = loop
-        self._out = out
+        self._out = port
         self._receivers: dict[bytes, Receive] = {}
-        self.strangers = 0
+        self.unknown_destinations = 0
 
-    def lead_to(self, address: bytes, receive: Receive) -> None:
+    def set_receiver(self, address: bytes, receive: Receive) -> None:
         """Pass frames for a function's address to it from now on."""
         self._receivers[address] = receive
 
@@ -180,7 +185,7 @@ class FunctionPort:
         self._receivers[frame[:6]](self._loop.now(), frame)
 
     def receive(self, now: int, frame: bytes) -> None:
-        """Receive a frame from the wire for the function that it names, or for all."""
+        """Receive a frame from the wire and pass it to the function with its destination, or to all functions."""
         receive = self._receivers.get(frame[:6])
         if receive is not None:
             receive(now, frame)
@@ -188,4 +193,4 @@ class FunctionPort:
             for function in self._receivers.values():
                 function(now, frame)
         else:
-            self.strangers += 1
+            self.unknown_destinations += 1

@@ -9,7 +9,7 @@ from typing import Final
 from testbed.engine.loop import Loop
 from testbed.fabric.interface import Channel, Network, Receive
 from testbed.fates.fate_counters import Counters
-from testbed.fates.flows import Known
+from testbed.fates.flows import FlowEntry
 from testbed.sim.sim_direction import SimDirection
 from testbed.spec.layout import DirectionName, Impairment, Link
 
@@ -19,17 +19,17 @@ class Driver:
 
     def __init__(self, loop: Loop, network: Network) -> None:
         self._network = network
-        self._timer = loop.timer(self._due)
+        self._timer = loop.timer(self._on_timer)
         self._is_busy = False
 
     def offer(self, now: int, channel: Channel, frame: bytes) -> bool:
         """Offer a NIC's frame to the network; False if it must wait."""
-        taken = channel.offer(now, frame)
+        is_accepted = channel.offer(now, frame)
         if not self._is_busy:
             self._timer.set(self._network.deadline)
-        return taken
+        return is_accepted
 
-    def _due(self, now: int) -> None:
+    def _on_timer(self, now: int) -> None:
         self._is_busy = True
         self._network.poll(now)
         self._is_busy = False
@@ -37,32 +37,44 @@ class Driver:
 
 
 class ChannelDirection:
-    """One direction of a link, over a channel of a modelled network. Frames that the network does not accept yet wait
-    in the NIC's memory."""
+    """One direction of a link on a channel of a modelled network. Frames that the network does not accept yet wait in the
+    NIC's memory."""
 
-    __slots__ = ("_driver", "_entrance", "_kept", "_taken", "_then", "channel", "end", "link", "source")
+    __slots__ = (
+        "_accepted_count",
+        "_driver",
+        "_entrance",
+        "_sent_callbacks",
+        "_waiting_frames",
+        "channel",
+        "end",
+        "link",
+        "source",
+    )
 
     def __init__(self, link: Link, direction: DirectionName, channel: Channel, driver: Driver) -> None:
         forward = direction == "forward"
         self._driver = driver
         self._entrance = channel.entrance
-        self._kept: deque[bytes] = deque()
-        self._taken = 0  # frames that have waited and are gone
-        self._then: deque[tuple[int, Callable[[int], object]]] = deque()  # what to call at which of their number
+        self._waiting_frames: deque[bytes] = deque()
+        self._accepted_count = 0  # number of frames accepted after they waited
+        self._sent_callbacks: deque[tuple[int, Callable[[int], object]]] = (
+            deque()
+        )  # value of `_accepted_count` and callback
         self.channel: Final = channel
         self.link: Final = link.name
         self.source: Final = link.a if forward else link.b
         self.end: Final = link.b if forward else link.a
-        channel.on_space = self._go_on
+        channel.on_space = self._send_waiting
 
     @property
-    def kept(self) -> int:
+    def waiting_frames(self) -> int:
         """Number of frames that wait in the NIC."""
-        return len(self._kept)
+        return len(self._waiting_frames)
 
     @property
     def is_cut(self) -> bool:
-        """Whether the cable is pulled: frames that enter are lost, frames under way arrive."""
+        """Whether the cable is pulled: frames that enter are lost, frames in flight arrive."""
         return self._entrance.is_cut
 
     @is_cut.setter
@@ -71,7 +83,7 @@ class ChannelDirection:
 
     @property
     def lost(self) -> int:
-        """Frames lost at a pulled cable."""
+        """Number of frames lost on a pulled cable."""
         return self._entrance.lost
 
     @property
@@ -88,34 +100,34 @@ class ChannelDirection:
         return self._entrance.counters.queue
 
     @property
-    def held(self) -> int:
+    def in_flight(self) -> int:
         """Frames inside the network."""
-        return self.channel.held
+        return self.channel.in_flight
 
     def idle_rules(self) -> list[str]:
         """A sentence for each of the impairment's own rules that has never decided a fate."""
         return self._entrance.fates.idle_rules()
 
-    def enter(self, now: int, frame: bytes, known: Known | None = None) -> bool:  # noqa: ARG002
-        """Send a frame of a NIC; return whether it waits. known: not used."""
-        if self._kept or not self._driver.offer(now, self.channel, frame):
-            self._kept.append(frame)
+    def enter(self, now: int, frame: bytes, entry: FlowEntry | None = None) -> bool:  # noqa: ARG002
+        """Send a frame of a NIC; return whether it waits. entry: not used."""
+        if self._waiting_frames or not self._driver.offer(now, self.channel, frame):
+            self._waiting_frames.append(frame)
             return True
         return False
 
-    def when_sent(self, now: int, then: Callable[[int], object]) -> None:
-        """Call `then` with the time at which the network has taken all frames that wait now."""
-        if self._kept:
-            self._then.append((self._taken + len(self._kept), then))
+    def when_sent(self, now: int, callback: Callable[[int], object]) -> None:
+        """Call `callback` with the time at which the network has accepted all frames that wait now."""
+        if self._waiting_frames:
+            self._sent_callbacks.append((self._accepted_count + len(self._waiting_frames), callback))
         else:
-            then(now)
+            callback(now)
 
     def forget(self) -> None:
-        """Drop the frames that wait in the NIC, which has lost its memory."""
-        self._kept.clear()
-        self._then.clear()
+        """Drop the frames that wait in the NIC, which has lost its memory. See `restart`."""
+        self._waiting_frames.clear()
+        self._sent_callbacks.clear()
 
-    def lead_to(self, receive: Receive) -> None:
+    def set_receiver(self, receive: Receive) -> None:
         """Deliver frames to `receive` from now on."""
         self.channel.receive = receive
 
@@ -125,14 +137,14 @@ class ChannelDirection:
         """Change the impairment, as `Direction.change` does."""
         self.channel.change(now, impairment, files, restart)
 
-    def _go_on(self, now: int) -> None:
+    def _send_waiting(self, now: int) -> None:
         """Send waiting frames: the link accepts frames again."""
-        kept = self._kept
-        while kept and self._driver.offer(now, self.channel, kept[0]):
-            kept.popleft()
-            self._taken += 1
-            while self._then and self._then[0][0] <= self._taken:
-                self._then.popleft()[1](now)
+        waiting_frames = self._waiting_frames
+        while waiting_frames and self._driver.offer(now, self.channel, waiting_frames[0]):
+            waiting_frames.popleft()
+            self._accepted_count += 1
+            while self._sent_callbacks and self._sent_callbacks[0][0] <= self._accepted_count:
+                self._sent_callbacks.popleft()[1](now)
 
 
 AnyDirection = SimDirection | ChannelDirection

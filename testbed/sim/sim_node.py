@@ -15,9 +15,9 @@ from testbed.spec.placement import Rank
 
 
 class SimNode:
-    """The environment of a node's programs; on a node of several ranks, of one rank's.
+    """The environment of the programs of a node, or of one of its ranks.
 
-    core: the host's core that it is bound to, for the computation of programs and the host's costs of NIC access. tasks:
+    core: the core that its programs are bound to, charged with their computation and the host's costs of NIC access. tasks:
     unfinished tasks started by its programs, with their coroutines; a crash cancels them, too.
     """
 
@@ -28,7 +28,7 @@ class SimNode:
         self.rank: Final = rank
         self.core = core
         self.tasks: Final[dict[Task[object], Work[object]]] = {}
-        self.departed: Final[list[Callable[[int], object]]] = []
+        self.departure_callbacks: Final[list[Callable[[int], object]]] = []
         """Functions to call with each rank that crashes."""
         self.nic: ImmediateNic
         self.agent: Agent
@@ -44,7 +44,7 @@ class SimNode:
         return self._loop.now()
 
     def reached(self) -> int:
-        """When the core finishes the NIC requests posted so far: the current time from the calling program's view."""
+        """When the core will have posted all NIC requests made so far, ns: the current time for the calling program."""
         return max(self._loop.now(), self.nic.posted)
 
     async def sleep(self, nanoseconds: int) -> None:
@@ -66,16 +66,16 @@ class SimNode:
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()  # nobody will await it
         self.tasks.clear()
-        self.departed.clear()
+        self.departure_callbacks.clear()
 
     def waiting(self) -> list[str]:
-        """A sentence for each condition that its host or its firmware waits for."""
+        """Describe each condition that the host or the firmware waits for, in a sentence."""
         nic, mtu = self.nic, self.adapter.mtu
-        lost = [
-            f"{nic.oversized} frames were longer than its MTU, {mtu}, lets it take: lost, of up to {nic.longest_lost} bytes"
+        oversized = [
+            f"{nic.oversized} frames were longer than its MTU, {mtu}, lets it take: lost, of up to {nic.max_oversized} bytes"
         ]
         return [
             *[f"{self.name}, host: {sentence}" for sentence in self.agent.host.waiting()],
             *[f"{self.name}, firmware: {sentence}" for sentence in self.agent.firmware.waiting()],
-            *[f"{self.name}, NIC: {sentence}" for sentence in lost if nic.oversized],
+            *[f"{self.name}, NIC: {sentence}" for sentence in oversized if nic.oversized],
         ]

@@ -46,7 +46,7 @@ Program = Callable[Concatenate[Endpoint, SimNode, Arguments], Coroutine[object, 
 """``async def program(endpoint, node, ...)``: endpoint is the protocol's host library."""
 
 _NOTHING_LEFT: Final = "nothing is left that could happen"
-_SELDOM: Final = (1_000_000, 20, 20)
+_GC_THRESHOLDS: Final = (1_000_000, 20, 20)
 """Thresholds of Python's garbage collector during a run.
 
 A run has many live objects and few cycles, and a full collection is slow: it takes a quarter of a large run with the
@@ -57,7 +57,7 @@ _MAX_SHOWN: Final = 100  # sentences in an error; a cluster has thousands
 
 
 class StalledError(TestbedError):
-    """Programs have not ended, and no event is left (`final`) or the time is up; lists who waits for what. when:
+    """Programs have not ended, and no event is left (`final`) or the time is up. The message lists what they wait for. when:
     nanoseconds."""
 
     def __init__(self, message: str, when: int = 0, final: bool = False) -> None:
@@ -67,8 +67,8 @@ class StalledError(TestbedError):
 
 
 class Simulation:
-    """One run. hosts: name -> computer, for nodes with a NIC; the agents are on the first NIC. nodes: name -> rank; a node
-    with one rank gives it its name. now: nanoseconds."""
+    """A simulated run. hosts: name -> computer, for nodes with a NIC; the agents are on the first NIC. nodes: name ->
+    rank; a node's only rank has the node's name. now: nanoseconds."""
 
     def __init__(
         self,
@@ -86,11 +86,11 @@ class Simulation:
     ) -> None:
         """Build the cluster.
 
-        seed: replaces the description's. rules: the rule set for injected rules; None: none can be injected. fields:
-        the protocols that identify flows; default: all known; `rules` bring their own. files: path -> text of the files
-        that impairments name. folder: where to write the capture, the fates and the trace; None: nowhere. log: called
-        with every fate that is not a pass. fabrics: replace the registered ones, by kind of switch, for example with
-        other times. profile: of all nodes, or prices that differ between them.
+        profile: costs of all nodes, or of each. seed: replaces the description's. rules: the rule set for injected rules;
+        None: no rules can be injected. fields: the header fields that identify flows; default: all known fields; not used if
+        `rules` is set. files: path -> text of the files that impairments name. folder: for the capture, the fates and the
+        trace; None: not written. log: called with every fate that is not a pass. fabrics: replace the registered fabrics, by
+        kind of switch, for example with other times.
         """
         self.layout: Final = resolve(cluster) if isinstance(cluster, Description) else cluster
         prices = profile if isinstance(profile, Prices) else Prices(profile)
@@ -103,7 +103,7 @@ class Simulation:
         self._log = log
         self._tasks: list[Task[object]] = []
         self._programs: dict[str, list[tuple[Task[object], Callable[[], Task[object]]]]] = {}
-        self._open = 0  # programs that have not ended
+        self._unfinished = 0  # programs that have not ended
         self._polls = PollAccounts(self.loop)
         self._nics = {node.name: End(node.name, node.nics[0].name) for node in self.layout.nodes if node.nics}
         self._recording = Recording(folder, list(self._nics.values()), self.layout) if folder is not None else None
@@ -115,14 +115,14 @@ class Simulation:
             rules=rules,
             files=files,
             recording=self._recording,
-            log=self._fate if self._recording is not None else log,
-            others=fabrics,
+            log=self._record_fate if self._recording is not None else log,
+            overrides=fabrics,
         )
-        self._of_one_mtu = len({node.nics[0].mtu for node in self.layout.nodes if node.nics}) <= 1
+        self._has_uniform_mtu = len({node.nics[0].mtu for node in self.layout.nodes if node.nics}) <= 1
         self.hosts: Final[dict[str, SimHost]] = {}
         for node in self.layout.nodes:
             if node.nics:
-                out = self.network.leaving(self._nics[node.name])
+                out = self.network.outgoing(self._nics[node.name])
                 self.hosts[node.name] = SimHost(
                     self._clock, self.loop, node, prices.of(node.name), out, prices.steering
                 )
@@ -174,15 +174,15 @@ class Simulation:
         def start() -> Awaitable[Result]:
             return program(cast(Endpoint, sim_node.endpoint), sim_node, *arguments, **named)
 
-        def again() -> Task[object]:
+        def respawn() -> Task[object]:
             return cast("Task[object]", self.spawn(node, program, *arguments, **named))
 
-        work = with_readable_stack(start, self._ended)
+        work = with_readable_stack(start, self._on_program_end)
         task = self.loop.spawn(cast(Work[Result], work), f"{program.__name__} on {node}")
         self.adopt(task, sim_node)
         self._tasks.append(cast(Task[object], task))
-        self._programs.setdefault(node, []).append((cast("Task[object]", task), again))
-        self._open += 1
+        self._programs.setdefault(node, []).append((cast("Task[object]", task), respawn))
+        self._unfinished += 1
         return task
 
     def programs(self, node: str) -> list[Task[object]]:
@@ -196,31 +196,31 @@ class Simulation:
         timeout: nanoseconds. Raises StalledError on timeout, or if no event is left before all programs have ended.
         """
         self._tasks = [task for task in self._tasks if not task.done]
-        self._open = len(self._tasks)  # tasks cancelled before they began did not report their end
-        if not self._open:
+        self._unfinished = len(self._tasks)  # tasks cancelled before they began did not report their end
+        if not self._unfinished:
             return
-        self.loop.end_at(self.now() + timeout if timeout is not None else None)
-        usual = gc.get_threshold()
-        gc.set_threshold(*_SELDOM)
+        self.loop.stop_at(self.now() + timeout if timeout is not None else None)
+        thresholds = gc.get_threshold()
+        gc.set_threshold(*_GC_THRESHOLDS)
         try:
             self.loop.run()
         except DeadlockError:
             raise self._stalled(_NOTHING_LEFT) from None
         finally:
-            gc.set_threshold(*usual)
-            self.loop.end_at(None)
+            gc.set_threshold(*thresholds)
+            self.loop.stop_at(None)
         if not all(task.done for task in self._tasks):
             raise self._stalled(f"{timeout} ns have passed" if self.loop.heap else _NOTHING_LEFT)
 
     def run_until(self, when: int) -> None:
-        """Run until that time, whatever the programs do. Events scheduled for that exact time after this call stay
+        """Run until a time, whether or not programs end. Events scheduled for that exact time after this call stay
         pending."""
-        self.loop.end_at(max(when, self.now()))
-        while self.loop.ends is not None:  # programs that end stop the loop, too
+        self.loop.stop_at(max(when, self.now()))
+        while self.loop.stop_time is not None:  # programs that end stop the loop, too
             self.loop.run()
 
     def settle(self, nanoseconds: int) -> None:
-        """Cancel all programs and run for this time, so that frames under way arrive."""
+        """Cancel all programs and run for this time, so that frames in flight arrive."""
         self.loop.close()
         self.run_until(self.now() + nanoseconds)
 
@@ -232,7 +232,7 @@ class Simulation:
         """
         host = self._host(node)
         self._end(host)
-        host.renew()
+        host.reset_hardware()
         for rank in host.ranks:
             before = rank.adapter
             incarnation = before.incarnation % 0xFFFF_FFFF + 1  # a serial number of 32 bits, not 0
@@ -242,36 +242,36 @@ class Simulation:
     def crash(self, node: str, *, returns: bool = False) -> Callable[[], object]:
         """Kill a node's processes: its programs are cancelled, its NIC loses its state, and arriving frames are lost.
 
-        Returns a function that starts it again: the NIC as by `restart`, and the programs that had not ended, from the
-        beginning. returns: it will be called, and `run` waits for these programs.
+        Returns a function that restarts the node: the NIC as by `restart`, and the unfinished programs from the beginning.
+        returns: the function will be called, and `run` waits for these programs.
         """
         host = self._host(node)
-        broken = []
+        interrupted_programs = []
         for rank in host.ranks:
             programs = self._programs.pop(rank.name, [])
-            broken += [(task, again) for task, again in programs if not task.done]
-            self._programs[rank.name] = [(task, again) for task, again in programs if task.done]
+            interrupted_programs += [(task, respawn) for task, respawn in programs if not task.done]
+            self._programs[rank.name] = [(task, respawn) for task, respawn in programs if task.done]
         self._end(host)
-        self.network.lead_to(host.end, ignore)
-        for task, _ in broken:
+        self.network.set_receiver(host.end, ignore)
+        for task, _ in interrupted_programs:
             task.cancel()
         for rank in host.ranks:
             rank.end_tasks()
         for rank in host.ranks:
-            for other in self.nodes.values():
-                for report in other.departed:
-                    report(rank.number)
+            for peer in self.nodes.values():
+                for callback in peer.departure_callbacks:
+                    callback(rank.number)
         if returns:
-            self._open += len(broken)
+            self._unfinished += len(interrupted_programs)
 
-        def start_again() -> None:
+        def restart_node() -> None:
             self.restart(node)
             if returns:
-                self._open -= len(broken)
-            for _, again in broken:
-                again()
+                self._unfinished -= len(interrupted_programs)
+            for _, respawn in interrupted_programs:
+                respawn()
 
-        return start_again
+        return restart_node
 
     def change(
         self,
@@ -280,55 +280,61 @@ class Simulation:
         direction: DirectionName | None = None,
         files: Mapping[str, str] | None = None,
     ) -> None:
-        """Change the impairment of a link for frames from now on, in one direction or both. files: in addition to those
-        given at the start."""
+        """Change the impairment of a link for frames from now on, in one direction or both. files: in addition to the
+        constructor's."""
         texts = {**(self._files or {}), **files} if files else self._files
         for link_direction in self._link_directions(link, direction):
-            self._say(link_direction.source.owner, "changes", link)
+            self._trace(link_direction.source.owner, "changes", link)
             link_direction.change(self.now(), impairment, texts)
 
     def cut(self, link: str) -> None:
-        """Pull a cable: frames sent from now on are lost, frames under way arrive."""
+        """Pull a cable: frames sent from now on are lost, frames in flight arrive."""
         for link_direction in self._link_directions(link):
-            self._say(link_direction.source.owner, "is cut off", link)
+            self._trace(link_direction.source.owner, "is cut off", link)
             link_direction.is_cut = True
 
     def mend(self, link: str) -> None:
-        """Plug a cable in again."""
+        """Plug in a pulled cable."""
         for link_direction in self._link_directions(link):
-            self._say(link_direction.source.owner, "is no longer cut off", link)
+            self._trace(link_direction.source.owner, "is no longer cut off", link)
             link_direction.is_cut = False
 
     def waiting(self, innermost: FrameType | None = None) -> list[str]:
-        """A sentence for each condition that a program, a host or a firmware waits for. innermost: frame of the running
-        stack, if any."""
+        """Describe each condition that a program, a host or a firmware waits for, in a sentence. innermost: frame of the
+        running stack, if any."""
         frames = self.loop.task_frames(innermost)
         current = self.loop.current if frames else None
         tasks = [task for task in self._tasks if not task.done]
-        sentences = [f"{task.name} {task.doing}" for task in tasks if task is not current]
+        sentences = [f"{task.name} {task.state}" for task in tasks if task is not current]
         if current is not None:
             line = program_line(frames) or program_line(current.frames())
-            polled = f"; it polled last at {current.polled} ns" if current.polled is not None else ""
-            sentences.insert(0, f"{current.name} runs" + (f", at {line}" if line else "") + polled)
+            last_poll = f"; it polled last at {current.last_poll} ns" if current.last_poll is not None else ""
+            sentences.insert(0, f"{current.name} runs" + (f", at {line}" if line else "") + last_poll)
         return sentences + [sentence for node in self.nodes.values() for sentence in node.waiting()]
 
-    def moved(self) -> str:
-        """A sentence on when and where the last transfer ended."""
-        ended = [(node.nic.moved, name) for name, node in self.nodes.items() if node.nic.moved is not None]
+    def last_transfer_time(self) -> str:
+        """Describe when and where the last transfer ended, in a sentence."""
+        ended = [
+            (node.nic.last_transfer_time, name)
+            for name, node in self.nodes.items()
+            if node.nic.last_transfer_time is not None
+        ]
         if not ended:
             return "no transfer has ended"
         when, name = max(ended)
         return f"the last transfer ended at {when} ns, on {name}"
 
-    def stalled(self, why: str, innermost: FrameType | None = None) -> str:
-        """A report of programs that have not ended, and of everything that is waited for. innermost: see `waiting`."""
+    def stall_report(self, reason: str, innermost: FrameType | None = None) -> str:
+        """Format a report of the unfinished programs and of the conditions they wait for. innermost: see `waiting`."""
         sentences = self.waiting(innermost)
         shown = [f"  {sentence}" for sentence in sentences[:_MAX_SHOWN]]
         if len(sentences) > _MAX_SHOWN:
             shown.append(f"  and {len(sentences) - _MAX_SHOWN:,} more")
         count = sum(not task.done for task in self._tasks)
         programs = "1 program has" if count == 1 else f"{count:,} programs have"
-        return "\n".join([f"at {self.now()} ns: {why}, and {programs} not ended; {self.moved()}", *shown])
+        return "\n".join(
+            [f"at {self.now()} ns: {reason}, and {programs} not ended; {self.last_transfer_time()}", *shown]
+        )
 
     def _start(self, node: SimNode, adapter: Adapter) -> None:
         """Put a NIC with its agent on a node."""
@@ -336,51 +342,51 @@ class Simulation:
         port = host.port
         nic = host.nic(node, adapter)
         nic.node = node.name
-        receive: Receive = nic.receive if self._of_one_mtu else nic.receive_what_fits
+        receive: Receive = nic.receive if self._has_uniform_mtu else nic.receive_within_mtu
         if self._recording is None:
             node.agent = self._plug(adapter, nic)
         else:
             watcher = NicWatcher(nic, self._recording, node.name)
             node.agent = self._plug(adapter, watcher)
-            self._recording.say(self.now(), node.name, "begins")
+            self._recording.trace(self.now(), node.name, "begins")
             receive = watcher.receive_by(receive)
         node.nic, node.adapter = nic, adapter
         nic.begin(self.now(), node.agent)
         if isinstance(port, FunctionPort):
-            port.lead_to(adapter.address, receive)
+            port.set_receiver(adapter.address, receive)
             receive = port.receive
-        self.network.lead_to(host.end, receive)
+        self.network.set_receiver(host.end, receive)
 
     def adopt(self, task: Task[Any], node: SimNode) -> None:
-        """Let a task's polls be a rank's: they take the time of its profile, and burn its core."""
+        """Account a task's polls to a rank: they take the time of its profile and keep its core busy."""
         self._polls.adopt(task, node, self.hosts[node.rank.node].profile)
 
     def _end(self, host: SimHost) -> None:
         """Switch a node's NIC off and drop its unsent frames."""
         for rank in host.ranks:
             if self._recording is not None:
-                self._recording.say(self.now(), rank.name, "ends")
+                self._recording.trace(self.now(), rank.name, "ends")
             rank.nic.end(self.now())
-        self.network.leaving(host.end).forget()
+        self.network.outgoing(host.end).forget()
 
-    def _ended(self) -> None:
-        """Count a program that has ended. A callback on the task would mark its exception as handled."""
-        self._open -= 1
-        if not self._open:
+    def _on_program_end(self) -> None:
+        """Count the end of a program. A callback on the task would mark its exception as handled."""
+        self._unfinished -= 1
+        if not self._unfinished:
             self.loop.stop()
 
-    def _stalled(self, why: str) -> StalledError:
-        return StalledError(self.stalled(why), self.now(), why == _NOTHING_LEFT)
+    def _stalled(self, reason: str) -> StalledError:
+        return StalledError(self.stall_report(reason), self.now(), reason == _NOTHING_LEFT)
 
-    def _fate(self, record: Record) -> None:
+    def _record_fate(self, record: Record) -> None:
         if self._recording is not None:
             self._recording.fate(record)
         if self._log is not None:
             self._log(record)
 
-    def _say(self, node: str, what: str, link: str) -> None:
+    def _trace(self, node: str, event: str, link: str) -> None:
         if self._recording is not None:
-            self._recording.say(self.now(), node, what, link=link)
+            self._recording.trace(self.now(), node, event, link=link)
 
     def _rank(self, name: str) -> SimNode:
         rank = self.nodes.get(name)

@@ -14,7 +14,7 @@ from pathlib import Path
 from fabric import Config, Connection, Group, SerialGroup, ThreadingGroup
 from paramiko import RejectPolicy
 
-from testbed.kernel.port_forwarding import reach
+from testbed.kernel.port_forwarding import connect_to_port
 
 __all__ = ["Connection", "Group", "SshAddress", "connect", "group"]
 
@@ -43,7 +43,7 @@ class _NodeConnection(Connection):  # type: ignore[misc]  # Fabric has no types
 
     def open(self) -> object:
         if not self.is_connected:
-            self.connect_kwargs["sock"] = reach(self._door.namespace, self._door.port, self._door.holder)
+            self.connect_kwargs["sock"] = connect_to_port(self._door.namespace, self._door.port, self._door.holder)
         return super().open()
 
 

@@ -45,7 +45,7 @@ from protocols.mpi.iovec import Data, gathered
 from protocols.mpi.mailbox import Mailbox
 from protocols.mpi.mpi_errors import CANCELLED, Envelope, MPIError
 from protocols.mpi.send_buffer import SendBuffer
-from testbed.engine.tracebacks import program_line, stack
+from testbed.engine.tracebacks import program_line, stack_frames
 
 Tell = Callable[[Mapping[str, object]], object]
 
@@ -157,7 +157,7 @@ class HistoryDevice:
 
     def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
         facts: dict[str, object] = {"n": communicator.number, "call": call, "context": communicator.context}
-        facts["at"] = program_line(stack(sys._getframe()))
+        facts["at"] = program_line(stack_frames(sys._getframe()))
         if communicator.ranks is not None:
             facts["ranks"] = list(communicator.ranks)
         root, size, op, datatype, out, into = arguments

@@ -49,7 +49,7 @@ def snapshot() -> Snapshot:
         mounts=_mounts(),
         files=_files(),
         links=frozenset(name for _, name in socket.if_nameindex()),
-        groups=frozenset(str(path) for cluster in cgroups.clusters() for path in cgroups.of_cluster(cluster)),
+        groups=frozenset(str(path) for cluster in cgroups.clusters() for path in cgroups.groups_of(cluster)),
         settings=frozenset(f"{path} = {value}" for path, value in _settings()),
         processes=frozenset(_described(pid) for pid in inhabitants),
         descriptors=_descriptors(),

@@ -26,7 +26,7 @@ def open_socket(namespace: str, device: str, protocol: int = OURS) -> Iterator[s
     """A packet socket on an interface in another namespace."""
     handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with namespaces.staying():
+        with namespaces.restore_namespace():
             syscalls.setns(handle, syscalls.CLONE_NEWNET)
             found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(protocol))
     finally:
@@ -87,7 +87,7 @@ def offloads_on(cluster: RunningCluster, node: str) -> bool | None:
         handle = os.open(cluster[node].namespace, os.O_RDONLY)
         setns(handle, CLONE_NEWNET)
         with socket.socket() as opened:
-            return offloads.on(opened.fileno(), cluster[node].layout.nics[0].name)
+            return offloads.accepts_gso(opened.fileno(), cluster[node].layout.nics[0].name)
 
     return in_child(look)
 
@@ -95,7 +95,7 @@ def offloads_on(cluster: RunningCluster, node: str) -> bool | None:
 def socket_in(namespace: str, make: Callable[[], socket.socket]) -> socket.socket:
     handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with namespaces.staying():
+        with namespaces.restore_namespace():
             syscalls.setns(handle, syscalls.CLONE_NEWNET)
             return make()
     finally:

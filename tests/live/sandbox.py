@@ -24,7 +24,7 @@ def enter() -> None:
         return
     _entered.append(os.getpid())
     syscalls.unshare(syscalls.CLONE_NEWNS)
-    mounts.leave_propagation()
+    mounts.make_slave()
     syscalls.mount("testbed-tests", "/run", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755")
     _start_watcher()
 

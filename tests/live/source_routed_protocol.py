@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from testbed.fabric.myrinet.route import closed, is_intact, route_byte
+from testbed.fabric.myrinet.route import append_crc, is_intact, route_byte
 from testbed.runtime.nodes.places import ProgramNode
 from testbed.spec.layout import Layout
 from tests.sim.myrinet_senders import Routes, tree_routes
@@ -54,7 +54,7 @@ class SourceRouteFirmware:
             for _ in range(count):
                 self._sent += 1
                 said = adapter.number.to_bytes(2, "big") + self._sent.to_bytes(4, "big")
-                self._nic.send(closed(head, route + TYPE + said.ljust(size, b"\x55")))
+                self._nic.send(append_crc(head, route + TYPE + said.ljust(size, b"\x55")))
 
     def on_timer(self, _now: int) -> None:
         raise AssertionError("it has no deadline")

@@ -152,7 +152,7 @@ def test_another_clusters_supervisor_is_not_killed_because_a_state_names_it() ->
     assert there is not None
     Store().write(replace(state(), holder=there))
     assert run_command("down", "--name", DAMAGED).code == 0
-    assert there.alive
+    assert there.is_alive
     assert run_command("down").code == 0
 
 

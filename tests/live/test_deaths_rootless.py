@@ -62,7 +62,7 @@ def killed_keeper(cluster: RunningCluster) -> int:
     holder = cluster.state.holder
     assert holder is not None
     os.kill(holder.pid, signal.SIGKILL)
-    eventually(lambda: not holder.alive, "it is dead")
+    eventually(lambda: not holder.is_alive, "it is dead")
     return holder.pid
 
 
@@ -80,7 +80,7 @@ def test_the_death_of_the_holder_is_the_end_of_the_cluster_and_every_command_say
         ping(cluster, "n1", "n2")
         relay, supervisor = processes.identity(relay_pid(cluster)), supervisor_of(cluster)
         pid = killed_keeper(cluster)
-        eventually(lambda: not relay.alive and not supervisor.alive, "what served the cluster ends with it")
+        eventually(lambda: not relay.is_alive and not supervisor.is_alive, "what served the cluster ends with it")
         assert [one["pid"] for one in events_of(cluster, "namespace holder died")] == [pid]
         assert_says(pid, lambda: status(cluster.state))
         assert_says(pid, lambda: cluster["n1"].run(["true"]))

@@ -100,7 +100,7 @@ def test_one_supervisor_goes_on_as_long_as_something_needs_it(star: RunningClust
     star.inject("n2", delay="1ms")
     assert supervisor_of(star) == supervisor
     star.heal()
-    eventually(lambda: not supervisor.alive, "the supervisor has ended")
+    eventually(lambda: not supervisor.is_alive, "the supervisor has ended")
 
 
 def test_what_is_to_heal_itself_does_although_a_declared_file_is_named_from_where_the_program_was(

@@ -74,7 +74,7 @@ def test_a_nic_without_carrier_counts_what_does_not_leave() -> None:
 def test_a_cable_that_is_out_is_known_at_once() -> None:
     with Cluster.star(2).up() as cluster:
         device = cluster["n1"].layout.nics[0].name
-        with namespaces.staying(), open(cluster["n1"].namespace) as namespace:
+        with namespaces.restore_namespace(), open(cluster["n1"].namespace) as namespace:
             syscalls.setns(namespace.fileno(), syscalls.CLONE_NEWNET)
             wire = FrameSocket(device, ETHERTYPE, 1500)
         with contextlib.closing(wire):
@@ -108,7 +108,7 @@ def test_a_process_looks_before_it_sleeps_unless_others_need_its_processor(more:
     numbers = {f"n{number}": number for number in range(len(os.sched_getaffinity(0)) + more)}
     orders = Orders(plug, ETHERTYPE, (), {}, numbers)
     adapter = Adapter(0, [bytes((2, 0, 0, 0, 0, number)) for number in numbers.values()])
-    with Cluster.star(1).up() as cluster, namespaces.staying(), open(cluster["n1"].namespace) as namespace:
+    with Cluster.star(1).up() as cluster, namespaces.restore_namespace(), open(cluster["n1"].namespace) as namespace:
         syscalls.setns(namespace.fileno(), syscalls.CLONE_NEWNET)
         wire, _, _, driver = build_inline_nic(orders, cluster["n1"].layout.nics[0].name, adapter)
         with contextlib.closing(wire), contextlib.closing(driver):

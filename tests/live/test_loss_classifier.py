@@ -60,7 +60,7 @@ class Cable:
 
     def flows(self) -> list[int]:
         """How many frames each flow has had."""
-        with loss_classifier.opened(self.wire.route, IN) as classifier:
+        with loss_classifier.open_attached(self.wire.route, IN) as classifier:
             assert classifier is not None
             return sorted(classifier.flows().values())
 
@@ -92,7 +92,7 @@ def numbers(frames: Sequence[bytes]) -> list[int]:
 
 @contextmanager
 def namespace(name: str) -> Iterator[OpenNamespace]:
-    with namespaces.staying():
+    with namespaces.restore_namespace():
         made = namespaces.make(name, namespaces.WIRE_SETTINGS)
     try:
         yield made
@@ -140,7 +140,7 @@ def test_two_flows_interleaved_have_each_the_models_fates(cable: Cable) -> None:
     counted = cable.counters()
     assert (counted.offered, counted.loss) == (3_000, 3_000 - len(arrived))
     assert (counted.offered_bytes, counted.lost_bytes) == (3_000 * 64, counted.loss * 64)
-    assert counted.exact
+    assert counted.is_exact
     assert cable.flows() == sorted(Counter(frame[6:12] for frame in frames).values())
 
 
@@ -256,7 +256,7 @@ def test_two_processors_at_once_step_the_two_states_in_order(cable: Cable) -> No
     model = LinkDirection(LINK, "forward", impairment, FateOptions(seed=SEED))
     assert len(arrived) == sum(not model.offer(0, frame).dropped for frame in frames)
     counted = cable.counters()
-    assert counted.exact
+    assert counted.is_exact
     assert (counted.gemodel, counted.loss_pattern) == (model.counters.gemodel, model.counters.loss_pattern)
 
 
@@ -289,14 +289,14 @@ def test_replacing_leaves_no_instant_without_a_classifier(cable: Cable) -> None:
     counted = cable.counters()
     assert counted.offered == counted.lost >= seen.offered
     assert received(cable.receiver) == []
-    found = loss_classifier.attached(cable.wire.route, IN)
+    found = loss_classifier.find_attached(cable.wire.route, IN)
     assert found is not None
     assert classifiers(cable) == [found.program]
 
 
 def classifiers(cable: Cable) -> list[int]:
     """The programs of all BPF filters on the hook, as ``tc`` shows them."""
-    with namespaces.staying():
+    with namespaces.restore_namespace():
         syscalls.setns(cable.wire.descriptor, syscalls.CLONE_NEWNET)
         shown = subprocess.run(
             ["tc", "-j", "filter", "show", "dev", "n1.eth0", "ingress"], capture_output=True, text=True, check=True
@@ -314,7 +314,7 @@ def test_another_loss_restarts_the_numbers_in_the_counters_that_go_on(cable: Cab
     assert [*cable.carry(frames), *(500 + number for number in cable.carry(frames))] == survivors(first, frames * 2)
     lost = cable.counters().lost
     with (
-        loss_classifier.opened(cable.wire.route, IN) as there,
+        loss_classifier.open_attached(cable.wire.route, IN) as there,
         loss_classifier.load(losses_of(KEY, second), there.maps["counters"] if there else None) as classifier,
     ):
         cable.wire.route.execute([loss_classifier.attach(IN, classifier)])
@@ -347,7 +347,7 @@ def test_another_process_reads_the_counters_and_finds_the_name(cable: Cable) -> 
     )
     assert read.returncode == 0, read.stderr
     assert ast.literal_eval(read.stdout) == asdict(cable.counters())
-    attached = loss_classifier.attached(cable.wire.route, IN)
+    attached = loss_classifier.find_attached(cable.wire.route, IN)
     assert attached is not None
     assert attached.name == loss_classifier.name_of(losses_of(KEY, impairment))
 
@@ -357,7 +357,7 @@ def test_detaching_leaves_the_redirection_and_loses_nothing_more(cable: Cable) -
     assert cable.carry([ethernet(bytes(46))] * 50) == []
     cable.wire.route.execute([loss_classifier.detach(IN)])
     assert loss_classifier.read_counters(cable.wire.route, IN) is None
-    assert rtnl_dump.redirections(cable.wire.route, [IN]) == {netlink.JOINING: {IN: OUT}}
+    assert rtnl_dump.redirections(cable.wire.route, [IN]) == {netlink.JOIN_PRIORITY: {IN: OUT}}
     for _ in range(50):
         cable.sender.send(ethernet(bytes(46)))
     arrived: list[bytes] = []
@@ -375,7 +375,7 @@ def test_frames_that_a_sender_has_merged_are_told(cable: Cable) -> None:
     cable.sender.send(header + tcp(80, 4321, data=bytes(4_000)))
     eventually(lambda: cable.counters().offered == 1, "it is offered")
     assert cable.counters().merged == 1
-    assert not cable.counters().exact
+    assert not cable.counters().is_exact
 
 
 def test_an_ordinary_user_is_told_that_it_needs_root() -> None:

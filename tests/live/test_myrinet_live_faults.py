@@ -16,7 +16,7 @@ from testbed.cluster.records.state import Store
 from testbed.controller.runs.agents import agents
 from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import UnsupportedError
-from testbed.fabric.myrinet.route import closed
+from testbed.fabric.myrinet.route import append_crc
 from testbed.runtime.nodes.places import Program, ProgramNode
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
@@ -114,7 +114,7 @@ def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
         layout = cluster.state.layout
         with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, {"n1": wait, "n2": wait}) as run:
             pid = relay_pid(cluster)
-            frame = closed(bytes(12) + ETHERTYPE.to_bytes(2, "big"), relative_route(1) + bytes(1400))
+            frame = append_crc(bytes(12) + ETHERTYPE.to_bytes(2, "big"), relative_route(1) + bytes(1400))
             with node_sockets.nic_sockets(cluster) as nics:
                 os.kill(pid, signal.SIGSTOP)
                 try:

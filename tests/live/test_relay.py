@@ -348,7 +348,7 @@ def test_what_carries_a_cluster_ends_with_its_process_however_that_dies(machine:
         assert isinstance(pid, int)
         relay = processes.identity(pid)
         process.kill()
-        eventually(lambda: not relay.alive, "the relay ends")
+        eventually(lambda: not relay.is_alive, "the relay ends")
     machine.assert_unchanged("its process was killed")
 
 

@@ -100,7 +100,7 @@ def taken(cluster: RunningCluster, key: str, device: str) -> Offloads | None:
     path = wire_path(cluster.state) if key == namespace_names.WIRE else cluster[key].namespace
     opened = namespaces.open_path(path)
     try:
-        return offloads.taken(opened.route.fileno(), device)
+        return offloads.accepted(opened.route.fileno(), device)
     finally:
         opened.close()
 
@@ -108,7 +108,7 @@ def taken(cluster: RunningCluster, key: str, device: str) -> Offloads | None:
 def allow(cluster: RunningCluster, node: str, wanted: Offloads) -> None:
     handle = os.open(cluster[node].namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with namespaces.staying():
+        with namespaces.restore_namespace():
             syscalls.setns(handle, syscalls.CLONE_NEWNET)
             offloads.allow("eth0", wanted)
     finally:

@@ -85,8 +85,8 @@ def test_a_held_cluster_ends_with_its_block(home: Path) -> None:
             cluster["n2"].run(["ping", "-n", "-q", "-c1", "-W5", "n1"])
             holder = cluster.state.holder
             assert holder is not None
-            assert holder.alive
-        assert not holder.alive
+            assert holder.is_alive
+        assert not holder.is_alive
         assert not Store().root.exists()
 
     wait_for_success(as_user(home, story))
@@ -107,10 +107,10 @@ def test_a_held_cluster_ends_with_its_process_however_it_dies(home: Path) -> Non
     with open(reader) as said:
         sleeper, holder = said.readline().split()
     holder = processes.Identity.parse(holder)
-    assert holder.alive
+    assert holder.is_alive
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    eventually(lambda: not holder.alive, "the namespace holder ends")
+    eventually(lambda: not holder.is_alive, "the namespace holder ends")
     eventually(lambda: not Path("/proc", sleeper).exists(), "the program in the node ends")
     eventually(lambda: list(home.iterdir()) == [], "the state is removed")
 

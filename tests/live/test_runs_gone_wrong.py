@@ -319,7 +319,7 @@ def taken(cluster: RunningCluster, node: str) -> Offloads | None:
         handle = os.open(cluster[node].namespace, os.O_RDONLY)
         setns(handle, CLONE_NEWNET)
         with socket.socket() as opened:
-            return offloads.taken(opened.fileno(), cluster[node].layout.nics[0].name)
+            return offloads.accepted(opened.fileno(), cluster[node].layout.nics[0].name)
 
     return in_child(look)
 

@@ -29,7 +29,7 @@ from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.veth_wiring import free_ends, taps
 from testbed.kernel import offloads, rtnl_dump
-from testbed.kernel.diversion import mark_program
+from testbed.kernel.diversion import filter_by_mark
 from testbed.kernel.namespaces import open_path
 from testbed.kernel.packet_options import attach_filter
 from testbed.runtime.relay.orders import RelayedLink
@@ -194,7 +194,7 @@ def copied(cluster: RunningCluster, link: str) -> Iterator[Copier]:
     ):
         for end in (one, other) if carried.mark else ():
             mark = namespace_contents(wire).links[carried.mark].index
-            attach_filter(end, mark_program(mark, marked=0, others=0xFFFF_FFFF))
+            attach_filter(end, filter_by_mark(mark, if_marked=0, otherwise=0xFFFF_FFFF))
             end.setsockopt(socket.SOL_SOCKET, 36, mark)  # SO_MARK
         with Copier(one, other, carried) as copier:
             yield copier

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import pytest
 
 from testbed.kernel import namespaces, netem, netlink_messages, qdiscs, shapers
-from testbed.kernel.capabilities import abilities
+from testbed.kernel.capabilities import probe_capabilities
 from testbed.kernel.capability_probe import probe
 from testbed.kernel.netlink import RequestError, RouteSocket
 from testbed.kernel.qdiscs import Qdisc
@@ -28,7 +28,7 @@ CRAWL = 80  # bit/s: nothing moves while a test runs
 @pytest.fixture
 def route() -> Iterator[RouteSocket]:
     """Yield a netlink socket in a namespace with a veth pair."""
-    with namespaces.staying():
+    with namespaces.restore_namespace():
         opened = namespaces.make("testbed-test", namespaces.WIRE_SETTINGS)
         opened.route.execute(
             [
@@ -141,7 +141,7 @@ def test_no_more_than_the_rate_and_the_bucket_pass(route: RouteSocket) -> None:
 
 
 def test_what_the_machine_can_do_agrees_with_doctor() -> None:
-    found = abilities()
+    found = probe_capabilities()
     said = {ability.name: ability.there for ability in probe()}
     assert (found.netem, found.tbf, found.bpf) == (said["netem"], said["tbf"], said["bpf classifier"])
     assert found.relay
@@ -151,6 +151,6 @@ def test_what_the_machine_can_do_agrees_with_doctor() -> None:
 
 def test_netem_is_accepted_where_it_was_found_and_else_refused_in_the_kernels_words(route: RouteSocket) -> None:
     refusal = pytest.raises(RequestError, match="No such file or directory")
-    with nullcontext() if abilities().netem else refusal:
+    with nullcontext() if probe_capabilities().netem else refusal:
         route.execute([netem.request(ONE, netem.options_of(Impairment(delay=1), mtu=MTU))])
-    assert (ONE in qdiscs.qdiscs(route)) is abilities().netem
+    assert (ONE in qdiscs.qdiscs(route)) is probe_capabilities().netem

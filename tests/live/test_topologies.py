@@ -378,7 +378,7 @@ def offloads(namespace: str, device: str) -> dict[str, int]:
 
 
 def test_offloads_are_as_on_any_cable_of_the_kernel() -> None:
-    with Cluster.star(2).up() as cluster, namespaces.staying():
+    with Cluster.star(2).up() as cluster, namespaces.restore_namespace():
         syscalls.unshare(syscalls.CLONE_NEWNET)
         subprocess.run(["ip", "link", "add", "plain", "type", "veth", "peer", "name", "other"], check=True)
         usual = offloads("/proc/thread-self/ns/net", "plain")

@@ -34,7 +34,7 @@ class Channel:
         self.entrance, self.delay, self.plug = entrance, delay, plug
         self.receive: Receive = ignore
         self.on_space: Callable[[int], object] | None = None
-        self.held = 0
+        self.in_flight = 0
         self._rings = rings
 
     def change(
@@ -44,7 +44,7 @@ class Channel:
         self.delay = impairment.delay
 
     def offer(self, now: int, frame: bytes) -> bool:
-        if self.held >= MANY:
+        if self.in_flight >= MANY:
             self.entrance.counters.blocked += 1
             return False
         self.enter(now, frame, self._rings.wait)
@@ -53,10 +53,10 @@ class Channel:
     def enter(self, now: int, frame: bytes, then: Callable[[int, Channel, bytes], None]) -> None:
         accepted = self.entrance.take(now, frame)
         whole = [] if accepted is None else [(now, accepted)]
-        for when, one in whole + self.entrance.put_aside:
-            self.held += 1
+        for when, one in whole + self.entrance.deferred:
+            self.in_flight += 1
             self._rings.at(when + self.delay, then, self, one)
-        self.entrance.put_aside.clear()
+        self.entrance.deferred.clear()
 
     def leave(self) -> None:
         self.receive = ignore
@@ -138,8 +138,8 @@ class Rings:
         ports = [known] if known in ring.out else [one for one in sorted(ring.out) if one != port]
         for one in ports:
             ring.out[one].enter(now, frame, self._deliver)
-        channel.held -= 1
-        channel.entrance.came(frame)
+        channel.in_flight -= 1
+        channel.entrance.count_delivered(frame)
         if not ports:
             ring.counters[NOBODY] += 1
             if self._on_drop is not None:
@@ -149,8 +149,8 @@ class Rings:
         self._pass_on(now, ring)
 
     def _deliver(self, now: int, channel: Channel, frame: bytes) -> None:
-        channel.held -= 1
-        channel.entrance.came(frame)
+        channel.in_flight -= 1
+        channel.entrance.count_delivered(frame)
         channel.receive(now, frame)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from testbed.kernel.datapaths import Fit, judge
+from testbed.kernel.datapaths import Fit, assess
 from testbed.spec.layout import Impairment
 from tests.semantics.datapaths import NOTHING, SLOW, CarrierName, Line, RealName, Run
 from tests.semantics.tapped_links import Stamped
@@ -87,13 +87,13 @@ def placed_at(impairment: Impairment, name: str, path: str) -> Impairment:
 
 def can(name: CarrierName, *impairments: Impairment) -> bool:
     return name == "model" or not any(
-        judgement.fit is Fit.ABSENT for impairment in impairments for judgement in judge(name, impairment)
+        assessment.fit is Fit.ABSENT for impairment in impairments for assessment in assess(name, impairment)
     )
 
 
 def asked_for(impairment: Impairment) -> set[str]:
     """The features that an impairment asks for."""
-    return {judgement.feature for judgement in judge("relay", impairment)}
+    return {assessment.feature for assessment in assess("relay", impairment)}
 
 
 # Frames

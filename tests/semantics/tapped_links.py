@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
 from testbed import RunningCluster
-from testbed.kernel.diversion import once_program
+from testbed.kernel.diversion import drop_reinserted
 from testbed.kernel.namespaces import OpenNamespace, open_path
 from testbed.kernel.packet_options import attach_filter
 from testbed.kernel.rtnl_dump import by_name, interfaces
@@ -126,7 +126,7 @@ class Cable:
             for way, end in self._ends.items():
                 self._taps[way] = Tap(stack.enter_context(open_socket(wire, end, EVERY_PROTOCOL)))
                 # Not what is put back into a switch.
-                attach_filter(self._taps[way].socket, once_program(found[end].index))
+                attach_filter(self._taps[way].socket, drop_reinserted(found[end].index))
             self.index_a, self.index_b = (found[end].index for end in self._ends.values())
             yield
         self._taps.clear()

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from protocols.core.firmware import Adapter, Agent, Nic
-from testbed.fabric.myrinet.route import closed, is_intact, route_byte
+from testbed.fabric.myrinet.route import append_crc, is_intact, route_byte
 from testbed.spec.layout import End, Layout
 
 ETHERTYPE = bytes.fromhex("88b6")
@@ -86,7 +86,7 @@ class MyrinetSender:
         route = self._plug.routes[names[adapter.number], names[index]]
         said = adapter.number.to_bytes(2, "big") + self._sent.to_bytes(2, "big") + bytes(self._plug.size - 4)
         head = adapter.addresses[index] + adapter.address + ETHERTYPE
-        self._nic.send(closed(head, route + TYPE + said))
+        self._nic.send(append_crc(head, route + TYPE + said))
 
     def on_timer(self, now: int) -> None:  # noqa: ARG002
         raise AssertionError("it has no deadline")

@@ -33,9 +33,9 @@ class Tree:
         self.network = Network(self.loop, layout, known_fields(), seed=5, log=self.log.append)
         ends = [End(node.name, node.nics[0].name) for node in layout.nodes]
         self.macs = [bytes.fromhex(node.nics[0].mac.replace(":", "")) for node in layout.nodes]
-        self.outs = [self.network.leaving(end) for end in ends]
+        self.outs = [self.network.outgoing(end) for end in ends]
         for end in ends:
-            self.network.arriving(end).lead_to(lambda now, frame: self.came.append((now, frame)))
+            self.network.incoming(end).set_receiver(lambda now, frame: self.came.append((now, frame)))
         self.link_directions = {
             (name, bound): self.network.link_directions[name, bound]
             for name, _ in self.network.link_directions
@@ -57,7 +57,7 @@ def test_a_frame_through_six_links_is_one_event() -> None:
     tree = Tree()
     tree.send(0, 15)
     assert len(tree.loop.heap) == 1
-    held = [way.end for way in tree.link_directions.values() if way.held]
+    held = [way.end for way in tree.link_directions.values() if way.in_flight]
     assert [end.owner for end in held] == ["n16"]
     assert [way.counters.delivered for way in tree.link_directions.values()].count(1) == 5
     tree.loop.run()

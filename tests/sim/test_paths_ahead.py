@@ -26,7 +26,7 @@ def fates(changed: str = "") -> list[Record]:
     on, so that its flows count from 1 again."""
     loop, log = Loop(VirtualClock()), list[Record]()
     network = Network(loop, LAYOUT, known_fields(), seed=5, log=log.append)
-    outs = [network.leaving(End(node.name, node.nics[0].name)) for node in LAYOUT.nodes]
+    outs = [network.outgoing(End(node.name, node.nics[0].name)) for node in LAYOUT.nodes]
     macs = [bytes.fromhex(node.nics[0].mac.replace(":", "")) for node in LAYOUT.nodes]
     pairs = [(own, to) for _ in range(3) for to in range(len(macs)) for own in range(len(macs)) if to != own]
 
@@ -60,7 +60,7 @@ def test_fates_drawn_ahead_are_those_that_each_direction_draws(changed: str, mon
     monkeypatch.setattr(fate_hash, "chains", chains)
     ahead = fates(changed)
     assert set(drawn) == {4, 6}  # the paths through the tree that are worth it: within a part of it, and over its top
-    monkeypatch.setattr(flows, "_MIN_AHEAD", flows.MAX_AHEAD + 1)
+    monkeypatch.setattr(flows, "_MIN_PATH", flows.MAX_PATH + 1)
     drawn.clear()
     assert fates(changed) == ahead
     assert drawn == []

@@ -87,7 +87,7 @@ def test_a_frame_that_meets_a_fate_says_so_where_it_met_it(tmp_path: Path) -> No
     told = [(name, time, comment) for name, time, _, comment in read_capture(tmp_path / CAPTURE) if comment]
     # Each direction counts by itself: the first that reaches it is lost.
     (fate,) = [Record.from_line(line) for line in (tmp_path / FATES).read_text().splitlines()]
-    words = fate.in_words()
+    words = fate.describe()
     assert words.startswith("dropped by rule 'drop eth.type == 0x88b6 and nth(1)', frame 1 of flow 0x88b6 ")
     assert told == [
         ("n1:eth0", 0, words),

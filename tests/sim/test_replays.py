@@ -106,7 +106,7 @@ def test_of_many_fates_few_make_the_run_fail(tmp_path: Path) -> None:
     shrunk = minimize(one, 400)
     assert shrunk.minimal
     assert 1 <= len(shrunk.causes) < len(read_log(one.folder / FATES)) / 2
-    assert [record.in_words() for record in read_log(one.folder / MINIMAL_FATES)] == [
+    assert [record.describe() for record in read_log(one.folder / MINIMAL_FATES)] == [
         sentence.partition(": ")[2] for sentence in shrunk.causes
     ]
     assert replay_repetition(one, "sim", one.folder / MINIMAL_FATES).reproduced

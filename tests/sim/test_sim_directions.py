@@ -73,7 +73,7 @@ def test_frames_come_when_the_model_says_and_are_counted_at_every_moment(
     )
     expected: list[tuple[int, bytes]] = []
     came: list[tuple[int, bytes]] = []
-    way.lead_to(lambda now, frame: came.append((now, frame)))
+    way.set_receiver(lambda now, frame: came.append((now, frame)))
 
     def pass_time(until: int) -> None:
         """Run the loop and the model until `until`, inclusive."""
@@ -97,7 +97,7 @@ def test_frames_come_when_the_model_says_and_are_counted_at_every_moment(
             frame = head + number.to_bytes(2, "big") + bytes(size)
             model.offer(now, frame)
             way.enter(now, frame)
-        assert (way.held, way.counters.by_name()) == (model.held, model.counters.by_name())
+        assert (way.in_flight, way.counters.by_name()) == (model.in_flight, model.counters.by_name())
     pass_time(now + 10**9)
     assert came == expected
     assert way.counters.by_name() == model.counters.by_name()
@@ -110,7 +110,7 @@ def way_of(impairment: Impairment) -> tuple[Loop, SimDirection, list[int]]:
     link = Link(End("a", "0"), End("b", "0"), forward=impairment)
     way = SimDirection(link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields)))
     came: list[int] = []
-    way.lead_to(lambda now, _: came.append(now))
+    way.set_receiver(lambda now, _: came.append(now))
     return loop, way, came
 
 
@@ -145,7 +145,7 @@ def test_who_gets_a_frame_may_send_another_the_same_way() -> None:
             way.enter(now, frame)
             way.enter(now, frame)
 
-    way.lead_to(again)
+    way.set_receiver(again)
     way.enter(0, bytes(60))
     loop.run()
     assert came == [10, 20, 20, 30, 30]
@@ -163,4 +163,4 @@ def test_a_cable_that_is_mended_goes_on_as_before() -> None:
         loop.at(begin, partial(plug, out=out))
     loop.run()
     assert came == [10_000, 12_000]
-    assert (way.lost, way.held, way.counters.offered, way.counters.delivered) == (1, 0, 2, 2)
+    assert (way.lost, way.in_flight, way.counters.offered, way.counters.delivered) == (1, 0, 2, 2)

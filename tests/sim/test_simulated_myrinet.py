@@ -46,7 +46,7 @@ def ring_all(simulation: Simulation, pairs: list[tuple[int, int]]) -> None:
 def no_frame_was_dropped(simulation: Simulation) -> None:
     """Check that no link or switch dropped a frame, as no link is impaired."""
     ways = simulation.network.link_directions.values()
-    assert sum(way.counters.dropped + way.lost + way.held for way in ways) == 0
+    assert sum(way.counters.dropped + way.lost + way.in_flight for way in ways) == 0
     assert not any(sum(counted.values()) for counted in simulation.network.switches.values())
 
 
@@ -70,7 +70,9 @@ def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
     with Simulation(layout, plug) as simulation:
         ring_all(simulation, [(source, 0) for _ in range(3) for source in range(1, 100)])
         waiting = sum(
-            way.kept for way in simulation.network.link_directions.values() if isinstance(way, ChannelDirection)
+            way.waiting_frames
+            for way in simulation.network.link_directions.values()
+            if isinstance(way, ChannelDirection)
         )
         assert waiting == 2 * 99  # in the memory of their NICs; there is no other queue
         simulation.run_until(SECOND)
@@ -174,7 +176,7 @@ def test_a_deadlock_ends_after_the_timeout_that_is_set_and_is_captured_and_told(
         assert not any(courier.came or courier.broken for courier in plug.couriers)
         simulation.run_until(SECOND)
         assert [counted["truncated"] for counted in simulation.network.switches.values()] == [0, 1, 1, 1]
-        assert sum(way.held for way in simulation.network.link_directions.values()) == 0
+        assert sum(way.in_flight for way in simulation.network.link_directions.values()) == 0
     assert [len(courier.came) for courier in plug.couriers] == [0, 1, 0, 0]
     assert [len(courier.broken) for courier in plug.couriers] == [1, 0, 1, 1]
     assert (tmp_path / CAPTURE).read_bytes().count(b"truncated, blocked for too long") == 3

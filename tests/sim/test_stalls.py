@@ -97,18 +97,18 @@ def test_what_firmware_must_not_do_ends_the_run_with_node_and_time_whatever_the_
 
 
 def test_firmware_may_look_at_many_timers_one_a_call() -> None:
-    from testbed.engine.failures import MAX_TICKS, DeadlineError, TickCount
+    from testbed.engine.failures import MAX_TIMER_CALLS, DeadlineError, TickCount
 
     class Timers:
         deadline: int | None = 5
 
     count, timers = TickCount(), Timers()
-    for _ in range(MAX_TICKS - 1):
+    for _ in range(MAX_TIMER_CALLS - 1):
         count.check(timers, 5)  # type: ignore[arg-type]
     timers.deadline = 6
     count.check(timers, 5)  # type: ignore[arg-type]
     timers.deadline = 5
-    for _ in range(MAX_TICKS - 1):
+    for _ in range(MAX_TIMER_CALLS - 1):
         count.check(timers, 6)  # type: ignore[arg-type]
     with pytest.raises(DeadlineError, match="in the past, 1 ns before now"):
         count.check(timers, 6)  # type: ignore[arg-type]

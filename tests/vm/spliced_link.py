@@ -134,7 +134,7 @@ def numbers(frames: list[bytes]) -> list[int]:
 
 @contextmanager
 def spliced() -> Iterator[SplicedLink]:
-    with namespaces.staying():
+    with namespaces.restore_namespace():
         opened = namespaces.make("testbed-test", namespaces.WIRE_SETTINGS)
         try:
             found = SplicedLink(opened)

@@ -215,7 +215,7 @@ def test_a_node_that_leaves_the_description_takes_its_group_with_it() -> None:
         program = cluster["n1"].popen(["sleep", "1000"])
         up(resolve(Description(name=NAME, nodes=[Node(name="n2", memory=MEMORY)])))
         assert program.wait(timeout=30) < 0
-        assert [path.name for path in cgroups.of_cluster(NAME)] == [f"{cgroups.PREFIX}{NAME}.n2"]
+        assert [path.name for path in cgroups.groups_of(NAME)] == [f"{cgroups.PREFIX}{NAME}.n2"]
 
 
 def test_gc_removes_groups_whose_cluster_has_lost_its_state(machine: Machine) -> None:
@@ -231,14 +231,14 @@ def test_gc_removes_groups_whose_cluster_has_lost_its_state(machine: Machine) ->
 def test_gc_leaves_groups_of_clusters_that_are_up_or_in_the_making_and_those_that_programs_live_in() -> None:
     with running(memory=MEMORY):
         assert collect(Store()) == []
-        assert len(cgroups.of_cluster(NAME)) == 1
+        assert len(cgroups.groups_of(NAME)) == 1
     group = cgroups.group("elsewhere", "n1")
     group.mkdir()
     try:
         with Store().locked("elsewhere", timeout=0):
             assert collect(Store()) == [Finding("cluster elsewhere", False, "another testbed command is at work on it")]
         with subprocess.Popen(["sleep", "1000"]) as program:
-            cgroups.take_in(group, [program.pid])
+            cgroups.add_processes(group, [program.pid])
             reason = "its cluster has no state, but processes live in it"
             assert collect(Store()) == [Finding(f"cgroup {group.name}", False, reason)]
             program.kill()

@@ -57,14 +57,14 @@ def test_a_link_is_impaired_changed_in_place_and_healed(kind: str) -> None:
         assert cluster.state.datapaths == {link: "netem"}
         assert 60 <= shortest_round_trip(cluster) <= 60 + plain + SLACK
         with stage_of(cluster) as (found, (a, b)):
-            assert netem.decoded(found[a].options).latency == netem.decoded(found[b].options).latency == 30 * MS
+            assert netem.decode(found[a].options).latency == netem.decode(found[b].options).latency == 30 * MS
             frames = found[a].frames
             assert frames >= 15
         fault = cluster.inject(link, delay="70ms", direction="n1-" + cluster.state.layout.links[0].b.owner)
         assert 100 <= shortest_round_trip(cluster) <= 100 + plain + SLACK
         with stage_of(cluster) as (found, ends):
             assert ends == [a, b]
-            assert sorted(netem.decoded(found[end].options).latency for end in ends) == [30 * MS, 70 * MS]
+            assert sorted(netem.decode(found[end].options).latency for end in ends) == [30 * MS, 70 * MS]
             assert found[a].frames >= frames + 15  # changed, not made anew
         fault.lift()
         assert 60 <= shortest_round_trip(cluster) <= 60 + plain + SLACK
@@ -76,12 +76,12 @@ def test_a_link_is_impaired_changed_in_place_and_healed(kind: str) -> None:
 
 
 def test_losses_go_to_the_classifier_where_netem_takes_no_seed() -> None:
-    from testbed.kernel.capabilities import abilities
+    from testbed.kernel.capabilities import probe_capabilities
 
     with Cluster.back_to_back().up() as cluster:
         link = cluster.state.layout.links[0].name
         cluster.inject(link, loss="100%")
-        assert cluster.state.datapaths == {link: "netem" if abilities().netem_seed else "tc"}
+        assert cluster.state.datapaths == {link: "netem" if probe_capabilities().netem_seed else "tc"}
         ping = ["ping", "-n", "-q", "-c3", "-i0.1", "-W1", "n2"]
         assert "100% packet loss" in cluster["n1"].run(ping, check=False).stdout
         cluster.inject(link, loss="0%")

@@ -18,7 +18,7 @@ from testbed.cluster.plan.veth_wiring import free_ends
 from testbed.fabric.direction import LinkDirection
 from testbed.fates.stage import FateOptions
 from testbed.kernel import namespaces, netem, rtnl_dump
-from testbed.kernel.capabilities import abilities
+from testbed.kernel.capabilities import probe_capabilities
 from testbed.kernel.netem import Options
 from testbed.spec.layout import Impairment
 from tests.unit.fates.statistical_checks import check_share
@@ -51,14 +51,14 @@ def options(impairment: Impairment) -> Options:
 
 def as_reported(asked: Options) -> Options:
     """Return the options as this kernel reports them: without a seed if it knows none."""
-    return asked.reportable if abilities().netem_seed else replace(asked.reportable, seed=None)
+    return asked.reportable if probe_capabilities().netem_seed else replace(asked.reportable, seed=None)
 
 
 # What it is told
 
 
 def test_what_this_kernel_can_do_is_found_by_trying() -> None:
-    found = abilities()
+    found = probe_capabilities()
     assert (found.netem, found.netem_duplicate, found.size_table, found.tbf, found.bpf) == (True,) * 5
     if not found.netem_seed:
         assert found.reasons == {
@@ -125,7 +125,7 @@ def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(splice: S
         splice.set(wanted[name])
         found = splice.qdisc()
         assert (found.kind, found.handle) == ("netem", netem.HANDLE), name
-        assert netem.decoded(found.options) == as_reported(wanted[name]), name
+        assert netem.decode(found.options) == as_reported(wanted[name]), name
         assert found.sized is (wanted[name].sizes is not None), name
 
 
@@ -156,7 +156,7 @@ def test_a_seed_repeats_the_fates_where_the_kernel_takes_one() -> None:
             splice.send(200)
             return numbers(splice.arrived())
 
-    assert (lost() == lost()) is abilities().netem_seed
+    assert (lost() == lost()) is probe_capabilities().netem_seed
 
 
 # Live change

@@ -10,7 +10,7 @@ from testbed import Cluster
 from testbed.cluster.records.state import Store
 from testbed.cluster.services import relay_client
 from testbed.controller.runs.agents import agents
-from testbed.fabric.myrinet.route import closed, route_byte
+from testbed.fabric.myrinet.route import append_crc, route_byte
 from testbed.runtime.nodes.places import ProgramNode
 from testbed.spec.elements import Link, Node, Switch
 
@@ -42,13 +42,13 @@ class Firmware:
             self.began = now
         self.came += 1
         if self.echoes:
-            self._nic.send(closed(self.head, self.route + frame[14:-1]))
+            self._nic.send(append_crc(self.head, self.route + frame[14:-1]))
         if self.came == self.wanted:
             self._nic.post_completion(0)
 
     def on_doorbell(self, _now: int, _index: int) -> None:
         count, size = self.order
-        frame = closed(self.head, (self.route + TYPE).ljust(size - 15, b"\x55"))
+        frame = append_crc(self.head, (self.route + TYPE).ljust(size - 15, b"\x55"))
         for _ in range(count):
             self._nic.send(frame)
 

@@ -133,7 +133,7 @@ def _status_without_result(asked: Mapping[str, Any]) -> str:
         process = Identity.parse(str(asked.get("process", "")))
     except ValueError:  # written by an older version
         return "unfinished"
-    return "running" if process.alive else "killed" if process.here else "unfinished"
+    return "running" if process.is_alive else "killed" if process.is_local else "unfinished"
 
 
 class _LineCount:

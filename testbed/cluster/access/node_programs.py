@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from testbed.cluster.records.state import State, Store, file_source
 from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.kernel import cgroups
-from testbed.kernel.children import default_for_programs
+from testbed.kernel.children import restore_signals
 from testbed.kernel.setns import NodeContext, enter
 from testbed.spec.layout import Node
 
@@ -95,7 +95,7 @@ def become(node_context: NodeContext, command: Sequence[str]) -> None:
         enter(node_context)
     except OSError as error:
         raise _not_entered(node_context, error) from error
-    default_for_programs()
+    restore_signals()
     os.execvpe(command[0], list(command), environment(node_context))
 
 

@@ -23,7 +23,7 @@ from testbed.cluster.access import node_programs
 from testbed.cluster.records.state import State, Store
 from testbed.errors import ConflictError, TestbedError, UnsupportedError
 from testbed.kernel import daemons, processes, syscalls
-from testbed.kernel.children import default_for_programs, in_child
+from testbed.kernel.children import in_child, restore_signals
 from testbed.kernel.filesystem import replace_file, write_setting
 from testbed.kernel.processes import Identity, open_ports
 from testbed.kernel.setns import NodeContext, enter
@@ -174,7 +174,7 @@ def _starter(sshd: str, directory: Path, node: Node, node_context: NodeContext) 
             become_user(user, group)
 
     def become() -> None:
-        default_for_programs()
+        restore_signals()
         os.execve(sshd, command, node_programs.environment(node_context))
 
     return lambda: daemons.start("testbed-sshd", (), prepare, become, str(directory / f"{node.name}.log"))
@@ -186,14 +186,14 @@ def _running(directory: Path, state: State, node: Node) -> Identity | None:
         identity = Identity.parse((directory / f"{node.name}.pid").read_text())
     except (FileNotFoundError, ValueError):
         return None
-    is_inside = identity.alive and processes.network_namespace_of(identity.pid) == state.inodes.get(node.name)
+    is_inside = identity.is_alive and processes.network_namespace_of(identity.pid) == state.inodes.get(node.name)
     return identity if is_inside else None
 
 
 def _comes_to_listen(identity: Identity, deadline: float) -> bool:
     """Wait until an sshd listens; False if it ends before, or does not listen by the deadline (`time.monotonic`)."""
     while PORT not in open_ports(identity.pid, "tcp"):
-        if not identity.alive or time.monotonic() > deadline:
+        if not identity.is_alive or time.monotonic() > deadline:
             return False
         time.sleep(_POLL_INTERVAL)
     return True

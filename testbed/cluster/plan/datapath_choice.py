@@ -113,7 +113,9 @@ class DatapathSelector:
         asked = forward, backward, desired
         choice = self._choices.get(asked)
         if choice is None:
-            choice = self._choices[asked] = choose(forward, backward, capabilities.abilities(), desired, _refusal)
+            choice = self._choices[asked] = choose(
+                forward, backward, capabilities.probe_capabilities(), desired, _refusal
+            )
         return LinkService(choice.datapath, forward, backward, down), choice.notes
 
     def _carries_gso(self, link: Link, direction: DirectionName, side: InForce) -> bool:

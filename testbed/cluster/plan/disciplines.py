@@ -89,6 +89,6 @@ def in_force(desired: Discipline, wire: Contents) -> bool:
     if isinstance(desired, SetShaper):
         counted_alike = desired.before is None or desired.before == desired.options
         return counted_alike and desired.options.matches(shapers.decode(qdisc.options))
-    reported, reportable = netem.decoded(qdisc.options), desired.options.reportable
+    reported, reportable = netem.decode(qdisc.options), desired.options.reportable
     # Kernels before 6.6 have no seed.
     return not desired.changed and reported in (reportable, replace(reportable, seed=None))

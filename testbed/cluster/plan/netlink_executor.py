@@ -126,7 +126,7 @@ class NetlinkExecutor:
     def contents(self, keys: Sequence[str]) -> dict[str, Contents]:
         """Read the kernel objects in each of these namespaces."""
         found = {}
-        with namespaces.staying():
+        with namespaces.restore_namespace():
             for key in keys:
                 namespace = self.open(key)
                 syscalls.setns(namespace.descriptor, syscalls.CLONE_NEWNET)
@@ -138,7 +138,7 @@ class NetlinkExecutor:
         if self._own is None and any(isinstance(operation, MakeTunnel) for operation in operations):
             self._own = RouteSocket()  # tunnels are made from the machine's own namespace, which they send in
         first = 0
-        with namespaces.staying():
+        with namespaces.restore_namespace():
             while first < len(operations):
                 last = first + 1
                 key = _batch_key(operations[first])
@@ -167,7 +167,7 @@ class NetlinkExecutor:
                 if key in self._open:
                     self._open.pop(key).close()
                 namespaces.remove_name(namespace_names.namespace(self.cluster, key))
-                for group in cgroups.of_cluster(self.cluster):
+                for group in cgroups.groups_of(self.cluster):
                     if cgroups.node_of(group) == key:
                         cgroups.end(group)
                 del self.paths[key]
@@ -187,7 +187,7 @@ class NetlinkExecutor:
                 group = cgroups.group(self.cluster, key)
                 cgroups.make(group, cpu_share, memory)
                 if key not in self.made:  # limits also apply to programs that already run
-                    cgroups.take_in(group, processes.inside([os.stat(self.paths[key]).st_ino]))
+                    cgroups.add_processes(group, processes.inside([os.stat(self.paths[key]).st_ino]))
             case _:
                 raise AssertionError(f"unknown operation {operation!r}")
 

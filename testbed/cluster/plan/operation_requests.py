@@ -120,13 +120,13 @@ def _port_change(operation: _PortChange) -> bytes:
         case RemoveForwarding(_, index, mac):
             return netlink_messages.remove_forwarding(index, mac)
         case ForgetLearned(_, index):
-            return netlink_messages.forget_learned(index)
+            return netlink_messages.flush_learned(index)
         case ForgetPort(_, index):
-            return netlink_messages.forget_port(index)
+            return netlink_messages.flush_port(index)
 
 
 def _redirection(operation: _Redirection) -> list[bytes]:
-    staging, prepared_handle = netlink.STAGING, netlink_messages.PREPARED
+    staging, prepared_handle = netlink.STAGE_PRIORITY, netlink_messages.PREPARED
     match operation:
         case AddHook(_, index):
             return [netlink_messages.add_clsact(index)]
@@ -146,22 +146,22 @@ def _redirection(operation: _Redirection) -> list[bytes]:
                 return [netlink_messages.redirect_incoming(index, out, staging, prepared_handle)]
             return [netlink_messages.add_clsact(index), netlink_messages.redirect_incoming(index, out, staging)]
         case EndRedirect(_, index, prepared):
-            return [netlink_messages.end_redirection(index, staging, prepared_handle if prepared else 0)]
+            return [netlink_messages.remove_redirection(index, staging, prepared_handle if prepared else 0)]
 
 
 def _egress_change(operation: _EgressChange) -> list[bytes]:
     match operation:
         case PrepareEgress(_, index, patch, stage):
             return [
-                netlink_messages.end_outgoing(index, netlink.EXCEPTING),  # of an earlier plan
-                netlink_messages.send_nowhere(index, patch),
-                netlink_messages.let_leave(index, stage),
+                netlink_messages.remove_outgoing(index, netlink.EXCEPTION_PRIORITY),  # of an earlier plan
+                netlink_messages.discard_from(index, patch),
+                netlink_messages.allow_from(index, stage),
             ]
         case RedirectEgress(_, index, _, patch_index):
             return [netlink_messages.redirect_outgoing(index, patch_index)]
         case EndEgress(_, index, prepared):
-            ended = [netlink_messages.end_outgoing(index)]
-            return ended if prepared else [*ended, netlink_messages.end_outgoing(index, netlink.EXCEPTING)]
+            ended = [netlink_messages.remove_outgoing(index)]
+            return ended if prepared else [*ended, netlink_messages.remove_outgoing(index, netlink.EXCEPTION_PRIORITY)]
 
 
 def _diversion(operation: _Diversion) -> list[bytes]:
@@ -175,7 +175,7 @@ def _diversion(operation: _Diversion) -> list[bytes]:
                 netlink_messages.add_clsact(tap),
                 diversion.put_back(tap, index, mark),
                 coming,
-                diversion.divert(index, diversion.EGRESS, tap, mark, leaving=True),
+                diversion.divert(index, diversion.EGRESS, tap, mark, as_outgoing=True),
             ]
         case Undivert(_, index, _):
             return [diversion.remove(index, diversion.EGRESS), diversion.remove(index, diversion.INGRESS)]
@@ -201,7 +201,7 @@ def _classifier(operation: SetLoss, namespace: OpenByKey, needed: ExitStack) -> 
     """The request that attaches a new classifier, which continues the counters of the one it replaces."""
     from testbed.kernel import loss_classifier
 
-    with loss_classifier.opened(namespace(namespace_names.WIRE).route, operation.index) as old:
+    with loss_classifier.open_attached(namespace(namespace_names.WIRE).route, operation.index) as old:
         counters = old.maps["counters"] if old is not None else None
         new = needed.enter_context(loss_classifier.load(operation.losses, counters))
     return loss_classifier.attach(operation.index, new)

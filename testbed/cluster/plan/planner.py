@@ -69,7 +69,7 @@ def plan(
     stages.set_disciplines()
     joins.make()
     stages.take_long_paths()
-    ports.forget_learned()
+    ports.flush_learned()
     for device in draft.wiring.wire_devices:
         draft.set_up(device)
     running = diversions.running()

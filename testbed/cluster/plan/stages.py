@@ -178,7 +178,7 @@ class Stages:
     def _to_open(self, stage_ends: Set[str]) -> list[Interface]:
         """The interfaces that send frames the long path and are not to, or not as they do."""
         draft = self._draft
-        staying = {draft.index(at) for name in self._staged for at, _ in self._stages[name].redirections}
+        restore_namespace = {draft.index(at) for name in self._staged for at, _ in self._stages[name].redirections}
         exits = {  # what has entered a stage, or left the switch for it, goes through
             draft.index(at): draft.index(out)
             for stage in self._stages.values()
@@ -190,7 +190,7 @@ class Stages:
             found
             for name, found in draft.wire.interfaces.items()
             if name in going or (namespace_names.WIRE, name) in draft.kept
-            if found.index not in staying
+            if found.index not in restore_namespace
             and (
                 self._plugged_patch(found)
                 or found.index in draft.wire.patched

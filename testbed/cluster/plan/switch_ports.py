@@ -108,7 +108,7 @@ class SwitchPorts:
             if before.get(mac) != port or not self._is_undisturbed(names_of[port]):
                 draft.operations.append(AddForwarding(switch.name, names_of[port][1], port, mac))
 
-    def forget_learned(self) -> None:
+    def flush_learned(self) -> None:
         """Flush learned addresses if links have moved: stale entries would misdirect frames for five minutes."""
         if not self.rerouted:
             return

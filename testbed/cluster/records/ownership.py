@@ -74,7 +74,7 @@ def collect_temporary() -> Iterator[tuple[Path, Identity]]:
 
     for path in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*:*:*:*-*")):
         owner = _owner(path)
-        if owner is not None and owner.here and not owner.alive:
+        if owner is not None and owner.is_local and not owner.is_alive:
             with contextlib.suppress(FileNotFoundError):  # another process has just removed it
                 shutil.rmtree(path)
             yield path, owner

@@ -89,16 +89,16 @@ class State:
     @property
     def ended(self) -> str:
         """A sentence if the namespace holder has died, which ends the cluster; otherwise empty."""
-        if self.holder is None or self.holder.alive:
+        if self.holder is None or self.holder.is_alive:
             return ""
         return ended(self.name, self.holder)
 
     @property
     def abandoned(self) -> bool:
         """Whether the owner died during an operation, or the cluster should have ended with it."""
-        if self.holder is not None and not self.holder.alive:
+        if self.holder is not None and not self.holder.is_alive:
             return True
-        return (self.phase in ("building", "removing") or not self.lasting) and not self.owner.alive
+        return (self.phase in ("building", "removing") or not self.lasting) and not self.owner.is_alive
 
     @property
     def has_tunnels(self) -> bool:
@@ -114,7 +114,7 @@ class State:
     def has_namespace(self, key: str) -> bool:
         """Whether a namespace of the cluster exists."""
         if (holder := self.hiding) is not None:
-            return key in self.namespaces and holder.alive
+            return key in self.namespaces and holder.is_alive
         return is_namespace(self.namespaces.get(key, ""))
 
     def to_json(self) -> str:
@@ -298,8 +298,8 @@ class Store:
         if name is None:
             if not found:
                 raise NotFoundError("no cluster is up; 'testbed up star-4' brings one up")
-            if len(found) > 1 and len(staying := self._lasting(found)) == 1:
-                return staying[0]
+            if len(found) > 1 and len(restore_namespace := self._lasting(found)) == 1:
+                return restore_namespace[0]
             if len(found) > 1:
                 raise NotFoundError(f"several clusters are up ({', '.join(found)}): choose one with --name")
             return found[0]

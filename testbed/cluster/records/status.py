@@ -233,7 +233,7 @@ def _look(state: State, keys: Collection[str], read: Read) -> InterfacesByKey:
     """Apply `read` to each of these namespaces."""
     paths = {key: state.namespaces[key] for key in sorted(keys) if key in state.namespaces}
     if (holder := state.hiding) is not None:
-        return userns.call_inside(holder.pid, partial(_read, paths, read)) if holder.alive else {}
+        return userns.call_inside(holder.pid, partial(_read, paths, read)) if holder.is_alive else {}
     return _read(paths, read)
 
 

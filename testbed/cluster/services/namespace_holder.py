@@ -66,7 +66,7 @@ def start_holder(root: Path, cluster: str) -> HolderClient:
             {theirs.fileno()},
             _raise_limit,
             lambda: _hold(root, cluster, parent, theirs),
-            mark=cluster,
+            tag=cluster,
         )
     except BaseException:
         ours.close()
@@ -85,7 +85,7 @@ def hold_user_namespace(root: Path, cluster: str, *, lasting: bool) -> processes
         set(),
         userns.become_namespace_root,
         _wait_forever if lasting else lambda: _hold(root, cluster, parent, None),
-        mark=cluster,
+        tag=cluster,
     )
 
 
@@ -101,7 +101,7 @@ def _hold(root: Path, cluster: str, parent: processes.Identity, connection: sock
     except ProcessLookupError:
         return _remove_orphan(root, cluster, parent)
     poll = select.poll()
-    if parent.alive:  # otherwise it died before the pidfd was opened, and its pid may be reused
+    if parent.is_alive:  # otherwise it died before the pidfd was opened, and its pid may be reused
         poll.register(handle, select.POLLIN)
         if connection is not None:
             poll.register(connection, select.POLLIN)

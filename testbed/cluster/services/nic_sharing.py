@@ -35,7 +35,7 @@ def share(store: Store, name: str, nics: SharedNics) -> State:
         raise NotFoundError(f"no node of cluster {name} has a NIC")
 
     def begin(before: State) -> SharedNics:
-        if before.nics is not None and before.nics.owner.alive:
+        if before.nics is not None and before.nics.owner.is_alive:
             raise ConflictError(f"the NICs of cluster {name} are shared already, by process {before.nics.owner.pid}")
         return nics
 

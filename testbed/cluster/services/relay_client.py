@@ -112,10 +112,10 @@ def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]
 def _leaving(directory: Path, orders: Orders) -> dict[int, list[str]]:
     """The links that the relay carries now but not by the new orders, by the number of its process."""
     known = RelayPaths(directory).read_orders()
-    staying = {link.name for link in orders.links}
+    restore_namespace = {link.name for link in orders.links}
     leaving: dict[int, list[str]] = {}
     for link in known.links if known is not None else ():
-        if known is not None and link.name not in staying:
+        if known is not None and link.name not in restore_namespace:
             leaving.setdefault(known.process_of(link), []).append(link.name)
     return leaving
 

@@ -42,7 +42,7 @@ def _known(directory: Path, kind: str) -> dict[str, FormerProcess]:
     processes_by_key = {}
     for key in service_keys(directory, kind):
         path = service_lock(directory, kind, key)
-        what, pid = locks.noted(path), locks.holder(path)
+        what, pid = locks.read_note(path), locks.holder(path)
         if what or pid:
             processes_by_key[key] = FormerProcess(processes.identity(pid) if pid else None, what)
     return processes_by_key

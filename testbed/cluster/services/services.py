@@ -100,7 +100,7 @@ class SupervisedProcesses(Generic[K]):
             if identity is not None:
                 with contextlib.suppress(ProcessLookupError):
                     self._watch(key, _Running(identity, os.pidfd_open(identity.pid), what))
-                    if identity.alive:
+                    if identity.is_alive:
                         continue
                     self._reap(key)
             self._died[key] = time.time_ns(), self._kind.seen(key)

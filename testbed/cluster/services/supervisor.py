@@ -138,9 +138,9 @@ class _Supervisor:
 
     def _died(self) -> Death | None:
         """The death of the previous supervisor, if it did not end regularly."""
-        if not self._lock.left:
+        if not self._lock.previous_note:
             return None
-        pid = processes.Identity.parse(self._lock.left).pid
+        pid = processes.Identity.parse(self._lock.previous_note).pid
         if self._death is not None and self._death.pid == pid:
             return self._death
         return Death(pid, self._death.when if self._death is not None else time.time_ns())
@@ -163,7 +163,7 @@ class _Supervisor:
         self._alarm = self._loop.timer(self._heal)
         self._relay.adopt()
         self._agents.adopt()
-        if self._holder is not None and self._holder.alive:
+        if self._holder is not None and self._holder.is_alive:
             handle = os.pidfd_open(self._holder.pid)
             self._loop.watch(handle, lambda _: self._end_with_holder())
 
@@ -196,7 +196,7 @@ class _Supervisor:
         """Apply the state and the orders; return whether they need a supervisor."""
         state = self._store.read(self._cluster)
         orders = self._places.read_orders() or Orders(0)
-        if state is None or (self._holder is not None and not self._holder.alive):
+        if state is None or (self._holder is not None and not self._holder.is_alive):
             return False
         self._relay.reconcile()
         self._agents.reconcile()
@@ -251,7 +251,7 @@ class _Supervisor:
             self._stop_sharing(now)
 
         self._loop.watch(handle, ended)
-        if not owner.alive:  # it died before the pidfd was opened, and its pid may have been reused
+        if not owner.is_alive:  # it died before the pidfd was opened, and its pid may have been reused
             self._loop.at(self._loop.now(), ended)
 
     def _stop_sharing(self, _now: int) -> None:

@@ -103,7 +103,7 @@ class Gate:
         for (_, direction), way in simulation.network.link_directions.items():
             assert isinstance(way, SimDirection), "exchanges have a plain cable"
             self.lead(direction, way.receive)
-            way.lead_to(partial(self.transmit, direction))
+            way.set_receiver(partial(self.transmit, direction))
 
     def lead(self, direction: DirectionName, receive: Receive) -> None:
         """Set the receiver of frames in this direction."""

@@ -27,7 +27,7 @@ from testbed.errors import ConflictError, KernelError, NotFoundError
 from testbed.kernel import userns
 from testbed.kernel.children import in_child
 from testbed.kernel.datapaths import Fit
-from testbed.kernel.datapaths import judge as judge_datapath
+from testbed.kernel.datapaths import assess as assess_datapath
 from testbed.kernel.filesystem import read_text
 from testbed.runtime import event_log
 from testbed.runtime.relay.orders import RelayPaths
@@ -213,7 +213,7 @@ def _approximate(datapath: str, impairment: Impairment) -> str:
     if datapath not in ("netem", "tc"):
         return ""
     carrier: Datapath = "netem" if datapath == "netem" else "tc"
-    judgements = judge_datapath(carrier, impairment)
+    judgements = assess_datapath(carrier, impairment)
     return "; ".join(judgement.feature for judgement in judgements if judgement.fit is Fit.APPROXIMATE)
 
 
@@ -241,7 +241,7 @@ def _measure(state: State, paths: Sequence[ProbePath], seconds: float | None, sl
     act = partial(_probe, paths, shortest, longest, run, slow)
     if userns.is_root():
         return in_child(act)
-    if state.holder is None or not state.holder.alive:
+    if state.holder is None or not state.holder.is_alive:
         raise NotFoundError(f"cluster {state.name} is gone: 'testbed gc' removes what is left of it")
     return userns.call_inside(state.holder.pid, act)
 

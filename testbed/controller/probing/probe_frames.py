@@ -12,7 +12,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.kernel.taps import any_of
+from testbed.kernel.taps import pass_any
 
 SMALLEST: Final = 60
 """Bytes: the smallest Ethernet frame, without its frame check sequence."""
@@ -36,7 +36,7 @@ _FIRST: Final = len(_HEADER)
 _SECOND: Final = _FIRST + _COPY
 _REST: Final = bytes(SMALLEST - _SECOND - _COPY)
 
-ACCEPTED: Final = any_of(
+ACCEPTED: Final = pass_any(
     [
         (12, 2, _ETHERTYPE),
         (_FIRST, 4, _MAGIC),

@@ -265,7 +265,7 @@ class _Session:
 
     def _burst_size(self, path: ProbePath) -> int:
         """Return how many probes may go at once so that the taps' buffers hold _CATCH_UP seconds of them."""
-        room = min(self._taps[path.source].room, self._taps[path.sink].room)
+        room = min(self._taps[path.source].capacity, self._taps[path.sink].capacity)
         return int(room * path.plan.interval / _SECOND / _CATCH_UP / 2)
 
     def _mark(self, number: int) -> None:
@@ -379,7 +379,7 @@ class _Session:
         poll = select.poll()
         poll.register(sink, select.POLLIN)
         # The kernel stamps frames on arrival, so they are read as late as the buffer allows.
-        unread = max(1, sink.room // _ROOM_OF_TRAIN // 4)
+        unread = max(1, sink.capacity // _ROOM_OF_TRAIN // 4)
         started = time.monotonic_ns()
         for index, frame in enumerate(frames):
             due = started + train.duration * index // train.count

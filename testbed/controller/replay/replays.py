@@ -179,7 +179,7 @@ def minimize(repetition: Repetition, max_runs: int) -> Shrunk[str]:
         raise _not_reproduced(repetition)
     result = shrink(records, fails, max_runs)
     repetition.minimal_file.write_text("".join(record.to_line() + "\n" for record in result.causes), encoding="utf-8")
-    return _described(result, lambda record: f"{record.link} {record.direction}: {record.in_words()}")
+    return _described(result, lambda record: f"{record.link} {record.direction}: {record.describe()}")
 
 
 def _minimize_faults(repetition: Repetition, scenario: Scenario, max_runs: int) -> Shrunk[str]:

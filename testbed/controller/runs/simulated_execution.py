@@ -20,7 +20,7 @@ from testbed.controller.runs.execution import Closable, Execution, Follow, Plan,
 from testbed.controller.runs.folders import Part
 from testbed.controller.verdict.verdicts import Grade, Verdict
 from testbed.engine.loop import Loop
-from testbed.engine.server import usage_of
+from testbed.engine.server import usages_of
 from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import complete_traceback, program_traceback
 from testbed.errors import FirmwareError, NotFoundError, TestbedError, reason_of
@@ -95,7 +95,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             starts[node.name] += 1
             try:
                 node_clock = clock(simulation, node, output)
-                count, on_departures = starts[node.name], node.departed.append
+                count, on_departures = starts[node.name], node.departure_callbacks.append
                 return await run_rank(plan, part, names, node.number, endpoint, node_clock, count, on_departures)
             except (ProgramError, FirmwareError):  # raised by an awaited task, or by its NIC
                 raise
@@ -125,7 +125,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             name: task.result() for name in names for task in simulation.programs(name)
         }  # crashed programs have no result
         counted = {name: dict(node.agent.firmware.counted()) for name, node in simulation.nodes.items()}
-        used = {name: usage_of(host.servers, host.name, simulation.now()) for name, host in simulation.hosts.items()}
+        used = {name: usages_of(host.servers, host.name, simulation.now()) for name, host in simulation.hosts.items()}
         switches = {name: dict(counted) for name, counted in simulation.network.switches.items()}
     return Execution(results, counted, SIMULATED, used=used if plan.is_priced else {}, switches=switches)
 
@@ -283,7 +283,7 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
             return
         signal.setitimer(signal.ITIMER_REAL, _CAUGHT)
         if not place:
-            place = simulation.stalled(f"the simulation has not ended within {seconds:g} s on this machine", frame)
+            place = simulation.stall_report(f"the simulation has not ended within {seconds:g} s on this machine", frame)
             raise _TimeIsUp
         never_free(simulation.loop.abandon())
         escape.leave(_TimeIsUp())
@@ -310,7 +310,7 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
         gc.set_threshold(*was[0])
         sys.modules["__main__"], sys.argv = was[1:]
         if failed:  # otherwise all have ended
-            never_free([simulation.loop.refused, simulation.loop.abandon()])
+            never_free([simulation.loop.unclosed, simulation.loop.abandon()])
 
 
 def _texts(layout: Layout, base: Path) -> Mapping[str, str]:

@@ -59,7 +59,7 @@ class Sink:
 
     def listen(self) -> None:
         """Receive the frames of its direction; to be repeated after the NIC was restarted."""
-        self._network.lead_to(self._end, self._receive)
+        self._network.set_receiver(self._end, self._receive)
 
     def _receive(self, now: int, frame: bytes) -> None:
         if frame[12:14] == _MARK:

@@ -166,7 +166,7 @@ class SimulatedStage:
 
         return Active(
             occurrence,
-            lambda: {"nodes": len(names), "held": sum(nic.held for nic in nics)},
+            lambda: {"nodes": len(names), "held": sum(nic.queued_count for nic in nics)},
             lift,
             needed=("nodes",),
             reason="" if names else GONE,
@@ -214,7 +214,7 @@ class SimulatedStage:
             self._sinks[receiver.name] = Sink(network, _end(receiver), self._simulation.hosts[receiver.name])
         self._sinks[receiver.name].listen()
         senders = [
-            TrafficSender(loop, network.leaving(_end(sender)), datagram(sender, receiver), fault.rate)
+            TrafficSender(loop, network.outgoing(_end(sender)), datagram(sender, receiver), fault.rate)
             for sender in (self._nodes[name] for name in senders_of(self._layout, fault))
         ]
 

@@ -1,7 +1,7 @@
-"""Channel: one direction of an ATM link, with the cells that wait at its beginning and those under way.
+"""Channel: one direction of an ATM link, with the cells that wait at its start and the cells in flight.
 
-Cells wait in a NIC's output FIFO, which takes no cell while it is full, or in the output buffer of a switch, which loses
-a cell that finds it full. A cell leaves the buffer when its first bit is sent.
+Cells wait in a NIC's output FIFO, which accepts no cell while it is full, or in the output buffer of a switch, which drops
+cells while it is full. A cell leaves the buffer when its first bit is sent.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _BITS: Final = 8 * 10**9
 class Channel:
     """One direction of a link. Implements `fabric.interface.Channel`; the frames on it have one cell each.
 
-    start: the switch's port at its beginning; None: a NIC. end: at its end.
+    start, end: the switch ports at its start and end; None: a NIC.
     """
 
     __slots__ = (
-        "_asked", "_buffer", "_busy", "_carry", "_delay", "_hop", "_last", "_network", "_per_cell", "_rate", "_waiting",
-        "end", "entrance", "held", "on_space", "receive", "start",
+        "_buffer", "_busy", "_busy_fraction", "_cell_bits", "_delay", "_hop", "_is_space_requested", "_last",
+        "_network", "_rate", "_waiting", "end", "entrance", "in_flight", "on_space", "receive", "start",
     )  # fmt: skip
 
     def __init__(
@@ -46,106 +46,109 @@ class Channel:
         start: Plug | None,
         end: Plug | None,
     ) -> None:
-        """Raises what `Entrance` does."""
+        """Raises the errors of `Entrance`."""
         self.entrance: Final = Entrance(link, direction, impairment, options, ATM)
         self.start: Final = start
         self.end: Final = end
         self.on_space: Callable[[int], object] | None = None
         self.receive: Receive = ignore
-        self.held = 0
-        """Cells that wait, or are under way, and those that a rule delays."""
+        self.in_flight = 0
+        """Number of cells that wait, are in flight, or are delayed by a rule."""
         self._network = network
-        self._waiting: deque[int] = deque()  # when the first bit of each is sent; some have left since
+        self._waiting: deque[int] = (
+            deque()
+        )  # when the first bit of each cell is sent, ns; includes sent cells until the next clean-up
         self._busy = 0  # until when the link is sending
-        self._carry = 0  # of `_busy`, the part below a nanosecond, in units of 1 / _rate
+        self._busy_fraction = 0  # fraction of a nanosecond of `_busy`, in units of 1 / _rate
         self._last = 0  # when the last cell in order arrives
-        self._asked = False  # whether the NIC waits for space
+        self._is_space_requested = False  # whether the NIC waits for space
         self._hop = 0 if end is None else network.settings.hop
-        self._lay(impairment)
+        self._apply(impairment)
 
     def change(
         self, now: int, impairment: Impairment, files: Mapping[str, str] | None = None, restart: bool | None = None
     ) -> None:
-        """Set another impairment, as `Direction.change`. Cells that have been accepted keep their schedule."""
+        """Set another impairment, as `LinkDirection.change`. Accepted cells keep their schedule."""
         self.entrance.change(now, impairment, files, restart)
         if impairment.rate != self._rate:
-            self._carry = 0
-        self._lay(impairment)
+            self._busy_fraction = 0
+        self._apply(impairment)
 
     def offer(self, now: int, frame: bytes) -> bool:
-        """Offer a NIC's frame of one or more cells. False: the output FIFO is full; `on_space` says when it is not."""
-        self._leave(now)
+        """Offer a NIC's frame of one or more cells. False: the output FIFO is full; `on_space` is called when it has
+        space."""
+        self._remove_sent(now)
         if len(self._waiting) >= self._buffer:
             self.entrance.counters.blocked += 1
-            if not self._asked:
-                self._asked = True
-                self._network.at(self._waiting[0], self._tell, frame)
+            if not self._is_space_requested:
+                self._is_space_requested = True
+                self._network.at(self._waiting[0], self._on_fifo_space, frame)
             return False
         for cell in cells_of(frame):
             self.enter(now, cell)
         return True
 
     def enter(self, now: int, frame: bytes) -> bool:
-        """Let a cell enter, from a NIC or a switch. False: it found the buffer full, and is lost."""
+        """Accept a cell from a NIC or a switch. False: the buffer is full, and the cell is lost."""
         accepted = self.entrance.take(now, frame)
-        for when, late in self.entrance.put_aside:
-            self.held += 1
-            self._network.at(when, self._come_back, late)
-        self.entrance.put_aside.clear()
+        for when, delayed in self.entrance.deferred:
+            self.in_flight += 1
+            self._network.at(when, self._reenter, delayed)
+        self.entrance.deferred.clear()
         return accepted is None or self._send(now, accepted)
 
     def leave(self) -> None:
-        """Remove the direction; its cells under way are lost."""
+        """Remove the direction; its cells in flight are lost."""
         self.receive = ignore
         self._network.leave(self)
 
     def _send(self, now: int, frame: bytes) -> bool:
-        self._leave(now)
-        begin = self._busy
-        if begin <= now:
-            begin, self._carry = now, 0
+        self._remove_sent(now)
+        start_time = self._busy
+        if start_time <= now:
+            start_time, self._busy_fraction = now, 0
         elif self.start is not None and len(self._waiting) >= self._buffer:
             self.entrance.counters.drop(Outcome.QUEUE)
             return False
         else:
-            self._waiting.append(begin)
-        nanoseconds, self._carry = divmod(self._per_cell + self._carry, self._rate)
-        self._busy = begin + nanoseconds
-        self._last = max(self._last, self._busy + self._delay)  # a shorter delay lets no cell overtake
-        self.held += 1
+            self._waiting.append(start_time)
+        nanoseconds, self._busy_fraction = divmod(self._cell_bits + self._busy_fraction, self._rate)
+        self._busy = start_time + nanoseconds
+        self._last = max(self._last, self._busy + self._delay)  # no cell overtakes when the delay becomes shorter
+        self.in_flight += 1
         self._network.at(self._last + self._hop, self._arrive, frame)
         return True
 
     def _arrive(self, now: int, frame: bytes) -> None:
-        self.held -= 1
-        self.entrance.came(frame)
+        self.in_flight -= 1
+        self.entrance.count_delivered(frame)
         if self.end is None:
             self.receive(now, frame)
         else:
             self._network.forward(now, self.end, frame)
 
-    def _come_back(self, now: int, frame: bytes) -> None:
+    def _reenter(self, now: int, frame: bytes) -> None:
         """Send a cell that a rule has delayed or duplicated."""
-        self.held -= 1
+        self.in_flight -= 1
         if not self._send(now, frame):
-            self._network.complain_of_buffer(now, self, frame)
+            self._network.drop_at_full_buffer(now, self, frame)
 
-    def _tell(self, now: int, _: bytes) -> None:
-        """Tell the NIC that its output FIFO has space."""
-        self._asked = False
+    def _on_fifo_space(self, now: int, _: bytes) -> None:
+        """Notify the NIC that its output FIFO has space."""
+        self._is_space_requested = False
         if self.on_space is not None:
             self.on_space(now)
 
-    def _leave(self, now: int) -> None:
+    def _remove_sent(self, now: int) -> None:
         waiting = self._waiting
         while waiting and waiting[0] <= now:
             waiting.popleft()
 
-    def _lay(self, impairment: Impairment) -> None:
+    def _apply(self, impairment: Impairment) -> None:
         settings = self._network.settings
         self._delay = impairment.delay
         self._rate = impairment.rate or settings.rate
-        self._per_cell = max(settings.cell + impairment.overhead, 0) * _BITS
+        self._cell_bits = max(settings.cell + impairment.overhead, 0) * _BITS
         self._buffer = impairment.queue_frames or (settings.fifo if self.start is None else settings.buffer)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from protocols.atm.cell import ETHERNET, MAX_NODES, PAYLOAD, circuit, header
 from testbed.errors import UnsupportedError
-from testbed.fabric.atm.network import USUAL, Network, Settings
+from testbed.fabric.atm.network import DEFAULT, Network, Settings
 from testbed.fabric.interface import OnDrop, Table, Way
 from testbed.spec.kinds import ATM, Kind
 from testbed.spec.layout import Layout, Switch
@@ -15,9 +15,9 @@ from testbed.spec.layout import Layout, Switch
 
 @dataclass(frozen=True, slots=True)
 class Atm:
-    """ATM with these settings of its hardware. Implements `fabric.interface.Fabric` and `Routing`."""
+    """The ATM fabric. settings: of its hardware. Implements `fabric.interface.Fabric` and `Routing`."""
 
-    settings: Settings = USUAL
+    settings: Settings = DEFAULT
     kind: ClassVar[Kind] = ATM
 
     def network(self, slowed: int = 1, on_drop: OnDrop | None = None) -> Network:
@@ -26,7 +26,7 @@ class Atm:
 
     def table(self, layout: Layout, switch: Switch) -> Table:
         """Return a switch's table: port by the number of the destination node, along shortest paths; 0: none. Raises
-        UnsupportedError for more nodes than there are circuits for."""
+        UnsupportedError if there are more nodes than circuits."""
         if len(layout.nodes) > MAX_NODES:
             raise UnsupportedError(
                 f"{layout.name}: an ATM network has circuits between {MAX_NODES:,} nodes at most, and this one has "
@@ -35,20 +35,20 @@ class Atm:
         return {str(number): switch.forwarding.get(mac, 0) for number, mac in enumerate(_macs(layout))}
 
     def leads(self, layout: Layout, way: Way) -> bool:
-        """Whether the circuit between a way's ends takes it."""
-        sink = _macs(layout)[_number(layout, way.sink)]
+        """Whether the circuit between the ends of a way follows it."""
+        sink = _macs(layout)[_node_number(layout, way.sink)]
         tables = {switch.name: switch.forwarding for switch in layout.switches}
         return all(tables[switch].get(sink) == output for switch, _, output in way.hops)
 
     def along(self, layout: Layout, way: Way, frame: bytes) -> bytes:
-        """Put the bytes behind a frame's Ethernet header into a cell of the circuit between a way's ends."""
-        ends = _number(layout, way.source), _number(layout, way.sink)
+        """Put the bytes after a frame's Ethernet header into a cell of the circuit between the ends of a way."""
+        numbers = _node_number(layout, way.source), _node_number(layout, way.sink)
         payload = frame[ETHERNET : ETHERNET + PAYLOAD].ljust(PAYLOAD, b"\0")
-        return frame[:ETHERNET] + header(circuit(*ends, len(layout.nodes))) + payload
+        return frame[:ETHERNET] + header(circuit(*numbers, len(layout.nodes))) + payload
 
 
-def _number(layout: Layout, node: str) -> int:
-    return next(number for number, other in enumerate(layout.nodes) if other.name == node)
+def _node_number(layout: Layout, node: str) -> int:
+    return next(number for number, candidate in enumerate(layout.nodes) if candidate.name == node)
 
 
 def _macs(layout: Layout) -> list[str]:

@@ -1,7 +1,6 @@
-"""Network of ATM switches: cells forwarded by circuit, and output buffers that lose what does not fit.
+"""Network of ATM switches, which forward cells by circuit and drop cells when an output buffer is full.
 
-A switch finds a cell's output by its circuit in a table that is installed with it. It discards cells whose header is
-damaged or whose circuit it does not know.
+A switch looks up a cell's output by its circuit in its table. It discards cells with a damaged header or an unknown circuit.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ NO_CIRCUIT: Final = "no_circuit"
 NO_CABLE: Final = "no_cable"
 FULL: Final = "buffer_full"
 
-WORDS: Final = {
+CAUSES: Final = {
     BAD_HEADER: "its header's check is wrong, or it is no whole cell",
     NO_CIRCUIT: "the switch has no such circuit",
     NO_CABLE: "the circuit leads to a port without a cable",
     FULL: "the output's buffer is full",
 }
-"""Why a switch does not forward a cell: the names of its counters, and phrases."""
+"""Causes of drops: names of a switch's counters, with descriptions."""
 
 _Event = tuple[int, int, Callable[[int, bytes], object], bytes]
 
@@ -40,10 +39,10 @@ _Event = tuple[int, int, Callable[[int, bytes], object], bytes]
 class Settings:
     """Hardware parameters, times in nanoseconds.
 
-    rate: default of a link, in bit/s. cell: bytes that a cell takes of the rate; a link's overhead is added. fifo: cells
-    that wait in a NIC's output (36 in the SBA-100, von Eicken, Basu and Buch, 1995). buffer: cells that wait at a switch's
-    output, our choice; a link's queue_frames replaces both. hop: from a cell's end at a switch's input until it can be
-    sent, our choice of an ideal switch.
+    rate: default of a link, in bit/s. cell: bytes of a cell on the wire, without a link's overhead. fifo: cells that fit
+    into a NIC's output FIFO (36 in the SBA-100, von Eicken, Basu and Buch, 1995). buffer: cells that fit into a switch's
+    output buffer, our choice; a link's queue_frames replaces both. hop: from the end of a cell at a switch's input until
+    it can be sent; 0 is our choice, an ideal switch.
     """
 
     rate: int = LINK_RATE
@@ -57,12 +56,12 @@ class Settings:
         return replace(self, rate=self.rate // factor, hop=self.hop * factor)
 
 
-USUAL: Final = Settings()
+DEFAULT: Final = Settings()
 
 
 class Switch:
-    """A switch. outputs: channels of the ports with a cable. circuits: the outputs of the cells that have passed, by their
-    headers: the circuits in use."""
+    """A switch. ports: port by node number. outputs: channels of the ports with a cable. circuits: cache of outputs by cell
+    header."""
 
     __slots__ = ("circuits", "counters", "outputs", "ports")
 
@@ -70,8 +69,8 @@ class Switch:
         self.ports: dict[int, int] = {}
         self.outputs: Final[dict[int, Channel]] = {}
         self.circuits: Final[dict[bytes, Channel]] = {}
-        self.counters: Final = dict.fromkeys(WORDS, 0)
-        """Cells that did not go on, by cause."""
+        self.counters: Final = dict.fromkeys(CAUSES, 0)
+        """Number of dropped cells, by cause."""
 
     def install(self, table: Table) -> None:
         """Set the switch's table: port by the number of the destination node, for all nodes of the cluster."""
@@ -79,38 +78,38 @@ class Switch:
         self.circuits.clear()
 
     def plug(self, port: int, channel: Channel) -> None:
-        """Put a cable's end into a port."""
+        """Connect a cable to a port."""
         self.outputs[port] = channel
         self.circuits.clear()
 
     def unplug(self, channel: Channel) -> None:
-        """Pull a cable's end out of its port, if it is in one."""
+        """Disconnect a cable from its port, if it is connected."""
         for port, output in list(self.outputs.items()):
             if output is channel:
                 del self.outputs[port]
                 self.circuits.clear()
 
     def output(self, cell: bytes) -> Channel | str:
-        """Return a cell's output, or the cause why it has none."""
-        known = self.circuits.get(cell[:HEADER])
-        if known is not None and len(cell) == CELL:
-            return known
+        """Return a cell's output, or the cause of its drop."""
+        cached = self.circuits.get(cell[:HEADER])
+        if cached is not None and len(cell) == CELL:
+            return cached
         if not is_intact(cell):
             return BAD_HEADER
-        ends = nodes_of(circuit_of(cell), len(self.ports))
-        if ends is None:
+        nodes = nodes_of(circuit_of(cell), len(self.ports))
+        if nodes is None:
             return NO_CIRCUIT
-        found = self.outputs.get(self.ports[ends[1]])
-        if found is None:
+        output_channel = self.outputs.get(self.ports[nodes[1]])
+        if output_channel is None:
             return NO_CABLE
-        self.circuits[cell[:HEADER]] = found
-        return found
+        self.circuits[cell[:HEADER]] = output_channel
+        return output_channel
 
 
 class Network:
     """ATM switches, and the channels between them and to NICs. Implements `fabric.interface.Network`."""
 
-    def __init__(self, settings: Settings = USUAL, on_drop: OnDrop | None = None) -> None:
+    def __init__(self, settings: Settings = DEFAULT, on_drop: OnDrop | None = None) -> None:
         self.settings: Final = settings
         self._switches: dict[str, Switch] = {}
         self._on_drop = on_drop
@@ -124,11 +123,11 @@ class Network:
 
     @property
     def switches(self) -> Mapping[str, Mapping[str, int]]:
-        """Counters of each switch: cells that it did not forward, by cause."""
+        """Counters of each switch: dropped cells, by cause."""
         return {name: switch.counters for name, switch in self._switches.items()}
 
     def keep(self, tables: Mapping[str, Table]) -> None:
-        """Add and remove switches, so that these exist and no others, and install their tables."""
+        """Add missing switches, remove all others, and install the tables. tables: by switch."""
         for name in self._switches.keys() - tables.keys():
             del self._switches[name]
         for name, table in tables.items():
@@ -143,7 +142,7 @@ class Network:
         start: Plug | None = None,
         end: Plug | None = None,
     ) -> Channel:
-        """Add a direction of a link from one port to another; None: a NIC. Raises what `Entrance` does."""
+        """Add a direction of a link from one port to another; None: a NIC. Raises the errors of `Entrance`."""
         channel = Channel(link, direction, impairment, options, self, start, end)
         for plug in (start, end):
             if plug is not None:
@@ -161,31 +160,31 @@ class Network:
         """Process all events that are due."""
         heap = self._heap
         while heap and heap[0][0] <= now:
-            when, _, act, frame = heappop(heap)
-            act(when, frame)
+            when, _, callback, frame = heappop(heap)
+            callback(when, frame)
 
-    def at(self, when: int, act: Callable[[int, bytes], object], frame: bytes) -> None:
-        """Schedule an event of a cell."""
+    def at(self, when: int, callback: Callable[[int, bytes], object], frame: bytes) -> None:
+        """Schedule a callback with a cell's frame."""
         self._sequence += 1
-        heappush(self._heap, (when, self._sequence, act, frame))
+        heappush(self._heap, (when, self._sequence, callback, frame))
 
     def forward(self, now: int, plug: Plug, frame: bytes) -> None:
-        """Forward a cell that has come in by a port."""
+        """Forward a cell that has arrived at a port."""
         switch = self._switches.get(plug.switch)
         if switch is None:
-            return  # removed while the cell was on its way
+            return  # removed while the cell was in flight
         out = switch.output(cell_in(frame))
         if isinstance(out, str):
-            self._complain(now, plug, out, frame)
+            self._count_drop(now, plug, out, frame)
         elif not out.enter(now, frame):
-            self._complain(now, plug, FULL, frame)
+            self._count_drop(now, plug, FULL, frame)
 
-    def complain_of_buffer(self, now: int, channel: Channel, frame: bytes) -> None:
-        """Count a cell that found a switch's output buffer full."""
+    def drop_at_full_buffer(self, now: int, channel: Channel, frame: bytes) -> None:
+        """Count a cell dropped at a switch's full output buffer."""
         assert channel.start is not None
-        self._complain(now, channel.start, FULL, frame)
+        self._count_drop(now, channel.start, FULL, frame)
 
-    def _complain(self, now: int, plug: Plug, cause: str, frame: bytes) -> None:
+    def _count_drop(self, now: int, plug: Plug, cause: str, frame: bytes) -> None:
         self._switches[plug.switch].counters[cause] += 1
         if self._on_drop is not None:
-            self._on_drop(now, plug.switch, plug.port, "loses a cell", WORDS[cause], frame)
+            self._on_drop(now, plug.switch, plug.port, "loses a cell", CAUSES[cause], frame)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from testbed.fabric.entrance import Entrance
 from testbed.fabric.interface import Receive, ignore
-from testbed.fabric.myrinet.worm import Hop, Worm, pass_in
+from testbed.fabric.myrinet.worm import Hop, Worm, bytes_in
 from testbed.fates.header_fields import ETHERNET_HEADER
 from testbed.fates.stage import FateOptions
 from testbed.spec.kinds import MYRINET
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from testbed.fabric.myrinet.switch import Switch
 
 NIC: Final = 0
-"""The NIC as a requester of a channel; a switch's inputs have their port numbers, from 1 on."""
-ASIDE: Final = -1
-"""Requester for frames that a rule has delayed or duplicated."""
+"""Requester number of the NIC; a switch's inputs have their port numbers, from 1."""
+DEFERRED: Final = -1
+"""Requester number for frames that a rule has delayed or duplicated."""
 
 
 class Channel:
-    """One direction of a link, without a queue: while one frame occupies it, others wait where they are. A frame that a rule
-    delays or duplicates is taken out of the network, and put back at the channel's beginning later."""
+    """One direction of a link, without a queue: while a frame occupies it, other frames wait where they are. A frame that a
+    rule delays or duplicates is removed from the network, and inserted at the start of the channel later."""
 
     __slots__ = (
-        "_network", "aside", "asking", "chosen", "delay", "entrance", "free", "inside", "is_granted", "on_space", "port",
-        "receive", "speed", "switch", "under_way", "window",
+        "_network", "deferred", "delay", "entrance", "frames", "free_at", "in_transit", "is_granted", "last_requester",
+        "on_space", "port", "receive", "requests", "speed", "switch", "window",
     )  # fmt: skip
 
     def __init__(
         self, link: str, direction: DirectionName, impairment: Impairment, options: FateOptions, network: Network
     ) -> None:
-        """Raises what `Entrance` does."""
+        """Raises the errors of `Entrance`."""
         self._network = network
         self.entrance: Final = Entrance(link, direction, impairment, options, MYRINET)
         self.on_space: Callable[[int], object] | None = None
@@ -44,62 +44,62 @@ class Channel:
         self.switch: Switch | None = None
         """The switch at its end, at input `port`; None: a NIC."""
         self.port = 0
-        self.free = 0
-        """When it becomes free, or did; UNKNOWN: not known yet."""
-        self.asking: dict[int, Worm | None] = {}
-        """Worms that wait for it, by requester; a NIC has none yet."""
+        self.free_at = 0
+        """When the channel becomes or became free, ns; UNKNOWN: not determined yet."""
+        self.requests: dict[int, Worm | None] = {}
+        """Worms that wait for the channel, by requester; None for a NIC's request."""
         self.is_granted = False
-        """Whether a NIC is being told that it may use it."""
-        self.aside: list[tuple[int, int, bytes]] = []
-        """Heap of frames that rules have taken out of the network: until when, sequence number, frame."""
-        self.chosen = ASIDE
-        """The requester that has used it last."""
-        self.inside: deque[Hop] = deque()
-        """Frames that are on it or in the input at its end, in order."""
-        self.under_way = 0
-        """Frames whose head has not arrived yet, or, at a NIC, whose end has not."""
-        self._lay(impairment)
+        """Whether a NIC is being notified that it may use the channel."""
+        self.deferred: list[tuple[int, int, bytes]] = []
+        """Heap of frames that rules have removed from the network: time of insertion, sequence number, frame."""
+        self.last_requester = DEFERRED
+        """The requester that used the channel last."""
+        self.frames: deque[Hop] = deque()
+        """Frames on the channel or in the input at its end, in order."""
+        self.in_transit = 0
+        """Number of frames whose head (at a NIC: whose end) has not arrived yet."""
+        self._apply(impairment)
 
     @property
-    def held(self) -> int:
-        """Frames that are on it, and those that rules have taken out of the network here."""
-        return self.under_way + len(self.aside)
+    def in_flight(self) -> int:
+        """Number of frames on the channel, and of frames that rules have removed from the network here."""
+        return self.in_transit + len(self.deferred)
 
     def change(
         self, now: int, impairment: Impairment, files: Mapping[str, str] | None = None, restart: bool | None = None
     ) -> None:
-        """Set another impairment, as `Direction.change`. Frames under way keep their schedule."""
+        """Set another impairment, as `LinkDirection.change`. Frames in flight keep their schedule."""
         self.entrance.change(now, impairment, files, restart)
-        self._lay(impairment)
+        self._apply(impairment)
 
     def offer(self, now: int, frame: bytes) -> bool:
-        """Offer a frame of the NIC at its beginning. False: refused now; `on_space` says when to offer it again."""
+        """Offer a frame of the NIC at the start of the channel. False: rejected; `on_space` is called when to repeat it."""
         return self._network.offer(now, self, frame)
 
     def leave(self) -> None:
-        """Remove the direction; its frames under way are lost."""
+        """Remove the direction; its frames in flight are lost."""
         self._network.leave(self)
 
     def hop(self, worm: Worm, frame: bytes, now: int) -> Hop:
-        """Make the hop of a frame over it, from now on."""
+        """Make the hop of a frame that enters the channel now."""
         window = self.window if self.switch is not None else 0
         return Hop(worm, self, frame, max(len(frame) - ETHERNET_HEADER, 1), now, self.speed, self.delay, window)
 
-    def end_at(self, switch: Switch, port: int) -> None:
-        """Connect its end to a switch's port."""
+    def connect_end(self, switch: Switch, port: int) -> None:
+        """Connect the channel's end to a switch's port."""
         self.switch = switch
         self.port = port
 
-    def came(self, hop: Hop) -> None:
-        """Count a frame that has crossed it."""
-        self.under_way -= 1
-        self.entrance.came(hop.frame)
+    def count_delivered(self, hop: Hop) -> None:
+        """Count a frame that has crossed the channel."""
+        self.in_transit -= 1
+        self.entrance.count_delivered(hop.frame)
 
-    def _lay(self, impairment: Impairment) -> None:
+    def _apply(self, impairment: Impairment) -> None:
         settings = self._network.settings
         self.delay = impairment.delay
         """The cable's delay, in nanoseconds."""
         self.speed = speed = impairment.rate or settings.rate
         """The rate, in bit/s."""
-        self.window = max(settings.slack, pass_in(settings.hop, speed)) + pass_in(2 * self.delay, speed)
-        """Bytes that may pass before the first has left the input at the other end."""
+        self.window = max(settings.slack, bytes_in(settings.hop, speed)) + bytes_in(2 * self.delay, speed)
+        """Bytes that may enter before the first byte has left the input at the end."""

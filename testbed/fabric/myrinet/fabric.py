@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from testbed.fabric.interface import OnDrop, Table, Way
 from testbed.fabric.myrinet.network import Network
-from testbed.fabric.myrinet.route import closed, route_byte
+from testbed.fabric.myrinet.route import append_crc, route_byte
 from testbed.fabric.myrinet.settings import DEFAULT, Settings
 from testbed.fates.header_fields import ETHERNET_HEADER
 from testbed.spec.kinds import MYRINET, Kind
@@ -16,7 +16,7 @@ from testbed.spec.layout import Layout, Switch
 
 @dataclass(frozen=True, slots=True)
 class Myrinet:
-    """Myrinet with these settings of its hardware. Implements `fabric.interface.Fabric` and `Routing`."""
+    """The Myrinet fabric. settings: of its hardware. Implements `fabric.interface.Fabric` and `Routing`."""
 
     settings: Settings = DEFAULT
     kind: ClassVar[Kind] = MYRINET
@@ -26,17 +26,17 @@ class Myrinet:
         return Network(self.settings.slowed(slowed), on_drop)
 
     def table(self, layout: Layout, switch: Switch) -> Table:  # noqa: ARG002
-        """Return nothing: its switches go by the routes of frames."""
+        """Return an empty table: switches forward by the routes in the frames."""
         return {}
 
     def leads(self, layout: Layout, way: Way) -> bool:  # noqa: ARG002
-        """Return True: a route leads along any way."""
+        """Return True: a source route can take any path."""
         return True
 
     def along(self, layout: Layout, way: Way, frame: bytes) -> bytes:  # noqa: ARG002
-        """Put a route in front of a frame's packet, and the CRC-8 behind it. Raises ValueError for ports too far apart."""
+        """Prepend a route to a frame's packet, and append the CRC-8. Raises ValueError if ports are too far apart."""
         route = bytes([route_byte(output - input_) for _, input_, output in way.hops])
-        return closed(frame[:ETHERNET_HEADER], route + frame[ETHERNET_HEADER:])
+        return append_crc(frame[:ETHERNET_HEADER], route + frame[ETHERNET_HEADER:])
 
 
 FABRIC: Final = Myrinet()

@@ -1,14 +1,13 @@
 """Network of Myrinet switches: allocation of channels to worms, blocking, and deadlock recovery.
 
-A frame's head requests an output when it has come to the front of its input. While it waits, its frame holds the channels
-over which it stretches, but for the bytes that fit into the inputs ahead; frames that want these channels wait in turn. No
+A frame's head requests an output when it has reached the front of its input. While it waits, the frame occupies the channels
+over which it extends, except for bytes that fit into the inputs ahead; frames that need these channels wait, too. No
 frame is dropped for lack of buffer space.
 
-A cycle of frames that wait for each other would wait for ever. A frame whose head has waited for too long, for an output or
-behind another that is blocked, is given up. If it holds a channel, its beginning becomes a frame with a wrong CRC-8, the
-rest is discarded, and all channels behind it are freed. If it holds none, it is swallowed. Such a beginning takes half of
-an input, so that two fit into one: if they filled the inputs of a cycle, they would wait for each other as their frames
-did.
+Frames that wait for each other in a cycle are deadlocked. A frame whose head has waited too long, for an output or behind a
+blocked frame, times out. If it occupies a channel, its start becomes a frame with a wrong CRC-8, the rest is discarded, and
+all channels behind it are freed. If it occupies none, it is discarded. A truncated frame takes half of an input, so that two
+fit into one: otherwise truncated frames could deadlock again.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from heapq import heappop, heappush
 from typing import Final
 
 from testbed.fabric.interface import OnDrop, Plug, Table, ignore
-from testbed.fabric.myrinet.channel import ASIDE, NIC, Channel
-from testbed.fabric.myrinet.route import onward, truncated
+from testbed.fabric.myrinet.channel import DEFERRED, NIC, Channel
+from testbed.fabric.myrinet.route import strip_route_byte, truncate
 from testbed.fabric.myrinet.settings import DEFAULT, Settings
-from testbed.fabric.myrinet.switch import SWALLOWED, TRUNCATED, WORDS, Switch, next_of
-from testbed.fabric.myrinet.worm import UNKNOWN, Hop, Worm, end_of, ends_of, pass_in
+from testbed.fabric.myrinet.switch import CAUSES, SWALLOWED, TRUNCATED, Switch, next_requester
+from testbed.fabric.myrinet.worm import UNKNOWN, Hop, Worm, bytes_in, end_of, ends_of
 from testbed.fates.stage import FateOptions
 from testbed.spec.layout import DirectionName, Impairment
 
-_SMALLEST: Final = 3
-"""Minimum of bytes of a truncated frame: one of the route, one more, a CRC."""
+_MIN_TRUNCATED: Final = 3
+"""Minimum bytes of a truncated frame: one of the route, one more, a CRC."""
 
 _Event = tuple[int, int, Callable[[int, Channel, Hop | None], None], Channel, Hop | None]
 
@@ -44,15 +43,17 @@ class Network:
         self._on_drop = on_drop
         self._heap: list[_Event] = []
         self._sequence = 0
-        self._waiting: deque[tuple[int, Worm]] = deque()  # heads and since when they wait; some wait no longer
+        self._waiting: deque[tuple[int, Worm]] = (
+            deque()
+        )  # start of waiting, and worm; includes worms that no longer wait
 
     @property
     def switches(self) -> Mapping[str, Mapping[str, int]]:
-        """Counters of each switch: frames that it did not forward, or truncated, by cause."""
+        """Counters of each switch: dropped or truncated frames, by cause."""
         return {name: switch.counters for name, switch in self._switches.items()}
 
     def keep(self, tables: Mapping[str, Table]) -> None:
-        """Add and remove switches, so that these exist and no others."""
+        """Add missing switches and remove all others. tables: by switch, not used."""
         for name in self._switches.keys() - tables.keys():
             del self._switches[name]
         for name in tables:
@@ -67,10 +68,10 @@ class Network:
         start: Plug | None = None,
         end: Plug | None = None,
     ) -> Channel:
-        """Add a direction of a link from one port to another; None: a NIC. Raises what `Entrance` does."""
+        """Add a direction of a link from one port to another; None: a NIC. Raises the errors of `Entrance`."""
         channel = Channel(link, direction, impairment, options, self)
         if end is not None:
-            channel.end_at(self._switch(end.switch, end.port), end.port)
+            channel.connect_end(self._switch(end.switch, end.port), end.port)
         if start is not None:
             self._switch(start.switch, start.port).outputs[start.port] = channel
         return channel
@@ -84,7 +85,7 @@ class Network:
                     del switch.outputs[port]
 
     def _switch(self, name: str, port: int = 0) -> Switch:
-        """Return a switch, made if necessary, with at least so many ports."""
+        """Return a switch, created if necessary, with at least `port` ports."""
         switch = self._switches.get(name)
         if switch is None:
             switch = self._switches[name] = Switch(name, self.settings.ports, {})
@@ -94,18 +95,18 @@ class Network:
     @property
     def deadline(self) -> int | None:
         """When to poll next; None: never."""
-        heap, overdue = self._heap, self._overdue()
-        if heap and (overdue is None or heap[0][0] <= overdue):
+        heap, next_timeout = self._heap, self._next_timeout()
+        if heap and (next_timeout is None or heap[0][0] <= next_timeout):
             return heap[0][0]
-        return overdue
+        return next_timeout
 
     def offer(self, now: int, channel: Channel, frame: bytes) -> bool:
-        """Offer a NIC's frame to its channel. False: refused now; the channel's `on_space` says when to offer it again."""
-        if not channel.is_granted and (channel.asking or channel.free == UNKNOWN or channel.free > now):
+        """Offer a NIC's frame to its channel. False: rejected; the channel's `on_space` is called when to repeat it."""
+        if not channel.is_granted and (channel.requests or channel.free_at == UNKNOWN or channel.free_at > now):
             channel.entrance.counters.blocked += 1
-            self._ask(now, channel, NIC, None)
+            self._request(now, channel, NIC, None)
             return False
-        channel.chosen = NIC
+        channel.last_requester = NIC
         self._enter(now, channel, Worm(), frame)
         return True
 
@@ -113,237 +114,237 @@ class Network:
         """Process all events that are due."""
         heap = self._heap
         while True:
-            overdue = self._overdue() if self._waiting else None
-            if heap and heap[0][0] <= now and (overdue is None or heap[0][0] <= overdue):
-                when, _, act, channel, hop = heappop(heap)
-                act(when, channel, hop)
-            elif overdue is not None and overdue <= now:
-                self._give_up(overdue, self._waiting.popleft()[1])
+            next_timeout = self._next_timeout() if self._waiting else None
+            if heap and heap[0][0] <= now and (next_timeout is None or heap[0][0] <= next_timeout):
+                when, _, callback, channel, hop = heappop(heap)
+                callback(when, channel, hop)
+            elif next_timeout is not None and next_timeout <= now:
+                self._handle_timeout(next_timeout, self._waiting.popleft()[1])
             else:
                 return
 
     def _at(
-        self, when: int, act: Callable[[int, Channel, Hop | None], None], channel: Channel, hop: Hop | None
+        self, when: int, callback: Callable[[int, Channel, Hop | None], None], channel: Channel, hop: Hop | None
     ) -> None:
         self._sequence += 1
-        heappush(self._heap, (when, self._sequence, act, channel, hop))
+        heappush(self._heap, (when, self._sequence, callback, channel, hop))
 
-    def _overdue(self) -> int | None:
-        """Return when the head that has waited longest will be given up; None: none waits."""
+    def _next_timeout(self) -> int | None:
+        """Return when the head that has waited longest times out; None: none waits."""
         waiting = self._waiting
         while waiting:
-            since, worm = waiting[0]
-            if worm.since == since:
-                return since + self._timeout
+            waiting_since, worm = waiting[0]
+            if worm.waiting_since == waiting_since:
+                return waiting_since + self._timeout
             waiting.popleft()
         return None
 
     # Allocation of channels.
 
-    def _ask(self, now: int, channel: Channel, who: int, worm: Worm | None) -> None:
-        """Request a channel that is not free, or that others have requested."""
-        if not channel.asking and channel.free != UNKNOWN:
-            self._at(max(now, channel.free), self._grant, channel, None)
-        channel.asking[who] = worm
+    def _request(self, now: int, channel: Channel, requester: int, worm: Worm | None) -> None:
+        """Request a channel that is not free, or has pending requests."""
+        if not channel.requests and channel.free_at != UNKNOWN:
+            self._at(max(now, channel.free_at), self._grant, channel, None)
+        channel.requests[requester] = worm
 
     def _grant(self, now: int, channel: Channel, _: Hop | None) -> None:
-        """Give a channel, if it is free, to the next requester, and if that does not occupy it, to the one after."""
-        asking = channel.asking
-        while asking and UNKNOWN != channel.free <= now:
-            channel.chosen = chosen = next_of(asking, channel.chosen)
-            worm = asking.pop(chosen)
+        """Grant a channel, while it is free, to its requesters in turn, until one occupies it."""
+        requests = channel.requests
+        while requests and UNKNOWN != channel.free_at <= now:
+            channel.last_requester = requester = next_requester(requests, channel.last_requester)
+            worm = requests.pop(requester)
             if worm is not None:
-                self._enter(now, channel, worm, onward(worm.hops[-1].frame))
-            elif chosen == ASIDE:
-                frame = heappop(channel.aside)[2]
-                if channel.aside and channel.aside[0][0] <= now:
-                    asking[ASIDE] = None
-                self._begin(now, channel, Worm(), frame)
+                self._enter(now, channel, worm, strip_route_byte(worm.hops[-1].frame))
+            elif requester == DEFERRED:
+                frame = heappop(channel.deferred)[2]
+                if channel.deferred and channel.deferred[0][0] <= now:
+                    requests[DEFERRED] = None
+                self._start_hop(now, channel, Worm(), frame)
             elif channel.on_space is not None:
                 channel.is_granted = True
                 channel.on_space(now)
                 channel.is_granted = False
 
     def _enter(self, now: int, channel: Channel, worm: Worm, frame: bytes) -> None:
-        """Let a frame's head enter a free channel, after its fate there is decided."""
-        worm.asks, worm.since = None, UNKNOWN
+        """Decide a frame's fate on a free channel, and let its head enter."""
+        worm.requested_output, worm.waiting_since = None, UNKNOWN
         entrance = channel.entrance
         accepted = entrance.take(now, frame)
-        if entrance.put_aside:
-            for until, delayed in entrance.put_aside:
-                self._at(until, self._come_back, channel, None)
-                heappush(channel.aside, (until, self._sequence, delayed))
-            entrance.put_aside.clear()
+        if entrance.deferred:
+            for until, delayed in entrance.deferred:
+                self._at(until, self._request_for_deferred, channel, None)
+                heappush(channel.deferred, (until, self._sequence, delayed))
+            entrance.deferred.clear()
         if accepted is None:
-            self._swallow(now, worm)
+            self._discard_rest(now, worm)
         else:
-            self._begin(now, channel, worm, accepted)
+            self._start_hop(now, channel, worm, accepted)
 
-    def _begin(self, now: int, channel: Channel, worm: Worm, frame: bytes) -> None:
+    def _start_hop(self, now: int, channel: Channel, worm: Worm, frame: bytes) -> None:
         hop = channel.hop(worm, frame, now)
         worm.add(hop)
         channel.is_granted = False
-        channel.free = UNKNOWN
-        channel.under_way += 1
-        inside = channel.inside
+        channel.free_at = UNKNOWN
+        channel.in_transit += 1
+        frames = channel.frames
         if channel.switch is None:
-            self._settle(now, worm)
+            self._settle_ends(now, worm)
             self._at(hop.freed + hop.delay, self._deliver, channel, hop)
             return
-        while inside and UNKNOWN != inside[0].leaves <= now:
-            inside.popleft()
-        before = inside[-1].leaves if inside else now
-        inside.append(hop)
-        if before == UNKNOWN:
-            self._wait(now, worm)
+        while frames and UNKNOWN != frames[0].left_at <= now:
+            frames.popleft()
+        previous = frames[-1].left_at if frames else now
+        frames.append(hop)
+        if previous == UNKNOWN:
+            self._start_waiting(now, worm)
         else:
-            self._at(max(now + hop.delay + self._fall_through, before), self._come, channel, hop)
-        self._settle(now, worm)
+            self._at(max(now + hop.delay + self._fall_through, previous), self._route_frame, channel, hop)
+        self._settle_ends(now, worm)
 
     # Ends of hops.
 
-    def _settle(self, now: int, worm: Worm) -> None:
-        """Settle the ends of as many of its hops as are known, and so those of worms that wait for them."""
-        open_ = [worm]
-        while open_:
-            worm = open_.pop()
+    def _settle_ends(self, now: int, worm: Worm) -> None:
+        """Settle the ends of a worm's hops as far as they are determined, and then those of worms that wait for them."""
+        unsettled = [worm]
+        while unsettled:
+            worm = unsettled.pop()
             hops = worm.hops
             if worm.settled >= len(hops):
                 continue
             last = hops[-1]
             if last.window and last.size > worm.room:
-                continue  # it does not fit into the windows ahead
+                continue  # the frame does not fit into the windows ahead
             ends = ends_of(worm, self._fall_through)
-            for end in self._one_by_one(worm) if ends is None else ends:
-                follower = self._end(worm, max(end, now))
+            for end in self._next_ends(worm) if ends is None else ends:
+                follower = self._settle_end(worm, max(end, now))
                 if follower is not None:
-                    open_.append(follower)
+                    unsettled.append(follower)
             if not last.window:
                 hops.clear()  # all of them are settled
 
-    def _one_by_one(self, worm: Worm) -> Iterator[int]:
-        """Iterate over the known ends of its hops; each must be settled before the next is computed."""
+    def _next_ends(self, worm: Worm) -> Iterator[int]:
+        """Iterate over the ends of a worm's hops; each must be settled before the next is computed."""
         while worm.settled < len(worm.hops) and (end := end_of(worm, self._fall_through)) != UNKNOWN:
             yield end
 
-    def _end(self, worm: Worm, end: int) -> Worm | None:
-        """Settle the end of its next hop; return the worm behind it whose ends may now be known, if any."""
-        hops, place = worm.hops, worm.settled
-        hop = hops[place]
-        worm.settled = place + 1
+    def _settle_end(self, worm: Worm, end: int) -> Worm | None:
+        """Settle the end of a worm's next hop; return the worm behind it whose ends may now be determined, if any."""
+        hops, index = worm.hops, worm.settled
+        hop = hops[index]
+        worm.settled = index + 1
         worm.room -= hop.window
         hop.freed = end
         channel = hop.channel
         if channel is not None:
-            channel.free = end
-            if channel.asking:
+            channel.free_at = end
+            if channel.requests:
                 self._at(end, self._grant, channel, None)
-        if not place:
+        if not index:
             return None
-        before = hops[place - 1]
-        before.leaves = end
-        assert before.channel is not None
-        inside = before.channel.inside
-        for number, hop_inside in enumerate(inside, 1):
-            if hop_inside is before:
-                if number == len(inside):
+        previous = hops[index - 1]
+        previous.left_at = end
+        assert previous.channel is not None
+        frames = previous.channel.frames
+        for number, hop_inside in enumerate(frames, 1):
+            if hop_inside is previous:
+                if number == len(frames):
                     return None
-                following = inside[number]
-                following.worm.since = UNKNOWN
-                ready = following.start + following.delay + self._fall_through
-                self._at(max(ready, end), self._come, before.channel, following)
+                next_hop = frames[number]
+                next_hop.worm.waiting_since = UNKNOWN
+                ready = next_hop.start + next_hop.delay + self._fall_through
+                self._at(max(ready, end), self._route_frame, previous.channel, next_hop)
                 break
-        return inside[-1].worm
+        return frames[-1].worm
 
-    def _swallow(self, now: int, worm: Worm) -> None:
-        """Discard the rest of a frame as fast as it comes."""
+    def _discard_rest(self, now: int, worm: Worm) -> None:
+        """Discard the rest of a frame at the rate at which it arrives."""
         if worm.hops:
             last = worm.hops[-1]
             worm.add(Hop(worm, None, b"", last.size, now, last.rate))
-            self._settle(now, worm)
+            self._settle_ends(now, worm)
 
     # Events.
 
-    def _come(self, now: int, channel: Channel, hop: Hop | None) -> None:
-        """Forward a frame whose head is at the front of a switch's input, after its route has been read."""
+    def _route_frame(self, now: int, channel: Channel, hop: Hop | None) -> None:
+        """Forward a frame whose head is at the front of a switch's input."""
         assert hop is not None
         assert channel.switch is not None
-        channel.came(hop)
+        channel.count_delivered(hop)
         worm = hop.worm
         out = channel.switch.output(channel.port, hop.frame)
         if isinstance(out, str):
-            self._complain(now, hop, out)
-            self._swallow(now, worm)
-        elif out.asking or out.free == UNKNOWN or out.free > now:
-            self._ask(now, out, channel.port, worm)
-            worm.asks = out
-            self._wait(now, worm)
+            self._count_drop(now, hop, out)
+            self._discard_rest(now, worm)
+        elif out.requests or out.free_at == UNKNOWN or out.free_at > now:
+            self._request(now, out, channel.port, worm)
+            worm.requested_output = out
+            self._start_waiting(now, worm)
         else:
-            out.chosen = channel.port
-            self._enter(now, out, worm, onward(hop.frame))
+            out.last_requester = channel.port
+            self._enter(now, out, worm, strip_route_byte(hop.frame))
 
     def _deliver(self, now: int, channel: Channel, hop: Hop | None) -> None:
         """Deliver a frame to a NIC."""
         assert hop is not None
-        channel.came(hop)
+        channel.count_delivered(hop)
         channel.receive(now, hop.frame)
 
-    def _come_back(self, now: int, channel: Channel, _: Hop | None) -> None:
-        """Request the channel for a frame that was put aside."""
-        if ASIDE not in channel.asking:
-            self._ask(now, channel, ASIDE, None)
+    def _request_for_deferred(self, now: int, channel: Channel, _: Hop | None) -> None:
+        """Request the channel for a deferred frame."""
+        if DEFERRED not in channel.requests:
+            self._request(now, channel, DEFERRED, None)
 
-    def _wait(self, now: int, worm: Worm) -> None:
-        worm.since = now
+    def _start_waiting(self, now: int, worm: Worm) -> None:
+        worm.waiting_since = now
         self._waiting.append((now, worm))
 
-    def _give_up(self, now: int, worm: Worm) -> None:
-        """Give up a frame that has waited for too long."""
-        worm.since = UNKNOWN
+    def _handle_timeout(self, now: int, worm: Worm) -> None:
+        """Truncate or discard a frame that has waited too long."""
+        worm.waiting_since = UNKNOWN
         if worm.settled < len(worm.hops):
             self._truncate(now, worm)
-        elif worm.asks is not None:
-            self._withdraw(worm)
-            self._complain(now, worm.hops[-1], SWALLOWED)
-            self._swallow(now, worm)
+        elif worm.requested_output is not None:
+            self._cancel_request(worm)
+            self._count_drop(now, worm.hops[-1], SWALLOWED)
+            self._discard_rest(now, worm)
 
     def _truncate(self, now: int, worm: Worm) -> None:
-        """Truncate a frame that holds channels to its beginning, if enough of it is at the switch that its head has
-        reached; else swallow it."""
+        """Truncate a frame that occupies channels, if enough of it is at the switch that its head has reached; otherwise
+        discard it."""
         last = worm.hops[-1]
         channel = last.channel
         assert channel is not None
-        ahead = sum([hop.size for hop in channel.inside if hop is not last and not UNKNOWN != hop.leaves <= now])
-        size = min(last.window // 2, last.window - ahead, last.size - 1, pass_in(now - last.start, last.rate))
-        is_left = size >= _SMALLEST
-        self._complain(now, last, TRUNCATED if is_left else SWALLOWED)
-        followers = [self._end(worm, now) for _ in worm.hops[worm.settled :]]
-        if is_left:
-            last.shorten(truncated(last.frame, size), size)
-            self._wait(now, worm)
-        elif worm.asks is not None:
-            self._withdraw(worm)
-            self._swallow(now, worm)
+        bytes_ahead = sum([hop.size for hop in channel.frames if hop is not last and not UNKNOWN != hop.left_at <= now])
+        size = min(last.window // 2, last.window - bytes_ahead, last.size - 1, bytes_in(now - last.start, last.rate))
+        can_truncate = size >= _MIN_TRUNCATED
+        self._count_drop(now, last, TRUNCATED if can_truncate else SWALLOWED)
+        followers = [self._settle_end(worm, now) for _ in worm.hops[worm.settled :]]
+        if can_truncate:
+            last.shorten(truncate(last.frame, size), size)
+            self._start_waiting(now, worm)
+        elif worm.requested_output is not None:
+            self._cancel_request(worm)
+            self._discard_rest(now, worm)
         else:
-            channel.came(last)
-            channel.inside.remove(last)
+            channel.count_delivered(last)
+            channel.frames.remove(last)
         for follower in followers:
             if follower is not None:
-                self._settle(now, follower)
+                self._settle_ends(now, follower)
 
-    def _withdraw(self, worm: Worm) -> None:
-        """Withdraw its request for an output."""
-        assert worm.asks is not None
+    def _cancel_request(self, worm: Worm) -> None:
+        """Cancel a worm's request for an output."""
+        assert worm.requested_output is not None
         channel = worm.hops[-1].channel
         assert channel is not None
-        del worm.asks.asking[channel.port]
-        worm.asks = None
+        del worm.requested_output.requests[channel.port]
+        worm.requested_output = None
 
-    def _complain(self, now: int, hop: Hop, cause: str) -> None:
+    def _count_drop(self, now: int, hop: Hop, cause: str) -> None:
         channel = hop.channel
         assert channel is not None
         assert channel.switch is not None
         channel.switch.counters[cause] += 1
         if self._on_drop is not None:
-            does = "truncates a frame" if cause == TRUNCATED else "loses a frame"
-            self._on_drop(now, channel.switch.name, channel.port, does, WORDS[cause], hop.frame)
+            action = "truncates a frame" if cause == TRUNCATED else "loses a frame"
+            self._on_drop(now, channel.switch.name, channel.port, action, CAUSES[cause], hop.frame)

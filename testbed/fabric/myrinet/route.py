@@ -1,8 +1,8 @@
-"""Route bytes and the CRC-8 of a Myrinet frame, which a switch reads and changes.
+"""Route bytes and the CRC-8 of a Myrinet frame, which a switch updates.
 
-A byte of a route is 0x80 | delta: a frame leaves by the port whose number is that of its input plus delta, a signed number
-of six bits. The switch removes the byte and updates the CRC-8 by the byte's contribution: so a wrong CRC stays wrong, and
-the frame is not read as a whole.
+A route byte is 0x80 | delta: the output port is the input port plus delta, a signed number of six bits. The switch
+removes the byte and updates the CRC-8 by the byte's contribution. So a wrong CRC stays wrong, and the switch need not
+read the whole frame.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SIGN: Final = 0x20
 
 
 def delta(byte: int) -> int:
-    """Return the difference of port numbers in a byte of a route: -32 to 31."""
+    """Return the difference of port numbers in a route byte: -32 to 31."""
     return ((byte & _DELTA) ^ _SIGN) - _SIGN
 
 
 def route_byte(ports: int) -> int:
-    """Make the byte of a route for a difference of port numbers. Raises ValueError outside -32 to 31."""
+    """Make the route byte for a difference of port numbers. Raises ValueError outside -32 to 31."""
     if not -_SIGN <= ports < _SIGN:
-        raise ValueError(f"a route leads -32 to 31 ports further, not {ports}")
+        raise ValueError(f"difference of port numbers must be -32 to 31, got {ports}")
     return ROUTE_BYTE | ports & _DELTA
 
 
@@ -40,7 +40,7 @@ def _times_x8(byte: int) -> int:
 
 
 def _contributions() -> list[bytes]:
-    """Compute the contribution of each value of a byte to the CRC, by the number of bytes behind it, modulo PERIOD."""
+    """Compute the contribution of each byte value to the CRC, by the number of bytes after it, modulo PERIOD."""
     table, tables = bytes(_times_x8(byte) for byte in range(256)), []
     for _ in range(PERIOD):
         tables.append(table)
@@ -52,13 +52,13 @@ _TABLES: Final = _contributions()
 
 
 def crc8(data: bytes) -> int:
-    """Compute the CRC-8. Blocks of PERIOD bytes are added up first, as contributions repeat after them."""
+    """Compute the CRC-8. Blocks of PERIOD bytes are combined first, since contributions repeat after PERIOD bytes."""
     size = len(data)
     if size > PERIOD:
-        padded = bytes(-size % PERIOD) + data  # zeros in front contribute nothing
+        padded = bytes(-size % PERIOD) + data  # leading zeros contribute nothing
         total = 0
-        for begin in range(0, len(padded), PERIOD):
-            total ^= int.from_bytes(padded[begin : begin + PERIOD], "big")
+        for offset in range(0, len(padded), PERIOD):
+            total ^= int.from_bytes(padded[offset : offset + PERIOD], "big")
         data = total.to_bytes(PERIOD, "big")
     crc, step = 0, _TABLES[0]
     for byte in data:
@@ -66,24 +66,24 @@ def crc8(data: bytes) -> int:
     return crc
 
 
-def closed(head: bytes, packet: bytes) -> bytes:
+def append_crc(header: bytes, packet: bytes) -> bytes:
     """Make a frame of its Ethernet header and its packet, and append the CRC-8."""
-    return head + packet + bytes((crc8(packet),))
+    return header + packet + bytes((crc8(packet),))
 
 
 def is_intact(frame: bytes) -> bool:
-    """Whether the frame's CRC-8 is right."""
+    """Whether the frame's CRC-8 is correct."""
     return len(frame) > ETHERNET_HEADER and crc8(frame[ETHERNET_HEADER:]) == 0
 
 
-def onward(frame: bytes) -> bytes:
-    """Return the frame without the first byte of its route, as a switch forwards it."""
-    behind = len(frame) - ETHERNET_HEADER - 2  # between that byte and the CRC
-    crc = frame[-1] ^ _TABLES[behind % PERIOD][frame[ETHERNET_HEADER]]
+def strip_route_byte(frame: bytes) -> bytes:
+    """Return the frame without the first byte of its route, with an updated CRC-8."""
+    bytes_after = len(frame) - ETHERNET_HEADER - 2  # between the route byte and the CRC
+    crc = frame[-1] ^ _TABLES[bytes_after % PERIOD][frame[ETHERNET_HEADER]]
     return frame[:ETHERNET_HEADER] + frame[ETHERNET_HEADER + 1 : -1] + bytes((crc,))
 
 
-def truncated(frame: bytes, size: int) -> bytes:
-    """Truncate a frame to a packet of `size` bytes, the last one a CRC-8 of which every bit is wrong."""
+def truncate(frame: bytes, size: int) -> bytes:
+    """Truncate a frame to a packet of `size` bytes; the last byte is the inverted CRC-8."""
     packet = frame[ETHERNET_HEADER : ETHERNET_HEADER + size - 1]
     return frame[:ETHERNET_HEADER] + packet + bytes((crc8(packet) ^ 0xFF,))

@@ -11,11 +11,11 @@ LINK_RATE: Final = 1_280_000_000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Hardware parameters, times in nanoseconds. All but the rate are our choice; we found no public source for them.
+    """Hardware parameters, times in nanoseconds. All but the rate are our choice, since there is no public source.
 
     rate: default of a link, in bit/s. ports: of a switch. hop: latency of a frame's first byte through a free switch. slack:
-    bytes that a switch's input takes of a blocked frame, beside those on the cable when the sender is told to stop.
-    timeout: how long a frame's head waits for an output before the switch gives it up.
+    bytes of a blocked frame that a switch's input buffers, without those on the cable when it sends STOP. timeout: how
+    long a frame's head waits for an output before the switch drops the frame.
     """
 
     rate: int = LINK_RATE

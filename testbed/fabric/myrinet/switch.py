@@ -1,6 +1,6 @@
 """Myrinet switch: a frame's output, and arbitration between requesters of an output.
 
-It has no addresses and no topology: only the first byte of the route counts.
+A switch has no addresses and no topology: it only uses the first byte of the route.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from testbed.fabric.myrinet.channel import Channel
 from testbed.fabric.myrinet.route import delta
 from testbed.fates.header_fields import ETHERNET_HEADER, ROUTE_BYTE
 
-_SMALLEST: Final = ETHERNET_HEADER + 2
-"""Bytes of a frame with one byte of route and a CRC."""
+_MIN_FRAME: Final = ETHERNET_HEADER + 2
+"""Bytes of a frame with one route byte and a CRC."""
 
 USED_UP: Final = "route_used_up"
 NO_PORT: Final = "no_port"
@@ -21,18 +21,18 @@ NO_CABLE: Final = "no_cable"
 TRUNCATED: Final = "truncated"
 SWALLOWED: Final = "swallowed"
 
-WORDS: Final = {
+CAUSES: Final = {
     USED_UP: "the route is used up",
     NO_PORT: "the route leads to a port that does not exist",
     NO_CABLE: "the route leads to a port without a cable",
     TRUNCATED: "truncated, blocked for too long",
     SWALLOWED: "swallowed, blocked for too long",
 }
-"""Why a switch does not forward a frame, or truncates it: the names of its counters, and phrases."""
+"""Causes of drops and truncations: names of a switch's counters, with descriptions."""
 
 
 class Switch:
-    """A switch. ports: how many it has. outputs: channels of the ports with a cable, by number."""
+    """A switch. ports: number of ports. outputs: channels of the ports with a cable, by number."""
 
     __slots__ = ("counters", "name", "outputs", "ports")
 
@@ -40,12 +40,12 @@ class Switch:
         self.name: Final = name
         self.ports = ports
         self.outputs: Final = outputs
-        self.counters: Final = dict.fromkeys(WORDS, 0)
-        """Frames that did not go on or were truncated, by cause."""
+        self.counters: Final = dict.fromkeys(CAUSES, 0)
+        """Number of dropped or truncated frames, by cause."""
 
     def output(self, port: int, frame: bytes) -> Channel | str:
-        """Return the output of a frame that has come in by that port, or the cause why it has none."""
-        byte = frame[ETHERNET_HEADER] if len(frame) >= _SMALLEST else 0
+        """Return the output of a frame from an input port, or the cause of its drop."""
+        byte = frame[ETHERNET_HEADER] if len(frame) >= _MIN_FRAME else 0
         if not byte & ROUTE_BYTE:
             return USED_UP
         out = port + delta(byte)
@@ -54,6 +54,6 @@ class Switch:
         return self.outputs.get(out, NO_CABLE)
 
 
-def next_of(asking: Mapping[int, object], last: int) -> int:
-    """Choose the next requester of an output: round robin from the one that had it last."""
-    return min(asking, key=lambda input_: (input_ <= last, input_))
+def next_requester(requests: Mapping[int, object], last: int) -> int:
+    """Choose the next requester of an output, round robin. last: the previous requester."""
+    return min(requests, key=lambda input_: (input_ <= last, input_))

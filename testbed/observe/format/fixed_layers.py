@@ -17,7 +17,7 @@ from scapy.packet import Packet
 
 from protocols.core.formats import words_of
 from protocols.core.frames import CheckField, Counted, LastByteField, RouteField, Sized, Trailed
-from testbed.fates.header_fields import behind_route
+from testbed.fates.header_fields import skip_route
 
 Show = Callable[[Any], str]
 
@@ -43,7 +43,7 @@ class FixedLayers:
         shape, at, end, padding = self._ethernet, 0, len(frame), b""
         lines = []
         while True:
-            first, at = at, behind_route(frame, at) if shape.route is not None else at
+            first, at = at, skip_route(frame, at) if shape.route is not None else at
             last = end - 1 if shape.last is not None else end
             if last < at + shape.size:
                 raise UnfitError

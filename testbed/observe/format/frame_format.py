@@ -22,7 +22,7 @@ from protocols.core.frame_kinds import Kind, spans
 from protocols.core.malformed import MalformedError
 from testbed import registry
 from testbed.errors import TestbedError
-from testbed.fates.header_fields import ETHERNET_HEADER, Fields, behind_route
+from testbed.fates.header_fields import ETHERNET_HEADER, Fields, skip_route
 from testbed.fields import known_fields
 
 Write = Callable[[bytes], str]
@@ -82,7 +82,7 @@ class FrameFormatter:
         """
         if self._strip is not None:
             return self._strip(frame)
-        behind = behind_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
+        behind = skip_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
         return frame if behind == ETHERNET_HEADER else frame[:ETHERNET_HEADER] + frame[behind:], (), True
 
     def read(self, field: str) -> Read:
@@ -295,7 +295,7 @@ class SharedEtherType:
         """The formatter of the protocol that a frame without tags belongs to."""
         if not self._size:
             return self._common
-        at = behind_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
+        at = skip_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
         return self._by_begin.get(frame[at : at + self._size], self._common)
 
 

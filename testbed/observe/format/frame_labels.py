@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from testbed.fates.header_fields import ETHERNET_HEADER, IPV4, IPV6, SMALLEST_ETHERTYPE, TAGS, locate
+from testbed.fates.header_fields import ETHERNET_HEADER, IPV4, IPV6, MIN_ETHERTYPE, TAGS, locate
 from testbed.observe.format.frame_format import formatters
 
 _ARP: Final = 0x0806
@@ -57,7 +57,7 @@ def _describe(frame: bytes, nics: Mapping[bytes, str]) -> str:
             return f"{between} {words}"
     if ethertype < 0:
         return "no Ethernet frame"
-    kind = "length" if ethertype < SMALLEST_ETHERTYPE else "EtherType"
+    kind = "length" if ethertype < MIN_ETHERTYPE else "EtherType"
     return f"{between} {kind} 0x{ethertype:04x}"
 
 

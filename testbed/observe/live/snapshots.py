@@ -291,7 +291,7 @@ def _fault(injection: Injection, now: int) -> Fault:
 def _warning(state: State, directory: Path, silent: Sequence[str]) -> str:
     """directory: the cluster's. silent: nodes whose NIC agent does not answer."""
     if state.phase != "up":
-        if state.owner.alive:
+        if state.owner.is_alive:
             return f"process {state.owner.pid} is {state.phase} it"
         return f"left {state.phase}: 'testbed {'gc' if state.abandoned else 'up'}' puts it right"
     if gone := missing(state, directory):

@@ -20,7 +20,13 @@ from testbed.cluster.records.state import State
 from testbed.errors import KernelError
 from testbed.fates.fate_counters import CAUSES
 from testbed.kernel import bpf, loss_classifier, rtnl_dump, userns
-from testbed.kernel.interface_counters import Counted, CounterSockets, counted, open_sockets, queue_drops
+from testbed.kernel.interface_counters import (
+    CounterSockets,
+    InterfaceCounters,
+    open_sockets,
+    queue_drops,
+    read_counters,
+)
 from testbed.kernel.netlink import RequestError
 from testbed.runtime.calls import NotListeningError, call
 from testbed.runtime.relay.orders import RelayPaths
@@ -98,7 +104,7 @@ class Wires:
         if any(changes) or state is not self._state or not self._wires:
             self._state = state
             self._locate_counters(state)
-        counts = {key: counted(sockets.route) for key, sockets in self._sockets.items()}
+        counts = {key: read_counters(sockets.route) for key, sockets in self._sockets.items()}
         carriers = set(state.datapaths.values())
         relayed = self._relayed(state) if "relay" in carriers else {}
         queues = queue_drops(self._sockets[namespace_names.WIRE].route) if carriers & {"netem", "tc"} else {}
@@ -237,7 +243,9 @@ def _lost(counters: loss_classifier.Counters) -> dict[str, int]:
     return {cause: count for cause, count in causes.items() if count}
 
 
-def _carried(counts: Counted, receives: bool, causes: dict[str, int], met: dict[str, int]) -> DirectionTraffic:
+def _carried(
+    counts: InterfaceCounters, receives: bool, causes: dict[str, int], met: dict[str, int]
+) -> DirectionTraffic:
     frames, size, lost = (
         (counts.rx_frames, counts.rx_bytes, counts.rx_dropped)
         if receives

@@ -23,7 +23,7 @@ from types import TracebackType
 from testbed.cluster.records.state import Store
 from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.kernel import userns
-from testbed.kernel.children import Companion
+from testbed.kernel.children import ChildFunction
 from testbed.kernel.setns import enter_holder
 from testbed.observe.sniff.capture_sinks import CaptureFile, Sink
 from testbed.observe.sniff.frame_merge import CapturedFrame
@@ -61,7 +61,7 @@ def enter(store: Store, cluster: str) -> None:
     if userns.is_root():
         return
     state = store.choose(cluster)
-    if state.holder is None or not state.holder.alive:
+    if state.holder is None or not state.holder.is_alive:
         raise NotFoundError(f"cluster {cluster} is gone: 'testbed gc' removes what is left of it")
     enter_holder(state.holder.pid)
 
@@ -156,7 +156,7 @@ class Capture:
             return capture(self._store, self._cluster, self._target, sink, stop, on_start=on_start)
 
         try:
-            self._companion = Companion(act)
+            self._companion = ChildFunction(act)
         finally:
             os.close(descriptor)
         return self

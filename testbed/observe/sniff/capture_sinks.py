@@ -59,7 +59,7 @@ class CaptureFile:
             number = self._numbers[str(seen.point.end), seen.point.link]
             self._frames[number] += 1
             bound: pcapng.Bound = "outbound" if seen.entering else "inbound"
-            before, after = pcapng.around(number, seen.when, len(seen.frame), bound, seen.met)
+            before, after = pcapng.enclose(number, seen.when, len(seen.frame), bound, seen.met)
             blocks += (before, seen.frame, after)
         if blocks:
             self._write(blocks)

@@ -195,7 +195,7 @@ class FateReconstruction:
             if reading is not None:
                 del self._unknown[flow]
                 if flow is None and self._gemodel is not None and reading.number > MAX_STEPS:
-                    self._gemodel.stand(bad=reading.bad)
+                    self._gemodel.set_state(is_bad=reading.bad)
                     self._stepped = reading.number
 
     def _next_number(self, flow_frames: FlowFrames, numbers: list[int]) -> int:

@@ -20,7 +20,7 @@ from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.state import State, Store
 from testbed.errors import ConflictError, KernelError, NotFoundError
 from testbed.kernel import namespaces, rtnl_dump
-from testbed.kernel.loss_classifier import opened
+from testbed.kernel.loss_classifier import open_attached
 from testbed.kernel.netlink import RequestError
 from testbed.kernel.rtnl_monitor import Monitor
 from testbed.kernel.tpacket import Ring
@@ -166,7 +166,7 @@ class Sniffer:
         ready = dict(self._poll.poll(_POLL_MS))
         for ring, _ in self._rings.values():
             if ready.get(ring.fileno(), 0) & select.POLLERR:
-                ring.forget_error()
+                ring.clear_error()
         return ready
 
     def _read_rings(self) -> None:
@@ -194,7 +194,7 @@ class Sniffer:
             if reconstruction is None or not reconstruction.needs_reading:
                 continue
             assert self._wire is not None  # opened by `begin`
-            with suppress(FileNotFoundError), opened(self._wire.route, ring.index) as classifier:
+            with suppress(FileNotFoundError), open_attached(self._wire.route, ring.index) as classifier:
                 if classifier is not None:
                     reconstruction.read(classifier)
 
@@ -251,10 +251,10 @@ class Sniffer:
         self._prepare_reconstructions(state, wanted)
         kept = {(point.namespace, point.device): point for point in wanted}
         for key, (ring, point) in list(self._rings.items()):
-            if key in kept and ring.still_there():
+            if key in kept and ring.is_current():
                 if state.phase == "up" or kept[key].end == point.end:
                     self._rings[key] = ring, kept[key]
-            elif state.phase == "up" or not ring.still_there():
+            elif state.phase == "up" or not ring.is_current():
                 self._retire(key, ring, point)
         size = max(_MIN_RING, min(_MAX_RING, _RING_MEMORY // max(1, len(kept))))
         for key, point in kept.items():
@@ -274,7 +274,7 @@ class Sniffer:
             self._poll.register(ring.fileno(), select.POLLIN)
             if hurry:
                 # Frames may have passed before the ring was opened.
-                missed = self._frames_carried(ring) - self._passed.get(ring.index, 0) - ring.update_counts().taken
+                missed = self._frames_carried(ring) - self._passed.get(ring.index, 0) - ring.update_counts().received
                 self.dropped[str(point.end)] += max(0, missed)
 
     def _retire(self, key: tuple[str, str], ring: Ring, point: Point) -> None:

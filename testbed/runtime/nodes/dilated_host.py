@@ -16,7 +16,7 @@ from protocols.core.firmware import Adapter, Agent, Firmware, Host, Plug
 from protocols.core.profile import Profile
 from protocols.core.protocol import Steering
 from testbed.engine.loop import POLL_TIME, DilatedClock, Loop
-from testbed.engine.server import Burner, usage_of
+from testbed.engine.server import Burner, usages_of
 from testbed.engine.tasks import Task
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.waiter import Waiter
@@ -131,7 +131,7 @@ class DilatedHost:
         self._burners: list[tuple[float, Burner]] = []
         self._watched: list[BusyFirmware] = []
         self._late = self.cable.late
-        wire.stamp()
+        wire.enable_timestamps()
         self.loop.watch(wire.fileno(), self._read)
 
     @property
@@ -162,7 +162,7 @@ class DilatedHost:
             self._watched.append(firmware)
             nic.begin(self.loop.now(), Agent(firmware, watched(agent.host)))
             if isinstance(self.host.port, FunctionPort):
-                self.host.port.lead_to(adapter.address, nic.receive)
+                self.host.port.set_receiver(adapter.address, nic.receive)
 
     def adopt(self, rank: SimNode, task: Task[object]) -> None:
         """Let a task's polls be a rank's."""
@@ -170,7 +170,7 @@ class DilatedHost:
 
     def used(self) -> dict[str, dict[str, float]]:
         """Return the usage of its parts, see `Report`."""
-        return usage_of(self.host.servers, self.host.name, self.loop.now())
+        return usages_of(self.host.servers, self.host.name, self.loop.now())
 
     def go(self, origin: int, *, again: bool) -> None:
         """Let the clock show 0 at that time of the machine, and return when it does: what a program does at once, its NIC
@@ -209,11 +209,11 @@ class DilatedHost:
 
     def _read(self, now: int) -> None:
         """Receive frames."""
-        shown, at, on_control_frame = self.clock.shown, self.loop.at, self.port.on_control_frame
-        for moment, frame in self._wire.stamped():
+        from_base_time, at, on_control_frame = self.clock.from_base_time, self.loop.at, self.port.on_control_frame
+        for moment, frame in self._wire.receive_timestamped():
             if on_control_frame(frame):
                 continue
-            came = shown(moment)
+            came = from_base_time(moment)
             self._late.append(max(0, now - came))
             at(max(now, came), self._take, frame)
 

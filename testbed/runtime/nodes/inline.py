@@ -54,7 +54,7 @@ class InlineNic(CompletingNic):
     def attach(self, agent: Agent) -> None:
         """Set the agent that the NIC serves, before its first action."""
         self._agent = agent
-        self.see = agent.host.completed
+        self.deliver_completion = agent.host.completed
         self._ring = agent.firmware.on_doorbell
 
     def dma_read(self, segments: Sequence[memoryview]) -> bytes:
@@ -99,8 +99,8 @@ class InlineNic(CompletingNic):
         self.busy = True
         try:
             self._ring(time.monotonic_ns(), index)
-            if self.shown:
-                self.let_see()
+            if self.completions:
+                self.deliver_completions()
         except Exception as error:
             raise self.failed(error) from error
         finally:

@@ -103,15 +103,15 @@ class Driver:
             nic.busy = True
             try:
                 take(moment, frame)
-                if nic.shown:
-                    nic.let_see()
+                if nic.completions:
+                    nic.deliver_completions()
             except Exception as error:
                 raise nic.failed(error) from error
             nic.busy = False
             if woken:
                 woken.popleft().call(moment)  # as `Loop.go_on`, which mostly has one task to run
                 if woken:
-                    loop.go_on()
+                    loop.run_woken()
                 if later:
                     nic.flush()
                 nic.prompt = now() - moment < _PROMPT
@@ -160,8 +160,8 @@ class Driver:
             nic.busy = True
             try:
                 take(now(), frame)
-                if nic.shown:
-                    nic.let_see()
+                if nic.completions:
+                    nic.deliver_completions()
             except Exception as error:
                 raise nic.failed(error) from error
             nic.busy = False
@@ -179,8 +179,8 @@ class Driver:
         try:
             firmware.on_timer(moment)
             self._ticks.check(firmware, moment)
-            if nic.shown:
-                nic.let_see()
+            if nic.completions:
+                nic.deliver_completions()
         except Exception as error:
             raise nic.failed(error) from error
         nic.busy = False

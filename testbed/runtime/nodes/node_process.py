@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from protocols.core.firmware import Adapter, Agent, Firmware, Host
 from testbed.engine.tasks import Task
-from testbed.engine.tracebacks import complete_traceback, line_of, program_line, program_traceback
+from testbed.engine.tracebacks import complete_traceback, format_frame, program_line, program_traceback
 from testbed.errors import FirmwareError
 from testbed.kernel import syscalls
 from testbed.kernel.daemons import write_output_to
@@ -152,7 +152,7 @@ def build_dilated_host(
 def _wire(orders: Orders, device: str, adapter: Adapter) -> FrameSocket:
     wire = socket_on(device, orders.ethertype, adapter.mtu, holding=adapter.routed)
     if orders.mtus:
-        wire.note_lengths(orders.mtus)
+        wire.count_oversized(orders.mtus)
     return wire
 
 
@@ -316,7 +316,7 @@ class _Node:
         counted = {agent.name: dict(agent.firmware.counted()) for agent in self._agents}
         port, dilated = self._port, self._dilated
         first = counted[self._agents[0].name]
-        report = Report(first, self._wire.taken, self._wire.dropped, port.unsent, port.down, used)
+        report = Report(first, self._wire.received, self._wire.dropped, port.unsent, port.down, used)
         if dilated is None:
             return report
         late, overrun = dilated.cable.lateness, dilated.dropped
@@ -339,7 +339,7 @@ class _Node:
             lines.append(f"frames dropped because they were not read in time: {self._wire.dropped}")
         if self._port.unsent:
             lines.append(f"frames that the kernel did not take, though the interface was up: {self._port.unsent}")
-        lines += [f"NIC: {sentence}" for sentence in self._wire.lost()]
+        lines += [f"NIC: {sentence}" for sentence in self._wire.oversized_sentences()]
         if len(lines) > _MAX_SENTENCES:
             lines[_MAX_SENTENCES:] = [f"and {len(lines) - _MAX_SENTENCES:,} more"]
         self._channel.send("waiting", [line[:_MAX_SENTENCE] for line in lines])
@@ -348,22 +348,28 @@ class _Node:
         """Describe the process's present state. innermost: the frame that the signal interrupted."""
         program = next((program for program in self._programs if not program.done), self._programs[0])
         frames = self._loop.task_frames(innermost)
-        polls = program.polled is not None and self._loop.now() - program.polled < _ANSWER
+        polls = program.last_poll is not None and self._loop.now() - program.last_poll < _ANSWER
         if innermost is not None and self._nic.busy and not polls:  # each poll lets the NIC work
             line = program_line(frames)
-            return f"the NIC is at work, at {line_of(innermost)}" + (f", for the program at {line}" if line else "")
+            return f"the NIC is at work, at {format_frame(innermost)}" + (
+                f", for the program at {line}" if line else ""
+            )
         if program.done:
             return "the program has ended"
-        if innermost is None or (not frames and (program.waits_for or program.polled is None)):
-            if program.polled is not None and self._dilated is None and self._loop.now() - program.polled < _ANSWER:
+        if innermost is None or (not frames and (program.waits_for or program.last_poll is None)):
+            if (
+                program.last_poll is not None
+                and self._dilated is None
+                and self._loop.now() - program.last_poll < _ANSWER
+            ):
                 return f"the program polls, at {program_line(program.frames())}"
-            return f"the program {program.doing}"
+            return f"the program {program.state}"
         task = self._loop.current or program
         name = "the program" if task is program else f"task {task.name!r}"
-        line = program_line(frames) or program_line(task.frames()) or line_of(innermost)
-        if task.polled is None:
+        line = program_line(frames) or program_line(task.frames()) or format_frame(innermost)
+        if task.last_poll is None:
             return f"{name} runs, at {line}"
-        ago = self._loop.now() - task.polled
+        ago = self._loop.now() - task.last_poll
         return (
             f"{name} polls, at {line}" if ago < _POLLS else f"{name} runs, at {line}; it polled {ago / 1e9:.3g} s ago"
         )

@@ -72,17 +72,17 @@ class HoldingPort(VethPort):
 
         self.on_hold: Callable[[], object] = _ignore
         self.outlet: Final = Outlet(self._put, say, head, lambda: self.on_hold())
-        self.ask_again: Final = self.outlet.ask_again
+        self.ask_again: Final = self.outlet.repeat_ask
 
     @property
     def kept(self) -> int:
-        return len(self.outlet.kept)
+        return len(self.outlet.waiting_frames)
 
     def send(self, frame: Buffer) -> bool | None:
         return self.outlet.send(frame)
 
     def when_sent(self, then: Callable[[], object]) -> None:
-        if self.outlet.kept:
+        if self.outlet.waiting_frames:
             self.outlet.when_sent(then)
         else:
             then()

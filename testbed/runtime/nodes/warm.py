@@ -319,4 +319,4 @@ def _restore(placement: NodePlacement, wanted: Offloads) -> None:
 
 def _offloads_of(placement: NodePlacement) -> Offloads | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
-        return offloads.taken(opened.fileno(), placement.device)
+        return offloads.accepted(opened.fileno(), placement.device)

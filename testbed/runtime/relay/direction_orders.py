@@ -70,14 +70,14 @@ class InjectedRules:
         for name, text in wanted.items():
             if name not in self._handles:
                 self._handles[name] = handle = self._rules.add(now, text, name)
-                handle.judge(*self._place)  # count from now on, not from its first frame
+                handle.compiled(*self._place)  # count from now on, not from its first frame
 
     def handles(self) -> dict[str, Handle]:
         return dict(self._handles)
 
     def idle(self) -> list[str]:
         """A sentence for each rule that has never decided a fate, including lifted and declared ones."""
-        return [*self._model.idle_rules(), *self._rules.idle()]
+        return [*self._model.idle_rules(), *self._rules.idle_rules()]
 
 
 class CarriedLink:
@@ -96,7 +96,7 @@ class CarriedLink:
 
     def still_there(self) -> bool:
         """Whether its interfaces are those on which it was opened."""
-        return sum(heard.still_there() for heard in self._sockets.values()) == len(self._sockets)  # all: to update MTUs
+        return sum(heard.is_current() for heard in self._sockets.values()) == len(self._sockets)  # all: to update MTUs
 
     def sockets(self) -> dict[str, PacketSocket]:
         """The sockets, by the direction whose frames come in on them."""

@@ -203,7 +203,7 @@ def _direction(link: AnyLink, direction: str, now: int) -> dict[str, object]:
     statistics = source.update_statistics() if source is not None else Statistics()
     return {
         "counters": forwarder.counters.by_name(),
-        "held": forwarder.held,
+        "held": forwarder.in_flight,
         "pieces": forwarder.gso_frames,
         "lateness": {
             "p50": forwarder.lateness.quantile(0.5),

@@ -40,18 +40,8 @@ class Forwarder:
     """One direction of a link, between two sockets."""
 
     __slots__ = (
-        "_last",
-        "_now",
-        "_out",
-        "_source",
-        "_timer",
-        "_unfinished",
-        "finished",
-        "gso_frames",
-        "injected",
-        "lateness",
-        "model",
-        "offer",
+        "_last", "_now", "_out", "_source", "_timer", "_unfinished", "finished", "gso_frames", "injected", "lateness",
+        "model", "offer",
     )  # fmt: skip
 
     def __init__(
@@ -78,9 +68,9 @@ class Forwarder:
         return self.model.counters
 
     @property
-    def held(self) -> int:
+    def in_flight(self) -> int:
         """Frames in the queue, on the line and under way."""
-        return self.model.held
+        return self.model.in_flight
 
     def read(self, now: int) -> bool:
         """Offer one batch of received frames; return whether more may be waiting.
@@ -102,7 +92,7 @@ class Forwarder:
             self.deliver(now)
         else:
             self._timer.set(deadline)
-        return self._source.filled
+        return self._source.is_full
 
     def _offer_unfinished(self, frames: Iterable[Delivery]) -> None:
         """Offer a batch that contains GSO frames."""
@@ -146,7 +136,7 @@ class Forwarder:
             if isinstance(frame, GsoFrame):
                 self._unfinished -= 1
                 if frame.segments > 1:
-                    self.model.count_gso(frame.segments, frame.beyond)
+                    self.model.count_gso(frame.segments, frame.extra_bytes)
         self._out.send_offloaded(frames)
 
     def pass_through(self, now: int) -> bool:  # noqa: ARG002  a loop's callback
@@ -156,14 +146,14 @@ class Forwarder:
             self._last = frames[-1][0]
             send = self._out.send_offloaded if self._source.has_offloaded else self._out.send
             send([frame for _, frame in frames])
-        return self._source.filled
+        return self._source.is_full
 
     def flush(self, now: int) -> int:
         """Offer all received frames, then send those under way at once; return their number."""
         while self.read(now):
             pass
         self._timer.set(None)
-        count, left = self.model.held, []
+        count, left = self.model.in_flight, []
         while self.model.deadline is not None:
             left += self.model.poll(self.model.deadline)
         self._send(left)
@@ -336,7 +326,7 @@ class Relay:
         def left() -> None:
             then({name: self._let_go(link) for name, link in leaving.items()})
 
-        self._aside.make([heard.stop_listening for heard in sockets], left)
+        self._aside.make([heard.stop_receiving for heard in sockets], left)
 
     def _let_go(self, link: AnyLink) -> int:
         """Stop carrying a link; frames that arrive later are lost. Return how many were delivered early."""

@@ -121,9 +121,9 @@ class ChannelForwarder:
         return self.channel.entrance.counters
 
     @property
-    def held(self) -> int:
+    def in_flight(self) -> int:
         """Frames inside the network."""
-        return self.channel.held
+        return self.channel.in_flight
 
     def _receive(self, now: int, frame: bytes) -> None:
         self._due.append((now, frame))
@@ -163,7 +163,7 @@ class Uplink:
         self._kept: deque[tuple[int, bytes | ControlFrame]] = deque()
         self._stopped = False
         self._answered = 0
-        self._window = max(1, min(LARGEST_WINDOW, socket.room))
+        self._window = max(1, min(LARGEST_WINDOW, socket.capacity))
         self._head = b""  # header of the NIC's words; empty until the first one
         self._last = loop.now()
         way.channel.on_space = self._go_on
@@ -205,7 +205,7 @@ class Uplink:
         driver.settle()
         if len(kept) > _MANY:
             self._stop()
-        return self._socket.filled and not self._stopped
+        return self._socket.is_full and not self._stopped
 
     def catch_up(self, now: int) -> None:
         """Offer all frames received until now."""

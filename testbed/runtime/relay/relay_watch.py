@@ -161,7 +161,7 @@ class Watchers:
         def watched(when: int, frame: bytes) -> Outcome:
             outcome = offer(when, frame)
             if self._met or outcome is Outcome.QUEUE:
-                self._report_fates(name, direction, when + source.behind, frame, is_full=outcome is Outcome.QUEUE)
+                self._report_fates(name, direction, when + source.clock_offset, frame, is_full=outcome is Outcome.QUEUE)
             return outcome
 
         def restore() -> None:
@@ -178,7 +178,7 @@ class Watchers:
         def watched(now: int, frame: bytes) -> bytes | None:
             accepted = take(now, frame)
             if self._met:
-                self._report_fates(name, direction, uplink.stamp + source.behind, frame)
+                self._report_fates(name, direction, uplink.stamp + source.clock_offset, frame)
             return accepted
 
         def restore() -> None:
@@ -222,7 +222,7 @@ class Watchers:
     def _report_fates(self, link: str, direction: str, stamp: int, frame: bytes, *, is_full: bool = False) -> None:
         """Report the fates of the frame that has just been offered. stamp: wall clock, nanoseconds."""
         causes = [record.cause for record in self._met]
-        words = [record.in_words() for record in self._met]
+        words = [record.describe() for record in self._met]
         self._met.clear()
         if is_full:
             causes.append(QUEUE_FULL)

@@ -93,7 +93,7 @@ class SharedAgent:
         self._routed = offer.adapters[0].routed
         self._socket = socket_on(offer.device, offer.ethertype, offer.adapters[0].mtu, holding=self._routed)
         if offer.mtus:
-            self._socket.note_lengths(offer.mtus)
+            self._socket.count_oversized(offer.mtus)
         worker = offer.worker
         if worker.queues.count > 1:
             join_fanout(self._socket.socket, GROUP, worker.queues.program)
@@ -231,7 +231,7 @@ class SharedAgent:
         for number in range(_FRAMES):
             if not self._frames.poll(0):  # cheaper than BlockingIOError
                 return number > 0
-            self._deliver(inbox.recv(self._socket.longest, _DONTWAIT))
+            self._deliver(inbox.recv(self._socket.max_frame, _DONTWAIT))
         return True
 
     def _deliver(self, frame: bytes) -> None:
@@ -454,7 +454,7 @@ class SharedAgent:
             self._refuse(host, f"it asks what cannot be answered: {error}")
 
     def _waiting(self, function: Function) -> list[str]:
-        return [*function.nic.firmware.waiting()[:_SAID], *self._socket.lost()[:_SAID]]
+        return [*function.nic.firmware.waiting()[:_SAID], *self._socket.oversized_sentences()[:_SAID]]
 
     def _report(self, function: Function) -> dict[str, Any]:
         """Make the report of one function, with the counts of the whole NIC."""
@@ -476,7 +476,7 @@ class SharedAgent:
         """Return the counts of frames, and the processor time, of the whole NIC."""
         self._socket.update_counts()
         return {
-            "pid": os.getpid(), "taken": self._socket.taken, "dropped": self._socket.dropped,
+            "pid": os.getpid(), "taken": self._socket.received, "dropped": self._socket.dropped,
             "unsent": self._wire.port.unsent, "down": self._wire.port.down, "cpu": time.process_time_ns(),
             "strangers": self.strangers, "refused": self.refused, "overflowed": self._wire.overflowed,
             "handed_over": self._wire.handed_over,

@@ -201,7 +201,7 @@ class HostDriver:
                 except Exception as error:
                     raise self._failed(error) from error
                 if woken:
-                    loop.go_on()
+                    loop.run_woken()
                     # Else only a completion or a watched descriptor can wake a task.
                     if woken or heap or polling or not loop.running:
                         return ()
@@ -288,6 +288,6 @@ class HostDriver:
                 for index in shown:
                     self._host.completed(index)
                 while loop.woken and loop.running:
-                    loop.go_on()
+                    loop.run_woken()
             if loop.running:
                 raise

@@ -36,7 +36,7 @@ class NodesNic:
         self.host: Final = self._attachment.host
         self.driver: Final = HostDriver(self._attachment, self.host, orders.spin)
         self.busy = False
-        self.taken = self.dropped = self.unsent = self.down = self.cpu = self.kept = 0
+        self.received = self.dropped = self.unsent = self.down = self.cpu = self.kept = 0
         self._counted: dict[str, int] = {}
 
     def attach(self, host: Host) -> None:
@@ -49,7 +49,7 @@ class NodesNic:
         self._counted = dict(report["counted"])
         if self._has_workers:
             self._counted |= {"worker_taken": int(report["taken"]), "worker_handed_over": int(report["handed_over"])}
-        self.taken, self.unsent, self.down, self.cpu = (
+        self.received, self.unsent, self.down, self.cpu = (
             int(report[name]) for name in ("taken", "unsent", "down", "cpu")
         )
         self.kept = int(report["kept"])
@@ -60,7 +60,7 @@ class NodesNic:
         worker has taken from the wire, and those of them that were another one's."""
         return self._counted
 
-    def lost(self) -> list[str]:
+    def oversized_sentences(self) -> list[str]:
         """Return nothing: the agent reports lost frames in `waiting`."""
         return []
 

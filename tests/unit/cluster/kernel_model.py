@@ -147,7 +147,7 @@ class Kernel:
                     assert not returned, f"{port.name} gets its own frames back after: {after}"
         for index, way in self.diversions.items():  # a port that is diverted stays plugged in, cables stay joined
             for tap in {*way} - {0}:
-                plugged_in = tap in wire and wire[tap].master and way.leaving
+                plugged_in = tap in wire and wire[tap].master and way.outgoing
                 assert not plugged_in, f"{wire[index].name} is diverted into a switch after: {after}"
         ports = [port for port in wire.values() if port.master and port.up]
         ways = {port.index: arrival for port in ports if port.flooding and (arrival := self._arrival(port))}

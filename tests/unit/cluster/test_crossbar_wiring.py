@@ -15,7 +15,7 @@ from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.veth_wiring import Wiring, free_ends
 from testbed.errors import UnsupportedError
 from testbed.kernel import capabilities
-from testbed.kernel.datapaths import Abilities
+from testbed.kernel.datapaths import Capabilities
 from testbed.kernel.offloads import Offloads
 from testbed.runtime.relay.orders import Orders, Plug
 from testbed.spec.dilation import slow_layout
@@ -46,7 +46,7 @@ def layout() -> Layout:
 @pytest.fixture(autouse=True)
 def _relay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run on a machine with a relay."""
-    monkeypatch.setattr(capabilities, "abilities", lambda: Abilities(relay=True))
+    monkeypatch.setattr(capabilities, "probe_capabilities", lambda: Capabilities(relay=True))
 
 
 def decided(whole: Layout, *injected: Injection, asked: Asked = "auto") -> Decisions:

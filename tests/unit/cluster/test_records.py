@@ -62,10 +62,10 @@ def test_an_identity_reads_back(process: Identity) -> None:
 
 def test_this_process_is_alive_and_one_with_another_start_is_not() -> None:
     me = identity()
-    assert me.here
-    assert me.alive
-    assert not Identity(me.boot, me.pid_namespace, me.pid, me.start + 1).alive
-    assert not Identity("another boot", me.pid_namespace, me.pid, me.start).alive
+    assert me.is_local
+    assert me.is_alive
+    assert not Identity(me.boot, me.pid_namespace, me.pid, me.start + 1).is_alive
+    assert not Identity("another boot", me.pid_namespace, me.pid, me.start).is_alive
 
 
 @given(

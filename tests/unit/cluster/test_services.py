@@ -163,7 +163,7 @@ def test_what_another_supervisor_has_started_is_gone_on_with_and_watched(tending
     assert tending.told() == ["sleeper died"], "c, while nobody looked"
     tending.tended.reconcile()
     assert tending.tended.pids["a"] == kept.pid
-    assert not other.alive, "it was to be something else"
+    assert not other.is_alive, "it was to be something else"
     assert tending.kind.forgotten == ["b"]
     assert tending.told() == ["sleeper died", "sleeper restarted"]
     os.kill(kept.pid, signal.SIGKILL)
@@ -175,6 +175,6 @@ def test_what_another_supervisor_has_started_and_nobody_wants_is_ended(tending: 
     tending.kind.before = {"a": FormerProcess(known, 1)}
     tending.tended.adopt()
     tending.tended.reconcile()
-    assert not known.alive
+    assert not known.is_alive
     assert tending.tended.pids == {}
     assert tending.told() == []

@@ -9,7 +9,7 @@ from testbed import Cluster
 from testbed.controller.probing.expectations import expect
 from testbed.controller.probing.routed_paths import THERE_AND_BACK, RoutedPath, routed_links, routed_paths, together
 from testbed.fabric.myrinet.route import delta, is_intact
-from testbed.fates.header_fields import behind_route
+from testbed.fates.header_fields import skip_route
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.resolver import resolve
 
@@ -25,7 +25,7 @@ def ports(path: RoutedPath) -> list[int]:
     """By how many ports further each switch on the way sends a probe."""
     frame = path.along(FRAME)
     assert is_intact(frame)
-    return [delta(byte) for byte in frame[14 : behind_route(frame, 14)]]
+    return [delta(byte) for byte in frame[14 : skip_route(frame, 14)]]
 
 
 def test_a_nics_link_is_crossed_there_and_back_and_a_cable_on_the_shortest_way_between_nics() -> None:

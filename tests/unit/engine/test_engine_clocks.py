@@ -109,7 +109,7 @@ def test_what_comes_from_outside_takes_its_place_among_what_is_due() -> None:
 
     def came(now: int) -> None:
         inner.ready.clear()
-        loop.at(max(now, clock.shown(begun + 61)), lambda when: seen.append(("outside", when)))
+        loop.at(max(now, clock.from_base_time(begun + 61)), lambda when: seen.append(("outside", when)))
         loop.at(now + 12, lambda _: loop.stop())
 
     loop.watch(5, came)

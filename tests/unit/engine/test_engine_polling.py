@@ -52,7 +52,7 @@ def test_each_poll_takes_its_time_and_no_more_whatever_is_to_come(loop: Loop, po
     if beside == "a distant event":
         loop.at(1_000_000_000, lambda _: None)
     elif beside == "the end of the run":
-        loop.end_at(1_000_000_000)
+        loop.stop_at(1_000_000_000)
 
     async def counts() -> int:
         for _ in range(polls):
@@ -73,7 +73,7 @@ def test_a_poller_that_waits_for_a_time_is_there_soon_after_it(loop: Loop, wante
             await Yield()
         return loop.now()
 
-    loop.end_at(2 * wanted)
+    loop.stop_at(2 * wanted)
     assert wanted <= loop.complete(watches()) <= wanted * 1.03
     assert looks < 100_000
 

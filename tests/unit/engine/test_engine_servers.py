@@ -66,7 +66,7 @@ def test_a_server_without_a_loop_is_reserved_only() -> None:
     async def job() -> None:
         await bus.use(1)
 
-    with pytest.raises(RuntimeError, match="'bus' was given no loop"):
+    with pytest.raises(RuntimeError, match="server 'bus' has no loop"):
         loop.complete(job())
 
 

@@ -523,7 +523,7 @@ def test_services_that_wait_are_no_deadlock(loop: Loop) -> None:
 
 def test_a_loop_cannot_be_run_or_closed_from_within(loop: Loop) -> None:
     async def main() -> None:
-        with pytest.raises(RuntimeError, match="runs already"):
+        with pytest.raises(RuntimeError, match="is running already"):
             loop.run()
         with pytest.raises(RuntimeError, match="stop it"):
             loop.close()

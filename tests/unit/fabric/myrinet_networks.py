@@ -9,15 +9,15 @@ from dataclasses import replace
 from testbed.fabric.interface import Plug
 from testbed.fabric.myrinet.channel import Channel
 from testbed.fabric.myrinet.network import Network
-from testbed.fabric.myrinet.route import closed, route_byte
+from testbed.fabric.myrinet.route import append_crc, route_byte
 from testbed.fabric.myrinet.settings import Settings
-from testbed.fabric.myrinet.switch import WORDS
+from testbed.fabric.myrinet.switch import CAUSES
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
-from testbed.fates.stage import NOTHING, FateOptions
+from testbed.fates.stage import NO_IMPAIRMENT, FateOptions
 from testbed.spec.layout import BOTH, Impairment
 
-CAUSES = {words: cause for cause, words in WORDS.items()}
+CAUSES = {words: cause for cause, words in CAUSES.items()}
 HEAD = bytes.fromhex("020000000002 020000000001 88b6")
 TYPE = b"\0\4"
 HOP = 300
@@ -48,7 +48,7 @@ class MyrinetNetwork:
         self._queues: dict[str, deque[bytes]] = defaultdict(deque)
         for a, b in cables:
             name = f"{a[0]}:{a[1]}--{b[0]}:{b[1]}"
-            impairment = (impairments or {}).get(name, NOTHING)
+            impairment = (impairments or {}).get(name, NO_IMPAIRMENT)
             for direction, (source, end) in zip(BOTH, ((a, b), (b, a)), strict=True):
                 options = FateOptions(7, rules=rules, log=self.log.append)
                 start, until = (Plug(*one) if one[1] else None for one in (source, end))
@@ -90,7 +90,7 @@ class MyrinetNetwork:
 
 def frame(steps: Sequence[int], size: int = 0, mark: int = 0) -> bytes:
     """Return a frame with this route. size: bytes of payload, which begins with the four bytes of the mark."""
-    return closed(HEAD, bytes(map(route_byte, steps)) + TYPE + mark.to_bytes(4, "big") + bytes(max(size - 4, 0)))
+    return append_crc(HEAD, bytes(map(route_byte, steps)) + TYPE + mark.to_bytes(4, "big") + bytes(max(size - 4, 0)))
 
 
 def mark_of(arrived: bytes) -> int:

@@ -208,7 +208,7 @@ def test_a_delayed_and_a_duplicated_cell_come_again() -> None:
     star.run()
     assert [number for _, number in star.came[1]][:2] != [0, 1]
     assert sorted(number for _, number in star.came[1]) == [0, 1, 2]
-    assert star.up[0].held == star.down[1].held == 0
+    assert star.up[0].in_flight == star.down[1].in_flight == 0
 
 
 def test_a_shorter_delay_lets_no_cell_overtake() -> None:
@@ -245,7 +245,7 @@ def test_no_cell_is_gained_or_lost_without_a_count(seed: object, nodes: int, buf
     for channel in (*star.up, *star.down):
         counters = channel.entrance.counters
         dropped = counters.loss + counters.queue
-        assert channel.held == 0
+        assert channel.in_flight == 0
         assert counters.offered + counters.duplicated == counters.delivered + dropped
     assert sum(channel.entrance.counters.offered for channel in star.up) == accepted
     assert sum(map(len, star.came)) == sum(channel.entrance.counters.delivered for channel in star.down)

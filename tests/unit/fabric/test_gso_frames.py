@@ -25,14 +25,14 @@ def counted(as_gso: bool, *, rules: bool) -> tuple[list[tuple[int, int]], dict[s
     else:
         for _ in range(3):
             wire.offer(0, SEGMENT)
-    held.append((0, wire.held))
+    held.append((0, wire.in_flight))
     wire.offer(5, SEGMENT)
     while wire.deadline is not None:
         now = wire.deadline
         for _, frame in wire.poll(now):
             if frame is GSO_FRAME:
                 wire.count_gso(3, 3 * len(SEGMENT) - len(GSO_FRAME))
-        held.append((now, wire.held))
+        held.append((now, wire.in_flight))
     if known is not None:
         known.add(10, "drop nth(2)")
         for _ in range(3):

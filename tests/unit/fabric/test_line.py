@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from testbed.errors import DescriptionError
 from testbed.fabric.direction import LinkDirection
-from testbed.fabric.wire_time import SMALLEST_QUEUE, default_queue, wire_size
+from testbed.fabric.wire_time import MIN_QUEUE, default_queue, wire_size
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.headers import standard_fields
 from testbed.fates.rules import RuleSet
@@ -116,11 +116,11 @@ def test_a_queue_in_frames_counts_frames_of_any_size() -> None:
 @pytest.mark.parametrize(
     ("rate", "delay", "expected"),
     [
-        (10**9, 0, SMALLEST_QUEUE),
+        (10**9, 0, MIN_QUEUE),
         (10**9, 10 * MILLISECOND, 2_500_000),  # 1 Gbit/s for 20 ms
         (10**10, 50 * MILLISECOND, 125_000_000),
-        (10**6, 10 * MILLISECOND, SMALLEST_QUEUE),
-        (0, SECOND, SMALLEST_QUEUE),
+        (10**6, 10 * MILLISECOND, MIN_QUEUE),
+        (0, SECOND, MIN_QUEUE),
     ],
 )
 def test_the_queue_follows_from_the_bandwidth_delay_product(rate: int, delay: int, expected: int) -> None:
@@ -249,7 +249,7 @@ def test_nothing_is_lost_without_being_counted(
         wire.offer(now, numbered(place, size))
         counters = wire.counters
         assert counters.offered == place + 1
-        assert counters.offered + counters.duplicated == counters.delivered + counters.dropped + wire.held
+        assert counters.offered + counters.duplicated == counters.delivered + counters.dropped + wire.in_flight
         if place % 3 == 0:
             delivered = wire.poll(now)
             assert all(due <= now for due, _ in delivered)
@@ -262,7 +262,7 @@ def test_nothing_is_lost_without_being_counted(
         dues += [due for due, _ in delivered]
         out += len(delivered)
     counters = wire.counters
-    assert wire.held == 0
+    assert wire.in_flight == 0
     assert wire.queued(10 * SECOND) == (0, 0)
     assert out == counters.delivered
     assert counters.offered + counters.duplicated == counters.delivered + counters.dropped

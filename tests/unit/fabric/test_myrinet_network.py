@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from testbed.errors import UnsupportedError
 from testbed.fabric.direction import LinkDirection
-from testbed.fabric.myrinet.route import closed, is_intact, onward, route_byte
+from testbed.fabric.myrinet.route import append_crc, is_intact, route_byte, strip_route_byte
 from testbed.fabric.myrinet.settings import Settings
-from testbed.fabric.myrinet.switch import WORDS
-from testbed.fabric.myrinet.worm import UNKNOWN, Hop, Worm, end_of, ends_of, pass_in
+from testbed.fabric.myrinet.switch import CAUSES
+from testbed.fabric.myrinet.worm import UNKNOWN, Hop, Worm, bytes_in, end_of, ends_of
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
@@ -70,7 +70,7 @@ def test_a_switch_takes_one_byte_of_the_route_and_the_crc_is_right_on_every_link
     net.send(0, "n11", frame([7, 1, -6], 100, mark=9))
     net.run()
     ((_, came),) = net.came["n31"]
-    assert came == closed(HEAD, TYPE + bytes([0, 0, 0, 9]) + bytes(96))
+    assert came == append_crc(HEAD, TYPE + bytes([0, 0, 0, 9]) + bytes(96))
 
 
 def test_a_route_of_step_0_sends_a_frame_back_where_it_came_from() -> None:
@@ -95,7 +95,7 @@ def test_a_frame_that_leads_nowhere_is_counted_and_holds_nothing(steps: list[int
     net.send(0, "n2", frame(steps, 4000), frame([1], mark=1))
     net.run()
     assert [(name, port, why) for _, name, port, why in net.dropped] == [("s", 2, cause)]
-    assert net.network.switches["s"] == {**dict.fromkeys(WORDS, 0), cause: 1}
+    assert net.network.switches["s"] == {**dict.fromkeys(CAUSES, 0), cause: 1}
     assert [mark_of(came) for _, came in net.came["n3"]] == [1]
 
 
@@ -127,7 +127,7 @@ def test_a_blocked_frame_holds_its_links_until_its_end_fits_into_the_inputs_ahea
 def test_a_link_takes_of_a_blocked_frame_what_the_input_and_the_cable_hold() -> None:
     """A frame one byte longer than that holds the link, and one that just fits does not."""
     delay = 1_000
-    window = SLACK + pass_in(2 * delay, 1_280_000_000)
+    window = SLACK + bytes_in(2 * delay, 1_280_000_000)
     overhead = 1 + len(TYPE) + 1
     for size, is_free in ((window - overhead, True), (window - overhead + 1, False)):
         net = MyrinetNetwork(star(4), {"n1:0--s:1": Impairment(delay=delay)})
@@ -135,7 +135,7 @@ def test_a_link_takes_of_a_blocked_frame_what_the_input_and_the_cable_hold() -> 
         net.send(10_000, "n1", frame([2], size))
         net.run(until=200_000)
         channel = net.channels[("n1", 0), ("s", 1)]
-        assert (channel.free != UNKNOWN) == is_free
+        assert (channel.free_at != UNKNOWN) == is_free
         net.run()
         assert len(net.came["n3"]) == 2
 
@@ -244,7 +244,7 @@ def test_losses_are_the_same_as_on_any_link_and_hold_nothing() -> None:
     plain: list[Record] = []
     direction = LinkDirection("n2:0--s:2", "backward", Impairment(loss=0.3), FateOptions(seed=7, log=plain.append))
     for number in range(100):
-        direction.offer(number, onward(frame([1], 500, mark=number)))
+        direction.offer(number, strip_route_byte(frame([1], 500, mark=number)))
     assert net.log == plain
 
 
@@ -278,7 +278,7 @@ def test_a_rules_delay_lets_the_others_go_by_and_gives_the_frame_back_at_its_tim
     assert sorted(marks) == [0, 1, 2]
     assert marks[-1] == 0
     assert net.came["n2"][-1][0] >= 1_000_000
-    assert all(channel.held == 0 for channel in net.channels.values())
+    assert all(channel.in_flight == 0 for channel in net.channels.values())
 
 
 def test_a_frame_that_is_doubled_comes_twice_one_behind_the_other() -> None:
@@ -375,7 +375,7 @@ def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
     for (_, other), numbers in expected.items():
         assert [number for number in came[other] if number in set(numbers)] == numbers
     assert sum(map(len, came.values())) == len(sending)
-    assert all(channel.held == 0 and not channel.asking for channel in net.channels.values())
+    assert all(channel.in_flight == 0 and not channel.requests for channel in net.channels.values())
 
 
 @given(
@@ -397,7 +397,7 @@ def test_around_a_ring_every_frame_arrives_or_is_counted_and_nothing_stays(switc
     assert came + net.counted("swallowed") + net.counted("route_used_up") == len(sending)
     whole = sum(is_intact(one) for arrived in net.came.values() for _, one in arrived)
     assert whole >= len(sending) - net.counted("swallowed") - net.counted("truncated")
-    assert all(channel.held == 0 and not channel.asking for channel in net.channels.values())
+    assert all(channel.in_flight == 0 and not channel.requests for channel in net.channels.values())
     for channel in net.channels.values():
         counters = channel.entrance.counters
         assert counters.offered == counters.delivered
@@ -417,7 +417,7 @@ def test_a_channel_is_free_when_the_last_byte_has_passed_byte_by_byte(data: st.D
     rates = data.draw(st.one_of(some.map(lambda rate: [rate] * count), st.lists(some, min_size=count, max_size=count)))
     delays = [data.draw(st.sampled_from([0, 40, 900])) for _ in range(count)]
     windows = [
-        max(slack, pass_in(hop, rate)) + pass_in(2 * delay, rate) for rate, delay in zip(rates, delays, strict=True)
+        max(slack, bytes_in(hop, rate)) + bytes_in(2 * delay, rate) for rate, delay in zip(rates, delays, strict=True)
     ]
     starts = [0]
     for place in range(1, count):

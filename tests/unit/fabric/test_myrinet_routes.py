@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.fabric.myrinet.route import closed, crc8, delta, is_intact, onward, route_byte, truncated
+from testbed.fabric.myrinet.route import append_crc, crc8, delta, is_intact, route_byte, strip_route_byte, truncate
 
 HEAD = bytes.fromhex("020000000002 020000000001 88b6")
 routes = st.lists(st.integers(-32, 31).map(route_byte), min_size=1, max_size=7).map(bytes)
@@ -43,22 +43,22 @@ def test_every_step_that_a_byte_can_say_is_read_as_it_was_written() -> None:
 
 @given(routes, st.binary(max_size=300))
 def test_a_switch_takes_one_byte_away_and_leaves_a_frame_whose_crc_is_right(route: bytes, rest: bytes) -> None:
-    frame = closed(HEAD, route + b"\0\4" + rest)
+    frame = append_crc(HEAD, route + b"\0\4" + rest)
     assert is_intact(frame)
     for taken in range(1, len(route) + 1):
-        frame = onward(frame)
-        assert frame == closed(HEAD, route[taken:] + b"\0\4" + rest)
+        frame = strip_route_byte(frame)
+        assert frame == append_crc(HEAD, route[taken:] + b"\0\4" + rest)
 
 
 @given(routes, st.binary(max_size=300), st.data())
 def test_a_frame_that_is_corrupt_stays_so_behind_every_switch(route: bytes, rest: bytes, data: st.DataObject) -> None:
-    frame = bytearray(closed(HEAD, route + b"\0\4" + rest))
+    frame = bytearray(append_crc(HEAD, route + b"\0\4" + rest))
     bit = data.draw(st.integers(8 * len(HEAD), 8 * len(frame) - 1))
     frame[bit // 8] ^= 0x80 >> bit % 8
     broken = bytes(frame)
     for _ in route:
         assert not is_intact(broken)
-        broken = onward(broken)
+        broken = strip_route_byte(broken)
     assert not is_intact(broken)
 
 
@@ -66,11 +66,11 @@ def test_a_frame_that_is_corrupt_stays_so_behind_every_switch(route: bytes, rest
 def test_what_is_left_of_a_truncated_frame_is_never_taken_for_a_whole_one(
     route: bytes, rest: bytes, data: st.DataObject
 ) -> None:
-    frame = closed(HEAD, route + b"\0\4" + rest)
+    frame = append_crc(HEAD, route + b"\0\4" + rest)
     size = data.draw(st.integers(1, len(frame) - len(HEAD) - 1))
-    left = truncated(frame, size)
+    left = truncate(frame, size)
     assert len(left) == len(HEAD) + size
     assert left[:-1] == frame[: len(left) - 1]
     assert not is_intact(left)
     if size > 2:
-        assert not is_intact(onward(left))
+        assert not is_intact(strip_route_byte(left))

@@ -7,7 +7,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.fabric.myrinet.route import closed
+from testbed.fabric.myrinet.route import append_crc
 from testbed.fabric.stop_go import ASK, GO, STOP, ControlFrame, Frame, Outlet, decode, encode
 
 HEAD = bytes.fromhex("020000000001 88b6")
@@ -63,7 +63,7 @@ def test_nothing_leaves_before_the_network_has_answered() -> None:
     line = Line()
     send(line, 1, 2)
     assert list(line.sent) == [ControlFrame(ASK, 0)]
-    assert (line.holds, len(line.outlet.kept)) == (1, 2)
+    assert (line.holds, len(line.outlet.waiting_frames)) == (1, 2)
     line.on_control_frame(GO, 0, 8)
     assert line.frames() == numbered(1, 2)
 
@@ -99,7 +99,7 @@ def test_stop_holds_back_what_comes_and_go_lets_it_leave_in_order() -> None:
     line.on_control_frame(STOP, 0, 100)
     send(line, 3, 4)
     assert line.frames() == numbered(1, 2)
-    assert len(line.outlet.kept) == 2
+    assert len(line.outlet.waiting_frames) == 2
     line.on_control_frame(GO, 0, 100)
     send(line, 5)
     assert line.frames() == numbered(3, 4, 5)
@@ -122,11 +122,11 @@ def test_what_was_lost_under_way_is_made_good_by_the_next_answer() -> None:
     send(line, 1, 2, 3, 4, 5)
     line.leaks = False
     line.sent.clear()
-    assert line.outlet.ask_again()
+    assert line.outlet.repeat_ask()
     assert list(line.sent) == [ControlFrame(ASK, 4)]
     line.on_control_frame(GO, 4, 4)
     assert line.frames() == numbered(5)
-    assert not line.outlet.ask_again()
+    assert not line.outlet.repeat_ask()
 
 
 def test_a_network_that_has_begun_anew_and_names_an_older_count_stops_until_asked() -> None:
@@ -146,7 +146,7 @@ def test_only_whole_words_to_their_own_address_are_words() -> None:
     assert decode(bytes(6) + word[6:]) is None
     assert decode(word[:-1] + bytes([word[-1] ^ 1])) is None
     assert decode(word[:-1]) is None
-    assert decode(closed(word[:14], b"\0\4" + word[16:-1])) is None
+    assert decode(append_crc(word[:14], b"\0\4" + word[16:-1])) is None
     assert not Line().outlet.on_control_frame(bytes(26))
 
 
@@ -182,6 +182,6 @@ def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order
     for _ in range(2 * len(steps) + 2):
         while line.sent:
             take_one()
-        line.outlet.ask_again()
+        line.outlet.repeat_ask()
     assert came == sorted(came, key=bytes)
-    assert not line.outlet.kept
+    assert not line.outlet.waiting_frames

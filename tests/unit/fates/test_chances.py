@@ -175,7 +175,7 @@ def test_a_copy_that_does_not_fit_is_a_drop_of_the_queue() -> None:
     assert (wire.counters.duplicated, wire.counters.queue) == (1, 1)
     wire = direction(Impairment(duplicate=1.0, rate=10**6, queue_frames=2))
     assert [wire.offer(0, numbered(n)) for n in range(2)] == [Outcome.ACCEPTED] * 2
-    assert (wire.counters.duplicated, wire.counters.queue, wire.held) == (2, 1, 3)
+    assert (wire.counters.duplicated, wire.counters.queue, wire.in_flight) == (2, 1, 3)
 
 
 def test_reordered_frames_skip_the_delay_and_no_other_does() -> None:

@@ -149,8 +149,8 @@ def test_an_action_is_a_fate(text: str, fate: Fate) -> None:
     [
         ("drop tcp.dprt == 5001", "tcp.dprt", "no field is called 'tcp.dprt'", "tcp.dport"),
         ("drop tcp.dport == 5001 and nht(3)", "nht", "expected one of nth", "nth"),
-        ("dorp udp", "dorp", "expected what to do: drop, delay, duplicate, corrupt or set", "drop"),
-        ("", "", "found the rule's end, expected what to do", ""),
+        ("dorp udp", "dorp", "expected an action: drop, delay, duplicate, corrupt or set", "drop"),
+        ("", "", "found the rule's end, expected an action", ""),
         ("drop upd", "upd", "no field is called 'upd'", "udp"),
         ("drop udp and", "", "found the rule's end, expected a condition", ""),
         ("drop udp or or arp", "or", "found 'or', expected a condition", ""),

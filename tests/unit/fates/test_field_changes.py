@@ -1,4 +1,5 @@
-"""Rules that change a frame: the field gets its value, every check is mended or left as it is, and the log gives it again.
+"""Rules that change a frame: the field gets its value, every check is recomputed or left as it is, and the log gives it
+again.
 
 Scapy says which checksums are right from IPv4 to TCP, each protocol's own codec whether its frames are.
 """
@@ -20,10 +21,10 @@ import protocols.emp.codec as emp
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import opened, sealed
 from testbed.fates.checksums import internet_checksum
-from testbed.fates.field_changes import ChangeError, mended
+from testbed.fates.field_changes import ChangeError, mend_checks
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import DROP, Fate, Record, Replay, corrupt, set_fields
-from testbed.fates.rules import RuleSet, Seen
+from testbed.fates.rules import FrameView, RuleSet
 from testbed.fates.tokens import RuleError
 from testbed.fields import known_fields
 from testbed.spec.layout import Impairment
@@ -212,7 +213,7 @@ def test_a_rule_that_sets_a_field_matches_and_counts_the_frames_that_have_it() -
 
 
 def test_a_rule_in_python_sets_fields_and_leaves_out_those_that_a_frame_lacks() -> None:
-    def fault(seen: Seen) -> Fate:
+    def fault(seen: FrameView) -> Fate:
         return set_fields({"emp.frame": 9, "emp.tag": 7}) if seen.n == 1 else DROP
 
     got, log = offered(fault, [EMP_MESSAGE, EMP_ACK, udp()])
@@ -286,7 +287,7 @@ def test_the_log_gives_the_same_bytes_again_without_the_rule(rule: str) -> None:
 
 def test_the_log_says_in_words_what_was_changed() -> None:
     _, (record,) = offered("set emp.tag = 0x1234", [EMP_MESSAGE])
-    assert record.in_words().startswith("emp.tag set to 0x1234 and its checks mended by rule 'set emp.tag = 0x1234'")
+    assert record.describe().startswith("emp.tag set to 0x1234 and its checks mended by rule 'set emp.tag = 0x1234'")
     assert '"fate": {"sets": [["emp.tag", 4660]], "mend": true}' in record.to_line()
 
 
@@ -294,7 +295,7 @@ def test_the_log_says_in_words_what_was_changed() -> None:
 def test_mending_random_bytes_neither_fails_nor_changes_their_length(random: bytes) -> None:
     for kind in (b"\x88\xb5", b"\x88\xb6\0\4", b"\x88\xb6\0\5", b"\x88\xb6\x81", b"\x08\0\x45", b"\x86\xdd\x60"):
         frame = N2 + N1 + kind + random
-        assert len(mended(known_fields(), frame)) == len(frame)
+        assert len(mend_checks(known_fields(), frame)) == len(frame)
 
 
 def test_a_protocol_whose_check_nothing_computes_is_refused() -> None:

@@ -67,7 +67,7 @@ def test_any_bytes_have_fields_within_their_width_or_none(rest: bytes, head: byt
     frame, fields = head + rest, standard_fields()
     located = locate(frame)
     for name in fields.names():
-        assert -1 <= fields.reader(name)(frame, located) <= fields[name].largest
+        assert -1 <= fields.reader(name)(frame, located) <= fields[name].max_value
 
 
 def test_a_protocol_registers_its_fields_as_plain_data() -> None:
@@ -86,7 +86,7 @@ def test_a_protocol_registers_its_fields_as_plain_data() -> None:
     assert value(frame.replace(b"\x03\0\xff", b"\x04\0\xff"), "emp.credit", fields) == -1
     assert value(ethernet(b"\x03", ethertype=0x88B6), "emp.type", fields) == -1
     assert fields.flow_fields() == {(0x88B5, b""): ("emp.type",)}
-    assert fields["emp.id"].largest == 0xFFFFF
+    assert fields["emp.id"].max_value == 0xFFFFF
 
 
 @pytest.mark.parametrize(

@@ -131,5 +131,5 @@ def test_a_broken_trace_names_file_and_line(text: str, line: int) -> None:
 
 
 def test_a_file_whose_text_was_not_given_is_named() -> None:
-    with pytest.raises(Exception, match=r"the file j\.txt was not given"):
+    with pytest.raises(Exception, match=r"the file j\.txt is missing"):
         direction(Impairment(distribution="trace", jitter_file="j.txt"))

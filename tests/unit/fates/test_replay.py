@@ -12,7 +12,7 @@ from testbed.fates.flows import Flow
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import PASS, Fate, Record, Replay, without_chance
 from testbed.fates.rules import RuleSet
-from testbed.fates.stage import NOTHING, FateOptions, restarts
+from testbed.fates.stage import NO_IMPAIRMENT, FateOptions, restarts
 from testbed.spec.layout import Impairment
 from tests.unit.fates.wire_frames import (
     LINK,
@@ -99,8 +99,16 @@ def test_a_replay_touches_no_other_link_or_direction() -> None:
     _, log = fates_of(Impairment(loss=1.0), [(0, numbered(0))])
     rules = RuleSet(standard_fields())
     rules.add(0, Replay(log))
-    assert not LinkDirection(LINK, "backward", NOTHING, FateOptions(seed=1, rules=rules)).offer(0, numbered(0)).dropped
-    assert not LinkDirection("a--b", "forward", NOTHING, FateOptions(seed=1, rules=rules)).offer(0, numbered(0)).dropped
+    assert (
+        not LinkDirection(LINK, "backward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
+        .offer(0, numbered(0))
+        .dropped
+    )
+    assert (
+        not LinkDirection("a--b", "forward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
+        .offer(0, numbered(0))
+        .dropped
+    )
     assert direction(Impairment(), rules=rules).offer(0, numbered(0)).dropped
 
 

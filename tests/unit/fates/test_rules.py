@@ -8,8 +8,8 @@ from testbed.fabric.direction import LinkDirection
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import DROP, DUPLICATE, PASS, Fate, Record, corrupt, delay
-from testbed.fates.rules import Rule, RuleSet, Seen
-from testbed.fates.stage import NOTHING, FateOptions
+from testbed.fates.rules import FrameView, Rule, RuleSet
+from testbed.fates.stage import NO_IMPAIRMENT, FateOptions
 from testbed.fates.tokens import RuleError
 from testbed.spec.layout import Impairment
 from tests.unit.fates.wire_frames import (
@@ -76,7 +76,7 @@ def test_the_second_acknowledgement_of_every_message_is_one_line() -> None:
 def test_each_direction_of_each_link_counts_by_itself(rules: RuleSet) -> None:
     rules.add(0, "drop nth(2)")
     wires = [
-        LinkDirection(link, way, NOTHING, FateOptions(seed=1, rules=rules))
+        LinkDirection(link, way, NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
         for link in (LINK, "n2:eth0--s1:2")
         for way in ("forward", "backward")
     ]
@@ -87,9 +87,9 @@ def test_each_direction_of_each_link_counts_by_itself(rules: RuleSet) -> None:
 def test_a_rule_of_one_link_and_direction_leaves_the_others_alone(rules: RuleSet) -> None:
     fault = rules.add(0, f"drop link == {LINK} and direction == backward")
     forward, backward = (
-        LinkDirection(LINK, way, NOTHING, FateOptions(seed=1, rules=rules)) for way in ("forward", "backward")
+        LinkDirection(LINK, way, NO_IMPAIRMENT, FateOptions(seed=1, rules=rules)) for way in ("forward", "backward")
     )
-    other = LinkDirection("n2:eth0--s1:2", "backward", NOTHING, FateOptions(seed=1, rules=rules))
+    other = LinkDirection("n2:eth0--s1:2", "backward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
     assert [wire.offer(0, numbered(1)) for wire in (forward, backward, other)] == [
         Outcome.ACCEPTED, Outcome.RULE, Outcome.ACCEPTED,
     ]  # fmt: skip
@@ -169,7 +169,7 @@ def test_what_a_rule_passes_or_delays_can_still_be_lost(rules: RuleSet) -> None:
 def test_a_rule_in_python_sees_fields_flow_and_number(rules: RuleSet) -> None:
     seen_of: list[tuple[object, ...]] = []
 
-    def fault(seen: Seen) -> Fate:
+    def fault(seen: FrameView) -> Fate:
         seen_of.append((seen["udp.dport"], seen["tcp.dport"], seen.n, seen.flow.key, seen.link, seen.elapsed))
         return DROP if seen["udp.dport"] == 53 and seen.n == 2 else PASS
 
@@ -201,7 +201,7 @@ def test_rules_that_never_decided_are_told_at_the_end(rules: RuleSet) -> None:
         pass
     rules.add(0, "duplicate udp")
     run_schedule(direction(Impairment(), rules=rules), [(0, tcp()), (0, tcp()), (0, udp())])
-    assert rules.idle() == [
+    assert rules.idle_rules() == [
         "the rule 'drop tcp.dport == 5001 and nth(3)' has matched 2 frames, but never the one that it counts to",
         "the rule 'drop arp' has never matched a frame",
     ]
@@ -210,13 +210,13 @@ def test_rules_that_never_decided_are_told_at_the_end(rules: RuleSet) -> None:
 def test_rules_that_come_and_go_a_thousand_times_leave_one_sentence(rules: RuleSet) -> None:
     for _ in range(1000):
         rules.add(0, "drop arp").lift()
-    assert rules.idle() == ["the rule 'drop arp' has never matched a frame"]
+    assert rules.idle_rules() == ["the rule 'drop arp' has never matched a frame"]
 
 
 def test_a_rule_that_is_none_adds_nothing(rules: RuleSet) -> None:
     with pytest.raises(RuleError):
         rules.add(0, "drop udp and")
-    assert (len(rules), rules.idle()) == (0, [])
+    assert (len(rules), rules.idle_rules()) == (0, [])
 
 
 def test_a_set_knows_the_links_there_are() -> None:
@@ -228,7 +228,7 @@ def test_a_set_knows_the_links_there_are() -> None:
     "broken", [lambda: delay(0), lambda: corrupt(0), lambda: Fate(delay=-1), lambda: Fate(flips=-1)]
 )
 def test_a_fate_that_cannot_be_is_refused(broken: object) -> None:
-    with pytest.raises(ValueError, match=r"delay|flip"):
+    with pytest.raises(ValueError, match=r"(delay|bits|flips) must be"):
         broken()  # type: ignore[operator]
 
 

@@ -13,7 +13,7 @@ from testbed.fates.flows import Classifier, Flows, flow_of
 from testbed.fates.header_fields import Fields, locate
 from testbed.fates.headers import standard_fields
 from testbed.fates.rules import Rule, RuleSet
-from testbed.fates.stage import NOTHING, FateOptions
+from testbed.fates.stage import NO_IMPAIRMENT, FateOptions
 from testbed.fates.tokens import RuleError
 
 ETHERTYPE = 0x88B7
@@ -83,7 +83,7 @@ def test_the_shortcuts_find_the_flow_that_the_fields_say(
 
 def test_a_rule_may_call_values_as_their_protocol_does_and_hits_no_other_protocols_frames() -> None:
     rules = RuleSet(shared())
-    wire = LinkDirection("l", "forward", NOTHING, FateOptions(seed=1, rules=rules))
+    wire = LinkDirection("l", "forward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
     rules.add(0, "drop mine.kind == ACK and nth(2)")
     frames = [b"\0\4\2", b"\0\5\2", b"\0\4\1", b"\0\4\2"]
     said = [wire.offer(now, HEAD + b"\x81" + frame + bytes(20)).value for now, frame in enumerate(frames)]

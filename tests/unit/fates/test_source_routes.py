@@ -11,7 +11,7 @@ from testbed.fates.flows import Classifier, Flows, flow_of
 from testbed.fates.header_fields import MAX_HOPS, Fields, locate
 from testbed.fates.headers import standard_fields
 from testbed.fates.rules import RuleSet
-from testbed.fates.stage import NOTHING, FateOptions
+from testbed.fates.stage import NO_IMPAIRMENT, FateOptions
 
 ETHERTYPE = 0x88B7
 MACS = bytes.fromhex("020000000002020000000001")
@@ -61,7 +61,7 @@ def test_a_flow_is_the_same_on_every_link_whatever_is_left_of_the_route(frames: 
 
 def test_a_rule_drops_the_second_frame_of_a_type_on_a_link_in_the_middle() -> None:
     rules = RuleSet(FIELDS)
-    wire = LinkDirection("s1:1--s2:1", "forward", NOTHING, FateOptions(seed=1, rules=rules))
+    wire = LinkDirection("s1:1--s2:1", "forward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
     rules.add(0, "drop wormhole.type == 4 and nth(2)")
     outcomes = [
         wire.offer(now, HEAD + route + kind + bytes(20)).value

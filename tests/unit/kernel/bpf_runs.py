@@ -21,7 +21,7 @@ class Run:
     duration: int
 
 
-def run_on(program: bpf.Loaded, frame: bytes, repeat: int = 1) -> Run:
+def run_on(program: bpf.LoadedProgram, frame: bytes, repeat: int = 1) -> Run:
     """Run a classifier on a frame (14 bytes at least); its changes to maps stay."""
     data = ctypes.create_string_buffer(frame, len(frame))
     packed = _RUN.pack(program.descriptor, 0, len(frame), 0, ctypes.addressof(data), 0, repeat, *[0] * 8)

@@ -94,7 +94,7 @@ def test_a_program_and_its_maps_are_found_by_number() -> None:
         bpf.map_by_id(*found.maps) as same,
     ):
         assert (found.id, found.name, found.maps) == (loaded.id, "reads", loaded.maps)
-        assert (same.name, same.key_size, same.value_size, same.most) == ("words", 4, 16, 1)
+        assert (same.name, same.key_size, same.value_size, same.max_entries) == ("words", 4, 16, 1)
         same.update(number(0, 4), number(5) + number(77))
         assert run_on(found, bytes(64)).result == 77
         assert list(words.items()) == [(number(0, 4), number(5) + number(77))]

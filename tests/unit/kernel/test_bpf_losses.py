@@ -116,7 +116,7 @@ def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FI
             model.counters.offered, model.counters.loss, model.counters.gemodel, model.counters.loss_pattern, lost,
         )  # fmt: skip
         assert counted.lost == model.counters.dropped
-        assert counted.exact
+        assert counted.is_exact
         assert classifier.flows() == (flows if impairment.loss else {})
     return classifier
 
@@ -269,7 +269,7 @@ def test_frames_without_room_in_the_table_are_counted_and_the_flows_in_it_keep_t
             assert (run_on(classifier.program, frame).result == TC_ACT_SHOT) == model.offer(0, frame).dropped
         counted = classifier.counters()
         assert counted.untold == 4_000
-        assert not counted.exact
+        assert not counted.is_exact
         assert 1_845 < lost < 2_155  # 4.9 standard deviations around a half
         assert len(classifier.flows()) == 3
 

@@ -8,13 +8,13 @@ import pytest
 
 from testbed.errors import UnsupportedError
 from testbed.kernel import datapaths, netem
-from testbed.kernel.datapaths import LADDER, NAMES, TABLE, Abilities, Choice, Fit, choose, judge
+from testbed.kernel.datapaths import LADDER, NAMES, TABLE, Capabilities, Choice, Fit, assess, choose
 from testbed.spec.contradictions import contradictions
 from testbed.spec.layout import Asked, Datapath, Impairment
 
 NOTHING = Impairment()
 MS = 10**6
-ALL = Abilities(netem=True, netem_seed=True, netem_duplicate=True, size_table=True, tbf=True, bpf=True)
+ALL = Capabilities(netem=True, netem_seed=True, netem_duplicate=True, size_table=True, tbf=True, bpf=True)
 WITHOUT_NETEM = replace(ALL, netem=False, netem_seed=False, netem_duplicate=False, reasons={"netem": "no netem"})
 ROOTLESS = replace(WITHOUT_NETEM, bpf=False, reasons={"netem": "no netem", "bpf": "needs root"})
 
@@ -59,11 +59,11 @@ ASKING: dict[str, Impairment] = {
 PROPERTIES = {"repeatable fates", "live change", "counters by cause"}
 
 
-def chosen(forward: Impairment, abilities: Abilities = ALL, asked: Asked = "auto") -> Datapath:
+def chosen(forward: Impairment, abilities: Capabilities = ALL, asked: Asked = "auto") -> Datapath:
     return choose(forward, NOTHING, abilities, asked).datapath
 
 
-def refused(asked: Asked, forward: Impairment, abilities: Abilities = ALL, backward: Impairment = NOTHING) -> str:
+def refused(asked: Asked, forward: Impairment, abilities: Capabilities = ALL, backward: Impairment = NOTHING) -> str:
     with pytest.raises(UnsupportedError) as caught:
         choose(forward, backward, abilities, asked)
     return str(caught.value)
@@ -84,7 +84,7 @@ def test_an_approximation_has_a_bound_and_everything_a_reason(name: str, datapat
     entry = TABLE[name][datapath]
     assert entry.reason
     assert bool(entry.bound) is (entry.fit is Fit.APPROXIMATE)
-    assert entry.figure is None or entry.bound
+    assert entry.format_bound is None or entry.bound
 
 
 @pytest.mark.parametrize("name", ASKING)
@@ -92,7 +92,7 @@ def test_an_impairment_is_judged_by_what_it_asks_for(name: str) -> None:
     impairment = ASKING[name]
     assert list(contradictions(impairment, settled=True)) == []
     for datapath in LADDER:
-        judged = {judgement.feature: judgement for judgement in judge(datapath, impairment)}
+        judged = {assessment.feature: assessment for assessment in assess(datapath, impairment)}
         assert name in judged
         assert judged[name].fit is TABLE[name][datapath].fit
         assert judged[name].bound.startswith(TABLE[name][datapath].bound)
@@ -100,10 +100,10 @@ def test_an_impairment_is_judged_by_what_it_asks_for(name: str) -> None:
 
 def test_what_is_not_asked_for_is_not_judged() -> None:
     for datapath in LADDER:
-        assert judge(datapath, NOTHING) == []
-    assert [judgement.feature for judgement in judge("netem", DELAY)] == ["delay"]
+        assert assess(datapath, NOTHING) == []
+    assert [assessment.feature for assessment in assess("netem", DELAY)] == ["delay"]
     without_rate = Impairment(queue=5000, minimum_frame=60, overhead=24, cell_size=48)
-    assert judge("netem", without_rate) == []  # nothing of it means anything without a rate
+    assert assess("netem", without_rate) == []  # nothing of it means anything without a rate
 
 
 def test_every_key_of_an_impairment_is_looked_at() -> None:
@@ -116,12 +116,12 @@ def test_every_key_of_an_impairment_is_looked_at() -> None:
     }  # fmt: skip
     assert set(asked) | harmless == {field.name for field in fields(Impairment)}
     for key, value in asked.items():
-        assert judge("relay", Impairment(**{key: value})), key  # type: ignore[arg-type]
+        assert assess("relay", Impairment(**{key: value})), key  # type: ignore[arg-type]
 
 
 def test_figures_are_those_of_the_impairment() -> None:
     def bound(datapath: Datapath, impairment: Impairment, feature: str) -> str:
-        return next(found.bound for found in judge(datapath, impairment) if found.feature == feature)
+        return next(found.bound for found in assess(datapath, impairment) if found.feature == feature)
 
     tenth = Impairment(loss=0.1, duplicate=0.1)
     assert bound("netem", tenth, "duplicate with loss").endswith(
@@ -134,7 +134,7 @@ def test_figures_are_those_of_the_impairment() -> None:
 @pytest.mark.parametrize("name", ASKING)
 def test_what_the_table_promises_of_netem_can_be_told_to_netem(name: str) -> None:
     impairment = ASKING[name]
-    absent = any(judgement.fit is Fit.ABSENT for judgement in judge("netem", impairment))
+    absent = any(assessment.fit is Fit.ABSENT for assessment in assess("netem", impairment))
     assert bool(netem.unsupported(impairment)) is absent
 
 
@@ -237,13 +237,13 @@ def test_tc_needs_only_what_is_asked_of_it() -> None:
 
 
 def test_the_classifier_can_refuse_what_it_could_do_in_general() -> None:
-    def too_long(impairment: Impairment) -> str:
+    def frame_too_long(impairment: Impairment) -> str:
         return "the pattern is too long" if impairment.loss_pattern else ""
 
-    choice = choose(ASKING["loss pattern"], NOTHING, ALL, refusal=too_long)
+    choice = choose(ASKING["loss pattern"], NOTHING, ALL, classifier_refusal=frame_too_long)
     assert choice.datapath == "relay"
     assert "tc not taken: the pattern is too long" in choice.notes
-    assert choose(LOSS, NOTHING, WITHOUT_NETEM, refusal=too_long).datapath == "tc"
+    assert choose(LOSS, NOTHING, WITHOUT_NETEM, classifier_refusal=frame_too_long).datapath == "tc"
 
 
 def test_without_a_relay_a_link_that_needs_it_is_refused_with_everything_that_speaks_against_it() -> None:

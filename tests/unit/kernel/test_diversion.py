@@ -14,7 +14,7 @@ from testbed.kernel.diversion import EGRESS, INGRESS, Diversion, diversions
 from testbed.kernel.namespaces import open_path
 from testbed.kernel.netlink import RequestError, RouteSocket
 from testbed.kernel.packet_socket import Arena, PacketSocket
-from testbed.kernel.taps import Tap, any_of
+from testbed.kernel.taps import Tap, pass_any
 from testbed.kernel.tpacket import Ring
 
 pytestmark = pytest.mark.requires("root")
@@ -78,7 +78,7 @@ def test_what_comes_in_is_taken_from_request_to_request() -> None:
 def test_what_is_to_leave_is_taken_but_for_frames_with_the_mark() -> None:
     def test(route: RouteSocket) -> None:
         sender, back, port, marked = opened("sender"), opened("back"), opened("port"), opened("port", MARK)
-        route.execute([diversion.divert(PORT, EGRESS, TAP, MARK, leaving=True)])
+        route.execute([diversion.divert(PORT, EGRESS, TAP, MARK, as_outgoing=True)])
         port.send([frame(1)])
         marked.send([frame(2)])
         assert numbers(back) == [1]
@@ -121,13 +121,13 @@ def test_a_capture_hears_what_is_put_back_once_and_what_leaves() -> None:
 
 def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends() -> None:
     def test(route: RouteSocket) -> None:
-        heard = Tap(HERE, "tap", any_of([(12, 2, 0x88B5)]), BUFFER, "port")
+        heard = Tap(HERE, "tap", pass_any([(12, 2, 0x88B5)]), BUFFER, "port")
         sender, back, port = opened("sender"), opened("back", PORT), opened("port")
         route.execute(
             [
                 diversion.put_back(TAP, PORT, PORT),
                 diversion.divert(PORT, INGRESS, TAP, PORT),
-                diversion.divert(PORT, EGRESS, TAP, PORT, leaving=True),
+                diversion.divert(PORT, EGRESS, TAP, PORT, as_outgoing=True),
             ]
         )
         sender.send([frame(1)])
@@ -145,7 +145,9 @@ def test_what_is_diverted_is_read_back() -> None:
         assert diversions(route, [PORT, TAP]) == {}
         route.execute([diversion.divert(PORT, INGRESS, TAP, MARK)])
         assert diversions(route, [PORT, TAP]) == {PORT: Diversion(TAP)}
-        route.execute([diversion.divert(PORT, EGRESS, TAP, MARK, leaving=True), diversion.put_back(TAP, PORT, MARK)])
+        route.execute(
+            [diversion.divert(PORT, EGRESS, TAP, MARK, as_outgoing=True), diversion.put_back(TAP, PORT, MARK)]
+        )
         assert diversions(route, [PORT, TAP]) == {PORT: Diversion(TAP, TAP), TAP: Diversion(PORT)}
         assert rtnl_dump.wire_contents(route).diversions == diversions(route, [PORT, TAP])
         route.execute([netlink_messages.remove_link(TAP)])

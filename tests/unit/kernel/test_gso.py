@@ -49,7 +49,7 @@ def test_a_checksum_that_was_left_to_hardware(version: int, data: bytes, layer: 
     whole = ETHERNET / (Dot1Q(vlan=5) / Dot1Q(vlan=6) if tags == 2 else Dot1Q(vlan=5) if tags else ADDRESSES[version])
     whole = built(whole / ADDRESSES[version] / layer() / data if tags else whole / layer() / data)
     found = left(whole, layer)
-    assert (found.segments, found.beyond, found.largest) == (1, 0, len(whole))
+    assert (found.segments, found.extra_bytes, found.max_segment_size) == (1, 0, len(whole))
     assert found.segment() == [bytes(whole)]
 
 
@@ -84,8 +84,8 @@ def test_tcp_in_one_segment(version: int, data: bytes, size: int, tagged: bool, 
     ]  # fmt: skip
     assert found.segment() == expected
     assert found.segments == len(expected)
-    assert len(found) + found.beyond == sum(map(len, expected))
-    assert found.largest == max(map(len, expected))
+    assert len(found) + found.extra_bytes == sum(map(len, expected))
+    assert found.max_segment_size == max(map(len, expected))
 
 
 @given(version=st.sampled_from([4, 6]), data=data, size=sizes)
@@ -99,7 +99,7 @@ def test_udp_in_one_segment(version: int, data: bytes, size: int) -> None:
     found = left(Ether(datagram(0, data)), UDP, gso.UDP, size)
     expected = [datagram(number, data[begin : begin + size]) for number, begin in enumerate(range(0, len(data), size))]
     assert found.segment() == expected
-    assert len(found) + found.beyond == sum(map(len, expected))
+    assert len(found) + found.extra_bytes == sum(map(len, expected))
 
 
 def test_headers_between_the_network_and_the_transport_count_in_every_length() -> None:
@@ -116,7 +116,7 @@ def test_the_tag_that_the_kernel_took_out_is_back_and_what_is_left_to_do_is_behi
     assert left(built(plain), TCP, tag=b"\x81\x00\x60\x07").segment() == [bytes(tagged)]
     found = left(built(plain), TCP, gso.TCP_OVER_IPV4, 150, tag=b"\x81\x00\x60\x07")
     assert [frame[12:18] for frame in found.segment()] == [b"\x81\x00\x60\x07\x08\x00"] * 2
-    assert found.largest == 18 + 20 + 20 + 150
+    assert found.max_segment_size == 18 + 20 + 20 + 150
 
 
 @pytest.mark.parametrize(

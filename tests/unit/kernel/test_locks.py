@@ -28,10 +28,10 @@ def holding(path: Path, *, note: str = "") -> processes.Identity:
 
 def test_one_process_holds_a_lock_and_everybody_knows_who(path: Path) -> None:
     assert locks.holder(path) == 0
-    assert locks.handle_of_holder(path) is None
+    assert locks.holder_pidfd(path) is None
     held = holding(path)
     assert locks.holder(path) == held.pid
-    found = locks.handle_of_holder(path)
+    found = locks.holder_pidfd(path)
     assert found is not None
     assert found[0] == held.pid
     os.close(found[1])
@@ -45,12 +45,12 @@ def test_one_process_holds_a_lock_and_everybody_knows_who(path: Path) -> None:
 
 def test_what_a_holder_that_died_had_noted_is_left_to_the_next_and_what_one_that_ended_had_is_not(path: Path) -> None:
     processes.end(holding(path, note="somebody"))
-    assert locks.noted(path) == "somebody"
+    assert locks.read_note(path) == "somebody"
     lock = locks.Lock(path)
-    assert lock.left == "somebody"
+    assert lock.previous_note == "somebody"
     lock.note("we")
     lock.release()
-    assert locks.Lock(path).left == ""
+    assert locks.Lock(path).previous_note == ""
 
 
 def test_a_process_that_a_holder_forks_does_not_hold_the_lock(path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_process_that_a_holder_forks_does_not_hold_the_lock(path: Path) -> Non
 
 def test_there_is_no_lock_without_its_file_and_none_on_a_file_that_another_has_replaced(path: Path) -> None:
     path.unlink()
-    assert (locks.holder(path), locks.noted(path)) == (0, "")
+    assert (locks.holder(path), locks.read_note(path)) == (0, "")
     locks.clear(path)
     with pytest.raises(FileNotFoundError):
         locks.Lock(path)

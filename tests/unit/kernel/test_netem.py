@@ -75,7 +75,7 @@ def test_what_other_requests_have_encoded_before_changes_nothing() -> None:
     netlink_messages.remove_qdisc(7)
     shapers.requests(7, shapers.Options(1000, 3000, 7, in_frames=True))
     request = netem.request(7, given)
-    assert netem.decoded(payload(request)) == replace(given, sizes=None)
+    assert netem.decode(payload(request)) == replace(given, sizes=None)
     assert len(payload(request, netlink.TCA_STAB)) == 4 + 24 + 4 + 2 * (MTU + 14 + 4 + 1) + 2
 
 
@@ -102,14 +102,14 @@ OPTIONS = st.builds(
 
 @given(OPTIONS)
 def test_whatever_is_encoded_is_decoded_again(given: Options) -> None:
-    assert netem.decoded(payload(netem.request(7, given))) == given
+    assert netem.decode(payload(netem.request(7, given))) == given
 
 
 def test_what_the_kernel_reports_is_compared_without_what_it_does_not_report() -> None:
     asked = options(Impairment(delay=1, jitter=1, rate=8, minimum_frame=60))
     assert asked.table
     assert asked.sizes is not None
-    assert asked.reportable == netem.decoded(payload(netem.request(7, asked.reportable)))
+    assert asked.reportable == netem.decode(payload(netem.request(7, asked.reportable)))
 
 
 # Probabilities

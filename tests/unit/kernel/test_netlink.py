@@ -19,7 +19,7 @@ MAC = "06:00:00:00:00:01"
 @pytest.fixture
 def route() -> Iterator[RouteSocket]:
     """Yield a socket in a network namespace that only the test has and that ends with it."""
-    with namespaces.staying():
+    with namespaces.restore_namespace():
         syscalls.unshare(syscalls.CLONE_NEWNET)
         socket = RouteSocket()
     yield socket

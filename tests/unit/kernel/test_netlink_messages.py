@@ -52,7 +52,7 @@ def encoded_directly(function: Callable[..., bytes], values: dict[str, object]) 
 
 
 def test_every_request_is_tested() -> None:
-    assert {"make_bridge", "make_veth", "redirect_incoming", "add_ip_route", "forget_learned"} <= SHAPED.keys()
+    assert {"make_bridge", "make_veth", "redirect_incoming", "add_ip_route", "flush_learned"} <= SHAPED.keys()
 
 
 @pytest.mark.parametrize("name", sorted(SHAPED))

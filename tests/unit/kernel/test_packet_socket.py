@@ -75,11 +75,11 @@ def test_frames_come_in_batches_in_their_order_and_whole() -> None:
         got: list[bytes] = []
         while len(got) < len(sent):
             batch = taken(b, 1)
-            assert b.filled is (len(batch) == BATCH)
+            assert b.is_full is (len(batch) == BATCH)
             got += [frame for _, frame in batch]
         assert got == sent
         assert b.receive(0) == []
-        assert not b.filled
+        assert not b.is_full
         assert not b.update_statistics().lost
         assert a.receive(0) == [], "what it sends itself does not come back"
 
@@ -258,7 +258,7 @@ def test_a_socket_may_send_by_another_interface_than_it_listens_on() -> None:
         other.send([numbered(1)])
         assert contents(b, 1) == [numbered(1)]
         open_path("/proc/thread-self/ns/net").route.execute([netlink_messages.remove_link(101)])
-        assert not other.still_there()
+        assert not other.is_current()
         other.send([numbered(2)])
         assert other.statistics.down == 1
 
@@ -282,9 +282,9 @@ def test_an_interface_takes_what_it_is_allowed() -> None:
         usual = offloads.active(a.fileno(), "a")
         for wanted in (Offloads.NONE, Offloads.TCP, Offloads.ALL, Offloads.TCP, Offloads.NONE):
             offloads.allow("a", wanted)
-            assert offloads.taken(a.fileno(), "a") is wanted
-            assert offloads.taken(b.fileno(), "b") is Offloads.ALL
-        assert not offloads.on(a.fileno(), "a")
+            assert offloads.accepted(a.fileno(), "a") is wanted
+            assert offloads.accepted(b.fileno(), "b") is Offloads.ALL
+        assert not offloads.accepts_gso(a.fileno(), "a")
         offloads.allow("a", Offloads.ALL)
         assert offloads.active(a.fileno(), "a") == usual
         offloads.allow("a", Offloads.TCP)
@@ -353,7 +353,7 @@ def test_a_socket_that_has_stopped_listening_gives_what_it_has_heard_and_still_s
         other = PacketSocket("b", a.arena, BUFFER)
         a.send([numbered(1)])
         assert len(contents(other, 1)) == 1
-        b.stop_listening()
+        b.stop_receiving()
         a.send([numbered(2)])
         assert len(contents(other, 1)) == 1
         assert [number_of(frame) for frame in contents(b, 1)] == [1]
@@ -366,13 +366,13 @@ def test_a_socket_that_has_stopped_listening_gives_what_it_has_heard_and_still_s
 
 def test_an_interface_that_was_made_anew_is_not_the_one_that_was_opened() -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
-        assert a.still_there()
+        assert a.is_current()
         here = open_path("/proc/thread-self/ns/net")
         here.route.execute([netlink_messages.remove_link(101)])
-        assert not a.still_there()
-        assert not b.still_there()
+        assert not a.is_current()
+        assert not b.is_current()
         here.route.execute([netlink_messages.make_veth("a", 103, 1500, here.descriptor, "b", 104)])
-        assert not a.still_there()
+        assert not a.is_current()
         assert b.receive(0) == []
 
     between(story)

@@ -30,7 +30,7 @@ class RecordedRun(RouteSocket):
 @pytest.fixture
 def route() -> Iterator[RecordedRun]:
     """A namespace with two switches, cables of every kind, addresses and routes."""
-    with namespaces.staying():
+    with namespaces.restore_namespace():
         syscalls.unshare(syscalls.CLONE_NEWNET)
         other = namespaces.make("the other", {})
         syscalls.unshare(syscalls.CLONE_NEWNET)
@@ -138,9 +138,9 @@ def test_forwarding_entries_are_decoded_alike(route: RecordedRun) -> None:
 
 
 def test_redirections_are_found_on_those_that_have_them(route: RecordedRun) -> None:
-    assert rtnl_dump.redirections(route, [1001, 1002, 1003, 1004]) == {netlink.JOINING: {1003: 1004, 1004: 1003}}
+    assert rtnl_dump.redirections(route, [1001, 1002, 1003, 1004]) == {netlink.JOIN_PRIORITY: {1003: 1004, 1004: 1003}}
 
 
 def test_a_hook_without_redirection_is_none(route: RecordedRun) -> None:
     route.execute([netlink_messages.remove_clsact(1003), netlink_messages.add_clsact(1003)])
-    assert rtnl_dump.redirections(route, [1003, 1004]) == {netlink.JOINING: {1004: 1003}}
+    assert rtnl_dump.redirections(route, [1003, 1004]) == {netlink.JOIN_PRIORITY: {1004: 1003}}

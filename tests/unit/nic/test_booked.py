@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.engine.loop import VirtualClock
-from testbed.engine.server import Booked
+from testbed.engine.server import BookableServer
 
 
 def test_a_job_takes_the_first_gap_that_is_long_enough() -> None:
-    booked = Booked("bus", VirtualClock())
+    booked = BookableServer("bus", VirtualClock())
     assert booked.reserve(100, 50) == 150
     assert booked.reserve(0, 60) == 60  # before it
     assert booked.reserve(0, 50) == 200  # 60 to 100 is too short
@@ -21,7 +21,7 @@ def test_a_job_takes_the_first_gap_that_is_long_enough() -> None:
 
 
 def test_a_job_that_costs_nothing_waits_for_the_one_that_is_served() -> None:
-    booked = Booked("bus", VirtualClock())
+    booked = BookableServer("bus", VirtualClock())
     booked.reserve(100, 50)
     assert booked.reserve(100, 0) == 100
     assert booked.reserve(120, 0) == 150
@@ -29,7 +29,7 @@ def test_a_job_that_costs_nothing_waits_for_the_one_that_is_served() -> None:
 
 
 def test_utilisation_counts_what_has_been_served_until_now() -> None:
-    booked = Booked("bus", VirtualClock())
+    booked = BookableServer("bus", VirtualClock())
     booked.reserve(0, 100)
     booked.reserve(300, 100)
     assert [booked.utilisation(now) for now in (100, 200, 350, 400)] == [1.0, 0.5, 150 / 350, 0.5]
@@ -39,7 +39,7 @@ def test_utilisation_counts_what_has_been_served_until_now() -> None:
 def test_no_time_is_given_away_twice_and_none_is_left_that_would_have_done(jobs: list[tuple[int, int, int]]) -> None:
     """A table of all nanoseconds is the reference. Time advances between jobs, and no job comes before the present."""
     clock = VirtualClock()
-    booked = Booked("bus", clock)
+    booked = BookableServer("bus", clock)
     taken = [False] * 10_000
     for ahead, cost, later in jobs:
         now = clock.time + ahead

@@ -135,7 +135,7 @@ def dilated(card: Card, wire: Wire) -> Callable[[], object]:
         return Agent(cast("Firmware", card), cast("Host", card))
 
     host.begin([Rank("n1", 0, "n1", 0, 0)], [Adapter(0, [bytes(6)])], plug, lambda library: library)
-    host.loop.end_at(1_000_000)
+    host.loop.stop_at(1_000_000)
     return host.loop.run
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.engine.loop import Loop, VirtualClock
-from testbed.nic.priced import FETCHED, RECEIVED, RING, SENT, Handlers, Handling
+from testbed.nic.priced import FETCHED, RECEIVED, RING, SENT, EventProcessor, FirmwareEvent
 
 
 class Watched:
@@ -13,10 +13,10 @@ class Watched:
         self.loop = Loop(VirtualClock())
         self.ended: list[tuple[str, int]] = []
         self.begins: list[int] = []
-        self.handlers = Handlers("processor", self.loop, self.begins.append)
+        self.handlers = EventProcessor("processor", self.loop, self.begins.append)
 
-    def add(self, kind: int, name: str, cost: int) -> Handling:
-        event = Handling(cost, lambda now: self.ended.append((name, now)))
+    def add(self, kind: int, name: str, cost: int) -> FirmwareEvent:
+        event = FirmwareEvent(cost, lambda now: self.ended.append((name, now)))
         self.handlers.add(self.loop.now(), kind, event)
         return event
 
@@ -42,7 +42,7 @@ def test_time_is_counted_that_it_is_busy_and_that_events_wait() -> None:
     watched.loop.run()
     server = watched.handlers.server
     assert (server.busy, server.jobs, server.waited) == (60, 3, 10 + 30)
-    assert [event.begun for event in events] == [0, 10, 30]
+    assert [event.start_time for event in events] == [0, 10, 30]
 
 
 def test_what_takes_no_time_is_done_at_once_but_not_before_its_turn() -> None:
@@ -58,7 +58,7 @@ def test_what_takes_no_time_is_done_at_once_but_not_before_its_turn() -> None:
 
 def test_an_event_that_comes_of_another_waits_for_its_turn() -> None:
     watched = Watched()
-    watched.handlers.add(0, RING, Handling(10, lambda _: watched.add(RING, "of the first", 10)))
+    watched.handlers.add(0, RING, FirmwareEvent(10, lambda _: watched.add(RING, "of the first", 10)))
     watched.add(RECEIVED, "a frame", 10)
     watched.loop.run()
     assert watched.ended == [("a frame", 20), ("of the first", 30)]

@@ -59,7 +59,7 @@ class Kernel:
         return dict(self._counts)
 
     def state(self) -> int:
-        return self._all if self._bursts is None else self._all << 1 | self._bursts.bad
+        return self._all if self._bursts is None else self._all << 1 | self._bursts.is_bad
 
 
 def capture(

@@ -17,7 +17,7 @@ from protocols.emp.frames import EMP, EMPMessage
 from testbed.fabric.direction import LinkDirection
 from testbed.fates.headers import standard_fields
 from testbed.fates.rules import RuleSet
-from testbed.fates.stage import NOTHING, FateOptions
+from testbed.fates.stage import NO_IMPAIRMENT, FateOptions
 
 A, B = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
 
@@ -147,7 +147,7 @@ def test_rules_name_its_fields(text: str, dropped: list[int]) -> None:
     fields.register("emp", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
     rules = RuleSet(fields)
     rules.add(0, text)
-    wire = LinkDirection("n1:eth0--n2:eth0", "forward", NOTHING, FateOptions(seed=1, rules=rules))
+    wire = LinkDirection("n1:eth0--n2:eth0", "forward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
     ack = codec.TYPE_ACK
     frames = [data(), first(), data(kind=ack), data(kind=ack, message=8), data(2, kind=ack)]
     assert [number for number, frame in enumerate(frames) if wire.offer(number, frame).dropped] == dropped

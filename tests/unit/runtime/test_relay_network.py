@@ -11,7 +11,7 @@ import pytest
 from testbed.engine.loop import Loop
 from testbed.fabric.interface import Plug
 from testbed.fabric.myrinet.network import Network
-from testbed.fabric.myrinet.route import closed, is_intact, route_byte
+from testbed.fabric.myrinet.route import append_crc, is_intact, route_byte
 from testbed.fabric.myrinet.settings import Settings
 from testbed.fabric.stop_go import ASK, GO, STOP, ControlFrame, decode, encode
 from testbed.fates.headers import standard_fields
@@ -81,15 +81,15 @@ class Interface:
         self.made[device] = self
         self.come: list[tuple[int, bytes]] = []
         self.sent: list[bytes] = []
-        self.has_offloaded = self.filled = False
-        self.room = 100
+        self.has_offloaded = self.is_full = False
+        self.capacity = 100
 
     def fileno(self) -> int:
         return 100 + list(self.made.values()).index(self)
 
     def receive(self, _earliest: int) -> list[tuple[int, bytes]]:
         found, self.come = self.come[:64], self.come[64:]
-        self.filled = len(found) == 64
+        self.is_full = len(found) == 64
         return found
 
     def send(self, frames: list[bytes]) -> None:
@@ -126,7 +126,7 @@ class Pair:
         """Send frames from n1 and deliver all of them."""
         for number in numbers:
             packet = bytes([route_byte(delta)]) + b"\0\4" + number.to_bytes(2, "big")
-            self.n1.come.append((self.clock.time, closed(bytes(6) + HEAD, packet.ljust(size, b"\x55"))))
+            self.n1.come.append((self.clock.time, append_crc(bytes(6) + HEAD, packet.ljust(size, b"\x55"))))
 
     def ask(self, count: int) -> None:
         self.n1.come.append((self.clock.time, encode(ControlFrame(ASK, count), HEAD)))
@@ -196,7 +196,7 @@ def test_a_frame_that_is_read_when_the_network_is_further_is_late_by_that() -> N
     pair.clock.time = MILLISECOND
     pair.send(1)
     pair.clock.time = 5 * MILLISECOND
-    frame = closed(bytes(6) + HEAD, (bytes([route_byte(-1)]) + b"\0\4").ljust(100, b"\x55"))
+    frame = append_crc(bytes(6) + HEAD, (bytes([route_byte(-1)]) + b"\0\4").ljust(100, b"\x55"))
     pair.n2.come.append((5 * MILLISECOND, frame))
     pair.links[1].uplinks["forward"].read(5 * MILLISECOND)
     pair.clock.run(6 * MILLISECOND)

@@ -33,7 +33,7 @@ class Process:
         self._flows = Flows(1, self._classifier)
 
     def add(self, name: str, text: str) -> None:
-        self.rules.add(0, text, name).judge(*self._place)
+        self.rules.add(0, text, name).compiled(*self._place)
 
     def carry(self, *sources: int) -> list[bool]:
         """Frames from these addresses: which of them were lost."""
@@ -41,7 +41,7 @@ class Process:
         for source in sources:
             frame = bytes(6) + source.to_bytes(6, "big") + b"\x88\xb5" + bytes(46)
             counted, located = self._flows.count(frame)
-            fates = [judge.judge(0, frame, located, counted) for judge in self.rules.judges(*self._place)]
+            fates = [judge.decide(0, frame, located, counted) for judge in self.rules.compiled_rules(*self._place)]
             found.append(any(fate is not None and fate.drop for fate in fates))
         return found
 
@@ -85,14 +85,14 @@ def test_a_rule_that_comes_back_later_begins_at_1(tmp_path: Path, text: str) -> 
 def test_a_rules_time_windows_go_on(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     text = "drop after(5us)"
-    RuleSet(FIELDS, tallies=TallyFile(path)).add(10, text, "a").judge("l", "forward")
+    RuleSet(FIELDS, tallies=TallyFile(path)).add(10, text, "a").compiled("l", "forward")
     rules = RuleSet(FIELDS, tallies=TallyFile(path))
-    judge = rules.add(4_000, text, "a").judge("l", "forward")
+    judge = rules.add(4_000, text, "a").compiled("l", "forward")
     flows = Flows(1, Classifier(FIELDS))
     counted, located = flows.count(bytes(60))
     assert judge is not None
-    assert judge.judge(5_009, bytes(60), located, counted) is None
-    assert judge.judge(5_010, bytes(60), located, counted) is not None
+    assert judge.decide(5_009, bytes(60), located, counted) is None
+    assert judge.decide(5_010, bytes(60), located, counted) is not None
 
 
 def decided(stage: FateStage, begin: int, end: int) -> list[object]:
