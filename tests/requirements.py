@@ -120,7 +120,7 @@ def _user_python() -> str:
 
 
 def _interpreted() -> str:
-    """What a test patches, or reads the source of, must not be compiled."""
+    """Modules that a test patches, or whose source it reads, must not be compiled."""
     return "" if build() == INTERPRETED else "the modules that run per frame are compiled here"
 
 
