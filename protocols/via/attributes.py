@@ -8,8 +8,8 @@ from protocols.via.vipl_names import Reliability, ViState
 
 
 class NicAttributes(NamedTuple):
-    """Properties of a NIC and its provider (VIP_NIC_ATTRIBUTES). mtu: bytes behind the Ethernet header. max_queue:
-    descriptors that all queues have together. rdma_reads: the levels at which RDMA Reads are possible."""
+    """Properties of a NIC and its provider (VIP_NIC_ATTRIBUTES). mtu: bytes after the Ethernet header. max_queue:
+    descriptors of all queues together. rdma_reads: reliability levels that support RDMA Read."""
 
     name: str
     address: bytes
@@ -24,7 +24,8 @@ class NicAttributes(NamedTuple):
 
 
 class ViAttributes(NamedTuple):
-    """Attributes of a VI (VIP_VI_ATTRIBUTES). rdma_write, rdma_read: peers may write, read by RDMA through it."""
+    """Attributes of a VI (VIP_VI_ATTRIBUTES). rdma_write, rdma_read: whether peers may access memory by RDMA through
+    it."""
 
     reliability: Reliability
     max_transfer: int
@@ -34,7 +35,8 @@ class ViAttributes(NamedTuple):
 
 
 class ViQuery(NamedTuple):
-    """Answer of VipQueryVi about a VI. sends_empty, receives_empty: its queues have no descriptor, done or not."""
+    """Result of VipQueryVi. sends_empty, receives_empty: whether the queue has no descriptors, neither posted nor
+    completed."""
 
     state: ViState
     attributes: ViAttributes
@@ -43,7 +45,8 @@ class ViQuery(NamedTuple):
 
 
 class MemoryAttributes(NamedTuple):
-    """Attributes of registered memory (VIP_MEM_ATTRIBUTES). rdma_write, rdma_read: peers may write, read it by RDMA."""
+    """Attributes of registered memory (VIP_MEM_ATTRIBUTES). rdma_write, rdma_read: whether peers may access it by
+    RDMA."""
 
     ptag: int
     rdma_write: bool
@@ -51,9 +54,9 @@ class MemoryAttributes(NamedTuple):
 
 
 class ConnectionRequest(NamedTuple):
-    """A request that VipConnectWait has returned (VIP_CONN_HANDLE). number: for `accept` and `reject`. node, reliability,
-    max_transfer: of the VI that asks. is_peer: it asks for a peer's request with the same discriminator, and is not
-    accepted."""
+    """A connection request, as VipConnectWait returns it (VIP_CONN_HANDLE). number: handle for `accept` and `reject`.
+    node, reliability, max_transfer: of the requesting VI. is_peer: a peer-to-peer request, which is matched by a peer
+    request with the same discriminator and cannot be accepted."""
 
     number: int
     node: int

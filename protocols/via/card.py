@@ -1,4 +1,5 @@
-"""State that the parts of the firmware share: the NIC's VIs, registered memory and peers, and its answers to the host."""
+"""State that the parts of the firmware share: the NIC's VIs, registered memory and peers, and completions to the
+host."""
 
 from __future__ import annotations
 
@@ -20,23 +21,23 @@ from protocols.via.vip_descriptors import Command, Op, Segment, Slots
 from protocols.via.vipl_names import AsyncError, Done, Result
 
 AGENT: Final = "agent"
-"""Work on the host (`protocols.core.host_work`): the kernel agent handles a frame to be sent, or a received one."""
+"""Work on the host (`protocols.core.host_work`): the kernel agent handles a frame to send, or a received frame."""
 REGISTER: Final = "register"
-"""Work on the host: the kernel agent pins memory and enters its pages in a table, or takes them out again."""
+"""Work on the host: the kernel agent pins memory and adds its pages to a table, or removes them."""
 
 _ETHERNET: Final = 14
 RDMA_WRITE_ENABLED: Final = 1
-"""Attribute of registered memory and of VIs: peers may write by RDMA."""
+"""Attribute of registered memory and of VIs: peers may write it by RDMA."""
 RDMA_READ_ENABLED: Final = 2
-"""Attribute of registered memory and of VIs: peers may read by RDMA."""
+"""Attribute of registered memory and of VIs: peers may read it by RDMA."""
 COMPLETED: Final = {
     TYPE_SEND: 0,
     TYPE_RDMA_WRITE: Done.COMPLETED_RDMA_WRITE,
     TYPE_RDMA_READ: Done.COMPLETED_RDMA_READ,
 }
-"""Bits of a send descriptor's status, by the type of its frames."""
+"""Operation bits of a send descriptor's status, by frame type."""
 _MAX_ERRORS: Final = 256
-"""Asynchronous errors that wait for the host; later ones are dropped."""
+"""Maximum of asynchronous errors queued for the host; further errors are dropped."""
 
 
 class Codec(Protocol):
@@ -74,7 +75,7 @@ class Codec(Protocol):
 
 
 class ViolationError(Exception):
-    """A segment is not registered memory that its VI may access so."""
+    """A segment is not registered memory, or the VI may not access it in this way."""
 
 
 class Region(NamedTuple):
@@ -87,27 +88,27 @@ class Region(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Destination of a message that is being received. remote: start of the remote segment, for RDMA. registration_epoch:
-    the card's when the access was checked."""
+    """Destination of a message that is being received. remote: start of the remote segment, for RDMA.
+    registration_epoch: value of `Card.registration_epoch` when the access was checked."""
 
     message: int
     total: int
     remote: Segment | None
     registration_epoch: int
-    place: Scatter | memoryview
+    buffer: Scatter | memoryview
 
 
 class Outgoing:
     """A message of a send queue, or the response to an RDMA Read.
 
-    kind: type of its frames. segments: its data, of `length` bytes. sent: bytes in frames so far. last: sequence number of
-    its last frame; None until that is sent. answered: received bytes of an RDMA Read. is_finished: only an acknowledgement
-    is missing. registration_epoch: the card's when the access to its segments was checked.
+    kind: frame type. segments: the data, `length` bytes. sent_bytes: bytes in frames so far. last: sequence number of
+    the last frame; None until that frame is sent. received_bytes: of an RDMA Read. is_finished: only an acknowledgement
+    is missing. registration_epoch: value of `Card.registration_epoch` when the access to the segments was checked.
     """
 
     __slots__ = (
-        "answered", "control", "immediate", "is_finished", "kind", "last", "length", "number", "registration_epoch",
-        "remote", "segments", "sent", "slot", "span",
+        "control", "immediate", "is_finished", "kind", "last", "length", "number", "received_bytes", "registration_epoch",
+        "remote", "segments", "sent_bytes", "slot", "span",
     )  # fmt: skip
 
     def __init__(
@@ -130,27 +131,27 @@ class Outgoing:
         self.segments = segments
         self.span = span
         self.length = len(span)
-        self.sent = 0
+        self.sent_bytes = 0
         self.number = 0
         self.last: int | None = None
-        self.answered = 0
+        self.received_bytes = 0
         self.is_finished = kind != TYPE_RDMA_READ
 
 
 class Vi:
-    """A virtual interface, as the NIC has it.
+    """State of a virtual interface in the NIC.
 
-    session: number of its connection or request, new each time. peer, peer_vi, peer_session: the other end. attributes:
-    RDMA_WRITE_ENABLED, RDMA_READ_ENABLED. connecting: the slot of the command that connects. name: the discriminator of
-    its request. step: the kind of its request. expires: time at which the request fails, or 0. tries: how often in a row
-    something was resent.
+    session: number of the current connection or request, unique on this NIC. peer, peer_vi, peer_session: remote end of
+    the connection. attributes: RDMA_WRITE_ENABLED, RDMA_READ_ENABLED. connect_slot: slot of the pending connect or
+    accept command, -1 without one. discriminator, step: of the connection request. expires: time at which the request
+    fails, or 0. retries: consecutive retransmissions.
     """
 
     __slots__ = (
-        "attributes", "connecting", "expected", "expires", "heard_at", "is_gap_told", "max_transfer", "message", "name",
-        "number", "peer", "peer_session", "peer_vi", "ptag", "queue", "reads", "receives", "reliability", "replies",
-        "resent_from", "sequence", "session", "state", "step", "stored", "target", "tries", "unacknowledged",
-        "unconfirmed", "unsent",
+        "attributes", "connect_slot", "discriminator", "expected", "expires", "is_gap_reported", "max_transfer", "message",
+        "number", "peer", "peer_session", "peer_vi", "progress_time", "ptag", "queue", "reads", "receives", "reliability",
+        "replies", "resent_from", "retries", "sequence", "session", "state", "step", "stored_bytes", "target",
+        "unacknowledged", "unconfirmed", "unsent",
     )  # fmt: skip
 
     def __init__(self, number: int, ptag: int, reliability: int, max_transfer: int, attributes: int) -> None:
@@ -162,32 +163,32 @@ class Vi:
         self.state = states.IDLE
         self.session = 0
         self.receives: deque[int] = deque()  # slots
-        self.connecting = -1
-        self.name = b""
+        self.connect_slot = -1
+        self.discriminator = b""
         self.step = 0
         self.expires = 0
         self.begin(None, 0, 0)
 
     def begin(self, peer: peers.Peer | None, vi: int, session: int) -> None:
-        """Set the other end, and number frames anew."""
+        """Set the remote end, and reset the state of the connection."""
         self.peer = peer
         self.peer_vi = vi
         self.peer_session = session
         self.queue: deque[Outgoing] = deque()  # messages not yet completed
-        self.unsent: deque[Outgoing] = deque()  # those with frames still to send
-        self.replies: deque[Outgoing] = deque()  # answers to the peer's RDMA Reads, with frames still to send
-        self.reads = 0  # RDMA Reads under way
+        self.unsent: deque[Outgoing] = deque()  # messages with frames still to send
+        self.replies: deque[Outgoing] = deque()  # responses to the peer's RDMA Reads, with frames still to send
+        self.reads = 0  # RDMA Reads in progress
         self.sequence = 0  # of the next frame
         self.message = 0  # number of the next message
         self.unacknowledged: deque[tuple[int, bytes]] = deque()
         self.resent_from = -1
-        self.tries = 0
-        self.heard_at = 0  # when the peer acknowledged last, or the oldest unacknowledged frame was sent
+        self.retries = 0
+        self.progress_time = 0  # of the last acknowledgement, or when the oldest unacknowledged frame was sent
         self.expected = 0  # sequence number of the next frame to accept
         self.unconfirmed = 0  # frames received since the last acknowledgement
-        self.is_gap_told = False
+        self.is_gap_reported = False
         self.target: Target | None = None  # message being received
-        self.stored = 0  # bytes of it so far
+        self.stored_bytes = 0  # of this message
 
 
 class Card:
@@ -220,16 +221,17 @@ class Card:
         if self.max_remote < 1:
             raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for VIA's headers")
         self.timers: Final[Timers[int]] = Timers()
-        """Keys: a VI's number, doubled; plus 1 for its unacknowledged frames, and 0 for its request. ~slot: of a command
-        that waits no longer. From `endings.ENDINGS` on: of an ending."""
+        """Keys: twice a VI's number for its connection request, plus 1 for its unacknowledged frames; ~slot for the
+        time-out of a command; `endings.ENDINGS` plus a session for the end of a connection."""
         self.state = states.NIC.initial
         self.vis: Final[dict[int, Vi]] = {}
         self.regions: Final[dict[int, Region]] = {}
         self.ptags: Final[set[int]] = set()
         self.registration_epoch = 0
-        """Changes of memory and protection tags: an access that was checked is allowed until there is one more."""
-        self.taken: Final = bytearray(slots.count)
-        """Flags of the slots that the NIC is using: what a host writes into these is ignored."""
+        """Number of changes of registered memory and protection tags. A checked access is valid until the next
+        change."""
+        self.in_use: Final = bytearray(slots.count)
+        """Flags of the slots that the NIC is using. Doorbells for them are ignored."""
         self.peers: Final[peers.Peers[peers.Peer, None]] = peers.Peers(
             adapter, nic, partial(_make_peer, adapter.addresses), presumes_first=True
         )
@@ -242,13 +244,13 @@ class Card:
     # States.
 
     def step(self, event: str) -> None:
-        """Take an event of the NIC's state table."""
+        """Apply an event to the NIC's state table."""
         row = states.NIC.row(self.state, event)
         self.state = row.next_state
         self._count(row.counters)
 
     def step_vi(self, vi: Vi, event: str) -> None:
-        """Take an event of a VI's state table."""
+        """Apply an event to a VI's state table."""
         row = states.VI.row(vi.state, event)
         vi.state = row.next_state
         self._count(row.counters)
@@ -265,8 +267,9 @@ class Card:
     # Memory.
 
     def reach(self, ptag: int, segment: Segment, length: int, access: int = 0) -> memoryview:
-        """Return a view of registered memory. access: RDMA_WRITE_ENABLED or RDMA_READ_ENABLED for a peer's. Raises
-        ViolationError unless it is registered with this protection tag, within its bounds, and for this access."""
+        """Return a view of registered memory. access: RDMA_WRITE_ENABLED or RDMA_READ_ENABLED for an access by a peer.
+        Raises ViolationError unless the memory is registered with this protection tag, contains the segment, and
+        permits the access."""
         address, handle, _ = segment
         region = self.regions.get(handle)
         if (
@@ -284,46 +287,46 @@ class Card:
             raise ViolationError from error
 
     def span(self, ptag: int, segments: Sequence[Segment]) -> Scatter:
-        """Return the location of a descriptor's data. Raises ViolationError."""
+        """Return the memory of a descriptor's segments. Raises ViolationError."""
         return Scatter([self.reach(ptag, segment, segment.length) for segment in segments if segment.length])
 
-    # Answers to the host.
+    # Completions to the host.
 
     def finish(self, slot: int, status: int, length: int = 0, immediate: int = 0) -> None:
-        """Return a descriptor."""
-        self.taken[slot] = 0
+        """Complete a descriptor."""
+        self.in_use[slot] = 0
         self.slots.finish(slot, status, length, immediate)
         self._returned.append(slot)
 
     def answer(self, slot: int, result: Result, command: Command) -> None:
-        """Return a command with its result."""
-        self.taken[slot] = 0
+        """Complete a command with its result."""
+        self.in_use[slot] = 0
         self.slots.write_command(slot, command._replace(status=result))
         self._returned.append(slot)
 
     def expire(self, slot: int) -> None:
-        """Answer a command that has waited for as long as it may."""
+        """Complete a command whose time-out has expired."""
         self.answer(slot, Result.TIMEOUT, self.slots.read_command(slot))
 
     def report(self, error: AsyncError, vi: int) -> None:
         """Report an asynchronous error."""
         if len(self._errors) < _MAX_ERRORS:
             self._errors.append((error, vi))
-            self._tell()
+            self._deliver_error()
 
     def await_error(self, slot: int) -> None:
-        """Answer this command with the next asynchronous error."""
+        """Complete this command with the next asynchronous error."""
         self._error_slot = slot
-        self._tell()
+        self._deliver_error()
 
-    def _tell(self) -> None:
+    def _deliver_error(self) -> None:
         if self._error_slot >= 0 and self._errors:
             error, vi = self._errors.popleft()
             slot, self._error_slot = self._error_slot, -1
             is_broken = vi in self.vis and self.vis[vi].state == states.ERROR
             self.answer(slot, Result.SUCCESS, Command(Op.NEXT_ERROR, vi=vi, number=is_broken, value=error))
 
-    def show_returned(self) -> None:
+    def post_returned(self) -> None:
         """Show the host what was returned. It may ring a doorbell meanwhile, which re-enters the firmware: its state is
         consistent, and the outer call shows what that returns."""
         if self._is_returning:
@@ -338,7 +341,7 @@ class Card:
     # Frames.
 
     def send_frame(self, vi: Vi, kind: int, flags: int, sequence: int, total: int = 0) -> None:
-        """Send a frame without data to the other end of a VI, with low priority."""
+        """Send a frame without data to the remote end of a VI, with low priority."""
         peer = vi.peer
         assert peer is not None
         peer.send_later(
@@ -348,12 +351,12 @@ class Card:
             )
         )  # fmt: skip
 
-    def disown(self, peer: peers.Peer, vi: int, session: int) -> None:
-        """Tell a peer that there is no such connection here."""
+    def send_unconnected(self, peer: peers.Peer, vi: int, session: int) -> None:
+        """Tell a peer that its connection does not exist on this NIC."""
         self._send_error(peer, peer.incarnation, vi, session, int(Done.TRANSPORT_ERROR))
 
     def announce(self, number: int, incarnation: int) -> None:
-        """Tell a peer about this incarnation. incarnation: the peer's."""
+        """Announce this NIC's incarnation to a peer. incarnation: the peer's."""
         self._send_error(self.peers.peer(number), incarnation, 0, 0, 0)
 
     def _send_error(self, peer: peers.Peer, incarnation: int, vi: int, session: int, cause: int) -> None:
@@ -365,7 +368,7 @@ class Card:
         )  # fmt: skip
 
     def flush(self, vi: Vi, head: int = 0) -> None:
-        """Return all descriptors of a VI. head: bits of the status of the oldest send descriptor."""
+        """Complete all descriptors of a VI as flushed. head: status bits of the oldest send descriptor instead."""
         queue, receives = vi.queue, vi.receives
         vi.queue, vi.unsent, vi.receives = deque(), deque(), deque()
         vi.replies.clear()

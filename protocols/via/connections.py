@@ -1,13 +1,13 @@
 """Connections of VIs: client and server, or peer to peer (section 2.4 of the specification; VipConnect* of its library).
 
-A request is resent until the other side answers, or until it expires. Either side numbers its end of the connection
-(session), and a frame names the number of its receiver's end, so no frame of a former connection is taken for one of
-this. Whoever accepts is connected at once; if its answer is lost, the request comes again and is answered again, as is
-one that was rejected. The peer is told of the end of a connection, and of a request that is withdrawn, until it answers
-(`endings`).
+A request is resent until the peer answers or the request expires. Each side numbers its end of a connection (session),
+and a frame contains the session of its receiver, so that frames of an earlier connection are not mistaken for frames of
+the current one. A VI that accepts a request is connected at once. If the answer is lost, the peer resends the request,
+and the answer is repeated; so is a rejection. The end of a connection, and the withdrawal of a request, are resent
+until the peer answers (`endings`).
 
-A peer's request waits at the NIC until a VI asks for that peer with the same discriminator. A client's request finds a
-waiting server or fails (VIP_NO_MATCH).
+A peer-to-peer request is queued at the NIC until a VI requests a connection to that peer with the same discriminator. A
+client's request fails (VIP_NO_MATCH) if no server is waiting.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_DOUBLINGS: Final = 30
 
 @dataclass(slots=True)
 class Request:
-    """A connection request from a peer. is_shown: the host knows of it."""
+    """A connection request from a peer. is_reported: VipConnectWait has returned it."""
 
     peer: Peer
     step: int
@@ -43,59 +43,61 @@ class Request:
     session: int
     reliability: int
     max_transfer: int
-    name: bytes
-    is_shown: bool = False
+    discriminator: bytes
+    is_reported: bool = False
 
 
 class Connections:
-    """The connections of one NIC. endings: of which peers have not said that they know."""
+    """The connections of one NIC. endings: ends of connections that peers have not confirmed."""
 
     def __init__(self, card: Card) -> None:
         self.endings: Final = Endings(card)
         self._card = card
         self._requests: dict[int, Request] = {}
-        self._rejected: dict[tuple[int, int], int] = {}  # by node and VI: the session of its last request, if rejected
+        self._rejected: dict[tuple[int, int], int] = {}  # session of the last rejected request, by node and VI
         self._next = 0
-        self._waits: list[tuple[int, bytes]] = []  # commands that wait for a request: slot, discriminator
+        self._waits: list[tuple[int, bytes]] = []  # pending VipConnectWait commands: slot, discriminator
 
-    # By the host.
+    # Commands of the host.
 
     def connect(self, now: int, slot: int, vi: Vi, command: Command) -> None:
-        """VipConnectRequest and VipConnectPeerRequest: ask a peer for a connection."""
+        """VipConnectRequest and VipConnectPeerRequest: request a connection to a peer."""
         card = self._card
         peer = card.peers.peer(command.number)
         is_peer = command.op == Op.CONNECT_PEER
         vi.begin(peer, 0, 0)
         vi.session = card.next_session()
-        vi.connecting, vi.name = slot, command.name
+        vi.connect_slot, vi.discriminator = slot, command.name
         vi.step = STEP_PEER_REQUEST if is_peer else STEP_REQUEST
         vi.expires = now + command.address if command.address else 0
-        found = next((number for number, request in self._requests.items() if is_peer and _fits(vi, request)), None)
-        if found is not None:
-            self._join(vi, "peer request came before", self._requests.pop(found), found)
+        matching = next(
+            (number for number, request in self._requests.items() if is_peer and _matches(vi, request)), None
+        )
+        if matching is not None:
+            self._join(vi, "peer request came before", self._requests.pop(matching), matching)
             return
         card.step_vi(vi, "connect")
-        self._ask(vi)
+        self._send_request(vi)
         self._set_timer(now, vi)
 
     def wait(self, now: int, slot: int, command: Command) -> None:
-        """VipConnectWait: answer this command with the next request that has this discriminator."""
-        name = command.name
-        self._waits.append((slot, name))
+        """VipConnectWait: complete this command with the next request that has this discriminator."""
+        discriminator = command.name
+        self._waits.append((slot, discriminator))
         if command.address:
             self._card.timers.set(~slot, now + command.address)
         for number, request in self._requests.items():
-            if not request.is_shown and request.name == name:
-                self._show(number, request)
+            if not request.is_reported and request.discriminator == discriminator:
+                self._report(number, request)
                 return
 
     def expire(self, slot: int) -> None:
-        """A command has waited for a request for as long as it may."""
+        """Time out a command."""
         self._waits = [wait for wait in self._waits if wait[0] != slot]
         self._card.expire(slot)
 
     def close(self) -> None:
-        """VipCloseNic: end connections, and answer what waits."""
+        """VipCloseNic: end connections, and complete pending commands."""
         card = self._card
         for vi in card.vis.values():
             self.disconnect(vi)
@@ -121,7 +123,7 @@ class Connections:
             return
         del self._requests[command.value]
         vi.session = self._card.next_session()
-        vi.connecting = slot
+        vi.connect_slot = slot
         self._join(vi, "accept", request, command.value)
 
     def reject(self, slot: int, command: Command) -> None:
@@ -132,7 +134,7 @@ class Connections:
         self._card.answer(slot, Result.SUCCESS if request else Result.INVALID_PARAMETER, command)
 
     def disconnect(self, vi: Vi) -> None:
-        """VipDisconnect: return the VI's descriptors, and make it idle."""
+        """VipDisconnect: flush the VI's descriptors, and make it idle."""
         card = self._card
         if vi.state == PENDING:
             self.endings.add(vi, 0)
@@ -144,32 +146,32 @@ class Connections:
         card.flush(vi)
         vi.begin(None, 0, 0)
 
-    # From the wire, and by the clock.
+    # Frames and timers.
 
-    def requested(
-        self, peer: Peer, step: int, vi: int, session: int, reliability: int, max_transfer: int, name: bytes
+    def on_request(
+        self, peer: Peer, step: int, vi: int, session: int, reliability: int, max_transfer: int, discriminator: bytes
     ) -> None:
-        """Handle a peer's request."""
+        """Handle a peer's connection request."""
         card = self._card
-        request = Request(peer, step, vi, session, reliability, max_transfer, name)
-        for own in card.vis.values():
-            if own.state == CONNECTED and (own.peer, own.peer_vi, own.peer_session) == (peer, vi, session):
-                card.step_vi(own, "request again")
-                self._tell(own, STEP_ACCEPT)
+        request = Request(peer, step, vi, session, reliability, max_transfer, discriminator)
+        for local in card.vis.values():
+            if local.state == CONNECTED and (local.peer, local.peer_vi, local.peer_session) == (peer, vi, session):
+                card.step_vi(local, "request again")
+                self._send_step(local, STEP_ACCEPT)
                 return
-            is_own = peer.number == card.number and own.number == vi
-            if own.state == PENDING and not is_own and _fits(own, request):
-                self._join(own, "matching peer request", request)
+            is_same_vi = peer.number == card.number and local.number == vi
+            if local.state == PENDING and not is_same_vi and _matches(local, request):
+                self._join(local, "matching peer request", request)
                 return
-        for number, known in list(self._requests.items()):
-            if (known.peer, known.vi) == (peer, vi):
-                if known.session == session:
+        for number, earlier in list(self._requests.items()):
+            if (earlier.peer, earlier.vi) == (peer, vi):
+                if earlier.session == session:
                     return
-                del self._requests[number]  # that VI asks again, in a new session
+                del self._requests[number]  # replaced by a request of a new session
         if self._rejected.get((peer.number, vi)) == session:
             self._answer(peer, vi, session, STEP_REJECT)
             return
-        is_awaited = any(name == awaited for _, awaited in self._waits)
+        is_awaited = any(discriminator == awaited for _, awaited in self._waits)
         is_full = len(self._requests) >= card.settings.requests
         if (step == STEP_REQUEST and not is_awaited) or is_full or card.state != OPEN:
             self._answer(peer, vi, session, STEP_NO_MATCH)
@@ -177,10 +179,10 @@ class Connections:
         self._next += 1
         self._requests[self._next] = request
         if is_awaited:
-            self._show(self._next, request)
+            self._report(self._next, request)
 
-    def answered(self, vi: Vi, step: int, from_vi: int, from_session: int) -> None:
-        """Handle a step of the peer for this VI, whose session it names."""
+    def on_answer(self, vi: Vi, step: int, from_vi: int, from_session: int) -> None:
+        """Handle the peer's answer to the request of this VI."""
         if vi.state == PENDING:
             if step == STEP_ACCEPT:
                 vi.peer_vi, vi.peer_session = from_vi, from_session
@@ -188,17 +190,17 @@ class Connections:
             elif step in (STEP_REJECT, STEP_NO_MATCH):
                 self._fail(vi, "refused", Result.REJECT if step == STEP_REJECT else Result.NO_MATCH)
 
-    def ended(self, peer: Peer, vi: int, session: int, from_vi: int, from_session: int, cause: int) -> None:
-        """A peer has ended its end of a connection (from_vi, from_session), or withdrawn that request. vi, session: the end
-        here, if the peer knows it. cause: as of an `Ending`."""
-        for own in self._card.vis.values():
-            if own.peer is not peer:
+    def on_disconnect(self, peer: Peer, vi: int, session: int, from_vi: int, from_session: int, cause: int) -> None:
+        """Handle the end of a connection, or the withdrawal of a request, by a peer (from_vi, from_session). vi,
+        session: the local end, 0 if the peer does not know it. cause: see `Ending`."""
+        for local in self._card.vis.values():
+            if local.peer is not peer:
                 continue
-            if own.state == CONNECTED and (own.peer_vi, own.peer_session) == (from_vi, from_session):
+            if local.state == CONNECTED and (local.peer_vi, local.peer_session) == (from_vi, from_session):
                 event = "error at the peer" if cause else "peer disconnected"
-                self.lose(own, event, AsyncError.CONN_LOST, cause & STATUS_ERRORS, told=None)
-            elif own.state == PENDING and (own.number, own.session) == (vi, session):
-                self._fail(own, "refused", Result.REJECT)  # it was accepted, and that was lost
+                self.lose(local, event, AsyncError.CONN_LOST, cause & STATUS_ERRORS, peer_cause=None)
+            elif local.state == PENDING and (local.number, local.session) == (vi, session):
+                self._fail(local, "refused", Result.REJECT)  # the frame that accepted it was lost
         for number, request in list(self._requests.items()):
             if (request.peer, request.vi, request.session) == (peer, from_vi, from_session):
                 del self._requests[number]
@@ -210,8 +212,8 @@ class Connections:
             self._fail(vi, "expired", Result.TIMEOUT)
             return
         self._card.step_vi(vi, "time-out")
-        vi.tries += 1
-        self._ask(vi)
+        vi.retries += 1
+        self._send_request(vi)
         self._set_timer(now, vi)
 
     def lose(
@@ -220,25 +222,25 @@ class Connections:
         event: str,
         error: AsyncError,
         head: int = 0,
-        told: Done | None = Done.TRANSPORT_ERROR,
+        peer_cause: Done | None = Done.TRANSPORT_ERROR,
     ) -> None:
-        """End a connection because of an error: the VI's descriptors are returned. event: of the state table. head: as for
-        `Card.flush`. told: the cause, for the peer; None: it knows."""
+        """End a connection because of an error, and flush the VI's descriptors. event: of the state table. head: as for
+        `Card.flush`. peer_cause: cause to send to the peer; None: the peer is not notified."""
         if vi.state != CONNECTED:
             return
         card = self._card
         card.step_vi(vi, event)
-        if told is not None:
-            self.endings.add(vi, told)
+        if peer_cause is not None:
+            self.endings.add(vi, peer_cause)
         card.flush(vi, head)
         vi.unacknowledged.clear()
         card.report(error, vi.number)
 
     def restarting(self, peer: Peer) -> None:
-        """A peer has restarted: its connections are lost, and its requests void."""
+        """Drop the connections and requests of a peer that has restarted."""
         for vi in list(self._card.vis.values()):
             if vi.peer is peer:
-                self.lose(vi, "peer restarted", AsyncError.CONN_LOST, told=None)
+                self.lose(vi, "peer restarted", AsyncError.CONN_LOST, peer_cause=None)
         for number in [number for number, request in self._requests.items() if request.peer is peer]:
             del self._requests[number]
         for key in [key for key in self._rejected if key[0] == peer.number]:
@@ -246,28 +248,28 @@ class Connections:
         self.endings.restarting(peer)
 
     def introduced(self, peer: Peer) -> None:
-        """A peer's incarnation is known: requests that it has not accepted are sent again."""
+        """Resend pending requests to a peer whose incarnation is now known."""
         for vi in self._card.vis.values():
             if vi.peer is peer and vi.state == PENDING:
-                self._ask(vi)
+                self._send_request(vi)
 
     def waiting(self) -> list[str]:
-        """Return a sentence for each request that has no answer."""
+        """Describe each unanswered request."""
         return [
-            f"VI {vi.number} asks node {vi.peer.number} for a connection"
+            f"VI {vi.number} requests a connection to node {vi.peer.number}"
             for vi in self._card.vis.values()
             if vi.state == PENDING and vi.peer is not None
         ]
 
     def _join(self, vi: Vi, event: str, request: Request, number: int = 0) -> None:
-        """Connect a VI to a request, and accept it. number: the request's, if it has waited."""
+        """Connect a VI to a request, and accept it. number: of a queued request."""
         vi.begin(request.peer, request.vi, request.session)
-        self._tell(vi, STEP_ACCEPT)
+        self._send_step(vi, STEP_ACCEPT)
         self._connected(vi, event, number)
 
     def _connected(self, vi: Vi, event: str, number: int = 0) -> None:
         self._card.step_vi(vi, event)
-        vi.tries = 0
+        vi.retries = 0
         self._end_request(vi, Result.SUCCESS, number)
 
     def _fail(self, vi: Vi, event: str, result: Result) -> None:
@@ -276,26 +278,26 @@ class Connections:
 
     def _end_request(self, vi: Vi, result: Result, number: int = 0) -> None:
         self._card.timers.cancel(vi.number << 1)
-        slot, vi.connecting = vi.connecting, -1
+        slot, vi.connect_slot = vi.connect_slot, -1
         self._card.answer(slot, result, Command(Op.CONNECT, vi=vi.number, value=number))
 
-    def _ask(self, vi: Vi) -> None:
-        self._tell(vi, vi.step, vi.name)
+    def _send_request(self, vi: Vi) -> None:
+        self._send_step(vi, vi.step, vi.discriminator)
 
-    def _tell(self, vi: Vi, step: int, name: bytes = b"") -> None:
-        """Send a step to the other end of a VI."""
+    def _send_step(self, vi: Vi, step: int, discriminator: bytes = b"") -> None:
+        """Send a connection frame to the remote end of a VI."""
         card, peer = self._card, vi.peer
         assert peer is not None
         peer.send_later(
             partial(
                 card.codec.pack_connection, peer.address, card.address, 0, card.incarnation, peer.incarnation,
                 vi.peer_vi, vi.peer_session, vi.number, vi.session, 0, 0, 0, 0, 0, step, vi.reliability,
-                vi.max_transfer, name,
+                vi.max_transfer, discriminator,
             )
         )  # fmt: skip
 
     def _reject(self, request: Request) -> None:
-        """Refuse a request, also when it comes again."""
+        """Reject a request, and remember it, so that copies of it are rejected, too."""
         peer, rejected = request.peer, self._rejected
         rejected.pop((peer.number, request.vi), None)
         rejected[peer.number, request.vi] = request.session
@@ -304,7 +306,7 @@ class Connections:
         self._answer(peer, request.vi, request.session, STEP_REJECT)
 
     def _answer(self, peer: Peer, vi: int, session: int, step: int) -> None:
-        """Refuse a request."""
+        """Send a negative answer to a request."""
         card = self._card
         peer.send_later(
             partial(
@@ -313,12 +315,12 @@ class Connections:
             )
         )  # fmt: skip
 
-    def _show(self, number: int, request: Request) -> None:
-        """Answer the oldest command that waits for such a request."""
-        place = next(place for place, (_, name) in enumerate(self._waits) if name == request.name)
-        slot, _ = self._waits.pop(place)
+    def _report(self, number: int, request: Request) -> None:
+        """Complete the oldest VipConnectWait command with the request's discriminator."""
+        index = next(index for index, (_, awaited) in enumerate(self._waits) if awaited == request.discriminator)
+        slot, _ = self._waits.pop(index)
         self._card.timers.cancel(~slot)
-        request.is_shown = True
+        request.is_reported = True
         self._card.answer(
             slot,
             Result.SUCCESS,
@@ -329,21 +331,22 @@ class Connections:
                 size=request.max_transfer,
                 value=number,
                 vi=request.step == STEP_PEER_REQUEST,
-                name=request.name,
+                name=request.discriminator,
             ),
         )
 
     def _set_timer(self, now: int, vi: Vi) -> None:
         settings = self._card.settings
-        delay = min(settings.timeout << min(vi.tries, _MAX_DOUBLINGS), settings.longest_timeout)
+        delay = min(settings.timeout << min(vi.retries, _MAX_DOUBLINGS), settings.longest_timeout)
         when = now + delay
         self._card.timers.set(vi.number << 1, min(when, vi.expires) if vi.expires else when)
 
 
-def _fits(vi: Vi, request: Request) -> bool:
-    """Whether a VI's peer request and a peer's match."""
+def _matches(vi: Vi, request: Request) -> bool:
+    """Whether a VI's peer-to-peer request matches the request of a peer."""
     return (
         vi.step == request.step == STEP_PEER_REQUEST
         and vi.peer is request.peer
-        and (vi.name, vi.reliability, vi.max_transfer) == (request.name, request.reliability, request.max_transfer)
+        and (vi.discriminator, vi.reliability, vi.max_transfer)
+        == (request.discriminator, request.reliability, request.max_transfer)
     )

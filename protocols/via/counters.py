@@ -22,49 +22,50 @@ class Counters:
     acknowledgements_received: int = 0
     """Acknowledgements of frames that were not acknowledged before."""
     late_acknowledgements: int = 0
-    """Acknowledgements of nothing new, or of frames that were not sent."""
+    """Acknowledgements of frames that were acknowledged already, or not sent."""
     frames_received: int = 0
-    """Frames of any kind, valid or not."""
+    """All frames, valid or not."""
     data_stored: int = 0
     messages_sent: int = 0
-    """Messages whose descriptor was completed: at the reliable levels, those acknowledged."""
+    """Messages whose descriptor was completed: at the reliable levels, acknowledged messages."""
     messages_received: int = 0
     requests_sent: int = 0
     """Connection requests."""
     requests_resent: int = 0
     requests_failed: int = 0
-    """Connection requests refused, expired or taken back."""
+    """Connection requests refused, expired or withdrawn."""
     accepts_resent: int = 0
     connections_made: int = 0
     connections_lost: int = 0
     disconnections: int = 0
     endings_resent: int = 0
-    """Ends of connections, of which a peer was told again."""
+    """Disconnect frames that were resent."""
     closings: int = 0
-    """Times that the host has closed the NIC."""
+    """Number of times that the host closed the NIC."""
     reads_served: int = 0
     """RDMA Reads of peers."""
 
     malformed: int = 0
-    """Dropped: too short, of another version or type, or inconsistent with itself."""
+    """Dropped: too short, unknown version or type, or inconsistent fields."""
     corrupt: int = 0
-    """Dropped: wrong check."""
+    """Dropped: wrong CRC-32."""
     strangers: int = 0
     """Dropped: from an unknown peer, or not for this NIC."""
     stale: int = 0
-    """Dropped: from an earlier incarnation, or for one."""
+    """Dropped: sent by, or addressed to, an earlier incarnation."""
     unconnected: int = 0
-    """Dropped: for a connection that does not exist, or not yet."""
+    """Dropped: for a connection that does not exist, or is not established yet."""
     duplicates: int = 0
     """Dropped: already received."""
     early: int = 0
-    """Dropped: an earlier frame is missing."""
+    """Dropped: out of order, an earlier frame is missing."""
     partial: int = 0
     """Dropped, at the unreliable level: another frame of the message is missing."""
     receive_queue_empty: int = 0
     """Messages for which no receive descriptor was posted."""
     violations: int = 0
-    """Accesses refused: memory handle, protection tag, bounds, permission, or a message longer than its receive."""
+    """Accesses refused: memory handle, protection tag, bounds, permission, or a message longer than its receive
+    buffer."""
     restarts: int = 0
     """Restarts of peers."""
     invalid: int = 0

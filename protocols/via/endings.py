@@ -1,8 +1,8 @@
-"""Ends of connections and requests, of which peers are told until they answer.
+"""Ends of connections and requests: disconnect frames, resent until the peer confirms them.
 
-Frames are lost, and a peer that only receives would never notice that nobody is connected to it any more. So the step that
-ends a connection is resent, as a request is, until the peer says that it has no such connection (any more), until it has
-restarted, or for as long as the provider waits for an acknowledgement (`Settings.give_up`).
+A disconnect frame may be lost, and a peer that only receives would never detect that. So it is resent, as a connection
+request is, until the peer answers that it has no such connection, until the peer restarts, or until `Settings.give_up`
+has passed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from protocols.via.card import Card, Vi
 from protocols.via.codec import STEP_DISCONNECT
 
 ENDINGS: Final = 1 << 32
-"""The timer of an ending has its session as key, plus this."""
+"""First timer key of ends of connections; the session is added."""
 _MAX_DOUBLINGS: Final = 30
 
 
 @dataclass(slots=True)
 class Ending:
-    """The end of a connection or request of which the peer has not said that it knows. vi, session: this side's end.
-    peer_vi, peer_session: the other one, 0 if it is not known. cause: 0 if the program has ended it, otherwise a bit of a
-    descriptor's status. began: when it was told first; None until then."""
+    """The end of a connection or request that the peer has not confirmed. vi, session: local end. peer_vi,
+    peer_session: remote end, 0 if unknown. cause: 0 if the program disconnected, otherwise a bit of a descriptor's
+    status. start_time: when the first disconnect frame was sent; None until then."""
 
     peer: Peer
     vi: int
@@ -32,12 +32,12 @@ class Ending:
     peer_vi: int
     peer_session: int
     cause: int
-    began: int | None = None
-    tries: int = 0
+    start_time: int | None = None
+    retries: int = 0
 
 
 class Endings:
-    """The ends of one NIC's connections."""
+    """The ends of one NIC's connections that are not confirmed yet."""
 
     def __init__(self, card: Card) -> None:
         self._card = card
@@ -46,63 +46,63 @@ class Endings:
 
     @property
     def has_new(self) -> bool:
-        """Whether `begin` has something to do."""
+        """Whether `begin` has timers to start."""
         return bool(self._new)
 
     def add(self, vi: Vi, cause: int) -> None:
-        """Tell the peer of a VI's connection or request that it has ended."""
+        """Notify the peer of a VI that its connection or request has ended."""
         assert vi.peer is not None
         ending = Ending(vi.peer, vi.number, vi.session, vi.peer_vi, vi.peer_session, cause)
         self._open[vi.session] = ending
         self._new.append(ending)
-        self._tell(ending)
+        self._send(ending)
 
     def begin(self, now: int) -> None:
-        """Start the timers of new ones."""
+        """Start the timers of new entries."""
         for ending in self._new:
-            ending.began = now
+            ending.start_time = now
             if self._open.get(ending.session) is ending:
                 self._set_timer(now, ending)
         self._new.clear()
 
     def on_timer(self, now: int, session: int) -> None:
-        """Tell a peer once more."""
+        """Resend a disconnect frame."""
         ending = self._open[session]
         give_up = self._card.settings.give_up
-        if give_up and ending.began is not None and now - ending.began >= give_up:
+        if give_up and ending.start_time is not None and now - ending.start_time >= give_up:
             del self._open[session]
             return
-        ending.tries += 1
+        ending.retries += 1
         self._card.counters.endings_resent += 1
-        self._tell(ending)
+        self._send(ending)
         self._set_timer(now, ending)
 
     def repeat(self, session: int) -> bool:
-        """Tell the peer once more, which has sent a frame to an ended connection. False: there is no such ending."""
+        """Resend the disconnect frame to a peer that still uses the connection. False: the session is unknown."""
         ending = self._open.get(session)
         if ending is None:
             return False
-        self._tell(ending)
+        self._send(ending)
         return True
 
-    def answered(self, peer: Peer, session: int) -> bool:
-        """A peer has no such connection. False: it was not told of such an ending."""
+    def on_confirmation(self, peer: Peer, session: int) -> bool:
+        """Handle a peer's answer that it has no such connection. False: no disconnect frame was sent to it."""
         ending = self._open.get(session)
         if ending is None or ending.peer is not peer:
             return False
-        self._forget(session)
+        self._remove(session)
         return True
 
     def restarting(self, peer: Peer) -> None:
-        """A peer has restarted: it knows of no connection."""
+        """Remove the entries of a peer that has restarted."""
         for session in [session for session, ending in self._open.items() if ending.peer is peer]:
-            self._forget(session)
+            self._remove(session)
 
-    def _forget(self, session: int) -> None:
+    def _remove(self, session: int) -> None:
         del self._open[session]
         self._card.timers.cancel(ENDINGS + session)
 
-    def _tell(self, ending: Ending) -> None:
+    def _send(self, ending: Ending) -> None:
         card, peer = self._card, ending.peer
         peer.send_later(
             partial(
@@ -114,5 +114,5 @@ class Endings:
 
     def _set_timer(self, now: int, ending: Ending) -> None:
         settings = self._card.settings
-        delay = min(settings.timeout << min(ending.tries, _MAX_DOUBLINGS), settings.longest_timeout)
+        delay = min(settings.timeout << min(ending.retries, _MAX_DOUBLINGS), settings.longest_timeout)
         self._card.timers.set(ENDINGS + ending.session, now + delay)

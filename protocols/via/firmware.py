@@ -1,9 +1,8 @@
 """VIA's firmware: dispatch of frames, doorbells and timers.
 
-A frame is checked in this order, and dropped and counted at the first check that fails: it is long enough and of this
-version; its check is right; it is for this NIC, from a known peer; it belongs to the last incarnations of both
-(`protocols.core.peers`); it belongs to a VI's connection. The sender of data for a connection that does not exist is
-told so.
+A received frame is checked in this order, and dropped and counted at the first check that fails: length and version;
+CRC-32; destination and known peer; current incarnations of both NICs (`protocols.core.peers`); connection of a VI. The
+sender of data for a connection that does not exist gets an error frame.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from protocols.via.receiver import Receiver
 from protocols.via.sender import Sender
 from protocols.via.settings import Settings
 from protocols.via.states import CONNECTED, ERROR, IDLE, PENDING, VACANT
-from protocols.via.vip_descriptors import MAX_VIS, MalformedDescriptorError, Queue, Segment, Slots, rung
+from protocols.via.vip_descriptors import MAX_VIS, MalformedDescriptorError, Queue, Segment, Slots, decode_doorbell
 from protocols.via.vipl_names import (
     OP_MASK,
     OP_RDMAREAD,
@@ -52,7 +51,7 @@ from protocols.via.vipl_names import (
 
 _KINDS: Final = {OP_SENDRECV: TYPE_SEND, OP_RDMAWRITE: TYPE_RDMA_WRITE, OP_RDMAREAD: TYPE_RDMA_READ}
 _STREAM: Final = (TYPE_SEND, TYPE_RDMA_WRITE, TYPE_RDMA_READ, TYPE_READ_REPLY)
-"""Types of the frames that have a place in a connection's order."""
+"""Frame types that are sequenced."""
 
 
 class Firmware:
@@ -68,7 +67,7 @@ class Firmware:
         codec: Codec,
         is_vacant: bool = False,
     ) -> None:
-        """is_vacant: it has no host yet, and leaves connection requests unanswered, so that they come again."""
+        """is_vacant: the NIC has no host yet, and leaves connection requests unanswered; peers resend them."""
         self.settings: Final = settings
         self._card = card = Card(adapter, nic, memory, slots, settings, codec)
         self._connections = Connections(card)
@@ -77,8 +76,8 @@ class Firmware:
         self._agent = KernelAgent(card, self._connections)
         if not is_vacant:
             card.step("host comes")
-        self._announcements: Announcements[int] | None = None  # made when something is to be announced
-        if adapter.is_restarted:  # peers whose messages have been acknowledged might never notice
+        self._announcements: Announcements[int] | None = None  # created on demand
+        if adapter.is_restarted:  # a peer that does not send would not detect the restart
             self._announcements = Announcements(card.announce)
             for number in range(len(adapter.addresses)):
                 if number != adapter.number:
@@ -89,23 +88,23 @@ class Firmware:
         deadline = self._card.timers.deadline
         if self._announcements is None:
             return deadline
-        other = self._announcements.timers.deadline
-        return other if deadline is None or (other is not None and other < deadline) else deadline
+        announcement = self._announcements.timers.deadline
+        return announcement if deadline is None or (announcement is not None and announcement < deadline) else deadline
 
     def counted(self) -> Mapping[str, int]:
         return self._card.counters.counted()
 
     def waiting(self) -> list[str]:
         sending = [
-            f"VI {vi.number} has {len(vi.queue)} messages to node {vi.peer.number} that are not acknowledged"
+            f"VI {vi.number} has {len(vi.queue)} unacknowledged messages to node {vi.peer.number}"
             for vi in self._card.vis.values()
             if vi.queue and vi.peer is not None
         ]
         return [*self._connections.waiting(), *sending]
 
     def receive(self, now: int, frame: bytes) -> None:
-        self._take(now, frame)
-        self._settle(now)
+        self._handle_frame(now, frame)
+        self._flush(now)
 
     def on_timer(self, now: int) -> None:
         card = self._card
@@ -123,61 +122,61 @@ class Firmware:
                 self._connections.on_timer(now, vi)
         if self._announcements is not None:
             self._announcements.on_timer(now, self.settings.timeout, self.settings.longest_timeout)
-        self._settle(now)
+        self._flush(now)
 
     def on_doorbell(self, now: int, index: int) -> None:
         card = self._card
-        queue, number, slot = rung(index)
-        if number >= MAX_VIS or not 0 <= slot < card.slots.count or card.taken[slot]:
+        queue, number, slot = decode_doorbell(index)
+        if number >= MAX_VIS or not 0 <= slot < card.slots.count or card.in_use[slot]:
             card.counters.invalid += 1
             return
         if queue == Queue.COMMAND:
-            card.taken[slot] = 1
+            card.in_use[slot] = 1
             self._agent.command(now, slot)
         elif (vi := card.vis.get(number)) is None:
             card.counters.invalid += 1
             card.finish(slot, Done.DONE | Done.FORMAT_ERROR)
             card.report(AsyncError.POST_DESC, number)
         else:
-            card.taken[slot] = 1
+            card.in_use[slot] = 1
             if queue == Queue.RECEIVE:
                 self._post_receive(vi, slot)
             else:
                 self._post_send(now, vi, slot)
-        self._settle(now)
+        self._flush(now)
 
     def succeed(self, former: Firmware) -> None:
-        """Take the place of former firmware, whose host has ended: peers that it knew are told of the new incarnation."""
+        """Replace the firmware of a host that has ended, and announce the new incarnation to its peers."""
         if former._card.state != VACANT:
             former._card.step("host ends")
-        told, peers = former._announcements, former._card.peers
-        untold = told.left() if told is not None else {}
+        previous, peers = former._announcements, former._card.peers
+        pending = previous.left() if previous is not None else {}
         if peers.incarnation != self._card.incarnation:
-            untold |= {number: peer.incarnation for number, peer in peers.known.items() if peer.incarnation}
+            pending |= {number: peer.incarnation for number, peer in peers.known.items() if peer.incarnation}
         self._announcements = announcements = Announcements(self._card.announce)
-        for number, incarnation in untold.items():
+        for number, incarnation in pending.items():
             if number != self._card.number:
                 announcements.begin(number, incarnation)
 
     def loop_outside(self) -> None:
-        """Send frames to this NIC itself by the outer NIC, too, which delivers them and may limit their rate."""
-        own, nic = self._card.peers.peer(self._card.number), self._card.nic
-        own.send, own.send_later = nic.send, nic.send_later
+        """Send loopback frames through the outer NIC, which delivers them and may limit their rate."""
+        loopback_peer, nic = self._card.peers.peer(self._card.number), self._card.nic
+        loopback_peer.send, loopback_peer.send_later = nic.send, nic.send_later
 
-    def _settle(self, now: int) -> None:
-        """Deliver frames to this NIC itself, and show the host what is returned to it."""
+    def _flush(self, now: int) -> None:
+        """Deliver loopback frames, and post completions to the host."""
         loopback = self._card.peers.loopback
         if loopback.frames:
-            loopback.run(now, self._take)
+            loopback.run(now, self._handle_frame)
         if self._connections.endings.has_new:
             self._connections.endings.begin(now)
-        self._card.show_returned()
+        self._card.post_returned()
         if loopback.frames and not loopback.is_running:
-            self._settle(now)
+            self._flush(now)
 
     # Frames.
 
-    def _take(self, now: int, frame: bytes) -> None:
+    def _handle_frame(self, now: int, frame: bytes) -> None:
         card, codec = self._card, self._card.codec
         counters = card.counters
         counters.frames_received += 1
@@ -190,24 +189,24 @@ class Firmware:
             kind = codec.type_of(frame)
             if kind == TYPE_RDMA_WRITE:
                 (
-                    _, by, flags, sender, receiver, number, session, from_vi, from_session, sequence, message, total,
+                    _, source, flags, sender, receiver, number, session, from_vi, from_session, sequence, message, total,
                     offset, immediate, address, handle, payload,
                 ) = codec.unpack_remote(frame)  # fmt: skip
                 remote = Segment(address, handle)
             elif kind == TYPE_RDMA_READ:
                 (
-                    _, by, flags, sender, receiver, number, session, from_vi, from_session, sequence, message, total,
+                    _, source, flags, sender, receiver, number, session, from_vi, from_session, sequence, message, total,
                     offset, immediate, address, handle, payload,
                 ) = codec.unpack_read(frame)  # fmt: skip
                 remote = Segment(address, handle)
             elif kind == TYPE_CONNECT:
                 (
-                    _, by, flags, sender, receiver, number, session, from_vi, from_session, sequence, message, total,
+                    _, source, flags, sender, receiver, number, session, from_vi, from_session, sequence, message, total,
                     offset, immediate, step, reliability, max_transfer, payload,
                 ) = codec.unpack_connection(frame)  # fmt: skip
             else:
                 (
-                    _, by, kind, flags, sender, receiver, number, session, from_vi, from_session, sequence, message,
+                    _, source, kind, flags, sender, receiver, number, session, from_vi, from_session, sequence, message,
                     total, offset, immediate, payload,
                 ) = codec.unpack_frame(frame)  # fmt: skip
         except MalformedError as error:
@@ -216,7 +215,7 @@ class Firmware:
             else:
                 counters.malformed += 1
             return
-        peer = card.peers.at(by)
+        peer = card.peers.at(source)
         if peer is None:
             counters.strangers += 1
             return
@@ -224,7 +223,8 @@ class Firmware:
         if standing is not Standing.CURRENT:
             counters.stale += 1
             if standing is Standing.MISDIRECTED and kind != TYPE_ERROR:
-                # Not that its connection is unknown: a request of its VI may have been answered meanwhile.
+                # Send the incarnation only. The connection may exist: a request of the VI may have been answered
+                # meanwhile.
                 card.announce(peer.number, peer.incarnation)
             return
         if self._announcements is not None:
@@ -233,38 +233,40 @@ class Firmware:
             if card.state == VACANT:
                 counters.unconnected += 1
                 return
-            self._connections.requested(peer, step, from_vi, from_session, reliability, max_transfer, bytes(payload))
+            self._connections.on_request(peer, step, from_vi, from_session, reliability, max_transfer, bytes(payload))
             return
         if step == STEP_DISCONNECT:
-            self._connections.ended(peer, number, session, from_vi, from_session, total)
-            self._card.disown(peer, from_vi, from_session)
+            self._connections.on_disconnect(peer, number, session, from_vi, from_session, total)
+            self._card.send_unconnected(peer, from_vi, from_session)
             return
         vi = card.vis.get(number)
         if vi is None or vi.peer is not peer or vi.session != session or vi.state in (IDLE, ERROR):
             self._unconnected(peer, session, kind, step, from_vi, from_session)
         elif step:
-            self._connections.answered(vi, step, from_vi, from_session)
-        elif vi.state != CONNECTED:  # data has overtaken the answer to the request
+            self._connections.on_answer(vi, step, from_vi, from_session)
+        elif vi.state != CONNECTED:  # data arrived before the answer to the request
             counters.unconnected += 1
         elif kind == TYPE_ACK:
             if vi.reliability != Reliability.UNRELIABLE:
-                self._sender.acknowledged(now, vi, sequence, bool(flags & FLAGS_MISSING))
+                self._sender.on_acknowledgement(now, vi, sequence, bool(flags & FLAGS_MISSING))
         elif kind == TYPE_ERROR:
-            self._connections.lose(vi, "error at the peer", AsyncError.CONN_LOST, total & STATUS_ERRORS, told=None)
+            self._connections.lose(
+                vi, "error at the peer", AsyncError.CONN_LOST, total & STATUS_ERRORS, peer_cause=None
+            )
         else:
-            self._receiver.data(vi, kind, flags, sequence, message, total, offset, immediate, remote, payload)
+            self._receiver.on_data(vi, kind, flags, sequence, message, total, offset, immediate, remote, payload)
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY) and vi.state == CONNECTED:
                 self._sender.pump(now, vi)
 
     def _unconnected(self, peer: Peer, session: int, kind: int, step: int, from_vi: int, from_session: int) -> None:
-        """Handle a frame for a connection that has ended or never was: its sender is told so, with the cause if it has not
-        heard of the end."""
+        """Handle a frame for a connection that has ended or never existed: resend the disconnect frame, or send an
+        error."""
         endings = self._connections.endings
-        if kind == TYPE_ERROR and endings.answered(peer, session):
+        if kind == TYPE_ERROR and endings.on_confirmation(peer, session):
             return
         self._card.counters.unconnected += 1
         if (kind in _STREAM or step == STEP_ACCEPT) and not endings.repeat(session):
-            self._card.disown(peer, from_vi, from_session)
+            self._card.send_unconnected(peer, from_vi, from_session)
 
     # Doorbells.
 

@@ -1,9 +1,8 @@
-"""VIA's frames: the one definition of the format on the wire, as Scapy layers.
+"""VIA's frames: the definition of the wire format, as Scapy layers.
 
-The VIA specification 1.0 leaves the wire to the provider, and no description of M-VIA's Ethernet header is public: this
-layout is ours. The EtherType is the OUI Extended one of IEEE Std 802, so the first five bytes are a protocol
-identifier; its OUI is a locally administered address block. Numbers are in network byte order. `codec.py` beside this
-file is made from it.
+The VIA specification 1.0 leaves the wire format to the provider, and no description of M-VIA's Ethernet header is
+public: this layout is ours. The first five bytes after the EtherType have the form of a protocol identifier of IEEE Std
+802, with a locally administered OUI. Numbers are in network byte order. `codec.py` is generated from this file.
 """
 
 from __future__ import annotations
@@ -55,25 +54,25 @@ class VIA(Counted):
         ByteEnumField("oui", 2, {2: "LOCAL"}),  # 02-00-00: locally administered
         ShortEnumField("oui_rest", 0, {0: "LOCAL"}),
         ShortEnumField("protocol", 1, {1: "VIA"}),
-        # Data of a Send; data of an RDMA Write; a step of a connection; acknowledgement; the connection is broken; an
-        # RDMA Read asks for data; its answer.
+        # Data of a Send; data of an RDMA Write; connection frame; acknowledgement; broken connection; RDMA Read
+        # request; RDMA Read response.
         ByteEnumField("type", SEND, TYPES),
-        # The message's last frame; the message has immediate data; of an ACK: a later frame has come before this one.
+        # Last frame of the message; the message has immediate data; of an ACK: a later frame arrived first.
         FlagsField("flags", 0, 8, ["LAST", "IMMEDIATE", "MISSING"]),
         XIntField("sender", 0),  # incarnation of the NIC that sends the frame
-        XIntField("receiver", 0),  # incarnation of the NIC that it is for, as far as known or presumed; 0: unknown
+        XIntField("receiver", 0),  # incarnation of the receiving NIC, known or assumed; 0: unknown
         ShortField("vi", 0),  # the receiver's VI
         XIntField("session", 0),  # number of the connection at the receiver's VI
         ShortField("from_vi", 0),  # the sender's VI
-        XIntField("from_session", 0),  # number of the connection there
-        IntField("sequence", 0),  # frame of the connection; of an ACK the next one that is expected
-        IntField("message", 0),  # message of the connection; of a READ_REPLY the RDMA Read's
-        IntField("total", 0),  # bytes of the message; of an ERROR its cause, a bit of the descriptor's status
+        XIntField("from_session", 0),  # number of the connection at the sender's VI
+        IntField("sequence", 0),  # number of the frame in the connection; of an ACK the next expected number
+        IntField("message", 0),  # number of the message in the connection; of a READ_REPLY the number of the RDMA Read
+        IntField("total", 0),  # bytes of the message; of an ERROR the cause, a bit of the descriptor's status
         IntField("offset", 0),  # of the payload in the message
         XIntField("immediate", 0),
         ShortField("length", None),  # bytes of payload of this frame
-        # CRC-32 as in zlib over the frame from its first byte to the end of the payload, without this field.
-        # It stands in for Ethernet's frame check sequence, which a veth does not have.
+        # CRC-32 as in zlib over the frame from the first byte to the end of the payload, without this field. It
+        # replaces Ethernet's frame check sequence, which a veth does not have.
         XIntField("check", None),
     ]
 
@@ -92,7 +91,7 @@ class VIARemote(Packet):
 
 
 class VIARead(Packet):
-    """The second header of an RDMA Read, 12 bytes: where its data begins in the target's memory."""
+    """The second header of an RDMA Read, 12 bytes: where the data begins in the target's memory."""
 
     name = "VIA RDMA read"
     fields_desc = [  # noqa: RUF012
@@ -102,7 +101,7 @@ class VIARead(Packet):
 
 
 class VIAConnection(Packet):
-    """The second header of a step of a connection, 6 bytes; the payload is the discriminator."""
+    """The second header of a connection frame, 6 bytes; the payload is the discriminator."""
 
     name = "VIA connection"
     fields_desc = [  # noqa: RUF012
@@ -112,7 +111,7 @@ class VIAConnection(Packet):
             {1: "REQUEST", 2: "PEER_REQUEST", 3: "ACCEPT", 4: "REJECT", 5: "NO_MATCH", 6: "DISCONNECT"},
         ),
         ByteField("reliability", 0),
-        IntField("max_transfer", 0),  # bytes of a message
+        IntField("max_transfer", 0),  # maximum bytes of a message
     ]
 
 
@@ -121,8 +120,8 @@ bind_layers(VIA, VIARemote, type=RDMA_WRITE)
 bind_layers(VIA, VIAConnection, type=CONNECT)
 bind_layers(VIA, VIARead, type=RDMA_READ)
 
-# What the codec is made for: frames by name, from Ethernet on; the fields that it fills in itself; and what tells flows
-# apart.
+# Input of the code generator: frames by name, as stacks of layers; the computed fields; and the fields that identify a
+# flow.
 STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {
     "frame": (Ether, VIA),
     "remote": (Ether, VIA, VIARemote),
@@ -133,8 +132,8 @@ LENGTH: Final = "length"
 CHECK: Final = "check"
 FLOW: Final = ("type",)
 
-# For people: a frame in words, and what belongs to one message. An id is counted per VI, anew for each connection. What has
-# been read belongs to the message that asked for it, and travels against it.
+# Summaries of frames, and the fields that identify a message. Message numbers are per VI and connection. Data of a
+# READ_REPLY belongs to the message of its RDMA Read, and travels in the opposite direction.
 KIND: Final = "type"
 _DATA: Final = "VI {vi} frame {sequence}, message {message}, {length} bytes at {offset} of {total}"
 _ID: Final = ("from_vi", "message")

@@ -33,21 +33,21 @@ from protocols.via.vip_descriptors import (
     doorbell,
 )
 from protocols.via.vipl_names import AsyncError, Reliability, Resource, Result, ViaError, ViState
-from protocols.via.virtual_interface import CompletionQueue, Descriptor, ErrorReport, Vi, WorkQueue, checked
+from protocols.via.virtual_interface import CompletionQueue, Descriptor, ErrorReport, Vi, WorkQueue, check_discriminator
 
 _WORD: Final = 4
 _REQUEST: Final = "a connection request"
 _ALARM: Final = "an alarm"
 _IDLE: Final = (_REQUEST, _ALARM)
-"""Commands for which a program need not be waiting."""
+"""Commands that may be pending while no program waits for them."""
 _RESOURCES: Final = {AsyncError.POST_DESC: Resource.DESCRIPTOR, AsyncError.CATASTROPHIC: Resource.NIC}
-"""Subjects of asynchronous errors; all others are about a VI."""
+"""Resources of asynchronous errors; other errors concern a VI."""
 
 
 class ViaNic:
-    """A node's access to its NIC, which is open (VipOpenNic). number: the node's number. size: number of nodes.
-    reliability: the highest level of this provider. work: the cores of its host. on_error: called with every asynchronous
-    error (VipErrorCallback)."""
+    """A node's handle of its open NIC (VipOpenNic). number: the node's number. size: number of nodes. reliability: the
+    highest level of this provider. work: the cores of the host. on_error: called with every asynchronous error
+    (VipErrorCallback)."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ViaNic:
 
     @property
     def registered(self) -> int:
-        """Number of memories that are registered."""
+        """Number of registered memory regions."""
         return len(self._memories)
 
     async def open(self) -> None:
@@ -114,7 +114,7 @@ class ViaNic:
         )  # fmt: skip
 
     def query_system_management_info(self) -> list[int]:
-        """VipQuerySystemManagementInfo with VIP_SMI_AUTODISCOVERY: the nodes that a connection can lead to."""
+        """VipQuerySystemManagementInfo with VIP_SMI_AUTODISCOVERY: the nodes that can be connected to."""
         return list(range(self.size))
 
     def allocate(self, size: int) -> memoryview:
@@ -122,7 +122,7 @@ class ViaNic:
         return memoryview(bytearray(size)) if self._heap is None else self._heap.allocate(size)
 
     def release(self, buffer: memoryview) -> None:
-        """Free memory of `allocate`; it is not registered any more, and not used afterwards."""
+        """Free memory of `allocate`. It must be deregistered first."""
         if self._heap is not None:
             self._heap.release(buffer)
 
@@ -139,8 +139,8 @@ class ViaNic:
     async def register(
         self, buffer: memoryview, ptag: int, *, rdma_write: bool = False, rdma_read: bool = False
     ) -> Memory:
-        """VipRegisterMem: register memory. buffer: from `allocate`, if the NIC is another process. rdma_write, rdma_read:
-        peers may write, read there. Raises ViaError."""
+        """VipRegisterMem: register memory. buffer: from `allocate`, if the NIC is in another process. rdma_write,
+        rdma_read: whether peers may write or read it by RDMA. Raises ViaError."""
         memory = self._memory
         if self._heap is not None and not self._heap.has(buffer):
             raise ViaError(Result.INVALID_PARAMETER, "memory of a shared NIC must come from `allocate`")
@@ -157,17 +157,17 @@ class ViaNic:
         return registered
 
     async def deregister(self, memory: Memory) -> None:
-        """VipDeregisterMem: take memory back. Transfers that still use it fail with PROTECTION_ERROR."""
+        """VipDeregisterMem: deregister memory. Transfers that still use it fail with PROTECTION_ERROR."""
         await self.command(Command(Op.DEREGISTER, number=memory.handle, size=memory.size))
         del self._memories[memory.handle]
         self._memory.unpin(memory.address)
 
     def query_memory(self, memory: Memory) -> MemoryAttributes:
         """VipQueryMem. Raises ViaError."""
-        found = self._memories.get(memory.handle)
-        if found is None:
+        entry = self._memories.get(memory.handle)
+        if entry is None:
             raise ViaError(Result.INVALID_PARAMETER, f"memory {memory.handle} is not registered")
-        return found[1]
+        return entry[1]
 
     async def set_memory_attributes(self, memory: Memory, attributes: MemoryAttributes) -> Memory:
         """VipSetMemAttributes: change the protection tag and peers' permissions. Raises ViaError."""
@@ -190,8 +190,8 @@ class ViaNic:
         rdma_write: bool = True,
         rdma_read: bool = False,
     ) -> Vi:
-        """VipCreateVi. reliability, max_transfer: the provider's greatest if None. rdma_write, rdma_read: peers may write,
-        read by RDMA through it. Raises ViaError."""
+        """VipCreateVi. reliability, max_transfer: None for the provider's maximum. rdma_write, rdma_read: whether peers
+        may access memory by RDMA through it. Raises ViaError."""
         self._last_vi = number = self._last_vi + 1 & 0xFFFF
         level = self.reliability if reliability is None else reliability
         size = self.settings.max_transfer if max_transfer is None else max_transfer
@@ -206,14 +206,14 @@ class ViaNic:
         return vi
 
     def create_cq(self, entries: int) -> CompletionQueue:
-        """VipCreateCQ. entries: completions that it holds; one more is lost, and reported as VI_OVERRUN."""
+        """VipCreateCQ. entries: its capacity; completions beyond it are lost, and reported as VI_OVERRUN."""
         return CompletionQueue(entries, self._overrun, self.alarm)
 
     async def connect_wait(self, discriminator: bytes, timeout: int = 0) -> ConnectionRequest:
         """VipConnectWait: wait for a connection request. timeout: nanoseconds; 0: none. Raises ViaError."""
-        found = await self.command(Command(Op.WAIT, address=timeout, name=checked(discriminator)), _REQUEST)
+        reply = await self.command(Command(Op.WAIT, address=timeout, name=check_discriminator(discriminator)), _REQUEST)
         return ConnectionRequest(
-            found.value, found.number, Reliability(found.ptag), found.size, found.name, bool(found.vi)
+            reply.value, reply.number, Reliability(reply.ptag), reply.size, reply.name, bool(reply.vi)
         )
 
     async def reject(self, request: ConnectionRequest) -> None:
@@ -221,22 +221,22 @@ class ViaNic:
         await self.command(Command(Op.REJECT, value=request.number))
 
     def init_name_service(self) -> None:
-        """VipNSInit. It is ready from the beginning; needed only after `shut_down_name_service`."""
+        """VipNSInit. Needed only after `shut_down_name_service`: the name service is initialized by default."""
         self._has_name_service = True
 
     def shut_down_name_service(self) -> None:
-        """VipNSShutdown: names are not found any more."""
+        """VipNSShutdown: later lookups fail."""
         self._has_name_service = False
 
     def node_by_name(self, name: str) -> int:
-        """VipNSGetHostByName: the node with this name, its number in decimal. Raises ViaError."""
+        """VipNSGetHostByName: return the node with this name, which is its number in decimal. Raises ViaError."""
         self._check_name_service()
         if not name.isdecimal() or int(name) >= self.size:
             raise ViaError(Result.ERROR_NAMESERVICE, f"no node {name!r}: names are 0 to {self.size - 1}")
         return int(name)
 
     def name_by_node(self, node: int) -> str:
-        """VipNSGetHostByAddr; the reverse of `node_by_name`."""
+        """VipNSGetHostByAddr: return the name of a node. Raises ViaError."""
         self._check_name_service()
         if not 0 <= node < self.size:
             raise ViaError(Result.ERROR_NAMESERVICE, f"no node {node}: nodes are 0 to {self.size - 1}")
@@ -265,13 +265,14 @@ class ViaNic:
         self._posted[slot] = work, descriptor
         self._nic.ring_doorbell(doorbell(queue, vi.number, slot), written, 0)
 
-    def command(self, command: Command, what: str = "the kernel agent") -> Completion[Command]:
-        """Pass a command to the kernel agent; its result fails with ViaError."""
-        return self._pass_on(command, what)[1]
+    def command(self, command: Command, description: str = "the kernel agent") -> Completion[Command]:
+        """Pass a command to the kernel agent; the returned completion fails with ViaError. description: for a report of
+        stuck programs."""
+        return self._submit(command, description)[1]
 
     def alarm(self, timeout: int, expire: Callable[[], object]) -> Callable[[], object]:
-        """Call after so many nanoseconds; the result takes that back. Raises ViaError."""
-        slot, answer = self._pass_on(Command(Op.ALARM, address=timeout), _ALARM)
+        """Call `expire` after `timeout` nanoseconds; return a function that cancels the call. Raises ViaError."""
+        slot, answer = self._submit(Command(Op.ALARM, address=timeout), _ALARM)
         if slot < 0:
             answer.result()
         answer.add_callback(partial(_if_expired, expire))
@@ -325,11 +326,11 @@ class ViaNic:
         if not self._has_name_service:
             raise ViaError(Result.ERROR_NAMESERVICE, "the name service is shut down")
 
-    def _pass_on(self, command: Command, what: str) -> tuple[int, Completion[Command]]:
-        """Pass a command on; return its slot, -1 if there is none, and its result."""
+    def _submit(self, command: Command, description: str) -> tuple[int, Completion[Command]]:
+        """Pass a command to the kernel agent; return its slot, -1 if all are in use, and its completion."""
         if self._error_slot < 0:
             self._await_error()
-        answer: Completion[Command] = Completion("%s", what)
+        answer: Completion[Command] = Completion("%s", description)
         if not self._free:
             answer.fail(ViaError(Result.ERROR_RESOURCE, f"all {self._slots.count} descriptors are posted"))
             return -1, answer
@@ -339,7 +340,7 @@ class ViaNic:
         return slot, answer
 
     def _await_error(self) -> None:
-        """Leave a command with the kernel agent, which answers it with the next asynchronous error."""
+        """Post a command that the kernel agent completes with the next asynchronous error."""
         if self._error_slot < 0:
             self._error_slot = self._free.pop()
         self._write(self._error_slot, Command(Op.NEXT_ERROR))
@@ -350,13 +351,13 @@ class ViaNic:
 
 
 def plug(settings: Settings | None = None, codec: Codec = codec) -> Callable[[Adapter, Nic], Agent]:
-    """Make VIA's plug. codec: replaces the generated one (`protocols.core.scapy_codec`)."""
-    own = settings if settings is not None else Settings()
+    """Make VIA's plug. codec: replaces the generated codec (`protocols.core.scapy_codec`)."""
+    config = settings if settings is not None else Settings()
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
-        memory, slots = HostMemory(), Slots(own.slots)
-        firmware = Firmware(adapter, nic, memory, slots, own, codec)
-        return Agent(firmware, ViaNic(adapter, nic, memory, slots, own))
+        memory, slots = HostMemory(), Slots(config.slots)
+        firmware = Firmware(adapter, nic, memory, slots, config, codec)
+        return Agent(firmware, ViaNic(adapter, nic, memory, slots, config))
 
     return build
 

@@ -1,7 +1,7 @@
 """The kernel agent: commands of the VI Provider Library that set up what descriptors use (section 2.1 of the specification).
 
-A command is written to a slot of the memory that host and NIC share, and answered there. Commands that wait (for a
-connection request, an alarm or an asynchronous error) are answered later.
+A command is written to a slot of the memory that host and NIC share, and its result to the same slot. Commands that
+wait for a connection request, an alarm or an asynchronous error complete later.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class KernelAgent:
         level, attributes = command.value & _LEVEL_MASK, command.value >> 8
         if command.ptag not in card.ptags:
             return Result.INVALID_PTAG
-        if level not in [int(known) for known in Reliability] or level > settings.reliability:
+        if level not in [int(member) for member in Reliability] or level > settings.reliability:
             return Result.INVALID_RELIABILITY_LEVEL
         if not 0 < command.size <= settings.max_transfer:
             return Result.INVALID_MTU

@@ -1,13 +1,13 @@
 """Hardware costs of the LAM/MPI over VIA paper: PCs with two 450 MHz Pentium II, DC21140 Fast Ethernet, M-VIA 0.9.3.
 
 Bertozzi, Panella, Reggiani, "Design of a VIA based communication protocol for LAM/MPI Suite"; section numbers are that
-paper's. M-VIA has no NIC that knows VIA: its kernel agent runs on the host, entered by a trap for each doorbell and by
-the NIC's interrupt for each frame (section 2.1), so the profile is hosted. The wire and the switch are not included: a
-cluster's description sets their times.
+paper's. M-VIA does not use a VIA NIC: its kernel agent runs on the host, entered by a trap for each doorbell and by the
+NIC's interrupt for each frame (section 2.1), so the profile is hosted. The wire and the switch are not included: the
+cluster description sets their times.
 
-Two constants are calibrated, by three rows of table 1 (`paper.toml` names them). Every other value has a source, or is
-our choice for a component without one: a round figure or a count. The choices were made with table 1 at hand, and TCP's
-after a look at its difference from VIA, so that they count as fitted.
+Two constants are calibrated with three rows of table 1 (`paper.toml` names them). Every other value has a source, or is
+our choice for a component without a source: a round figure or a count. Table 1 was known when they were chosen, and so
+was the difference between TCP and VIA when TCP's were chosen, so these values count as fitted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from protocols.via.card import AGENT, REGISTER
 # The calibrated constants.
 
 INTERRUPT_TIME: Final = 27_000
-"""CALIBRATED: nanoseconds from a frame in host memory until the kernel agent handles it. It contains everything between
-the two that the paper does not tell apart: the NIC's interrupt request, the IO-APIC, entry into the handler of the
-driver, and until the program that waits runs again."""
+"""CALIBRATED: nanoseconds from a frame in host memory until the kernel agent handles it. The paper does not split this
+time: it includes the NIC's interrupt request, the IO-APIC, entry into the driver's handler, and the wake-up of the
+waiting program."""
 
 MPI_TIME: Final = 2_250
-"""CALIBRATED: nanoseconds of LAM's layers and of the protocol's library (sections 3 and 4) for a message, at its sender and
-again at its receiver."""
+"""CALIBRATED: nanoseconds of LAM's layers and of the protocol's library (sections 3 and 4) for a message, once at its
+sender and once at its receiver."""
 
 # Processors and memory.
 
@@ -47,7 +47,7 @@ LINE_FROM_MEMORY: Final = 11
 reads an open page of SDRAM. Our count."""
 
 LINE_IN_CACHE: Final = 12
-"""Clocks of the cache for a line that it holds: first access and three more of 8 bytes, then its return from the first-level
+"""Clocks of the cache for a hit: first access and three more of 8 bytes, then the write-back from the first-level
 cache. Our count."""
 
 # The kernel.
@@ -56,17 +56,17 @@ TRAP_CYCLES: Final = 300
 """Our choice for entering the kernel by a trap gate and returning, without a system call's dispatch ("fast trap")."""
 
 AGENT_INSTRUCTIONS: Final = 900
-"""Our choice: the kernel agent checks a descriptor, finds the pages of its memory, and fills in header and NIC descriptor;
-or, for a received frame, finds VI, descriptor and place."""
+"""Our choice: the kernel agent checks a descriptor, finds the pages of its memory, and fills in header and NIC
+descriptor; or, for a received frame, finds VI, descriptor and destination."""
 
 PAGE_CYCLES: Final = 1_350
-"""Our choice for pinning one page of 4096 bytes and entering it into the agent's table, or for the reverse: 3 us."""
+"""Our choice for pinning one page of 4096 bytes and adding it to the agent's table, or for the reverse: 3 us."""
 
 SYSTEM_CALL_CYCLES: Final = 450
-"""Our choice: 1 us for entering a registration by an ordinary system call."""
+"""Our choice: 1 us for the system call of a registration."""
 
 SWITCH_TIME: Final = 5_000
-"""Nanoseconds. Our choice for a change of programs on a processor: registers, address space, and spoilt caches."""
+"""Nanoseconds. Our choice for a context switch: registers, address space, and cold caches."""
 
 TICK: Final = 10_000_000
 """Nanoseconds of a time slice: one tick of Linux 2.2's timer of 100 Hz."""
@@ -83,11 +83,11 @@ PCI_TRANSACTION: Final = 8
 Bus Specification 2.2, section 3.5.1.1)."""
 
 PCI_BURST: Final = 16
-"""Longest burst of the NIC in words of 32 bits (field PBL of its CSR0). Our choice of the values that it has: the one with
-which Linux's driver begins on a Pentium II is not known to us."""
+"""Longest burst of the NIC in words of 32 bits (field PBL of its CSR0). Our choice among the possible values: we do not
+know which value Linux's driver sets on a Pentium II."""
 
 PIO_WRITE: Final = 4
-"""Clocks for 4 bytes, as for EMP's host: address, its decoding, data, turn-around. A doorbell makes the agent write one
+"""Clocks for 4 bytes, as for EMP's host: address, its decoding, data, turn-around. For a doorbell the agent writes one
 word, the NIC's poll demand (CSR1)."""
 
 DESCRIPTOR_BYTES: Final = 16
@@ -103,7 +103,7 @@ def cycles(count: int, clock: int = CLOCK) -> int:
 
 
 def copy_rate(lines: int, clock: int) -> int:
-    """Return the bit/s of a copy that takes so many cycles of a clock (Hz) for reading and writing a line."""
+    """Return the bit/s of a copy. lines: cycles to read and write a line. clock: Hz."""
     return LINE * 8 * clock // lines
 
 

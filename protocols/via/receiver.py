@@ -1,10 +1,9 @@
-"""Receive queues, the target side of RDMA, and the data that RDMA Reads have asked for.
+"""Receive queues, the target side of RDMA, and the data of RDMA Read responses.
 
-Every access is checked before anything is touched: handle, protection tag, bounds and permission of the target memory,
-and that the VI is enabled for it; for a Send, and for an RDMA Write with immediate data, that a receive descriptor is
-posted. A violation breaks the
-connection at every level of reliability. So does a message without a receive descriptor at the reliable levels; at the
-unreliable one it is dropped (section 2.5 of the specification).
+Every access is checked before memory is written: handle, protection tag, bounds and permission of the target memory,
+and the permission of the VI; for a Send, and for an RDMA Write with immediate data, that a receive descriptor is
+posted. A violation breaks the connection at every reliability level. So does a message without a receive descriptor at
+the reliable levels; at the unreliable level the message is dropped (section 2.5 of the specification).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from protocols.via.vipl_names import AsyncError, Done, Reliability
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 1 << 31
 _MAX_REPLIES: Final = 64
-"""RDMA Reads of a peer that are answered at a time; later ones are dropped, and come again."""
+"""Maximum of pending RDMA Reads of a peer; further reads are dropped, and the peer resends them."""
 
 
 class Receiver:
@@ -33,7 +32,7 @@ class Receiver:
         self._connections = connections
         self._sender = sender
 
-    def data(
+    def on_data(
         self,
         vi: Vi,
         kind: int,
@@ -46,14 +45,14 @@ class Receiver:
         remote: Segment | None,
         payload: memoryview,
     ) -> None:
-        """Handle a frame of a connected VI that has its turn in the connection: data, or an RDMA Read. kind: the frame's
-        type. remote: of RDMA, where its message begins in this host's memory."""
+        """Handle a sequenced frame of a connected VI: data, or an RDMA Read. kind: the frame's type. remote: of RDMA,
+        where the message begins in this host's memory."""
         self._card.work.spend(AGENT)
         if vi.reliability == Reliability.UNRELIABLE:
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY):
                 self._card.counters.malformed += 1
                 return
-            if offset and (vi.target is None or vi.target.message != message or vi.stored != offset):
+            if offset and (vi.target is None or vi.target.message != message or vi.stored_bytes != offset):
                 self._card.counters.partial += 1
                 vi.target = None
                 return
@@ -61,33 +60,33 @@ class Receiver:
             return
         ahead = sequence - vi.expected & _MASK
         if ahead:
-            self._out_of_turn(vi, ahead)
+            self._handle_out_of_order(vi, ahead)
             return
         if kind == TYPE_RDMA_READ:
-            taken = remote is not None and self._serve_read(vi, message, total, remote)
+            is_accepted = remote is not None and self._serve_read(vi, message, total, remote)
         elif kind == TYPE_READ_REPLY:
-            taken = self._read_reply(vi, message, total, offset, payload)
-        elif offset != (vi.stored if vi.target is not None else 0):
+            is_accepted = self._read_reply(vi, message, total, offset, payload)
+        elif offset != (vi.stored_bytes if vi.target is not None else 0):
             self._card.counters.malformed += 1
-            taken = False
+            is_accepted = False
         else:
-            taken = self._store(vi, flags, message, total, offset, immediate, remote, payload)
-        if not taken:
+            is_accepted = self._store(vi, flags, message, total, offset, immediate, remote, payload)
+        if not is_accepted:
             return
         vi.expected = vi.expected + 1 & _MASK
-        vi.is_gap_told = False
+        vi.is_gap_reported = False
         vi.unconfirmed += 1
         if flags & FLAGS_LAST or vi.unconfirmed >= self._card.settings.acknowledge:
             self._acknowledge(vi)
 
-    def _out_of_turn(self, vi: Vi, ahead: int) -> None:
+    def _handle_out_of_order(self, vi: Vi, ahead: int) -> None:
         if ahead >= _HALF:
             self._card.counters.duplicates += 1
             self._acknowledge(vi)
             return
         self._card.counters.early += 1
-        if not vi.is_gap_told:
-            vi.is_gap_told = True
+        if not vi.is_gap_reported:
+            vi.is_gap_reported = True
             self._acknowledge(vi, FLAGS_MISSING)
 
     def _acknowledge(self, vi: Vi, flags: int = 0) -> None:
@@ -106,7 +105,7 @@ class Receiver:
         remote: Segment | None,
         payload: memoryview,
     ) -> bool:
-        """Write a frame's data to its place, and complete the message. False: it was refused."""
+        """Write a frame's data to its buffer, and complete the message. False: the frame was refused."""
         card, end = self._card, offset + len(payload)
         if end > total or bool(flags & FLAGS_LAST) != (end == total):
             card.counters.malformed += 1
@@ -117,47 +116,47 @@ class Receiver:
             return False
         target = vi.target
         if target is None or target[:4] != (message, total, remote, card.registration_epoch):
-            target = self._targeted(vi, message, total, remote)
+            target = self._check_target(vi, message, total, remote)
             if target is None:
                 return False
             vi.target = target
-        place = target.place
-        if isinstance(place, Scatter):
-            self._scatter(place, offset, payload)
+        buffer = target.buffer
+        if isinstance(buffer, Scatter):
+            self._scatter(buffer, offset, payload)
         elif payload:
-            card.nic.dma_write(place[offset:end], payload)
+            card.nic.dma_write(buffer[offset:end], payload)
         card.counters.data_stored += 1
-        vi.stored = end
+        vi.stored_bytes = end
         if end == total:
             self._complete(vi, flags, total, immediate, remote is not None)
         return True
 
-    def _targeted(self, vi: Vi, message: int, total: int, remote: Segment | None) -> Target | None:
-        """Check where a message is to be written. None: it was refused."""
+    def _check_target(self, vi: Vi, message: int, total: int, remote: Segment | None) -> Target | None:
+        """Check the destination of a message. None: the message was refused."""
         card = self._card
         try:
             if remote is not None:
                 if not vi.attributes & RDMA_WRITE_ENABLED:
                     raise ViolationError
-                place: Scatter | memoryview = card.reach(vi.ptag, remote, total, RDMA_WRITE_ENABLED)
+                buffer: Scatter | memoryview = card.reach(vi.ptag, remote, total, RDMA_WRITE_ENABLED)
             else:
-                place = card.span(vi.ptag, card.slots.read(vi.receives[0]).data)
+                buffer = card.span(vi.ptag, card.slots.read(vi.receives[0]).data)
         except (ViolationError, MalformedDescriptorError):
             self._refuse(vi, remote is not None, Done.RDMA_PROT_ERROR if remote is not None else Done.PROTECTION_ERROR)
             return None
-        if total > len(place):
+        if total > len(buffer):
             self._refuse(vi, False, Done.LENGTH_ERROR)
             return None
-        return Target(message, total, remote, card.registration_epoch, place)
+        return Target(message, total, remote, card.registration_epoch, buffer)
 
-    def _scatter(self, place: Scatter, offset: int, payload: memoryview) -> None:
-        at = 0
-        for piece in place.views(offset, offset + len(payload)):
-            self._card.nic.dma_write(piece, payload[at : at + len(piece)])
-            at += len(piece)
+    def _scatter(self, buffer: Scatter, offset: int, payload: memoryview) -> None:
+        start = 0
+        for view in buffer.views(offset, offset + len(payload)):
+            self._card.nic.dma_write(view, payload[start : start + len(view)])
+            start += len(view)
 
     def _serve_read(self, vi: Vi, message: int, total: int, remote: Segment) -> bool:
-        """Queue the answer to an RDMA Read. False: it was refused."""
+        """Queue the response to an RDMA Read. False: the read was refused."""
         card = self._card
         if len(vi.replies) >= _MAX_REPLIES:
             return False
@@ -167,7 +166,7 @@ class Receiver:
             span = Scatter([card.reach(vi.ptag, remote, total, RDMA_READ_ENABLED)])
         except ViolationError:
             card.counters.violations += 1
-            self._connections.lose(vi, "violation", AsyncError.RDMAR_PROT, told=Done.RDMA_PROT_ERROR)
+            self._connections.lose(vi, "violation", AsyncError.RDMAR_PROT, peer_cause=Done.RDMA_PROT_ERROR)
             return False
         reply = Outgoing(
             TYPE_READ_REPLY,
@@ -185,25 +184,27 @@ class Receiver:
         return True
 
     def _read_reply(self, vi: Vi, message: int, total: int, offset: int, payload: memoryview) -> bool:
-        """Store data that the oldest RDMA Read has asked for. False: it was refused."""
+        """Store data of the oldest RDMA Read. False: the frame was refused."""
         card = self._card
-        read = next((one for one in vi.queue if one.kind == TYPE_RDMA_READ and not one.is_finished), None)
-        if read is None or (read.number, read.length, read.answered) != (message, total, offset):
+        read = next(
+            (message for message in vi.queue if message.kind == TYPE_RDMA_READ and not message.is_finished), None
+        )
+        if read is None or (read.number, read.length, read.received_bytes) != (message, total, offset):
             card.counters.malformed += 1
             return False
         if offset + len(payload) > total:
             card.counters.malformed += 1
             return False
         try:
-            place = card.span(vi.ptag, read.segments)
+            buffer = card.span(vi.ptag, read.segments)
         except ViolationError:  # the memory has been deregistered meanwhile
             card.counters.violations += 1
             self._connections.lose(vi, "violation", AsyncError.COMP_PROT, Done.PROTECTION_ERROR)
             return False
-        self._scatter(place, offset, payload)
+        self._scatter(buffer, offset, payload)
         card.counters.data_stored += 1
-        read.answered += len(payload)
-        if read.answered == total:
+        read.received_bytes += len(payload)
+        if read.received_bytes == total:
             read.is_finished = True
             vi.reads -= 1
             self._sender.complete(vi)
@@ -225,13 +226,15 @@ class Receiver:
         if vi.reliability == Reliability.UNRELIABLE:
             self._card.report(AsyncError.RECVQ_EMPTY, vi.number)
         else:
-            self._connections.lose(vi, "no receive descriptor", AsyncError.RECVQ_EMPTY, told=Done.REMOTE_DESC_ERROR)
+            self._connections.lose(
+                vi, "no receive descriptor", AsyncError.RECVQ_EMPTY, peer_cause=Done.REMOTE_DESC_ERROR
+            )
 
     def _refuse(self, vi: Vi, is_remote: bool, cause: Done) -> None:
-        """Break a connection: its peer's message may not be written."""
+        """Break the connection of a message that is not permitted."""
         card = self._card
         card.counters.violations += 1
         if not is_remote:
             card.finish(vi.receives.popleft(), Done.DONE | Done.COMPLETED_RECEIVE | cause)
         error = AsyncError.RDMAW_PROT if is_remote else AsyncError.COMP_PROT
-        self._connections.lose(vi, "violation", error, told=cause if is_remote else Done.REMOTE_DESC_ERROR)
+        self._connections.lose(vi, "violation", error, peer_cause=cause if is_remote else Done.REMOTE_DESC_ERROR)

@@ -1,15 +1,15 @@
-"""Send queues: messages cut into frames and, at the reliable levels, resent until acknowledged.
+"""Send queues: messages segmented into frames and, at the reliable levels, resent until acknowledged.
 
-The reliable levels use go-back-N with cumulative acknowledgements: a connection's frames have one order, which Ethernet
-keeps, so a frame out of turn nearly always means a loss. The receiver then needs no memory for frames, and writes each
-into its target at once, in the order that section 2.5 of the specification requires. A frame is acknowledged when its
-data is in the target memory, so reliable delivery and reliable reception are one.
+The reliable levels use go-back-N with cumulative acknowledgements. Ethernet keeps the order of a connection's frames,
+so a frame out of order nearly always indicates a loss. The receiver needs no reassembly memory: it writes each frame to
+its target at once, in the order that section 2.5 of the specification requires. A frame is acknowledged when its data
+is in the target memory, so reliable delivery and reliable reception are the same here.
 
 At the unreliable level a message is complete when its last frame has been sent.
 
-An RDMA Read takes a place in this order, and is complete when its data has come. A descriptor with QFENCE waits until all
-RDMA Reads before it are complete. The answers to a peer's RDMA Reads go before this side's own messages: behind them, two
-sides with fences would wait for each other.
+An RDMA Read is sequenced with the other frames, and is complete when its data has arrived. A descriptor with QFENCE
+waits until all earlier RDMA Reads are complete. Responses to a peer's RDMA Reads precede local messages: otherwise two
+sides with fences would deadlock.
 """
 
 from __future__ import annotations
@@ -42,35 +42,36 @@ class Sender:
         vi.unsent.append(outgoing)
         self.pump(now, vi)
 
-    def acknowledged(self, now: int, vi: Vi, sequence: int, is_missing: bool) -> None:
-        """Handle an acknowledgement of all frames before `sequence`. is_missing: later ones have come, and were dropped."""
-        counters, waiting = self._card.counters, vi.unacknowledged
-        oldest = waiting[0][0] if waiting else vi.sequence
-        news = sequence - oldest & _MASK
-        if news > len(waiting) or (not news and not is_missing):
+    def on_acknowledgement(self, now: int, vi: Vi, sequence: int, is_missing: bool) -> None:
+        """Handle an acknowledgement of all frames before `sequence`. is_missing: the receiver has dropped later
+        frames."""
+        counters, unacknowledged = self._card.counters, vi.unacknowledged
+        oldest = unacknowledged[0][0] if unacknowledged else vi.sequence
+        count = sequence - oldest & _MASK
+        if count > len(unacknowledged) or (not count and not is_missing):
             counters.late_acknowledgements += 1
             return
-        if news:
+        if count:
             counters.acknowledgements_received += 1
-            vi.tries = 0
-            vi.heard_at = now
-            for _ in range(news):
-                waiting.popleft()
+            vi.retries = 0
+            vi.progress_time = now
+            for _ in range(count):
+                unacknowledged.popleft()
             self.complete(vi)
-        if is_missing and waiting and vi.resent_from != sequence:
+        if is_missing and unacknowledged and vi.resent_from != sequence:
             vi.resent_from = sequence
             self._resend(vi)
         self._set_timer(now, vi)
         self.pump(now, vi)
 
     def on_timer(self, now: int, vi: Vi) -> None:
-        """Resend what has been unacknowledged for too long."""
+        """Resend the unacknowledged frames after a time-out."""
         settings = self._card.settings
-        if settings.give_up and now - vi.heard_at >= settings.give_up:
+        if settings.give_up and now - vi.progress_time >= settings.give_up:
             self._connections.lose(vi, "gave up", AsyncError.CONN_LOST, Done.TRANSPORT_ERROR)
             return
         self._card.counters.timeouts += 1
-        vi.tries += 1
+        vi.retries += 1
         vi.resent_from = -1
         self._resend(vi)
         self._set_timer(now, vi)
@@ -85,15 +86,15 @@ class Sender:
     def _set_timer(self, now: int, vi: Vi) -> None:
         key, settings = vi.number << 1 | 1, self._card.settings
         if vi.unacknowledged:
-            delay = min(settings.timeout << min(vi.tries, _MAX_DOUBLINGS), settings.longest_timeout)
+            delay = min(settings.timeout << min(vi.retries, _MAX_DOUBLINGS), settings.longest_timeout)
             if settings.give_up:
-                delay = max(1, min(delay, vi.heard_at + settings.give_up - now))
+                delay = max(1, min(delay, vi.progress_time + settings.give_up - now))
             self._card.timers.set(key, now + delay)
         else:
             self._card.timers.cancel(key)
 
     def pump(self, now: int, vi: Vi) -> None:
-        """Send frames, as far as the window permits."""
+        """Send frames until the window is full."""
         window = self._card.settings.window
         is_reliable = vi.reliability != Reliability.UNRELIABLE
         was_empty = not vi.unacknowledged
@@ -106,7 +107,7 @@ class Sender:
                 break
             try:
                 frame = self._frame(vi, outgoing)
-            except ViolationError:  # the memory has been deregistered meanwhile
+            except ViolationError:  # the memory was deregistered after the post
                 self._card.counters.violations += 1
                 error = AsyncError.RDMAR_PROT if outgoing.kind == TYPE_READ_REPLY else AsyncError.COMP_PROT
                 self._connections.lose(vi, "violation", error, Done.PROTECTION_ERROR)
@@ -118,7 +119,7 @@ class Sender:
             peer = vi.peer
             assert peer is not None
             peer.send(frame)
-            if outgoing.sent == outgoing.length:
+            if outgoing.sent_bytes == outgoing.length:
                 outgoing.last = vi.sequence - 1 & _MASK
                 unsent.popleft()
                 if outgoing.kind == TYPE_RDMA_READ:
@@ -126,11 +127,11 @@ class Sender:
                 if not is_reliable:
                     self.complete(vi)
         if was_empty and vi.unacknowledged and vi.state == CONNECTED:
-            vi.heard_at = now
+            vi.progress_time = now
             self._set_timer(now, vi)
 
     def _frame(self, vi: Vi, outgoing: Outgoing) -> bytes:
-        """Make a message's next frame. Raises ViolationError."""
+        """Build the next frame of a message. Raises ViolationError."""
         card, peer, remote = self._card, vi.peer, outgoing.remote
         assert peer is not None
         card.work.spend(AGENT)
@@ -139,9 +140,9 @@ class Sender:
             for segment in outgoing.segments:
                 card.reach(vi.ptag, segment, segment.length, access)
             outgoing.registration_epoch = card.registration_epoch
-        begin, total = outgoing.sent, outgoing.length
+        begin, total = outgoing.sent_bytes, outgoing.length
         if outgoing.kind == TYPE_RDMA_READ:
-            outgoing.sent = total
+            outgoing.sent_bytes = total
             assert remote is not None
             return card.codec.pack_read(
                 peer.address, card.address, FLAGS_LAST, card.incarnation, peer.incarnation, vi.peer_vi,
@@ -153,7 +154,7 @@ class Sender:
         flags = FLAGS_LAST if end == total else 0
         if outgoing.control & IMMEDIATE:
             flags |= FLAGS_IMMEDIATE
-        outgoing.sent = end
+        outgoing.sent_bytes = end
         if remote is None:
             return card.codec.pack_frame(
                 peer.address, card.address, outgoing.kind, flags, card.incarnation, peer.incarnation, vi.peer_vi,
@@ -167,7 +168,7 @@ class Sender:
         )  # fmt: skip
 
     def complete(self, vi: Vi) -> None:
-        """Complete the oldest messages, as far as all their frames are acknowledged, or at the unreliable level sent."""
+        """Complete the oldest messages whose frames are all acknowledged (at the unreliable level: sent)."""
         card, queue = self._card, vi.queue
         oldest = vi.unacknowledged[0][0] if vi.unacknowledged else vi.sequence
         while queue:

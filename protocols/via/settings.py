@@ -14,21 +14,22 @@ MAX_TIME: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a VIA provider, all ours. Raises ValueError for an invalid value.
+    """Settings of a VIA provider. The specification has none of them. Raises ValueError for an invalid value.
 
-    reliability: the highest level of reliability that the provider offers: 4, the reliable one; 1, M-VIA's unreliable
-    delivery. window: maximum unacknowledged frames of a connection. acknowledge: frames after which a receiver
-    acknowledges, if no message ends before. timeout: nanoseconds after which unacknowledged frames and connection
-    requests are resent, doubled each time up to longest_timeout. give_up: nanoseconds without an acknowledgement after
-    which a connection is lost; 0: never. slots: descriptors and commands in the NIC's memory. max_transfer: maximum
-    bytes of a message. requests: maximum connection requests that wait for an answer. rdma_read: 1 if the provider offers
-    RDMA Reads, which only connections with a reliable level have, otherwise 0.
+    reliability: highest reliability level of the provider: 4 (reliable reception), 2 (reliable delivery) or 1
+    (unreliable, as M-VIA). window: maximum unacknowledged frames of a connection. acknowledge: frames after which a
+    receiver acknowledges; the last frame of a message is acknowledged at once. timeout: nanoseconds after which
+    unacknowledged frames and connection requests are resent, doubled each time up to longest_timeout. give_up:
+    nanoseconds without an acknowledgement after which a connection is lost; 0: never. slots: descriptors and commands
+    in the NIC's memory. max_transfer: maximum bytes of a message. requests: maximum unanswered connection requests.
+    rdma_read: 1 if the provider supports RDMA Read, at the reliable levels only, otherwise 0.
 
-    Of MPI on it (`protocols.mpi.via`): area: bytes of a rank's RDMA area for one peer. buffer: bytes of a send buffer,
-    which limit the part of a message that is copied and written at once; at most a quarter of the area. depth: receive
-    descriptors of a VI; fewer where `slots` do not suffice. register_from: bytes from which on a message is registered on
-    the fly instead of copied; 0: none is. connect_all: 1 if a rank connects to all others before its program begins, 0
-    if to each with the first message. connect_timeout: nanoseconds after which such a connection has failed; 0: never.
+    Settings of MPI (`protocols.mpi.via`): area: bytes of a rank's RDMA area for one peer. buffer: bytes of a send
+    buffer, the maximum part of a message that is copied and written at once; at most a quarter of the area. depth:
+    receive descriptors of a VI; fewer if there are not enough `slots`. register_from: minimum bytes of a message that
+    is registered on the fly instead of copied; 0: no message is. connect_all: 1 if a rank connects to all ranks before
+    its program starts, 0 if it connects to a rank with the first message. connect_timeout: nanoseconds after which such
+    a connection fails; 0: never.
     """
 
     reliability: int = 4
@@ -64,7 +65,7 @@ class Settings:
             "register_from": (0, (1 << 31) - 1), "connect_all": (0, 1),
             "connect_timeout": (0, MAX_TIME),
         }  # fmt: skip
-        for name, (least, most) in limits.items():
+        for name, (minimum, maximum) in limits.items():
             value = getattr(self, name)
-            if not least <= value <= most:
-                raise ValueError(f"{name} must be {least} to {most}, got {value}")
+            if not minimum <= value <= maximum:
+                raise ValueError(f"{name} must be {minimum} to {maximum}, got {value}")

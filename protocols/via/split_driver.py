@@ -1,8 +1,8 @@
-"""VIA as a split driver: NIC with kernel agent, and host library, in two processes.
+"""VIA as a split driver: the NIC with the kernel agent in one process, the host library in another.
 
-The host is not trusted: a descriptor's memory must be registered, and lie in the host's own, whatever the descriptor
-contains. A NIC whose host has died begins a greater incarnation and tells the peers that it knew: their connections end.
-While there is no host, connection requests stay unanswered, and come again.
+The host is not trusted: a descriptor's memory must be registered and lie in the host's memory, whatever the descriptor
+contains. When a host dies, its NIC starts a higher incarnation and announces it to its peers, whose connections end.
+Without a host, connection requests stay unanswered, and peers resend them.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from protocols.via.vip_descriptors import SIZE, Slots
 
 
 def split_driver(settings: Settings | None = None, codec: Codec = codec) -> SplitDriver:
-    """Make VIA's split driver; arguments as for `protocols.via.host.plug`. It has one host."""
-    own = settings if settings is not None else Settings()
+    """Make VIA's split driver; arguments as for `protocols.via.host.plug`. It supports one host."""
+    config = settings if settings is not None else Settings()
 
     def nic(adapter: Adapter, nic: SharedActions) -> Nic:
-        return Nic(adapter, nic, own, codec)
+        return Nic(adapter, nic, config, codec)
 
     def host(
-        adapter: Adapter, nic: HostActions, memory: Allocating, descriptors: memoryview, _place: HostSlot
+        adapter: Adapter, nic: HostActions, memory: Allocating, descriptors: memoryview, _slot: HostSlot
     ) -> ViaNic:
-        return ViaNic(adapter, nic, memory, Slots(own.slots, descriptors), own)
+        return ViaNic(adapter, nic, memory, Slots(config.slots, descriptors), config)
 
-    return SplitDriver(own.slots * SIZE, own.slots, nic, host)
+    return SplitDriver(config.slots * SIZE, config.slots, nic, host)
 
 
 class Nic:
-    """Implements `SharedNic`: each host gets new firmware, which succeeds the former."""
+    """Implements `SharedNic`: each host gets new firmware, which replaces the firmware of the previous host."""
 
     def __init__(self, adapter: Adapter, nic: SharedActions, settings: Settings, codec: Codec) -> None:
         self.adapter = adapter
         self._nic: Final = OneHost(nic)
         self._settings = settings
         self._codec = codec
-        self.firmware = self._vacant()
+        self.firmware = self._vacant_firmware()
 
     def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
         slots = Slots(self._settings.slots, descriptors)
-        former = self.firmware
+        previous = self.firmware
         self.firmware = Firmware(self.adapter, self._nic, memory, slots, self._settings, self._codec)
         self.firmware.loop_outside()
-        self.firmware.succeed(former)
+        self.firmware.succeed(previous)
         return self.firmware.on_doorbell
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
         self.adapter = self.adapter.of_incarnation(incarnation)
-        former, self.firmware = self.firmware, self._vacant()
-        self.firmware.succeed(former)
+        previous, self.firmware = self.firmware, self._vacant_firmware()
+        self.firmware.succeed(previous)
 
-    def _vacant(self) -> Firmware:
+    def _vacant_firmware(self) -> Firmware:
         memory, slots = HostMemory(), Slots(1)
         return Firmware(self.adapter, self._nic, memory, slots, self._settings, self._codec, is_vacant=True)

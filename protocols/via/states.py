@@ -1,4 +1,4 @@
-"""State tables of a NIC and of a VI, which `card` carries out, and of a VI's send queue at the reliable levels, implemented
+"""State tables of a NIC and of a VI, executed by `card`, and of a VI's send queue at the reliable levels, implemented
 by `sender`.
 
 Section 2.2 of the specification: a VI is Idle, Pending Connect, Connected or in Error. The state machine of peers is
@@ -29,44 +29,44 @@ NIC: Final = StateTable(
         Row(CLOSED, "host ends", "begin a new incarnation", VACANT),
     ),
 )
-"""A NIC. While it is vacant it leaves connection requests unanswered, so that they come again; closed, it refuses them."""
+"""A NIC. A vacant NIC leaves connection requests unanswered, so that peers resend them; a closed NIC refuses them."""
 
 IDLE: Final = "idle"
 PENDING: Final = "connect pending"
 CONNECTED: Final = "connected"
 ERROR: Final = "error"
 
-_MADE: Final = ("connections_made",)
+_ESTABLISHED: Final = ("connections_made",)
 _LOST: Final = ("connections_lost",)
 _FAILED: Final = ("requests_failed",)
 _REQUEST: Final = ("requests_sent",)
-_AGAIN: Final = ("requests_resent",)
-_REPEATED: Final = ("accepts_resent",)
-_ENDED: Final = ("disconnections",)
+_RESENT: Final = ("requests_resent",)
+_ACCEPT_RESENT: Final = ("accepts_resent",)
+_DISCONNECTED: Final = ("disconnections",)
 
 VI: Final = StateTable(
     "VI",
     IDLE,
     (
         Row(IDLE, "connect", "send a request", PENDING, _REQUEST),
-        Row(IDLE, "accept", "answer the request", CONNECTED, _MADE),
-        Row(IDLE, "peer request came before", "answer the request", CONNECTED, _MADE),
+        Row(IDLE, "accept", "answer the request", CONNECTED, _ESTABLISHED),
+        Row(IDLE, "peer request came before", "answer the request", CONNECTED, _ESTABLISHED),
         Row(IDLE, "disconnect", "flush", IDLE),
-        Row(PENDING, "time-out", "send the request again", PENDING, _AGAIN),
-        Row(PENDING, "accepted", "connect", CONNECTED, _MADE),
-        Row(PENDING, "matching peer request", "answer and connect", CONNECTED, _MADE),
+        Row(PENDING, "time-out", "send the request again", PENDING, _RESENT),
+        Row(PENDING, "accepted", "connect", CONNECTED, _ESTABLISHED),
+        Row(PENDING, "matching peer request", "answer and connect", CONNECTED, _ESTABLISHED),
         Row(PENDING, "refused", "fail the request", IDLE, _FAILED),
         Row(PENDING, "expired", "fail the request and tell the peer", IDLE, _FAILED),
         Row(PENDING, "disconnect", "fail the request and tell the peer", IDLE, _FAILED),
-        Row(CONNECTED, "request again", "answer again", CONNECTED, _REPEATED),
-        Row(CONNECTED, "disconnect", "flush and tell the peer", IDLE, _ENDED),
+        Row(CONNECTED, "request again", "answer again", CONNECTED, _ACCEPT_RESENT),
+        Row(CONNECTED, "disconnect", "flush and tell the peer", IDLE, _DISCONNECTED),
         Row(CONNECTED, "peer disconnected", "flush", ERROR, _LOST),
         Row(CONNECTED, "peer restarted", "flush", ERROR, _LOST),
         Row(CONNECTED, "gave up", "flush and tell the peer", ERROR, _LOST),
         Row(CONNECTED, "violation", "flush and tell the peer", ERROR, _LOST),
         Row(CONNECTED, "no receive descriptor", "flush and tell the peer", ERROR, _LOST),
         Row(CONNECTED, "error at the peer", "flush", ERROR, _LOST),
-        Row(ERROR, "disconnect", "flush", IDLE, _ENDED),
+        Row(ERROR, "disconnect", "flush", IDLE, _DISCONNECTED),
     ),
 )
 """A VI."""
@@ -113,4 +113,4 @@ STATELESS: Final = frozenset(
         "violations",
     }
 )
-"""Counters of frames and descriptors that no state machine sees."""
+"""Counters that no state table increments."""

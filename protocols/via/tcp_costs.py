@@ -1,9 +1,9 @@
 """One-way times of LAM/MPI over the kernel's TCP on the paper's hosts, computed from the same costs as VIA's.
 
-It is a check of `profile`: what both share (processors, copies, interrupts, PCI, wire and switch, LAM's layers) is priced
-once, and TCP's own parts are few. Every segment passes the stages one after the other, and a stage has one segment at a
-time: sending processor, NIC's fetch, two wires with the switch between, NIC's store, receiving processor. Nothing is
-simulated: no loss, no acknowledgements, no window that would be full.
+This is a check of `profile`: TCP and VIA share the costs of processors, copies, interrupts, PCI, wire and switch, and
+LAM's layers, and few costs are specific to TCP. The model is a pipeline without loss, acknowledgements or window
+limits. Every segment passes the stages in order, and a stage has one segment at a time: sending processor, NIC's fetch,
+two wires with the switch between them, NIC's store, receiving processor.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from protocols.core.profile import SECOND, Profile
 from protocols.mpi.via.endpoint import MPI
 
 SEGMENT: Final = 1_448
-"""Bytes of data in an Ethernet frame of 1500: without the headers of IP and TCP and a time stamp (RFC 1323)."""
+"""Bytes of data in an Ethernet frame of 1500: without the headers of IP and TCP and the time stamp option (RFC
+1323)."""
 HEADERS: Final = 1_500 - SEGMENT + 14
 LOCAL_SEGMENT: Final = 3_924 - (1_500 - SEGMENT)
-"""Bytes of data in a packet of the loopback interface of Linux 2.2, whose MTU is a page less the room for headers."""
+"""Bytes of data in a packet of the loopback interface of Linux 2.2, whose MTU is a page minus the space for headers."""
 ENVELOPE: Final = 24
 """Bytes of LAM's header in front of a message."""
 
-# Without a source, our choice: round figures for what a Pentium II of 450 MHz does in Linux 2.2.
+# Our choices, without a source: round figures for a Pentium II of 450 MHz with Linux 2.2.
 SEGMENT_TIME: Final = 10_000
-"""Nanoseconds of TCP, IP and the driver for one segment, at its sender and again at its receiver."""
+"""Nanoseconds of TCP, IP and the driver for one segment, once at its sender and once at its receiver."""
 CALL_TIME: Final = 5_000
 """Nanoseconds of a system call on a socket."""
 CALLS: Final = 4
-"""A message takes one call to write envelope and data, and three to receive it: select, and one for each of the two."""
+"""System calls of a message: one to write envelope and data; select, and a read for each of the two, to receive it."""
 
-# The wire of the cluster lam-via-2000, in its description's units.
+# The wire of the cluster lam-via-2000, in the units of the cluster description.
 WIRE_RATE: Final = 100_000_000
 WIRE_OVERHEAD: Final = 24
 MIN_FRAME: Final = 60
 LINK_DELAY: Final = 2_000
 
 SIZES: Final = tuple(1 << power for power in range(16))
-"""Bytes, of table 1."""
+"""Message sizes of table 1, in bytes."""
 
 
 def rows(profile: Profile, sizes: Iterable[int] = SIZES) -> list[dict[str, object]]:
-    """Return one-way times between nodes and within one (`local`), as a run's rows."""
+    """Return one-way times between nodes and within a node (`local`), as rows of a run."""
     return [
         {"size_bytes": size, "local": local, "p50_ns": (_within(profile, size) if local else _between(profile, size))}
         for local in (False, True)
@@ -51,7 +52,7 @@ def rows(profile: Profile, sizes: Iterable[int] = SIZES) -> list[dict[str, objec
 
 
 def _between(profile: Profile, size: int) -> int:
-    segments = _cut(size + ENVELOPE, SEGMENT)
+    segments = _segments(size + ENVELOPE, SEGMENT)
     wire = [_wire(HEADERS + data) for data in segments]
     kernel = profile.work[INTERRUPT].fixed + SEGMENT_TIME
     stages = (
@@ -62,35 +63,35 @@ def _between(profile: Profile, size: int) -> int:
         [_dma(profile, HEADERS + data) for data in segments],
         [kernel] * len(segments),
     )
-    return _around(profile) + 2 * LINK_DELAY + _last(stages) + _copy(profile, segments[-1], cached=True)
+    return _per_message(profile) + 2 * LINK_DELAY + _pipeline_time(stages) + _copy(profile, segments[-1], cached=True)
 
 
 def _within(profile: Profile, size: int) -> int:
-    segments = _cut(size + ENVELOPE, LOCAL_SEGMENT)
+    segments = _segments(size + ENVELOPE, LOCAL_SEGMENT)
     stages = (
         [2 * SEGMENT_TIME + _copy(profile, data, cached=True) for data in segments],
         [_copy(profile, data, cached=False) for data in segments],
     )
-    return _around(profile) + _last(stages)
+    return _per_message(profile) + _pipeline_time(stages)
 
 
-def _around(profile: Profile) -> int:
-    """Return the time of what a message takes once: LAM at both ends, system calls, and the change to the receiver."""
+def _per_message(profile: Profile) -> int:
+    """Return the nanoseconds per message: LAM at both ends, system calls, and the context switch to the receiver."""
     return 2 * profile.work[MPI].fixed + CALLS * CALL_TIME + profile.work[SWITCH].fixed
 
 
-def _last(stages: Sequence[Sequence[int]]) -> int:
-    """Return when the last segment has left the last stage. stages: times in each, by segment."""
+def _pipeline_time(stages: Sequence[Sequence[int]]) -> int:
+    """Return when the last segment leaves the last stage. stages: for each stage the times of the segments."""
     done = [0] * (len(stages) + 1)
     for times in zip(*stages, strict=True):
         done[0] = 0
-        for place, time in enumerate(times, 1):
-            done[place] = max(done[place - 1], done[place]) + time
+        for stage, time in enumerate(times, 1):
+            done[stage] = max(done[stage - 1], done[stage]) + time
     return done[-1]
 
 
-def _cut(size: int, most: int) -> list[int]:
-    return [min(most, size - begin) for begin in range(0, size, most)]
+def _segments(size: int, max_segment: int) -> list[int]:
+    return [min(max_segment, size - begin) for begin in range(0, size, max_segment)]
 
 
 def _wire(frame: int) -> int:

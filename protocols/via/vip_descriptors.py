@@ -1,11 +1,11 @@
 """Descriptors and commands: 128 bytes each in memory that host and NIC share.
 
 A descriptor has the specification's layout (section 6): 64-byte aligned, a control segment of 32 bytes, for RDMA an
-address segment of 16, and data segments of 16 bytes each, in the byte order of the paper's hosts (little-endian). Our
-descriptors have room for MAX_SEGMENTS segments. They lie in the NIC's memory instead of registered memory, and a
-doorbell tells queue and descriptor, so the fields Next are unused.
+address segment of 16 bytes, and data segments of 16 bytes each, in the byte order of the paper's hosts (little-endian).
+A descriptor has at most MAX_SEGMENTS segments. Descriptors are in the NIC's memory instead of registered memory, and a
+doorbell contains queue and descriptor, so the Next fields are unused.
 
-A command passes a call of the VI Provider Library to its kernel agent, which returns the result in the same place. Its
+A command passes a call of the VI Provider Library to the kernel agent, which returns the result in the same slot. The
 layout is ours: the specification leaves it to the provider.
 """
 
@@ -19,12 +19,14 @@ from protocols.via.vipl_names import OP_MASK, OP_RDMAREAD, OP_RDMAWRITE
 
 SIZE: Final = 128
 MAX_SEGMENTS: Final = 6
-"""Address and data segments of a descriptor."""
+"""Maximum of address and data segments of a descriptor."""
 MAX_VIS: Final = 65_536
 MAX_DISCRIMINATOR: Final = 40
-"""Bytes."""
+"""Maximum bytes of a discriminator."""
 
-_CONTROL: Final = struct.Struct("<QIHHIIII")  # next, its handle, segments, control, reserved, immediate, length, status
+_CONTROL: Final = struct.Struct(
+    "<QIHHIIII"
+)  # next, handle of next, segments, control, reserved, immediate, length, status
 _SEGMENT: Final = struct.Struct("<QII")  # address, handle, length (of an address segment: reserved)
 _STATUS: Final = struct.Struct("<III")  # immediate, length, status
 _STATUS_AT: Final = 20
@@ -32,7 +34,7 @@ _COMMAND: Final = struct.Struct("<HHIIIQIIB40s")
 
 
 class Queue(IntEnum):
-    """Subject of a doorbell."""
+    """Queue of a doorbell."""
 
     SEND = 0
     RECEIVE = 1
@@ -48,7 +50,7 @@ class Segment(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Registered memory (VIP_MEM_HANDLE). address: where it begins for descriptors."""
+    """Registered memory (VIP_MEM_HANDLE). address: its start, as used in descriptors."""
 
     handle: int
     address: int
@@ -56,7 +58,8 @@ class Memory(NamedTuple):
     ptag: int
 
     def segment(self, offset: int = 0, length: int | None = None) -> Segment:
-        """Return a data segment of this memory. Raises ValueError outside of it."""
+        """Return a data segment of this memory. length: None for the rest of it. Raises ValueError for a segment
+        outside."""
         size = self.size - offset if length is None else length
         if not 0 <= offset <= offset + size <= self.size:
             raise ValueError(f"a segment must lie in the {self.size} bytes of its memory, got {size} at {offset}")
@@ -64,7 +67,7 @@ class Memory(NamedTuple):
 
 
 class Posted(NamedTuple):
-    """A descriptor as the NIC reads it. remote: of RDMA."""
+    """A descriptor as the NIC reads it. remote: address segment of RDMA."""
 
     control: int
     immediate: int
@@ -99,10 +102,10 @@ class Op(IntEnum):
 
 
 class Command(NamedTuple):
-    """A command or its result. status: `vipl_names.Result`, of a result. number: of a protection tag, memory handle, VI or
-    node; of an asynchronous error: 1 if it leaves the VI in error. address: of memory, or a time-out in ns (0: none).
-    value: attributes, a reliability level, a connection request's number, a VI's state, the slot of an alarm, or an
-    asynchronous error's code. size: bytes. name: a discriminator."""
+    """A command or its result. status: `vipl_names.Result`, of a result. number: memory handle or node; slot of the
+    alarm to cancel; of an asynchronous error 1 if the VI is in the error state. address: of memory, or a time-out in ns
+    (0: none). value: attributes, a reliability level, a connection request's number, a VI's state, or an asynchronous
+    error's code. size: bytes. name: a discriminator."""
 
     op: int
     vi: int = 0
@@ -124,7 +127,7 @@ def doorbell(queue: Queue, vi: int, slot: int) -> int:
     return (vi << 16 | slot) << 2 | queue
 
 
-def rung(index: int) -> tuple[int, int, int]:
+def decode_doorbell(index: int) -> tuple[int, int, int]:
     """Decode a doorbell: queue, VI, slot."""
     return index & 3, index >> 18, index >> 2 & 0xFFFF
 
@@ -137,24 +140,26 @@ class Slots:
         self.memory = memoryview(bytearray(count * SIZE)) if memory is None else memory
 
     def write(self, slot: int, posted: Posted) -> int:
-        """Write a descriptor; return its bytes. Raises MalformedDescriptorError for too many segments."""
+        """Write a descriptor; return its size in bytes. Raises MalformedDescriptorError for too many segments."""
         segments = posted.data if posted.remote is None else (posted.remote, *posted.data)
         if len(segments) > MAX_SEGMENTS:
-            raise MalformedDescriptorError(f"a descriptor has {len(segments)} segments: at most {MAX_SEGMENTS}")
-        at = slot * SIZE
-        _CONTROL.pack_into(self.memory, at, 0, 0, len(segments), posted.control, 0, posted.immediate, posted.length, 0)
+            raise MalformedDescriptorError(f"a descriptor has at most {MAX_SEGMENTS} segments, got {len(segments)}")
+        offset = slot * SIZE
+        _CONTROL.pack_into(
+            self.memory, offset, 0, 0, len(segments), posted.control, 0, posted.immediate, posted.length, 0
+        )
         for segment in segments:
-            at += _SEGMENT.size if at > slot * SIZE else _CONTROL.size
-            _SEGMENT.pack_into(self.memory, at, *segment)
+            offset += _SEGMENT.size if offset > slot * SIZE else _CONTROL.size
+            _SEGMENT.pack_into(self.memory, offset, *segment)
         return _CONTROL.size + len(segments) * _SEGMENT.size
 
     def read(self, slot: int) -> Posted:
         """Read a descriptor. Raises MalformedDescriptorError."""
-        at = slot * SIZE
-        _, _, count, control, _, immediate, length, _ = _CONTROL.unpack_from(self.memory, at)
+        offset = slot * SIZE
+        _, _, count, control, _, immediate, length, _ = _CONTROL.unpack_from(self.memory, offset)
         if count > MAX_SEGMENTS:
-            raise MalformedDescriptorError(f"a descriptor has {count} segments: at most {MAX_SEGMENTS}")
-        begin = at + _CONTROL.size
+            raise MalformedDescriptorError(f"a descriptor has at most {MAX_SEGMENTS} segments, got {count}")
+        begin = offset + _CONTROL.size
         segments = [Segment(*_SEGMENT.unpack_from(self.memory, begin + n * _SEGMENT.size)) for n in range(count)]
         remote = None
         if control & OP_MASK in (OP_RDMAWRITE, OP_RDMAREAD):

@@ -18,7 +18,7 @@ QFENCE: Final = 8
 
 
 class Done(IntEnum):
-    """Bits of a descriptor's status field. What they are joined to is an int."""
+    """Bits of a descriptor's status field. Combined bits are a plain int."""
 
     DONE = 0x1
     FORMAT_ERROR = 0x2
@@ -95,7 +95,7 @@ class AsyncError(IntEnum):
 
 
 class Resource(IntEnum):
-    """Subject of an asynchronous error."""
+    """Resource that an asynchronous error concerns."""
 
     NIC = 0
     VI = 1
@@ -104,7 +104,7 @@ class Resource(IntEnum):
 
 
 class ViaError(Exception):
-    """A call of the library has failed. result: the specification's return code."""
+    """A library call failed. result: the specification's return code."""
 
     def __init__(self, result: Result, message: str) -> None:
         self.result = result

@@ -1,4 +1,4 @@
-"""A virtual interface as a program has it: descriptors, work queues and completion queues, and calls that connect it
+"""The program's side of a virtual interface: descriptors, work queues, completion queues, and connection calls
 (sections 2.3 and 2.4 of the specification)."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from protocols.via.host import ViaNic
 
 Alarm = Callable[[int, Callable[[], object]], Callable[[], object]]
-"""Sets an alarm: nanoseconds, what it calls; returns what takes it back."""
+"""Set an alarm: takes nanoseconds and a callback, returns a function that cancels the alarm."""
 Value = TypeVar("Value")
 
 
@@ -27,9 +27,9 @@ Value = TypeVar("Value")
 class Descriptor:
     """A descriptor of a program (VIP_DESCRIPTOR).
 
-    control: an operation of `vipl_names.OP_*`, and IMMEDIATE, QFENCE. data: its data segments. remote: the address segment
-    of RDMA. immediate: 32 bits, to send or received. length, status: bytes transferred and `vipl_names.Done`, once it is
-    done. context: the program's own.
+    control: an operation of `vipl_names.OP_*`, and IMMEDIATE, QFENCE. data: its data segments. remote: the address
+    segment of RDMA. immediate: 32 bits, sent or received. length, status: bytes transferred and `vipl_names.Done`, of a
+    completed descriptor. context: for the program's use.
     """
 
     control: int = 0
@@ -43,7 +43,7 @@ class Descriptor:
 
     @property
     def has_failed(self) -> bool:
-        """Whether its status has an error's bit."""
+        """Whether the status has an error bit."""
         return bool(self.status & STATUS_ERRORS)
 
 
@@ -62,24 +62,25 @@ class WorkQueue:
         self._handlers: deque[Callable[[Descriptor], object]] = deque()
 
     def __len__(self) -> int:
-        """Number of descriptors that the NIC has."""
+        """Number of posted descriptors."""
         return len(self._posted)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no descriptor, done or not."""
+        """Whether the queue has no descriptors, neither posted nor completed."""
         return not self._posted and not self._done
 
     def done(self) -> Descriptor | None:
-        """VipSendDone, VipRecvDone: take the oldest descriptor if it is done; None: VIP_NOT_DONE."""
+        """VipSendDone, VipRecvDone: dequeue the oldest descriptor if it is done; None: VIP_NOT_DONE."""
         return self._done.popleft() if self._done else None
 
     def wait(self, timeout: int = 0) -> Completion[Descriptor]:
         """VipSendWait, VipRecvWait: wait for the oldest descriptor. timeout: nanoseconds, after which it fails with
-        VIP_TIMEOUT; 0: none. Raises ViaError if the queue is bound to a completion queue: it is waited on only there."""
+        VIP_TIMEOUT; 0: none. Raises ViaError if the queue is bound to a completion queue; wait on that queue
+        instead."""
         self._check_unbound()
         if self._waiting is not None:
-            raise ViaError(Result.INVALID_STATE, "somebody waits for this queue already")
+            raise ViaError(Result.INVALID_STATE, "another call waits for this queue already")
         waiting: Completion[Descriptor] = Completion("a descriptor of VI %s", self.vi.number)
         if self._done:
             waiting.complete(self._done.popleft())
@@ -89,8 +90,8 @@ class WorkQueue:
         return waiting
 
     def notify(self, handler: Callable[[Descriptor], object]) -> None:
-        """VipSendNotify, VipRecvNotify: take the oldest descriptor when it is done, and call with it. A handler is called
-        once; several are called in turn. Raises ViaError as `wait`."""
+        """VipSendNotify, VipRecvNotify: dequeue the oldest descriptor when it is done, and pass it to the handler. Each
+        call is for one descriptor; several handlers are served in order. Raises ViaError as `wait`."""
         self._check_unbound()
         if self._done:
             handler(self._done.popleft())
@@ -98,19 +99,19 @@ class WorkQueue:
             self._handlers.append(handler)
 
     def cancel(self) -> None:
-        """Forget the handlers, since the VI is destroyed."""
+        """Remove the handlers of a destroyed VI."""
         self._handlers.clear()
         if self.cq is not None:
             self.cq.unbind(self)
 
     def post(self, descriptor: Descriptor) -> None:
-        """Append a descriptor that is passed to the NIC."""
+        """Append a descriptor that was passed to the NIC."""
         descriptor.is_posted = True
         descriptor.status = 0
         self._posted.append(descriptor)
 
     def finish(self, descriptor: Descriptor) -> None:
-        """Handle a descriptor's return."""
+        """Handle the completion of a descriptor."""
         descriptor.is_posted = False
         while self._posted and not self._posted[0].is_posted:
             self._finish(self._posted.popleft())
@@ -128,7 +129,7 @@ class WorkQueue:
 
     def _check_unbound(self) -> None:
         if self.cq is not None:
-            raise ViaError(Result.INVALID_STATE, "the queue is bound to a completion queue: wait there")
+            raise ViaError(Result.INVALID_STATE, "the queue is bound to a completion queue; wait on that queue")
 
     def _expire(self) -> None:
         waiting, self._waiting = self._waiting, None
@@ -137,9 +138,9 @@ class WorkQueue:
 
 
 class CompletionEntry(NamedTuple):
-    """A completion: `done` of this queue has its descriptor."""
+    """A completion. `queue.done` returns its descriptor."""
 
-    vi: "Vi"  # noqa: UP037  mypyc looks for the class before it is there
+    vi: "Vi"  # noqa: UP037  mypyc reads the class before its definition
     is_receive: bool
 
     @property
@@ -148,11 +149,11 @@ class CompletionEntry(NamedTuple):
 
 
 class CompletionQueue:
-    """A completion queue of any number of work queues. entries: completions that it holds."""
+    """A completion queue of any number of work queues. entries: capacity in completions."""
 
     def __init__(self, entries: int, on_overrun: Callable[[Vi, CompletionQueue], object], alarm: Alarm) -> None:
-        """on_overrun: called with the VI whose completion was lost for want of an entry. Raises ViaError."""
-        self.entries = _at_least(entries, 1)
+        """on_overrun: called with the VI whose completion was lost because the queue was full. Raises ViaError."""
+        self.entries = _check_entries(entries, 1)
         self._alarm = alarm
         self._bound: set[WorkQueue] = set()
         self._is_destroyed = False
@@ -171,28 +172,28 @@ class CompletionQueue:
         self._bound.add(queue)
 
     def unbind(self, queue: WorkQueue) -> None:
-        """Forget the queue of a destroyed VI."""
+        """Unbind a queue of a destroyed VI."""
         self._bound.discard(queue)
 
     def destroy(self) -> None:
-        """VipDestroyCQ. Raises ViaError while a VI is bound to it."""
+        """VipDestroyCQ. Raises ViaError while a work queue is bound to it."""
         if self._bound:
             raise ViaError(Result.ERROR_RESOURCE, f"{len(self._bound)} queues are bound to the completion queue")
         self._is_destroyed = True
         self._handlers.clear()
 
     def resize(self, entries: int) -> None:
-        """VipResizeCQ. Raises ViaError below the number of completions that it holds."""
-        self.entries = _at_least(entries, max(1, len(self._queue)))
+        """VipResizeCQ. Raises ViaError if the new capacity is below the number of queued completions."""
+        self.entries = _check_entries(entries, max(1, len(self._queue)))
 
     def done(self) -> CompletionEntry | None:
-        """VipCQDone: take the oldest completion; None: VIP_NOT_DONE."""
+        """VipCQDone: dequeue the oldest completion; None: VIP_NOT_DONE."""
         return self._queue.popleft() if self._queue else None
 
     def wait(self, timeout: int = 0) -> Completion[CompletionEntry]:
         """VipCQWait: wait for a completion. timeout: nanoseconds, after which it fails with VIP_TIMEOUT; 0: none."""
         if self._waiting is not None:
-            raise ViaError(Result.INVALID_STATE, "somebody waits for this completion queue already")
+            raise ViaError(Result.INVALID_STATE, "another call waits for this completion queue already")
         waiting: Completion[CompletionEntry] = Completion("a completion")
         if self._queue:
             waiting.complete(self._queue.popleft())
@@ -202,8 +203,8 @@ class CompletionQueue:
         return waiting
 
     def notify(self, handler: Callable[[CompletionEntry], object]) -> None:
-        """VipCQNotify: take the oldest completion when there is one, and call with it. A handler is called once; several
-        are called in turn."""
+        """VipCQNotify: dequeue the next completion, and pass it to the handler. Each call is for one completion;
+        several handlers are served in order."""
         if self._queue:
             handler(self._queue.popleft())
         else:
@@ -224,13 +225,13 @@ class CompletionQueue:
     def _expire(self) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            waiting.fail(ViaError(Result.TIMEOUT, "there is no completion"))
+            waiting.fail(ViaError(Result.TIMEOUT, "the completion queue is empty"))
 
 
 class Vi:
-    """A virtual interface of a program. send_queue, receive_queue: its work queues. attributes: its own, and those of the
-    VI that it is connected to, since a provider connects equal ones only. joined: number of the peer's request by which
-    it was connected, if that came first, otherwise 0."""
+    """A virtual interface of a program. send_queue, receive_queue: its work queues. attributes: also those of the
+    connected VI, since a provider connects VIs with equal attributes only. joined: number of the peer's request that
+    the VI was connected to, 0 if its own request was accepted."""
 
     def __init__(
         self,
@@ -258,19 +259,19 @@ class Vi:
         self._nic.post(self, Queue.RECEIVE, descriptor)
 
     async def connect_request(self, node: int, discriminator: bytes, timeout: int = 0) -> ViAttributes:
-        """VipConnectRequest: connect to a server that waits at a node; return the attributes of its VI. timeout:
+        """VipConnectRequest: connect to a waiting server at a node; return the attributes of its VI. timeout:
         nanoseconds; 0: none. Raises ViaError."""
-        await self._begin(Op.CONNECT, node, discriminator, timeout)
+        await self._send_request(Op.CONNECT, node, discriminator, timeout)
         return self.attributes
 
     def connect_peer_request(self, node: int, discriminator: bytes, timeout: int = 0) -> None:
-        """VipConnectPeerRequest: begin to connect to a VI that does the same at a node. Arguments as of
+        """VipConnectPeerRequest: start a peer-to-peer connection to a VI at a node. Arguments as for
         `connect_request`."""
-        self._peer_request = self._begin(Op.CONNECT_PEER, node, discriminator, timeout)
+        self._peer_request = self._send_request(Op.CONNECT_PEER, node, discriminator, timeout)
 
     def connect_peer_done(self) -> ViAttributes | None:
-        """VipConnectPeerDone: return the attributes of the peer's VI if the request is answered; None: VIP_NOT_DONE.
-        Raises ViaError."""
+        """VipConnectPeerDone: return the attributes of the peer's VI, or None (VIP_NOT_DONE) before the request is
+        answered. Raises ViaError."""
         request = self._request()
         if not request.done:
             return None
@@ -290,7 +291,7 @@ class Vi:
     async def accept(self, request: ConnectionRequest) -> None:
         """VipConnectAccept: connect to the VI that has sent a request. Raises ViaError."""
         answer = self._nic.command(Command(Op.ACCEPT, vi=self.number, value=request.number))
-        answer.add_callback(self._answered)  # at once: an error that ends the connection may be next
+        answer.add_callback(self._on_answer)  # immediately: an error that ends the connection may follow
         await answer
 
     async def disconnect(self) -> None:
@@ -299,10 +300,10 @@ class Vi:
         self.state = ViState.IDLE
 
     async def query(self) -> ViQuery:
-        """VipQueryVi: ask the kernel agent for its state. Raises ViaError."""
-        found = await self._nic.command(Command(Op.QUERY_VI, vi=self.number))
+        """VipQueryVi: query the VI's state from the kernel agent. Raises ViaError."""
+        reply = await self._nic.command(Command(Op.QUERY_VI, vi=self.number))
         empty = self.send_queue.is_empty, self.receive_queue.is_empty
-        return ViQuery(ViState(found.value), self.attributes, *empty)
+        return ViQuery(ViState(reply.value), self.attributes, *empty)
 
     async def set_attributes(self, attributes: ViAttributes) -> None:
         """VipSetViAttributes. Raises ViaError unless the VI is idle."""
@@ -316,15 +317,15 @@ class Vi:
         await self._nic.command(Command(Op.DESTROY_VI, vi=self.number))
         self._nic.forget(self)
 
-    def _begin(self, op: Op, node: int, discriminator: bytes, timeout: int) -> Completion[Command]:
-        command = Command(op, vi=self.number, number=node, address=timeout, name=checked(discriminator))
+    def _send_request(self, op: Op, node: int, discriminator: bytes, timeout: int) -> Completion[Command]:
+        command = Command(op, vi=self.number, number=node, address=timeout, name=check_discriminator(discriminator))
         if self.state is ViState.IDLE:
             self.state = ViState.CONNECT_PENDING
         answer = self._nic.command(command, f"a connection to node {node}")
-        answer.add_callback(self._answered)
+        answer.add_callback(self._on_answer)
         return answer
 
-    def _answered(self, answer: Completion[Command]) -> None:
+    def _on_answer(self, answer: Completion[Command]) -> None:
         try:
             self.joined = answer.result().value
         except ViaError:
@@ -335,12 +336,13 @@ class Vi:
 
     def _request(self) -> Completion[Command]:
         if self._peer_request is None:
-            raise ViaError(Result.INVALID_STATE, f"VI {self.number} has not asked for a peer")
+            raise ViaError(Result.INVALID_STATE, f"VI {self.number} has no peer request")
         return self._peer_request
 
 
 class ErrorReport(NamedTuple):
-    """An asynchronous error (VIP_ERROR_DESCRIPTOR). resource: what it is about. vi, cq: which one, if any."""
+    """An asynchronous error (VIP_ERROR_DESCRIPTOR). resource: kind of the resource that it concerns. vi, cq: the VI or
+    completion queue, if any."""
 
     error: AsyncError
     resource: Resource
@@ -348,8 +350,8 @@ class ErrorReport(NamedTuple):
     cq: CompletionQueue | None = None
 
 
-def checked(discriminator: bytes) -> bytes:
-    """Return a discriminator. Raises ViaError if it is too long."""
+def check_discriminator(discriminator: bytes) -> bytes:
+    """Return the discriminator. Raises ViaError if it is too long."""
     if len(discriminator) > MAX_DISCRIMINATOR:
         size = len(discriminator)
         raise ViaError(Result.INVALID_PARAMETER, f"a discriminator has at most {MAX_DISCRIMINATOR} bytes, got {size}")
@@ -357,12 +359,12 @@ def checked(discriminator: bytes) -> bytes:
 
 
 def _limit(waiting: Completion[Value], alarm: Alarm, timeout: int, expire: Callable[[], object]) -> None:
-    """Let a wait end after `timeout` ns, if that is not 0."""
+    """Limit a wait to `timeout` ns; 0: no limit."""
     if timeout:
-        waiting.add_callback(partial(_cancel_alarm, alarm(timeout, partial(_unless_done, waiting, expire))))
+        waiting.add_callback(partial(_cancel_alarm, alarm(timeout, partial(_expire_unless_done, waiting, expire))))
 
 
-def _unless_done(waiting: Completion[Value], expire: Callable[[], object]) -> None:
+def _expire_unless_done(waiting: Completion[Value], expire: Callable[[], object]) -> None:
     if not waiting.done:
         expire()
 
@@ -371,7 +373,9 @@ def _cancel_alarm(cancel: Callable[[], object], _: object) -> None:
     cancel()
 
 
-def _at_least(entries: int, least: int) -> int:
-    if entries < least:
-        raise ViaError(Result.INVALID_PARAMETER, f"a completion queue must have {least} or more entries, got {entries}")
+def _check_entries(entries: int, minimum: int) -> int:
+    if entries < minimum:
+        raise ViaError(
+            Result.INVALID_PARAMETER, f"a completion queue must have {minimum} or more entries, got {entries}"
+        )
     return entries

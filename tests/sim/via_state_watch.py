@@ -77,7 +77,7 @@ class _QueueWatch:
         self._patch.setattr(Sender, "on_timer", watched_timer)
 
     def _watch_acknowledgements(self) -> None:
-        acknowledged, complete = Sender.acknowledged, Sender.complete
+        acknowledged, complete = Sender.on_acknowledgement, Sender.complete
 
         def watched_acknowledged(sender: Sender, now: int, vi: Vi, sequence: int, is_missing: bool) -> None:
             self._acknowledging = vi
@@ -91,7 +91,7 @@ class _QueueWatch:
                 self._saw(WAITING, "acknowledgement" if after == WAITING else "last acknowledgement", after)
             complete(sender, vi)
 
-        self._patch.setattr(Sender, "acknowledged", watched_acknowledged)
+        self._patch.setattr(Sender, "on_acknowledgement", watched_acknowledged)
         self._patch.setattr(Sender, "complete", watched_complete)
 
     def _watch_ends(self) -> None:

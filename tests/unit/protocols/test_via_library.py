@@ -354,9 +354,9 @@ def send_three(two: Two) -> None:
 def test_a_queue_bound_to_a_completion_queue_is_waited_on_only_there() -> None:
     two = Two(connects=False)
     vi, cq = bound(two, 3)
-    with pytest.raises(ViaError, match="wait there"):
+    with pytest.raises(ViaError, match="wait on that queue"):
         vi.receive_queue.wait()
-    with pytest.raises(ViaError, match="wait there"):
+    with pytest.raises(ViaError, match="wait on that queue"):
         vi.receive_queue.notify(print)
     send_three(two)
     for _ in range(3):
