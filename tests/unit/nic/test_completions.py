@@ -42,7 +42,7 @@ class Wire:
     def fileno(self) -> int:
         return self._end.fileno()
 
-    def stamp(self) -> None:
+    def enable_timestamps(self) -> None:
         """Do nothing: no frame arrives."""
 
     def send(self, _frame: bytes) -> None:
