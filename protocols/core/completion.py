@@ -106,11 +106,11 @@ class Yield:
 def drive(work: Coroutine[Completion[None], None, None]) -> None:
     """Drive a coroutine: resume it whenever the completion that it awaits is done."""
 
-    def go_on(_: object = None) -> None:
+    def resume(_: object = None) -> None:
         try:
             awaited = work.send(None)
         except StopIteration:
             return
-        awaited.add_callback(go_on)
+        awaited.add_callback(resume)
 
-    go_on()
+    resume()

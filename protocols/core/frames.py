@@ -1,5 +1,5 @@
-"""Parts that the Scapy layers of several protocols share: a header that counts and checks its payload, and fields that
-change on a frame's way, of which a codec knows nothing."""
+"""Base classes of Scapy layers: headers with a length and a checksum of the payload, and fields that change between hops and
+are not in codecs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from scapy.packet import Packet
 from protocols.core.checksum import crc32
 
 MAX_HOPS: Final = 64
-"""Bytes that are looked through for a route's end."""
+"""Maximum bytes of a source route."""
 
 
 class Passing:
-    """A field that changes on the way: no codec has it, and no CRC-32 counts it."""
+    """A field that changes between hops: it is not in codecs, and no CRC-32 covers it."""
 
 
 class RouteField(Passing, StrField):
-    """A source route: all bytes that have their top bit set, before the first that has not."""
+    """A source route: all bytes with the top bit set, up to the first byte without it."""
 
     def getfield(self, pkt: Packet | None, s: bytes) -> tuple[bytes, bytes]:  # noqa: ARG002
-        end, most = 0, min(len(s), MAX_HOPS)
-        while end < most and s[end] & 0x80:
-            end += 1
-        return s[end:], s[:end]
+        offset, most = 0, min(len(s), MAX_HOPS)
+        while offset < most and s[offset] & 0x80:
+            offset += 1
+        return s[offset:], s[:offset]
 
 
 class LastByteField(Passing, XByteField):
-    """A number behind the layer's whole payload, which the layer's `post_build` puts there. Of a frame without it 0."""
+    """A number after the layer's whole payload, appended by the layer's `post_build`. 0 for a frame without it."""
 
     def getfield(self, pkt: Packet | None, s: bytes) -> tuple[bytes, int]:  # noqa: ARG002
         return s[:-1], s[-1] if s else 0
@@ -40,19 +40,19 @@ class LastByteField(Passing, XByteField):
 
 
 class CheckField(Passing, XIntField):
-    """The CRC-32 as in zlib of the frame up to the payload's end, behind which it stands. Only a `Trailed` layer has it."""
+    """The CRC-32 as in zlib of the frame up to the payload's end; it follows the payload. Only for `Trailed` layers."""
 
     def getfield(self, pkt: Packet | None, s: bytes) -> tuple[bytes, int]:
         assert isinstance(pkt, Trailed)
-        end = pkt.payload_end(s)
-        return s[:end] + s[end + self.sz :], int.from_bytes(s[end : end + self.sz], "big")
+        offset = pkt.payload_end(s)
+        return s[:offset] + s[offset + self.sz :], int.from_bytes(s[offset : offset + self.sz], "big")
 
     def addfield(self, pkt: Packet | None, s: bytes, val: int | None) -> bytes:  # noqa: ARG002
         return s
 
 
 class Trailed(Packet):
-    """A protocol's first header, with a `CheckField` named `check` as its last field. If that is None it is filled in."""
+    """A protocol's first header, with a `CheckField` named `check` as its last field, which is computed if it is None."""
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
         check = crc32(_below(self) + pkt + pay) if self.check is None else self.check
@@ -67,21 +67,21 @@ class Trailed(Packet):
         return s[:end], s[end:]
 
     def payload_end(self, rest: bytes) -> int:
-        """Return how many of the bytes behind this header are the next header and its payload. Where that is not known, all
-        but the check are."""
+        """Return the size of the next header and its payload in the bytes after this header; if it is not known, of all
+        bytes but the check."""
         above = self.guess_payload_class(rest)
         return above.end(rest) if issubclass(above, Sized) else max(0, len(rest) - 4)
 
 
 class Sized(Packet):
-    """A header above a `Trailed` one. payload_size: the field for the bytes of payload, which is filled in where it is
-    None; empty: there is no payload."""
+    """A header above a `Trailed` header. payload_size: the field for the bytes of payload, which is computed if it is None;
+    empty: there is no payload."""
 
     payload_size = ""
 
     @classmethod
     def end(cls, rest: bytes) -> int:
-        """Return how many of the bytes from this header on are the header and its payload."""
+        """Return the size of the header and its payload in the bytes from this header on."""
         size, length = header_size(cls), 0
         if cls.payload_size and len(rest) >= size:
             begin, width = place(cls, cls.payload_size)
@@ -96,9 +96,11 @@ class Sized(Packet):
 
 
 class Counted(Packet):
-    """A protocol's first header, with a field `length`, the bytes of payload behind all the protocol's headers, and a field
-    `check`, the CRC-32 as in zlib over the frame from its first byte to the end of the payload, without this field and
-    without what changes on the way. Where they are None they are filled in; what is behind the payload is none of it."""
+    """A protocol's first header, with the fields `length` and `check`, which are computed if they are None.
+
+    length: bytes of payload after all headers of the protocol. check: CRC-32 as in zlib of the frame from its first byte to
+    the end of the payload, without this field and without fields that change between hops. Bytes after the payload are not
+    included."""
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
         if self.length is None:
@@ -114,7 +116,7 @@ class Counted(Packet):
         return s[:end], s[end:]
 
     def _inner(self, rest: bytes) -> int:
-        """Bytes of the protocol's next header, if one stands between this one and the payload."""
+        """Return the size of the protocol's next header; 0 if the payload follows."""
         above = self.guess_payload_class(rest)
         return min(header_size(above), len(rest)) if above.__module__ == type(self).__module__ else 0
 
@@ -124,17 +126,17 @@ class Counted(Packet):
 
 
 def header_size(layer: type[Packet]) -> int:
-    """Bytes of a layer whose fields are of fixed size; those of bits have a share of them."""
+    """Return the size in bytes of a layer with fields of fixed size."""
     return int(sum([field.sz for field in layer.fields_desc]))
 
 
 def trailing(layers: Iterable[type[Packet]]) -> int:
-    """Bytes that these layers put behind the payload, which change on the way."""
+    """Return the bytes that these layers append after the payload and that change between hops."""
     return sum([isinstance(field, LastByteField) for layer in layers for field in layer.fields_desc])
 
 
 def _below(packet: Packet) -> bytes:
-    """The headers under it, without what changes on the way."""
+    """Return the headers below a layer, without fields that change between hops."""
     layer, raw = packet.underlayer, b""
     while layer is not None:
         raw = _header(layer) + raw
@@ -151,7 +153,7 @@ def _header(layer: Packet) -> bytes:
 
 
 def place(layer: type[Packet], name: str) -> tuple[int, int]:
-    """Where a field begins in its header, and its bytes."""
+    """Return the offset of a field in its header, and its size in bytes."""
     begin = 0.0
     for field in layer.fields_desc:
         if field.name == name:

@@ -1,16 +1,16 @@
-"""Work on a host's cores: what host libraries and kernel-side firmware spend there, and what it costs.
+"""Work on a host's cores: work of host libraries and kernel-side firmware, and its costs.
 
-EMP and AM-II leave the host little to do: a `Profile` prices their descriptors and notices. VIA's kernel agent, SSAM's
-traps and Open-MX's driver run on the host itself. Such firmware is *hosted* (`Profile.hosted`): a doorbell is a trap on the
-caller's core, a frame raises an interrupt on the core of its receive queue, whose softirq calls `Firmware.receive`. Every
-action of hosted firmware takes effect when its core has finished what was spent before::
+EMP and AM-II need little work on the host: a `Profile` has the costs of posting and noticing descriptors. VIA's kernel
+agent, SSAM's traps and Open-MX's driver run on the host. Such firmware is *hosted* (`Profile.hosted`): a doorbell is a
+trap on the caller's core, a frame raises an interrupt on the core of its receive queue, whose softirq calls
+`Firmware.receive`. Every action of hosted firmware takes effect when its core has finished the earlier work::
 
     work = host_work(nic)                       # in a protocol's plug
     work.spend("header", 64)                    # a kind of the protocol's own
     work.spend(COPY, 4096, source=work.core)    # bytes that this core's cache holds
     nic.send(frame)                             # leaves after both
 
-A kind that a profile does not price costs nothing. Kinds are the causes in a run's results (`used`).
+A kind without a cost in the profile costs nothing. Kinds are the causes in a run's results (`used`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ COPY: Final = "copy"
 OFFLOAD: Final = "offload"
 """Start a copy by a copy engine (I/OAT). The core pays `fixed`; the engine moves the bytes at `rate`."""
 INTERRUPT: Final = "interrupt"
-"""Take a NIC's interrupt, up to the start of the softirq. Frames that arrive until that has ended need none."""
+"""Take a NIC's interrupt, up to the start of the softirq. Frames that arrive during the softirq need no interrupt."""
 SOFTIRQ: Final = "softirq"
 """Take one frame from the receive ring in the softirq, before the firmware handles it."""
 RETURN: Final = "return"
-"""End a softirq and its interrupt: no frame waits any more, and programs of the core go on afterwards."""
+"""End a softirq and its interrupt: no frame waits, and the core's programs continue."""
 WAKE: Final = "wake"
 """Wake a core that has been idle, before it takes an interrupt."""
 SWITCH: Final = "switch"
 """Switch to another program: to one that slept until the kernel woke it, or that shares its core with others."""
 STANDARD: Final = (TRAP, COPY, OFFLOAD, INTERRUPT, SOFTIRQ, RETURN, WAKE, SWITCH)
-"""The kinds of every profile. A protocol names its own in `Protocol.host_work`."""
+"""The kinds of every profile. A protocol declares further kinds in `Protocol.host_work`."""
 
 # Causes that are not priced by kind.
 COMPUTE: Final = "compute"
@@ -48,7 +48,7 @@ LIBRARY: Final = "library"
 """Descriptors that a host library writes and reads (`Profile.post`, `translate`, `notice`)."""
 
 ANYWHERE: Final = -1
-"""The source of bytes that no core's cache holds."""
+"""Source of bytes that are in no core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Cost:
         for key in self.__slots__:
             value = getattr(self, key)
             if value < 0:
-                raise ValueError(f"{key} of {value}: 0 or more")
+                raise ValueError(f"{key} must be 0 or more, got {value}")
 
 
 @runtime_checkable
@@ -80,22 +80,22 @@ class HostWork(Protocol):
 
     @property
     def reached(self) -> int:
-        """When the core has done what the calling code has spent, ns of the model; 0 where work is free."""
+        """When the work of the calling code so far is done, ns of the model; 0 if work has no cost."""
         ...
 
     def caught_up(self) -> Completion[None]:
-        """Return what is done when the core has done what the calling program has spent: a program that awaits it sees
-        what has come meanwhile. Where work is free, it is done at once, and awaiting it lets nothing else run."""
+        """Return a completion that is done when the calling program's work so far is done. If work has no cost, it is done
+        at once, and awaiting it does not let other tasks run."""
         ...
 
     @property
     def writer(self) -> int:
-        """The core that has written into the program's memory last, by a copy of the firmware; ANYWHERE: none has."""
+        """Number of the core that last wrote to the program's memory, by a copy of the firmware; ANYWHERE: none."""
         ...
 
     def spend(self, kind: str, size: int = 0, source: int = ANYWHERE) -> None:
-        """Occupy the core for one piece of work. size: bytes. source: the core that touched them last, or ANYWHERE. What
-        the caller does afterwards takes effect when the core has done it."""
+        """Charge work to the core. size: bytes. source: the core that touched them last, or ANYWHERE. Later actions of the
+        caller take effect when the work is done."""
         ...
 
     def offload(self, size: int) -> None:
@@ -109,7 +109,7 @@ class HostWork(Protocol):
         ...
 
     def receiving_core(self, frame: bytes) -> int:
-        """Return the core that such a frame interrupts, by its receive queue; -1 if no one core does."""
+        """Return the core that a frame like this interrupts, by its receive queue; -1 if it is not a fixed core."""
         ...
 
     def bind(self, core: int) -> None:
@@ -118,12 +118,12 @@ class HostWork(Protocol):
         ...
 
 
-CAUGHT_UP: Final[Completion[None]] = Completion("its core")
+CAUGHT_UP: Final[Completion[None]] = Completion("the core")
 CAUGHT_UP.complete(None)
 
 
 class FreeWork:
-    """Work that costs nothing: of NICs without prices, and on the machine's clock, where it takes what it takes."""
+    """Work without modelled costs: of NICs without a cost profile, and in live mode."""
 
     core: Final = 0
     reached: Final = 0
@@ -145,12 +145,12 @@ class FreeWork:
         return -1
 
     def bind(self, core: int) -> None:
-        """Do nothing: the program stays where the machine runs it."""
+        """Do nothing: the machine schedules the program."""
 
 
 FREE_WORK: Final = FreeWork()
 
 
 def host_work(nic: object) -> HostWork:
-    """Return the host's cores as a NIC's environment offers them; FREE_WORK where it prices none."""
+    """Return the host's cores of a NIC's environment; FREE_WORK if it has no costs."""
     return nic if isinstance(nic, HostWork) else FREE_WORK

@@ -16,7 +16,7 @@ PAGE: Final = 4096
 """Bytes; the page size of the machines in the papers, and of most today."""
 
 _REGION_BITS: Final = 32  # bits of a physical address below the region's number, which limit a region's size
-_WITHIN: Final = (1 << _REGION_BITS) - 1
+_OFFSET_MASK: Final = (1 << _REGION_BITS) - 1
 
 Page = tuple[int, int]
 """A physical address, and the length in bytes from there."""
@@ -117,7 +117,7 @@ class HostMemory:
 
     def view(self, address: int, length: int) -> memoryview:
         region = self._regions.get(address >> _REGION_BITS)
-        begin = address & _WITHIN
+        begin = address & _OFFSET_MASK
         if region is None or begin + length > len(region):
             raise UnpinnedError(f"{length} bytes at 0x{address:x} are not pinned")
         return region[begin : begin + length] if begin or length < len(region) else region
@@ -131,7 +131,7 @@ class Scatter:
     def __init__(self, segments: Sequence[memoryview]) -> None:
         self._segments = segments
         self._begins = [0, *accumulate(map(len, segments))]
-        # Index of the segment found last: the next lookup most often hits it, or a segment behind it.
+        # Index of the segment found last: the next lookup mostly finds it, or a later segment.
         self._last = 0
 
     def __len__(self) -> int:
@@ -145,14 +145,14 @@ class Scatter:
         segments, begins, index = self._segments, self._begins, self._last
         if not begins[index] <= begin < begins[index + 1]:
             index = bisect_right(begins, begin) - 1
-        start, behind = begins[index], begins[index + 1]
+        start, segment_end = begins[index], begins[index + 1]
         out: list[memoryview] = []
-        while end > behind:
-            if begin < behind:
+        while end > segment_end:
+            if begin < segment_end:
                 out.append(segments[index][begin - start :])
-                begin = behind
+                begin = segment_end
             index += 1
-            start, behind = behind, begins[index + 1]
+            start, segment_end = segment_end, begins[index + 1]
         self._last = index
         out.append(segments[index][begin - start : end - start])
         return out

@@ -1,8 +1,8 @@
 """Outgoing items that wait for credits: descriptors, room in a window, or memory that a peer has granted.
 
-Every host library has this queue in front of something of which there is only so much. It keeps the order, and has one loop:
-a send may be complete at once, its completion may give credits back, or queue the next item, and both ask for a pass again,
-while one is running. That one then goes on, so that a long chain of such sends does not grow the stack.
+Host libraries use this queue for sends that need a limited resource. It keeps the order, and sends in a single loop: a send
+may complete at once, and its completion may return credits or queue the next item, which calls `advance` again. The running
+loop then continues, so that a long chain of such sends does not grow the stack.
 
     self._outgoing = OutgoingQueue(self._post)
 
@@ -20,14 +20,13 @@ Item = TypeVar("Item")
 
 
 class OutgoingQueue(Generic[Item]):
-    """A queue of items, sent in order. items: those that are not completely sent; the owner may clear them, even while
-    one is being sent."""
+    """A queue of items, sent in order. items: not completely sent items; the owner may clear them, even during a send."""
 
     __slots__ = ("_is_advancing", "_send", "items")
 
     def __init__(self, send: Callable[[Item], bool]) -> None:
-        """send: sends an item, or as much of it as there are credits for, and returns whether that was the rest of it. It is
-        called again for the same item otherwise."""
+        """send: sends an item as far as the credits permit, and returns whether it is completely sent; otherwise it is
+        called again for the item."""
         self.items: Final[deque[Item]] = deque()
         self._send = send
         self._is_advancing = False

@@ -126,17 +126,8 @@ class Peers(Generic[AnyPeer, CachedHeader]):
     """
 
     __slots__ = (
-        "_addresses",
-        "_make",
-        "_numbers",
-        "_presumed",
-        "_send",
-        "_send_later",
-        "cached_headers",
-        "incarnation",
-        "known",
-        "loopback",
-        "number",
+        "_addresses", "_make", "_numbers", "_presumed", "_send", "_send_later", "cached_headers", "incarnation",
+        "known", "loopback", "number",
     )  # fmt: skip
 
     def __init__(
@@ -165,10 +156,10 @@ class Peers(Generic[AnyPeer, CachedHeader]):
 
     def peer(self, number: int) -> AnyPeer:
         """Return the peer of an existing node, creating it if necessary."""
-        found = self.known.get(number)
-        if found is None:
-            found = self.known[number] = self._make(number, self._presumed, self._send, self._send_later)
-        return found
+        peer = self.known.get(number)
+        if peer is None:
+            peer = self.known[number] = self._make(number, self._presumed, self._send, self._send_later)
+        return peer
 
     def at(self, address: bytes) -> AnyPeer | None:
         """Return the peer with that MAC address in the adapter's list; None if there is no such peer."""
@@ -203,11 +194,11 @@ class Peers(Generic[AnyPeer, CachedHeader]):
         events.restarted(now, peer)
         return True
 
-    def cache_header(self, beginning: bytes, cached: CachedHeader) -> None:
+    def cache_header(self, prefix: bytes, cached: CachedHeader) -> None:
         """Cache the header of frames that begin with these bytes, until a peer restarts or the cache is full."""
         if len(self.cached_headers) >= _MAX_CACHED_HEADERS:
             self.cached_headers.clear()
-        self.cached_headers[beginning] = cached
+        self.cached_headers[prefix] = cached
 
 
 class Loopback:
@@ -224,8 +215,8 @@ class Loopback:
         self.frames.append(make())
 
     def run(self, now: int, receive: Callable[[int, bytes], object]) -> None:
-        """Deliver the queued frames, and those sent meanwhile. A host may ring its doorbell when it is shown a
-        completion, which re-enters this method: the outer call then delivers."""
+        """Deliver the queued frames, and those sent meanwhile. A host may ring its doorbell when it gets a completion, which
+        re-enters this method: the outer call then delivers."""
         if self.is_running:
             return
         self.is_running = True

@@ -68,9 +68,9 @@ class Profile:
     steering: str = ""
     """Name of the hash that chooses a frame's queue; empty: the protocol's first."""
     round_robin: bool = False
-    """Each interrupt is taken by the core behind the one that took the last, whatever its queue."""
+    """Each interrupt is taken by the core after the one that took the previous interrupt, for all queues."""
     coalescing: int = 0
-    """The NIC waits so long before an interrupt, for further frames."""
+    """Time that the NIC waits for further frames before an interrupt."""
 
     # Between host and NIC.
     doorbell: int = 0
@@ -126,12 +126,12 @@ class Profile:
         for key in self.__slots__:
             value = getattr(self, key)
             if isinstance(value, int) and value < 0:
-                raise ValueError(f"{key} of {value}: 0 or more")
+                raise ValueError(f"{key} must be 0 or more, got {value}")
         if self.processors not in (1, 2):
-            raise ValueError(f"{self.processors} processors: 1 or 2")
+            raise ValueError(f"processors must be 1 or 2, got {self.processors}")
         for key in ("receive_queues", "timeslice", "cores", "cores_per_cache"):
             if not getattr(self, key):
-                raise ValueError(f"{key} of 0: 1 or more")
+                raise ValueError(f"{key} must be 1 or more, got 0")
 
     @property
     def is_free(self) -> bool:

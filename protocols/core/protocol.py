@@ -1,6 +1,6 @@
 """The description of a protocol by which a testbed runs programs on its NICs.
 
-A package registers its protocol as an entry point; it is then equal to the built-in ones:
+A package registers its protocol as an entry point; it is then used like the built-in protocols:
 
     [project.entry-points."testbed.protocols"]
     mine = "my_package.protocol:PROTOCOL"
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 Steer = Callable[[bytes, int], int]
-"""Chooses the receive queue of a frame among so many."""
+"""Chooses a frame's receive queue. Arguments: frame, number of queues."""
 
 
 Instruction = tuple[int, int, int, int]

@@ -204,8 +204,8 @@ class FateStage:
     def _resume_counts(self, tallies: Tallies) -> None:
         """Resume the counts of the previous process, if it had the same impairment. They have the number of the last
         frame and the Gilbert-Elliott state before it."""
-        deciding = [getattr(self._impairment, key) for key in _FATE_KEYS]
-        self._numbers, self._index = tallies.cell(("direction", self._link, self._name, *deciding))
+        fate_settings = [getattr(self._impairment, key) for key in _FATE_KEYS]
+        self._numbers, self._index = tallies.cell(("direction", self._link, self._name, *fate_settings))
         self._n, is_bad = divmod(self._numbers[self._index], 2)
         epochs, index = tallies.cell(("epoch",), self._index)
         self._epoch = epochs[index] = epochs[index] or self._epoch

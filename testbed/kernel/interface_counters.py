@@ -66,9 +66,8 @@ def queue_drops(route: RouteSocket) -> Mapping[int, int]:
     for entry in route.dump(RTM_GETQDISC, bytes(TC_MESSAGE.size)):
         _, index, _, parent, _ = TC_MESSAGE.unpack_from(entry)
         queue_statistics = nested(entry[TC_MESSAGE.size :], TCA_STATS2, TCA_STATS_QUEUE)
-        if (
-            parent == TC_H_ROOT and queue_statistics is not None
-        ):  # a discipline includes the drops of its inner disciplines
+        # A root discipline includes the drops of its inner disciplines.
+        if parent == TC_H_ROOT and queue_statistics is not None:
             drops[index] = drops.get(index, 0) + _QUEUE.unpack_from(queue_statistics)[2]
     return drops
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from testbed.kernel.netlink import RouteSocket
 
 NAMES = Path("/run/netns")
-OWN_MOUNT = "netns-testbed"  # the source that /proc/self/mountinfo shows for a tmpfs of ours
+OWN_MOUNT = "netns-testbed"  # source of the testbed's tmpfs in /proc/self/mountinfo
 
 # The sticky bit has no other meaning for these files and directories; it marks those that testbed has created.
 MARK = stat.S_ISVTX
@@ -81,7 +81,7 @@ def enter(path: str) -> None:
 
 @contextmanager
 def inside(path: str) -> Iterator[None]:
-    """Be in the network namespace at this path. OSError."""
+    """Run the body in the network namespace at this path. Raises OSError."""
     with restore_namespace():
         enter(path)
         yield
@@ -201,11 +201,11 @@ def mounts() -> list[Mount]:
     """List the mounts of this process's mount namespace."""
     entries = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        mount_fields, _, after = line.partition(" - ")
-        fields = mount_fields.split(" ")
+        head, _, tail = line.partition(" - ")
+        fields = head.split(" ")
         target = fields[4].replace("\\040", " ")
         shared = any(field.startswith("shared:") for field in fields[6:])
-        entries.append(Mount(target, after.split(" ")[1], shared, int(fields[0])))
+        entries.append(Mount(target, tail.split(" ")[1], shared, int(fields[0])))
     return entries
 
 

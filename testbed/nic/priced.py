@@ -51,7 +51,7 @@ class FirmwareEvent:
 class EventProcessor:
     """The event queues of one processor. server: accounts for its busy time and for the events' waiting time."""
 
-    __slots__ = ("_busy", "_last_kind", "_loop", "_on_start", "pending", "server")
+    __slots__ = ("_is_busy", "_last_kind", "_loop", "_on_start", "pending", "server")
 
     def __init__(self, name: str, loop: Loop, on_start: Callable[[int], object]) -> None:
         """on_start: called whenever the processor has taken an event."""
@@ -60,13 +60,13 @@ class EventProcessor:
         """Waiting events, by kind."""
         self._loop = loop
         self._on_start = on_start
-        self._busy = False
+        self._is_busy = False
         self._last_kind = RECEIVED
 
     def add(self, now: int, kind: int, event: FirmwareEvent) -> None:
         """Start an event, or queue it if the processor is busy. An idle processor has no queued events."""
         event.queued_at = now
-        if self._busy:
+        if self._is_busy:
             self.pending[kind].append(event)
         else:
             self._last_kind = kind
@@ -79,7 +79,7 @@ class EventProcessor:
             server.waited += now - event.queued_at
             event.start_time = now
             done = server.reserve(now, event.cost)
-            self._busy = True
+            self._is_busy = True
             self._on_start(now)
             if event.cost:
                 self._loop.at(done, self._end, event)
@@ -105,7 +105,7 @@ class EventProcessor:
         """Complete an event. Events that this causes are queued."""
         if event.callback is not None:
             event.callback(now)
-        self._busy = False
+        self._is_busy = False
 
 
 class _Outgoing:
@@ -129,11 +129,11 @@ class _Outgoing:
 class Hardware:
     """The parts of one NIC, which its functions share: processors, DMA engines and bus."""
 
-    __slots__ = ("bus", "functions", "handlers", "prefetched", "reading", "receiving", "writing")
+    __slots__ = ("bus", "event_processor", "functions", "prefetched", "reading", "receiving", "writing")
 
     def __init__(self, clock: VirtualClock, loop: Loop, name: str, processors: int) -> None:
         self.functions: Final[list[PricedNic]] = []
-        self.handlers = self.receiving = EventProcessor(f"processor of {name}", loop, self._start_pending)
+        self.event_processor = self.receiving = EventProcessor(f"processor of {name}", loop, self._start_pending)
         if processors > 1:
             self.receiving = EventProcessor(f"receiving processor of {name}", loop, self._start_pending)
         self.reading: Final = Server(f"reading DMA engine of {name}")
@@ -166,7 +166,7 @@ class PricedNic(ImmediateNic):
 
     __slots__ = (
         "_action_timer", "_actions", "_core", "_deferred", "_doorbells", "_event", "_fetch_timer", "_fetches",
-        "_handlers", "_hardware", "_next", "_outgoing", "_posted", "_profile", "_program", "_receiving", "_send_timer",
+        "_hardware", "_next", "_outgoing", "_posted", "_processor", "_profile", "_program", "_receiving", "_send_timer",
         "_store_timer", "_stores", "_stores_noticed", "_stores_queued", "bus", "processor", "reading", "receiver",
         "writing",
     )  # fmt: skip
@@ -189,9 +189,9 @@ class PricedNic(ImmediateNic):
         self._program = len(hardware.functions)
         hardware.functions.append(self)
         self._hardware = hardware
-        self._handlers = hardware.handlers
+        self._processor = hardware.event_processor
         self._receiving = hardware.receiving
-        self.processor = self._handlers.server
+        self.processor = self._processor.server
         self.receiver = self._receiving.server
         self.reading = hardware.reading
         self.writing = hardware.writing
@@ -235,7 +235,7 @@ class PricedNic(ImmediateNic):
         self._event = event = FirmwareEvent(0)
         super().resume(now)
         self._send_deferred()
-        self._handlers.add(now, TICK, event)
+        self._processor.add(now, TICK, event)
 
     # Called by the wire and the clock.
 
@@ -256,7 +256,7 @@ class PricedNic(ImmediateNic):
         self._event = event = FirmwareEvent(self._profile.tick)
         super()._tick(now)
         self._send_deferred()
-        self._handlers.add(now, TICK, event)
+        self._processor.add(now, TICK, event)
 
     def _react(self, now: int, cost: int, react: Callable[[int, Cause], object], cause: Cause) -> None:
         """Let the firmware handle an event, which takes effect when a processor takes it."""
@@ -352,7 +352,7 @@ class PricedNic(ImmediateNic):
                 self._send_ready(now)
 
         if cost:
-            self._handlers.add(now, FETCHED, FirmwareEvent(cost, count_fetched))
+            self._processor.add(now, FETCHED, FirmwareEvent(cost, count_fetched))
         else:
             count_fetched(now)
 
@@ -375,7 +375,7 @@ class PricedNic(ImmediateNic):
     def _transmit(self, now: int, frame: bytes) -> None:
         if self._agent is not None:
             if self._profile.sent:
-                self._handlers.add(now, SENT, FirmwareEvent(self._profile.sent))
+                self._processor.add(now, SENT, FirmwareEvent(self._profile.sent))
             self.sent += 1
             self._port.enter(now, frame)
 
@@ -487,7 +487,7 @@ class PricedNic(ImmediateNic):
 
     def _handle_doorbell(self, now: int, index: int) -> None:
         self._react(now, self._profile.ring, self._firmware.on_doorbell, index)
-        self._handlers.add(now, RING, self._event)
+        self._processor.add(now, RING, self._event)
 
     def deliver_completions(self) -> None:
         """Do nothing: completions are delivered at simulated times."""

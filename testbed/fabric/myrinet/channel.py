@@ -1,4 +1,4 @@
-"""Channel: one direction of a link of a Myrinet network, its owner, and the frames on it."""
+"""Channel: one direction of a link of a Myrinet network, with its requests and the frames on it."""
 
 from __future__ import annotations
 

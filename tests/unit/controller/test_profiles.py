@@ -46,7 +46,7 @@ def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
     assert any(one.startswith("bus_rate: ") and "a rate" in one for one in found)
     assert any(one.startswith("ahead: ") and "a whole number" in one for one in found)
     file.write_text("processors = 3\n")
-    with pytest.raises(DescriptionError, match="3 processors: 1 or 2"):
+    with pytest.raises(DescriptionError, match="processors must be 1 or 2, got 3"):
         profile_of(file, PROTOCOL)
     file.write_text("receive = -3\n")
     with pytest.raises(DescriptionError, match="receive"):
