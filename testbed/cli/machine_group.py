@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MODULES: Final = {
     **dict.fromkeys(("check", "up", "down", "exec", "shell", "status", "gc"), "machine_commands"),
     **dict.fromkeys(("inject", "link", "partition", "load", "heal"), "machine_fault_commands"),
-    **dict.fromkeys(("run", "capture"), "machine_run_commands"),
+    **dict.fromkeys(("run", "capture", "top"), "machine_run_commands"),
 }
 
 file_argument = click.argument("file", type=click.Path(path_type=Path))

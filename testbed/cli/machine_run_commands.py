@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,6 +101,34 @@ def _spread(running: Workers, cluster: str) -> Iterator[str]:
         running, layout, f"{layout.name[:36]}-run-{os.getpid()}", Constraints(), loaded.origin
     ) as name:
         yield name
+
+
+@click.command("top")
+@file_argument
+@click.argument("cluster")
+@click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Time between two snapshots.")
+@click.option("--once", is_flag=True, help="Print one snapshot, with the rates of one interval.")
+@json_option
+def top_command(file: Path, cluster: str, interval: str, once: bool, as_json: bool) -> None:
+    """Watch a cluster on all machines in the terminal, as 'testbed top' does on one, with the same keys.
+
+    Without a terminal, with --once or with --json one snapshot is printed. A machine that is lost is in the warning.
+    """
+    from testbed.cli.top import is_terminal, print_snapshot, seconds_between
+    from testbed.machines.spread import holders
+    from testbed.observe.live.machine_snapshots import SpreadSampler
+
+    seconds = seconds_between(interval)
+    with running_workers(file) as running:
+        sampler = SpreadSampler(holders(running, cluster), cluster)
+        if once or as_json or not is_terminal():
+            print_snapshot(sampler, seconds, as_json=as_json)
+            return
+        from rich.console import Console
+
+        from testbed.cli.screen.live_view import watch
+
+        watch(sampler, seconds, Console(), sys.stdin.fileno(), ("machines", str(file)))
 
 
 @click.command("capture")

@@ -14,8 +14,8 @@ import click
 from testbed.cli.consoles import cluster_argument, cluster_named, echo, json_option, name_option, print_json
 
 if TYPE_CHECKING:
+    from testbed.cli.screen.live_view import Sampler
     from testbed.cluster.records.state import Store
-    from testbed.observe.live.snapshot import Snapshot
 
 _MIN = 0.1  # s
 _WIDE = 200  # columns where there is no terminal
@@ -52,12 +52,12 @@ def top_command(
         raise click.UsageError("--web goes without --once and --json")
     if port is not None and not web:
         raise click.UsageError("--port goes with --web")
-    seconds = _seconds(interval)
+    seconds = seconds_between(interval)
     store, wanted = Store(), cluster_named(cluster, name)
     if web:
         _serve(store, wanted, seconds, port or 0)
         return
-    if once or as_json or not _terminal():
+    if once or as_json or not is_terminal():
         _print_once(store, wanted, seconds, as_json=as_json)
         return
     from rich.console import Console
@@ -100,12 +100,30 @@ def _serve(store: Store, wanted: str | None, interval: float, port: int) -> None
         sampler.close()
 
 
-def _terminal() -> bool:
+def is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
 
 
 def _print_once(store: Store, name: str | None, seconds: float, *, as_json: bool) -> None:
-    snapshot = _snapshot(store, name, seconds)
+    from testbed.observe.live.snapshots import SnapshotSampler
+
+    sampler = SnapshotSampler(store, store.existing(name))
+    try:
+        print_snapshot(sampler, seconds, as_json=as_json)
+    finally:
+        sampler.close()
+
+
+def print_snapshot(sampler: Sampler, seconds: float, *, as_json: bool) -> None:
+    """Print one snapshot, with the rates of an interval. Raises NotFoundError with the reason if there is none."""
+    from testbed.errors import NotFoundError
+    from testbed.observe.live.snapshot import Absent
+
+    sampler.sample()
+    time.sleep(seconds)  # the interval that the rates cover
+    snapshot = sampler.sample()
+    if isinstance(snapshot, Absent):
+        raise NotFoundError(snapshot.why)
     if as_json:
         print_json("top", asdict(snapshot))
         return
@@ -117,26 +135,7 @@ def _print_once(store: Store, name: str | None, seconds: float, *, as_json: bool
     console.print(page(snapshot, console.width))
 
 
-def _snapshot(store: Store, name: str | None, seconds: float) -> Snapshot:
-    """Take a snapshot with rates, from two readings. Raises NotFoundError with the reason if there is none."""
-    from testbed.errors import NotFoundError
-    from testbed.observe.live.snapshot import Absent
-    from testbed.observe.live.snapshots import SnapshotSampler
-
-    name = store.existing(name)
-    sampler = SnapshotSampler(store, name)
-    try:
-        sampler.sample()
-        time.sleep(seconds)  # the interval that the rates cover
-        snapshot = sampler.sample()
-    finally:
-        sampler.close()
-    if isinstance(snapshot, Absent):
-        raise NotFoundError(snapshot.why)
-    return snapshot
-
-
-def _seconds(interval: str) -> float:
+def seconds_between(interval: str) -> float:
     from testbed.spec.units import UnitError, parse_duration
 
     try:

@@ -30,6 +30,8 @@ from testbed.machines.node_placement import Constraints
 from testbed.machines.remote_workers import call_each
 from testbed.machines.spread_faults import heal, heal_cut, inject, load_link, load_processor, spread_state
 from testbed.observe.decoding.capture_reader import CaptureReader
+from testbed.observe.live.machine_snapshots import SpreadSampler
+from testbed.observe.live.snapshot import Absent, Snapshot
 from testbed.observe.machine_captures import capturing
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.spec.model import Description
@@ -153,6 +155,25 @@ def test_a_link_that_is_cut_is_plugged_in_again_by_its_name_and_others_stay_cut(
     assert [injection.what for injection in spread_state(running, NAME).injected] == ["down: n3", "delay 30ms on n2"]
     assert heal_cut(running, NAME, "n2") == ()
     assert len(echoes(running, "n1", "n2")) == 1
+
+
+def test_a_snapshot_has_what_every_machine_has(running: spread.Workers) -> None:
+    inject(running, NAME, impair("n2", delay=1_000_000))
+    sampler = SpreadSampler(running, NAME)
+    sampler.sample()
+    before = frames_at(sampler.sample())
+    assert len(echoes(running, "n1", "n2", 3)) == 3
+    after = frames_at(sampler.sample())
+    assert {*after} == {"n1:eth0--s1:1", "n2:eth0--s1:2", "n3:eth0--s1:3"}
+    assert all(now - then >= 3 for now, then in zip(after["n2:eth0--s1:2"], before["n2:eth0--s1:2"], strict=True))
+
+
+def frames_at(snapshot: Snapshot | Absent) -> dict[str, tuple[int, int]]:
+    """Frames of both directions of each link of a snapshot."""
+    assert isinstance(snapshot, Snapshot)
+    assert [fault.what for fault in snapshot.faults] == ["delay 1ms on n2"]
+    assert (snapshot.phase, snapshot.warning, snapshot.summary) == ("up", "", "3 nodes, 1 switch, 3 links on a, b")
+    return {link.name: (link.forward.frames, link.backward.frames) for link in snapshot.links}
 
 
 def test_loads_run_where_their_nodes_are(running: spread.Workers) -> None:
@@ -282,6 +303,8 @@ if LONG:
             assert {*results} == {"n1", "n2", "n3"}
         assert call_each(running, "clusters") == {"a": [NAME], "b": [NAME]}
         assert done(machines, "check", "lab.toml", NAME, "all", "--seconds", "1")["cluster"] == NAME
+        top = done(machines, "top", "lab.toml", NAME, "--interval", "100ms")
+        assert [node["name"] for node in cast("list[dict[str, object]]", top["nodes"])] == ["n1", "n2", "n3"]
         captured = done(machines, "capture", "lab.toml", NAME, "all", "-w", "all.pcapng", "--for", "100ms")
         assert captured["whole"]
         assert (machines.folder / "all.pcapng").stat().st_size > 0

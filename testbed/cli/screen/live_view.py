@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 from rich.console import Console
 
@@ -15,12 +16,18 @@ from testbed.cli.screen.panels import PANELS
 from testbed.cli.screen.terminal import take_over
 from testbed.cli.screen.view import Command, Quit, View, press, show_result
 from testbed.observe.live.snapshot import Absent, Snapshot
-from testbed.observe.live.snapshots import SnapshotSampler
 
 
-def watch(sampler: SnapshotSampler, interval: float, console: Console, keyboard: int) -> None:
+class Sampler(Protocol):
+    """Sampler of snapshots: `SnapshotSampler`, or that of a cluster on several machines."""
+
+    def sample(self, *, agents: bool = True) -> Snapshot | Absent: ...
+
+
+def watch(sampler: Sampler, interval: float, console: Console, keyboard: int, before: Sequence[str] = ()) -> None:
     """Show the cluster until the user quits. interval: seconds between two snapshots. keyboard: the terminal's
-    descriptor. A signal that ends the program is raised again once the terminal is as before."""
+    descriptor. before: of a cluster on several machines the words "machines" and their file. A signal that ends the
+    program is raised again once the terminal is as before."""
     commands = Commands()
     ended_by = 0
     try:
@@ -47,14 +54,17 @@ def watch(sampler: SnapshotSampler, interval: float, console: Console, keyboard:
                     if isinstance(action, Quit):
                         return
                     if isinstance(action, Command) and isinstance(snapshot, Snapshot):
-                        commands.start(arguments(snapshot.cluster, action))
+                        commands.start(arguments(snapshot.cluster, action, before))
         if ended_by:
             signal.raise_signal(ended_by)
     finally:
         commands.finish()
 
 
-def arguments(cluster: str, action: Command) -> Sequence[str]:
-    """Arguments of the complete command: the user's follow ours, so that the user's take precedence."""
+def arguments(cluster: str, action: Command, before: Sequence[str] = ()) -> Sequence[str]:
+    """Arguments of the complete command: the user's follow ours, so that the user's take precedence. before: see `watch`."""
     name, *rest = action.words
+    if before:
+        group, file = before
+        return [group, name, file, cluster, *rest]
     return [name, "--name", cluster, *rest]

@@ -310,6 +310,11 @@ def describe_datapaths(state: State) -> list[str]:
 
 def summary(layout: Layout) -> str:
     """ "4 nodes, 1 switch, 4 links"."""
-    counts = [(len(layout.nodes), "node"), (len(layout.switches), "switch"), (len(layout.links), "link")]
+    return counted(len(layout.nodes), len(layout.switches), len(layout.links))
+
+
+def counted(nodes: int, switches: int, links: int) -> str:
+    """Format numbers of nodes, switches and links, without those that are 0."""
+    counts = [(nodes, "node"), (switches, "switch"), (links, "link")]
     plural = {"switch": "switches"}
     return ", ".join(f"{n} {word if n == 1 else plural.get(word, word + 's')}" for n, word in counts if n)

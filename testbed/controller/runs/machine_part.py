@@ -18,6 +18,7 @@ from testbed.kernel.echo import round_trips
 from testbed.machines import worker
 from testbed.machines.program_streams import ATTACH, attach
 from testbed.machines.worker import Dialogue
+from testbed.observe.live.machine_snapshots import SAMPLE, PartSamplers
 from testbed.observe.machine_captures import OpenCaptures
 from testbed.workloads.lookup import file_of
 
@@ -43,10 +44,11 @@ _POLL_INTERVAL: Final = 0.05  # s
 
 def main() -> None:
     """Run the worker of a machine, which can also run workloads, probe links and capture frames."""
-    with OpenCaptures() as captures:
+    with OpenCaptures() as captures, PartSamplers() as samplers:
         calls: dict[str, Callable[..., object]] = {
             "capture": captures.begin,
             "captured": captures.end,
+            SAMPLE: samplers.sample,
             "check": partial(_later, "check_links"),
             "look_back": partial(_later, "look_back"),
             "events": partial(_later, "events_since"),

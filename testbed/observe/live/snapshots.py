@@ -61,7 +61,7 @@ class ProcessUsage:
         return programs
 
 
-_EVENTS: Final = 200
+EVENTS: Final = 200
 """Number of the latest events kept."""
 
 _LOST: Final = ("dropped", "overflowed", "unsent", "down", "strangers", "refused")
@@ -127,7 +127,7 @@ class _Watched:
         self._carried: dict[DirectionKey, DirectionTraffic] = {}
         self._impaired: dict[DirectionKey, tuple[str, str]] = {}
         self._tail = Tail(store.directory(cluster) / event_log.FILE)
-        self._events: deque[FormattedEvent] = deque(maxlen=_EVENTS)
+        self._events: deque[FormattedEvent] = deque(maxlen=EVENTS)
 
     def close(self) -> None:
         self._tail.close()
