@@ -12,7 +12,7 @@ class Status(IntEnum):
     """Reason why a message was returned: AM-2's error codes (AM_... in its header files)."""
 
     BAD_ARGUMENTS = 1
-    """EBADARGS: the NIC finds the message invalid."""
+    """EBADARGS: the NIC rejects the message as invalid."""
     BAD_ENTRY = 2
     """EBADENTRY: the index of the translation table is empty."""
     BAD_TAG = 3
@@ -28,16 +28,16 @@ class Status(IntEnum):
     CONGESTION = 8
     """ECONGESTION: the destination had no room within the time allowed."""
     UNREACHABLE = 9
-    """EUNREACHABLE: no answer has come, there is no route, or the node has restarted. Only with this status, and with
-    ABANDONED, the message may nevertheless have been delivered: its answer may have been lost."""
+    """EUNREACHABLE: no answer, no route, or the node has restarted. Only a message with this status or ABANDONED may
+    have been delivered: its answer may have been lost."""
     REPLY_REJECTED = 10
     """EREPLYREJECTED: a reply was not accepted by the endpoint that had sent the request."""
     ABANDONED = 11
-    """Ours: the program has given the request up (`Endpoint.abandon`), which may have been handled."""
+    """Ours: the program has abandoned the request (`Endpoint.abandon`), which may have been handled."""
 
     @property
     def words(self) -> str:
-        """The name in lower case, in words."""
+        """The name in lower case, with spaces."""
         return self.name.lower().replace("_", " ")
 
 
@@ -45,10 +45,10 @@ class Status(IntEnum):
 class Returned:
     """An undeliverable message, as passed to its sender's error handler.
 
-    handler, arguments: as sent. message: its number, as the endpoint counts its requests; a reply has its request's.
+    handler, arguments: as sent. message: number of the request in its endpoint; of a reply the number of its request.
     data: the bytes sent with it, valid only while the handler runs. A message returned by the destination's library
-    (BAD_HANDLER) has no data, and only its first 14 arguments. A reply to handler 0 is the library's own, to a request
-    for an unknown handler: its arguments are BAD_HANDLER, that handler, and the request's arguments.
+    (BAD_HANDLER) has no data, and only its first 14 arguments. A reply to handler 0 is sent by the library for an
+    unknown handler: its arguments are BAD_HANDLER, that handler, and the request's arguments.
     """
 
     status: Status

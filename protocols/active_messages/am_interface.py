@@ -1,10 +1,10 @@
-"""Active messages as a program sees them, whatever protocol carries them.
+"""The interface of active messages for programs, independent of the protocol.
 
-The terms are those of AM-2 (A. Mainwaring, D. Culler, "Active Message Applications Programming Interface and Communication
-Subsystem Organization", UCB//CSD-96-918, 1996): a node has endpoints; a request names a handler of its destination
-endpoint, which may reply once, to a handler of the requesting endpoint; a reply's handler may send nothing. Each message
-is handled once, or returned to its sender's error handler. A protocol whose host library is an `ActiveMessages` says so by
-`protocols.core.protocol.Protocol.active_messages`. What a protocol has beyond this interface is its own.
+The terms are those of AM-2 (A. Mainwaring, D. Culler, "Active Message Applications Programming Interface and
+Communication Subsystem Organization", UCB//CSD-96-918, 1996): a node has endpoints; a request names a handler of its
+destination endpoint, which may reply once, to a handler of the requesting endpoint; a reply's handler may send nothing.
+Each message is handled once, or returned to its sender's error handler. A protocol whose host library is an
+`ActiveMessages` declares it by `protocols.core.protocol.Protocol.active_messages`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from protocols.active_messages.observer import Observable
 from protocols.core.firmware import Buffer
 
 Handler = Callable[..., object]
-"""``handler(token, *words)`` for short messages, ``handler(token, data, *words)`` for medium and bulk ones; data is valid
-while it runs. Handlers are called one after the other, when the program polls, waits to send, or is interrupted."""
+"""``handler(token, *words)`` for short messages, ``handler(token, data, *words)`` for medium and bulk ones; data is
+valid while the handler runs. Handlers are called in sequence, when the program polls, waits to send, or is
+interrupted."""
 ErrorHandler = Callable[[Returned], object]
 
 
@@ -42,9 +43,9 @@ class Token(Protocol):
 
 
 class Endpoint(Protocol):
-    """One endpoint. tag: what requests must carry to be accepted; `endpoint_names.NONE`, its initial value, accepts none,
-    `endpoint_names.ANY` all. segment: writable memory that receives bulk messages; None: they are returned.
-    error_handler: is called with each message that is returned; without one a poll raises ReturnedError."""
+    """One endpoint. tag: required of accepted requests; `endpoint_names.NONE`, its initial value, accepts none,
+    `endpoint_names.ANY` all. segment: writable memory that receives bulk messages; None: bulk messages are returned.
+    error_handler: called with each returned message; without a handler a poll raises ReturnedError."""
 
     tag: int
     error_handler: ErrorHandler | None
@@ -71,12 +72,12 @@ class Endpoint(Protocol):
         ...
 
     def credits(self, index: int) -> int:
-        """Return how many requests can be sent there before one must have its answer."""
+        """Return the number of requests that can be sent to this destination without an answer."""
         ...
 
     async def request(self, index: int, handler: int, *words: int) -> None:
-        """Send a short request; wait until there is room for it, and handle messages meanwhile. Raises RuleError within
-        a handler, ValueError, LookupError for an empty index."""
+        """Send a short request; while the window is full, wait and handle messages. Raises RuleError within a handler,
+        ValueError, LookupError for an empty index."""
         ...
 
     async def request_medium(self, index: int, handler: int, data: Buffer, *words: int) -> None:
@@ -89,15 +90,15 @@ class Endpoint(Protocol):
         ...
 
     def abandon(self, index: int) -> int:
-        """End the requests sent there that have no answer, as Status.ABANDONED; return how many."""
+        """Complete the unanswered requests to this destination as Status.ABANDONED; return their number."""
         ...
 
     def poll(self) -> Awaitable[int]:
-        """Handle what has arrived, at this endpoint at least; return the number of messages."""
+        """Handle the messages that have arrived, at least of this endpoint; return their number."""
         ...
 
     async def wait(self) -> None:
-        """Wait until a poll may have something to handle, or another task's poll may have handled it."""
+        """Wait until a poll may have messages to handle, or another task's poll may have handled them."""
         ...
 
     def free(self) -> None:
@@ -106,7 +107,7 @@ class Endpoint(Protocol):
 
 
 class Bundle(Protocol):
-    """Endpoints that are polled and waited for together."""
+    """A group of endpoints that are polled together."""
 
     def allocate_endpoint(self) -> Endpoint: ...
 
@@ -130,21 +131,20 @@ class ActiveMessages(Observable, Protocol):
 
     @property
     def window(self) -> int:
-        """Number of requests that an endpoint can send to another one without an answer."""
+        """Maximum number of unanswered requests from an endpoint to another endpoint."""
         ...
 
     @property
     def max_short(self) -> int:
-        """Number of words of a short message."""
+        """Maximum number of words of a short message."""
         ...
 
     def medium_room(self, words: int) -> int:
-        """Return how many bytes of data a medium message carries beside so many words."""
+        """Return the maximum bytes of data of a medium message with `words` words."""
         ...
 
     def allocate_bundle(self) -> Bundle: ...
 
     def program_ended(self) -> None:
-        """Go on without the program, which has ended: send again what has no answer, answer again what has been handled,
-        and handle nothing new."""
+        """Continue after the program has ended: resend unanswered requests and answers, but handle no new requests."""
         ...

@@ -1,4 +1,4 @@
-"""Names and tags of endpoints, and of what they send to each other."""
+"""Names and tags of endpoints, and names of requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
 NONE: Final = 0
 """AM_NONE: an endpoint with this tag accepts no requests. It is the initial tag."""
 NO_HANDLER: Final = 0
-"""Handler of a reply that the library has made, since the request's handler made none: it calls nobody."""
+"""Handler of the library's reply to a request whose handler did not reply. No handler is called for it."""
 
 
 class EndpointName(NamedTuple):
@@ -23,10 +23,10 @@ class EndpointName(NamedTuple):
 
 
 class RequestName(NamedTuple):
-    """Name of a request, by which its handler's node and its sender mean the same one.
+    """Name of a request, the same at its sender and its receiver.
 
-    node, endpoint: of the sender. life: of the sender's NIC, which has another one after each restart. number: of the
-    request, unique within endpoint and life, also if the endpoint's number is used again.
+    node, endpoint: of the sender. life: of the sender's NIC, different after each restart. number: of the request,
+    unique within endpoint and life, even if the endpoint's number is reused.
     """
 
     node: int
@@ -36,8 +36,8 @@ class RequestName(NamedTuple):
 
 
 class MessageContent(NamedTuple):
-    """Content of a message. handler: the number by which it names its handler. arguments: its words. data: the bytes
-    beside them, valid only during the call that passes them."""
+    """Content of a message. handler: number of its handler. arguments: its words. data: its bytes, valid only during
+    the call that passes them."""
 
     handler: int
     arguments: Sequence[int]
@@ -45,7 +45,7 @@ class MessageContent(NamedTuple):
 
 
 class Unhandled(NamedTuple):
-    """Numbers of an endpoint's messages that have arrived and are not handled. answers: replies and returned messages."""
+    """Numbers of an endpoint's arrived and unhandled messages. answers: replies and returned messages."""
 
     endpoint: int
     requests: int

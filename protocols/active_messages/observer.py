@@ -1,4 +1,4 @@
-"""Observation of active messages: what a host library reports of the requests and replies of its program.
+"""Observation of active messages: a host library's reports of the requests and replies of its program.
 
 The terms are those of active messages in general (von Eicken, Culler, Goldstein, Schauser, "Active Messages", 1992): a
 request names a handler of an endpoint; that handler may reply, to a handler of the requesting endpoint; an undeliverable
@@ -14,7 +14,7 @@ from protocols.active_messages.endpoint_names import MessageContent, RequestName
 
 
 class Observer(Protocol):
-    """Receiver of reports. endpoint: the number of the reporting node's own endpoint, in every call."""
+    """Receiver of reports. endpoint: number of the reporting node's endpoint, in every call."""
 
     def request_sent(self, endpoint: int, number: int, to: tuple[int, int], content: MessageContent) -> None:
         """A request is about to be passed to the NIC. to: node and endpoint."""
@@ -25,7 +25,7 @@ class Observer(Protocol):
         ...
 
     def reply_sent(self, endpoint: int, request: RequestName, content: MessageContent) -> None:
-        """A reply is about to be passed to the NIC; handler NO_HANDLER: the library's own."""
+        """A reply is about to be passed to the NIC; handler NO_HANDLER: the library's reply."""
         ...
 
     def reply_handled(self, endpoint: int, number: int, source: tuple[int, int], content: MessageContent) -> None:
@@ -49,7 +49,7 @@ class Observer(Protocol):
 @runtime_checkable
 class Observable(Protocol):
     """A host library that reports to an observer. observer: set before the program's first endpoint is allocated; None:
-    nobody observes, at no cost. life: of the NIC, see `RequestName`."""
+    no observer. life: of the NIC, see `RequestName`."""
 
     observer: Observer | None
 
@@ -57,5 +57,5 @@ class Observable(Protocol):
     def life(self) -> int: ...
 
     def unhandled(self) -> Sequence[Unhandled]:
-        """Return the arrived messages that are not handled, of each of the program's endpoints that has any."""
+        """Return the numbers of arrived and unhandled messages, of the endpoints that have any."""
         ...

@@ -1,8 +1,8 @@
 """Split-C's operations on active messages: a global address space of bytes, and split-phase access to it.
 
-D. Culler et al., "Parallel Programming in Split-C", Supercomputing 1993. A global address names a node and an offset into
-that node's memory. A split-phase read or write is started by `get` or `put`, and over after `sync`; a `store` is one-way,
-and has arrived everywhere after `all_store_sync`. The SSAM paper measures them in its section 3.4.4.
+D. Culler et al., "Parallel Programming in Split-C", Supercomputing 1993. A global address names a node and an offset
+into that node's memory. A split-phase read or write is started by `get` or `put`, and complete after `sync`; a `store`
+is one-way, and complete on all nodes after `all_store_sync`. The SSAM paper measures them in its section 3.4.4.
 
     async def program(messages, node):
         memory = SplitC(messages, 0xC0FFEE, bytearray(4096), pause)
@@ -34,13 +34,13 @@ class GlobalAddress(NamedTuple):
 
 
 class SplitC:
-    """One node's part of the global address space. All nodes construct theirs as their first endpoint. memory: this node's
-    bytes. stored: bytes that others have stored here (`store_sync`)."""
+    """One node's part of the global address space. All nodes construct it before other endpoints. memory: this node's
+    bytes. stored: bytes that other nodes have stored in this memory (`store_sync`)."""
 
     def __init__(
         self, messages: ActiveMessages, tag: int, memory: bytearray, pause: Callable[[], Awaitable[object]]
     ) -> None:
-        """pause: waits before a barrier's message is resent to a node that has not begun."""
+        """pause: waits before a barrier message is resent to a node that has not started."""
         self.memory: Final = memory
         self.stored = 0
         self.node: Final = messages.node
@@ -50,7 +50,7 @@ class SplitC:
         self._view: Final = memoryview(memory)
         self._messages = messages
         self._pause = pause
-        self._open = 0  # gets and puts without an answer
+        self._pending = 0  # gets and puts without an answer
         self._expected = 0  # bytes that `store_sync` has waited for
         self._generation = 0
         self._arrivals: set[tuple[int, int]] = set()
@@ -64,13 +64,13 @@ class SplitC:
         endpoint.error_handler = self._returned
         endpoint.segment = memory
         number = endpoint.name.endpoint
-        self._places = [endpoint.map_any(EndpointName(node, number), tag) for node in range(self.nodes)]
+        self._indexes = [endpoint.map_any(EndpointName(node, number), tag) for node in range(self.nodes)]
         endpoint.tag = tag
 
     # Split-phase access.
 
     async def get(self, to: int, source: GlobalAddress, size: int) -> None:
-        """Begin to read bytes into this node's memory, from offset `to` on. Raises ValueError outside this memory."""
+        """Start to read bytes into this node's memory, from offset `to` on. Raises ValueError outside this memory."""
         self._check(self.node, to, size)
         if source.node == self.node:
             self._check(self.node, source.offset, size)
@@ -78,17 +78,17 @@ class SplitC:
             return
         for begin in range(0, size, self.max_medium):
             part = min(self.max_medium, size - begin)
-            self._open += 1
-            place = self._places[source.node]
-            await self._endpoint.request(place, GET, source.offset + begin, part, to + begin)
+            self._pending += 1
+            index = self._indexes[source.node]
+            await self._endpoint.request(index, GET, source.offset + begin, part, to + begin)
 
     async def put(self, to: GlobalAddress, data: Buffer) -> None:
-        """Begin to write bytes. They are copied."""
+        """Start to write bytes. They are copied."""
         await self._write(PUT, BULK_PUT, to, data)
 
     async def sync(self) -> None:
-        """Wait until all that this node has begun by `get` and `put` is done."""
-        await self._until(lambda: not self._open)
+        """Wait until all gets and puts of this node are complete."""
+        await self._until(lambda: not self._pending)
 
     async def read(self, source: GlobalAddress, size: int, to: int) -> memoryview:
         """Read bytes into this node's memory at `to`, and wait for them."""
@@ -115,14 +115,14 @@ class SplitC:
         await self._write(STORE, BULK_STORE, to, data)
 
     async def store_sync(self, size: int) -> None:
-        """Wait until others have stored `size` more bytes here."""
+        """Wait until other nodes have stored `size` more bytes in this memory."""
         self._expected += size
         await self._until(lambda: self.stored >= self._expected)
 
     async def all_store_sync(self) -> None:
-        """Wait until all stores of all nodes have arrived. Every node calls it."""
+        """Wait until all stores of all nodes are complete. Every node calls it."""
         window = self._messages.window
-        await self._until(lambda: all(self._endpoint.credits(place) >= window for place in self._places))
+        await self._until(lambda: all(self._endpoint.credits(index) >= window for index in self._indexes))
         await self.barrier()
 
     async def barrier(self) -> None:
@@ -131,13 +131,13 @@ class SplitC:
         distance = 1
         while distance < self.nodes:
             mark = self._generation, distance
-            await self._say((self.node + distance) % self.nodes, *mark)
+            await self._send_arrival((self.node + distance) % self.nodes, *mark)
             await self._until(lambda mark=mark: mark in self._arrivals)  # type: ignore[misc]  # mypy on defaults of lambdas
             self._arrivals.discard(mark)
             distance *= 2
 
     async def poll(self) -> int:
-        """Handle what has arrived."""
+        """Handle the messages that have arrived."""
         return await self._endpoint.poll()
 
     # Handlers.
@@ -148,7 +148,7 @@ class SplitC:
 
     def _got(self, _: Token, data: memoryview, to: int) -> None:
         self._view[to : to + len(data)] = data
-        self._open -= 1
+        self._pending -= 1
 
     def _put(self, token: Token, data: memoryview, offset: int) -> None:
         self._check(self.node, offset, len(data))
@@ -159,7 +159,7 @@ class SplitC:
         token.reply(DONE)
 
     def _done(self, _: Token) -> None:
-        self._open -= 1
+        self._pending -= 1
 
     def _store(self, _: Token, data: memoryview, offset: int) -> None:
         self._check(self.node, offset, len(data))
@@ -186,28 +186,28 @@ class SplitC:
             self.memory[to.offset : to.offset + size] = data
             self.stored += 0 if is_put else size
             return
-        self._open += is_put
-        place = self._places[to.node]
+        self._pending += is_put
+        index = self._indexes[to.node]
         if size <= self.max_medium:
-            await self._endpoint.request_medium(place, short, data, to.offset)
+            await self._endpoint.request_medium(index, short, data, to.offset)
         else:
-            await self._endpoint.request_bulk(place, bulk, data, to.offset)
+            await self._endpoint.request_bulk(index, bulk, data, to.offset)
 
-    async def _say(self, node: int, generation: int, distance: int) -> None:
-        await self._endpoint.request(self._places[node], ARRIVED, generation, distance)
+    async def _send_arrival(self, node: int, generation: int, distance: int) -> None:
+        await self._endpoint.request(self._indexes[node], ARRIVED, generation, distance)
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
             if self._to_resend:
                 await self._pause()
-                again, self._to_resend = self._to_resend, []
-                for returned in again:
+                messages, self._to_resend = self._to_resend, []
+                for returned in messages:
                     generation, distance = returned.arguments
-                    await self._say(returned.destination.node, generation, distance)
+                    await self._send_arrival(returned.destination.node, generation, distance)
             else:
                 await self._endpoint.wait()
                 await self._endpoint.poll()
 
     def _check(self, node: int, offset: int, size: int) -> None:
         if not 0 <= offset <= offset + size <= len(self.memory):
-            raise ValueError(f"{size} bytes from {offset} on: node {node} has {len(self.memory)}")
+            raise ValueError(f"access must be in the {len(self.memory)} bytes of node {node}, got {size} at {offset}")

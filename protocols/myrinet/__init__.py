@@ -1,12 +1,11 @@
-"""Myrinet packets: the part common to all protocols that send through its switches (ANSI/VITA 26-1998).
+"""Myrinet packets: the format common to all protocols on Myrinet switches (ANSI/VITA 26-1998).
 
-Behind the Ethernet header follow the remaining source route, the packet type, which identifies the protocol, and the
-type's payload; the last byte is a CRC-8. Route and CRC-8 change on the way, so a protocol's codec does not include
-them.
+The Ethernet header is followed by the remaining source route, the packet type, which identifies the protocol, and the
+payload; the last byte is a CRC-8. Switches change route and CRC-8, so a protocol's codec does not include them.
 
 - `frames`: the definition, as a Scapy layer.
-- `envelope`: converts a codec's frame to its form on the wire, and back.
+- `envelope`: converts a codec's frame to its wire format, and back.
 - `fields`: field definitions for rules and captures.
-- `mapper`: finds the network and its routes.
-- `routed_nic`: routes and a mapper, below firmware that knows none.
+- `mapper`: discovers the network and its routes.
+- `routed_nic`: routes and a mapper, below firmware without source routing.
 """

@@ -1,8 +1,8 @@
-"""The parts of a frame that change on its way, added and removed: the source route in front, and the CRC-8 at the end.
+"""Addition and removal of the parts of a frame that switches change: the source route in front, the CRC-8 at the end.
 
 A route is a sequence of deltas, one for each switch: the output port is the input port + delta, as with Myrinet's
 relative addresses (ANSI/VITA 26-1998). A switch consumes its byte, 0x80 | delta in six bits, and recomputes the CRC-8
-(polynomial 0x07, over everything behind the Ethernet header).
+(polynomial 0x07, over everything after the Ethernet header).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from protocols.core.firmware import Buffer
 from protocols.core.malformed import MalformedError
 
 Route = tuple[int, ...]
-"""Deltas, the first switch's first."""
+"""Deltas, in the order of the switches."""
 
 ETHERNET: Final = 14
 MAX_HOPS: Final = 64
-"""Maximum bytes searched for a route's end."""
+"""Maximum bytes of a route."""
 
 _MIN: Final = 3
 """Bytes of a packet's type and CRC-8."""
@@ -44,7 +44,7 @@ def route_bytes(route: Sequence[int]) -> bytes:
 
 
 def route_of(raw: Buffer) -> Route:
-    """Decode a route. Raises MalformedError for bytes that are no route."""
+    """Decode a route. Raises MalformedError for bytes that are not a route."""
     if any(byte & 0xC0 != _ROUTE for byte in raw):
         raise MalformedError("route")
     return deltas(raw)
@@ -57,21 +57,21 @@ def deltas(raw: Buffer) -> Route:
 
 def skip_route(raw: Buffer, begin: int = 0) -> int:
     """Return the offset at which a route that begins at `begin` ends: the first byte without its top bit."""
-    at, end = begin, min(len(raw), begin + MAX_HOPS)
-    while at < end and raw[at] & _ROUTE:
-        at += 1
-    return at
+    offset, limit = begin, min(len(raw), begin + MAX_HOPS)
+    while offset < limit and raw[offset] & _ROUTE:
+        offset += 1
+    return offset
 
 
 def sealed(frame: bytes, route: bytes) -> bytes:
-    """Convert a codec's frame to its form on the wire, with that route."""
-    behind = route + frame[ETHERNET:]
-    return frame[:ETHERNET] + behind + bytes((crc8(behind),))
+    """Convert a codec's frame to its wire format, with a route."""
+    packet = route + frame[ETHERNET:]
+    return frame[:ETHERNET] + packet + bytes((crc8(packet),))
 
 
 def opened(frame: bytes) -> bytes:
-    """Convert a received frame to the codec's form. Raises MalformedError: "short", "crc8", or "route" if the route is
-    not used up, so that the frame was not meant to end here."""
+    """Convert a received frame to the codec's form. Raises MalformedError: "short", "crc8", or "route" if route bytes
+    remain, so that the frame has another destination."""
     if len(frame) < ETHERNET + _MIN:
         raise MalformedError("short")
     if frame[ETHERNET] & _ROUTE:
@@ -84,7 +84,7 @@ def opened(frame: bytes) -> bytes:
 def stripped(frame: bytes) -> tuple[bytes, Route, bool]:
     """Convert a frame captured on any link to the codec's form; return it, its remaining route, and whether its CRC-8
     is valid. A truncated frame yields the parts that are present."""
-    behind = skip_route(frame, ETHERNET)
-    route = deltas(frame[ETHERNET:behind])
-    intact = len(frame) >= behind + _MIN and not crc8(frame[ETHERNET:])
-    return frame[:ETHERNET] + frame[behind : max(behind, len(frame) - 1)], route, intact
+    offset = skip_route(frame, ETHERNET)
+    route = deltas(frame[ETHERNET:offset])
+    is_intact = len(frame) >= offset + _MIN and not crc8(frame[ETHERNET:])
+    return frame[:ETHERNET] + frame[offset : max(offset, len(frame) - 1)], route, is_intact

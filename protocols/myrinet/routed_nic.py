@@ -1,9 +1,9 @@
-"""A NIC of a source-routed network, for firmware that knows no routes.
+"""A NIC of a source-routed network, for firmware without source routing.
 
-The firmware sends and receives frames in its codec's form, by MAC. Below it, a frame gets the route to its MAC and
-Myrinet's CRC-8, and one that arrives loses both (`envelope`). Beside it runs the NIC's mapper, which finds the routes
-(`mapper`). A frame to a NIC to which no route is known is dropped and counted: the firmware's protocol sends it again,
-as one that a network has lost.
+The firmware sends and receives frames in its codec's form, addressed by MAC. The router below adds the route to the MAC
+and Myrinet's CRC-8 to sent frames, and removes both from received frames (`envelope`). The NIC's mapper computes the
+routes (`mapper`). A frame to a NIC without a known route is dropped and counted; the firmware's protocol resends it
+like a lost frame.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FRAMING: Final = "source routes"
 """The framing of these networks (`protocols.core.protocol.Protocol.framings`)."""
 
 _ENVELOPE: Final = MAX_HOPS + 3
-"""Bytes that a frame has on Myrinet and not on Ethernet: its route, its packet type, its CRC-8."""
+"""Maximum bytes that Myrinet adds to a frame: route, packet type, CRC-8."""
 _MAPPING: Final = MAPPING.to_bytes(2, "big")
 _MAPPER: Final = Settings()
 
 
 class Router:
-    """The routes of a NIC, by MAC, and its mapper. counters: of frames that were dropped; `unrouted`: no route is known;
-    the others: why a frame that has arrived is not the firmware's (`envelope.opened`)."""
+    """The routes of a NIC, by MAC, and its mapper. counters: of dropped frames; `unrouted`: no route is known;
+    `envelope_*`: errors of received frames (`envelope.opened`)."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class Router:
         return None if route is None else self._send(sealed(bytes(frame), route))
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        """See `FirmwareActions.send_later`. The frame is made at once, since its MAC decides whether there is a route."""
+        """See `FirmwareActions.send_later`. The frame is built at once, since its MAC selects the route."""
         frame = make()
         route = self._route(frame)
         if route is not None:
             self._send_later(partial(sealed, frame, route))
 
     def opened(self, frame: bytes) -> bytes | None:
-        """Return a frame from the wire in the firmware's form; None, and counted, if it is none."""
+        """Convert a received frame to the firmware's form. An invalid frame is counted; the result is None."""
         try:
             return opened(frame)
         except MalformedError as error:
@@ -78,7 +78,7 @@ class Router:
         return route
 
     def _send_mapping(self, frame: bytes) -> None:
-        """Send a mapper's frame, without queueing behind data transfers."""
+        """Send a mapper's frame, not queued behind data transfers."""
         self._send_later(lambda: frame)
 
     def _install(self, table: Table) -> None:
@@ -93,21 +93,21 @@ class Router:
 
 
 class RoutedFirmware:
-    """A firmware and its NIC's router. Implements `protocols.core.firmware.Firmware`. firmware: may be replaced, by that
-    of another host, for example."""
+    """A firmware and its NIC's router. Implements `protocols.core.firmware.Firmware`. firmware: replaced when the host
+    changes, for example."""
 
     def __init__(self, router: Router, firmware: Firmware) -> None:
         self.firmware = firmware
         self._router: Final = router
         self._mapper: Final = router.mapper
-        self._has_begun = False
+        self._is_started = False
 
     @property
     def deadline(self) -> int | None:
-        if not self._has_begun:
+        if not self._is_started:
             return 0
-        own, other = self._mapper.deadline, self.firmware.deadline
-        return other if own is None else own if other is None else min(own, other)
+        mapper, firmware = self._mapper.deadline, self.firmware.deadline
+        return firmware if mapper is None else mapper if firmware is None else min(mapper, firmware)
 
     def receive(self, now: int, frame: bytes) -> None:
         if frame[ETHERNET : ETHERNET + 2] == _MAPPING:
@@ -120,8 +120,8 @@ class RoutedFirmware:
 
     def on_timer(self, now: int) -> None:
         mapper, firmware = self._mapper, self.firmware
-        if not self._has_begun:
-            self._has_begun = True
+        if not self._is_started:
+            self._is_started = True
             mapper.start(now)
         if mapper.deadline is not None and mapper.deadline <= now:
             mapper.on_timer(now)
@@ -181,13 +181,13 @@ class _RoutedSharedNic:
 
 
 def _inner(adapter: Adapter) -> Adapter:
-    """Return the adapter of the firmware above the router: its frames leave room for the envelope."""
+    """Return the adapter of the firmware above the router: its MTU excludes the envelope."""
     return replace(adapter, mtu=adapter.mtu - _ENVELOPE)
 
 
 def routed_plug(plain: Plug, routed: Plug) -> Plug:
-    """Make a plug that makes NICs by `plain`, and in source-routed networks by `routed`, above a router. routed: its
-    frames are Myrinet packets, with a packet type of their own."""
+    """Make a plug that uses `routed` above a router in source-routed networks, and `plain` in other networks. routed:
+    its frames are Myrinet packets of a distinct packet type."""
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         if not adapter.routed:
@@ -200,7 +200,7 @@ def routed_plug(plain: Plug, routed: Plug) -> Plug:
 
 
 def routed_split_driver(plain: SplitDriver, routed: SplitDriver) -> SplitDriver:
-    """Make a split driver as `routed_plug` makes a plug. Their hosts are the same."""
+    """Make a split driver as `routed_plug` makes a plug. Both have the same host."""
 
     def nic(adapter: Adapter, nic: SharedActions) -> SharedNic:
         return _RoutedSharedNic(adapter, nic, routed.nic) if adapter.routed else plain.nic(adapter, nic)

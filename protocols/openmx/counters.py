@@ -1,7 +1,7 @@
 """Counters of a NIC: those that the rows of the state tables (`states`) increment, and `STATELESS`.
 
-Names with `send_`, `recv_`, `drop_`, `pull_` and `_eventq_` are Open-MX's (`OMX_COUNTER_...` in `omx_io.h`), where it counts
-the same. Ours are all others, and `recv_messages` and `send_connect`, which are sums of several of its counters.
+Names with `send_`, `recv_`, `drop_`, `pull_` and `_eventq_` are Open-MX's (`OMX_COUNTER_...` in `omx_io.h`), where both
+count the same events. `recv_messages` and `send_connect` are sums of several of its counters; all other names are ours.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from protocols.openmx.states import STATELESS, TABLES
 @counts(TABLES, STATELESS)
 @dataclass(slots=True)
 class Counters:
-    """Counters of one NIC, of frames unless stated otherwise. Those of the library are 0 where it is another process."""
+    """Counters of one NIC, of frames unless stated otherwise. The library's are 0 if it is in another process."""
 
     # The driver's.
     send_tiny: int = 0
@@ -30,7 +30,7 @@ class Counters:
     send_nack_lib: int = 0
     send_nack_mcp: int = 0
     recv_messages: int = 0
-    """Messages, fragments, acknowledgements and connections that were handed to the library."""
+    """Messages, fragments, acknowledgements and connection frames passed to the library."""
     recv_pull_req: int = 0
     recv_pull_reply: int = 0
     recv_nack_lib: int = 0
@@ -43,12 +43,12 @@ class Counters:
     """Dropped: too short, or inconsistent with itself."""
     drop_invalid_type: int = 0
     drop_bad_peer_addr: int = 0
-    """Dropped: for another NIC, or the address and the number of the sender do not belong together."""
+    """Dropped: for another NIC, or the sender's address does not match its peer index."""
     drop_bad_endpoint: int = 0
     drop_bad_session: int = 0
     drop_pull_reply_duplicate: int = 0
     drop_pull_reply_bad_wire_handle: int = 0
-    """Replies of a pull that is over, or never was."""
+    """Dropped: replies for an unknown or finished pull."""
     drop_pull_reply_bad_seqnum: int = 0
     drop_nack_mcp_bad_wire_handle: int = 0
     pull_nonfirst_block_done_early: int = 0
@@ -67,21 +67,21 @@ class Counters:
     connections_refused: int = 0
     connect_requests_resent: int = 0
     acknowledged: int = 0
-    """Messages of this node that were acknowledged."""
+    """Sent messages that were acknowledged."""
     resent: int = 0
     """Messages that were sent again."""
     throttled: int = 0
-    """Messages that were held back, since too many were unacknowledged."""
+    """Messages that were queued because the window of unacknowledged messages was full."""
     duplicates: int = 0
-    """Messages that had come before."""
+    """Messages and fragments that were received before."""
     early: int = 0
-    """Messages and fragments that were kept until earlier ones had come."""
+    """Messages and fragments that were received out of order and kept."""
     too_early: int = 0
-    """Messages and fragments that were dropped, too far ahead."""
+    """Messages and fragments that were dropped, too far out of order."""
     old_session: int = 0
     """Dropped: messages and acknowledgements of an earlier session."""
     unexpected: int = 0
-    """Messages that came before their receive."""
+    """Messages that arrived before a matching receive was posted."""
 
     def counted(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}

@@ -1,4 +1,4 @@
-"""An open endpoint in the driver, and what the driver's parts share."""
+"""An endpoint's state in the driver, and the state that the driver's parts share."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ DRIVER: Final = "driver"
 LOOKUP: Final = "lookup"
 """Work on the host: the receive handler finds a frame's endpoint and writes the event."""
 LINES: Final = 512
-"""Bytes of an endpoint that a receive handler writes, and the next one reads: eight cache lines. Our count."""
+"""Bytes of an endpoint's state that a receive handler writes and the next one reads: eight cache lines. Our count."""
 
 _OVERHEAD: Final = 2 + 32 + 4
-"""Bytes behind Ethernet's header that a frame of data has at most, beside the data."""
+"""Maximum bytes of Open-MX headers and CRC-32 in a data frame."""
 
 
 Connection = tuple[int, int, int]
-"""An endpoint, its partner's node, and the partner's endpoint."""
+"""Local endpoint, node of the partner, endpoint of the partner."""
 
 
 class Region(NamedTuple):
-    """Memory that a peer may pull. turn: how often its number has been used."""
+    """Memory that a peer may pull. turn: generation of the region number, incremented at each reuse."""
 
     address: int
     length: int
@@ -42,9 +42,9 @@ class Region(NamedTuple):
 
 
 class DriverEndpoint:
-    """An endpoint as the driver has it. touched: the core that has handled a frame for it last."""
+    """State of an endpoint in the driver. last_core: core that handled the last frame for the endpoint."""
 
-    __slots__ = ("index", "regions", "ring", "session", "state", "touched")
+    __slots__ = ("index", "last_core", "regions", "ring", "session", "state")
 
     def __init__(self, index: int) -> None:
         self.index: Final = index
@@ -52,14 +52,14 @@ class DriverEndpoint:
         self.session = 0
         self.ring: ReceiveRing
         self.regions: dict[int, Region] = {}
-        self.touched = ANYWHERE
+        self.last_core = ANYWHERE
 
 
 class Driver:
     """State that the driver's parts share: the NIC, the peers' addresses, timers, counters, and events.
 
-    room: bytes of data of a fragment or pull reply. timers: of pulls by handle, and of alarms by ~endpoint. loopback: frames
-    between endpoints of this NIC. loops_outside: the outer NIC delivers those.
+    fragment_size: data bytes of a fragment or pull reply. timers: of pulls by handle, and of alarms by ~endpoint.
+    loopback: frames between endpoints of this NIC. loops_outside: whether the outer NIC delivers loopback frames.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Driver:
         self.number: Final = adapter.number
         self.address: Final = adapter.address
         self.addresses: Final = adapter.addresses
-        self.room: Final = room(adapter.mtu)
+        self.fragment_size: Final = fragment_size(adapter.mtu)
         self.nic: Final = nic
         self.work: Final[HostWork] = host_work(nic)
         self.memory: Final = memory
@@ -88,20 +88,20 @@ class Driver:
         self._numbers: Mapping[bytes, int] = {address: number for number, address in enumerate(adapter.addresses)}
 
     def sender(self, src: bytes, peer_index: int) -> int:
-        """Return the number of a frame's sender, or -1 if address and index do not belong together."""
+        """Return the number of a frame's sender, or -1 if its address does not match its peer index."""
         return peer_index if self._numbers.get(src) == peer_index else -1
 
     def send(self, frame: bytes) -> None:
-        """Pass a frame to the NIC, or to this driver."""
+        """Send a frame through the NIC, or by loopback."""
         self.work.spend(DRIVER)
         if self.loops_outside or frame[:6] != self.address:
             self.nic.send(frame)
         else:
             self.loopback.frames.append(frame)
 
-    def bid_farewell(self, connection: Connection, first: int) -> None:
-        """Tell a partner that its connection's endpoint is closed, by the refusal of the number before a session's first
-        message, which no message has had. first: that message's."""
+    def notify_closed(self, connection: Connection, first: int) -> None:
+        """Notify a partner that the connection's endpoint is closed: refuse the sequence number before the session's
+        first message, which no message uses. first: sequence number of that message."""
         index, peer, peer_endpoint = connection
         self.counters.send_nack_lib += 1
         self.send(
@@ -112,25 +112,25 @@ class Driver:
         )  # fmt: skip
 
     def look_up(self, endpoint: DriverEndpoint) -> None:
-        """Spend what it takes to find a frame's endpoint, which another core may have touched last."""
-        self.work.spend(LOOKUP, LINES, endpoint.touched)
-        endpoint.touched = self.work.core
+        """Spend the time to find a frame's endpoint, whose state may be in the cache of another core."""
+        self.work.spend(LOOKUP, LINES, endpoint.last_core)
+        endpoint.last_core = self.work.core
 
     def post(self, endpoint: DriverEndpoint, event: Event, data: Buffer = b"") -> bool:
-        """Write an event into an endpoint's receive ring; False: it is full."""
+        """Write an event into an endpoint's receive ring. False: the ring is full."""
         ring = endpoint.ring
         slot = ring.take_slot()
         if slot < 0:
             return False
         ring.write(slot, event)
-        self.nic.dma_write(ring.place(slot, len(data)), data)
+        self.nic.dma_write(ring.data(slot, len(data)), data)
         self.nic.post_completion(endpoint.index << 16 | slot)
         return True
 
 
-def room(mtu: int) -> int:
-    """Return the bytes of data that a frame of that MTU carries. ValueError."""
-    found = min(mtu - _OVERHEAD, MAX_FRAGMENT)
-    if found < 1024:  # a medium message has 32 fragments at most
-        raise ValueError(f"an MTU of {mtu} bytes is too small for Open-MX: {1024 + _OVERHEAD} at least")
-    return found
+def fragment_size(mtu: int) -> int:
+    """Return the maximum data bytes of a frame. Raises ValueError for an MTU that is too small."""
+    size = min(mtu - _OVERHEAD, MAX_FRAGMENT)
+    if size < 1024:  # a medium message has 32 fragments at most
+        raise ValueError(f"MTU of Open-MX must be {1024 + _OVERHEAD} bytes or more, got {mtu}")
+    return size

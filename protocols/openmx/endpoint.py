@@ -1,9 +1,7 @@
-"""An endpoint: MX's calls, and the library behind them. Each call's docstring has its name in MX.
+"""An endpoint: MX's calls and their implementation. The docstring of each call has its name in MX.
 
-endpoint = openmx.open_endpoint(key=7)
-there = await endpoint.connect(node=1, endpoint=0, key=7)
-send = endpoint.isend([b"hello"], there, match_info=5)
-result = await endpoint.wait(send)
+endpoint = openmx.open_endpoint(key=7) partner = await endpoint.connect(node=1, endpoint=0, key=7) send =
+endpoint.isend([b"hello"], partner, match_info=5) result = await endpoint.wait(send)
 """
 
 from __future__ import annotations
@@ -36,19 +34,20 @@ if TYPE_CHECKING:
     from protocols.openmx.host import Library
 
 EVENT: Final = "event"
-"""Work on the host (`protocols.core.host_work`): the library handles an event, and matches its message."""
+"""Work on the host (`protocols.core.host_work`): the library handles an event, and matches the message."""
 REQUEST: Final = "request"
-"""Work on the host: the library begins a request."""
+"""Work on the host: the library starts a request."""
 
 _DATA: Final = (Op.SEND, Op.SEND_MEDIUM)
 
 
 class Endpoint:
-    """An open endpoint (mx_endpoint_t). index: its number on the node. session: this opening's number.
+    """An open endpoint (mx_endpoint_t). index: its number on the node. session: number of this opening of the endpoint.
 
-    on_unexpected: called with source, match information and length of each message that finds no receive; True: the message
-    is done with, and forgotten (mx_register_unexp_handler). on_error: called with the status of each request that is not
-    successful, before it is done (mx_set_error_handler). on_lost: called with a partner whose connection has ended, and why.
+    on_unexpected: called with source, match information and length of each unexpected message; the message is discarded
+    if it returns True (mx_register_unexp_handler). on_error: called with the status of each unsuccessful request,
+    before the request is done (mx_set_error_handler). on_lost: called with a partner whose connection has ended, and
+    the status.
     """
 
     def __init__(self, library: Library, index: int, key: int, session: int, queues: ReceiveQueues) -> None:
@@ -67,37 +66,37 @@ class Endpoint:
         self._library: Final = library
         self.work: Final = library.work
         self.memory: Final = library.memory
-        self._room = library.room
+        self._fragment_size = library.fragment_size
         self._partners: dict[tuple[int, int], Partner] = {}
         self._active: dict[Partner, None] = {}
         self._has_alarm = False
         self._zombies = 0
-        self.incoming: Final = IncomingMessages(self, queues, self._room)
+        self.incoming: Final = IncomingMessages(self, queues, self._fragment_size)
         self._large: Final = self.incoming.large
         self._finished: Final = FinishedRequests(self._set_alarm)
-        size = ReceiveRing.size(self.settings.entries, self._room)
+        size = ReceiveRing.size(self.settings.entries, self._fragment_size)
         memory = memoryview(bytearray(size)) if library.allocate is None else library.allocate(size)
         self._ring_address = self.memory.pin_page(memory)
         self._ring_memory: Final = memory
-        self._ring: Final = ReceiveRing(memory, self.settings.entries, self._room)
+        self._ring: Final = ReceiveRing(memory, self.settings.entries, self._fragment_size)
 
     def begin(self) -> None:
-        """Tell the driver: completions may come at once."""
+        """Open the endpoint in the driver. Completions may arrive before this returns."""
         entries, address = self.settings.entries, self._ring_address
         self.write(Command(Op.OPEN, self.index, session=self.session, length=entries, address=address))
 
     # Connections.
 
     def partner(self, node: int, endpoint: int = 0) -> Partner:
-        """Return the address of an endpoint, connected or not (mx_set_endpoint_addr_context keeps a context there). Raises
-        MxError for a node or endpoint that cannot be."""
-        known = self._partners.get((node, endpoint))
-        if known is None:
+        """Return the address of an endpoint, connected or not (mx_set_endpoint_addr_context keeps a context there).
+        Raises MxError for a number out of range."""
+        partner = self._partners.get((node, endpoint))
+        if partner is None:
             if not 0 <= node < self._library.size or not 0 <= endpoint < MAX_ENDPOINTS:
                 raise MxError(Status.ENDPOINT_UNKNOWN, f"no endpoint {endpoint} of node {node}")
             is_local = self._library.host_of(node) == self._library.host_of(self._library.number)
-            known = self._partners[node, endpoint] = Partner(self, node, endpoint, is_local)
-        return known
+            partner = self._partners[node, endpoint] = Partner(self, node, endpoint, is_local)
+        return partner
 
     async def connect(self, node: int, endpoint: int = 0, key: int = 0) -> Partner:
         """Connect to an endpoint (mx_connect). Raises MxError: BAD_KEY, ENDPOINT_CLOSED, ENDPOINT_UNREACHABLE."""
@@ -108,16 +107,16 @@ class Endpoint:
         return partner
 
     def iconnect(self, partner: Partner, key: int = 0) -> Completion[Status]:
-        """Begin to connect (mx_iconnect); the result has the outcome."""
+        """Start to connect (mx_iconnect); the returned completion gets the status."""
         self._check_open()
-        if self._is_own(partner):
+        if self._is_self(partner):
             done: Completion[Status] = Completion("itself")
             done.complete(Status.SUCCESS if key == self.key else Status.BAD_KEY)
             return done
         return partner.connect(key)
 
     def disconnect(self, partner: Partner) -> None:
-        """End a connection (mx_disconnect): sends under way fail."""
+        """End a connection (mx_disconnect): sends in progress fail."""
         partner.disconnect()
 
     # Messages.
@@ -125,14 +124,15 @@ class Endpoint:
     def isend(
         self, segments: Sequence[Buffer], to: Partner, match_info: int, context: object = None, forget: bool = False
     ) -> Request:
-        """Begin to send a message (mx_isend). segments: its bytes, in order. forget: nobody will ask for the result by peek,
-        test_any or wait_any (mx_forget). Raises MxError."""
+        """Start to send a message (mx_isend). segments: its bytes, in order. forget: the request is not returned by
+        peek, test_any or wait_any (mx_forget). Raises MxError."""
         return self._begin_send(segments, to, match_info, context, forget, synchronous=False)
 
     def issend(
         self, segments: Sequence[Buffer], to: Partner, match_info: int, context: object = None, forget: bool = False
     ) -> Request:
-        """Begin to send a message; it is done when the message has been received (mx_issend). Arguments as for `isend`."""
+        """Start to send a message; the request is done when the message is received (mx_issend). Arguments as for
+        `isend`."""
         return self._begin_send(segments, to, match_info, context, forget, synchronous=True)
 
     def irecv(
@@ -143,7 +143,7 @@ class Endpoint:
         context: object = None,
         forget: bool = False,
     ) -> Request:
-        """Begin to receive the first message that matches (mx_irecv). buffer: writable. Raises MxError."""
+        """Start to receive the first message that matches (mx_irecv). buffer: writable. Raises MxError."""
         self._check_open()
         self.incoming.queues.check(match_info, mask)
         view = memoryview(buffer).cast("B")
@@ -152,36 +152,36 @@ class Endpoint:
         self.work.spend(REQUEST)
         request = Request("a receive", view, match_info, mask, context, None, receive=True)
         if not forget:
-            request.add_callback(self._finished.keep)
+            request.add_callback(self._finished.add)
         self.incoming.post(request)
         return request
 
     def receive_claimed(self, incoming: Incoming, buffer: Buffer, context: object = None) -> Request:
-        """Receive a message that `claim` has taken. Ours: MX has no matched probe."""
+        """Receive a claimed message. Not in MX, which has no matched probe."""
         view = memoryview(buffer).cast("B")
         request = Request("a receive", view, incoming.match_info, MATCH_NONE, context, None, receive=True)
         self.incoming.receive_claimed(incoming, request)
         return request
 
     def cancel(self, request: Request) -> bool:
-        """Take back a receive (mx_cancel); False if a message has matched it, and for sends."""
+        """Cancel a receive (mx_cancel). False if a message has matched it, and for sends."""
         if not request.is_receive or not self.incoming.queues.cancel(request):
             return False
         request.finish(Status.CANCELLED)
         return True
 
     def cancel_quietly(self, request: Request) -> bool:
-        """Take back a receive that is never completed; False if a message has matched it. Ours."""
+        """Cancel a receive without completing it. False if a message has matched it. Not in MX."""
         return self.incoming.queues.cancel(request)
 
     def ibuffered(self, request: Request) -> bool:
-        """Whether the buffer of a send may be used again (mx_ibuffered)."""
+        """Whether the buffer of a send may be reused (mx_ibuffered)."""
         return request.done or len(request.buffer) <= self._eager(request.peer)
 
     # Completion.
 
     async def test(self, request: Request) -> Result | None:
-        """Return a request's result, or None while it is in progress (mx_test); lets the NIC work."""
+        """Return a request's result, or None while it is in progress (mx_test), after a yield to the event loop."""
         if not request.done:
             await Yield()
         return self._finished.take(request) if request.done else None
@@ -192,17 +192,17 @@ class Endpoint:
         if not timeout:
             await request
         else:
-            await self._finished.one(request, self._tick_after(timeout))
+            await self._finished.wait_for(request, self._tick_after(timeout))
         return self._finished.take(request) if request.done else None
 
     def ipeek(self) -> Request | None:
-        """Return a request that is done and was not tested yet, or None (mx_ipeek)."""
-        return self._finished.first()
+        """Return the oldest finished request that was not tested yet, or None (mx_ipeek)."""
+        return self._finished.oldest()
 
     async def peek(self, timeout: int = 0) -> Request | None:
-        """Wait for a request that is done (mx_peek); None after a time-out or `wakeup`. timeout: as for `wait`."""
+        """Wait for a finished request (mx_peek); None after a time-out or `wakeup`. timeout: as for `wait`."""
         if self.ipeek() is None:
-            await self._finished.next(self._tick_after(timeout))
+            await self._finished.wait_any(self._tick_after(timeout))
         return self.ipeek()
 
     async def test_any(self, match_info: int = 0, mask: int = 0) -> Result | None:
@@ -210,18 +210,18 @@ class Endpoint:
         self.incoming.queues.check(match_info, mask)
         if self._finished.find(match_info, mask) is None:
             await Yield()
-        found = self._finished.find(match_info, mask)
-        return None if found is None else self._finished.take(found)
+        request = self._finished.find(match_info, mask)
+        return None if request is None else self._finished.take(request)
 
     async def wait_any(self, match_info: int = 0, mask: int = 0, timeout: int = 0) -> Result | None:
         """Wait for a finished request that matches (mx_wait_any); None after a time-out or `wakeup`. Raises MxError as
         `irecv` does."""
         self.incoming.queues.check(match_info, mask)
         tick = self._tick_after(timeout)
-        while (found := self._finished.find(match_info, mask)) is None:
-            if not await self._finished.next(tick):
+        while (request := self._finished.find(match_info, mask)) is None:
+            if not await self._finished.wait_any(tick):
                 return None
-        return self._finished.take(found)
+        return self._finished.take(request)
 
     def iprobe(self, match_info: int = 0, mask: int = 0) -> Incoming | None:
         """Return the first unexpected message that matches, or None (mx_iprobe). Raises MxError as `irecv` does."""
@@ -234,7 +234,7 @@ class Endpoint:
         return self.incoming.queues.probe(match_info, mask)
 
     def claim(self, incoming: Incoming) -> None:
-        """Take an unexpected message, so that only `receive_claimed` can receive it. Ours."""
+        """Claim an unexpected message, so that only `receive_claimed` can receive it. Not in MX."""
         self.incoming.claim(incoming)
 
     def wakeup(self) -> None:
@@ -243,7 +243,7 @@ class Endpoint:
         self._finished.wake(False)
 
     def close(self) -> None:
-        """Close the endpoint (mx_close_endpoint): what has come is acknowledged, and requests in progress end with
+        """Close the endpoint (mx_close_endpoint): received messages are acknowledged, and requests in progress end with
         ENDPOINT_CLOSED."""
         if not self.is_open:
             return
@@ -268,14 +268,14 @@ class Endpoint:
         self._ring_doorbell(self._commands.write(command, data), 0, 0)
 
     def arm(self, partner: Partner) -> None:
-        """Let ticks concern a partner."""
+        """Call `Partner.on_tick` at each tick while the partner is active."""
         self._active[partner] = None
         self._set_alarm()
 
-    def has_sent(self, outgoing: Outgoing) -> None:
-        """A message has left: its send may be done before it is acknowledged."""
+    def on_transmitted(self, outgoing: Outgoing) -> None:
+        """Complete the send of a transmitted message before its acknowledgement, if the limit of zombies permits."""
         request = outgoing.request
-        if request is None or request.is_settled:  # a message to an endpoint of this NIC may be acknowledged by now
+        if request is None or request.is_settled:  # a message by loopback may be acknowledged already
             return
         if outgoing.op in _DATA and self._zombies < self.settings.zombies:
             self._zombies += 1
@@ -284,15 +284,15 @@ class Endpoint:
                 request.finish(Status.SUCCESS, len(request.buffer), len(request.buffer))
 
     def acknowledged(self, outgoing: Outgoing) -> None:
-        """A message has arrived."""
-        self._end(outgoing, Status.SUCCESS)
+        """Handle the acknowledgement of a message."""
+        self._finish_send(outgoing, Status.SUCCESS)
 
     def forget_partner(
         self, partner: Partner, outgoing: list[Outgoing], partials: list[Incoming], status: Status
     ) -> None:
-        """Fail what is under way with a partner."""
+        """Fail the messages of a partner that are in progress."""
         for message in outgoing:
-            self._end(message, status)
+            self._finish_send(message, status)
         self.incoming.forget_partner(partner, partials, status)
         if self.on_lost is not None:
             self.on_lost(partner, status)
@@ -300,22 +300,22 @@ class Endpoint:
     def completed(self, code: int) -> None:
         """Handle a completion of the driver."""
         if code < PULL_DONE:
-            self._take_event(code)
+            self._handle_event(code)
         elif code == ALARM:
             self._has_alarm = False
             self._tick()
         else:
             number = code & ~PULL_DONE
-            self._large.pulled(number, *self._ring.result(number))
+            self._large.on_pull_done(number, *self._ring.result(number))
 
     def settle(self, request: Request, status: Status) -> None:
-        """Tell what has become of the message of a send."""
+        """Set the final status of a send."""
         if status is not Status.SUCCESS and self.on_error is not None:
             self.on_error(status)
         request.settle(status)
 
     def waiting(self) -> list[str]:
-        """Return a sentence for everything that waits."""
+        """Describe everything that the endpoint waits for."""
         sentences = [f"{request}" for request in self.incoming.queues.posted()]
         sentences += self._large.waiting()
         for partner in self._partners.values():
@@ -335,16 +335,16 @@ class Endpoint:
         synchronous: bool,
     ) -> Request:
         self._check_open()
-        data = self._whole(segments)
+        data = self._join_segments(segments)
         if not 0 <= match_info < 1 << 64:
-            raise MxError(Status.NO_RESOURCES, f"match information has 64 bits, got 0x{match_info:x}")
+            raise MxError(Status.NO_RESOURCES, f"match information must have 64 bits or fewer, got 0x{match_info:x}")
         if len(data) > MAX_LENGTH:
-            raise MxError(Status.NO_RESOURCES, f"a message of {len(data)} bytes: at most {MAX_LENGTH}")
+            raise MxError(Status.NO_RESOURCES, f"a message has at most {MAX_LENGTH} bytes, got {len(data)}")
         self.work.spend(REQUEST)
         request = Request("a send", data, match_info, MATCH_NONE, context, to, receive=False)
         if not forget:
-            request.add_callback(self._finished.keep)
-        if self._is_own(to):
+            request.add_callback(self._finished.add)
+        if self._is_self(to):
             self.incoming.send_to_itself(request, synchronous)
         elif synchronous or len(data) > self._eager(to):
             self._large.send(to, request, match_info)
@@ -353,26 +353,26 @@ class Endpoint:
             outgoing.data = bytes(data)
             to.submit(outgoing)
         else:
-            outgoing = Outgoing(Op.SEND_MEDIUM, request, match_info, len(data), -(-len(data) // self._room))
+            outgoing = Outgoing(Op.SEND_MEDIUM, request, match_info, len(data), -(-len(data) // self._fragment_size))
             outgoing.address = self.memory.pin_page(memoryview(bytes(data)))
             self.work.spend(COPY, len(data))
             to.submit(outgoing)
         return request
 
     def _eager(self, to: Partner | None) -> int:
-        """Return the bytes of the longest message that is sent eagerly."""
+        """Return the maximum bytes of an eager message."""
         settings = self.settings
         return settings.shared_rendezvous if to is not None and to.is_local else settings.rendezvous
 
-    def _whole(self, segments: Sequence[Buffer]) -> memoryview:
+    def _join_segments(self, segments: Sequence[Buffer]) -> memoryview:
         if len(segments) > MAX_SEGMENTS:
-            raise MxError(Status.NO_RESOURCES, f"{len(segments)} segments: at most {MAX_SEGMENTS}")
+            raise MxError(Status.NO_RESOURCES, f"a message has at most {MAX_SEGMENTS} segments, got {len(segments)}")
         if len(segments) == 1:
             return memoryview(segments[0]).cast("B")
         return memoryview(b"".join(segments))
 
-    def _end(self, outgoing: Outgoing, status: Status) -> None:
-        """A numbered message has been acknowledged, or is lost."""
+    def _finish_send(self, outgoing: Outgoing, status: Status) -> None:
+        """Finish a numbered message that is acknowledged or lost."""
         if outgoing.is_zombie:
             self._zombies -= 1
         if outgoing.op in _DATA:
@@ -383,7 +383,7 @@ class Endpoint:
 
     # Events.
 
-    def _take_event(self, slot: int) -> None:
+    def _handle_event(self, slot: int) -> None:
         ring = self._ring
         event = ring.read(slot)
         self.work.spend(EVENT, LINES, self.work.writer)
@@ -400,11 +400,11 @@ class Endpoint:
             elif event.type == TYPE_NACK_LIB:
                 partner.receive_nack(event)
             else:
-                partner.receive(event, ring.place(slot, event.length))
+                partner.receive(event, ring.data(slot, event.length))
         ring.release(slot)
 
     def _answer(self, event: Event) -> None:
-        """Answer a request for a connection."""
+        """Answer a connection request."""
         partner = self.partner(event.peer, event.endpoint)
         if event.word == self.key:
             partner.receive_request(event)
@@ -432,10 +432,10 @@ class Endpoint:
             self._set_alarm()
 
     def _tick_after(self, timeout: int) -> int:
-        """Return the tick after a time-out of nanoseconds; 0: never."""
+        """Return the first tick after a time-out in nanoseconds; 0: never."""
         return self.ticks + 1 + -(-timeout // self.settings.tick) if timeout else 0
 
-    def _is_own(self, partner: Partner) -> bool:
+    def _is_self(self, partner: Partner) -> bool:
         return partner.node == self._library.number and partner.index == self.index
 
     def _check_open(self) -> None:

@@ -1,12 +1,12 @@
-"""Memory that driver and library share: a ring of commands of one NIC, and for each endpoint a receive ring.
+"""Memory that driver and library share: a ring of commands for the NIC, and a receive ring for each endpoint.
 
-A command is written by the library and read by the driver when its doorbell rings. In memory that two processes share, the
-slots are used in turn, and there are twice as many as doorbells can be under way, so that none is written while the driver
-may still read it.
+The library writes a command, and the driver reads it at its doorbell. In memory that two processes share, the slots are
+used in order, and there are twice as many slots as pending doorbells, so that a slot is not overwritten before the
+driver has read it.
 
-A receive ring lies in memory that the library has pinned: a flag for each slot, which the driver sets and the library
-clears; the results of the endpoint's pulls; and the slots, each an event with its data. The layouts are ours: the source's
-are unions of C structures.
+A receive ring is in memory that the library has pinned: a flag for each slot, which the driver sets and the library
+clears; the results of the endpoint's pulls; and the slots, each an event with its data. The layouts are ours: Open-MX
+uses unions of C structures.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from protocols.openmx.mx_names import SMALL_MAX
 COMMANDS: Final = 8192
 """Slots of commands in shared memory."""
 DOORBELLS: Final = COMMANDS // 2
-"""Doorbells, and completions, that may be under way to or from another process."""
+"""Maximum number of pending doorbells, and of pending completions, between two processes."""
 
 _COMMAND: Final = struct.Struct("<BBBBHHHHBxxxIIIQQQ")
 COMMAND_SIZE: Final = 192
@@ -30,7 +30,7 @@ _EVENT: Final = struct.Struct("<BBBBHHHHIIIIQ")
 EVENT_SIZE: Final = _EVENT.size
 
 PULLS: Final = 64
-"""Pulls of an endpoint that may be under way."""
+"""Maximum number of an endpoint's pulls in progress."""
 _RESULT: Final = struct.Struct("<HH")  # serial number, status
 
 # Completions: (endpoint << 16) + code, where a code below PULL_DONE is a slot of the receive ring.
@@ -58,10 +58,10 @@ class Op(IntEnum):
 
 
 class Command(NamedTuple):
-    """A command. endpoint: the caller's. peer, dst_endpoint: whom it concerns. seqnum, ack, match, session: of the message.
-    length: bytes of the message, entries of a ring, or ns of an alarm. address: of pinned memory. number: a region, or a
-    pull. turn: how often the region's number has been used. word, value: further fields of a connection or acknowledgement;
-    word also a pull's serial number. flag: a bit."""
+    """A command. endpoint: the local endpoint. peer, dst_endpoint: the partner. seqnum, ack, match, session: of the
+    message. length: bytes of the message, entries of a ring, or ns of an alarm. address: of pinned memory. number: a
+    region, or a pull. turn: generation of the region, or the status in an answer to a connection request. word, value:
+    further fields of a connection or acknowledgement; word also a pull's serial number. flag: a bit."""
 
     op: int
     endpoint: int
@@ -81,14 +81,14 @@ class Command(NamedTuple):
 
 
 class Commands(Protocol):
-    """Commands on their way from the library to the driver."""
+    """Queue of commands from the library to the driver."""
 
     def write(self, command: Command, data: bytes = b"") -> int:
         """Write a command; return its slot. data: of a message of at most SMALL_MAX bytes."""
         ...
 
     def read(self, slot: int) -> tuple[Command, bytes]:
-        """Read the command of a slot whose doorbell rings, and its data."""
+        """Read the command of a slot after its doorbell, and its data."""
         ...
 
 
@@ -119,24 +119,25 @@ class SharedCommands:
     def write(self, command: Command, data: bytes = b"") -> int:
         slot = self._next
         self._next = (slot + 1) % COMMANDS
-        at = slot * COMMAND_SIZE
-        _COMMAND.pack_into(self._memory, at, *command)
+        offset = slot * COMMAND_SIZE
+        _COMMAND.pack_into(self._memory, offset, *command)
         if data:
-            at += _COMMAND.size
-            self._memory[at : at + len(data)] = data
+            offset += _COMMAND.size
+            self._memory[offset : offset + len(data)] = data
         return slot
 
     def read(self, slot: int) -> tuple[Command, bytes]:
-        at = slot % COMMANDS * COMMAND_SIZE
-        command = Command(*_COMMAND.unpack_from(self._memory, at))
-        at += _COMMAND.size
-        return command, bytes(self._memory[at : at + min(command.length, SMALL_MAX)])
+        offset = slot % COMMANDS * COMMAND_SIZE
+        command = Command(*_COMMAND.unpack_from(self._memory, offset))
+        offset += _COMMAND.size
+        return command, bytes(self._memory[offset : offset + min(command.length, SMALL_MAX)])
 
 
 class Event(NamedTuple):
-    """A frame, for the library. type: its own. endpoint, peer: its sender's. session: of the frame; of a
-    connection the sender's. length: bytes of data. total: bytes of the message. number: of a fragment, a region, or a
-    connection. turn: of the region. word, value: further fields. flag: a bit, or a status."""
+    """A received frame, for the library. type: the frame's type. endpoint, peer: of the sender. session: of the frame;
+    in a connection frame the sender's. length: bytes of data. total: bytes of the message. number: of a fragment, a
+    region, or a connection request. turn: generation of the region, or the status of an answer. word: a further field.
+    flag: a bit, or the type of a refusal."""
 
     type: int
     endpoint: int
@@ -154,31 +155,31 @@ class Event(NamedTuple):
 
 
 class ReceiveRing:
-    """An endpoint's receive ring, as both see it."""
+    """An endpoint's receive ring, used by driver and library."""
 
-    def __init__(self, memory: memoryview, entries: int, room: int) -> None:
-        """memory: of `size` bytes. room: bytes of data in a slot."""
+    def __init__(self, memory: memoryview, entries: int, fragment_size: int) -> None:
+        """memory: of `size` bytes. fragment_size: data bytes in a slot."""
         self.entries: Final = entries
         self._flags = memory[:entries]
         self._results = memory[entries : entries + PULLS * _RESULT.size]
         self._slots = memory[entries + PULLS * _RESULT.size :]
-        self._slot = EVENT_SIZE + room
+        self._slot_size = EVENT_SIZE + fragment_size
         self._next = 0
 
     @staticmethod
-    def size(entries: int, room: int) -> int:
-        """Return the bytes of a ring."""
-        return entries + PULLS * _RESULT.size + entries * (EVENT_SIZE + room)
+    def size(entries: int, fragment_size: int) -> int:
+        """Return the size of a ring in bytes."""
+        return entries + PULLS * _RESULT.size + entries * (EVENT_SIZE + fragment_size)
 
-    # By the driver.
+    # Driver side.
 
     @property
     def is_full(self) -> bool:
-        """Whether the library has not emptied the next slot yet."""
+        """Whether the library has not released the next slot yet."""
         return bool(self._flags[self._next])
 
     def take_slot(self) -> int:
-        """Take the next slot; -1: the library has not emptied it yet."""
+        """Reserve the next slot; -1: the library has not released it yet."""
         slot = self._next
         if self._flags[slot]:
             return -1
@@ -188,25 +189,25 @@ class ReceiveRing:
 
     def write(self, slot: int, event: Event) -> None:
         """Write an event without its data."""
-        _EVENT.pack_into(self._slots, slot * self._slot, *event)
+        _EVENT.pack_into(self._slots, slot * self._slot_size, *event)
 
-    def place(self, slot: int, length: int) -> memoryview:
-        """Return where the data of an event lies."""
-        at = slot * self._slot + EVENT_SIZE
-        return self._slots[at : at + length]
+    def data(self, slot: int, length: int) -> memoryview:
+        """Return a view of an event's data."""
+        start = slot * self._slot_size + EVENT_SIZE
+        return self._slots[start : start + length]
 
     def write_result(self, pull: int, serial: int, status: int) -> None:
-        """Write the result of a pull. serial: its command's, which tells it from others of the same number."""
+        """Write the result of a pull. serial: of the pull's command; distinguishes pulls with the same number."""
         _RESULT.pack_into(self._results, pull * _RESULT.size, serial, status)
 
-    # By the library.
+    # Library side.
 
     def read(self, slot: int) -> Event:
         """Read an event."""
-        return Event(*_EVENT.unpack_from(self._slots, slot * self._slot))
+        return Event(*_EVENT.unpack_from(self._slots, slot * self._slot_size))
 
     def release(self, slot: int) -> None:
-        """Empty a slot."""
+        """Release a slot."""
         self._flags[slot] = 0
 
     def result(self, pull: int) -> tuple[int, int]:

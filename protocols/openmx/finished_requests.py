@@ -1,6 +1,6 @@
-"""Requests that are done and were not tested yet, and programs that wait for one, perhaps for a limited time.
+"""Finished requests that were not tested yet, and the programs that wait for a finished request.
 
-Time is the endpoint's ticks.
+Time-outs are in ticks of the endpoint.
 """
 
 from __future__ import annotations
@@ -14,67 +14,68 @@ from protocols.openmx.mx_requests import Request, Result
 
 
 class FinishedRequests:
-    """Finished requests of one endpoint, in the order in which they were done. set_alarm: lets ticks come."""
+    """Finished requests of one endpoint, in the order of completion. set_alarm: requests the next tick."""
 
     def __init__(self, set_alarm: Callable[[], object]) -> None:
         self._set_alarm = set_alarm
         self._finished: deque[Request] = deque()
         self._time_outs: list[tuple[int, Completion[bool]]] = []  # by tick
-        self._waiters: list[Completion[bool]] = []  # for any request that is done
+        self._waiters: list[Completion[bool]] = []  # wait for any finished request
 
     @property
     def awaits_tick(self) -> bool:
         return bool(self._time_outs)
 
-    def first(self) -> Request | None:
-        """Return the oldest one."""
+    def oldest(self) -> Request | None:
+        """Return the oldest finished request."""
         return self._finished[0] if self._finished else None
 
     def find(self, match_info: int, mask: int) -> Request | None:
-        """Return the oldest one whose match information matches."""
-        return next((one for one in self._finished if one.result().match_info & mask == match_info), None)
+        """Return the oldest finished request whose match information matches."""
+        return next((request for request in self._finished if request.result().match_info & mask == match_info), None)
 
     def take(self, request: Request) -> Result:
-        """Remove a request that is done; return its result."""
+        """Remove a finished request; return its result."""
         if request in self._finished:
             self._finished.remove(request)
         return request.result()
 
-    def keep(self, request: Completion[Result]) -> None:
-        """Add a request that is done, and wake those who wait for one."""
+    def add(self, request: Completion[Result]) -> None:
+        """Add a finished request, and wake the waiters."""
         assert isinstance(request, Request)
         self._finished.append(request)
         self.wake(True)
 
-    def next(self, tick: int) -> Completion[bool]:
-        """Return what is done with True when a request is, and with False at that tick (0: never) or by `wake`."""
-        done = self._time_out(tick)
+    def wait_any(self, tick: int) -> Completion[bool]:
+        """Wait for any finished request. The result is True when a request is finished, False at that tick (0: never)
+        or by `wake`."""
+        done = self._start_wait(tick)
         self._waiters.append(done)
         return done
 
-    def one(self, request: Request, tick: int) -> Completion[bool]:
-        """Return what is done with True when this request is, and with False at that tick."""
-        done = self._time_out(tick)
+    def wait_for(self, request: Request, tick: int) -> Completion[bool]:
+        """Wait for a request. The result is True when it is finished, False at that tick."""
+        done = self._start_wait(tick)
         request.add_callback(partial(_complete, done))
         return done
 
     def wake(self, finished: bool) -> None:
-        """End all waits of `next`."""
+        """Complete all waits of `wait_any` with `finished`."""
         waiters, self._waiters = self._waiters, []
         for done in waiters:
             if not done.done:
                 done.complete(finished)
 
     def on_tick(self, ticks: int) -> None:
-        """End waits whose time is over."""
+        """End waits whose time-out has expired."""
         due = [done for tick, done in self._time_outs if tick <= ticks]
         self._time_outs = [(tick, done) for tick, done in self._time_outs if tick > ticks and not done.done]
         for done in due:
             if not done.done:
                 done.complete(False)
 
-    def _time_out(self, tick: int) -> Completion[bool]:
-        done: Completion[bool] = Completion("a request that is done")
+    def _start_wait(self, tick: int) -> Completion[bool]:
+        done: Completion[bool] = Completion("a finished request")
         if tick:
             self._time_outs.append((tick, done))
             self._set_alarm()

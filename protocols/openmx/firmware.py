@@ -1,10 +1,11 @@
-"""Open-MX's driver: it sends what the library commands, and puts what comes into the endpoints' receive rings.
+"""Open-MX's driver: sends messages for the library, and puts received frames into the endpoints' receive rings.
 
-It checks a frame's endpoint and session, and refuses what is for another one; matching, order and acknowledgements are the
-library's. Pulls are its own (`pulls`). A connection request to an endpoint that has not been opened yet waits for that.
+The driver checks a frame's endpoint and session, and refuses frames for closed endpoints and other sessions. The
+library does matching, ordering and acknowledgements. The driver handles pulls itself (`pulls`). Connection requests to
+an endpoint that is not open yet are kept until it is opened.
 
-When a host has died, the driver tells the partners of its endpoints (ours): the source's refuses their messages, so that
-one that only waits to receive would not learn of it.
+When a host dies, the driver notifies the partners of its endpoints. Open-MX's driver only refuses their later messages,
+so a partner that only receives would not detect the failure.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from protocols.openmx.pulls import Pulls
 from protocols.openmx.settings import MAX_ENTRIES, MIN_ENTRIES, Settings
 
 _MAX_EARLY: Final = 1024
-"""Connection requests that are kept for endpoints that have not been opened."""
+"""Maximum number of connection requests kept for endpoints that are not open yet."""
 
 _MAX_CONNECTIONS: Final = 4096
-"""Connections of a host whose partners are told when it dies."""
+"""Maximum number of a host's connections whose partners are notified when it dies."""
 
 
 class Firmware:
@@ -61,35 +62,35 @@ class Firmware:
         codec: Codec,
         counters: Counters,
     ) -> None:
-        """counters: shared with the library, where both are one process."""
+        """counters: shared with the library, if both are in one process."""
         self._driver: Final = Driver(adapter, nic, memory, settings, counters, codec)
         self._pulls: Final = Pulls(self._driver)
         self._commands = commands
         self._early: dict[Connection, tuple[Event, bytes]] = {}
-        self._connections: dict[Connection, int] = {}  # with the number of the first message that is expected there
-        self._farewells: Announcements[Connection] | None = None  # made when it succeeds other firmware
+        self._connections: dict[Connection, int] = {}  # first expected sequence number of each
+        self._close_notices: Announcements[Connection] | None = None  # created by `succeed`
         self._data = b""
         self._now = 0
 
     def loop_outside(self) -> None:
-        """Send frames to this NIC itself by the outer NIC, too, which delivers them and may limit their rate."""
+        """Send loopback frames through the outer NIC, which delivers them and may limit their rate."""
         self._driver.loops_outside = True
 
-    def succeed(self, now: int, former: Firmware) -> None:
-        """Take the place of a former driver, whose host has ended if it had one: its endpoints' partners are told so, and
-        connection requests that have come before there was a host are taken over.
+    def succeed(self, now: int, previous: Firmware) -> None:
+        """Replace a previous driver whose host, if any, has ended: notify the partners of its endpoints, and take over
+        the connection requests that arrived before the host.
 
-        They are told no sooner than a message that is sent again would be refused: a host that ends as it should leaves
-        acknowledgements that nobody will send, and senders that do not wait for them.
+        The notification is delayed by the retransmission time. A host that has ended normally may owe acknowledgements,
+        and senders that do not wait for them must not be disturbed earlier than by the refusal of a retransmission.
         """
         settings = self._driver.settings
-        self._early = former._early
+        self._early = previous._early
         for index, _, _ in self._early:
             self._driver.endpoints[index] = DriverEndpoint(index)
-        untold = former._farewells.left() if former._farewells is not None else {}
-        self._farewells = farewells = Announcements(self._driver.bid_farewell)
-        for connection, seqnum in (untold | former._connections).items():
-            farewells.begin(connection, seqnum, now + settings.tick * settings.resend)
+        pending = previous._close_notices.left() if previous._close_notices is not None else {}
+        self._close_notices = notices = Announcements(self._driver.notify_closed)
+        for connection, seqnum in (pending | previous._connections).items():
+            notices.begin(connection, seqnum, now + settings.tick * settings.resend)
 
     @property
     def counters(self) -> Counters:
@@ -98,10 +99,10 @@ class Firmware:
     @property
     def deadline(self) -> int | None:
         deadline = self._driver.timers.deadline
-        if self._farewells is None:
+        if self._close_notices is None:
             return deadline
-        other = self._farewells.timers.deadline
-        return other if deadline is None or (other is not None and other < deadline) else deadline
+        notice = self._close_notices.timers.deadline
+        return notice if deadline is None or (notice is not None and notice < deadline) else deadline
 
     def counted(self) -> dict[str, int]:
         return self._driver.counters.counted()
@@ -115,9 +116,9 @@ class Firmware:
                 self._pulls.expire(now, key)
             else:
                 self._driver.nic.post_completion(~key << 16 | ALARM)
-        if self._farewells is not None:
+        if self._close_notices is not None:
             settings = self._driver.settings
-            self._farewells.on_timer(now, settings.tick, settings.tick * settings.resend)
+            self._close_notices.on_timer(now, settings.tick, settings.tick * settings.resend)
         self._loop_back(now)
 
     # Commands.
@@ -135,14 +136,14 @@ class Firmware:
         self._data, self._now = data, now
         try:
             operation(self, endpoint or DriverEndpoint(command.endpoint), command)
-        except struct.error:  # fields beyond those of the frame
+        except struct.error:  # a value does not fit its field
             driver.counters.invalid += 1
         self._loop_back(now)
 
     def _open(self, endpoint: DriverEndpoint, command: Command) -> None:
         driver = self._driver
         try:
-            memory = driver.memory.view(command.address, ReceiveRing.size(command.length, driver.room))
+            memory = driver.memory.view(command.address, ReceiveRing.size(command.length, driver.fragment_size))
         except UnpinnedError:
             driver.counters.invalid += 1
             return
@@ -151,10 +152,10 @@ class Firmware:
             return
         driver.endpoints[endpoint.index] = endpoint
         endpoint.session = command.session
-        endpoint.ring = ReceiveRing(memory, command.length, driver.room)
+        endpoint.ring = ReceiveRing(memory, command.length, driver.fragment_size)
         self._step(endpoint, "open")
         for key in [key for key in self._early if key[0] == endpoint.index]:
-            self._hand_over(endpoint, *self._early.pop(key))
+            self._deliver(endpoint, *self._early.pop(key))
 
     def _close(self, endpoint: DriverEndpoint, command: Command) -> None:  # noqa: ARG002
         self._step(endpoint, "close")
@@ -183,17 +184,17 @@ class Firmware:
         )  # fmt: skip
 
     def _send_medium(self, endpoint: DriverEndpoint, command: Command) -> None:
-        driver, length, room = self._driver, command.length, self._driver.room
+        driver, length, fragment_size = self._driver, command.length, self._driver.fragment_size
         try:
             data = driver.memory.view(command.address, length)
         except UnpinnedError:
             driver.counters.invalid += 1
             return
-        if not 0 < length <= MAX_FRAGMENTS * room:
+        if not 0 < length <= MAX_FRAGMENTS * fragment_size:
             driver.counters.invalid += 1
             return
-        for number, at in enumerate(range(0, length, room)):
-            payload = driver.nic.dma_read([data[at : at + room]])
+        for number, at in enumerate(range(0, length, fragment_size)):
+            payload = driver.nic.dma_read([data[at : at + fragment_size]])
             driver.counters.send_mediumsq_frag += 1
             driver.send(
                 driver.codec.pack_medium(
@@ -237,7 +238,7 @@ class Firmware:
         driver = self._driver
         driver.counters.send_connect += 1
         if not command.turn and command.peer != driver.number:
-            self._note_connection((endpoint.index, command.peer, command.dst_endpoint), command.seqnum)
+            self._record_connection((endpoint.index, command.peer, command.dst_endpoint), command.seqnum)
         driver.send(
             driver.codec.pack_connect(
                 driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
@@ -245,11 +246,11 @@ class Firmware:
             )
         )  # fmt: skip
 
-    def _note_connection(self, connection: Connection, seqnum: int) -> None:
-        """Note the first number that is asked for in a session: when a request is answered again, it may be a later one."""
-        known = self._connections.get(connection)
-        is_new = known is None or known >> SEQNUM_BITS != seqnum >> SEQNUM_BITS
-        if is_new and (known is not None or len(self._connections) < _MAX_CONNECTIONS):
+    def _record_connection(self, connection: Connection, seqnum: int) -> None:
+        """Record a session's first sequence number. A repeated answer to a request may have a later number."""
+        recorded = self._connections.get(connection)
+        is_new = recorded is None or recorded >> SEQNUM_BITS != seqnum >> SEQNUM_BITS
+        if is_new and (recorded is not None or len(self._connections) < _MAX_CONNECTIONS):
             self._connections[connection] = seqnum
 
     def _register(self, endpoint: DriverEndpoint, command: Command) -> None:
@@ -270,15 +271,15 @@ class Firmware:
     # Frames.
 
     def receive(self, now: int, frame: bytes) -> None:
-        self._take(now, frame)
+        self._handle_frame(now, frame)
         self._loop_back(now)
 
     def _loop_back(self, now: int) -> None:
         loopback = self._driver.loopback
         if loopback.frames:
-            loopback.run(now, self._take)
+            loopback.run(now, self._handle_frame)
 
-    def _take(self, now: int, frame: bytes) -> None:
+    def _handle_frame(self, now: int, frame: bytes) -> None:
         driver = self._driver
         if frame[:6] != driver.address:  # a switch floods frames to addresses that it does not know
             driver.counters.drop_bad_peer_addr += 1
@@ -295,7 +296,9 @@ class Firmware:
                 self._receive_nack(frame)
             elif kind in _EVENTS:
                 src, dst, event, data = _EVENTS[kind](driver.codec, frame)
-                if kind == TYPE_MEDIUM and len(data) != min(driver.room, event.total - event.number * driver.room):
+                if kind == TYPE_MEDIUM and len(data) != min(
+                    driver.fragment_size, event.total - event.number * driver.fragment_size
+                ):
                     raise MalformedError("frag_length")
                 self._receive_message(kind, src, dst, event, data)
             else:
@@ -325,13 +328,13 @@ class Firmware:
             self._step(endpoint, "message of another session")
             self._refuse(endpoint, event, NACK_TYPE_BAD_SESSION)
         else:
-            self._hand_over(endpoint, event, data)
+            self._deliver(endpoint, event, data)
 
     def _receive_connect(self, endpoint: DriverEndpoint, event: Event) -> None:
-        if self._farewells is not None:
-            self._farewells.stop((endpoint.index, event.peer, event.endpoint))
+        if self._close_notices is not None:
+            self._close_notices.stop((endpoint.index, event.peer, event.endpoint))
         if endpoint.state == states.OPEN:
-            self._hand_over(endpoint, event)
+            self._deliver(endpoint, event)
         elif endpoint.state == states.CLOSED or event.flag & 1:
             self._step(endpoint, "connection request" if endpoint.state == states.CLOSED else "message")
             self._refuse(endpoint, event, NACK_TYPE_ENDPOINT_CLOSED)
@@ -341,14 +344,14 @@ class Firmware:
             if key in self._early or len(self._early) < _MAX_EARLY:
                 self._early[key] = event, b""
 
-    def _hand_over(self, endpoint: DriverEndpoint, event: Event, data: bytes | memoryview = b"") -> None:
+    def _deliver(self, endpoint: DriverEndpoint, event: Event, data: bytes | memoryview = b"") -> None:
         if self._driver.post(endpoint, event, data):
-            self._driver.counters.recv_messages += 1  # the row of a message to an open endpoint
+            self._driver.counters.recv_messages += 1  # as the state table's row of a message to an open endpoint
         else:
             self._step(endpoint, "message without room")
 
     def _receive_nack(self, frame: bytes) -> None:
-        """Hand the refusal of a message to the library."""
+        """Pass the refusal of a message to the library."""
         driver = self._driver
         _, src, peer_index, src_endpoint, nack_type, dst, _, seqnum, _ = driver.codec.unpack_nack_lib(frame)
         endpoint = driver.endpoints.get(dst)
@@ -356,10 +359,10 @@ class Firmware:
             driver.counters.drop_bad_peer_addr += 1
             return
         driver.counters.recv_nack_lib += 1
-        driver.post(endpoint, Event(TYPE_NACK_LIB, src_endpoint, nack_type, 0, peer_index, seqnum, *_NOTHING))
+        driver.post(endpoint, Event(TYPE_NACK_LIB, src_endpoint, nack_type, 0, peer_index, seqnum, *_NO_FIELDS))
 
     def _refuse(self, endpoint: DriverEndpoint, event: Event, nack_type: int) -> None:
-        """Refuse a message. An acknowledgement is dropped, since it asks for no answer."""
+        """Refuse a message. An acknowledgement is dropped: it needs no answer."""
         driver = self._driver
         if event.type == TYPE_TRUC:
             return
@@ -392,50 +395,67 @@ _OPERATIONS: Final[dict[int, Callable[[Firmware, DriverEndpoint, Command], None]
     Op.CLOSE_PULL: Firmware._close_pull,
     Op.SET_ALARM: Firmware._set_alarm,
 }
-"""Functions, not methods of one firmware: those would refer to it, and keep it and a dead host's memory."""
+"""Plain functions: bound methods would refer to a firmware, and keep it and a dead host's memory alive."""
 
-_NOTHING: Final = (0, 0, 0, 0, 0, 0, 0)
+_NO_FIELDS: Final = (0, 0, 0, 0, 0, 0, 0)
 _Parsed = tuple[bytes, int, Event, memoryview]
 
 
 def _parse_tiny(codec: Codec, frame: bytes) -> _Parsed:
-    _, src, peer, dst, own, seqnum, ack, match, session, data = codec.unpack_tiny(frame)
+    _, src, peer, dst, src_endpoint, seqnum, ack, match, session, data = codec.unpack_tiny(frame)
     length = len(data)
-    return src, dst, Event(TYPE_TINY, own, 0, 0, peer, seqnum, ack, 0, length, length, session, 0, match), data
+    return src, dst, Event(TYPE_TINY, src_endpoint, 0, 0, peer, seqnum, ack, 0, length, length, session, 0, match), data
 
 
 def _parse_small(codec: Codec, frame: bytes) -> _Parsed:
-    _, src, peer, dst, own, seqnum, ack, match, session, data = codec.unpack_small(frame)
+    _, src, peer, dst, src_endpoint, seqnum, ack, match, session, data = codec.unpack_small(frame)
     length = len(data)
-    return src, dst, Event(TYPE_SMALL, own, 0, 0, peer, seqnum, ack, 0, length, length, session, 0, match), data
+    return (
+        src,
+        dst,
+        Event(TYPE_SMALL, src_endpoint, 0, 0, peer, seqnum, ack, 0, length, length, session, 0, match),
+        data,
+    )
 
 
 def _parse_medium(codec: Codec, frame: bytes) -> _Parsed:
-    _, src, peer, dst, own, total, seqnum, ack, match, session, number, data = codec.unpack_medium(frame)
+    _, src, peer, dst, src_endpoint, total, seqnum, ack, match, session, number, data = codec.unpack_medium(frame)
     if not 0 < total <= MEDIUM_MAX or number >= MAX_FRAGMENTS:
         raise MalformedError("msg_length")
-    event = Event(TYPE_MEDIUM, own, 0, 0, peer, seqnum, ack, number, len(data), total, session, 0, match)
+    event = Event(TYPE_MEDIUM, src_endpoint, 0, 0, peer, seqnum, ack, number, len(data), total, session, 0, match)
     return src, dst, event, data
 
 
 def _parse_rndv(codec: Codec, frame: bytes) -> _Parsed:
-    _, src, peer, dst, own, seqnum, ack, match, session, total, region, turn, _, data = codec.unpack_rndv(frame)
-    return src, dst, Event(TYPE_RNDV, own, 0, turn, peer, seqnum, ack, region, 0, total, session, 0, match), data[:0]
+    _, src, peer, dst, src_endpoint, seqnum, ack, match, session, total, region, turn, _, data = codec.unpack_rndv(
+        frame
+    )
+    return (
+        src,
+        dst,
+        Event(TYPE_RNDV, src_endpoint, 0, turn, peer, seqnum, ack, region, 0, total, session, 0, match),
+        data[:0],
+    )
 
 
 def _parse_notify(codec: Codec, frame: bytes) -> _Parsed:
-    _, src, peer, dst, own, session, total, region, turn, seqnum, ack, data = codec.unpack_notify(frame)
-    return src, dst, Event(TYPE_NOTIFY, own, 0, turn, peer, seqnum, ack, region, 0, total, session, 0, 0), data
+    _, src, peer, dst, src_endpoint, session, total, region, turn, seqnum, ack, data = codec.unpack_notify(frame)
+    return src, dst, Event(TYPE_NOTIFY, src_endpoint, 0, turn, peer, seqnum, ack, region, 0, total, session, 0, 0), data
 
 
 def _parse_truc(codec: Codec, frame: bytes) -> _Parsed:
-    _, src, peer, dst, own, session, ack, acked, acknum, seqnum, _, data = codec.unpack_truc(frame)
-    return src, dst, Event(TYPE_TRUC, own, 0, 0, peer, seqnum, ack, 0, 0, acknum, session, acked, 0), data
+    _, src, peer, dst, src_endpoint, session, ack, acked, acknum, seqnum, _, data = codec.unpack_truc(frame)
+    return src, dst, Event(TYPE_TRUC, src_endpoint, 0, 0, peer, seqnum, ack, 0, 0, acknum, session, acked, 0), data
 
 
 def _parse_connect(codec: Codec, frame: bytes) -> _Parsed:
-    _, src, peer, dst, own, session, word, seqnum, is_reply, number, status, data = codec.unpack_connect(frame)
-    return src, dst, Event(TYPE_CONNECT, own, is_reply, status, peer, seqnum, 0, number, 0, 0, session, word, 0), data
+    _, src, peer, dst, src_endpoint, session, word, seqnum, is_reply, number, status, data = codec.unpack_connect(frame)
+    return (
+        src,
+        dst,
+        Event(TYPE_CONNECT, src_endpoint, is_reply, status, peer, seqnum, 0, number, 0, 0, session, word, 0),
+        data,
+    )
 
 
 _EVENTS: Final = {
@@ -447,4 +467,4 @@ _EVENTS: Final = {
     TYPE_TRUC: _parse_truc,
     TYPE_CONNECT: _parse_connect,
 }
-"""Parsers by a frame's type: they return the frame's sender, its endpoint, the event, its data."""
+"""Parsers by frame type. They return the sender's address, the destination endpoint, the event, and its data."""

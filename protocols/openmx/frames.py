@@ -1,8 +1,8 @@
-"""Open-MX's frames: the one definition of the format on the wire, as Scapy layers.
+"""Open-MX's frames: the definition of the wire format, as Scapy layers.
 
-The layouts, field by field, are those of Open-MX's `common/omx_wire.h`. What differs: it has no check of its own and relies
-on Ethernet's frame check sequence, which a veth does not have, so a CRC-32 follows each frame's data. Names are ours where
-the source's are abbreviations. Numbers are in network byte order. `codec.py` beside this file is made from it.
+The layouts, field by field, are those of Open-MX's `common/omx_wire.h`. One difference: Open-MX relies on Ethernet's
+frame check sequence, which a veth does not have, so a CRC-32 follows each frame's data here. Abbreviated field names
+are spelled out. Numbers are in network byte order. `codec.py` is generated from this file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TYPES: Final = {
     NACK_LIB: "NACK_LIB",
     NACK_MCP: "NACK_MCP",
 }
-_ZERO: Final = {0: "ZERO"}  # of what is unused
+_ZERO: Final = {0: "ZERO"}  # of unused fields
 NACKS: Final = {1: "BAD_ENDPOINT", 2: "ENDPOINT_CLOSED", 3: "BAD_SESSION", 4: "BAD_RDMAWIN"}
 
 
@@ -53,8 +53,8 @@ class OpenMX(Trailed):
     name = "Open-MX"
     fields_desc = [  # noqa: RUF012
         XShortField("peer_index", 0),  # the sender's index in the receiver's table of peers: its node's number
-        # Acknowledgement; connection; messages up to 32 bytes, 128 bytes, 32 KiB (in fragments) and above; of the latter
-        # the receiver's request, its answer, and the receiver's note that it has all; refusals of a message and of a pull.
+        # Acknowledgement; connection; messages up to 32 bytes, 128 bytes, 32 KiB (in fragments) and above; pull
+        # request, pull reply, and notice of completion; refusals of a message and of a pull.
         ByteEnumField("type", TINY, TYPES),
         CheckField("check", None),
     ]
@@ -63,7 +63,7 @@ class OpenMX(Trailed):
         return str(self.sprintf("Open-MX %OpenMX.type%"))
 
 
-# The fields that all messages begin with.
+# Common fields of messages.
 _TO: Final[list[AnyField]] = [
     ByteField("dst_endpoint", 0),
     ByteField("src_endpoint", 0),
@@ -72,15 +72,15 @@ _TO: Final[list[AnyField]] = [
 _MATCH: Final[list[AnyField]] = [
     ShortField("length", None),  # bytes of payload
     ShortEnumField("checksum", 0, _ZERO),  # unused
-    XShortField("seqnum", 0),  # two bits of the session, 14 of the message
-    XShortField("ack", 0),  # the next message that is expected
+    XShortField("seqnum", 0),  # session (2 bits), message (14 bits)
+    XShortField("ack", 0),  # next expected message
     XLongField("match_info", 0),
     XIntField("session", 0),  # of the receiver's endpoint
 ]
 
 
 class Tiny(Sized):
-    """A message of at most 32 bytes: 23 bytes behind the type."""
+    """A message of at most 32 bytes: 23 bytes after the type."""
 
     name = "Open-MX tiny"
     payload_size = "length"
@@ -88,7 +88,7 @@ class Tiny(Sized):
 
 
 class Small(Sized):
-    """A message of at most 128 bytes: 23 bytes behind the type."""
+    """A message of at most 128 bytes: 23 bytes after the type."""
 
     name = "Open-MX small"
     payload_size = "length"
@@ -96,7 +96,7 @@ class Small(Sized):
 
 
 class Medium(Sized):
-    """A fragment of a message of at most 32 KiB: 31 bytes behind the type."""
+    """A fragment of a message of at most 32 KiB: 31 bytes after the type."""
 
     name = "Open-MX medium"
     payload_size = "frag_length"
@@ -116,7 +116,7 @@ class Medium(Sized):
 
 
 class Rendezvous(Sized):
-    """A message above 32 KiB is there to be pulled: 31 bytes behind the type."""
+    """Announcement of a message above 32 KiB, for the receiver to pull: 31 bytes after the type."""
 
     name = "Open-MX rendezvous"
     payload_size = "length"
@@ -125,13 +125,13 @@ class Rendezvous(Sized):
         *_MATCH,
         IntField("msg_length", 0),
         ByteField("rdma_id", 0),  # the sender's region
-        ByteField("rdma_seqnum", 0),  # how often the id has been used
+        ByteField("rdma_seqnum", 0),  # generation of the id
         ShortField("rdma_offset", 0),
     ]
 
 
 class Pull(Sized):
-    """The receiver asks for a block of a region: 43 bytes behind the type."""
+    """The receiver requests a block of a region: 43 bytes after the type."""
 
     name = "Open-MX pull"
     fields_desc = [  # noqa: RUF012
@@ -142,31 +142,31 @@ class Pull(Sized):
         ByteField("rdma_seqnum", 0),
         ByteEnumField("pad", 0, _ZERO),
         ShortEnumField("rest", 0, _ZERO),
-        IntField("rdma_offset", 0),  # where the message begins in the region
+        IntField("rdma_offset", 0),  # start of the message in the region
         XIntField("pull_handle", 0),
-        XIntField("magic", 0),  # the asking endpoint, with a constant
-        IntField("first_frame_offset", 0),  # bytes of the first frame that are not wanted
-        IntField("block_length", 0),  # bytes asked for
-        IntField("frame_index", 0),  # the block's first frame
+        XIntField("magic", 0),  # the requesting endpoint XOR PULL_MAGIC
+        IntField("first_frame_offset", 0),  # bytes of the first frame to skip
+        IntField("block_length", 0),  # bytes requested
+        IntField("frame_index", 0),  # index of the block's first frame
     ]
 
 
 class PullReply(Sized):
-    """Bytes of a block: 15 bytes behind the type."""
+    """Data of a block: 15 bytes after the type."""
 
     name = "Open-MX pull reply"
     payload_size = "frame_length"
     fields_desc = [  # noqa: RUF012
         ByteField("frame_seqnum", 0),  # the frame's index, modulo 256
         ShortField("frame_length", None),  # bytes of payload
-        IntField("msg_offset", 0),  # where they belong
+        IntField("msg_offset", 0),  # offset of the payload in the message
         XIntField("pull_handle", 0),
         XIntField("magic", 0),
     ]
 
 
 class Notify(Sized):
-    """The receiver has all of a message above 32 KiB: 23 bytes behind the type."""
+    """Notice that a message above 32 KiB was pulled: 23 bytes after the type."""
 
     name = "Open-MX notify"
     fields_desc = [  # noqa: RUF012
@@ -184,7 +184,7 @@ class Notify(Sized):
 
 
 class Truc(Sized):
-    """An acknowledgement of the library, which the driver passes on: 27 bytes behind the type."""
+    """An acknowledgement between libraries, opaque to the driver: 27 bytes after the type."""
 
     name = "Open-MX acknowledgement"
     fields_desc = [  # noqa: RUF012
@@ -196,16 +196,16 @@ class Truc(Sized):
         ByteEnumField("data_type", 0x55, {0x55: "LIBACK"}),
         ByteEnumField("data_pad", 0, _ZERO),
         XShortField("ack", 0),
-        XIntField("acked_session", 0),  # the session whose messages are acknowledged: the receiver's of this frame
+        XIntField("acked_session", 0),  # session of the acknowledged messages: that of this frame's receiver
         IntField("acknum", 0),  # number of this acknowledgement
-        ShortField("send_seqnum", 0),  # the next message that its sender will send
+        ShortField("send_seqnum", 0),  # next message of the sender
         ByteField("resent", 0),
         ByteEnumField("end", 0, _ZERO),
     ]
 
 
 class Connect(Sized):
-    """Request for a connection between endpoints, or its answer: 31 bytes behind the type."""
+    """Connection request between endpoints, or its answer: 31 bytes after the type."""
 
     name = "Open-MX connect"
     fields_desc = [  # noqa: RUF012
@@ -216,9 +216,9 @@ class Connect(Sized):
         ShortEnumField("unused", 0, _ZERO),  # a seqnum
         ShortEnumField("unused_index", 0, _ZERO),
         IntEnumField("empty", 0, _ZERO),
-        XIntField("src_session", 0),  # of the endpoint that asks
-        XIntField("word", 0),  # request: the key of the application; answer: the session of the endpoint that is asked
-        XShortField("recv_seqnum", 0),  # the number from which on the sender of this frame will receive
+        XIntField("src_session", 0),  # of the requesting endpoint
+        XIntField("word", 0),  # request: the key of the application; answer: the session of the answering endpoint
+        XShortField("recv_seqnum", 0),  # first sequence number that the sender of this frame expects
         ByteField("is_reply", 0),
         ByteField("connect_seqnum", 0),
         ByteField("status", 0),  # of an answer: 0, or BAD_KEY
@@ -228,16 +228,16 @@ class Connect(Sized):
 
 
 class NackLib(Sized):
-    """The driver refuses a message: 15 bytes behind the type."""
+    """The driver refuses a message: 15 bytes after the type."""
 
     name = "Open-MX nack to the library"
     fields_desc = [  # noqa: RUF012
-        ByteField("src_endpoint", 0),  # the one that the message was for
+        ByteField("src_endpoint", 0),  # destination of the message
         ByteEnumField("src_generation", 0, _ZERO),
         ByteEnumField("nack_type", 1, NACKS),
         IntEnumField("pad", 0, _ZERO),
         ByteEnumField("rest", 0, _ZERO),
-        ByteField("dst_endpoint", 0),  # the one that has sent it
+        ByteField("dst_endpoint", 0),  # source of the message
         XShortField("dst_peer_index", 0),
         XShortField("seqnum", 0),  # of the message
         ShortEnumField("end", 0, _ZERO),
@@ -245,7 +245,7 @@ class NackLib(Sized):
 
 
 class NackMcp(Sized):
-    """The driver refuses a pull: 15 bytes behind the type."""
+    """The driver refuses a pull: 15 bytes after the type."""
 
     name = "Open-MX nack to the driver"
     fields_desc = [  # noqa: RUF012
@@ -267,18 +267,18 @@ bind_layers(Ether, OpenMX, type=ETHERTYPE)
 for _type, _layer in _LAYERS.items():
     bind_layers(OpenMX, _layer, type=_type)
 
-# What the codec is made for: frames by name, from Ethernet on; the fields that it fills in itself; and what tells flows
-# apart.
+# Input of the code generator: frames by name, as stacks of layers; the computed fields; and the fields that identify a
+# flow.
 STACKS: Final = {TYPES[type_].lower(): (Ether, OpenMX, layer) for type_, layer in _LAYERS.items()}
 LENGTH: Final = ("length", "frag_length", "frame_length")
 FLOW: Final = ("type",)
 
-# For people: a frame in words.
+# Summaries of frames.
 KIND: Final = "type"
 
 
 def _message(layer: str, words: str) -> Kind:
-    """A message that is numbered between two endpoints."""
+    """Return the summary of a numbered message between two endpoints."""
     ends = f"{{{layer}.src_endpoint}} to {{{layer}.dst_endpoint}}"
     return Kind(
         "data",

@@ -1,4 +1,4 @@
-"""Open-MX's library: a node's access to its NIC, on which programs open endpoints (`endpoint`)."""
+"""Open-MX's library: a node's access to its NIC. Programs open endpoints with it (`endpoint`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protocols.core.memory import Allocating, HostMemory, Pinning
 from protocols.openmx import codec
 from protocols.openmx.codec_interface import Codec
 from protocols.openmx.counters import Counters
-from protocols.openmx.driver_endpoint import room
+from protocols.openmx.driver_endpoint import fragment_size
 from protocols.openmx.endpoint import Endpoint
 from protocols.openmx.endpoint_memory import DOORBELLS, PULLS, Commands, OwnCommands
 from protocols.openmx.firmware import Firmware
@@ -20,7 +20,8 @@ from protocols.openmx.receive_queues import ReceiveQueues
 from protocols.openmx.settings import Settings
 
 _SESSION: Final = 0x9E37_79B1
-"""Between the sessions of an endpoint's openings: so that they differ from those after a restart."""
+"""Increment of the session number at each opening of an endpoint, so that sessions before and after a restart
+differ."""
 
 
 class Library:
@@ -43,7 +44,7 @@ class Library:
         self.settings: Final = settings
         self.counters: Final = counters
         self.memory: Final[Pinning] = memory
-        self.room: Final = room(adapter.mtu)
+        self.fragment_size: Final = fragment_size(adapter.mtu)
         self.work: Final[HostWork] = host_work(nic)
         self.host_of: Final = adapter.host_of
         self.allocate: Final[Callable[[int], memoryview] | None] = (
@@ -55,44 +56,44 @@ class Library:
         self.commands: Final = commands
         self.ring_doorbell: Final = nic.ring_doorbell
         self._endpoints: dict[int, Endpoint] = {}
-        self._opened = 0
+        self._open_count = 0
 
     def index_of(self, number: int) -> int:
-        """Return the number that a rank's endpoint has by default: the rank's on its node."""
+        """Return the default endpoint of a rank: its index on its node."""
         return number - self.host_of(number)
 
     def open_endpoint(self, index: int = -1, key: int = 0, context_bits: int = 0, context_shift: int = 0) -> Endpoint:
-        """Open an endpoint (mx_open_endpoint). index: its number; -1: the rank's on its node. key: that others must name.
-        context_bits, context_shift: the bits of match information that select a queue. Raises MxError for a number that is
-        in use or cannot be."""
+        """Open an endpoint (mx_open_endpoint). index: its number; -1: the default endpoint of this rank. key: required
+        of partners that connect. context_bits, context_shift: the bits of match information that select a queue. Raises
+        MxError for a number that is in use or out of range."""
         index = self.index_of(self.number) if index < 0 else index
         if index in self._endpoints or not 0 <= index < RAW_ENDPOINT:
-            raise MxError(Status.NO_RESOURCES, f"endpoint {index} is open already, or not 0 to {RAW_ENDPOINT - 1}")
+            raise MxError(Status.NO_RESOURCES, f"endpoint must be closed and 0 to {RAW_ENDPOINT - 1}, got {index}")
         completions = (len(self._endpoints) + 1) * (self.settings.entries + PULLS + 1)
         if completions > DOORBELLS:
             raise MxError(
                 Status.NO_RESOURCES,
-                f"{len(self._endpoints) + 1} endpoints with {self.settings.entries} entries each would have {completions}"
-                f" completions: at most {DOORBELLS} (setting entries)",
+                f"{len(self._endpoints) + 1} endpoints with {self.settings.entries} entries each need {completions} "
+                f"completions, more than {DOORBELLS}; reduce the setting entries",
             )
         if self.settings.migrate:
             self._migrate(index)
         queues = ReceiveQueues(context_bits, context_shift)
-        session = (self._incarnation + _SESSION * self._opened) & 0xFFFF_FFFF
-        self._opened += 1
+        session = (self._incarnation + _SESSION * self._open_count) & 0xFFFF_FFFF
+        self._open_count += 1
         endpoint = self._endpoints[index] = Endpoint(self, index, key, session, queues)
         endpoint.begin()
         return endpoint
 
     def _migrate(self, index: int) -> None:
         """Move the program to the core that takes the interrupts of an endpoint (section 3.2 of the paper)."""
-        own = self._address
-        core = self.work.receiving_core(codec.pack_tiny(own, own, self.number, index, index, 0, 0, 0, 0))
+        address = self._address
+        core = self.work.receiving_core(codec.pack_tiny(address, address, self.number, index, index, 0, 0, 0, 0))
         if core >= 0:
             self.work.bind(core)
 
     def close(self, endpoint: Endpoint) -> None:
-        """Forget an endpoint that is closed."""
+        """Remove a closed endpoint."""
         del self._endpoints[endpoint.index]
 
     def completed(self, index: int) -> bool | None:
@@ -106,12 +107,12 @@ class Library:
 
 
 def plug(settings: Settings | None = None, codec: Codec = codec) -> Callable[[Adapter, Nic], Agent]:
-    """Make Open-MX's plug. codec: replaces the generated one (`protocols.core.scapy_codec`)."""
-    own = settings if settings is not None else Settings()
+    """Make Open-MX's plug. codec: replaces the generated codec (`protocols.core.scapy_codec`)."""
+    config = settings if settings is not None else Settings()
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         memory, commands, counters = HostMemory(), OwnCommands(), Counters()
-        firmware = Firmware(adapter, nic, memory, commands, own, codec, counters)
-        return Agent(firmware, Library(adapter, nic, memory, commands, own, counters))
+        firmware = Firmware(adapter, nic, memory, commands, config, codec, counters)
+        return Agent(firmware, Library(adapter, nic, memory, commands, config, counters))
 
     return build

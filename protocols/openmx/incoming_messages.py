@@ -1,6 +1,6 @@
-"""Messages that come to an endpoint: matched with receives, kept while they are unexpected, and copied into buffers.
+"""Incoming messages of an endpoint: matched with receives, queued while unexpected, and copied into buffers.
 
-`receive_queues` has the receives and the unexpected messages; `large_messages` pulls what is only announced.
+`receive_queues` has the receives and the unexpected messages; `large_messages` pulls the data of rendezvous messages.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 class IncomingMessages:
-    """The messages to one endpoint. queues: its receives, and its unexpected messages."""
+    """The incoming messages of one endpoint. queues: its receives and unexpected messages."""
 
-    def __init__(self, endpoint: Endpoint, queues: ReceiveQueues, room: int) -> None:
-        """room: bytes of a fragment."""
+    def __init__(self, endpoint: Endpoint, queues: ReceiveQueues, fragment_size: int) -> None:
+        """fragment_size: bytes."""
         self.queues: Final = queues
         self.large: Final = LargeMessages(endpoint, self)
         self._endpoint: Final = endpoint
         self._work: Final = endpoint.work
-        self._room: Final = room
+        self._fragment_size: Final = fragment_size
         self._claimed: set[Incoming] = set()
-        self._own_sends: dict[Incoming, Request] = {}  # synchronous, to itself, unmatched
+        self._self_sends: dict[Incoming, Request] = {}  # unmatched synchronous sends to this endpoint itself
 
     # From programs.
 
     def post(self, receive: Request) -> None:
         """Post a receive."""
-        found = self.queues.post(receive)
-        if found is not None:
-            self._match(found, receive)
+        incoming = self.queues.post(receive)
+        if incoming is not None:
+            self._match(incoming, receive)
 
     def claim(self, incoming: Incoming) -> None:
         """Take an unexpected message out of the queue."""
@@ -47,7 +47,7 @@ class IncomingMessages:
         self._claimed.add(incoming)
 
     def receive_claimed(self, incoming: Incoming, receive: Request) -> None:
-        """Match a message that `claim` has taken."""
+        """Match a claimed message."""
         self._claimed.discard(incoming)
         self._match(incoming, receive)
 
@@ -57,33 +57,33 @@ class IncomingMessages:
         incoming = Incoming(request.peer, request.match_info, len(request.buffer))
         receive = self.queues.match(request.match_info)
         if receive is not None:
-            incoming.place = request.buffer
+            incoming.buffer = request.buffer
             self._match(incoming, receive)
             request.settle(Status.SUCCESS)
             return
-        incoming.place = memoryview(bytes(request.buffer))
-        if self._is_done_with(incoming):
+        incoming.buffer = memoryview(bytes(request.buffer))
+        if self._is_discarded(incoming):
             request.settle(Status.SUCCESS)
             return
         if synchronous:
-            self._own_sends[incoming] = request
+            self._self_sends[incoming] = request
         else:
             request.settle(Status.SUCCESS)
         self.queues.keep(incoming)
 
     def close(self) -> None:
-        """Fail all receives, and forget the messages."""
+        """Fail all receives, and discard the messages."""
         for request in self.queues.clear():
             request.finish(Status.ENDPOINT_CLOSED)
-        for own in list(self._own_sends.values()):
-            own.settle(Status.ENDPOINT_CLOSED)
+        for send in list(self._self_sends.values()):
+            send.settle(Status.ENDPOINT_CLOSED)
 
     # From partners.
 
     def take(self, partner: Partner, event: Event, data: memoryview) -> None:
-        """Take a message that has come whole: its bytes, a rendezvous, or a notice."""
+        """Handle an unfragmented message: eager data, a rendezvous, or a notice."""
         if event.type == TYPE_NOTIFY:
-            self.large.notified(partner, event)
+            self.large.on_notify(partner, event)
             return
         receive = self.queues.match(event.match)
         if receive is not None and event.type != TYPE_RNDV:
@@ -93,38 +93,38 @@ class IncomingMessages:
         if event.type == TYPE_RNDV:
             incoming.region, incoming.turn = event.number, event.turn
         else:
-            incoming.place = memoryview(bytes(data))
+            incoming.buffer = memoryview(bytes(data))
         if receive is not None:
             self._match(incoming, receive)
-        elif not self._is_done_with(incoming):
+        elif not self._is_discarded(incoming):
             self.queues.keep(incoming)
         elif incoming.region >= 0 and partner.is_connected:
             self.large.notify(incoming)
 
     def begin_medium(self, partner: Partner, event: Event) -> Incoming:
-        """Begin a message in fragments, at the first that has come."""
+        """Start a fragmented message at its first received fragment."""
         incoming = Incoming(partner, event.match, event.total)
-        incoming.missing = (1 << -(-event.total // self._room)) - 1
+        incoming.missing = (1 << -(-event.total // self._fragment_size)) - 1
         incoming.receive = self.queues.match(event.match)
         if incoming.receive is not None:
             incoming.receive.peer = partner
-            incoming.place = incoming.receive.buffer
+            incoming.buffer = incoming.receive.buffer
         else:
-            incoming.place = memoryview(bytearray(event.total))
-            if not self._is_done_with(incoming):
+            incoming.buffer = memoryview(bytearray(event.total))
+            if not self._is_discarded(incoming):
                 self.queues.keep(incoming)
         return incoming
 
     def store_fragment(self, incoming: Incoming, event: Event, data: memoryview) -> None:
         """Store a fragment; the last one completes the message."""
-        place = incoming.place[event.number * self._room :][: len(data)]
-        place[:] = data[: len(place)]
-        self._work.spend(COPY, len(place), self._work.writer)
+        buffer = incoming.buffer[event.number * self._fragment_size :][: len(data)]
+        buffer[:] = data[: len(buffer)]
+        self._work.spend(COPY, len(buffer), self._work.writer)
         if not incoming.missing and incoming.receive is not None:
             self._deliver(incoming, incoming.receive)
 
     def forget_partner(self, partner: Partner, partials: list[Incoming], status: Status) -> None:
-        """Fail the receives of messages that will not be complete, and forget those messages."""
+        """Discard a partner's incomplete messages, and fail their receives."""
         for incoming in [*partials, *self.queues.unpulled(partner)]:
             self.queues.forget(incoming)
             if incoming.receive is not None:
@@ -135,15 +135,15 @@ class IncomingMessages:
         self.large.forget_partner(partner, status)
 
     def finish(self, incoming: Incoming, receive: Request, status: Status) -> None:
-        """Complete a receive whose message has come, or will not."""
+        """Complete a receive with the status of its message."""
         transferred = min(len(receive.buffer), incoming.length) if status is Status.SUCCESS else 0
         if status is Status.SUCCESS and incoming.length > transferred:
             status = Status.TRUNCATED
-        self._tell(status)
+        self._report_error(status)
         receive.finish(status, incoming.length, transferred, incoming.match_info)
 
     def _receive(self, partner: Partner, event: Event, data: memoryview, receive: Request) -> None:
-        """Complete a receive with a message that has come whole."""
+        """Complete a receive with an unfragmented message."""
         size, length = len(receive.buffer), event.length
         receive.peer = partner
         if length:
@@ -152,7 +152,7 @@ class IncomingMessages:
         if length <= size:
             receive.finish(Status.SUCCESS, length, length, event.match)
         else:
-            self._tell(Status.TRUNCATED)
+            self._report_error(Status.TRUNCATED)
             receive.finish(Status.TRUNCATED, length, size, event.match)
 
     def _match(self, incoming: Incoming, receive: Request) -> None:
@@ -168,26 +168,26 @@ class IncomingMessages:
             self._deliver(incoming, receive)
 
     def _deliver(self, incoming: Incoming, receive: Request) -> None:
-        """Complete a receive whose message is here."""
-        own = self._own_sends.pop(incoming, None)
-        if incoming.place is not receive.buffer:
-            place = receive.buffer[: incoming.length]
-            place[:] = incoming.place[: len(place)]
-            self._work.spend(COPY, len(place), self._work.writer)
+        """Copy a complete message into its receive's buffer, and complete the receive."""
+        self_send = self._self_sends.pop(incoming, None)
+        if incoming.buffer is not receive.buffer:
+            target = receive.buffer[: incoming.length]
+            target[:] = incoming.buffer[: len(target)]
+            self._work.spend(COPY, len(target), self._work.writer)
         self.finish(incoming, receive, Status.SUCCESS)
-        if own is not None:
-            own.settle(Status.SUCCESS)
+        if self_send is not None:
+            self_send.settle(Status.SUCCESS)
 
-    def _is_done_with(self, incoming: Incoming) -> bool:
-        """Count an unexpected message; return whether the program's handler is done with it, or has ended the connection
-        before all of it has come."""
+    def _is_discarded(self, incoming: Incoming) -> bool:
+        """Count an unexpected message; return whether to discard it: the program's handler has consumed it, or has
+        ended the connection of an incomplete message."""
         endpoint, source = self._endpoint, incoming.source
         endpoint.counters.unexpected += 1
         if endpoint.on_unexpected is None:
             return False
-        is_done = endpoint.on_unexpected(source, incoming.match_info, incoming.length)
-        return is_done or (not source.is_connected and (bool(incoming.missing) or incoming.region >= 0))
+        is_consumed = endpoint.on_unexpected(source, incoming.match_info, incoming.length)
+        return is_consumed or (not source.is_connected and (bool(incoming.missing) or incoming.region >= 0))
 
-    def _tell(self, status: Status) -> None:
+    def _report_error(self, status: Status) -> None:
         if status is not Status.SUCCESS and self._endpoint.on_error is not None:
             self._endpoint.on_error(status)

@@ -1,8 +1,8 @@
-"""Messages above the eager limit, in an endpoint's library: those that it has announced, and those that it pulls.
+"""Messages above the eager limit, in an endpoint's library: sent rendezvous, and pulls of received rendezvous.
 
-A sender registers the message's bytes as a region and sends a rendezvous that names it; the receiver's driver pulls the
-region once a receive matches, and the receiver's library sends a notice. Regions and pulls are numbered; messages beyond
-their number wait.
+A sender registers the message's bytes as a region and sends a rendezvous with the region's number. The receiver's
+driver pulls the region once a receive matches, and the receiver's library sends a notice. If all regions or pulls are
+in use, messages wait.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from protocols.openmx.incoming_messages import IncomingMessages
 
 _REGIONS: Final = 256
-"""Messages of an endpoint that may wait to be pulled at once."""
+"""Maximum number of an endpoint's messages that wait to be pulled."""
 
 
 class _Pull(NamedTuple):
-    """A pull under way. address: of the receive's pinned buffer. serial: a completion of a former pull of the same number
-    may still come."""
+    """A pull in progress. address: of the receive's pinned buffer. serial: distinguishes it from earlier pulls with the
+    same number, whose completions may still arrive."""
 
     incoming: Incoming
     receive: Request
@@ -44,18 +44,18 @@ class LargeMessages:
         self._sending: dict[int, Sending] = {}  # by region
         self._turns = [0] * _REGIONS
         self._next_region = 0
-        self._unregistered: deque[tuple[Partner, Outgoing]] = deque()  # that wait for a region
+        self._unregistered: deque[tuple[Partner, Outgoing]] = deque()  # messages that wait for a region
         self._pulls: dict[int, _Pull] = {}  # by number
         self._serial = 0  # of the last pull
-        self._numbers = list(range(endpoint.settings.pulls))
-        self._unpulled: deque[tuple[Incoming, Request]] = deque()  # that wait for a number
+        self._free_numbers = list(range(endpoint.settings.pulls))
+        self._unpulled: deque[tuple[Incoming, Request]] = deque()  # messages that wait for a pull number
 
     def waiting(self) -> list[str]:
-        """Return a sentence for each message that waits to be pulled."""
+        """Describe each message that waits to be pulled."""
         return [f"{sending.request}, until {sending.partner} has pulled it" for sending in self._sending.values()]
 
     def forget_partner(self, partner: Partner, status: Status) -> None:
-        """Fail what is under way with a partner."""
+        """Fail the messages of a partner that are in progress."""
         for waiting in [waiting for waiting in self._unregistered if waiting[0] is partner]:
             self._unregistered.remove(waiting)
             assert waiting[1].request is not None
@@ -75,15 +75,15 @@ class LargeMessages:
     # Sends.
 
     def send(self, to: Partner, request: Request, match_info: int) -> None:
-        """Announce a message, once there is a region for it."""
+        """Send a message's rendezvous, once a region is free."""
         outgoing = Outgoing(Op.RNDV, request, match_info, len(request.buffer))
         if len(self._sending) >= _REGIONS:
             self._unregistered.append((to, outgoing))
         else:
             self._register(to, outgoing)
 
-    def notified(self, partner: Partner, event: Event) -> None:
-        """Handle the notice that a message has been pulled."""
+    def on_notify(self, partner: Partner, event: Event) -> None:
+        """Handle the notice that a message was pulled."""
         sending = self._sending.get(event.number)
         if sending is not None and sending.partner is partner and sending.turn == event.turn:
             self._end_sending(event.number, sending, Status.SUCCESS)
@@ -104,7 +104,7 @@ class LargeMessages:
         to.submit(outgoing)
 
     def _end_sending(self, region: int, sending: Sending, status: Status) -> None:
-        """A message has been pulled, or will not be."""
+        """Finish a message that was pulled or failed."""
         del self._sending[region]
         self._endpoint.command(Op.DEREGISTER, sending.partner, number=region)
         if sending.address:
@@ -116,32 +116,32 @@ class LargeMessages:
     # Receives.
 
     def pull(self, incoming: Incoming, receive: Request) -> None:
-        """Pull a message into its receive's buffer, once there is a number for the pull."""
-        wanted = min(len(receive.buffer), incoming.length)
-        if not wanted:
+        """Pull a message into its receive's buffer, once a pull number is free."""
+        size = min(len(receive.buffer), incoming.length)
+        if not size:
             self.notify(incoming)
             self._incoming.finish(incoming, receive, Status.SUCCESS)
-        elif not self._numbers:
+        elif not self._free_numbers:
             self._unpulled.append((incoming, receive))
         else:
-            number = self._numbers.pop()
-            address = self._memory.pin_page(receive.buffer[:wanted], 1)
+            number = self._free_numbers.pop()
+            address = self._memory.pin_page(receive.buffer[:size], 1)
             self._serial = serial = (self._serial + 1) & 0xFFFF
             self._pulls[number] = _Pull(incoming, receive, address, serial)
             source = incoming.source
             self._endpoint.command(
                 Op.PULL, source, number=number, turn=incoming.turn, session=source.session, match=incoming.region,
-                length=wanted, address=address, word=serial,
+                length=size, address=address, word=serial,
             )  # fmt: skip
 
-    def pulled(self, number: int, serial: int, code: int) -> None:
+    def on_pull_done(self, number: int, serial: int, code: int) -> None:
         """Handle the end of a pull. code: its status."""
         pull = self._pulls.get(number)
         if pull is None or pull.serial != serial:
             return
         incoming, receive, status = pull.incoming, pull.receive, Status(code)
         if status is Status.ENDPOINT_UNREACHABLE:
-            # It has given up: whoever waits for its notice learns so when the next message finds no connection.
+            # The pull gave up. The sender, which waits for the notice, detects the loss at its next message.
             incoming.source.lose("unreachable", status)
             return
         self._end_pull(number, min(len(receive.buffer), incoming.length))
@@ -150,13 +150,13 @@ class LargeMessages:
         self._incoming.finish(incoming, receive, status)
 
     def notify(self, incoming: Incoming) -> None:
-        """Tell the sender that its message has been pulled."""
+        """Send the notice that a message was pulled."""
         notice = Outgoing(Op.NOTIFY, None, 0, incoming.length)
         notice.number, notice.turn = incoming.region, incoming.turn
         incoming.source.submit(notice)
 
     def _end_pull(self, number: int, received: int) -> None:
         self._memory.unpin(self._pulls.pop(number).address, received)
-        self._numbers.append(number)
+        self._free_numbers.append(number)
         if self._unpulled:
             self.pull(*self._unpulled.popleft())

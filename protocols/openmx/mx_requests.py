@@ -1,4 +1,4 @@
-"""Requests of a program, and what the library keeps of messages on their way."""
+"""Requests of a program, and the library's state of messages in progress."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Result(NamedTuple):
-    """Result of a request (mx_status_t). source: whom the message comes from, or goes to. length: bytes of the message.
-    transferred: bytes of it that are in the buffer. context: the request's."""
+    """Result of a request (mx_status_t). source: the sender of a received message, the receiver of a sent one. length:
+    bytes of the message. transferred: bytes that are in the buffer. context: the request's."""
 
     status: Status
     source: Partner | None = None
@@ -26,17 +26,17 @@ class Result(NamedTuple):
 
 
 class Request(Completion[Result]):
-    """A send or receive in progress; done when the program may use the buffer again. It never fails: see `Result.status`.
+    """A send or receive in progress; done when the program may reuse the buffer. It never fails: see `Result.status`.
 
-    on_arrival: of a send, called once with its final status, when the message has been acknowledged or is known to be lost;
-    that may be after the request is done.
+    on_arrival: of a send, called once with the final status when the message is acknowledged or lost, which may be
+    after the request is done.
     """
 
     __slots__ = ("buffer", "context", "is_receive", "is_settled", "mask", "match_info", "on_arrival", "peer", "pull")
 
     def __init__(
         self,
-        what: str,
+        kind: str,
         buffer: memoryview,
         match_info: int,
         mask: int,
@@ -44,7 +44,7 @@ class Request(Completion[Result]):
         peer: Partner | None,
         receive: bool,
     ) -> None:
-        super().__init__("%s of %s bytes, match 0x%x", what, len(buffer), match_info)
+        super().__init__("%s of %s bytes, match 0x%x", kind, len(buffer), match_info)
         self.buffer: Final = buffer
         self.match_info: Final = match_info
         self.mask: Final = mask
@@ -56,12 +56,12 @@ class Request(Completion[Result]):
         self.pull = -1
 
     def finish(self, status: Status, length: int = 0, transferred: int = 0, match_info: int | None = None) -> None:
-        """Complete it."""
+        """Complete the request."""
         matched = self.match_info if match_info is None else match_info
         self.complete(Result(status, self.peer, matched, length, transferred, self.context))
 
     def settle(self, status: Status) -> None:
-        """Tell what has become of the message that a send has begun; completes it if it is not done yet."""
+        """Set the final status of a send's message; complete the request if it is not done yet."""
         if self.is_settled:
             return
         self.is_settled = True
@@ -73,12 +73,13 @@ class Request(Completion[Result]):
 
 
 class Outgoing:
-    """A numbered message to a partner. address: pinned memory with its bytes, or 0. data: its bytes, of a small one. frames:
-    that it consists of. number, turn: of the region, of a rendezvous or notice. sent: the tick in which it was sent last.
+    """A numbered message to a partner. address: pinned memory with its bytes, or 0. data: bytes of a small message.
+    frames: their number. number, turn: of the region of a rendezvous or notice. sent_tick: tick of the last
+    transmission. is_zombie: the send was completed before the acknowledgement.
     """
 
     __slots__ = (
-        "address", "data", "frames", "is_zombie", "length", "match_info", "number", "op", "request", "sent", "seqnum",
+        "address", "data", "frames", "is_zombie", "length", "match_info", "number", "op", "request", "sent_tick", "seqnum",
         "turn",
     )  # fmt: skip
 
@@ -93,26 +94,27 @@ class Outgoing:
         self.number = 0
         self.turn = 0
         self.seqnum = 0
-        self.sent = 0
+        self.sent_tick = 0
         self.is_zombie = False
 
 
 class Incoming:
-    """A message that has come, or whose fragments are coming, and has been matched or is unexpected.
+    """A received message, complete or not, matched or unexpected.
 
-    place: where its bytes go. missing: a bit for each fragment that has not come. region, turn: of the sender, if it must be
-    pulled; region is -1 otherwise. receive: what it has been matched with.
+    buffer: destination of its bytes. missing: a bit for each missing fragment. region, turn: of the sender, if the
+    message must be pulled; region is -1 otherwise. receive: the matching receive. error: status for a later receive if
+    the message is lost.
     """
 
     __slots__ = (
-        "error", "length", "match_info", "missing", "place", "receive", "region", "seqnum", "source", "turn",
+        "buffer", "error", "length", "match_info", "missing", "receive", "region", "seqnum", "source", "turn",
     )  # fmt: skip
 
     def __init__(self, source: Partner, match_info: int, length: int) -> None:
         self.source: Final = source
         self.match_info: Final = match_info
         self.length: Final = length
-        self.place: memoryview
+        self.buffer: memoryview
         self.missing = 0
         self.region = -1
         self.turn = 0
@@ -122,9 +124,9 @@ class Incoming:
 
 
 class Sending(NamedTuple):
-    """A message above the eager limit that is to be pulled. address: of its pinned bytes."""
+    """A sent message above the eager limit, which its receiver pulls. address: of its pinned bytes."""
 
     request: Request
-    partner: "Partner"  # noqa: UP037  mypyc looks for the class before it is there
+    partner: "Partner"  # noqa: UP037  mypyc reads the class before its definition
     address: int
     turn: int

@@ -1,4 +1,4 @@
-"""A partner: an endpoint that an endpoint talks to, with a connection, and the reliable order of messages both ways.
+"""A partner: the remote endpoint of a connection, with reliable and ordered messages in both directions.
 
 A sequence number has 14 bits for the message and two bits for the session; each connection begins a new session.
 Acknowledgements are piggybacked on messages of the other direction, or sent in frames of their own after a tick or after
@@ -57,13 +57,13 @@ class Partner:
         "_last_acknum",
         "_last_request",
         "_last_request_tick",
+        "_last_session",
         "_next_match",
         "_next_send",
         "_partials",
         "_queue",
         "_retries",
         "_unacked",
-        "_used",
         "connected",
         "context",
         "index",
@@ -101,7 +101,7 @@ class Partner:
         self._early: dict[int, list[tuple[Event, bytes]]] = {}
         self._acknum = 0
         self._last_acknum = 0
-        self._used = 0, 0  # the partner's session, and the session number of our last messages to it
+        self._last_session = 0, 0  # the partner's session, and the session number of the last messages sent to it
         self._is_passive = False  # the partner initiated this connection
         self._last_request = 0, 0  # session and number of the partner's last connection request
 
@@ -147,14 +147,14 @@ class Partner:
 
     def receive_request(self, event: Event) -> None:
         """Handle the partner's connection request, and answer it."""
-        heard_session, heard = self._last_request
-        if event.session == heard_session and 0 < (heard - event.number) & 0xFF < _HALF_REQUEST_NUMBERS:
+        last_session, last_number = self._last_request
+        if event.session == last_session and 0 < (last_number - event.number) & 0xFF < _HALF_REQUEST_NUMBERS:
             self._endpoint.counters.old_session += 1
             return
-        is_over = (event.session, event.number) == self._last_request or (
+        is_old = (event.session, event.number) == self._last_request or (
             event.session, event.seqnum >> SEQNUM_BITS
-        ) == self._used  # fmt: skip
-        if self.state != states.CONNECTED and is_over:
+        ) == self._last_session  # fmt: skip
+        if self.state != states.CONNECTED and is_old:
             # An old request: we answered it, or connected at the same time, and have closed that connection since. The
             # partner may not know, so it needs a new connection.
             self._endpoint.counters.old_session += 1
@@ -163,7 +163,7 @@ class Partner:
         is_same = (
             event.session == self.session
             and event.seqnum >> SEQNUM_BITS == self._next_send >> SEQNUM_BITS
-            and (not self._is_passive or event.number == heard)
+            and (not self._is_passive or event.number == last_number)
         )
         self._last_request = event.session, event.number
         if self.state == states.CONNECTED and is_same:
@@ -195,7 +195,7 @@ class Partner:
             self._endpoint.counters.old_session += 1
         elif event.turn:
             self.lose("refused", Status.BAD_KEY)
-        elif (event.word, event.seqnum >> SEQNUM_BITS) == self._used:
+        elif (event.word, event.seqnum >> SEQNUM_BITS) == self._last_session:
             # We answered the partner's request and sent messages with this session's numbers, which may still arrive.
             self._step("answer with a used session")
             self._begin_connecting()
@@ -207,8 +207,8 @@ class Partner:
             self._connected(Status.SUCCESS)
 
     def receive_nack(self, event: Event) -> None:
-        """Handle the partner driver's refusal of a message or of a connection request; a refusal of no message reports that
-        the partner's host has died."""
+        """Handle the partner driver's refusal of a message or of a connection request. A refusal of the sequence number
+        before the session's first message reports that the partner's host has died."""
         status = _REFUSALS.get(event.flag, Status.ENDPOINT_CLOSED)
         if self.state == states.CONNECTING:
             if event.seqnum == self._next_match:
@@ -258,7 +258,7 @@ class Partner:
 
     def _begin_sending(self, seqnum: int) -> None:
         """Begin a new session of messages to the partner, from `seqnum` on."""
-        self._used = self.session, seqnum >> SEQNUM_BITS
+        self._last_session = self.session, seqnum >> SEQNUM_BITS
         self._next_send = seqnum
         self._before_session = seqnum_after(seqnum, -1)
         self._retries = 0
@@ -292,11 +292,11 @@ class Partner:
             self._frames += outgoing.frames
             unacked.append(outgoing)
             self._transmit(outgoing)
-            self._endpoint.has_sent(outgoing)
+            self._endpoint.on_transmitted(outgoing)
 
     def _transmit(self, outgoing: Outgoing) -> None:
         endpoint = self._endpoint
-        outgoing.sent = endpoint.ticks
+        outgoing.sent_tick = endpoint.ticks
         self.pending_acks = 0
         endpoint.write(
             Command(
@@ -308,7 +308,7 @@ class Partner:
         endpoint.arm(self)
 
     def acknowledge(self) -> None:
-        """Acknowledge all received messages in a frame of its own."""
+        """Send a separate acknowledgement of all received messages."""
         self.pending_acks = 0
         self._acknum = (self._acknum + 1) & _WORD_MASK
         self._endpoint.command(
@@ -337,12 +337,12 @@ class Partner:
             return
         if self.pending_acks:
             self.acknowledge()
-        if self._unacked and ticks - self._unacked[0].sent >= settings.resend:
+        if self._unacked and ticks - self._unacked[0].sent_tick >= settings.resend:
             if self._count_retry():
                 self.lose("unreachable", Status.ENDPOINT_UNREACHABLE)
                 return
             for outgoing in list(islice(self._unacked, _MAX_RESENT_PER_TICK)):
-                if ticks - outgoing.sent >= settings.resend:
+                if ticks - outgoing.sent_tick >= settings.resend:
                     self._endpoint.counters.resent += 1
                     self._transmit(outgoing)
 
@@ -372,7 +372,7 @@ class Partner:
             self._accept(event, data)
             while early := self._early.pop(self._next_match, None):
                 for kept, kept_data in early:
-                    self._take_or_add(kept, memoryview(kept_data))
+                    self._accept_or_add(kept, memoryview(kept_data))
         elif event.seqnum in self._partials:
             self._add_fragment(event, data)
         else:
@@ -402,14 +402,14 @@ class Partner:
             counters.early += 1
             kept_frames.append((event, bytes(data)))
 
-    def _take_or_add(self, event: Event, data: memoryview) -> None:
+    def _accept_or_add(self, event: Event, data: memoryview) -> None:
         if event.seqnum == self._next_match:
             self._accept(event, data)
         else:
             self._add_fragment(event, data)
 
     def _accept(self, event: Event, data: memoryview) -> None:
-        """Take the next message, or the first arrived fragment of it."""
+        """Accept the next message, or its first received fragment."""
         self._next_match = seqnum_after(self._next_match)
         if event.type != TYPE_MEDIUM:
             self._endpoint.incoming.take(self, event, data)

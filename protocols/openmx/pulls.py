@@ -1,7 +1,8 @@
-"""Pulls: the driver's protocol for messages above the eager limit, by which the receiver fetches them.
+"""Pulls: the driver's protocol for messages above the eager limit, which the receiver fetches.
 
-Four blocks of 32 replies are under way at once. When a later block is complete before the first one, replies of that are
-probably lost, and it is asked for again, once until it is complete or a time-out has passed (`omx_pull.c`).
+A pull has four blocks of 32 replies in flight. When a later block is complete before the first one, replies of the
+first block are probably lost, and the block is requested again, once until it is complete or a time-out has expired
+(`omx_pull.c`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from protocols.openmx.mx_names import BLOCK_FRAMES, BLOCKS, PULL_MAGIC, Status
 _NUMBER_BITS: Final = 6
 assert PULLS == 1 << _NUMBER_BITS
 _SPREAD: Final = 0x9E37_79B1
-"""Between the first serial numbers of sessions."""
+"""Distance between the first serial numbers of two sessions."""
 _SERIALS: Final = 1 << 32 - _NUMBER_BITS
 _REFUSALS: Final = {
     NACK_TYPE_BAD_ENDPOINT: Status.BAD_ENDPOINT,
@@ -29,7 +30,7 @@ _REFUSALS: Final = {
 
 
 class Block:
-    """A block under way. first: its first frame. missing: a bit for each frame that has not come."""
+    """A block in flight. first: index of its first frame. missing: a bit for each missing frame."""
 
     __slots__ = ("count", "first", "missing")
 
@@ -40,21 +41,23 @@ class Block:
 
 
 class Pull:
-    """A pull at the endpoint that asks. blocks: under way, the oldest incomplete one first. next: the first frame that has
-    not been asked for. tries: time-outs in a row."""
+    """A pull at the requesting endpoint. blocks: in flight, the oldest incomplete block first. next: index of the first
+    frame that was not requested yet. retries: consecutive time-outs."""
 
-    __slots__ = ("blocks", "command", "endpoint", "frames", "handle", "next", "state", "target", "tries")
+    __slots__ = ("blocks", "command", "endpoint", "frames", "handle", "next", "retries", "state", "target")
 
-    def __init__(self, handle: int, endpoint: DriverEndpoint, command: Command, target: memoryview, room: int) -> None:
+    def __init__(
+        self, handle: int, endpoint: DriverEndpoint, command: Command, target: memoryview, fragment_size: int
+    ) -> None:
         self.handle: Final = handle
         self.endpoint: Final = endpoint
         self.command: Final = command
         self.target: Final = target
-        self.frames: Final = -(-command.length // room)
+        self.frames: Final = -(-command.length // fragment_size)
         self.state = states.PULL.initial
         self.blocks: list[Block] = []
         self.next = 0
-        self.tries = 0
+        self.retries = 0
 
 
 class Pulls:
@@ -66,10 +69,10 @@ class Pulls:
         self._serial = 0
 
     def begin(self, now: int, endpoint: DriverEndpoint, command: Command) -> None:
-        """Begin a pull. command: `number` its number, `match` the peer's region, `turn` its turn; the bytes are written to
+        """Start a pull. command: `number` of the pull, `match` and `turn` of the peer's region; the data is written to
         `address`."""
         driver = self._driver
-        if command.number >= PULLS or not command.length or self._named(endpoint, command.number):
+        if command.number >= PULLS or not command.length or self._pull_of(endpoint, command.number):
             driver.counters.invalid += 1
             return
         try:
@@ -79,12 +82,12 @@ class Pulls:
             self._return(endpoint, command, Status.BAD_RDMAWIN)
             return
         handle = self._next_handle(endpoint, command.number)
-        self._pulls[handle] = pull = Pull(handle, endpoint, command, target, driver.room)
-        self._ask_for_next(now, pull)
+        self._pulls[handle] = pull = Pull(handle, endpoint, command, target, driver.fragment_size)
+        self._request_next(now, pull)
 
     def _next_handle(self, endpoint: DriverEndpoint, number: int) -> int:
-        """Return a handle that tells the pull from former ones of the same number, whose late replies may still come: also
-        from those before a restart."""
+        """Return a handle that differs from those of earlier pulls with the same number, also before a restart: their
+        late replies may still arrive."""
         while True:
             self._serial += 1
             handle = (endpoint.session * _SPREAD + self._serial) % _SERIALS << _NUMBER_BITS | number
@@ -92,27 +95,27 @@ class Pulls:
                 return handle
 
     def forget(self, endpoint: DriverEndpoint) -> None:
-        """End the pulls of an endpoint that is closed."""
+        """End the pulls of a closed endpoint."""
         for pull in [pull for pull in self._pulls.values() if pull.endpoint is endpoint]:
             self._forget(pull, "library ends it")
 
     def close(self, endpoint: DriverEndpoint, number: int) -> None:
-        """End a pull for which the library does not wait any more."""
-        pull = self._named(endpoint, number)
+        """End a pull that the library has abandoned."""
+        pull = self._pull_of(endpoint, number)
         if pull is not None:
             self._forget(pull, "library ends it")
 
     def expire(self, now: int, handle: int) -> None:
-        """A pull has made no progress for the time-out."""
+        """Retry a pull that made no progress for the time-out, or give up."""
         pull, resends = self._pulls[handle], self._driver.settings.resends
-        pull.tries += 1
-        if resends and pull.tries > resends:
+        pull.retries += 1
+        if resends and pull.retries > resends:
             self._finish(pull, "gave up", Status.ENDPOINT_UNREACHABLE)
             return
         self._step(pull, "time-out")
         for block in pull.blocks:
             if block.missing:
-                self._ask(pull, block)
+                self._request_block(pull, block)
         self._set_timer(now, pull)
 
     def waiting(self) -> list[str]:
@@ -121,10 +124,10 @@ class Pulls:
             for pull in self._pulls.values()
         ]
 
-    # The endpoint that asks.
+    # The requesting endpoint.
 
     def receive_reply(self, now: int, frame: bytes) -> None:
-        """Handle bytes of a pull."""
+        """Handle the data of a pull reply."""
         driver = self._driver
         _, src, peer_index, frame_seqnum, offset, handle, magic, data = driver.codec.unpack_pull_reply(frame)
         pull = self._find(src, peer_index, handle, magic)
@@ -132,8 +135,8 @@ class Pulls:
             driver.counters.drop_pull_reply_bad_wire_handle += 1
             return
         driver.look_up(pull.endpoint)
-        index, rest = divmod(offset, driver.room)
-        length = min(driver.room, pull.command.length - offset)
+        index, rest = divmod(offset, driver.fragment_size)
+        length = min(driver.fragment_size, pull.command.length - offset)
         if rest or len(data) != length or frame_seqnum != index & 0xFF:
             driver.counters.drop_pull_reply_bad_seqnum += 1
             return
@@ -144,7 +147,7 @@ class Pulls:
             return
         block.missing &= ~bit
         self._store(pull.target[offset : offset + length], data)
-        if pull.next == pull.frames and not [other for other in pull.blocks if other.missing]:
+        if pull.next == pull.frames and not [pending for pending in pull.blocks if pending.missing]:
             self._finish(pull, "last reply", Status.SUCCESS)
             return
         self._step(pull, "reply")
@@ -171,7 +174,7 @@ class Pulls:
             return None
         return pull
 
-    def _named(self, endpoint: DriverEndpoint, number: int) -> Pull | None:
+    def _pull_of(self, endpoint: DriverEndpoint, number: int) -> Pull | None:
         pulls = self._pulls.values()
         return next((pull for pull in pulls if pull.endpoint is endpoint and pull.command.number == number), None)
 
@@ -185,32 +188,32 @@ class Pulls:
             driver.nic.dma_write(target, data)
 
     def _complete(self, now: int, pull: Pull, block: Block) -> None:
-        """A block is complete: go on, or ask for the first one again."""
-        pull.tries = 0
+        """Request the next blocks after a complete block, or the first block again if it is still incomplete."""
+        pull.retries = 0
         if block is pull.blocks[0]:
             self._step(pull, "first block is complete")
             while pull.blocks and not pull.blocks[0].missing:
                 pull.blocks.pop(0)
-            self._ask_for_next(now, pull)
+            self._request_next(now, pull)
             return
         if pull.state == states.PULLING:
-            self._ask(pull, pull.blocks[0])
+            self._request_block(pull, pull.blocks[0])
         self._step(pull, "later block is complete")
 
-    def _ask_for_next(self, now: int, pull: Pull) -> None:
+    def _request_next(self, now: int, pull: Pull) -> None:
         while pull.next < pull.frames and len(pull.blocks) < BLOCKS:
             block = Block(pull.next, min(BLOCK_FRAMES, pull.frames - pull.next))
             pull.next += block.count
             pull.blocks.append(block)
-            self._ask(pull, block)
+            self._request_block(pull, block)
         self._set_timer(now, pull)
 
-    def _ask(self, pull: Pull, block: Block) -> None:
-        """Ask for a block, from the first to the last frame that is missing."""
+    def _request_block(self, pull: Pull, block: Block) -> None:
+        """Request a block, from the first to the last missing frame."""
         driver, command = self._driver, pull.command
         begin = block.first + ((block.missing & -block.missing).bit_length() - 1)
-        behind = block.first + block.missing.bit_length()
-        length = min(behind * driver.room, command.length) - begin * driver.room
+        end = block.first + block.missing.bit_length()
+        length = min(end * driver.fragment_size, command.length) - begin * driver.fragment_size
         driver.counters.send_pull_req += 1
         driver.send(
             driver.codec.pack_pull(
@@ -241,7 +244,7 @@ class Pulls:
         endpoint.ring.write_result(command.number, command.word & 0xFFFF, status)
         self._driver.nic.post_completion(endpoint.index << 16 | PULL_DONE | command.number)
 
-    # The endpoint that is asked.
+    # The serving endpoint.
 
     def receive_request(self, frame: bytes) -> None:
         """Answer a request for a block."""
@@ -263,10 +266,10 @@ class Pulls:
         if endpoint.session != session:
             self._refuse(peer, dst, NACK_TYPE_BAD_SESSION, handle, magic)
             return
-        region, offset = endpoint.regions.get(region_id), begin + first * driver.room + skipped
+        region, offset = endpoint.regions.get(region_id), begin + first * driver.fragment_size + skipped
         if (
             region is None or region.turn != turn or begin + total > region.length
-            or offset + length > begin + total or length > BLOCK_FRAMES * driver.room
+            or offset + length > begin + total or length > BLOCK_FRAMES * driver.fragment_size
         ):  # fmt: skip
             self._refuse(peer, dst, NACK_TYPE_BAD_RDMAWIN, handle, magic)
             return
@@ -280,9 +283,14 @@ class Pulls:
 
     def _reply(self, peer: int, handle: int, magic: int, data: memoryview, first: int, offset: int) -> None:
         driver = self._driver
-        to, room, pack, nic = driver.addresses[peer], driver.room, driver.codec.pack_pull_reply, driver.nic
-        for index, at in enumerate(range(0, len(data), room)):
-            payload = nic.dma_read([data[at : at + room]])
+        to, fragment_size, pack, nic = (
+            driver.addresses[peer],
+            driver.fragment_size,
+            driver.codec.pack_pull_reply,
+            driver.nic,
+        )
+        for index, at in enumerate(range(0, len(data), fragment_size)):
+            payload = nic.dma_read([data[at : at + fragment_size]])
             driver.counters.send_pull_reply += 1
             driver.send(
                 pack(to, driver.address, driver.number, first + index & 0xFF, offset + at, handle, magic, payload)

@@ -16,20 +16,20 @@ MAX_ENTRIES: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of Open-MX; the defaults are the source's (`omx_lib.h`, `omx_pull.c`) unless they are called ours. Raises
-    ValueError for an invalid value.
+    """Settings of Open-MX. The defaults are those of Open-MX's sources (`omx_lib.h`, `omx_pull.c`), except where marked
+    as ours. Raises ValueError for an invalid value.
 
-    tick: nanoseconds of the library's clock; an acknowledgement is delayed by one at most. resend: ticks after which an
-    unacknowledged message is sent again. resends: times that a message is sent again before its peer counts as unreachable;
-    0: for ever. acknowledge: messages received after which they are acknowledged at once. zombies: sends that may complete
-    before their message is acknowledged. unacked: frames of unacknowledged messages to one endpoint, above which more are
-    held back (ours: half of its receive ring; the source holds them back from 8,191 messages on). pulls: of one endpoint
-    that are under way at once (ours: each has 128 replies under way).
-    pull_timeout: nanoseconds without progress after which a pull asks again. offload: bytes from which on the data of a
-    pull reply is copied by the copy engine (I/OAT); 0: the core copies. rendezvous: bytes above which a message is pulled.
-    shared_rendezvous: the same between endpoints of one node. entries: of an endpoint's receive ring.
-    migrate: 1 if a program moves to the core that its endpoint's frames interrupt (the paper's section 3.2), otherwise 0.
-    first_seqnum: number of a session's first message. (The source begins with others after a disconnect.)
+    tick: period of the library's clock in nanoseconds, and the maximum delay of an acknowledgement. resend: ticks after
+    which an unacknowledged message is resent. resends: maximum retransmissions before the partner is unreachable; 0: no
+    limit. acknowledge: received messages after which an acknowledgement is sent at once. zombies: maximum sends that
+    complete before their message is acknowledged. unacked: maximum frames of unacknowledged messages to one endpoint
+    (ours: half of its receive ring; Open-MX's limit is 8,191 messages). pulls: maximum pulls of one endpoint in
+    progress (ours; each has 128 replies in flight). pull_timeout: nanoseconds without progress after which a pull
+    requests its blocks again. offload: minimum bytes of a pull reply that the copy engine (I/OAT) copies; 0: the core
+    copies all. rendezvous: maximum bytes of an eager message; longer messages are pulled. shared_rendezvous: as
+    rendezvous, between endpoints of one node. entries: of an endpoint's receive ring. migrate: 1 if a program moves to
+    the core that its endpoint's frames interrupt (the paper's section 3.2), otherwise 0. first_seqnum: number of a
+    session's first message (Open-MX uses another number after a disconnect).
     """
 
     tick: int = SECOND // 64
@@ -59,7 +59,7 @@ class Settings:
             "entries": (MIN_ENTRIES, MAX_ENTRIES), "migrate": (0, 1),
             "first_seqnum": (0, SEQNUM_MASK),
         }  # fmt: skip
-        for name, (least, most) in limits.items():
+        for name, (minimum, maximum) in limits.items():
             value = getattr(self, name)
-            if not least <= value <= most:
-                raise ValueError(f"{name} must be {least} to {most}, got {value}")
+            if not minimum <= value <= maximum:
+                raise ValueError(f"{name} must be {minimum} to {maximum}, got {value}")

@@ -1,8 +1,8 @@
-"""Open-MX as a split driver: the driver, and a process with the library.
+"""Open-MX as a split driver: the driver in one process, the library in another.
 
-The host is not trusted: a command names memory of its own or none, whatever it contains, and a receive ring's flags decide
-only about its own slots. The driver of a host that has died has no open endpoints: it tells their partners so, and refuses
-what comes for them.
+The host is not trusted: a command can access the host's memory only, and the flags of a receive ring affect the slots
+of that ring only. When a host dies, its endpoints are closed: the driver notifies their partners, and refuses messages
+to them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from protocols.openmx.settings import Settings
 
 
 def split_driver(settings: Settings | None = None, codec: Codec = codec) -> SplitDriver:
-    """Make Open-MX's split driver; arguments as for `protocols.openmx.host.plug`. It has one host."""
-    own = settings if settings is not None else Settings()
+    """Make Open-MX's split driver; arguments as for `protocols.openmx.host.plug`. It supports one host."""
+    config = settings if settings is not None else Settings()
 
     def nic(adapter: Adapter, nic: SharedActions) -> Nic:
-        return Nic(adapter, nic, own, codec)
+        return Nic(adapter, nic, config, codec)
 
     def host(
-        adapter: Adapter, nic: HostActions, memory: Allocating, descriptors: memoryview, _place: HostSlot
+        adapter: Adapter, nic: HostActions, memory: Allocating, descriptors: memoryview, _slot: HostSlot
     ) -> Library:
-        return Library(adapter, nic, memory, SharedCommands(descriptors), own, Counters())
+        return Library(adapter, nic, memory, SharedCommands(descriptors), config, Counters())
 
     return SplitDriver(COMMANDS * COMMAND_SIZE, DOORBELLS, nic, host)
 
@@ -45,20 +45,20 @@ class Nic:
         self._settings = settings
         self._codec = codec
         self._counters = Counters()
-        self.firmware = self._driver(HostMemory(), OwnCommands())
+        self.firmware = self._new_driver(HostMemory(), OwnCommands())
 
     def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
-        former = self.firmware
-        self.firmware = self._driver(memory, SharedCommands(descriptors))
-        self.firmware.succeed(now, former)
+        previous = self.firmware
+        self.firmware = self._new_driver(memory, SharedCommands(descriptors))
+        self.firmware.succeed(now, previous)
         return self.firmware.on_doorbell
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
         self.adapter = self.adapter.of_incarnation(incarnation)
-        former, self.firmware = self.firmware, self._driver(HostMemory(), OwnCommands())
-        self.firmware.succeed(now, former)
+        previous, self.firmware = self.firmware, self._new_driver(HostMemory(), OwnCommands())
+        self.firmware.succeed(now, previous)
 
-    def _driver(self, memory: Reachable, commands: Commands) -> Firmware:
-        made = Firmware(self.adapter, self._nic, memory, commands, self._settings, self._codec, self._counters)
-        made.loop_outside()
-        return made
+    def _new_driver(self, memory: Reachable, commands: Commands) -> Firmware:
+        firmware = Firmware(self.adapter, self._nic, memory, commands, self._settings, self._codec, self._counters)
+        firmware.loop_outside()
+        return firmware

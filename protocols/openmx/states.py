@@ -1,4 +1,4 @@
-"""State tables of an endpoint and of a pull, which the driver carries out, and of a partner, which the library does."""
+"""State tables of an endpoint and of a pull, executed by the driver, and of a partner, executed by the library."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENDPOINT: Final = StateTable(
         Row(CLOSED, "open", "begin a session", OPEN),
     ),
 )
-"""An endpoint, in the driver. Messages are frames here, whatever their kind."""
+"""An endpoint, in the driver. A message here is a frame of any type."""
 
 PULLING: Final = "pulling"
 RETRIED: Final = "asked again"
@@ -65,7 +65,7 @@ PULL: Final = StateTable(
         Row(RETRIED, "library ends it", "forget it", DONE),
     ),
 )  # fmt: skip
-"""A pull, at the endpoint that asks. The first block is the oldest that is incomplete."""
+"""A pull, at the requesting endpoint. The first block is the oldest incomplete block."""
 
 UNCONNECTED: Final = "not connected"
 CONNECTING: Final = "connecting"
@@ -94,7 +94,7 @@ PARTNER: Final = StateTable(
         Row(CONNECTING, "disconnect", "fail what waits", UNCONNECTED, ("connections_refused",)),
     ),
 )
-"""An endpoint that an endpoint talks to, in the library."""
+"""The connection to a partner, in the library."""
 
 TABLES: Final = (ENDPOINT, PULL, PARTNER)
 
@@ -107,4 +107,4 @@ STATELESS: Final = frozenset(
         "send_pull_req", "send_rndv", "send_small", "send_tiny", "throttled", "too_early", "unexpected",
     }
 )  # fmt: skip
-"""Counters of frames and messages that no state machine sees."""
+"""Counters that no state table increments."""

@@ -1,4 +1,4 @@
-"""SSAM's endpoints and bundles, by AM-2's names: a program sends active messages from them, and has handlers called."""
+"""SSAM's endpoints and bundles, by AM-2's names: programs send active messages and receive them by handlers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from protocols.ssam.am_library import ActiveMessages
 
 MAX_WORDS: Final = DATA // WORD - 1
-"""Maximum words of a request: its number takes one more. A reply has ten."""
+"""Maximum words of a request, whose number takes one more word. A reply has at most ten words."""
 
 
 class PendingRequest:
@@ -54,12 +54,12 @@ class PendingRequest:
     def fail(self, status: Status) -> None:
         """Complete as returned; the endpoint's next poll calls the error handler."""
         if self.end():
-            nothing = memoryview(b"")
-            returned = Returned(status, False, self.to, self.handler, self.words, self.number, nothing)
+            no_data = memoryview(b"")
+            returned = Returned(status, False, self.to, self.handler, self.words, self.number, no_data)
             self.endpoint.messages.lost.append((self.endpoint, returned))
 
     def end(self) -> bool:
-        """Mark as completed; return False if it was already."""
+        """Mark as completed. False: it was completed already."""
         if self.is_completed:
             return False
         self.is_completed = True
@@ -70,16 +70,16 @@ class PendingRequest:
 class Endpoint:
     """One endpoint (ep_t), allocated by its bundle. Implements `protocols.active_messages.am_interface.Endpoint`.
 
-    Each message is handled once, or returned to its sender's error handler; only one that is returned as unreachable or
-    abandoned may have been handled as well. Requests to one node share its window, and are handled in the order in which
-    they were sent, but for bulk messages, whose handlers are called with their last cells.
+    Each message is handled once, or returned to its sender's error handler; a message returned as unreachable or
+    abandoned may have been handled as well. Requests to one node share its window, and are handled in sending order;
+    the handler of a bulk message is called at its last cell.
     """
 
     def __init__(self, messages: ActiveMessages, number: int) -> None:
         """For the bundle only."""
         self.messages: Final = messages
         self.name: Final = EndpointName(messages.node, number)
-        """AM_GetEndpointName: the name by which others map it."""
+        """AM_GetEndpointName: the name by which other endpoints map this endpoint."""
         self.error_handler: ErrorHandler | None = None
         """AM-2's handler 0: called with each undeliverable message; without one `poll` raises ReturnedError."""
         self.handlers: Final[dict[int, Handler]] = {}
@@ -90,8 +90,8 @@ class Endpoint:
 
     @property
     def tag(self) -> int:
-        """AM_GetTag, AM_SetTag: the tag, 64 bits, that requests must carry to be accepted. Cells carry its remainder, which
-        guards against mistakes only; the kernel's check of connections protects processes from each other."""
+        """AM_GetTag, AM_SetTag: the tag, 64 bits, that requests must carry to be accepted. Cells carry only a remainder
+        of the tag, which detects mistakes; the kernel's connection check protects processes from each other."""
         return self._tag
 
     @tag.setter
@@ -101,7 +101,7 @@ class Endpoint:
 
     @property
     def segment(self) -> memoryview | None:
-        """AM_GetSeg, AM_SetSeg: writable memory that receives bulk messages; None: they are returned."""
+        """AM_GetSeg, AM_SetSeg: writable memory that receives bulk messages; None: bulk messages are returned."""
         return self._segment
 
     @segment.setter
@@ -123,7 +123,7 @@ class Endpoint:
         if index < 0:
             raise ValueError(f"index must be 0 or more, got {index}")
         if index in self._translations:
-            raise ValueError(f"index {index} is in use: unmap it first")
+            raise ValueError(f"index {index} is in use; unmap it first")
         node, endpoint = name
         if not 0 <= node < self.messages.size:
             raise ValueError(f"node must be 0 to {self.messages.size - 1}, got {node}")
@@ -144,7 +144,7 @@ class Endpoint:
         del self._translations[index]
 
     def credits(self, index: int) -> int:
-        """Return the number of cells that can be sent to that node before one has to be answered."""
+        """Return the number of cells that can be sent to that node without an answer."""
         return self.messages.credits(self._to(index)[0].node)
 
     async def request(self, index: int, handler: int, *words: int) -> None:
@@ -158,9 +158,9 @@ class Endpoint:
         await self._send(MEDIUM, index, handler, words, data)
 
     async def request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *words: int) -> None:
-        """AM_RequestXferM: as `request`, with at most 4 words, and data for the destination's segment, from `offset` on.
-        It goes a cell at a time (section 3.4.3), one bulk message after the other to each node; the handler is called
-        with the last cell."""
+        """AM_RequestXferM: as `request`, with at most 4 words, and data for the destination's segment, from `offset`
+        on. The data is sent a cell at a time (section 3.4.3); bulk messages to one node are sent in sequence. The
+        handler is called at the last cell."""
         to, tag = self._to(index)
         await self.messages.stream(to.node).send(
             PendingRequest(self, to, handler, words), tag_remainder(tag), data, offset

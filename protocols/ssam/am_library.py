@@ -48,14 +48,14 @@ from protocols.ssam.reply_tokens import Token
 from protocols.ssam.sba100 import Process
 
 _MASK: Final = 0xFFFF_FFFF
-_NOTHING: Final = memoryview(b"")
+_NO_DATA: Final = memoryview(b"")
 
 
 class ActiveMessages(Library):
-    """A process's library, with endpoints. Implements `protocols.active_messages.am_interface.ActiveMessages`. A program
-    may use endpoints, or the calls of `Library` with handlers at addresses of its own.
+    """A process's library, with endpoints. Implements `protocols.active_messages.am_interface.ActiveMessages`. A
+    program may use endpoints, or the calls of `Library` with handlers at arbitrary addresses.
 
-    lost: requests that have ended without an answer and that their endpoints have not been told of.
+    lost: requests that ended without an answer, to be reported to their endpoints.
     """
 
     def __init__(self, process: Process, bell: HostActions) -> None:
@@ -64,17 +64,17 @@ class ActiveMessages(Library):
         """AM_MaxShort: words of a request."""
         self.observer: Observer | None = None
         self.lost: Final[deque[tuple[Endpoint, Returned]]] = deque()
-        self.on_message = self._requested_by
-        self.on_renewed = self._forget
+        self.on_message = self._on_request
+        self.on_renewed = self._drop_incoming
         self._endpoints: dict[int, Endpoint] = {}
         self._number = 0
         self._streams: dict[int, Stream] = {}
         self._incoming: dict[int, Incoming] = {}
-        self._granted: int | None = None  # the node whose message has the larger window
+        self._granted: int | None = None  # the node to which the larger window is granted
 
     @property
     def window(self) -> int:
-        """Requests to a node without an answer."""
+        """Maximum number of unanswered requests to a node."""
         return self.settings.window
 
     @property
@@ -83,7 +83,7 @@ class ActiveMessages(Library):
         return self.incarnation
 
     def medium_room(self, words: int) -> int:
-        """Return the bytes of data beside so many words, in a request."""
+        """Return the maximum bytes of data in a request with `words` words."""
         return WORD * (MAX_WORDS - words)
 
     def allocate_bundle(self) -> Bundle:
@@ -94,7 +94,7 @@ class ActiveMessages(Library):
         """See `Bundle.allocate_endpoint`."""
         number = next((number for number in range(MAX_ENDPOINTS) if number not in self._endpoints), None)
         if number is None:
-            raise LookupError(f"there are {MAX_ENDPOINTS} endpoints already")
+            raise LookupError(f"all {MAX_ENDPOINTS} endpoints are allocated")
         endpoint = self._endpoints[number] = Endpoint(self, number)
         return endpoint
 
@@ -115,7 +115,7 @@ class ActiveMessages(Library):
         return waits
 
     def unhandled(self) -> Sequence[Unhandled]:
-        """Return what has arrived for the program's endpoints and is not handled, of endpoints where there is any."""
+        """Return the numbers of arrived and unhandled messages, of the endpoints that have any."""
         requests, answers = Counter[int](), Counter(endpoint.name.endpoint for endpoint, _ in self.lost)
         for node, message, pending in self.unread():
             if isinstance(pending, PendingRequest):
@@ -124,8 +124,8 @@ class ActiveMessages(Library):
                 requests[address.to] += 1
             elif message.kind in (cells.REQUEST, cells.BYTES) and node in self._incoming:
                 requests[self._incoming[node].address.to] += 1
-        present = [number for number in self._endpoints if requests[number] or answers[number]]
-        return [Unhandled(number, requests[number], answers[number]) for number in present]
+        numbers = [number for number in self._endpoints if requests[number] or answers[number]]
+        return [Unhandled(number, requests[number], answers[number]) for number in numbers]
 
     # Requests.
 
@@ -135,7 +135,7 @@ class ActiveMessages(Library):
         return self._number
 
     def credits(self, node: int) -> int:
-        """Return how many cells the window to a node permits."""
+        """Return the free window to a node, in cells."""
         return max(0, self.window - self.unanswered(node))
 
     def stream(self, node: int) -> Stream:
@@ -147,7 +147,7 @@ class ActiveMessages(Library):
 
     async def wait_for_room(self, node: int, request: PendingRequest | None = None) -> None:
         """Poll, and wait until the window to a node permits a request, or `request` has ended. Raises as `request`."""
-        self.has_room(node)  # refuses handlers, which must not poll
+        self.has_room(node)  # raises RuleError within a handler
         while not self.has_room(node) and not (request is not None and request.is_completed):
             await self.poll()
 
@@ -160,32 +160,32 @@ class ActiveMessages(Library):
 
     def end_request(self, request: PendingRequest, message: Message) -> None:
         """Handle a request's answer. Called as a handler."""
-        endpoint, own = request.endpoint, request.endpoint.name.endpoint
+        endpoint, local = request.endpoint, request.endpoint.name.endpoint
         if message.kind == cells.ACKNOWLEDGEMENT:
             if self.observer is not None:
-                self.observer.reply_handled(own, request.number, request.to, MessageContent(NO_HANDLER, (), b""))
+                self.observer.reply_handled(local, request.number, request.to, MessageContent(NO_HANDLER, (), b""))
             return
         address = address_of(message.handler)
-        said = unpack_words(message.data, address.words)
-        if said is None:
+        contents = unpack_words(message.data, address.words)
+        if contents is None:
             self._counters.no_handler += 1
             return
-        words, data = said
+        words, data = contents
         if address.handler == NO_HANDLER:
             status = Status(words[0])
-            self._tell(
-                endpoint, Returned(status, False, request.to, request.handler, request.words, request.number, _NOTHING)
+            self._report_returned(
+                endpoint, Returned(status, False, request.to, request.handler, request.words, request.number, _NO_DATA)
             )
             return
         source = EndpointName(request.to.node, address.source)
         if self.observer is not None:
-            self.observer.reply_handled(own, request.number, source, MessageContent(address.handler, words, data))
+            self.observer.reply_handled(local, request.number, source, MessageContent(address.handler, words, data))
         handler = endpoint.handlers.get(address.handler)
         if handler is None:
-            returned = Returned(Status.BAD_HANDLER, True, source, address.handler, words, request.number, _NOTHING)
-            self._tell(endpoint, returned)
+            returned = Returned(Status.BAD_HANDLER, True, source, address.handler, words, request.number, _NO_DATA)
+            self._report_returned(endpoint, returned)
             return
-        token = Token(own, source)
+        token = Token(local, source)
         try:
             handler(token, *(words if address.form == SHORT else (memoryview(data), *words)))
         finally:
@@ -198,10 +198,10 @@ class ActiveMessages(Library):
             handled += 1
             if self._endpoints.get(endpoint.name.endpoint) is endpoint:
                 with self.as_handler():
-                    self._tell(endpoint, returned)
+                    self._report_returned(endpoint, returned)
         return handled
 
-    def _tell(self, endpoint: Endpoint, returned: Returned) -> None:
+    def _report_returned(self, endpoint: Endpoint, returned: Returned) -> None:
         if self.observer is not None and not returned.is_reply:
             words = returned.status.words
             self.observer.request_returned(endpoint.name.endpoint, returned.message, returned.destination, words)
@@ -209,12 +209,12 @@ class ActiveMessages(Library):
             raise ReturnedError(returned)
         endpoint.error_handler(returned)
 
-    # Requests of others.
+    # Received requests.
 
-    def _requested_by(self, node: int, message: Message) -> Reply | None:
+    def _on_request(self, node: int, message: Message) -> Reply | None:
         address = address_of(message.handler)
         if message.kind == cells.BYTES or address.form == MORE:
-            return self._more(node, message.data)
+            return self._receive_more(node, message.data)
         if len(message.data) < WORD:
             self._counters.no_handler += 1
             return None
@@ -222,57 +222,57 @@ class ActiveMessages(Library):
         request = RequestName(node, self.incarnation_of(node), address.source, number)
         endpoint = self._endpoints.get(address.to)
         if address.form == BULK:
-            return self._head(node, address, request, body)
-        said = unpack_words(body, address.words)
-        if said is None:
+            return self._receive_head(node, address, request, body)
+        contents = unpack_words(body, address.words)
+        if contents is None:
             self._counters.no_handler += 1
             return None
         refusal = _refusal(endpoint, address)
         if refusal is not None:
-            return _refused(refusal, address)
+            return _refusal_reply(refusal, address)
         assert endpoint is not None
-        words, data = said
+        words, data = contents
         return self._call(endpoint, address, request, words, memoryview(data))
 
-    def _head(self, node: int, address: Address, request: RequestName, body: bytes) -> Reply | None:
+    def _receive_head(self, node: int, address: Address, request: RequestName, body: bytes) -> Reply | None:
         """Handle the first cell of a bulk message."""
         head, count = unpack_head(body), address.words & ~WANTS_WINDOW
-        said = unpack_words(head[2], count) if head is not None else None
-        if head is None or said is None:
+        contents = unpack_words(head[2], count) if head is not None else None
+        if head is None or contents is None:
             self._counters.no_handler += 1
             return None
-        (offset, length, _), (words, data) = head, said
+        (offset, length, _), (words, data) = head, contents
         endpoint = self._endpoints.get(address.to)
-        refusal, place = _refusal(endpoint, address), _NOTHING
+        refusal, buffer = _refusal(endpoint, address), _NO_DATA
         if refusal is None and endpoint is not None:
             segment = endpoint.segment
             if segment is None or offset + length > len(segment):
                 refusal = Status.BAD_SEGMENT
             else:
-                place = segment[offset : offset + length]
-        self._forget(node)
-        self._incoming[node] = Incoming(address, request, endpoint, place, words, refusal)
+                buffer = segment[offset : offset + length]
+        self._drop_incoming(node)
+        self._incoming[node] = Incoming(address, request, endpoint, buffer, words, refusal)
         if refusal is not None:
-            return _refused(refusal, address)
+            return _refusal_reply(refusal, address)
         if len(data) < length and address.words & WANTS_WINDOW and self._granted is None and self.settings.long_window:
             self._granted = node
             self._incoming[node].take(data)
-            return _own_reply(address, GRANTED, self.settings.long_window)
-        return self._more(node, data)
+            return _library_reply(address, GRANTED, self.settings.long_window)
+        return self._receive_more(node, data)
 
-    def _more(self, node: int, data: bytes) -> Reply | None:
+    def _receive_more(self, node: int, data: bytes) -> Reply | None:
         """Handle the next bytes of a bulk message."""
         incoming = self._incoming.get(node)
-        if incoming is None:  # of a message whose beginning went to an earlier life of this node
-            return _own_reply(Address(MORE, 0, 0, 0, 0, 0), Status.UNREACHABLE, 0)
+        if incoming is None:  # the first cell was received before this node's restart
+            return _library_reply(Address(MORE, 0, 0, 0, 0, 0), Status.UNREACHABLE, 0)
         endpoint = incoming.endpoint
         if incoming.refusal is None and self._endpoints.get(incoming.address.to) is not endpoint:
             incoming.refusal = Status.BAD_ENDPOINT
         if incoming.refusal is not None:
-            return _refused(incoming.refusal, incoming.address)
+            return _refusal_reply(incoming.refusal, incoming.address)
         if not incoming.take(data):
             return None
-        self._forget(node)
+        self._drop_incoming(node)
         assert endpoint is not None
         return self._call(endpoint, incoming.address, incoming.request, incoming.words, incoming.buffer)
 
@@ -280,12 +280,12 @@ class ActiveMessages(Library):
         self, endpoint: Endpoint, address: Address, request: RequestName, words: tuple[int, ...], data: memoryview
     ) -> Reply | None:
         """Call a request's handler; return its reply."""
-        own, handler = endpoint.name.endpoint, endpoint.handlers.get(address.handler)
-        if handler is None:  # it has been removed since the first cell
-            return _refused(Status.BAD_HANDLER, address)
-        token = Token(own, EndpointName(request.node, request.endpoint), request, self.observer)
+        local, handler = endpoint.name.endpoint, endpoint.handlers.get(address.handler)
+        if handler is None:  # it was removed after the first cell
+            return _refusal_reply(Status.BAD_HANDLER, address)
+        token = Token(local, EndpointName(request.node, request.endpoint), request, self.observer)
         if self.observer is not None:
-            self.observer.request_handled(own, request, MessageContent(address.handler, words, data))
+            self.observer.request_handled(local, request, MessageContent(address.handler, words, data))
         reply = None
         try:
             handler(token, *(words if address.form == SHORT else (data, *words)))
@@ -293,15 +293,15 @@ class ActiveMessages(Library):
             reply = token.end()
         return reply
 
-    def _forget(self, node: int) -> None:
-        """Forget a bulk message of a node: it is complete, or will not be."""
+    def _drop_incoming(self, node: int) -> None:
+        """Drop the state of a node's bulk message, which is complete or lost."""
         self._incoming.pop(node, None)
         if self._granted == node:
             self._granted = None
 
 
 def _refusal(endpoint: Endpoint | None, address: Address) -> Status | None:
-    """Return why a request is returned; None: it is handled."""
+    """Return the status with which a request is returned; None: it is handled."""
     if endpoint is None:
         return Status.BAD_ENDPOINT
     if not accepts(endpoint.tag, address.tag_remainder):
@@ -309,11 +309,11 @@ def _refusal(endpoint: Endpoint | None, address: Address) -> Status | None:
     return None if address.handler in endpoint.handlers else Status.BAD_HANDLER
 
 
-def _refused(status: Status, address: Address) -> Reply:
-    return _own_reply(address, status, address.handler)
+def _refusal_reply(status: Status, address: Address) -> Reply:
+    return _library_reply(address, status, address.handler)
 
 
-def _own_reply(address: Address, status: int, value: int) -> Reply:
-    """Return the library's own reply to a request."""
-    there = Address(SHORT, 2, address.source, address.to, 0, NO_HANDLER)
-    return Reply(there.pack(), pack_words((status, value), b"", DATA))
+def _library_reply(address: Address, status: int, value: int) -> Reply:
+    """Return the library's reply to a request."""
+    requester = Address(SHORT, 2, address.source, address.to, 0, NO_HANDLER)
+    return Reply(requester.pack(), pack_words((status, value), b"", DATA))

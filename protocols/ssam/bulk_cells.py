@@ -1,4 +1,5 @@
-"""Bulk messages, a cell at a time (section 3.4.3): the sender's side to one node, and the receiver's of one message.
+"""Bulk messages, a cell at a time (section 3.4.3): the sender's queue to one node, and the receiver's state of one
+message.
 
 Requests between two nodes are handled in order, so a message's cells need no offsets. Bulk messages to a node are sent one
 at a time. Each cell is a request, acknowledged and retransmitted like any other.
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class LeadingCell:
-    """Any cell of a message but the last. Implements `protocols.ssam.connection.Pending`."""
+    """A cell of a message, except the last. Implements `protocols.ssam.connection.Pending`."""
 
     __slots__ = ("_messages", "_request")
 
@@ -42,7 +43,7 @@ class LeadingCell:
         self._messages = messages
 
     def answered(self, message: Message) -> None:
-        """Handle the library's own reply: a refusal, or a larger window."""
+        """Handle a reply of the peer's library: a refusal, or a larger window."""
         reply = unpack_words(message.data, 2) if message.kind == cells.REPLY else None
         if reply is None or self._request.is_completed:
             return
@@ -63,38 +64,38 @@ class Stream:
         self._messages = messages
         self._node = node
         self._is_busy = False
-        self._turns: deque[Completion[None]] = deque()
+        self._waiters: deque[Completion[None]] = deque()
 
     async def send(self, request: PendingRequest, remainder: int, data: Buffer, offset: int) -> None:
-        """Send a message. Returns when its last cell is in the window's buffers, or when the request is completed before.
-        Raises ValueError, RuleError within a handler."""
+        """Send a message. Returns when its last cell is in the window's buffers, or when the request is completed
+        earlier. Raises ValueError, RuleError within a handler."""
         head = pack_head(offset, len(data), request.words)
         self._messages.has_room(self._node)  # raises RuleError within a handler
         while self._is_busy:
-            turn: Completion[None] = Completion("earlier bulk messages to node %d", self._node)
-            self._turns.append(turn)
-            await turn
+            waiter: Completion[None] = Completion("earlier bulk messages to node %d", self._node)
+            self._waiters.append(waiter)
+            await waiter
         self._is_busy = True
         try:
             await self._send(request, remainder, memoryview(data).cast("B"), head)
         finally:
             self._is_busy = False
             self._messages.set_window(self._node, self._messages.window)
-            if self._turns:
-                self._turns.popleft().complete(None)
+            if self._waiters:
+                self._waiters.popleft().complete(None)
 
     async def _send(self, request: PendingRequest, remainder: int, data: memoryview, head: bytes) -> None:
         messages, node = self._messages, self._node
         step = LONG if messages.settings.long_payload else DATA
         sent = min(DATA - WORD - len(head), len(data))
         is_long = len(data) - sent > step * messages.window and messages.settings.long_window
-        words, own = len(request.words) | (WANTS_WINDOW if is_long else 0), request.endpoint.name.endpoint
-        more = Address(MORE, 0, request.to.endpoint, own, remainder, 0).pack()
+        words, local = len(request.words) | (WANTS_WINDOW if is_long else 0), request.endpoint.name.endpoint
+        more = Address(MORE, 0, request.to.endpoint, local, remainder, 0).pack()
         await messages.wait_for_room(node)
         messages.begin(request, data)
         messages.try_request(
             node,
-            Address(BULK, words, request.to.endpoint, own, remainder, request.handler).pack(),
+            Address(BULK, words, request.to.endpoint, local, remainder, request.handler).pack(),
             request.number.to_bytes(WORD, "big") + head + data[:sent],
             self._pending(request, sent, data),
         )
@@ -117,8 +118,8 @@ class Stream:
 
 
 class Incoming:
-    """A bulk message whose cells are arriving. buffer: its part of the segment. refusal: status with which it will be
-    returned; None: its handler will be called."""
+    """A bulk message whose cells are arriving. buffer: its part of the segment. refusal: status with which the message
+    is returned; None: its handler is called."""
 
     __slots__ = ("address", "buffer", "endpoint", "received", "refusal", "request", "words")
 

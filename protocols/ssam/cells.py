@@ -1,10 +1,10 @@
 """The format of an active message in a cell's 48 bytes of payload.
 
-Section 3.1.1: 16 bits of flow control, 32 bits of handler address, 40 bytes of data, and a check as in AAL3/4's trailer:
-6 bits of length and a CRC-10 (x^10 + x^9 + x^5 + x^4 + x + 1, ITU-T I.363.3). The paper does not specify
-the bits of the flow control; our choice: kind (2 bits), session (8), sequence number (6). The length counts handler and
-data. Section 3.4.4 plans a longer payload for cells of long messages: a cell of kind BYTES carries data instead of the
-handler, 44 bytes in total.
+Section 3.1.1: 16 bits of flow control, 32 bits of handler address, 40 bytes of data, and a check as in AAL3/4's
+trailer: 6 bits of length and a CRC-10 (x^10 + x^9 + x^5 + x^4 + x + 1, ITU-T I.363.3). The paper does not specify the
+bits of the flow control; our choice: kind (2 bits), session (8), sequence number (6). The length counts handler and
+data. Section 3.4.4 proposes a longer payload for cells of long messages: a cell of kind BYTES carries 44 bytes of data,
+without a handler.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ DATA: Final = 40
 """Maximum bytes of data in a cell."""
 
 INTRODUCTION: Final = 4
-"""Kind of a cell with the identities of sender and receiver, the latter 0 if unknown to the sender (our addition). In the
-cell it is an acknowledgement whose handler is INTRODUCES."""
+"""Kind of a cell with the identities of sender and receiver (ours). The receiver's is 0 if unknown. It is encoded as an
+acknowledgement with the handler INTRODUCES."""
 
 MISSING: Final = 1
 """Handler of a negative acknowledgement: the request of that number is missing (ours)."""
 INTRODUCES: Final = 2
+"""Handler of an introduction (ours)."""
 LONG: Final = DATA + 4
 """Maximum bytes of data in a cell of kind BYTES."""
 
@@ -47,7 +48,7 @@ _GENERATOR: Final = 0x633
 
 
 class Message(NamedTuple):
-    """A cell's message. number: its sequence number, or that of the request that it answers."""
+    """A cell's message. number: sequence number of the request, or of the answered request."""
 
     kind: int
     session: int
@@ -57,12 +58,12 @@ class Message(NamedTuple):
 
 
 def _parities() -> tuple[int, ...]:
-    """Return for each bit of the CRC, the highest first, a mask of the payload's bits whose parity it is: bit n of the
-    payload contributes x^n modulo the generator."""
+    """Return a mask of payload bits for each CRC bit, the highest first. The CRC bit is the parity of the masked bits:
+    bit n of the payload contributes x^n modulo the generator."""
     masks, remainder = [0] * _CRC_BITS, 1
-    for place in range(8 * PAYLOAD):
+    for position in range(8 * PAYLOAD):
         for bit in range(_CRC_BITS):
-            masks[_CRC_BITS - 1 - bit] |= (remainder >> bit & 1) << place
+            masks[_CRC_BITS - 1 - bit] |= (remainder >> bit & 1) << position
         remainder <<= 1
         if remainder >> _CRC_BITS:
             remainder ^= _GENERATOR
@@ -93,7 +94,7 @@ def pack_into(buffer: bytearray, offset: int, message: Message) -> None:
 
 
 def with_crc(payload: Buffer) -> bytes:
-    """Return a payload with its CRC set, as the interface sets it."""
+    """Return a payload with the CRC that the interface computes."""
     trailer = (payload[-2] << 8 | payload[-1]) ^ crc10(payload)
     return bytes(payload[:-2]) + trailer.to_bytes(2, "big")
 

@@ -1,7 +1,7 @@
-"""The sliding windows between two processes: requests without an answer, and requests of the peer.
+"""The sliding windows between two processes: unanswered requests, and requests of the peer.
 
-Section 3.3.1: a request's cell is kept until its answer comes; a reply's cell is held until the peer's window has moved
-on. Requests are handled in the order in which they were sent.
+Section 3.3.1: a request's cell is kept until its answer arrives; a reply's cell is kept until the peer's window has
+moved on. Requests are handled in sending order.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ _MASK: Final = 0xFFFF_FFFF
 
 
 class Identity(NamedTuple):
-    """One half of a connection: the node's incarnation, and how often this half has begun anew since. Sessions are ours:
-    the paper's prototype does not restart."""
+    """One half of a connection. incarnation: the node's. epoch: number of new sessions that this half started since.
+    Sessions are ours: the paper's prototype does not handle restarts."""
 
     incarnation: int
     epoch: int
 
     def is_later_than(self, other: Identity) -> bool:
-        """Whether this identity has replaced the other one. Incarnations are 32-bit serial numbers."""
+        """Whether this identity replaces the other identity. Incarnations are 32-bit serial numbers."""
         if self.incarnation == other.incarnation:
             return self.epoch > other.epoch
         return (self.incarnation - other.incarnation & _MASK) < _HALF
 
 
 class Pending(Protocol):
-    """Receiver of the answer to one request, in place of a handler."""
+    """Callbacks for the answer to one request, instead of a handler."""
 
     def answered(self, message: Message) -> object:
-        """Handle the answer, a reply or an acknowledgement, in the place of a handler."""
+        """Handle the answer, a reply or an acknowledgement. Called as a handler."""
         ...
 
     def returned(self, reason: str) -> object:
-        """Handle that there will be none. Not called as a handler: nothing may be sent."""
+        """Handle the loss of the request. Nothing may be sent."""
         ...
 
 
@@ -47,10 +47,10 @@ class Connection:
     """One process's half of a connection.
 
     number: its id in the traps. node: the peer's number. ours, theirs: the two identities, which define the session;
-    while theirs is None only introductions are sent. window: requests without an answer. pending: by slot, what waits for
-    an answer; None: the handlers that the process has set. base: the oldest request without an answer. next: the number of
-    the next request. expected: the peer's next request. kept: requests that came before their turn. Numbers count from 0
-    in every session.
+    while theirs is None only introductions are sent. window: maximum unanswered requests. pending: callbacks by slot;
+    None: the answer goes to the handlers of the process. base: number of the oldest unanswered request. next: number of
+    the next request. expected: number of the peer's next request. kept: requests received out of order. Numbers start
+    at 0 in every session.
     """
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Connection:
         self.theirs: Identity | None = None
         self.session = 0
         self.quiet = 0
-        """Time-outs since the last answer to the oldest request."""
+        """Consecutive time-outs of the oldest request."""
         self.window = window
         self.pending: Final[list[Pending | None]] = [None] * MAX_WINDOW
         self.kept: dict[int, Message] = {}
@@ -75,9 +75,9 @@ class Connection:
         self._answered = bytearray(MAX_WINDOW)
         self._tick_base = 0
         self._tick_next = 0
-        self._recover = 0  # requests below were sent before a time-out
+        self._recover = 0  # end of the requests sent before the last time-out
         self._burst = 1
-        self._hurried = -1  # the last request sent again before its time-out
+        self._hurried = -1  # last request that was resent before its time-out
 
     @property
     def is_open(self) -> bool:
@@ -90,22 +90,22 @@ class Connection:
 
     @property
     def outstanding(self) -> list[int]:
-        """The requests without an answer, the oldest first."""
+        """The unanswered requests, the oldest first."""
         return [number for number in range(self.base, self.next) if not self._answered[number % MAX_WINDOW]]
 
     def introduction(self) -> bytes:
-        """Return the data that introduces this half to the other: its identity, and the other's as far as it is known."""
+        """Return the data of an introduction: this half's identity, and the peer's if known."""
         return _INTRODUCTION.pack(*self.ours, *(self.theirs or (0, 0)))
 
     def adopt(self, theirs: Identity) -> None:
-        """Begin a session with a peer's identity. Requests that wait for the first session keep their numbers."""
+        """Start a session with a peer's identity. Requests queued before the first session keep their numbers."""
         if self.theirs is not None:
             self._begin()
         self.theirs = theirs
         self._define()
 
     def renew(self) -> None:
-        """Begin anew, since it is not known which requests the peer has handled."""
+        """Start a new session, since it is unknown which requests the peer has handled."""
         self.ours = Identity(self.ours.incarnation, self.ours.epoch + 1)
         self._begin()
         self._define()
@@ -123,7 +123,7 @@ class Connection:
         return number
 
     def answered(self, low: int) -> bool:
-        """Record an answer, by the low bits of its request's number. False: it had been answered."""
+        """Record an answer, by the low bits of its request's number. False: it is a duplicate."""
         number = self.base + (low - self.base) % SEQUENCE_NUMBERS
         if number >= self.next or self._answered[number % MAX_WINDOW]:
             return False
@@ -133,9 +133,9 @@ class Connection:
         return True
 
     def lost(self, low: int | None = None) -> int | None:
-        """Return the request that the network has lost, or its answer, once for each. low: the low bits of the number that
-        the peer misses; None: answers have come, and cells keep their order, so that it is the oldest one if a later
-        one has been answered."""
+        """Return a request that is lost, or whose answer is lost; each is returned once. low: low bits of the number
+        that the peer reports as missing; None: detect the loss by the answers: cells keep their order, so the oldest
+        request is lost if a later request is answered."""
         number = self.base if low is None else self.base + (low - self.base) % SEQUENCE_NUMBERS
         if number >= self.next or number <= self._hurried or self._answered[number % MAX_WINDOW]:
             return None
@@ -145,8 +145,8 @@ class Connection:
         return number
 
     def recover(self) -> list[int]:
-        """Return the requests to send again when answers have come after a time-out: those that were sent before it and
-        still have none, twice as many each time, as TCP's slow start does (RFC 5681)."""
+        """Return the requests to resend after answers that follow a time-out: unanswered requests that were sent before
+        the time-out, twice as many each time, as in TCP's slow start (RFC 5681)."""
         if not self._hurried < self.base < self._recover:
             return []
         self._burst *= 2
@@ -155,8 +155,8 @@ class Connection:
         return [number for number in range(self.base, end) if not self._answered[number % MAX_WINDOW]]
 
     def overdue(self) -> int | None:
-        """Return the request to send again at a time-out: the oldest one, if it has waited since the last time-out. Its
-        answer tells whether others are missing, too."""
+        """Return the request to resend at a time-out: the oldest, if it was sent before the previous time-out. Its
+        answer shows whether further requests are missing."""
         overdue = None
         if self.base < self.next and self.base == self._tick_base and self._tick_next > self.base:
             overdue = self._hurried = self.base
@@ -170,13 +170,13 @@ class Connection:
     # Requests of the peer.
 
     def place_of(self, low: int) -> int:
-        """Return where a request stands, by the low bits of its number: 0: it is next; above 0: so many are missing
-        before it; below 0: it has been handled."""
+        """Return the distance of a request from the expected one, by the low bits of its number: 0: it is the next;
+        above 0: number of missing requests before it; below 0: it is handled already."""
         ahead = (low - self.expected) % SEQUENCE_NUMBERS
         return ahead if ahead < MAX_WINDOW else ahead - SEQUENCE_NUMBERS
 
     def next_turn(self) -> Message | None:
-        """Return the request whose turn has come, which is no longer kept; None: it has not come."""
+        """Remove and return the next request in order; None: it has not arrived."""
         message = self.kept.pop(self.expected % SEQUENCE_NUMBERS, None)
         if message is not None:
             self.expected += 1
@@ -191,8 +191,9 @@ class Connection:
 
 
 def introduced(data: bytes) -> tuple[Identity, Identity] | None:
-    """Return the identities in an introduction: the sender's, and the receiver's as the sender knows it."""
+    """Return the identities in an introduction: the sender's, and the receiver's as known to the sender. None:
+    malformed."""
     if len(data) != _INTRODUCTION.size:
         return None
-    incarnation, epoch, known, known_epoch = _INTRODUCTION.unpack(data)
-    return Identity(incarnation, epoch), Identity(known, known_epoch)
+    incarnation, epoch, receiver_incarnation, receiver_epoch = _INTRODUCTION.unpack(data)
+    return Identity(incarnation, epoch), Identity(receiver_incarnation, receiver_epoch)

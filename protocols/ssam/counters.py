@@ -16,28 +16,28 @@ class Counters:
     """Cells and messages, by cause."""
 
     requests: int = 0
-    """Requests that programs have sent."""
+    """Requests sent by programs."""
     resent: int = 0
-    """Requests sent again after a time-out."""
+    """Requests resent after a time-out."""
     hurried: int = 0
-    """Requests sent again because later ones had come, or had been answered."""
+    """Requests resent before a time-out, since later requests were received or answered."""
     replies: int = 0
     """Replies whose handlers have run."""
     acknowledged: int = 0
     """Requests answered without a reply."""
     returned: int = 0
-    """Requests returned to the program, which may have been handled."""
+    """Requests returned to the program. They may have been handled."""
     old_answers: int = 0
-    """Answers to requests that had been answered."""
+    """Duplicate answers."""
 
     handled: int = 0
     """Requests whose handlers have run."""
     early: int = 0
-    """Requests kept until those before them have come."""
+    """Requests received out of order and kept."""
     duplicates: int = 0
     """Copies of kept requests."""
     answered_again: int = 0
-    """Held answers sent again."""
+    """Kept answers that were resent."""
 
     restarts: int = 0
     """Restarts of peers."""
@@ -45,19 +45,19 @@ class Counters:
     """Cells of another session."""
 
     cells_read: int = 0
-    """Cells that the kernel has taken out of the input FIFO."""
+    """Cells that the kernel has read from the input FIFO."""
     cells_written: int = 0
     """Cells put into the output FIFO."""
     overruns: int = 0
     """Cells lost because the input FIFO was full."""
     bad_headers: int = 0
-    """Cells with a wrong header check, or of another size."""
+    """Cells with a wrong header checksum or size."""
     bad_checks: int = 0
     """Cells with a wrong CRC-10 or length."""
     no_circuit: int = 0
-    """Cells of a circuit that no process of the node has."""
+    """Cells of a circuit without a process on this node."""
     no_handler: int = 0
-    """Messages for handlers that have not been set; they count as handled."""
+    """Messages for unknown handlers; they count as handled."""
 
     def counted(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}

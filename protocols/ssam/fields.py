@@ -1,6 +1,6 @@
-"""Location of an active message's fields in a cell, for rules and captures, and the words for each kind of message.
+"""Location of an active message's fields in a cell, for rules and captures, and the summary of each kind of message.
 
-Nothing in a cell says that it is SSAM's: its circuit does, and on these networks all circuits between nodes are SSAM's.
+A cell has no field that identifies SSAM: the circuit does. On these networks all circuits between nodes belong to SSAM.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from protocols.atm.fields import ETHERTYPE as ETHERTYPE
 from protocols.core.frame_kinds import Kind
 
 ABOVE: Final = "atm"
-"""The header in front, from whose first byte offsets count."""
+"""The preceding header; offsets start at its first byte."""
 
 REQUEST: Final = 0
 REPLY: Final = 1
 ACKNOWLEDGEMENT: Final = 2
 BYTES: Final = 3
-"""More data of a long message: a request without a handler of its own."""
+"""Further data of a long message: a request without a handler."""
 
 FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "kind": (5, 1, 0xC0),
@@ -27,7 +27,7 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "length": (51, 1, 0xFC),
     "check": (51, 2, 0x03FF),
 }
-"""Fields for rules: offset, width and mask. Of a message of kind BYTES, the handler is data."""
+"""Fields for rules: offset, width and mask. In a message of kind BYTES, the handler field contains data."""
 
 FLOW: Final = ()
 """Cells have the flows of their circuits."""
@@ -47,12 +47,12 @@ KINDS: Final[dict[int, Kind]] = {
     ACKNOWLEDGEMENT: Kind("ack", "SSAM ACKNOWLEDGEMENT of {number} of session {session}[, handler {handler:#x}]"),
     BYTES: Kind("data", "SSAM BYTES {number} of session {session}, {length} bytes"),
 }
-"""How messages are described. They have no id among those of a circuit, since a number comes again after 64 requests."""
+"""Summaries of messages. They have no message id, since numbers repeat after 64 requests of a circuit."""
 
 
 def unpack_cell(frame: bytes) -> bytes:
-    """Return the payload of a frame's first cell. Raises MalformedError where it is no message."""
-    from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD  # loaded by who decodes cells, not by who has fields
+    """Return the payload of a frame's first cell. Raises MalformedError if it is not a message."""
+    from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD  # deferred: only decoders need these modules
     from protocols.core.malformed import MalformedError
     from protocols.ssam.cells import unpack
 
@@ -65,7 +65,7 @@ def unpack_cell(frame: bytes) -> bytes:
 
 
 def mended(frame: bytes, begin: int) -> bytes:
-    """Compute a message's check anew. begin: of its cell."""
+    """Return the frame with a message's CRC recomputed. begin: offset of its cell."""
     from protocols.atm.cell import CELL, HEADER, PAYLOAD
     from protocols.ssam.cells import with_crc
 

@@ -1,5 +1,4 @@
-"""SSAM's message in an ATM cell: the one definition of its format, as a Scapy layer. `cells.py` does the same without
-Scapy."""
+"""SSAM's message in an ATM cell, as a Scapy layer. `cells.py` packs and unpacks the same format without Scapy."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from protocols.ssam.fields import NAMES
 
 
 class Ssam(Packet):
-    """A message: 48 bytes. Of kind BYTES, the handler's place has data."""
+    """A message, 48 bytes. In a message of kind BYTES, the handler field contains data."""
 
     name = "SSAM"
     fields_desc = [  # noqa: RUF012

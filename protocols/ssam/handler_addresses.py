@@ -1,8 +1,8 @@
-"""The format of endpoints' messages in one-cell messages: a handler's address, and what stands before the data.
+"""The encoding of endpoints' messages in one-cell messages: handler address, and header before the data.
 
-A cell's 32 bits of handler address (section 3.1.1) name, from the top: the form (2 bits), how many words come before the
-data (4), the endpoint that it is for (6) and the one that sends it (6), the remainder of the tag (6), and the handler's
-number (8). A request's data begins with its number, by which both ends of a history know it.
+A cell's 32 bits of handler address (section 3.1.1) contain, from the highest bit: the form (2 bits), number of words
+before the data (4), destination endpoint (6), source endpoint (6), remainder of the tag (6), and handler number (8). A
+request's data starts with its number, which identifies the request in histories.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from protocols.active_messages.endpoint_names import ANY, NONE
 from protocols.core.firmware import Buffer
 
 SHORT, MEDIUM, BULK, MORE = range(4)
-"""Forms: words; words and data for the handler; the first cell of data for the segment; and more of it."""
+"""Forms: words; words and data for the handler; first cell of data for the segment; further cells."""
 MAX_ENDPOINTS: Final = 64
 MAX_HANDLER: Final = 0xFF
 MAX_BULK_WORDS: Final = 4
 WORD: Final = 4
 WANTS_WINDOW: Final = 8
-"""Flag in the words' place of a bulk message's first cell: it asks for a larger window (section 3.5)."""
+"""Flag in the `words` field of a bulk message's first cell: requests a larger window (section 3.5)."""
 GRANTED: Final = 0
-"""In the status's place of the library's own reply: a larger window, which the next word says."""
+"""Status in the library's reply: a larger window is granted; the next word is its size."""
 
 _REMAINDERS: Final = 63
 _MASK: Final = 0xFFFF_FFFF
@@ -30,8 +30,8 @@ _HEAD: Final = Struct("!II")
 
 
 class Address(NamedTuple):
-    """A handler's address. words: number of words in the cell. tag_remainder: see `tag_remainder`; 0 in replies. handler: 0
-    is the library's own."""
+    """A handler's address. words: number of words in the cell. tag_remainder: see `tag_remainder`; 0 in replies.
+    handler: 0 for the library."""
 
     form: int
     words: int
@@ -58,7 +58,7 @@ def address_of(handler: int) -> Address:
 
 
 def tag_remainder(tag: int) -> int:
-    """Return the remainder of a tag, which cells carry: 1 to 63; 0 for NONE."""
+    """Return the remainder of a tag for cells: 1 to 63; 0 for NONE."""
     return 1 + tag % _REMAINDERS if tag != NONE else 0
 
 
@@ -85,15 +85,15 @@ def pack_words(words: tuple[int, ...], data: Buffer, room: int) -> bytes:
 
 
 def unpack_words(body: bytes, count: int) -> tuple[tuple[int, ...], bytes] | None:
-    """Return so many words, and the data behind them; None: there are not so many."""
+    """Return `count` words, and the data after them; None: the body is too short."""
     end = WORD * count
     if len(body) < end:
         return None
-    return tuple(int.from_bytes(body[at : at + WORD], "big") for at in range(0, end, WORD)), body[end:]
+    return tuple(int.from_bytes(body[start : start + WORD], "big") for start in range(0, end, WORD)), body[end:]
 
 
 def pack_head(offset: int, length: int, words: tuple[int, ...]) -> bytes:
-    """Return what stands before a bulk message's data, behind its number. Raises ValueError."""
+    """Return the header of a bulk message, between its number and its data. Raises ValueError."""
     if offset < 0 or offset + length > _MASK:
         raise ValueError(f"{length} bytes from {offset} on: a segment has at most {_MASK}")
     if len(words) > MAX_BULK_WORDS:
@@ -102,7 +102,7 @@ def pack_head(offset: int, length: int, words: tuple[int, ...]) -> bytes:
 
 
 def unpack_head(body: bytes) -> tuple[int, int, bytes] | None:
-    """Return a bulk message's offset and length, and what follows them; None: there is less."""
+    """Return a bulk message's offset, length, and remaining bytes; None: the body is too short."""
     if len(body) < _HEAD.size:
         return None
     offset, length = _HEAD.unpack_from(body)

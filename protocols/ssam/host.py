@@ -7,8 +7,8 @@ async def program(ssam, node):
     while not await ssam.poll():
         await ssam.wait()
 
-A handler is called with the number of the node that has sent the message, and the message's data. A request's handler may
-return one reply. No handler may send a request or poll, so that messages cannot deadlock (section 3.1).
+A handler is called with the number of the sending node, and the message's data. A request's handler may return one
+reply. Handlers must not send requests or poll, so that messages cannot deadlock (section 3.1).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from protocols.ssam.settings import MAX_BACKOFF, MAX_WINDOW
 FORMAT: Final = "format"
 """Format a request's cell, with the flow control."""
 DISPATCH: Final = "dispatch"
-"""Flow control of a message that has come, and the call of its handler."""
+"""Flow control of a received message, and the call of its handler."""
 
 
 class Reply(NamedTuple):
@@ -42,7 +42,7 @@ class Reply(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """A request that was returned to its sender. It may have been handled, and its answer lost."""
+    """A request that was returned to its sender. It may have been handled, if only its answer was lost."""
 
     node: int
     handler: int
@@ -54,18 +54,18 @@ Handler = Callable[[int, bytes], Reply | None]
 
 
 class ReturnedError(ActiveMessageError):
-    """A request was returned, and there is no `on_returned`."""
+    """A request was returned, and `on_returned` is not set."""
 
 
 class Library:
     """A process's access to its network interface. Implements `protocols.core.firmware.Host`.
 
-    node: this node's number. size: number of nodes. incarnation, is_restarted: of the NIC (`Adapter`). process: the traps,
-    for programs that use them beside. on_returned: called with requests that are returned; without it the next request to
-    that node raises ReturnedError. on_cells: called when cells have come, in place of a poll by the program: the interrupt
-    of section 3.1.1, which the prototype lacks (see `watch`). on_space: called after answers have come. on_message: the
-    handler of requests at addresses without one. on_renewed: called with a node with which a new session has begun, in
-    place of an earlier one.
+    node: this node's number. size: number of nodes. incarnation, is_restarted: of the NIC (`Adapter`). process: the
+    traps, for programs that use them directly. on_returned: called with returned requests; if not set, the next request
+    to that node raises ReturnedError. on_cells: called when cells have arrived, instead of a poll by the program: the
+    interrupt of section 3.1.1, which the prototype lacks (see `watch`). on_space: called after answers have arrived.
+    on_message: handler of requests to addresses without a handler. on_renewed: called with a node when a new session
+    replaces an earlier one.
     """
 
     def __init__(self, process: Process, bell: HostActions) -> None:
@@ -92,7 +92,7 @@ class Library:
         self._backoff = 0
         self._waits: Completion[None] | None = None
         self._failed: dict[int, Returned] = {}
-        self._read: deque[tuple[int, Message]] = deque()  # what the last read trap has delivered and is not handled yet
+        self._read: deque[tuple[int, Message]] = deque()  # messages of the last read trap, not handled yet
         if device.settings.interrupts:
             self.on_cells = _nothing
             self.watch()
@@ -109,7 +109,7 @@ class Library:
         self._handlers[address] = handler
 
     async def request(self, node: int, handler: int, data: Buffer = b"") -> None:
-        """Send a request (ssam_10), after polling; waits while the window to the node is full. Raises RuleError in a
+        """Send a request (ssam_10), after polling; wait while the window to the node is full. Raises RuleError in a
         handler, ValueError for more than DATA bytes or no such node, ReturnedError, TrapError for too many
         connections."""
         while not self.try_request(node, handler, data):
@@ -117,25 +117,25 @@ class Library:
         await self.handle_read()
 
     async def handle_read(self) -> None:
-        """Handle the messages that the trap which has sent a request has read beside."""
+        """Handle the messages that the write-read trap of a request has delivered."""
         if self._read:
             self._handle_batch()
         await self._work.caught_up()
 
     def try_request(self, node: int, handler: int, data: Buffer = b"", pending: Pending | None = None) -> bool:
-        """Send a request, unless the window to the node is full. pending: gets the answer, or the return, in place of the
-        handlers that are set. Raises as `request`."""
+        """Send a request, unless the window to the node is full. pending: callbacks for the answer or the return,
+        instead of the handlers. Raises as `request`."""
         if len(data) > DATA:
             raise ValueError(f"{len(data)} bytes: a message carries {DATA} at most")
-        return self._try(cells.REQUEST, node, handler, data, pending)
+        return self._submit(cells.REQUEST, node, handler, data, pending)
 
     def try_bytes(self, node: int, data: Buffer, pending: Pending) -> bool:
         """Send at most LONG bytes for the node's `on_message`, as `try_request`."""
         if len(data) > LONG:
             raise ValueError(f"{len(data)} bytes: a cell of a long message carries {LONG} at most")
-        return self._try(cells.BYTES, node, 0, data, pending)
+        return self._submit(cells.BYTES, node, 0, data, pending)
 
-    def _try(self, kind: int, node: int, handler: int, data: Buffer, pending: Pending | None) -> bool:
+    def _submit(self, kind: int, node: int, handler: int, data: Buffer, pending: Pending | None) -> bool:
         connection = self._sendable(node)
         if not connection.has_room:
             return False
@@ -158,7 +158,7 @@ class Library:
         return self._sendable(node).has_room
 
     def _sendable(self, node: int) -> Connection:
-        """Return the connection to a node to which the program may send now. Raises as `request`."""
+        """Return the connection to a node, for sending. Raises as `request`."""
         if self._is_handling:
             raise RuleError("a handler may send no request: a request's handler returns its reply, a reply's nothing")
         if not 0 <= node < self.size:
@@ -170,31 +170,32 @@ class Library:
         self._connection(node).window = window
 
     def unanswered(self, node: int) -> int:
-        """Return how many requests to a node have no answer."""
+        """Return the number of unanswered requests to a node."""
         connection = self._connection(node)
         return connection.next - connection.base
 
     def incarnation_of(self, node: int) -> int:
-        """Return the incarnation of a node with which there is a session; 0: there is none."""
+        """Return the incarnation of a node; 0: there is no session with it."""
         theirs = self._connection(node).theirs
         return 0 if theirs is None else theirs.incarnation
 
     async def poll(self) -> int:
-        """Handle the messages that have come (ssam_poll); return their number. A poll in vain gives way."""
+        """Handle the received messages (ssam_poll); return their number. A poll without messages yields to the event
+        loop."""
         if self._is_handling:
             raise RuleError("a handler may not poll")
-        handled = await self._take()
+        handled = await self._handle_batches()
         if not handled:
             await Yield()
-            handled = await self._take()
+            handled = await self._handle_batches()
         return handled
 
     def handle_all(self) -> int:
-        """Handle the messages that have come, as `poll`, from where nothing can be awaited."""
+        """Handle the received messages, as `poll`, from code that cannot await."""
         return 0 if self._is_handling else self._handle_all()
 
     def wait(self) -> Completion[None]:
-        """Return what is done when cells have come, or a time-out has passed."""
+        """Return a completion that is done when cells have arrived or a time-out has expired."""
         if self._waits is None or self._waits.done:
             self._waits = Completion("a cell")
         waits = self._waits
@@ -205,16 +206,16 @@ class Library:
         return waits
 
     def sent(self, node: int) -> int:
-        """Return the number of requests sent to a node in the present session."""
+        """Return the number of requests sent to a node in the current session."""
         return self._connection(node).next
 
     def settled(self, node: int) -> int:
-        """Return how many of them, from the first one on, have been answered."""
+        """Return the number of leading requests of the current session that are answered."""
         return self._connection(node).base
 
     def unread(self) -> Iterator[tuple[int, Message, Pending | None]]:
-        """Iterate over the cells of this session that have come and are not handled, each with its node, and what waits for
-        it, if it is an answer."""
+        """Iterate over the received and unhandled messages of current sessions: node, message, and callbacks of an
+        answer."""
         while batch := self.process.read():
             self._read.extend(batch)
         for number, message in self._read:
@@ -231,7 +232,7 @@ class Library:
 
     @contextmanager
     def as_handler(self) -> Iterator[None]:
-        """Run a block as a handler, which may send nothing."""
+        """Run a block as a handler, which must not send."""
         self._is_handling = True
         try:
             yield
@@ -239,14 +240,14 @@ class Library:
             self._is_handling = False
 
     def program_ended(self) -> None:
-        """Go on by interrupts, without the program: answer again what has been handled, take answers, handle nothing
-        new."""
+        """Continue by interrupts after the program has ended: resend answers and process received answers, but handle
+        no new requests."""
         self._has_ended = True
         self.on_cells = _nothing
         self.handle_all()
         self.watch()
 
-    # From the interface.
+    # Completions.
 
     def completed(self, index: int) -> bool | None:
         if index == ALARM:
@@ -271,34 +272,34 @@ class Library:
 
     def waiting(self) -> list[str]:
         return [
-            f"{len(outstanding)} requests to node {connection.node} have no answer"
+            f"{len(outstanding)} requests to node {connection.node} are not answered"
             for connection in self._connections.values()
             if (outstanding := connection.outstanding)
         ]
 
     def wake(self) -> None:
-        """Wake tasks that wait."""
+        """Wake waiting tasks."""
         if self._waits is not None and not self._waits.done:
             self._waits.complete(None)
 
     # Messages.
 
-    async def _take(self) -> int:
-        """Handle batches, until none comes while the core handles one."""
-        taken = 0
+    async def _handle_batches(self) -> int:
+        """Handle batches until no messages arrive while the core handles a batch."""
+        total = 0
         while handled := self._handle_batch():
-            taken += handled
+            total += handled
             await self._work.caught_up()
-        return taken
+        return total
 
     def _handle_all(self) -> int:
-        taken = 0
+        total = 0
         while handled := self._handle_batch():
-            taken += handled
-        return taken
+            total += handled
+        return total
 
     def _handle_batch(self) -> int:
-        """Handle what one read trap delivers; return the number of messages."""
+        """Handle the messages of one read trap; return their number."""
         if not self._read:
             self._read.extend(self.process.read())
         if not self._read:
@@ -308,7 +309,7 @@ class Library:
             number, message = self._read.popleft()
             handled += 1
             self._work.spend(DISPATCH)
-            connection = self._known(number, message)
+            connection = self._current_connection(number, message)
             if connection is None:
                 continue
             if message.kind in (cells.REQUEST, cells.BYTES):
@@ -323,8 +324,9 @@ class Library:
             self.on_space()
         return handled
 
-    def _known(self, number: int, message: Message) -> Connection | None:
-        """Return the connection of a message of its session; None for another message, which has been dealt with."""
+    def _current_connection(self, number: int, message: Message) -> Connection | None:
+        """Return the connection of a message of the current session. None: the message was an introduction or stale,
+        and is handled."""
         connection = self._connections.get(number)
         if connection is None:
             connection = self._connection_of(number)
@@ -338,8 +340,8 @@ class Library:
         return connection
 
     def _requested(self, connection: Connection, message: Message) -> None:
-        counters, place = self._counters, connection.place_of(message.number)
-        if place < 0:
+        counters, distance = self._counters, connection.place_of(message.number)
+        if distance < 0:
             counters.answered_again += 1
             self.process.write(connection.number, answer_slot(message.number))
             return
@@ -347,28 +349,28 @@ class Library:
             counters.duplicates += 1
         else:
             connection.kept[message.number] = message
-            if place > 0:
+            if distance > 0:
                 counters.early += 1
                 if len(connection.kept) == 1:
                     self._report_missing(connection)
-        self._take_turns(connection)
+        self._handle_in_order(connection)
 
-    def _take_turns(self, connection: Connection) -> None:
-        """Run the handlers of the requests whose turn has come. One whose handler raises an exception is answered, too:
-        it counts as handled."""
+    def _handle_in_order(self, connection: Connection) -> None:
+        """Run the handlers of the requests that are next in order. A request whose handler raises an exception is
+        answered, too: it counts as handled."""
         before = connection.expected
-        while not self._has_ended and (turn := connection.next_turn()) is not None:
+        while not self._has_ended and (request := connection.next_turn()) is not None:
             self._counters.handled += 1
             reply = None
             try:
-                reply = self._run(connection, turn)
+                reply = self._run(connection, request)
             finally:
-                self._answer(connection, turn.number, reply)
+                self._answer(connection, request.number, reply)
         if connection.kept and connection.expected > before:
             self._report_missing(connection)
 
     def _answer(self, connection: Connection, number: int, reply: Reply | None) -> None:
-        """Hold the answer to a request, and send it."""
+        """Store and send the answer to a request."""
         if reply is None:
             answer = Message(cells.ACKNOWLEDGEMENT, connection.session, number, 0, b"")
         else:
@@ -378,14 +380,14 @@ class Library:
         self.process.write(connection.number, offset)
 
     def _report_missing(self, connection: Connection) -> None:
-        """Tell the peer which request has not come, since later ones have."""
+        """Report to the peer that the expected request is missing."""
         number = connection.expected % cells.SEQUENCE_NUMBERS
         missing = Message(cells.ACKNOWLEDGEMENT, connection.session, number, cells.MISSING, b"")
         cells.pack_into(self.process.memory(connection.number), CONTROL_SLOT, missing)
         self.process.write(connection.number, CONTROL_SLOT)
 
     def _hurry(self, connection: Connection, number: int | None) -> None:
-        """Send a request again that is known to be lost."""
+        """Resend a request that is known to be lost."""
         if number is not None:
             self._counters.hurried += 1
             self.process.write(connection.number, request_slot(number))
@@ -419,8 +421,8 @@ class Library:
 
     def _run(self, connection: Connection, message: Message) -> Reply | None:
         handler = self._handlers.get(message.handler) if message.kind != cells.BYTES else None
-        general = self.on_message if message.kind != cells.REPLY else None
-        if handler is None and general is None:
+        fallback = self.on_message if message.kind != cells.REPLY else None
+        if handler is None and fallback is None:
             self._counters.no_handler += 1
             return None
         self._is_handling = True
@@ -428,8 +430,8 @@ class Library:
             if handler is not None:
                 reply = handler(connection.node, message.data)
             else:
-                assert general is not None
-                reply = general(connection.node, message)
+                assert fallback is not None
+                reply = fallback(connection.node, message)
         finally:
             self._is_handling = False
         if reply is None:
@@ -443,15 +445,15 @@ class Library:
     # Connections.
 
     def _connection(self, node: int) -> Connection:
-        """Return the connection to a node, opened if there is none. Raises TrapError."""
+        """Return the connection to a node; open it if necessary. Raises TrapError."""
         number = self.process.connect(node)
         return self._connections.get(number) or self._connection_of(number, node)
 
     def _connection_of(self, number: int, node: int | None = None) -> Connection:
-        there = self.process.node_of(number) if node is None else node
-        connection = Connection(number, there, self.settings.window, self.incarnation)
+        peer = self.process.node_of(number) if node is None else node
+        connection = Connection(number, peer, self.settings.window, self.incarnation)
         self._connections[number] = connection
-        if there == self.node:
+        if peer == self.node:
             connection.adopt(connection.ours)
         elif node is not None:
             self._introduce(connection)
@@ -467,13 +469,13 @@ class Library:
         if identities is None or connection.node == self.node:
             return
         theirs, ours = identities
-        known = connection.theirs
-        if known is None or theirs.is_later_than(known):
-            if known is not None:
+        previous = connection.theirs
+        if previous is None or theirs.is_later_than(previous):
+            if previous is not None:
                 self._counters.restarts += 1
-                self._return(connection, "has begun anew")
+                self._return(connection, "has restarted")
             connection.adopt(theirs)
-            if known is not None:
+            if previous is not None:
                 self._renewed(connection)
             for number in connection.outstanding:
                 self.process.write(connection.number, self._stamped(connection, number))
@@ -481,7 +483,7 @@ class Library:
             self._introduce(connection)
 
     def _tick(self, connection: Connection) -> int:
-        """Send again what has waited for a time-out, or return it; return how many time-outs have passed in vain."""
+        """Resend or return requests after a time-out; return the number of consecutive time-outs without an answer."""
         overdue = connection.overdue()
         if overdue is not None and connection.is_open:
             self._counters.resent += 1
@@ -497,7 +499,7 @@ class Library:
         return connection.quiet if connection.outstanding else 0
 
     def _return(self, connection: Connection, reason: str) -> None:
-        """Return the requests without an answer to the program."""
+        """Return the unanswered requests to the program."""
         memory = self.process.memory(connection.number)
         for number in connection.outstanding:
             self._counters.returned += 1
@@ -520,7 +522,7 @@ class Library:
             self.on_renewed(connection.node)
 
     def _stamped(self, connection: Connection, number: int) -> int:
-        """Set the session of a kept request, which was not known before; return its offset."""
+        """Set the session of a queued request, which was unknown before; return its offset."""
         memory, offset = self.process.memory(connection.number), request_slot(number)
         kind = memory[offset] >> 6
         control = kind << 14 | connection.session << 6 | number % cells.SEQUENCE_NUMBERS
@@ -534,7 +536,7 @@ class Library:
 
 
 def _nothing() -> None:
-    """Let the handlers that an interrupt has run be all."""
+    """Do nothing: the interrupt has run the handlers already."""
 
 
 def _sentence(returned: Returned) -> str:

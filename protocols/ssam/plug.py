@@ -12,10 +12,10 @@ from protocols.ssam.settings import Settings
 
 def plug(settings: Settings | None = None) -> Plug:
     """Make SSAM's plug."""
-    own = settings if settings is not None else Settings()
+    config = settings if settings is not None else Settings()
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
-        device = Sba100(adapter, nic, host_work(nic), own, Counters())
+        device = Sba100(adapter, nic, host_work(nic), config, Counters())
         return Agent(device, ActiveMessages(device.program, nic))
 
     return build

@@ -1,9 +1,8 @@
 """Hardware costs of SSAM's paper: SBA-100 interfaces in a SPARCstation-20 and a SPARCstation-1+.
 
-von Eicken, Basu, Buch, "Low-Latency Communication over ATM Networks Using Active Messages", IEEE Micro 15(1), 1995; tables
-and sections are that paper's. Nothing is calibrated: tables 1 and 2 list what the kernel does on the host's core item by
-item, and the text bounds the library's part. The fibre is not included: a cluster's description sets the time of cells on
-it.
+von Eicken, Basu, Buch, "Low-Latency Communication over ATM Networks Using Active Messages", IEEE Micro 15(1), 1995;
+tables and sections are that paper's. Nothing is calibrated: tables 1 and 2 list what the kernel does on the host's core
+item by item, and the text bounds the library's part. The fibre is not included: the cluster description sets its times.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from protocols.ssam.sba100 import (
 )
 
 LIBRARY_20: Final = 1_100
-"""Nanoseconds. Section 3.4.3: a request takes the write-read trap and "a little over 1 us" for the cell's format and flow
-control; a message that has come takes the read trap and "a little over 1 us" for flow control and dispatch. Our choice: a
-tenth over."""
+"""Nanoseconds. Section 3.4.3: a request takes the write-read trap and "a little over 1 us" for the cell's format and
+flow control; a received message takes the read trap and "a little over 1 us" for flow control and dispatch. Our choice:
+10 percent over."""
 
 LIBRARY_1: Final = round(LIBRARY_20 * 2.03 / 0.44)
-"""Nanoseconds. The paper does not state it: our choice is the ratio of the two machines' trap and return (table 1), which
-touch no device, as the library does not."""
+"""Nanoseconds. The paper does not state it. Our choice: scaled by the ratio of the two machines' trap and return (table
+1), which access no device, like the library."""
 
 # Table 1, nanoseconds: SPARCstation-20 and SPARCstation-1+.
 TRAP_AND_RETURN: Final = (440, 2_030)
@@ -72,7 +71,8 @@ _ITEMS: Final[dict[str, tuple[tuple[int, int], ...]]] = {
 
 
 def _profile(name: str, machine: int) -> Profile:
-    """Make a machine's profile. machine: its place in the tables' columns. A poll in vain is the read trap of no cell."""
+    """Make a machine's profile. machine: its column in the tables. An unsuccessful poll is a read trap without
+    cells."""
     costs = {kind: sum(item[machine] for item in items) for kind, items in _ITEMS.items()}
     return Profile(
         name, hosted=True, poll=costs[READ_TRAP], work={kind: Cost(cost) for kind, cost in costs.items()}

@@ -16,15 +16,15 @@ from protocols.ssam.host import Reply
 class Token:
     """One message, while its handler runs. Implements `protocols.active_messages.am_interface.Token`."""
 
-    __slots__ = ("_is_over", "_observer", "_own", "_reply", "_request", "source")
+    __slots__ = ("_is_over", "_local", "_observer", "_reply", "_request", "source")
 
     def __init__(
-        self, own: int, source: EndpointName, request: RequestName | None = None, observer: Observer | None = None
+        self, local: int, source: EndpointName, request: RequestName | None = None, observer: Observer | None = None
     ) -> None:
-        """own: number of the endpoint that has received it. request: its name; None: the message is a reply."""
+        """local: number of the receiving endpoint. request: its name; None: the message is a reply."""
         self.source: Final = source
         """AM_GetSourceEndpoint: the sender."""
-        self._own = own
+        self._local = local
         self._request = request
         self._observer = observer
         self._reply: Reply | None = None
@@ -35,7 +35,8 @@ class Token:
         return self._request is None
 
     def reply(self, handler: int, *words: int) -> None:
-        """AM_ReplyM: send a short reply, of at most 10 words. Raises RuleError if no reply may be sent, ValueError."""
+        """AM_ReplyM: send a short reply, of at most 10 words. Raises RuleError if the handler may not reply,
+        ValueError."""
         self._make(SHORT, handler, words, b"")
 
     def reply_medium(self, handler: int, data: Buffer, *words: int) -> None:
@@ -43,10 +44,11 @@ class Token:
         self._make(MEDIUM, handler, words, data)
 
     def end(self) -> Reply | None:
-        """End with the handler; return its reply, None: an acknowledgement. For the library only."""
+        """Invalidate the token after its handler; return the reply, or None for an acknowledgement. For the library
+        only."""
         self._is_over = True
         if self._observer is not None and self._request is not None and self._reply is None:
-            self._observer.reply_sent(self._own, self._request, MessageContent(NO_HANDLER, (), b""))
+            self._observer.reply_sent(self._local, self._request, MessageContent(NO_HANDLER, (), b""))
         return self._reply
 
     def _make(self, form: int, handler: int, words: tuple[int, ...], data: Buffer) -> None:
@@ -57,7 +59,7 @@ class Token:
         if self._reply is not None:
             raise RuleError("this request has been replied to: a handler replies once")
         body = pack_words(words, data, DATA)
-        address = Address(form, len(words), self.source.endpoint, self._own, 0, checked_handler(handler))
+        address = Address(form, len(words), self.source.endpoint, self._local, 0, checked_handler(handler))
         self._reply = Reply(address.pack(), body)
         if self._observer is not None:
-            self._observer.reply_sent(self._own, self._request, MessageContent(handler, words, data))
+            self._observer.reply_sent(self._local, self._request, MessageContent(handler, words, data))

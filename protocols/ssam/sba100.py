@@ -1,12 +1,12 @@
 """The SBA-100: an output FIFO, an input FIFO, and the kernel's traps that move cells between them and buffers.
 
-Section 3.2: the interface moves cells to and from the fibre and checks them; it has no DMA and no segmentation. The input
-FIFO has 292 cells; a cell that finds it full is lost. Section 3.3.2: a process names a connection and an offset into its
-buffers; the kernel checks both, and looks the circuit up.
+Section 3.2: the interface moves cells to and from the fibre and checks them; it has no DMA and no segmentation. The
+input FIFO has 292 cells; a cell that finds it full is lost. Section 3.3.2: a process names a connection and an offset
+into its buffers; the kernel checks both, and looks up the circuit.
 
-The input FIFO and the alarm are the `Sba100`. What a process has of it is a `Process`: `write`, `read` and `write_read` are
-the traps, `call_write` and `call_read` the slow path: system calls on the device's file (section 3.4.2). Each spends the
-core's time. A cell occupies the input FIFO until the core has read it.
+`Sba100` has the input FIFO and the alarm. A `Process` has the device open: `write`, `read` and `write_read` are the
+traps, `call_write` and `call_read` the slow path, system calls on the device file (section 3.4.2). Each takes time of
+the core. A cell occupies the input FIFO until the core has read it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from protocols.ssam.counters import Counters
 from protocols.ssam.settings import MAX_WINDOW, Settings
 
 CELLS: Final = 0
-"""Completion: the input FIFO, which was empty, has a cell."""
+"""Completion: a cell has arrived."""
 ALARM: Final = 1
-"""Completion: a time-out has passed. Doorbells from this number on begin one, each twice as long as that before it."""
+"""Completion: the alarm has expired. Doorbell ALARM + n sets it to the time-out times 2 ** n."""
 BATCH: Final = 16
-"""Cells that one read trap delivers at most (section 3.4.3)."""
+"""Maximum cells of one read trap (section 3.4.3)."""
 SLOT: Final = 56
 """Bytes of a cell in the buffers, padded as in the FIFOs."""
 AREA: Final = (2 * MAX_WINDOW + 1) * SLOT
-"""Bytes of a connection's buffers: requests, held answers, and one cell for what is not kept."""
+"""Bytes of a connection's buffers: requests, kept answers, and one cell for control messages."""
 
 
 WRITE_TRAP, READ_TRAP, WRITE_READ_TRAP = "write trap", "read trap", "write-read trap"
-"""Enter the kernel by one of its traps, and return: a write with the cell that it pushes, a read without the cells that it
-pulls."""
+"""Work on the host: a trap into the kernel and its return. A write includes pushing the cell; a read does not include
+pulling cells."""
 CELL_READ: Final = "read cell"
 """Pull a cell out of the input FIFO by a trap, find the process's buffer, store it and check the interface's flags."""
 WRITE_CALL, READ_CALL = "write call", "read call"
-"""Work of the driver's system calls, for the same."""
+"""Work of the driver's system calls."""
 CELL_CALL: Final = "read cell by call"
 """Pull a cell out of the input FIFO by a system call."""
 KINDS: Final = (WRITE_TRAP, READ_TRAP, WRITE_READ_TRAP, CELL_READ, WRITE_CALL, READ_CALL, CELL_CALL)
@@ -55,16 +55,16 @@ class TrapError(Exception):
 
 
 class _Circuit(NamedTuple):
-    """A connection as the kernel knows it. head: of the frames sent. memory: its buffers."""
+    """The kernel's state of a connection. head: header of its frames. memory: its buffers."""
 
     node: int
     head: bytes
-    memory: "bytearray"  # noqa: UP037  mypyc looks the name up among the module's, and does not find it
+    memory: "bytearray"  # noqa: UP037  mypyc looks up the name in the module, where it is not defined
 
 
 class Sba100:
-    """A node's interface and its kernel. Implements `protocols.core.firmware.Firmware`. program: the process of the node's
-    program, which is told when a cell comes, and accepts connections; others poll, and open theirs."""
+    """A node's interface and its kernel. Implements `protocols.core.firmware.Firmware`. program: the process of the
+    node's program, which is notified of cells and accepts connections; other processes poll, and open connections."""
 
     def __init__(
         self, adapter: Adapter, nic: FirmwareActions, work: HostWork, settings: Settings, counters: Counters
@@ -79,12 +79,12 @@ class Sba100:
         self._nodes = len(adapter.addresses)
         self._nic = nic
         self._input: deque[bytes] = deque()
-        self._reads: deque[int] = deque()  # when the core will have read cells that a trap has taken
+        self._reads: deque[int] = deque()  # times at which the core finishes reading the cells of a trap
         self._owners: dict[bytes, tuple[Process, int]] = {}  # processes and their connections, by the headers of cells
 
     @property
     def has_cells(self) -> bool:
-        """Whether a cell waits: what a process reads in the interface's count register."""
+        """Whether the input FIFO has a cell, as the interface's count register shows."""
         return bool(self._input)
 
     def receive(self, now: int, frame: bytes) -> None:
@@ -127,15 +127,18 @@ class Sba100:
 
     # The kernel.
 
-    def give(self, process: Process, node: int, connection: int) -> bytes:
-        """Give a process the circuits to and from a node; return the head of frames to it. Raises TrapError where another
-        process has them."""
-        here, addresses = self.adapter.number, self.adapter.addresses
-        owner, _ = self._owners.setdefault(header(circuit(node, here, self._nodes)), (process, connection))
+    def assign(self, process: Process, node: int, connection: int) -> bytes:
+        """Assign the circuits to and from a node to a process; return the header of frames to the node. Raises
+        TrapError if another process has them."""
+        local, addresses = self.adapter.number, self.adapter.addresses
+        owner, _ = self._owners.setdefault(header(circuit(node, local, self._nodes)), (process, connection))
         if owner is not process:
             raise TrapError(f"no connection to node {node}: another process of this node has it")
         return (
-            addresses[node] + addresses[here] + ETHERTYPE.to_bytes(2, "big") + header(circuit(here, node, self._nodes))
+            addresses[node]
+            + addresses[local]
+            + ETHERTYPE.to_bytes(2, "big")
+            + header(circuit(local, node, self._nodes))
         )
 
     def push(self, node: int, frame: bytes) -> None:
@@ -146,11 +149,11 @@ class Sba100:
         else:
             self._nic.send(frame)
 
-    def pull(self, most: int, kind: str) -> None:
-        """Take cells out of the input FIFO, and store each in the buffers of its circuit's process. kind: of the work for
-        each."""
+    def pull(self, max_cells: int, kind: str) -> None:
+        """Read cells from the input FIFO, and store each in the buffers of its circuit's process. kind: of the work per
+        cell."""
         counters, cells, work = self.counters, self._input, self.work
-        for _ in range(min(most, len(cells))):
+        for _ in range(min(max_cells, len(cells))):
             cell = cells.popleft()
             work.spend(kind)
             self._reads.append(work.reached)
@@ -167,7 +170,8 @@ class Sba100:
                 process.stored.append((connection, message))
 
     def _accept(self, cell: bytes) -> tuple[Process, int] | None:
-        """Open the program's connection of a cell's circuit; None: it is no circuit of this node, or there are too many."""
+        """Open the program's connection for a cell's circuit; None: not a circuit to this node, or too many
+        connections."""
         ends = nodes_of(circuit_of(cell), self._nodes)
         if ends is None or ends[1] != self.adapter.number:
             return None
@@ -178,11 +182,12 @@ class Sba100:
 
 
 class Process:
-    """A process that has the interface open: its connections, their buffers, and its traps. A connection's id is an index
-    of its own table, so that it can name no other process's. What comes for it is stored for its next read, whichever
-    process reads the FIFO.
+    """A process that has the interface open: its connections, their buffers, and its traps. A connection's id is an
+    index of the process's table, so that a process cannot access connections of other processes. Messages for a process
+    are stored for its next read, whichever process reads the FIFO.
 
-    is_watched: the process is told when a cell comes. stored: messages in its buffers, each with its connection.
+    is_watched: whether the process is notified of the next cell. stored: messages in its buffers, with their
+    connections.
     """
 
     def __init__(self, device: Sba100) -> None:
@@ -198,18 +203,18 @@ class Process:
         return self.device.has_cells or bool(self.stored)
 
     def connect(self, node: int) -> int:
-        """Open a connection to a node, if there is none; return its id. Raises TrapError if too many are open, or another
-        process of this node has it."""
-        known = self._by_node.get(node)
-        if known is not None:
-            return known
-        most = self.device.settings.connections
-        if len(self._circuits) >= most:
+        """Return the id of the connection to a node; open it if necessary. Raises TrapError if too many are open, or
+        another process of this node has it."""
+        existing = self._by_node.get(node)
+        if existing is not None:
+            return existing
+        limit = self.device.settings.connections
+        if len(self._circuits) >= limit:
             raise TrapError(
-                f"no connection to node {node}: a process has {most} connections at most (setting connections)"
+                f"no connection to node {node}: a process has {limit} connections at most (setting connections)"
             )
         number = len(self._circuits)
-        self._circuits.append(_Circuit(node, self.device.give(self, node, number), bytearray(AREA)))
+        self._circuits.append(_Circuit(node, self.device.assign(self, node, number), bytearray(AREA)))
         self._by_node[node] = number
         return number
 
@@ -226,15 +231,15 @@ class Process:
         self._push(connection, offset, WRITE_TRAP)
 
     def read(self) -> Batch:
-        """Deliver the cells that have come, at most BATCH; none: the FIFO is empty. Such a trap takes what the profile says
-        of a poll in vain."""
+        """Return the received messages, at most BATCH. If there are none, no time is spent here: the profile has the
+        time of an unsuccessful poll."""
         if not self.has_cells:
             return []
         self.device.work.spend(READ_TRAP)
         return self._pull(BATCH, CELL_READ)
 
     def write_read(self, connection: int, offset: int) -> Batch:
-        """Send a cell and deliver those that have come, in one trap. Raises as `write`."""
+        """Send a cell and return the received messages, in one trap. Raises as `write`."""
         self._push(connection, offset, WRITE_READ_TRAP)
         return self._pull(BATCH, CELL_READ)
 
@@ -243,12 +248,12 @@ class Process:
         self._push(connection, offset, WRITE_CALL)
 
     def call_read(self) -> Batch:
-        """Deliver one cell, or none, by the system call read(2)."""
+        """Return at most one message, by the system call read(2)."""
         self.device.work.spend(READ_CALL)
         return self._pull(1, CELL_CALL)
 
     def _push(self, connection: int, offset: int, kind: str) -> None:
-        """Check what the process names, and put the cell into the output FIFO."""
+        """Check connection and offset, and put the cell into the output FIFO."""
         if not 0 <= connection < len(self._circuits):
             raise TrapError(f"connection {connection}: there are {len(self._circuits)}")
         if offset % SLOT or not 0 <= offset <= AREA - SLOT:
@@ -257,11 +262,11 @@ class Process:
         node, head, memory = self._circuits[connection]
         self.device.push(node, head + with_crc(memory[offset : offset + PAYLOAD]))
 
-    def _pull(self, most: int, kind: str) -> Batch:
-        """Return what is stored for this process, after the kernel has stored what the FIFO has; in all `most` messages.
-        kind: of the work for each cell."""
-        self.device.pull(most - len(self.stored), kind)
-        delivered, self.stored = self.stored[:most], self.stored[most:]
+    def _pull(self, max_messages: int, kind: str) -> Batch:
+        """Read cells from the FIFO, and return at most `max_messages` messages that are stored for this process. kind:
+        of the work per cell."""
+        self.device.pull(max_messages - len(self.stored), kind)
+        delivered, self.stored = self.stored[:max_messages], self.stored[max_messages:]
         return delivered
 
 
@@ -271,9 +276,9 @@ def request_slot(number: int) -> int:
 
 
 def answer_slot(number: int) -> int:
-    """Return the offset of the held answer to a request."""
+    """Return the offset of the kept answer to a request."""
     return (MAX_WINDOW + number % MAX_WINDOW) * SLOT
 
 
 CONTROL_SLOT: Final = 2 * MAX_WINDOW * SLOT
-assert SEQUENCE_NUMBERS % MAX_WINDOW == 0, "a sequence number says its slot"
+assert SEQUENCE_NUMBERS % MAX_WINDOW == 0, "a sequence number must determine its slot"

@@ -48,6 +48,6 @@ CONNECTION: Final = StateTable(
         Row("open", "another session's cell", "drop it and introduce itself", "open", ("stale",)),
     ),
 )
-"""A connection between two processes. Sessions are ours: the paper's prototype does not restart."""
+"""A connection between two processes. Sessions are ours: the paper's prototype does not handle restarts."""
 
 TABLES: Final = (SLOT, REQUEST, CONNECTION)

@@ -223,7 +223,7 @@ class Firmware:
         if standing is not Standing.CURRENT:
             counters.stale += 1
             if standing is Standing.MISDIRECTED and kind != TYPE_ERROR:
-                # Only the incarnation: the connection may exist, as a request of the VI may have been answered meanwhile.
+                # The connection may exist: a request of the VI may have been answered meanwhile.
                 card.announce(peer.number, peer.incarnation)
             return
         if self._announcements is not None:

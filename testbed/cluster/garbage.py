@@ -1,7 +1,7 @@
 """Garbage collection: remove clusters that have lost their owner, and nothing else.
 
-Clusters that another command is changing are skipped. So are those of another boot or pid namespace while processes run
-in them: it is unknown here whether their owner is alive.
+Clusters that another command is changing are skipped. So are clusters of another boot or pid namespace while processes
+run in them: whether their owner is alive cannot be determined.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from testbed.kernel.userns import is_root
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An inspected object: what it is, whether it was removed, and why or why not."""
+    """Result for an inspected object. what: kind and name of the object. removed: whether it was removed. reason: for
+    either."""
 
     what: str
     removed: bool
@@ -30,21 +31,21 @@ class Finding:
 
 
 def collect(store: Store) -> list[Finding]:
-    """Remove everything that has lost its owner; report all inspected objects that are not simply in use."""
-    found: list[Finding] = []
+    """Remove everything that has lost its owner; report all inspected objects, except those in normal use."""
+    findings: list[Finding] = []
     for name in store.names():
-        found += _cluster(store, name)
+        findings += _cluster(store, name)
     if is_root():
-        known = set(store.names())
-        found += _named_namespaces(known)
-        found += _held_namespaces(known)
-        found += _groups(store)
-    found += [
+        cluster_names = set(store.names())
+        findings += _named_namespaces(cluster_names)
+        findings += _unnamed_namespaces(cluster_names)
+        findings += _groups(store)
+    findings += [
         Finding(f"directory {path}", True, f"process {owner.pid} that made it has ended")
         for path, owner in collect_temporary()
     ]
     removal.tidy(store)
-    return found
+    return findings
 
 
 def _cluster(store: Store, name: str) -> Iterator[Finding]:
@@ -77,10 +78,10 @@ def _elsewhere(owner: processes.Identity) -> str:
     return "boot" if owner.boot != processes.boot_id() else "pid namespace"
 
 
-def _named_namespaces(known: set[str]) -> Iterator[Finding]:
-    """Collect our names in /run/netns whose cluster has no state."""
+def _named_namespaces(cluster_names: set[str]) -> Iterator[Finding]:
+    """Remove the testbed's names in /run/netns whose cluster has no state."""
     for name in namespaces.names():
-        if namespace_names.cluster_of(name) in known:
+        if namespace_names.cluster_of(name) in cluster_names:
             continue
         what = f"network namespace {name}"
         if namespaces.is_unfinished(name):
@@ -101,16 +102,16 @@ def _named_namespaces(known: set[str]) -> Iterator[Finding]:
             yield Finding(what, True, "its cluster has no state")
 
 
-def _held_namespaces(known: set[str]) -> Iterator[Finding]:
-    """Collect unnamed namespaces of held clusters whose owner has ended, kept alive by programs in them."""
-    seen = {os.stat("/proc/self/ns/net").st_ino}
+def _unnamed_namespaces(cluster_names: set[str]) -> Iterator[Finding]:
+    """Remove unnamed namespaces that programs keep alive after the owner of their cluster has ended."""
+    inspected = {os.stat("/proc/self/ns/net").st_ino}
     for pid in processes.all_pids():
         inode = processes.network_namespace_of(pid)
-        if inode in seen or not inode:
+        if inode in inspected or not inode:
             continue
-        seen.add(inode)
+        inspected.add(inode)
         mark = Mark.parse(_alias_at(pid))
-        if mark is None or mark.lasting or mark.cluster in known or mark.owner.is_alive or not mark.owner.is_local:
+        if mark is None or mark.lasting or mark.cluster in cluster_names or mark.owner.is_alive or not mark.owner.is_local:
             continue
         removal.end_programs(mark.cluster, [inode])
         yield Finding(
@@ -121,25 +122,25 @@ def _held_namespaces(known: set[str]) -> Iterator[Finding]:
 def _alias_at(pid: int) -> str:
     try:
         return namespaces.alias_of(f"/proc/{pid}/ns/net")
-    except OSError:  # it has just ended, or is not ours to look into
+    except OSError:  # it has ended, or permission is denied
         return ""
 
 
 def _groups(store: Store) -> Iterator[Finding]:
-    """Collect control groups whose cluster has no state.
+    """Remove control groups whose cluster has no state.
 
-    A group does not record who made it, so nothing running in one is ended here; programs in nodes were ended with
-    their namespace.
+    A group does not record its creator, so processes in a group are not ended; programs in nodes were ended with their
+    namespace.
     """
     for cluster in sorted(cgroups.clusters() - set(store.names())):
         if any(
             namespace_names.cluster_of(name) == cluster for name in namespaces.names()
         ):  # skipped and reported by _named_namespaces
             continue
-        with contextlib.suppress(TestbedError), store.locked(cluster, timeout=0):  # it may just be coming up
+        with contextlib.suppress(TestbedError), store.locked(cluster, timeout=0):  # another command may be creating it
             if store.read(cluster) is not None:
                 continue
             for group in cgroups.groups_of(cluster):
-                gone = cgroups.remove(group)
-                reason = "its cluster has no state" + ("" if gone else ", but processes live in it")
-                yield Finding(f"cgroup {group.name}", gone, reason)
+                is_removed = cgroups.remove(group)
+                reason = "its cluster has no state" + ("" if is_removed else ", but processes live in it")
+                yield Finding(f"cgroup {group.name}", is_removed, reason)

@@ -17,7 +17,7 @@ from tests.sim.state_watch import Watch
 
 def watch_endpoints(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     """Count the steps of endpoints in drivers."""
-    step, hand_over = Firmware._step, Firmware._hand_over
+    step, hand_over = Firmware._step, Firmware._deliver
 
     def watched_step(firmware: Firmware, endpoint: DriverEndpoint, event: str) -> None:
         before = endpoint.state
@@ -34,7 +34,7 @@ def watch_endpoints(patch: pytest.MonkeyPatch, watch: Watch) -> None:
             watch.saw(states.ENDPOINT, endpoint.state, what, endpoint.state)
 
     patch.setattr(Firmware, "_step", watched_step)
-    patch.setattr(Firmware, "_hand_over", watched_hand_over)
+    patch.setattr(Firmware, "_deliver", watched_hand_over)
 
 
 def watch_pulls(patch: pytest.MonkeyPatch, watch: Watch) -> None:

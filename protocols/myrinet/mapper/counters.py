@@ -10,24 +10,24 @@ class Counters:
     """Counters of one mapper, of frames unless stated otherwise."""
 
     probes_sent: int = 0
-    """Probes for hosts and for switches, each try."""
+    """Probes for hosts and for switches, including retries."""
     answers_received: int = 0
-    """Answers to a probe that waited for one, or that probe itself, returned."""
+    """First answers to probes, and first returns of loopback probes."""
     late_answers: int = 0
-    """Answers to a probe that was answered before, or that is no longer waited for."""
+    """Answers to a probe that was answered before or has expired."""
     silent: int = 0
     """Probes given up after all tries."""
     answers_sent: int = 0
     explorations: int = 0
-    """Maps begun."""
+    """Explorations started."""
     contradictions: int = 0
-    """Maps given up because answers were inconsistent: the network has changed meanwhile."""
+    """Explorations aborted because of inconsistent answers: the network changed meanwhile."""
     watches: int = 0
-    """Checks of the map that have found no change."""
+    """Checks of the map without a change."""
     changes: int = 0
-    """Checks of the map that have found a change."""
+    """Checks of the map that detected a change."""
     parts_sent: int = 0
-    """Parts of tables, each try."""
+    """Parts of tables, including retries."""
     tables_given_up: int = 0
     """Tables that a host did not acknowledge."""
     tables_installed: int = 0
@@ -40,11 +40,12 @@ class Counters:
     """Number of times that this mapper yielded to a better leader."""
 
     malformed: int = 0
-    """Dropped: too short, of another type, inconsistent, or with a route that is not used up."""
+    """Dropped: too short, of another type, inconsistent, or with remaining route bytes."""
     corrupt: int = 0
-    """Dropped: wrong check."""
+    """Dropped: wrong CRC."""
     strangers: int = 0
-    """Dropped: not for this NIC, with its number from another one, or a table from a mapper that does not lead."""
+    """Dropped: not for this NIC, with this NIC's number from another NIC, or a table from a mapper that is not the
+    leader."""
 
     def counted(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}

@@ -1,8 +1,8 @@
-"""Mappers of NICs with several functions. The first function has the mapper; the others have a substitute, which receives
-the routes of the first one's.
+"""Mappers of NICs with several functions. The first function has the mapper; the other functions have a follower, which
+receives route tables from it.
 
-The functions share a cable, so that the same routes lead to all of them, and one mapper is enough. It forwards each table
-within the NIC, where nothing is lost.
+The functions share a cable, so the same routes lead to all of them, and one mapper is sufficient. It forwards each
+table within the NIC, without loss.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from protocols.myrinet.mapper.settings import Settings
 
 
 class Follower:
-    """Receiver of the route tables of another function's mapper. address, mapper: MACs of this function, and of the one
-    with the mapper. install: installs the function's routes. Implements the interface of `mapper.Mapper`."""
+    """Receiver of the route tables of another function's mapper. address, mapper: MACs of this function, and of the
+    function with the mapper. install: installs the function's routes. Implements the interface of `mapper.Mapper`."""
 
     deadline = None
 
@@ -40,7 +40,7 @@ class Follower:
         """Do nothing: there is no deadline."""
 
     def unreachable(self, now: int, number: int) -> None:
-        """Do nothing: the function with the mapper learns it from its own messages."""
+        """Do nothing: the function with the mapper detects it by its messages."""
 
     def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
         """Handle a frame, valid or not. Probes reach all functions; only the mapper answers them."""
@@ -81,7 +81,7 @@ def mapper_of(
 
 
 def paths_to_functions(adapter: Adapter, table: Table) -> Mapping[int, Path]:
-    """Return paths to all functions of the NICs to which a table leads, and to the other ones of this NIC."""
+    """Return paths to all functions of the NICs in a table, and to the other functions of this NIC."""
     addresses, hosts = adapter.addresses, adapter.hosts
     if not hosts:
         return table.paths

@@ -1,7 +1,7 @@
-"""The mapper's frames: the one definition of their format, as Scapy layers.
+"""The mapper's frames: the definition of their format, as Scapy layers.
 
-They are Myrinet's packets of the type for mapping (`protocols.myrinet`); what is behind the type is ours. Numbers are in
-network byte order. `codec.py` is made from this file.
+They are Myrinet packets of the mapping type (`protocols.myrinet`); the format after the type is ours. Numbers are in
+network byte order. `codec.py` is generated from this file.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class Mapping(Counted):
 
     name = "Mapping"
     fields_desc = [  # noqa: RUF012
-        # PROBE: whoever gets it answers; its payload is the route that it has taken. LOOP: comes back to who sent it.
-        # TABLE: a part of a host's routes; its payload is described in route_tables.py. HINT: the leader should look again.
+        # PROBE: the receiver answers; the payload is the route of the probe. LOOP: returns to its sender. TABLE: a part
+        # of a host's routes, see route_tables.py for the payload. HINT: the leader should check the map.
         ByteEnumField(
             "kind",
             PROBE,
             {PROBE: "PROBE", LOOP: "LOOP", ANSWER: "ANSWER", TABLE: "TABLE", ACK: "ACK", HINT: "HINT"},
         ),
-        ShortField("source", 0),  # node number of the NIC that sends this
-        # Who leads, as far as it knows: itself, if it leads or would; 65535: it knows of none.
+        ShortField("source", 0),  # node number of the sending NIC
+        # Node number of the leader known to the sender, which may be the sender itself; 65535: unknown.
         ShortField("leader", 0),
-        XIntField("incarnation", 0),  # of the NIC that sends this
-        IntField("number", 0),  # of the probe, as its sender counts; in an answer that of the probe
-        IntField("epoch", 0),  # of the table that this is about, or that the sender has; 0: none
+        XIntField("incarnation", 0),  # of the sending NIC
+        IntField("number", 0),  # number of the probe; in an answer that of the answered probe
+        IntField("epoch", 0),  # of the table, or of the sender's table; 0: none
         ShortField("author", 0),  # node number of the leader that made that table
         ShortField("part", 0),  # of a table, from 0
         ShortField("parts", 0),  # of a table
         ShortField("length", None),  # bytes of payload
-        # CRC-32 as in zlib over the frame from its first byte to the end of the payload, without this field.
+        # CRC-32 as in zlib over the frame from the first byte to the end of the payload, without this field.
         XIntField("check", None),
     ]
 
@@ -62,7 +62,7 @@ LENGTH: Final = "length"
 CHECK: Final = "check"
 FLOW: Final = ("kind",)
 
-# For people: a frame in words.
+# Summaries of frames.
 KIND: Final = "kind"
 KINDS: Final = {
     PROBE: Kind("control", "mapping PROBE {number} of node {source}"),

@@ -1,6 +1,6 @@
-"""The duty of a leading mapper: explore, make routes, and maintain both, as long as it leads.
+"""The task of the leading mapper: explore the network, compute routes, and keep both up to date while it leads.
 
-It is a generator that yields what it waits for: a batch of probes, or a pause.
+It is a generator that yields a batch of probes to run, or a pause.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Duty = Generator[Batch | Pause, int, None]
 
 
 class MapListener(Protocol):
-    """Receiver of a leader's findings."""
+    """Receiver of a leader's maps."""
 
     def is_doubtful(self, topology: Topology) -> bool:
-        """Whether a map is not believed before it is made again, since it has no host, where there were some."""
+        """Whether a map has to be confirmed by another exploration, since all hosts seem to have disappeared."""
         ...
 
     def adopt(self, topology: Topology) -> None:
@@ -40,29 +40,29 @@ class MapListener(Protocol):
         ...
 
     def seen(self, hosts: dict[int, HostAnswer]) -> None:
-        """Note that the network is unchanged, and that these hosts have answered."""
+        """Handle an unchanged map. hosts: that have answered."""
         ...
 
 
-def lead(me: int, settings: Settings, counters: Counters, lossy: Callable[[], bool], realm: MapListener) -> Duty:
-    """Lead for ever. The first item is a pause of 0, so that the time can be sent from then on."""
+def lead(me: int, settings: Settings, counters: Counters, lossy: Callable[[], bool], listener: MapListener) -> Duty:
+    """Lead until the generator is closed. It first yields a pause of 0, so that the time can be sent to it."""
     yield Pause(0)
     while True:
         counters.explorations += 1
         try:
-            topology = yield from _explored(me, settings, lossy)
-            if realm.is_doubtful(topology):
+            topology = yield from _explore(me, settings, lossy)
+            if listener.is_doubtful(topology):
                 yield Pause(settings.patience)
-                topology = yield from _explored(me, settings, lossy)
+                topology = yield from _explore(me, settings, lossy)
         except ContradictionError:
             counters.contradictions += 1
             yield Pause(settings.timeout)
             continue
-        realm.adopt(topology)
-        yield from _watch(topology, settings, counters, realm)
+        listener.adopt(topology)
+        yield from _watch(topology, settings, counters, listener)
 
 
-def _explored(me: int, settings: Settings, lossy: Callable[[], bool]) -> Generator[Batch | Pause, int, Topology]:
+def _explore(me: int, settings: Settings, lossy: Callable[[], bool]) -> Generator[Batch | Pause, int, Topology]:
     exploration = explore(me, settings.ports, lossy)
     try:
         while True:
@@ -72,14 +72,14 @@ def _explored(me: int, settings: Settings, lossy: Callable[[], bool]) -> Generat
         return topology
 
 
-def _watch(topology: Topology, settings: Settings, counters: Counters, realm: MapListener) -> Duty:
-    """Check the map until more has changed than hosts at ports of their own, or it is time to explore again."""
+def _watch(topology: Topology, settings: Settings, counters: Counters, listener: MapListener) -> Duty:
+    """Check the map until a change requires an exploration, or the next exploration is due."""
     turn = 0
-    began: int | None = None
+    start_time: int | None = None
     while True:
         now = yield Pause(settings.watch)
-        began = now if began is None else began
-        changed = yield from _checked(topology, settings, turn, realm)
+        start_time = now if start_time is None else start_time
+        changed = yield from _check_map(topology, settings, turn, listener)
         if changed is None:
             break
         if changed is topology:
@@ -87,30 +87,30 @@ def _watch(topology: Topology, settings: Settings, counters: Counters, realm: Ma
         else:
             counters.changes += 1
             topology = changed
-            realm.adopt(topology)
+            listener.adopt(topology)
         turn += 1
-        if settings.refresh and now - began >= settings.refresh:
+        if settings.refresh and now - start_time >= settings.refresh:
             return
     counters.changes += 1
 
 
-def _checked(
-    topology: Topology, settings: Settings, turn: int, realm: MapListener
+def _check_map(
+    topology: Topology, settings: Settings, turn: int, listener: MapListener
 ) -> Generator[Batch | Pause, int, Topology | None]:
-    """Check the map once. Returns it, possibly with other hosts; None: the network is to be explored again."""
-    known = MapCheck(topology)
-    yield known
-    if known.is_wrong:
+    """Check the map once. Return it, possibly with changed hosts; None: a new exploration is required."""
+    check = MapCheck(topology)
+    yield check
+    if check.is_wrong:
         return None
-    if known.missing:
-        absence = AbsenceCheck(topology, known.missing)
+    if check.missing:
+        absence = AbsenceCheck(topology, check.missing)
         yield absence
         return None if absence.is_wrong else topology.without_hosts(absence.gone) if absence.gone else topology
-    realm.seen(known.answers)
-    appeared = SilentPortCheck(topology, settings.ports, settings.slices, turn)
-    yield appeared
-    if appeared.is_wrong:
+    listener.seen(check.answers)
+    silent_ports = SilentPortCheck(topology, settings.ports, settings.slices, turn)
+    yield silent_ports
+    if silent_ports.is_wrong:
         return None
-    for place, host in appeared.hosts.items():
+    for place, host in silent_ports.hosts.items():
         topology = topology.with_host(place, host)
     return topology

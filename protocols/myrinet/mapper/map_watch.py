@@ -1,10 +1,10 @@
-"""Checks whether a map is still right, at low cost while nothing changes.
+"""Checks of a map against the network, at low cost while it is unchanged.
 
-A check probes every host, loops through every cable that the routes to hosts do not take, and through every switch
-without a host. A few of the silent ports are probed each time, once: something may have been plugged in.
+A check probes every host, every cable that is not on a route to a host, and every switch without a host. It also probes
+a slice of the silent ports once, to detect new hosts and switches.
 
-A host that comes or goes changes the map only at its own port, if its switch is as it was. So it needs no exploration,
-which takes as long as silence at every other port takes to be believed.
+A host that appears or disappears changes the map only at its port, if its switch is unchanged. This needs no
+exploration, which takes longer, since it waits for retries at all silent ports.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from protocols.myrinet.mapper.prober import Answer, HostAnswer, Probe
 
 
 class MapCheck:
-    """Batch that tests whether everything in the map is still present. answers: of the hosts that are. is_wrong: a
-    cable, or a switch without a host, is missing, or another host than the map's has answered. missing: hosts that have
-    not answered. Valid when the batch is over."""
+    """Batch that tests whether everything in the map is still present. answers: of the hosts. is_wrong: a cable, or a
+    switch without a host, is missing, or a different host has answered. missing: hosts that have not answered. Valid
+    after the batch."""
 
     once = False
     is_patient = False
 
     def __init__(self, topology: Topology) -> None:
         self._map = topology
-        self.probes = list(_known(topology))
+        self.probes = list(_probes(topology))
         self._silent = sum(not probe.host for probe in self.probes)
-        self._is_another = False
+        self._is_different = False
         self.answers: dict[int, HostAnswer] = {}
 
     @property
     def is_wrong(self) -> bool:
-        return self._is_another or self._silent > 0
+        return self._is_different or self._silent > 0
 
     @property
     def missing(self) -> list[int]:
         return [number for number in self._map.hosts if number not in self.answers]
 
     def wanted(self, probe: Probe) -> bool:  # noqa: ARG002
-        return not self._is_another
+        return not self._is_different
 
     def answered(self, probe: Probe, answer: Answer) -> None:
         if answer is None:
@@ -49,12 +49,13 @@ class MapCheck:
         elif answer.number == probe.about[0]:
             self.answers[answer.number] = answer
         else:
-            self._is_another = True
+            self._is_different = True
 
 
 class AbsenceCheck:
-    """Batch that tests whether hosts that have not answered are gone, and their switches still there. gone: those hosts.
-    is_wrong: a switch is silent, too, or another host is there, or there is no switch. Valid when the batch is over."""
+    """Batch that tests whether silent hosts are gone while their switches are present. gone: hosts without an answer.
+    is_wrong: a switch is silent, too, or a different host has answered, or there is no switch. Valid after the
+    batch."""
 
     once = False
     is_patient = True
@@ -62,16 +63,16 @@ class AbsenceCheck:
     def __init__(self, topology: Topology, missing: list[int]) -> None:
         self.gone = {number for number in missing if number in topology.at}
         self._silent = {topology.at[number].switch for number in self.gone}
-        self._is_another = len(self.gone) < len(missing)
+        self._is_different = len(self.gone) < len(missing)
         self.probes = [Probe(True, _route_to(topology, number), (number, 0)) for number in self.gone]
         self.probes += [Probe(False, loop(topology.routes[switch]), (switch, 0)) for switch in self._silent]
 
     @property
     def is_wrong(self) -> bool:
-        return self._is_another or bool(self._silent)
+        return self._is_different or bool(self._silent)
 
     def wanted(self, probe: Probe) -> bool:  # noqa: ARG002
-        return not self._is_another
+        return not self._is_different
 
     def answered(self, probe: Probe, answer: Answer) -> None:
         if answer is None:
@@ -79,12 +80,12 @@ class AbsenceCheck:
         elif answer.number == probe.about[0]:
             self.gone.discard(answer.number)
         else:
-            self._is_another = True
+            self._is_different = True
 
 
 class SilentPortCheck:
-    """Batch that tests whether something has appeared at silent ports. hosts: those that have, with their places.
-    is_wrong: a switch has, or a host that the map has elsewhere. Valid when the batch is over."""
+    """Batch that tests whether hosts or switches have appeared at silent ports. hosts: new hosts by port. is_wrong: a
+    switch has appeared, or a host that is at another port of the map. Valid after the batch."""
 
     once = True
     is_patient = False
@@ -112,7 +113,7 @@ class SilentPortCheck:
 
 
 def _silent(topology: Topology, ports: int) -> list[tuple[Port, Route]]:
-    """Return all silent ports and the routes to them. Without switches there is one, if there is no host either."""
+    """Return all silent ports and the routes to them. Without switches and hosts, the NIC's cable counts as one."""
     if not topology.routes:
         return [] if topology.hosts else [(Port(0, 0), ())]
     return [
@@ -127,7 +128,7 @@ def _route_to(topology: Topology, number: int) -> Route:
     return () if place is None else (*topology.routes[place.switch], place.port)
 
 
-def _known(topology: Topology) -> Iterator[Probe]:
+def _probes(topology: Topology) -> Iterator[Probe]:
     for number in topology.hosts:
         yield Probe(True, _route_to(topology, number), (number, 0))
     populated = {place.switch for place in topology.at.values()}
@@ -137,12 +138,12 @@ def _known(topology: Topology) -> Iterator[Probe]:
     for near, far in topology.cables():
         if 0 in (near.port, far.port) and near.switch != far.switch and _is_taken(topology, near, far):
             continue
-        there = (*topology.routes[near.switch], near.port)
-        yield Probe(False, (*there, -far.port, *back(topology.routes[far.switch])))
+        route = (*topology.routes[near.switch], near.port)
+        yield Probe(False, (*route, -far.port, *back(topology.routes[far.switch])))
 
 
 def _is_taken(topology: Topology, near: tuple[int, int], far: tuple[int, int]) -> bool:
-    """Whether one of the two switches was found through this cable."""
+    """Whether one of the two switches was discovered through this cable."""
     for (switch, port), (beyond, entry) in ((near, far), (far, near)):
         if entry == 0 and topology.routes[beyond] == (*topology.routes[switch], port):
             return True

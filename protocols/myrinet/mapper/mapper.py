@@ -1,9 +1,9 @@
-"""A mapper, one for each NIC. It is given frames and the time; it sends frames and installs route tables.
+"""The mapper of a NIC. It processes frames and timers, sends frames, and installs route tables.
 
-Every mapper answers probes. Of the mappers that hear of each other, the one with the lowest number leads. A mapper that
-has heard of no better one for some time begins to explore. Its probes tell every mapper that they reach that it leads;
-a better one, or one that knows a better one, says so in its answer. Only a leader's own probes prove that it lives:
-reports from others are believed for a limited time.
+Every mapper answers probes. The reachable mapper with the lowest number leads. A mapper that has not received frames
+from or about a better leader for some time starts to explore. Its probes announce it as leader to the mappers that they
+reach; a mapper that is, or knows, a better leader reports that in its answer. Only a leader's own frames prove that it
+is up: reports of other mappers are valid for a limited time.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class _Contents:
 
 
 class Mapper:
-    """A mapper. send: puts a complete frame on the wire. install: gives the NIC its routes, which replace those that it
-    has, and reach every reachable NIC. Both are called while the mapper is being called, and must not call it. The
-    driver checks the deadline after every call."""
+    """A mapper. send: puts a complete frame on the wire. install: replaces the NIC's routes; the table has a route to
+    every reachable NIC. Both are called by methods of the mapper, and must not call the mapper. The caller checks the
+    deadline after every call."""
 
     def __init__(
         self,
@@ -83,18 +83,18 @@ class Mapper:
         self._send, self._install = send, install
         pacer = Pacer(settings.interval, settings.burst)
         self._prober = Prober(settings, counters, pacer, self._send_probe)
-        self._distributor = Distributor(settings, counters, pacer, self._send_parcel)
+        self._distributor = Distributor(settings, counters, pacer, self._send_part)
         self.table: Table | None = None
-        """The routes that the NIC has."""
+        """The NIC's current routes."""
         self.topology: Topology | None = None
-        """The network, if this mapper leads and has explored it."""
+        """The map, if this mapper leads and has explored the network."""
         self._tables: dict[int, Table] = {}
-        self._epoch = 0  # the greatest epoch heard of
+        self._epoch = 0  # the latest known epoch
         self._leader: int | None = None
-        self._proof: int | None = None  # the leader's own word is believed until then
+        self._proof: int | None = None  # until when the leader is considered up
         self._lead_at: int | None = None
-        self._probed_by: bytes | None = None  # the way back of the leader's last probe
-        self._duty: Duty | None = None
+        self._probed_by: bytes | None = None  # reverse route of the leader's last probe
+        self._task: Duty | None = None
         self._resume_at: int | None = None
         self._hinted = -settings.timeout  # when the leader was last given a hint
         self._collected: Collected | None = None
@@ -102,21 +102,21 @@ class Mapper:
 
     @property
     def leader(self) -> int | None:
-        """Number of the leader, as far as known."""
+        """Number of the leader, or None if unknown."""
         return self._leader
 
     @property
     def leads(self) -> bool:
-        return self._duty is not None
+        return self._task is not None
 
     @property
     def deadline(self) -> int | None:
-        """Time at which `tick` is due, or None."""
+        """Time at which `on_timer` is due, or None."""
         when = (self._lead_at, self._resume_at, self._prober.deadline, self._distributor.deadline)
         return min((time for time in when if time is not None), default=None)
 
     def start(self, now: int) -> None:
-        """Start; called once. Mappers with low numbers begin early, so that not all explore at once."""
+        """Start; called once. Mappers with low numbers start earlier, so that not all explore at the same time."""
         self._now = now
         self._wait(now + self.settings.stagger * min(self.station.number, _MAX_STAGGERED))
 
@@ -128,7 +128,7 @@ class Mapper:
         self._distributor.on_timer(now)
         if self._prober.busy:
             self._prober.on_timer(now)
-        self._go_on(now)
+        self._run_task(now)
 
     def unreachable(self, now: int, number: int) -> None:
         """Report that the NIC does not reach a node: the leader should check the map at once."""
@@ -142,22 +142,22 @@ class Mapper:
             to, sender, kind, source, leader, incarnation, number, epoch, author, part, parts, payload = (
                 codec.unpack_frame(opened(frame))
             )
-            letter = _Contents(sender, source, leader, incarnation, number, (epoch, author), part, parts, payload)
+            contents = _Contents(sender, source, leader, incarnation, number, (epoch, author), part, parts, payload)
             if to not in (self.station.address, BROADCAST) or source == NOBODY:
                 self.counters.strangers += 1
             elif source == self.station.number:
-                self._come_back(now, kind, letter)
+                self._on_return(now, kind, contents)
             elif kind == KIND_PROBE:
-                self._probed(now, letter)
+                self._on_probe(now, contents)
             elif kind == KIND_ANSWER:
-                self._answered(now, letter)
+                self._on_answer(now, contents)
             elif kind == KIND_TABLE:
-                self._given(now, letter)
+                self._on_table(now, contents)
             elif kind == KIND_ACK:
-                self._distributor.acknowledged(now, source, letter.version, part)
+                self._distributor.acknowledged(now, source, contents.version, part)
             elif kind == KIND_HINT:
                 self.counters.hints_received += 1
-                self._look_again(now)
+                self._check_map(now)
             else:
                 self.counters.strangers += 1
         except MalformedError as error:
@@ -166,7 +166,7 @@ class Mapper:
             else:
                 self.counters.malformed += 1
             return
-        self._go_on(now)
+        self._run_task(now)
 
     def counted(self) -> Mapping[str, int]:
         return self.counters.counted()
@@ -177,30 +177,30 @@ class Mapper:
         self._lead_at = when if self.settings.leads else None
 
     def _begin(self, now: int) -> None:
-        """Begin to lead: no better mapper has been heard of for some time."""
+        """Start to lead."""
         self._lead_at = self._proof = self._probed_by = None
         self._leader = self.station.number
         self.counters.elections += 1
-        self._duty = lead(self.station.number, self.settings, self.counters, lambda: self._prober.lossy, self)
-        next(self._duty)
+        self._task = lead(self.station.number, self.settings, self.counters, lambda: self._prober.lossy, self)
+        next(self._task)
         self._resume_at = now
 
     def _follow(self, leader: int) -> None:
         """Follow a better leader."""
-        if self._duty is not None:
+        if self._task is not None:
             self.counters.abdications += 1
-            self._duty.close()
-            self._duty = self._resume_at = self.topology = None
+            self._task.close()
+            self._task = self._resume_at = self.topology = None
             self._tables.clear()
             self._prober.stop()
             self._distributor.stop()
         self._leader = leader
         self._probed_by = None
 
-    def _heard(self, now: int, leader: int) -> bool:
-        """Handle a leader's own word. Returns whether it is the leader to follow."""
+    def _on_leader_frame(self, now: int, leader: int) -> bool:
+        """Handle a frame from a leader. Return whether to follow this leader."""
         best = self._leader
-        if best is not None and leader > best and self._proven(now):
+        if best is not None and leader > best and self._is_leader_up(now):
             return False
         if self.settings.leads and leader > self.station.number:
             if not self.leads:
@@ -212,18 +212,18 @@ class Mapper:
         self._wait(self._proof + self.settings.stagger * self._rank())
         return True
 
-    def _proven(self, now: int) -> bool:
-        """Whether the leader is known to live, or was a short time ago."""
+    def _is_leader_up(self, now: int) -> bool:
+        """Whether the leader is considered up."""
         return self._proof is not None and now < self._proof
 
-    def _rumoured(self, now: int, leader: int) -> None:
-        """Handle a report that a better mapper leads: it should be heard from soon."""
+    def _on_reported_leader(self, now: int, leader: int) -> None:
+        """Handle a report of a better leader, whose frames should arrive soon."""
         if self._leader is None or leader < self._leader:
             self._follow(leader)
             self._wait(now + self.settings.rumour + self.settings.stagger * self._rank())
 
     def _rank(self) -> int:
-        """Position among the mappers that may lead if the leader fails; the first in order begins first."""
+        """Position among the mappers that may lead if the leader fails; they start in this order."""
         if self.table is None:
             return min(self.station.number, _MAX_STAGGERED)
         return min(sum(number < self.station.number for number in self.table.paths), _MAX_STAGGERED)
@@ -237,31 +237,33 @@ class Mapper:
         else:
             self._post(KIND_LOOP, route, self.station.address, number=number)
 
-    def _come_back(self, now: int, kind: int, letter: _Contents) -> None:
-        if letter.sender != self.station.address or letter.incarnation != self.station.incarnation:
+    def _on_return(self, now: int, kind: int, contents: _Contents) -> None:
+        if contents.sender != self.station.address or contents.incarnation != self.station.incarnation:
             self.counters.strangers += 1
         elif kind == KIND_LOOP:
-            self._prober.answer(now, letter.number, None)
+            self._prober.answer(now, contents.number, None)
         elif kind == KIND_PROBE:
             station = self.station
-            self._prober.answer(now, letter.number, HostAnswer(station.number, station.incarnation, station.address))
+            self._prober.answer(now, contents.number, HostAnswer(station.number, station.incarnation, station.address))
 
-    def _probed(self, now: int, letter: _Contents) -> None:
-        way = route_bytes(back(route_of(letter.payload)))
-        if self._heard(now, letter.source):
-            self._probed_by = way
+    def _on_probe(self, now: int, contents: _Contents) -> None:
+        reverse_route = route_bytes(back(route_of(contents.payload)))
+        if self._on_leader_frame(now, contents.source):
+            self._probed_by = reverse_route
         else:
-            self._hint(now)  # it does not know our leader: maybe our leader does not know it
+            self._hint(now)  # it does not know our leader, which may not know it either
         self.counters.answers_sent += 1
-        self._post(KIND_ANSWER, way, letter.sender, number=letter.number, version=self._version)
+        self._post(KIND_ANSWER, reverse_route, contents.sender, number=contents.number, version=self._version)
 
-    def _answered(self, now: int, letter: _Contents) -> None:
-        self._heard_of(letter.version[0])
-        if letter.leader < self.station.number:
-            self._rumoured(now, letter.leader)
+    def _on_answer(self, now: int, contents: _Contents) -> None:
+        self._update_epoch(contents.version[0])
+        if contents.leader < self.station.number:
+            self._on_reported_leader(now, contents.leader)
         elif self.leads:
             self._prober.answer(
-                now, letter.number, HostAnswer(letter.source, letter.incarnation, letter.sender, *letter.version)
+                now,
+                contents.number,
+                HostAnswer(contents.source, contents.incarnation, contents.sender, *contents.version),
             )
 
     @property
@@ -270,24 +272,25 @@ class Mapper:
 
     # Duties of a leader.
 
-    def _go_on(self, now: int) -> None:
-        """Continue the leader's duty as far as possible."""
-        while self._duty is not None and not self._prober.busy:
+    def _run_task(self, now: int) -> None:
+        """Continue the leader's task until it waits."""
+        while self._task is not None and not self._prober.busy:
             if self._resume_at is not None and now < self._resume_at:
                 return
             self._resume_at = None
-            wanted = self._duty.send(now)
-            if isinstance(wanted, Pause):
-                self._resume_at = now + wanted.time
+            request = self._task.send(now)
+            if isinstance(request, Pause):
+                self._resume_at = now + request.time
             else:
-                self._prober.run(now, wanted)
+                self._prober.run(now, request)
 
     def is_doubtful(self, topology: Topology) -> bool:
-        """Implements `leader.MapListener`. A busy machine answers late; meanwhile a better leader may be heard from."""
+        """Implements `leader.MapListener`. A busy machine answers late; meanwhile frames of a better leader may
+        arrive."""
         return not topology.hosts and self.table is not None and bool(self.table.paths)
 
     def adopt(self, topology: Topology) -> None:
-        """Implements `leader.Realm`."""
+        """Implements `leader.MapListener`."""
         self.topology = topology
         routing = Routing(topology)
         me = self.station
@@ -300,48 +303,48 @@ class Mapper:
         }
         if {number: table.paths for number, table in self._tables.items()} != paths:
             epoch = self._new_epoch()
-            self._tables = {number: Table(epoch, me.number, own) for number, own in paths.items()}
-        self._take(self._tables[me.number])
+            self._tables = {number: Table(epoch, me.number, routes) for number, routes in paths.items()}
+        self._install_table(self._tables[me.number])
         self._distributor.stop()
         self.seen(topology.hosts)
 
     def seen(self, hosts: Mapping[int, HostAnswer]) -> None:
-        """Implements `leader.Realm`. Sends tables to the hosts that lack theirs."""
+        """Implements `leader.MapListener`. Send tables to the hosts that lack the current one."""
         author = self.station.number
         if self._epoch != self._tables[author].epoch:
-            # Another leader has distributed tables, or this mapper before its last restart: those must not look later
-            # than ours.
+            # Another leader, or this mapper before its last restart, has distributed tables. The new tables must have a
+            # later epoch.
             epoch = self._new_epoch()
             self._distributor.stop()
-            self._tables = {number: Table(epoch, author, old.paths) for number, old in self._tables.items()}
-            self._take(self._tables[author])
+            self._tables = {number: Table(epoch, author, previous.paths) for number, previous in self._tables.items()}
+            self._install_table(self._tables[author])
         for number, host in hosts.items():
             table = self._tables[number]
-            if (host.epoch, host.author) != table.version and not self._distributor.brings(number):
+            if (host.epoch, host.author) != table.version and not self._distributor.has_table_for(number):
                 route = route_of(self._tables[author].paths[number].route)
-                self._distributor.bring(number, table, route, route_of(table.paths[author].route))
+                self._distributor.queue_table(number, table, route, route_of(table.paths[author].route))
         self._distributor.on_timer(self._now)
 
-    def _send_parcel(self, parcel: TablePart) -> None:
-        address = self._tables[self.station.number].paths[parcel.host].address
+    def _send_part(self, part_message: TablePart) -> None:
+        address = self._tables[self.station.number].paths[part_message.host].address
         self._post(
             KIND_TABLE,
-            route_bytes(parcel.route),
+            route_bytes(part_message.route),
             address,
-            version=parcel.table.version,
-            part=parcel.part,
-            parts=parcel.parts,
-            payload=parcel.payload,
+            version=part_message.table.version,
+            part=part_message.part,
+            parts=part_message.parts,
+            payload=part_message.payload,
         )
 
-    def _look_again(self, now: int) -> None:
+    def _check_map(self, now: int) -> None:
         """Check the map at once, unless probes are in progress."""
-        if self._duty is not None and self._resume_at is not None and not self._prober.busy:
+        if self._task is not None and self._resume_at is not None and not self._prober.busy:
             self._resume_at = now
 
     # Epochs: serial numbers of 32 bits other than 0.
 
-    def _heard_of(self, epoch: int) -> None:
+    def _update_epoch(self, epoch: int) -> None:
         if _is_later(epoch, self._epoch):
             self._epoch = epoch
 
@@ -350,46 +353,48 @@ class Mapper:
         return self._epoch
 
     def _has(self, version: tuple[int, int]) -> bool:
-        """Whether the NIC has that table, or a later one of the same leader."""
+        """Whether the NIC has this table, or a later table of the same leader."""
         epoch, author = version
         return self.table is not None and author == self.table.author and not _is_later(epoch, self.table.epoch)
 
     # Messages from and to other mappers.
 
     def _hint(self, now: int) -> None:
-        if self._duty is not None:
-            self._look_again(now)
+        if self._task is not None:
+            self._check_map(now)
         elif self._leader is not None and now - self._hinted >= self.settings.timeout:
-            # By all known ways, since one of them may be broken.
-            ways = set() if self._probed_by is None else {self._probed_by}
+            # By all known routes, since some may be broken.
+            routes = set() if self._probed_by is None else {self._probed_by}
             if self.table is not None and self._leader in self.table.paths:
-                ways.add(self.table.paths[self._leader].route)
-            for way in sorted(ways):
+                routes.add(self.table.paths[self._leader].route)
+            for route in sorted(routes):
                 self._hinted = now
                 self.counters.hints_sent += 1
-                self._post(KIND_HINT, way, BROADCAST)
+                self._post(KIND_HINT, route, BROADCAST)
 
-    def _given(self, now: int, letter: _Contents) -> None:
+    def _on_table(self, now: int, contents: _Contents) -> None:
         """Handle a part of this NIC's table."""
-        if letter.version[1] != letter.source or letter.part >= letter.parts:
+        if contents.version[1] != contents.source or contents.part >= contents.parts:
             raise MalformedError("part")
-        way_back, _ = way_back_of(letter.payload)
-        paths = paths_of(letter.payload)
-        if not self._heard(now, letter.source):
+        way_back, _ = way_back_of(contents.payload)
+        paths = paths_of(contents.payload)
+        if not self._on_leader_frame(now, contents.source):
             self.counters.strangers += 1
             return
-        self._heard_of(letter.version[0])
-        if not self._has(letter.version):
+        self._update_epoch(contents.version[0])
+        if not self._has(contents.version):
             collected = self._collected
-            if collected is None or (collected.version, collected.count) != (letter.version, letter.parts):
-                collected = self._collected = Collected(letter.version, letter.parts)
-            table = collected.add(letter.part, paths)
+            if collected is None or (collected.version, collected.count) != (contents.version, contents.parts):
+                collected = self._collected = Collected(contents.version, contents.parts)
+            table = collected.add(contents.part, paths)
             if table is not None:
                 self._collected = None
-                self._take(table)
-        self._post(KIND_ACK, way_back, letter.sender, version=letter.version, part=letter.part, parts=letter.parts)
+                self._install_table(table)
+        self._post(
+            KIND_ACK, way_back, contents.sender, version=contents.version, part=contents.part, parts=contents.parts
+        )
 
-    def _take(self, table: Table) -> None:
+    def _install_table(self, table: Table) -> None:
         if table != self.table:
             self.table = table
             self.counters.tables_installed += 1
@@ -413,10 +418,11 @@ class Mapper:
         parts: int = 0,
         payload: Buffer = b"",
     ) -> None:
-        """Send a frame. It names the leader: the one that we follow, or this mapper if no better one is known."""
+        """Send a frame. Its leader field is the leader that this mapper follows, or this mapper if no better leader is
+        known."""
         me = self.station
         leader = me.number if self.settings.leads else NOBODY
-        if self._leader is not None and self._proven(self._now):
+        if self._leader is not None and self._is_leader_up(self._now):
             leader = self._leader
         epoch, author = version
         about = number, epoch, author, part, parts

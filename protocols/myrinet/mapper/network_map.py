@@ -1,8 +1,8 @@
 """A map of the network: switches, their ports' neighbours, and the routes by which the mapper's own NIC reaches them.
 
-Switches have no names and their ports no numbers that could be discovered. A switch is numbered in the order of
-discovery. A port is numbered relative to the one by which the switch was first entered: that is port 0, and others may
-be negative. A delta is the difference of two ports, so the origin of a switch's port numbers does not matter.
+Names of switches and numbers of ports cannot be discovered. Switches are numbered in the order of discovery. A port is
+numbered relative to the port by which the switch was first entered, which is port 0; numbers may be negative. A delta
+is the difference of two ports, so the origin of a switch's port numbers does not matter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ End = Port | int
 
 
 class ContradictionError(Exception):
-    """Answers are inconsistent: the network changes while it is explored, or an answer was lost too often."""
+    """Answers are inconsistent: the network changed during the exploration, or an answer was lost repeatedly."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Topology:
         """Attach a host's cable to a port. Raises ContradictionError."""
         self._put(place, number)
         if self.at.setdefault(number, place) != place:
-            raise ContradictionError(f"host {number} is in two places")
+            raise ContradictionError(f"host {number} is at two ports")
 
     def with_host(self, place: Port, host: HostAnswer) -> Topology:
         """Return the map with one more host. Raises ContradictionError."""
@@ -62,7 +62,7 @@ class Topology:
         return changed
 
     def without_hosts(self, numbers: Iterable[int]) -> Topology:
-        """Return the map without some of its hosts: their ports are silent."""
+        """Return the map without some of its hosts, whose ports become silent."""
         changed = self._copy()
         for number in numbers:
             place = changed.at.pop(number)
@@ -75,14 +75,14 @@ class Topology:
         self._put(second, first)
 
     def cables(self) -> Iterator[tuple[Port, Port]]:
-        """Yield the cables between switches, each once, from its lesser end."""
+        """Yield the cables between switches, each once, from the end with the lower number."""
         for switch, ends in enumerate(self.ends):
             for port, end in ends.items():
                 if isinstance(end, Port) and (switch, port) <= end:
                     yield Port(switch, port), end
 
     def silent(self, switch: int, ports: int) -> list[int]:
-        """Return the ports at which nothing is known, for a switch with at most that many ports."""
+        """Return the ports of a switch without a known cable. ports: maximum number of ports."""
         return [port for port in span(self.ends[switch], ports) if port not in self.ends[switch]]
 
     def _copy(self) -> Topology:
@@ -94,6 +94,6 @@ class Topology:
 
 
 def span(known: dict[int, End] | set[int], ports: int) -> range:
-    """Return the port numbers that a switch may have, from those known and the maximum number of ports; port 0 is one
-    of them."""
+    """Return the possible port numbers of a switch. known: its known ports, besides port 0. ports: maximum number of
+    ports."""
     return range(max(known, default=0) - ports + 1, min(known, default=0) + ports)

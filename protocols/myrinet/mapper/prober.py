@@ -1,9 +1,9 @@
-"""Sending of probes, with a limited window and rate, and with retries of those that seem lost.
+"""Sending of probes, with a limited window and rate, and with retries.
 
-Silence means that nothing is there, or that a probe or its answer was lost. The number of tries before silence is
-believed depends on the number of cables that the probe and its answer would take, and on the losses so far: the
-unanswered tries of probes that were answered in the end. The time allowed for an answer depends on how long answers
-take, since hosts may be busy. A late answer still counts, as long as its probe matters.
+Silence means that the port is not connected, or that a probe or its answer was lost. The number of tries depends on the
+number of cables on the route of the probe and its answer, and on the measured loss: the unanswered tries of probes that
+were answered later. The time-out depends on the measured answer times, since hosts may be busy. A late answer is
+accepted as long as its batch needs it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from protocols.myrinet.mapper.counters import Counters
 from protocols.myrinet.mapper.settings import Settings
 
 _BELIEF: Final = 1e-5
-"""Probability with which a probe is judged silent though it would be answered, approximately."""
+"""Approximate probability that a connected port is considered silent."""
 _REMEMBERED: Final = 1024
-"""Number of probes whose late answers are recognised."""
+"""Number of recent probes whose late answers are recognised."""
 _PRIOR: Final = (1, 100)
 """Initial estimate: tries lost, and cables that tries have taken."""
 
 
 class Pacer:
-    """A rate limit. interval: nanoseconds between two frames on average. burst: frames that may follow each other at
-    once."""
+    """A rate limit. interval: average nanoseconds between two frames. burst: maximum frames without an interval."""
 
     __slots__ = ("_interval", "_slack", "_when")
 
     def __init__(self, interval: int, burst: int) -> None:
         self._interval = interval
         self._slack = (burst - 1) * interval
-        self._when = 0  # due time of the next frame, if all had been sent at equal intervals
+        self._when = 0  # due time of the next frame at equal intervals
 
     @property
     def free(self) -> int:
@@ -44,7 +43,7 @@ class Pacer:
         return self._when - self._slack
 
     def take(self, now: int) -> bool:
-        """Count a frame if it may be sent now; returns whether it may."""
+        """Count a frame and return True if it may be sent now."""
         if now < self.free:
             return False
         self._when = max(self._when, now) + self._interval
@@ -53,7 +52,7 @@ class Pacer:
 
 @dataclass(frozen=True, slots=True)
 class HostAnswer:
-    """A host that has answered. number: its node's. epoch, author: of its route table."""
+    """A host's answer. number: of its node. epoch, author: of its route table."""
 
     number: int
     incarnation: int
@@ -72,12 +71,12 @@ class Probe:
 
     @property
     def cables(self) -> int:
-        """Number of cables that it takes, with its answer."""
+        """Number of cables on the route of the probe and its answer."""
         return (1 + self.host) * (len(self.route) + 1)
 
 
 Answer = HostAnswer | None
-"""The host that has answered; None: the probe itself has returned."""
+"""The host's answer; None: the loopback probe has returned."""
 
 
 class Batch(Protocol):
@@ -88,17 +87,16 @@ class Batch(Protocol):
 
     @property
     def once(self) -> bool:
-        """Whether silence is believed after one try."""
+        """Whether there are no retries."""
         ...
 
     @property
     def is_patient(self) -> bool:
-        """Whether each try waits twice as long as the one before: silence would change the map, and may be that of hosts
-        that are busy."""
+        """Whether the time-out doubles with each try: silence would change the map, and the hosts may be busy."""
         ...
 
     def wanted(self, probe: Probe) -> bool:
-        """Whether its answer would still be informative."""
+        """Whether the probe's answer is still needed."""
         ...
 
     def answered(self, probe: Probe, answer: Answer) -> None: ...
@@ -106,7 +104,7 @@ class Batch(Protocol):
 
 @dataclass(slots=True)
 class _Try:
-    """State of a probe. number: of its last try. done: it is answered, or its silence is believed."""
+    """State of a probe. number: of its last try. done: it is answered, or all tries have expired."""
 
     probe: Probe
     tries: int = 0
@@ -114,31 +112,42 @@ class _Try:
     done: bool = False
 
 
-class _Patience:
-    """Time allowed for an answer: three times the median of the last ones. The median excludes the rare answers that
-    waited for a deadlock of frames to be broken."""
+class _AnswerTimeout:
+    """Time-out of probes: three times the median of the last answer times. The median excludes the rare answers that
+    waited until the network resolved a deadlock."""
 
-    __slots__ = ("_last", "_least", "_most")
+    __slots__ = ("_last", "_maximum", "_minimum")
 
     def __init__(self, least: int, most: int) -> None:
-        self._least, self._most = least, most
+        self._minimum, self._maximum = least, most
         self._last: deque[int] = deque(maxlen=64)
 
     @property
     def time(self) -> int:
         last = self._last
-        return min(max(3 * sorted(last)[len(last) // 2], self._least), self._most) if last else self._least
+        return min(max(3 * sorted(last)[len(last) // 2], self._minimum), self._maximum) if last else self._minimum
 
-    def learn(self, took: int) -> None:
-        self._last.append(took)
+    def add(self, duration: int) -> None:
+        self._last.append(duration)
 
 
 class Prober:
-    """Runs one batch after the other. send: sends a probe with that number."""
+    """Runner of batches, one at a time. send: sends a probe with a number."""
 
     __slots__ = (
-        "_batch", "_cables", "_counters", "_lost", "_number", "_pacer", "_patience", "_queue", "_send", "_sent", "_settings",
-        "_timers", "_waiting",
+        "_batch",
+        "_cables",
+        "_counters",
+        "_lost",
+        "_number",
+        "_pacer",
+        "_queue",
+        "_send",
+        "_sent",
+        "_settings",
+        "_timeout",
+        "_timers",
+        "_waiting",
     )  # fmt: skip
 
     def __init__(
@@ -149,8 +158,8 @@ class Prober:
         self._queue: deque[_Try] = deque()
         self._waiting: dict[int, _Try] = {}
         self._timers: Timers[int] = Timers()
-        self._patience = _Patience(settings.timeout, settings.longest_timeout)
-        self._sent: dict[int, tuple[int, _Try]] = {}  # the last probes by number: time sent, and the try
+        self._timeout = _AnswerTimeout(settings.timeout, settings.longest_timeout)
+        self._sent: dict[int, tuple[int, _Try]] = {}  # recent probes by number: send time, state
         self._number = 0
         self._lost, self._cables = _PRIOR
 
@@ -169,19 +178,19 @@ class Prober:
         settings, lost = self._settings, self._lost / self._cables
         if lost >= 1:
             return settings.most
-        gone = 1 - (1 - lost) ** probe.cables
-        needed = log(_BELIEF) / log(gone) if gone < 1 else settings.most
-        return min(max(ceil(needed), settings.least), settings.most)
+        loss = 1 - (1 - lost) ** probe.cables
+        tries = log(_BELIEF) / log(loss) if loss < 1 else settings.most
+        return min(max(ceil(tries), settings.least), settings.most)
 
     @property
     def deadline(self) -> int | None:
-        """Time at which `tick` is due, or None."""
+        """Time at which `on_timer` is due, or None."""
         if self._queue and len(self._waiting) < self._settings.window:
             return self._pacer.free
         return self._timers.deadline
 
     def run(self, now: int, batch: Batch) -> None:
-        """Begin a batch; an unfinished one is abandoned."""
+        """Start a batch; an unfinished batch is cancelled."""
         self.stop()
         self._batch = batch
         self._queue.extend(map(_Try, batch.probes))
@@ -201,7 +210,7 @@ class Prober:
         if sent is None or sent.probe.host != (answer is not None):
             self._counters.late_answers += 1
             return
-        self._patience.learn(now - when)
+        self._timeout.add(now - when)
         batch = self._batch
         if sent.number != number:
             self._counters.late_answers += 1
@@ -244,7 +253,7 @@ class Prober:
             self._sent[number] = now, sent
             if len(self._sent) > _REMEMBERED:
                 del self._sent[next(iter(self._sent))]
-            wait = self._patience.time
+            wait = self._timeout.time
             if batch.is_patient:
                 wait = min(wait << sent.tries - 1, settings.longest_timeout)
             self._timers.set(number, now + wait)

@@ -2,8 +2,8 @@
 
 A table is sent in parts, each a frame's payload: the length of the route for the acknowledgement, that route, then for
 every destination its number (2 bytes), its address (6), the length of its route (1) and the route as in frames. The
-epoch and the author, which is the leader that made it, identify a table; of one author, the greater epoch is the later
-table.
+epoch and the author, which is the leader that made it, identify a table; among tables of an author, the greater epoch
+is later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Table:
 
 
 def parts_of(table: Table, way_back: Route, max_size: int) -> list[bytes]:
-    """Encode a table as parts of at max_size `max_size` bytes; at least one part, possibly without entries."""
+    """Encode a table as parts of at most `max_size` bytes; at least one part, possibly without entries."""
     head = bytes((len(way_back),)) + route_bytes(way_back)
     parts = [head]
     for number, path in sorted(table.paths.items()):
@@ -64,19 +64,19 @@ def way_back_of(part: Buffer) -> tuple[bytes, int]:
 
 def paths_of(part: Buffer) -> dict[int, Path]:
     """Decode the entries. Raises MalformedError."""
-    _, at = way_back_of(part)
+    _, offset = way_back_of(part)
     paths: dict[int, Path] = {}
-    while at < len(part):
-        if at + _ENTRY.size > len(part):
+    while offset < len(part):
+        if offset + _ENTRY.size > len(part):
             raise MalformedError("entry")
-        number, address, length = _ENTRY.unpack_from(part, at)
-        at += _ENTRY.size
-        route = bytes(part[at : at + length])
+        number, address, length = _ENTRY.unpack_from(part, offset)
+        offset += _ENTRY.size
+        route = bytes(part[offset : offset + length])
         if len(route) != length:
             raise MalformedError("entry")
         route_of(route)
         paths[number] = Path(route, address)
-        at += length
+        offset += length
     return paths
 
 

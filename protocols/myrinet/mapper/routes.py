@@ -1,16 +1,16 @@
 """Deadlock-free routes: up*/down* on the map (Schroeder et al., "Autonet", IEEE JSAC 9(8), 1991).
 
-Switches are ordered; a cable leads up to the switch that comes first. A route goes up zero or more times, then down
-zero or more times, never up again. So a frame that holds one channel and waits for the next always waits for a channel
-that is later in one common order, and circular waits are impossible.
+Switches are ordered; a cable leads up to the earlier switch. A route goes up zero or more times, then down zero or more
+times, never up again. So a frame that occupies a channel always waits for a later channel of a total order, and
+circular waits are impossible.
 
-Autonet's order, by the distance from a root, connects all hosts. But it makes one spine of a fat tree the root, and no
-route leads through another. So the order by the distance from the nearest host, the farthest first, is tried first
-(ours): it is used if it connects all hosts, too, and the total length of its routes is not greater.
+Autonet's order, by the distance from a root, connects all hosts. But in a fat tree one spine becomes the root, and no
+route uses the other spines. So the order by the distance from the nearest host, the farthest first, is tried first
+(ours). It is used if it also connects all hosts, and the total length of its routes is not greater.
 
-The choice of the root is ours too: the switch with the least distance to its farthest host; of several the one that is
-farthest from its nearest host, then the one that was discovered first. Of the shortest legal routes, a hash of both
-hosts selects one.
+The choice of the root is ours, too: the switch with the least distance to its farthest host. Ties are broken by the
+greatest distance to the nearest host, then by the order of discovery. A hash of both hosts selects one of the shortest
+legal routes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Step = tuple[int, Port]
 
 
 Choices = tuple[list[list[Step]], list[list[Step]]]
-"""The steps from each switch that are on a shortest legal path to a target, while going up is allowed, and after."""
+"""The steps from each switch on shortest legal paths to a target: while going up is allowed, and afterwards."""
 
 
 class _Order:
@@ -47,7 +47,7 @@ class _Order:
 
     def _towards(self, target: int, starts: Sequence[int]) -> Choices:
         rank, count = self.rank, len(self._steps)
-        only_down, any_way = [_FAR] * count, [_FAR] * count
+        only_down, unrestricted = [_FAR] * count, [_FAR] * count
         only_down[target] = 0
         queue = deque([target])
         while queue:
@@ -57,21 +57,21 @@ class _Order:
                     only_down[end.switch] = only_down[switch] + 1
                     queue.append(end.switch)
         for switch in self._order:
-            above = [any_way[end.switch] for _, end in self._steps[switch] if rank[end.switch] < rank[switch]]
-            any_way[switch] = min([only_down[switch], *(distance + 1 for distance in above)])
-        self.length += sum(any_way[start] for start in starts)
+            above = [unrestricted[end.switch] for _, end in self._steps[switch] if rank[end.switch] < rank[switch]]
+            unrestricted[switch] = min([only_down[switch], *(distance + 1 for distance in above)])
+        self.length += sum(unrestricted[start] for start in starts)
         before: list[list[Step]] = [[] for _ in range(count)]
         after: list[list[Step]] = [[] for _ in range(count)]
         for switch, steps in enumerate(self._steps):
             for step in steps:
                 far = step[1].switch
                 if rank[far] < rank[switch]:
-                    if any_way[far] + 1 == any_way[switch]:
+                    if unrestricted[far] + 1 == unrestricted[switch]:
                         before[switch].append(step)
                 else:
                     if only_down[far] + 1 == only_down[switch]:
                         after[switch].append(step)
-                    if only_down[far] + 1 == any_way[switch]:
+                    if only_down[far] + 1 == unrestricted[switch]:
                         before[switch].append(step)
         return before, after
 
@@ -92,13 +92,13 @@ class Routing:
         by_root = sorted(range(len(levels)), key=lambda switch: (levels[switch], switch))
         heights = list(map(min, zip(*map(self._distances, self._populated), strict=True)))
         by_height = sorted(by_root, key=lambda switch: -heights[switch])
-        tried = [_Order(self._steps, order, self._populated) for order in (by_height, by_root)]
-        self._order = min(tried, key=lambda order: order.length)
+        orders = [_Order(self._steps, order, self._populated) for order in (by_height, by_root)]
+        self._order = min(orders, key=lambda order: order.length)
         self.rank: Sequence[int] = self._order.rank
-        """Rank of each switch; a cable leads up to the lesser rank."""
+        """Rank of each switch; a cable leads up to the lower rank."""
 
     def routes(self, source: int) -> dict[int, Route]:
-        """Return the routes from a host to every other one, by number."""
+        """Return the routes from a host to all other hosts, by number."""
         topology = self._map
         if not topology.at:  # no switch: one cable between two hosts, or none
             return {number: () for number in (topology.me, *topology.hosts) if number != source and topology.hosts}
@@ -122,11 +122,11 @@ class Routing:
             return 0
         distances = [self._distances(switch) for switch in self._populated]
 
-        def badness(switch: int) -> tuple[int, int, int]:
+        def cost(switch: int) -> tuple[int, int, int]:
             to_hosts = [distance[switch] for distance in distances]
             return max(to_hosts), -min(to_hosts), switch
 
-        return min(range(len(self._steps)), key=badness)
+        return min(range(len(self._steps)), key=cost)
 
     def _distances(self, start: int) -> list[int]:
         """Return the distances from one switch to all, in cables."""

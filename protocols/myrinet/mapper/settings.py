@@ -19,14 +19,14 @@ class Settings:
 
     ports: maximum ports of a switch, so that deltas are from 1 - ports to ports - 1 (8: the 8-port crossbars of the
     Berkeley NOW). timeout: time after which an unanswered probe counts as lost; increased where answers take longer, up
-    to longest_timeout. least, most: limits of the number of tries before silence is believed; between them it follows
-    the losses seen so far. interval: average time between two frames, which limits the load on the network. burst:
-    frames that may follow each other at once. window: maximum unanswered probes. watch: time between two checks of the
-    map. slices: number of checks in which every silent port is probed once. refresh: time between explorations though
-    nothing seems to have changed; 0: never. patience: time without a frame from the leader after which it is considered
-    gone. stagger: time between the starts of mappers that would all lead, by number or by rank. rumour: time allowed
-    for a leader that is only reported to be heard from. leads: this mapper may lead; otherwise it only answers. chunk:
-    maximum bytes of a part of a table. parts: maximum parts of tables in flight.
+    to longest_timeout. least, most: minimum and maximum number of tries; the number depends on the measured loss.
+    interval: average time between two frames, which limits the load on the network. burst: maximum frames without an
+    interval. window: maximum unanswered probes. watch: time between two checks of the map. slices: number of checks in
+    which every silent port is probed once. refresh: time between explorations of an unchanged network; 0: never.
+    patience: time without a frame from the leader after which it is considered down. stagger: delay between the starts
+    of candidates for leadership, by number or rank. rumour: time within which a reported leader must send a frame.
+    leads: whether this mapper may lead; otherwise it only answers. chunk: maximum bytes of a part of a table. parts:
+    maximum parts of tables in flight.
     """
 
     ports: int = 8
@@ -51,9 +51,7 @@ class Settings:
         if not 2 <= self.ports <= MAX_PORTS:
             raise ValueError(f"ports = {self.ports}: 2 to {MAX_PORTS}")
         if self.longest_timeout < self.timeout:
-            raise ValueError(
-                f"timeout = {self.timeout}, longest_timeout = {self.longest_timeout} ns: the first not above the second"
-            )
+            raise ValueError(f"longest_timeout must be {self.timeout} ns (timeout) or more, got {self.longest_timeout}")
         if not 1 <= self.least <= self.most:
             raise ValueError(f"least = {self.least}, most = {self.most}: 1 or more, the first not above the second")
         for name in ("timeout", "interval", "burst", "window", "watch", "slices", "patience", "stagger", "parts"):

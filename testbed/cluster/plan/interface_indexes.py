@@ -1,8 +1,8 @@
-"""Interface indexes of a cluster: those of the devices that stay, and free ones for new devices.
+"""Interface indexes of a cluster: the indexes of existing devices, and unused indexes for new devices.
 
-Two veth ends belong together if each reports the other's index. So no index of the wire namespace occurs in a node, and
-the indexes of a direct link's ends occur nowhere else in the cluster. The first hundred of every namespace are left to
-the kernel, which makes interfaces of its own where tunnel modules are loaded.
+Two veth ends are paired if each reports the index of the other end. So an index of the wire namespace does not occur in
+a node, and the indexes of a direct link's ends are unique in the cluster. The first hundred indexes of every namespace
+are reserved for interfaces that the kernel creates when tunnel modules are loaded.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ FIRST_DIRECT_INDEX = 1_000_001
 
 
 class InterfaceIndexes:
-    """The index of each device of a cluster. namespaces: what exists. kept: the devices that stay. direct: the ends of
-    links from NIC to NIC."""
+    """The index of each device of a cluster. namespaces: existing interfaces, by namespace. kept: devices that are not
+    recreated. direct: the ends of links from NIC to NIC."""
 
     def __init__(
         self, namespaces: Mapping[str, Contents], kept: Mapping[Device, Interface], direct: Set[Device]
     ) -> None:
         self._namespaces = namespaces
         self._direct = direct
-        self._of = {device: interface.index for device, interface in kept.items()}
-        taken = {
+        self._indexes = {device: interface.index for device, interface in kept.items()}
+        used = {
             key: [interface.index for interface in contents.interfaces.values()] for key, contents in namespaces.items()
         }
         self._next = {
             key: max((index for index in indexes if index < FIRST_DIRECT_INDEX), default=0) + 1
-            for key, indexes in taken.items()
+            for key, indexes in used.items()
         }
         self._next_direct = max(
-            (index + 1 for indexes in taken.values() for index in indexes if index >= FIRST_DIRECT_INDEX),
+            (index + 1 for indexes in used.values() for index in indexes if index >= FIRST_DIRECT_INDEX),
             default=FIRST_DIRECT_INDEX,
         )
 
     def of(self, device: Device) -> int:
-        """The index of an existing or new device; a device that is made anew keeps its old index."""
-        if device not in self._of:
-            self._of[device] = self._new(device)
-        return self._of[device]
+        """Return the index of an existing or new device. A recreated device keeps its index."""
+        if device not in self._indexes:
+            self._indexes[device] = self._new(device)
+        return self._indexes[device]
 
     def _new(self, device: Device) -> int:
         key, name = device
         contents = self._namespaces.get(key)
-        old = contents.interfaces.get(name) if contents is not None else None
+        existing = contents.interfaces.get(name) if contents is not None else None
         if device in self._direct:
-            if old is not None and old.index >= FIRST_DIRECT_INDEX:
-                return old.index
+            if existing is not None and existing.index >= FIRST_DIRECT_INDEX:
+                return existing.index
             self._next_direct += 1
             return self._next_direct - 1
-        if old is not None and old.index < FIRST_DIRECT_INDEX:
-            return old.index
+        if existing is not None and existing.index < FIRST_DIRECT_INDEX:
+            return existing.index
         index = max(self._next.get(key, 0), FIRST_NODE_INDEX if key else FIRST_WIRE_INDEX)
         self._next[key] = index + 1
         return index

@@ -1,9 +1,9 @@
-"""The supervisor: one small process per cluster, in its wire namespace, that runs only while it is needed.
+"""The supervisor: a process per cluster, in its wire namespace, that runs only while it is needed.
 
 - It keeps the relay and the agents of shared NICs running: when one dies, it starts a replacement and records the gap as
   an event.
 - It heals timed injections, and ends the sharing of NICs when the process that requested it ends.
-- It watches the other machines of a cluster on several.
+- It monitors the other machines of a cluster on several machines.
 
 Relay and agents survive the supervisor and start a new one when it dies (`runtime.supervision`), which adopts them;
 that is recorded as an event, too. The supervisor ends when it is no longer needed, with the namespace holder if the
@@ -38,7 +38,7 @@ from testbed.runtime.supervision import Death, end_all, supervisor_lock
 SOCKET: Final = "supervisor"
 
 _POLL_INTERVAL: Final = 0.01  # s
-_AGAIN: Final = 1_000_000_000  # ns until a failed action is retried
+_RETRY_INTERVAL: Final = 1_000_000_000  # ns until a failed action is retried
 
 
 def needed(state: State, orders: Orders) -> bool:
@@ -49,11 +49,11 @@ def needed(state: State, orders: Orders) -> bool:
 
 
 def ensure(store: Store, state: State) -> processes.Identity | None:
-    """Ensure that a supervisor runs, has read the current state, and runs the wanted relay and agents; return its
+    """Ensure that a supervisor runs, has read the current state, and runs the required relay and agents; return its
     identity.
 
-    The recorded state is not trusted for this: the process that started a supervisor may have been killed before it
-    wrote that down. A supervisor ends when nothing needs it; then the result may be None.
+    The recorded state is not sufficient: the process that started a supervisor may have been killed before it recorded
+    that. A supervisor ends when nothing needs it; then the result may be None.
 
     The cluster's lock must be held, and its state and orders be written. Raises the relay's errors about its orders,
     and errors that prevent a NIC from being shared.
@@ -225,7 +225,7 @@ class _Supervisor:
 
         def failed(now: int) -> None:
             event_log.record(self._places.directory, "not healed", numbers=due)
-            self._alarm.set(now + _AGAIN)
+            self._alarm.set(now + _RETRY_INTERVAL)
 
         self._apart("testbed-healer", heal, failed)
 
@@ -264,7 +264,7 @@ class _Supervisor:
 
         def failed(now: int) -> None:
             event_log.record(self._places.directory, "NICs are still shared")
-            self._loop.at(now + _AGAIN, self._stop_sharing)
+            self._loop.at(now + _RETRY_INTERVAL, self._stop_sharing)
 
         self._apart("testbed-nics", stop, failed)
 

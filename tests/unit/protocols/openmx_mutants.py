@@ -28,7 +28,7 @@ def used_session(patch: pytest.MonkeyPatch) -> None:
 
     def forgets(partner: Partner, seqnum: int) -> None:
         begin(partner, seqnum)
-        partner._used = 0, 0
+        partner._last_session = 0, 0
 
     patch.setattr(Partner, "_begin_sending", forgets)
 
@@ -54,14 +54,14 @@ def plain_comparison(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgotten_zombie(patch: pytest.MonkeyPatch) -> None:
-    has_sent = Endpoint.has_sent
+    on_transmitted = Endpoint.on_transmitted
 
     def forgets(endpoint: Endpoint, outgoing: Outgoing) -> None:
-        has_sent(endpoint, outgoing)
+        on_transmitted(endpoint, outgoing)
         if outgoing.is_zombie and outgoing.request is not None and outgoing.request.peer is not None:
             outgoing.request.peer._unacked.remove(outgoing)
 
-    patch.setattr(Endpoint, "has_sent", forgets)
+    patch.setattr(Endpoint, "on_transmitted", forgets)
 
 
 def wrong_byte(patch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_a_host_in_two_places_is_a_contradiction() -> None:
     def answered(answer: Answer) -> Answer:
         return HostAnswer(1, 1, address(1)) if answer is not None and answer.number == 2 else answer
 
-    with pytest.raises(ContradictionError, match="host 1 is in two places"):
+    with pytest.raises(ContradictionError, match="host 1 is at two ports"):
         explored(cables, answered=answered)
 
 

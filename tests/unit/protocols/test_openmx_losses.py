@@ -385,7 +385,7 @@ def test_late_replies_of_a_former_pull_of_the_same_number_are_dropped() -> None:
         return False
 
     two.lose = keeps
-    numbers = two.ends[1]._large._numbers  # all the same number, as if 64 pulls were under way
+    numbers = two.ends[1]._large._free_numbers  # all the same number, as if 64 pulls were under way
     del numbers[1:]
     buffer, request = two.receive(40_000)
     two.send(b"\xaa" * 40_000)
