@@ -1,8 +1,8 @@
 """Wire links to NICs and ports, and find the NICs that share a layer-2 segment.
 
-NIC names: as given at a link's end; otherwise the node's declared NICs that are not called ethN, in their order;
-otherwise the next free ethN in link order. Switch ports: as given at the end; otherwise the next free number from 1 in
-link order. A segment is a set of elements joined by switches, or a single link between two nodes; segments are ordered
+NIC names: as written at a link's end; otherwise the node's declared NICs with names other than ethN, in their order;
+otherwise the next free ethN in link order. Switch ports: as written at the end; otherwise the next free number from 1 in
+link order. A segment is a set of elements connected by switches, or a single link between two nodes; segments are ordered
 by their first link.
 """
 
@@ -18,7 +18,7 @@ from testbed.spec.layout import End
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A layer-2 network. nics: in link order. links: their indices in the description's list."""
+    """A layer-2 network. nics: in link order. links: indices in the description's list."""
 
     switches: tuple[str, ...]
     nics: tuple[End, ...]
@@ -27,8 +27,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Wiring of a description. ends: both ends of each link, or None for a link with an unknown end. declared: a node's
-    declared NICs, including those that no link uses."""
+    """Wiring of a description. ends: both ends of each link, or None for a link with an unknown end. declared: the nodes'
+    declared NICs, including those without a link."""
 
     ends: tuple[tuple[End, End] | None, ...]
     declared: dict[End, Nic]
@@ -36,14 +36,14 @@ class Wiring:
 
 
 def nic_names(node: Node) -> list[str]:
-    """Return the names of the declared NICs; one without a name gets the next free ethN."""
+    """Return the names of the declared NICs; a NIC without a name gets the next free ethN."""
     taken = {nic.name for nic in node.nics}
     free = (f"eth{number}" for number in range(len(node.nics) + len(taken)) if f"eth{number}" not in taken)
     return [nic.name or next(free) for nic in node.nics]
 
 
 def wire(nodes: Sequence[Node], switches: Sequence[Switch], links: Sequence[Link]) -> Wiring:
-    """Choose names and ports. Unknown ends are left out, so that it also serves the cross-checks."""
+    """Choose names and ports. Links with unknown ends are left out, since the cross-checks call this, too."""
     is_switch = dict.fromkeys((switch.name for switch in switches), True) | dict.fromkeys(
         (node.name for node in nodes), False
     )
@@ -88,17 +88,17 @@ def _free_nics(taken: set[str], named: Sequence[str]) -> Iterator[str]:
 
 
 def _segments(ends: Sequence[tuple[End, End] | None], is_switch: dict[str, bool]) -> tuple[Segment, ...]:
-    leader = {name: name for name, switch in is_switch.items() if switch}
+    parent = {name: name for name, switch in is_switch.items() if switch}
 
     def find(name: str) -> str:
-        while leader[name] != name:
-            leader[name] = leader[leader[name]]
-            name = leader[name]
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
         return name
 
     for pair in ends:
         if pair and is_switch[pair[0].owner] and is_switch[pair[1].owner]:
-            leader[find(pair[0].owner)] = find(pair[1].owner)
+            parent[find(pair[0].owner)] = find(pair[1].owner)
     members: dict[str | int, list[int]] = {}
     for index, pair in enumerate(ends):
         if pair:
@@ -106,8 +106,8 @@ def _segments(ends: Sequence[tuple[End, End] | None], is_switch: dict[str, bool]
             members.setdefault(index if switch is None else find(switch), []).append(index)
     segments = []
     for indices in members.values():
-        plugs = [end for index in indices for end in ends[index] or ()]
-        joined = dict.fromkeys(end.owner for end in plugs if is_switch[end.owner])
-        nics = tuple(end for end in plugs if not is_switch[end.owner])
-        segments.append(Segment(tuple(joined), nics, tuple(indices)))
+        ends_of_segment = [end for index in indices for end in ends[index] or ()]
+        switches = dict.fromkeys(end.owner for end in ends_of_segment if is_switch[end.owner])
+        nics = tuple(end for end in ends_of_segment if not is_switch[end.owner])
+        segments.append(Segment(tuple(switches), nics, tuple(indices)))
     return tuple(segments)
