@@ -60,9 +60,9 @@ def curves(graph: Graph, positions: Mapping[str, Position]) -> Iterator[Position
     total: dict[tuple[str, ...], int] = {}
     for pair in pairs:
         total[pair] = total.get(pair, 0) + 1
-    drawn: dict[tuple[str, ...], int] = {}
+    counts_so_far: dict[tuple[str, ...], int] = {}
     for (a, b), pair in zip(graph.links, pairs, strict=True):
-        number = drawn[pair] = drawn.get(pair, -1) + 1
+        number = counts_so_far[pair] = counts_so_far.get(pair, -1) + 1
         (x1, y1), (x2, y2) = positions[pair[0]], positions[pair[1]]
         shift = 2 * _PARALLEL_SPACING * (number - (total[pair] - 1) / 2)
         length = math.hypot(x2 - x1, y2 - y1) or 1.0

@@ -73,12 +73,12 @@ class _NetworkIndex:
     """Networks of one IP version, with their positions in a list, to find overlaps."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[int, int], int] = {}  # (prefix, base) -> first position of that network
+        self._positions: dict[tuple[int, int], int] = {}  # (prefix, base) -> first position of that network
         self._prefixes: set[int] = set()
         self._bases: list[tuple[int, int]] = []  # (base, position), ascending
 
     def add(self, network: Network, position: int) -> None:
-        self._places.setdefault((network.prefix, network.base), position)
+        self._positions.setdefault((network.prefix, network.base), position)
         self._prefixes.add(network.prefix)
         insort(self._bases, (network.base, position))
 
@@ -87,7 +87,7 @@ class _NetworkIndex:
         for prefix in sorted(self._prefixes):
             if (
                 prefix <= network.prefix
-                and (position := self._places.get((prefix, network.within(prefix)))) is not None
+                and (position := self._positions.get((prefix, network.within(prefix)))) is not None
             ):
                 return position
         next_index = bisect_left(self._bases, (network.base, -1))

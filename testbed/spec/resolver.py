@@ -116,9 +116,11 @@ def _assign(
             for nic in segment.nics
             if nic in wiring.declared
         }
-        taken = {int(ipaddress.ip_interface(text).ip) - network.base for texts in declared.values() for text in texts}
+        used_numbers = {
+            int(ipaddress.ip_interface(text).ip) - network.base for texts in declared.values() for text in texts
+        }
         without_address = [nic for nic in segment.nics if not declared.get(nic)] if fill else []
-        numbers = host_numbers(without_address, network, taken)
+        numbers = host_numbers(without_address, network, used_numbers)
         for nic in segment.nics:
             texts = declared.get(nic) or (
                 [f"{network.address(numbers[nic])}/{network.prefix}"] if nic in numbers else []

@@ -37,8 +37,8 @@ class Wiring:
 
 def nic_names(node: Node) -> list[str]:
     """Return the names of the declared NICs; a NIC without a name gets the next free ethN."""
-    taken = {nic.name for nic in node.nics}
-    free = (f"eth{number}" for number in range(len(node.nics) + len(taken)) if f"eth{number}" not in taken)
+    used = {nic.name for nic in node.nics}
+    free = (f"eth{number}" for number in range(len(node.nics) + len(used)) if f"eth{number}" not in used)
     return [nic.name or next(free) for nic in node.nics]
 
 
@@ -50,16 +50,16 @@ def wire(nodes: Sequence[Node], switches: Sequence[Switch], links: Sequence[Link
     declared = {
         End(node.name, name): nic for node in nodes for name, nic in zip(nic_names(node), node.nics, strict=True)
     }
-    taken: dict[str, set[str]] = {name: set() for name in is_switch}
+    used: dict[str, set[str]] = {name: set() for name in is_switch}
     for link in links:
         for end in link.ends:
             owner, _, port = end.partition(":")
-            if port and owner in taken:
-                taken[owner].add(port)
-    free: dict[str, Iterator[str]] = {switch.name: _free_ports(taken[switch.name]) for switch in switches}
+            if port and owner in used:
+                used[owner].add(port)
+    free: dict[str, Iterator[str]] = {switch.name: _free_ports(used[switch.name]) for switch in switches}
     for node in nodes:
-        named = [nic.name for nic in node.nics if nic.name and not re.fullmatch(r"eth\d+", nic.name)]
-        free[node.name] = _free_nics(taken[node.name], named)
+        declared_names = [nic.name for nic in node.nics if nic.name and not re.fullmatch(r"eth\d+", nic.name)]
+        free[node.name] = _free_nics(used[node.name], declared_names)
     ends: list[tuple[End, End] | None] = []
     for link in links:
         if not all(owner in is_switch for owner in link.owners):
@@ -70,19 +70,19 @@ def wire(nodes: Sequence[Node], switches: Sequence[Switch], links: Sequence[Link
     return Wiring(tuple(ends), declared, _segments(ends, is_switch))
 
 
-def _free_ports(taken: set[str]) -> Iterator[str]:
+def _free_ports(used: set[str]) -> Iterator[str]:
     number = 0
     while True:
         number += 1
-        if str(number) not in taken:
+        if str(number) not in used:
             yield str(number)
 
 
-def _free_nics(taken: set[str], named: Sequence[str]) -> Iterator[str]:
-    yield from (name for name in named if name not in taken)
+def _free_nics(used: set[str], declared_names: Sequence[str]) -> Iterator[str]:
+    yield from (name for name in declared_names if name not in used)
     number = 0
     while True:
-        if f"eth{number}" not in taken:
+        if f"eth{number}" not in used:
             yield f"eth{number}"
         number += 1
 

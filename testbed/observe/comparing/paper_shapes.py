@@ -44,7 +44,7 @@ class ShapeResult:
 
 
 def check_shape(shape: Shape, measured: Mapping[str, Rows], rows: Mapping[str, Compared]) -> ShapeResult:
-    """Check a shape. measured: rows by run; rows: the compared ones, by name."""
+    """Check a shape. measured: rows by run; rows: compared rows, by name."""
     if shape.kind == "order":
         return _check_order(shape, rows[shape.row])
     if shape.kind == "crossing":
@@ -95,12 +95,13 @@ def _check_crossing(shape: Shape, rows: Sequence[Compared]) -> ShapeResult:
         (float(list(row.row.where.values())[-1]), row.ours / base.ours) for row, base in zip(table, other, strict=True)
     ]
     error = max(median([abs(row.error) for row in side]) for side in (table, other))
-    at = _crossing(points, 1.0)
-    if at is None:
+    crossing = _crossing(points, 1.0)
+    if crossing is None:
         return ShapeResult(shape, False, f"{shape.table} does not change from less to more")
     low, high = _crossing(points, 1 - error) or points[0][0], _crossing(points, 1 + error) or points[-1][0]
     band = f"{low:,.0f} to {high:,.0f}" if _crossing(points, 1 + error) else f"{low:,.0f} to {high:,.0f} and beyond"
-    detail = f"at {at:,.0f}; with an error of {error:.1%} anywhere from {band}; the paper's between {shape.points[0]:,}"
+    uncertain = f"with an error of {error:.1%} anywhere from {band}"
+    detail = f"at {crossing:,.0f}; {uncertain}; the paper's between {shape.points[0]:,}"
     return ShapeResult(shape, low <= shape.points[-1] and high >= shape.points[0], f"{detail} and {shape.points[-1]:,}")
 
 
@@ -125,9 +126,9 @@ def _check_step(shape: Shape, values: Mapping[float, float]) -> ShapeResult:
 
 def _check_flat(shape: Shape, points: Sequence[tuple[float, float]]) -> ShapeResult:
     idle = points[0][1]
-    early = [value for at, value in points if at <= shape.until]
-    least, end = min(early) / idle, points[-1][1] / idle
-    holds = len(early) > 2 and least >= 1 - shape.within and end < 0.5
+    early = [value for x, value in points if x <= shape.until]
+    minimum, end = min(early) / idle, points[-1][1] / idle
+    holds = len(early) > 2 and minimum >= 1 - shape.within and end < 0.5
     return ShapeResult(
-        shape, holds, f"at least {least:.1%} of it up to {shape.until:.0%} of the processor, {end:.1%} at the end"
+        shape, holds, f"at least {minimum:.1%} of it up to {shape.until:.0%} of the processor, {end:.1%} at the end"
     )

@@ -16,9 +16,9 @@ from testbed.observe.recorded import ROWS, RUN, RecordedRun, read_run, runs
 Point = tuple[tuple[str, object], ...]
 """The conditions of a measurement: ``(("node", "n1"), ("size_bytes", 64))``."""
 
-_MAX: Final = 1e18  # larger values, and NaN, are not measurements
+_MAX_FIGURE: Final = 1e18  # larger values, and NaN, are not measurements
 NO_FIGURES: Final = ("invalid", "failed")
-"""Verdicts on runs whose figures do not count."""
+"""Verdicts on runs whose figures are not used."""
 
 
 class NotComparableError(TestbedError):
@@ -165,7 +165,7 @@ def is_measure(key: str, value: object) -> bool:
     return (
         key not in LABELS
         and isinstance(value, int | float)
-        and abs(value) < _MAX
+        and abs(value) < _MAX_FIGURE
         and not is_point(key, value)
         and sense_of(key) is not Sense.NONE
     )
