@@ -20,7 +20,7 @@ from testbed.observe.live.snapshots import SnapshotSampler
 
 def watch(sampler: SnapshotSampler, interval: float, console: Console, keyboard: int) -> None:
     """Show the cluster until the user quits. interval: seconds between two snapshots. keyboard: the terminal's
-    descriptor. A signal that ends the program is raised again once the terminal is as before."""
+    descriptor. A signal that ends the program is raised again after the terminal has been restored."""
     commands = Commands()
     ended_by = 0
     try:
@@ -55,6 +55,6 @@ def watch(sampler: SnapshotSampler, interval: float, console: Console, keyboard:
 
 
 def arguments(cluster: str, action: Command) -> Sequence[str]:
-    """Arguments of the complete command: the user's follow ours, so that the user's take precedence."""
-    name, *rest = action.words
-    return [name, "--name", cluster, *rest]
+    """Return the arguments of the complete command. The user's arguments are last, so that they take precedence."""
+    name, *user_arguments = action.words
+    return [name, "--name", cluster, *user_arguments]
