@@ -27,7 +27,9 @@ Show = Callable[[list["Frame"]], str]
 @click.option("--follow", "-f", is_flag=True, help="Read on as the file grows, until Ctrl-C.")
 @click.option("--filter", "condition", metavar="EXPR", help="Only frames that match this condition, as in rules.")
 @click.option("--messages", "list_messages", is_flag=True, help="Print a line for each message instead.")
-@click.option("--message", "wanted", metavar="ID", help="Print one message in full: NODE/NUMBER or NODE/NODE/NUMBER.")
+@click.option(
+    "--message", "message_id", metavar="ID", help="Print one message in full: NODE/NUMBER or NODE/NODE/NUMBER."
+)
 @click.option("--verbose", "-v", is_flag=True, help="Show every field of every layer.")
 @json_option
 def decode_command(

@@ -173,7 +173,7 @@ def _without_impairments(layout: Layout) -> Layout:
 @name_option
 @click.option("--grace", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="SECONDS",
               help="Time between SIGTERM and SIGKILL.")  # fmt: skip
-@click.option("--all", "everything", is_flag=True, help="Every running cluster of yours.")
+@click.option("--all", "all_clusters", is_flag=True, help="Every running cluster of yours.")
 @json_option
 @collector_off()
 def down_command(cluster: str | None, name: str | None, grace: float, all_clusters: bool, as_json: bool) -> None:
