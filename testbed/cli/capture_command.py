@@ -86,11 +86,11 @@ def _print_totals(captured: CaptureResult) -> None:
         echo("the cluster was taken down", err=True)
     for end, number in captured.dropped.items():
         echo(f"warning: {number} frames at {end} are missing: they arrived faster than they were read", err=True)
-    for number, words in (
+    for number, problem in (
         (captured.cut, "frames were truncated"),
         (captured.untold, "frames have fates that were not reported"),
         (captured.undecided, "frames may have been dropped by a loss classifier; it is not known which"),
         (captured.late, "frames came late and are out of order"),
     ):
         if number:
-            echo(f"warning: {number} {words}", err=True)
+            echo(f"warning: {number} {problem}", err=True)

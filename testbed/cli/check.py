@@ -90,24 +90,24 @@ def _document(verdict: Verdict) -> Mapping[str, object]:
 
 
 def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str] | None) -> None:
-    """Print a block for each direction, one for the machine, and the verdict."""
+    """Print a block for each direction, a block for the machine, and the verdict."""
     blocks: dict[tuple[str, str], list[Finding]] = {}
     for finding in verdict.findings:
         blocks.setdefault((finding.link, finding.direction), []).append(finding)
     machine = [finding for (link, _), findings in blocks.items() if not link for finding in findings]
     for (link, direction), findings in blocks.items():
         if link:
-            carried = f", carried by {datapaths.get(link, 'direct')}" if datapaths is not None else ""
-            _print_block(f"{link} {direction or 'both ways'}{carried}", findings)
+            carrier = f", carried by {datapaths.get(link, 'direct')}" if datapaths is not None else ""
+            _print_block(f"{link} {direction or 'both ways'}{carrier}", findings)
     if machine:
         _print_block("the machine", machine)
     for note in verdict.notes:
         echo(f"note: {note}")
     slow = f", slow-machine factor {verdict.slow:g}" if verdict.slow != 1 else ""
-    echo(f"{cluster} is {_styled(verdict.grade)} over {verdict.seconds:.1f} s{slow}{_not_decided(verdict)}")
+    echo(f"{cluster} is {_styled(verdict.grade)} over {verdict.seconds:.1f} s{slow}{_undecided_count(verdict)}")
 
 
-def _not_decided(verdict: Verdict) -> str:
+def _undecided_count(verdict: Verdict) -> str:
     count = len(verdict.undecided)
     return f", with {count} undecided finding{'s' if count > 1 else ''}" if count else ""
 
@@ -117,7 +117,7 @@ def _print_block(title: str, findings: list[Finding]) -> None:
 
     echo(f"{title}: {_styled(worst(findings))}")
     rows = [
-        (finding.what, _value(finding.asked, finding.unit), _value(finding.measured, finding.unit), _between(finding))
+        (finding.what, _value(finding.asked, finding.unit), _value(finding.measured, finding.unit), _interval(finding))
         for finding in findings
     ]
     rows.insert(0, ("", "asked", "measured", "interval"))
@@ -137,7 +137,7 @@ def _styled(grade: Grade) -> str:
     return click.style(grade.value, fg=_COLOURS[grade.value])
 
 
-def _between(finding: Finding) -> str:
+def _interval(finding: Finding) -> str:
     if finding.interval is None:
         return ""
     low, high = (_value(end, finding.unit) for end in finding.interval)
@@ -145,7 +145,7 @@ def _between(finding: Finding) -> str:
 
 
 def _value(value: float | None, unit: str) -> str:
-    """Format a value with its unit, as a user would write it."""
+    """Format a value with its unit."""
     if value is None:
         return "-"
     match unit:

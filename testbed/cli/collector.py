@@ -1,4 +1,4 @@
-"""Control of Python's garbage collector during commands that allocate much and leave no cycles."""
+"""Control of Python's garbage collector during commands that allocate many objects and leave no reference cycles."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 import click
 
 PROCESS: Final = object()
-"""Context object of a command that is alone in its process: all memory is freed with the process."""
+"""Context object of a command that is the only one in its process, whose end frees all memory."""
 
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Context manager: switch the collector off, and on again for callers within their own process."""
+    """Context manager: switch the collector off; on exit switch it on, unless the process ends."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -27,8 +27,8 @@ def collector_off() -> Iterator[None]:
 
 @contextmanager
 def imports_frozen() -> Iterator[None]:
-    """Context manager: exclude present objects, mostly imported modules, from collection. Objects that others have
-    frozen stay frozen."""
+    """Context manager: exclude existing objects, mostly imported modules, from collection. Previously frozen objects stay
+    frozen."""
     frozen = gc.get_freeze_count()
     gc.freeze()
     try:

@@ -62,7 +62,7 @@ def compare_command(
         raise click.UsageError(f"--threshold: {error}") from error
     try:
         comparison = _compare(folders, share, measures)
-    except TestbedError as error:  # its own exit code could be taken for a regression
+    except TestbedError as error:  # the error's exit code could mean a regression
         echo(f"testbed: {error}", err=True)
         ctx.exit(_BAD_INPUT)
     except OSError as error:
@@ -113,8 +113,8 @@ def _print(comparison: Comparison, *, paper: bool) -> None:
     counts: dict[str, int] = {}
     for measure in comparison.measured:
         counts[measure.judgement.value] = counts.get(measure.judgement.value, 0) + 1
-    words = ", ".join(f"{count:,} {click.style(word, fg=_COLOURS.get(word))}" for word, count in counts.items())
-    echo(f"{words}; differences of {format_probability(comparison.threshold)} or less do not count")
+    totals = ", ".join(f"{count:,} {click.style(name, fg=_COLOURS.get(name))}" for name, count in counts.items())
+    echo(f"{totals}; differences of {format_probability(comparison.threshold)} or less do not count")
 
 
 def _measure(measure: ComparedMeasure) -> str:

@@ -1,6 +1,6 @@
-"""Output of the commands, and options and folders that several of them share.
+"""Output of the commands, and options and folders that several commands share.
 
-Text from files, programs or frames cannot act on the terminal: control characters are escaped.
+Text from files, programs or frames cannot control the terminal: control characters are escaped.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ from pathlib import Path
 
 import click
 
-_KEPT = "\n\t"
+_ALLOWED_CONTROLS = "\n\t"
 _COLOUR = re.compile(r"(\x1b\[(?:3[1-6]|0)m)")
-_ACTING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories: control, format, surrogate, line and paragraph separator
+_CONTROL_CATEGORIES = (
+    "Cc",
+    "Cf",
+    "Cs",
+    "Zl",
+    "Zp",
+)  # categories: control, format, surrogate, line and paragraph separator
 
 FORMAT = 1  # of the JSON documents that the command prints; documents.py describes them
 _FORMATS = {"reproduce": 2}  # of kinds whose form has changed
@@ -30,52 +36,52 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; 
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print text of any origin. The colours of `click.style` are kept: they move and hide nothing."""
-    if not _is_harmless(text):
+    """Print text of any origin. Control characters are escaped, except the colours of `click.style`."""
+    if not _is_plain(text):
         text = "".join(part if _COLOUR.fullmatch(part) else printable(part) for part in _COLOUR.split(text))
     click.echo(text, err=err, nl=nl)
 
 
 def printable(text: str) -> str:
     r"""Escape control characters as ``\x1b``; line breaks and tabs are kept."""
-    return text if _is_harmless(text) else "".join(map(_escape, text))
+    return text if _is_plain(text) else "".join(map(_escape, text))
 
 
 def to_json(document: object, indent: int | None = None) -> str:
-    """Format as JSON, with characters that act on a terminal escaped."""
+    """Format as JSON, with terminal control characters escaped."""
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return (
         text
-        if _is_harmless(text)
-        else "".join(json.dumps(character)[1:-1] if _is_acting(character) else character for character in text)
+        if _is_plain(text)
+        else "".join(json.dumps(character)[1:-1] if _is_control(character) else character for character in text)
     )
 
 
-def _is_harmless(text: str) -> bool:
-    """Whether no character needs a closer look: a quick answer for long documents."""
+def _is_plain(text: str) -> bool:
+    """Whether no character needs to be escaped; a fast check for long documents."""
     return text.replace("\n", "").replace("\t", "").isprintable()
 
 
-def _is_acting(character: str) -> bool:
-    return character not in _KEPT and unicodedata.category(character) in _ACTING
+def _is_control(character: str) -> bool:
+    return character not in _ALLOWED_CONTROLS and unicodedata.category(character) in _CONTROL_CATEGORIES
 
 
 def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode() if _is_acting(character) else character
+    return character.encode("unicode_escape").decode() if _is_control(character) else character
 
 
 def format_of(kind: str) -> int:
-    """Version of a kind of document."""
+    """Return the format version of a kind of document."""
     return _FORMATS.get(kind, FORMAT)
 
 
 def print_json(kind: str, document: Mapping[str, object], *, line: bool = False) -> None:
-    """Print a document with its kind and format version. line: on one line, as one of several."""
+    """Print a document with its kind and format version. line: on one line, for streams of documents."""
     echo(to_json({"format": format_of(kind), "kind": kind, **document}, indent=None if line else 2))
 
 
 def seconds_of(duration: str | None) -> float:
-    """Parse the value of --for; 0 where it is not given. Raises click.BadParameter."""
+    """Parse the value of --for; 0 if it is None. Raises click.BadParameter."""
     if duration is None:
         return 0.0
     from testbed.spec.units import UnitError, parse_duration
@@ -97,7 +103,7 @@ def in_words(seconds: float) -> str:
 
 
 def stop_descriptor() -> int:
-    """Return a descriptor that becomes readable at Ctrl-C, SIGTERM or SIGHUP, instead of what these do otherwise."""
+    """Return a descriptor that becomes readable at Ctrl-C, SIGTERM or SIGHUP; the signals have no other effect."""
     stop, stopped = os.pipe()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -106,22 +112,22 @@ def stop_descriptor() -> int:
 
 
 def show_phase(what: str = "") -> None:
-    """Show what is being done, in one line of a terminal, in place of the last; empty: remove it."""
+    """Show the current phase in a terminal, in a line that replaces the previous phase; empty: remove the line."""
     if sys.stderr.isatty():
         click.echo(f"\r{what}\x1b[K", err=True, nl=False)
 
 
 def cluster_named(cluster: str | None, name: str | None) -> str | None:
-    """The cluster named by an argument or by --name."""
+    """Return the cluster named by an argument or by --name."""
     if cluster is not None and name is not None and cluster != name:
         raise click.UsageError(f"one cluster: {cluster}, or --name {name}")
     return cluster if cluster is not None else name
 
 
-def new_results_folder(parent: Path, what: str) -> Path:
-    """Create and return a new folder with the time and this name; at once, since another command may begin in the same
-    second."""
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}"
+def new_results_folder(parent: Path, purpose: str) -> Path:
+    """Create and return a new folder named by the time and `purpose`. It is created immediately, since another command may
+    begin in the same second."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{purpose}"
     count, folder = 1, parent / stem
     while True:
         try:

@@ -27,7 +27,9 @@ Show = Callable[[list["Frame"]], str]
 @click.option("--follow", "-f", is_flag=True, help="Read on as the file grows, until Ctrl-C.")
 @click.option("--filter", "condition", metavar="EXPR", help="Only frames that match this condition, as in rules.")
 @click.option("--messages", "list_messages", is_flag=True, help="Print a line for each message instead.")
-@click.option("--message", "wanted", metavar="ID", help="Print one message in full: NODE/NUMBER or NODE/NODE/NUMBER.")
+@click.option(
+    "--message", "message_id", metavar="ID", help="Print one message in full: NODE/NUMBER or NODE/NODE/NUMBER."
+)
 @click.option("--verbose", "-v", is_flag=True, help="Show every field of every layer.")
 @json_option
 def decode_command(
@@ -35,7 +37,7 @@ def decode_command(
     follow: bool,
     condition: str | None,
     list_messages: bool,
-    wanted: str | None,
+    message_id: str | None,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -57,56 +59,56 @@ def decode_command(
     from testbed.observe.decoding.capture_files import Source
     from testbed.observe.decoding.frame_filter import Filter
 
-    if (list_messages or wanted is not None) and (follow or verbose):
+    if (list_messages or message_id is not None) and (follow or verbose):
         raise click.UsageError("messages are printed when everything is read: --follow and --verbose go with frames")
-    chosen = Filter(condition) if condition is not None else None
+    frame_filter = Filter(condition) if condition is not None else None
     source = Source(path, follow)
-    if list_messages or wanted is not None:
-        _print_messages(source, chosen, wanted, as_json)
+    if list_messages or message_id is not None:
+        _print_messages(source, frame_filter, message_id, as_json)
         return
     show = _facts(source) if as_json else _lines(source, verbose)
-    _print_frames(source, chosen, show, totals=not as_json)
+    _print_frames(source, frame_filter, show, totals=not as_json)
 
 
-def _print_frames(source: Source, chosen: Filter | None, show: Show, totals: bool) -> None:
+def _print_frames(source: Source, frame_filter: Filter | None, show: Show, totals: bool) -> None:
     """Print frames. totals: print totals on standard error."""
-    total = printed = met = 0
+    total = printed = with_fate = 0
     try:
         # Ctrl-C is the regular end of --follow.
         with contextlib.suppress(KeyboardInterrupt) if source.follow else contextlib.nullcontext():
             for frames in source.batches():
                 total += len(frames)
-                if chosen is not None:
-                    frames = chosen.select(frames)
+                if frame_filter is not None:
+                    frames = frame_filter.select(frames)
                 printed += len(frames)
-                met += sum(bool(frame.comment) for frame in frames)
+                with_fate += sum(bool(frame.comment) for frame in frames)
                 if frames:
                     sys.stdout.write(show(frames))
                     sys.stdout.flush()
     finally:
         if totals and total:
-            echo(_sum(total, printed, met, chosen is not None), err=True)
+            echo(_sum(total, printed, with_fate, frame_filter is not None), err=True)
         if source.skipped:
-            echo(f"warning: {source.skipped:,} frames were left out: they are not Ethernet's", err=True)
+            echo(f"warning: {source.skipped:,} frames were left out: they are not Ethernet frames", err=True)
 
 
-def _print_messages(source: Source, chosen: Filter | None, wanted: str | None, as_json: bool) -> None:
-    """Print messages. wanted: print this one in full; None: print all, one line each."""
+def _print_messages(source: Source, frame_filter: Filter | None, message_id: str | None, as_json: bool) -> None:
+    """Print messages. message_id: print this one in full; None: print all, one line each."""
     from testbed.observe.decoding.frame_output import Timelines
     from testbed.observe.decoding.message_timelines import Messages, Names
 
     names, lines = Names(source.nics), Timelines(source.nics)
-    messages = Messages(source.nics, lambda message: wanted is not None and names.matches(wanted, message))
+    messages = Messages(source.nics, lambda message: message_id is not None and names.matches(message_id, message))
     try:
         for frames in source.batches():
-            messages.add(frames if chosen is None else chosen.select(frames))
-    finally:  # also what was read of a broken capture
-        selected = [message for message in messages.found if wanted is None or names.matches(wanted, message)]
+            messages.add(frames if frame_filter is None else frame_filter.select(frames))
+    finally:  # also the part of a broken capture that was read
+        selected = [message for message in messages.found if message_id is None or names.matches(message_id, message)]
         if as_json:
             sys.stdout.write(
-                "".join([_line("message", lines.facts(message, wanted is not None)) for message in selected])
+                "".join([_line("message", lines.facts(message, message_id is not None)) for message in selected])
             )
-        elif wanted is None:
+        elif message_id is None:
             sys.stdout.write("".join([f"{line}\n" for line in lines.summaries(selected)]))
         else:
             sys.stdout.write(
@@ -115,20 +117,20 @@ def _print_messages(source: Source, chosen: Filter | None, wanted: str | None, a
         sys.stdout.flush()
         if messages.strays and not as_json:
             echo(f"warning: {messages.strays:,} frames are of messages that are not in it, or broken", err=True)
-    if wanted is not None and not selected:
-        raise NotFoundError(_unknown_message(source, wanted, [names.of(message) for message in messages.found]))
+    if message_id is not None and not selected:
+        raise NotFoundError(_unknown_message(source, message_id, [names.of(message) for message in messages.found]))
 
 
-def _unknown_message(source: Source, wanted: str, names: list[str]) -> str:
+def _unknown_message(source: Source, message_id: str, names: list[str]) -> str:
     if not names:
         return f"there are no messages in {source.path}"
-    hint = did_you_mean(wanted, names)
-    return f"no message {wanted!r} in {source.path}{hint}; there are {len(names):,}, which --messages lists"
+    hint = did_you_mean(message_id, names)
+    return f"no message {message_id!r} in {source.path}{hint}; there are {len(names):,}, which --messages lists"
 
 
-def _sum(total: int, printed: int, met: int, filtered: bool) -> str:
+def _sum(total: int, printed: int, with_fate: int, filtered: bool) -> str:
     frames = f"{printed:,} of {total:,} frames" if filtered else f"{total:,} frame{'s' if total > 1 else ''}"
-    return f"{frames}, {met:,} of them with a fate" if met else frames
+    return f"{frames}, {with_fate:,} of them with a fate" if with_fate else frames
 
 
 def _lines(source: Source, verbose: bool) -> Show:

@@ -102,25 +102,25 @@ def _draw(layout: Layout) -> None:
     kinds = {switch.name: f" ({switch.kind} switch)" for switch in layout.switches}
     addresses = {node.name: f" {node.address}" for node in layout.nodes}
     root = Tree(Text(layout.name, style="bold"))
-    shown: set[str] = set()
-    drawn: set[int] = set()
+    visited: set[str] = set()
+    drawn_links: set[int] = set()
     for start in [*(switch.name for switch in layout.switches), *(node.name for node in layout.nodes)]:
-        if start in shown:
+        if start in visited:
             continue
-        shown.add(start)
-        waiting = [(start, root.add(Text(start + kinds.get(start, "") + addresses.get(start, ""))))]
-        while waiting:
-            name, branch = waiting.pop()
+        visited.add(start)
+        stack = [(start, root.add(Text(start + kinds.get(start, "") + addresses.get(start, ""))))]
+        while stack:
+            name, branch = stack.pop()
             for number, cable, neighbour in neighbours.get(name, []):
-                if number in drawn:
+                if number in drawn_links:
                     continue
-                drawn.add(number)
+                drawn_links.add(number)
                 label = f"{cable}  {neighbour}"
-                if neighbour in shown:
+                if neighbour in visited:
                     branch.add(Text(f"{label} ↑", style="dim"))
                 else:
-                    shown.add(neighbour)
-                    waiting.append(
+                    visited.add(neighbour)
+                    stack.append(
                         (neighbour, branch.add(Text(label + kinds.get(neighbour, "") + addresses.get(neighbour, ""))))
                     )
     Console(highlight=False).print(root)

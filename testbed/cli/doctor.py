@@ -26,11 +26,13 @@ def doctor_command(datapaths: bool, as_json: bool) -> None:
         return
     from testbed.machines.machine_report import abilities
 
-    found = abilities()
+    machine_abilities = abilities()
     if as_json:
-        print_json("doctor", {"abilities": [asdict(ability) for ability in found], "protocols": documents()})
+        print_json(
+            "doctor", {"abilities": [asdict(ability) for ability in machine_abilities], "protocols": documents()}
+        )
         return
-    print_abilities(found)
+    print_abilities(machine_abilities)
     echo()
     print_protocols()
 
@@ -38,17 +40,17 @@ def doctor_command(datapaths: bool, as_json: bool) -> None:
 def print_abilities(abilities: Sequence[Ability], indent: str = "") -> None:
     width = max(len(ability.name) for ability in abilities)
     for ability in abilities:
-        sign = click.style("yes", fg="green") if ability.there else click.style("no ", fg="red")
-        echo(f"{indent}{sign}  {ability.name.ljust(width)}  {ability.detail}: {ability.meaning}")
+        status = click.style("yes", fg="green") if ability.there else click.style("no ", fg="red")
+        echo(f"{indent}{status}  {ability.name.ljust(width)}  {ability.detail}: {ability.meaning}")
         if ability.remedy and not ability.there:
             echo(f"{indent}     {''.ljust(width)}  to get it: {ability.remedy}")
 
 
 def _show_datapaths(as_json: bool) -> None:
-    """Print the table by which datapaths are selected."""
+    """Print the table for the selection of datapaths."""
     from testbed.kernel.datapaths import FEATURES, LADDER, TABLE, Fit
 
-    carriers = [datapath for datapath in LADDER if datapath != "direct"]
+    datapaths_of_links = [datapath for datapath in LADDER if datapath != "direct"]
     if as_json:
         features = [
             {
@@ -56,7 +58,7 @@ def _show_datapaths(as_json: bool) -> None:
                 "meaning": feature.meaning,
                 "datapaths": {
                     datapath: {"fit": entry.fit.value, "reason": entry.reason, "bound": entry.bound}
-                    for datapath in carriers
+                    for datapath in datapaths_of_links
                     for entry in [TABLE[feature.name][datapath]]
                 },
             }
@@ -67,15 +69,15 @@ def _show_datapaths(as_json: bool) -> None:
     colours = {Fit.EXACT: "green", Fit.APPROXIMATE: "yellow", Fit.ABSENT: "red"}
     width = max(len(feature.name) for feature in FEATURES)
     column = max(len(fit.value) for fit in Fit)
-    echo("  ".join([" " * width, *(datapath.ljust(column) for datapath in carriers), "for"]).rstrip())
+    echo("  ".join([" " * width, *(datapath.ljust(column) for datapath in datapaths_of_links), "for"]).rstrip())
     for feature in FEATURES:
-        fits = [TABLE[feature.name][datapath].fit for datapath in carriers]
+        fits = [TABLE[feature.name][datapath].fit for datapath in datapaths_of_links]
         cells = [click.style(fit.value.ljust(column), fg=colours[fit]) for fit in fits]
         echo("  ".join([feature.name.ljust(width), *cells, feature.meaning]))
 
 
 def documents() -> list[dict[str, object]]:
-    """Protocols for JSON."""
+    """Return the protocols as JSON objects."""
     return [asdict(protocol) for protocol in offered_protocols()]
 
 

@@ -26,39 +26,39 @@ def _object(**properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": sorted(properties)}
 
 
-def _described(schema: Schema, description: str) -> Schema:
+def _with_description(schema: Schema, description: str) -> Schema:
     return {**schema, "description": description}
 
 
 _DIRECTION = _object(
-    frames=_described(_NUMBER, "frames since the link was made"),
-    bytes=_described(_NUMBER, "their bytes"),
-    dropped=_described(_NUMBER, "frames that the kernel dropped"),
-    impairment=_described(
+    frames=_with_description(_NUMBER, "frames since the link was made"),
+    bytes=_with_description(_NUMBER, "their bytes"),
+    dropped=_with_description(_NUMBER, "frames that the kernel dropped"),
+    impairment=_with_description(
         {"type": "object"},
         "in force, by the keys of a description; times in ns, rates in bit/s, sizes in bytes",
     ),
 )
 _INJECTED = _object(
-    number=_described(_NUMBER, "for 'testbed heal'"),
+    number=_with_description(_NUMBER, "for 'testbed heal'"),
     what=_TEXT,
     links=_list(_TEXT),
-    seconds_left=_described({"type": ["number", "null"]}, "until it heals by itself; null: never"),
+    seconds_left=_with_description({"type": ["number", "null"]}, "until it heals by itself; null: never"),
 )
 _IMPAIRED = _object(
-    name=_described(_TEXT, "the link"),
-    datapath=_described(_TEXT, "netem, tc or relay"),
-    notes=_described(_list(_TEXT), "its approximations, or why other datapaths were not chosen"),
+    name=_with_description(_TEXT, "the link"),
+    datapath=_with_description(_TEXT, "netem, tc or relay"),
+    notes=_with_description(_list(_TEXT), "its approximations, or why other datapaths were not chosen"),
 )
 _ROUND_TRIP: Schema = {
     **_object(
         nodes=_list(_TEXT),
-        delay=_described(_NUMBER, "ns, the sum of both ways"),
-        jitter=_described(_NUMBER, "ns, the sum of both ways"),
-        loss=_described({"type": "number"}, "share of round trips that lose a frame"),
-        rate=_described(_NUMBER, "bit/s of the slowest link from the first to the second; 0: unlimited"),
-        rules=_described(_NUMBER, "fault rules on the path"),
-        down=_described(_FLAG, "a link of the path is down"),
+        delay=_with_description(_NUMBER, "ns, the sum of both ways"),
+        jitter=_with_description(_NUMBER, "ns, the sum of both ways"),
+        loss=_with_description({"type": "number"}, "share of round trips that lose a frame"),
+        rate=_with_description(_NUMBER, "bit/s of the slowest link from the first to the second; 0: unlimited"),
+        rules=_with_description(_NUMBER, "fault rules on the path"),
+        down=_with_description(_FLAG, "a link of the path is down"),
     ),
     "type": ["object", "null"],
 }
@@ -66,15 +66,15 @@ _NIC = _object(
     name=_TEXT,
     mac=_TEXT,
     mtu=_NUMBER,
-    addresses=_described(_list(_TEXT), "with prefix length"),
-    link=_described(_TEXT, "the name of its link"),
+    addresses=_with_description(_list(_TEXT), "with prefix length"),
+    link=_with_description(_TEXT, "the name of its link"),
 )
-_AGENT = _described(
+_AGENT = _with_description(
     {
         **_object(
-            pid=_described(_NUMBER, "its process; 0: it does not answer"),
-            hosts=_list(_object(function=_NUMBER, pid=_described(_NUMBER, "of the process that has attached"))),
-            lost=_described(_NUMBER, "frames that were not read in time, or not sent"),
+            pid=_with_description(_NUMBER, "its process; 0: it does not answer"),
+            hosts=_list(_object(function=_NUMBER, pid=_with_description(_NUMBER, "of the process that has attached"))),
+            lost=_with_description(_NUMBER, "frames that were not read in time, or not sent"),
         ),
         "type": ["object", "null"],
     },
@@ -83,9 +83,9 @@ _AGENT = _described(
 _NODE = _object(
     name=_TEXT,
     tags=_list(_TEXT),
-    namespace=_described(_TEXT, "the path of its network namespace"),
-    there=_described(_FLAG, "whether the namespace exists"),
-    programs=_described(_list(_NUMBER), "process numbers of the programs in it"),
+    namespace=_with_description(_TEXT, "the path of its network namespace"),
+    there=_with_description(_FLAG, "whether the namespace exists"),
+    programs=_with_description(_list(_NUMBER), "process numbers of the programs in it"),
     agent=_AGENT,
     nics=_list(_NIC),
 )
@@ -93,60 +93,60 @@ _PORT = _object(number=_NUMBER, link=_TEXT)
 _SWITCH = _object(
     name=_TEXT,
     kind=_TEXT,
-    learns=_described(_FLAG, "false: it forwards by the plan"),
+    learns=_with_description(_FLAG, "false: it forwards by the plan"),
     ports=_list(_PORT),
 )
 _LINK = _object(
     name=_TEXT,
     tags=_list(_TEXT),
-    a=_described(_TEXT, "OWNER:PORT"),
-    b=_described(_TEXT, "OWNER:PORT"),
-    datapath=_described(_TEXT, "direct, netem, tc or relay"),
-    notes=_described(_list(_TEXT), "its approximations, or why other datapaths were not chosen"),
-    there=_described(_FLAG, "whether both ends exist"),
+    a=_with_description(_TEXT, "OWNER:PORT"),
+    b=_with_description(_TEXT, "OWNER:PORT"),
+    datapath=_with_description(_TEXT, "direct, netem, tc or relay"),
+    notes=_with_description(_list(_TEXT), "its approximations, or why other datapaths were not chosen"),
+    there=_with_description(_FLAG, "whether both ends exist"),
     up=_FLAG,
-    forward=_described(_DIRECTION, "a to b"),
-    backward=_described(_DIRECTION, "b to a"),
+    forward=_with_description(_DIRECTION, "a to b"),
+    backward=_with_description(_DIRECTION, "b to a"),
 )
 _CLUSTER = _object(
     name=_TEXT,
-    origin=_described(_TEXT, "the path of its file, or topology:NAME, or python"),
+    origin=_with_description(_TEXT, "the path of its file, or topology:NAME, or python"),
     phase={"enum": ["building", "up", "changing", "removing"]},
-    lasting=_described(_FLAG, "false: it ends with its owner"),
-    owner=_described(_NUMBER, "the process that made it"),
-    created=_described(_NUMBER, "seconds of the epoch"),
+    lasting=_with_description(_FLAG, "false: it ends with its owner"),
+    owner=_with_description(_NUMBER, "the process that made it"),
+    created=_with_description(_NUMBER, "seconds of the epoch"),
     nodes=_list(_NODE),
     switches=_list(_SWITCH),
     links=_list(_LINK),
-    shared=_described({"type": ["object", "null"]}, "its NICs are: protocol, functions, owner"),
-    injected=_described(_list(_INJECTED), "injections in force, on top of the declared impairments"),
+    shared=_with_description({"type": ["object", "null"]}, "its NICs are: protocol, functions, owner"),
+    injected=_with_description(_list(_INJECTED), "injections in force, on top of the declared impairments"),
 )
 _PROGRAM = _object(
     pid=_NUMBER,
     name=_TEXT,
-    cpu=_described({"type": "number"}, "of one processor: 0.5 is half of it"),
-    memory=_described(_NUMBER, "bytes that are resident"),
+    cpu=_with_description({"type": "number"}, "of one processor: 0.5 is half of it"),
+    memory=_with_description(_NUMBER, "bytes that are resident"),
 )
 _FLOW = _object(
-    frames=_described(_NUMBER, "since the link was made"),
+    frames=_with_description(_NUMBER, "since the link was made"),
     bytes=_NUMBER,
-    rate=_described({"type": "number"}, "frames/s"),
-    bits=_described({"type": "number"}, "bit/s"),
-    dropped=_described({"type": "object"}, "frames by cause"),
-    drop_rate=_described({"type": "number"}, "frames/s"),
-    met=_described({"type": "object"}, "frames by other fates: corrupted, duplicated, reordered, delayed"),
-    declared=_described(_TEXT, "impairments in words"),
-    injected=_described(_TEXT, "impairments in words"),
+    rate=_with_description({"type": "number"}, "frames/s"),
+    bits=_with_description({"type": "number"}, "bit/s"),
+    dropped=_with_description({"type": "object"}, "frames by cause"),
+    drop_rate=_with_description({"type": "number"}, "frames/s"),
+    met=_with_description({"type": "object"}, "frames by other fates: corrupted, duplicated, reordered, delayed"),
+    declared=_with_description(_TEXT, "impairments in words"),
+    injected=_with_description(_TEXT, "impairments in words"),
 )
 _SNAPSHOT = _object(
     cluster=_TEXT,
     origin=_TEXT,
-    time=_described(_NUMBER, "wall clock, ns"),
-    age=_described({"type": "number"}, "seconds since the cluster came up"),
-    span=_described({"type": "number"}, "seconds over which rates are averaged"),
+    time=_with_description(_NUMBER, "wall clock, ns"),
+    age=_with_description({"type": "number"}, "seconds since the cluster came up"),
+    span=_with_description({"type": "number"}, "seconds over which rates are averaged"),
     summary=_TEXT,
     phase=_TEXT,
-    warning=_described(_TEXT, "a problem of the cluster, or empty"),
+    warning=_with_description(_TEXT, "a problem of the cluster, or empty"),
     nodes=_list(
         _object(
             name=_TEXT,
@@ -159,7 +159,7 @@ _SNAPSHOT = _object(
                     link=_TEXT,
                     out=_FLOW,
                     back=_FLOW,
-                    agent=_described({"type": "object"}, "counters of a shared NIC's firmware"),
+                    agent=_with_description({"type": "object"}, "counters of a shared NIC's firmware"),
                 )
             ),
             programs=_list(_PROGRAM),
@@ -173,8 +173,8 @@ _SNAPSHOT = _object(
             b=_TEXT,
             state={"enum": ["up", "down", "GONE"]},
             datapath=_TEXT,
-            forward=_described(_FLOW, "a to b"),
-            backward=_described(_FLOW, "b to a"),
+            forward=_with_description(_FLOW, "a to b"),
+            backward=_with_description(_FLOW, "b to a"),
             tags=_list(_TEXT),
         )
     ),
@@ -183,11 +183,11 @@ _SNAPSHOT = _object(
             number=_NUMBER,
             what=_TEXT,
             links=_list(_TEXT),
-            seconds_left=_described({"type": ["number", "null"]}, "until it heals by itself; null: never"),
+            seconds_left=_with_description({"type": ["number", "null"]}, "until it heals by itself; null: never"),
         )
     ),
-    carriers=_described(_list(_PROGRAM), "the testbed's own processes, such as the relay"),
-    events=_described(_list(_object(time=_NUMBER, kind=_TEXT, where=_TEXT, what=_TEXT)), "the last ones"),
+    carriers=_with_description(_list(_PROGRAM), "the testbed's own processes, such as the relay"),
+    events=_with_description(_list(_object(time=_NUMBER, kind=_TEXT, where=_TEXT, what=_TEXT)), "the last ones"),
     switches=_list(_object(name=_TEXT, kind=_TEXT)),
 )
 _LAYOUT: Schema = {
@@ -197,14 +197,14 @@ _LAYOUT: Schema = {
 _GRADE: Schema = {"enum": ["trusted", "degraded", "invalid"]}
 _OPTIONAL: Schema = {"type": ["number", "null"]}
 _FINDING = _object(
-    what=_described(_TEXT, "its name in the table of thresholds"),
-    link=_described(_TEXT, "empty: the whole machine"),
+    what=_with_description(_TEXT, "its name in the table of thresholds"),
+    link=_with_description(_TEXT, "empty: the whole machine"),
     direction={"enum": ["forward", "backward", ""]},
     asked=_OPTIONAL,
     measured=_OPTIONAL,
-    unit=_described(_TEXT, "of asked, measured and interval: ns, bit/s, share, frames"),
-    interval=_described({"type": ["array", "null"], "items": {"type": "number"}}, "confidence interval at 1e-6"),
-    grade=_described(
+    unit=_with_description(_TEXT, "of asked, measured and interval: ns, bit/s, share, frames"),
+    interval=_with_description({"type": ["array", "null"], "items": {"type": "number"}}, "confidence interval at 1e-6"),
+    grade=_with_description(
         {"enum": ["trusted", "undecided", "degraded", "invalid", "failed"]}, "undecided: the sample is too small"
     ),
     reason=_TEXT,
@@ -214,25 +214,27 @@ _PROTOCOLS = _list(
         name=_TEXT,
         package=_TEXT,
         version=_TEXT,
-        ethertype=_described(_NUMBER, "0: the kernel's own protocol"),
+        ethertype=_with_description(_NUMBER, "0: the kernel's own protocol"),
         modes=_list(_TEXT),
-        nics=_described(_list(_TEXT), "where its firmware can run: inline, shared"),
-        fabrics=_described(_list(_TEXT), "the kinds of switches that it supports"),
-        profiles=_described(_list(_TEXT), "hardware whose costs it has"),
-        settings=_described({"type": "object"}, "of its firmware, with their defaults; times in ns, sizes in bytes"),
-        problem=_described(_TEXT, "why it is unavailable, or empty"),
+        nics=_with_description(_list(_TEXT), "where its firmware can run: inline, shared"),
+        fabrics=_with_description(_list(_TEXT), "the kinds of switches that it supports"),
+        profiles=_with_description(_list(_TEXT), "hardware whose costs it has"),
+        settings=_with_description(
+            {"type": "object"}, "of its firmware, with their defaults; times in ns, sizes in bytes"
+        ),
+        problem=_with_description(_TEXT, "why it is unavailable, or empty"),
     )
 )
 _ABILITIES = _list(_object(name=_TEXT, there=_FLAG, detail=_TEXT, meaning=_TEXT, remedy=_TEXT))
 _REPORT: Schema = {
     **_object(
         host_name=_TEXT,
-        version=_described(_TEXT, "of testbed there"),
+        version=_with_description(_TEXT, "of testbed there"),
         python=_TEXT,
         kernel=_TEXT,
         cores=_NUMBER,
-        memory=_described(_NUMBER, "bytes"),
-        underlay_mtu=_described(_NUMBER, "of the interface with its underlay address; 0: it has none"),
+        memory=_with_description(_NUMBER, "bytes"),
+        underlay_mtu=_with_description(_NUMBER, "of the interface with its underlay address; 0: it has none"),
         abilities=_ABILITIES,
     ),
     "type": ["object", "null"],
@@ -246,91 +248,95 @@ DOCUMENTS: Mapping[str, Schema] = {
         cluster=_TEXT,
         origin=_TEXT,
         dry_run=_FLAG,
-        operations=_described(_list(_TEXT), "performed, or planned with dry_run"),
+        operations=_with_description(_list(_TEXT), "performed, or planned with dry_run"),
         impaired=_list(_IMPAIRED),
-        former=_described(_list(_TEXT), "clusters that are still up from this file, under former names"),
+        former=_with_description(_list(_TEXT), "clusters that are still up from this file, under former names"),
     ),
     "inject": _object(
         cluster=_TEXT,
-        number=_described(_NUMBER, "for 'testbed heal'"),
+        number=_with_description(_NUMBER, "for 'testbed heal'"),
         what=_TEXT,
         links=_list(_object(name=_TEXT, datapath=_TEXT)),
-        round_trip=_described(_ROUND_TRIP, "between two nodes, with all impairments in force"),
-        seconds=_described({"type": "number"}, "until it was in force"),
+        round_trip=_with_description(_ROUND_TRIP, "between two nodes, with all impairments in force"),
+        seconds=_with_description({"type": "number"}, "until it was in force"),
     ),
     "heal": _object(
         cluster=_TEXT,
         healed=_list(_object(number=_NUMBER, what=_TEXT)),
-        idle_rules=_described(_list(_TEXT), "a sentence for each rule that never decided a frame's fate"),
+        idle_rules=_with_description(_list(_TEXT), "a sentence for each rule that never decided a frame's fate"),
     ),
     "check": _object(
         cluster=_TEXT,
         grade=_GRADE,
-        seconds=_described({"type": "number"}, "the span"),
-        slow=_described({"type": "number"}, "the slow-machine factor"),
+        seconds=_with_description({"type": "number"}, "the span"),
+        slow=_with_description({"type": "number"}, "the slow-machine factor"),
         findings=_list(_FINDING),
-        notes=_described(_list(_TEXT), "warnings, such as rules that decided nothing"),
+        notes=_with_description(_list(_TEXT), "warnings, such as rules that decided nothing"),
     ),
     "run": {
         **_object(
             cluster=_TEXT,
-            folder=_described(_TEXT, "the run's folder"),
-            verdict=_described({"type": "object"}, "grade, seconds, notes, findings"),
+            folder=_with_description(_TEXT, "the run's folder"),
+            verdict=_with_description({"type": "object"}, "grade, seconds, notes, findings"),
             workload=_TEXT,
-            settings=_described({"type": "object"}, "of the workload; times in ns, sizes in bytes"),
+            settings=_with_description({"type": "object"}, "of the workload; times in ns, sizes in bytes"),
             protocol=_TEXT,
             mode={"enum": ["sim", "live", "dilated"]},
             seed=_NUMBER,
-            seconds=_described({"type": "number"}, "of the whole run"),
-            rows=_described(_list({"type": "object"}), "measurements; keys end with their unit"),
-            results=_described(_list({"type": "object"}), "of each repetition, the programs' return values, by node"),
-            counted=_described(
+            seconds=_with_description({"type": "number"}, "of the whole run"),
+            rows=_with_description(_list({"type": "object"}), "measurements; keys end with their unit"),
+            results=_with_description(
+                _list({"type": "object"}), "of each repetition, the programs' return values, by node"
+            ),
+            counted=_with_description(
                 _list({"type": "object"}), "of each repetition, the counters of the NICs' firmware, by node"
             ),
-            used=_described(
+            used=_with_description(
                 _list({"type": "object"}),
                 "of each repetition under a profile, by node and part: jobs, busy_ns, waited_ns, share; of a host's core "
                 "also the nanoseconds by cause, as trap_ns",
             ),
-            switches=_described(
+            switches=_with_description(
                 _list({"type": "object"}),
                 "of each repetition, by modelled switch: frames that did not go on there, or not whole, by cause; in "
                 "namespaces also stops: how often its NICs were sent STOP",
             ),
-            commands=_described(_list({"type": "object"}), "of commands: node, command, code, log"),
+            commands=_with_description(_list({"type": "object"}), "of commands: node, command, code, log"),
         ),
         "required": ["cluster", "folder", "verdict"],
     },
     "run-series": _object(
         folder=_TEXT,
-        report=_described(_TEXT, "the report's file; empty if there is none"),
+        report=_with_description(_TEXT, "the report's file; empty if there is none"),
         runs=_list(
             _object(
                 protocol=_TEXT,
                 mode={"enum": ["sim", "live", "dilated"]},
-                verdict=_described(_TEXT, "its grade, or why there is no result"),
-                run=_described({"type": ["object", "null"]}, "as of 'run'; null: there is no result"),
+                verdict=_with_description(_TEXT, "its grade, or why there is no result"),
+                run=_with_description({"type": ["object", "null"]}, "as of 'run'; null: there is no result"),
             )
         ),
     ),
     "compare": _object(
-        threshold=_described({"type": "number"}, "relative difference that counts"),
-        worse=_described(_FLAG, "a measure is significantly worse, beyond the threshold"),
-        differences=_described(_list(_TEXT), "differing settings"),
+        threshold=_with_description({"type": "number"}, "relative difference that counts"),
+        worse=_with_description(_FLAG, "a measure is significantly worse, beyond the threshold"),
+        differences=_with_description(_list(_TEXT), "differing settings"),
         notes=_list(_TEXT),
         measures=_list(
             _object(
-                point=_described(
+                point=_with_description(
                     {"type": "object"}, "conditions of the measurement: node, size_bytes, ...; of a paper its row"
                 ),
-                measure=_described(_TEXT, "a row's key; of a paper its row's unit"),
-                a=_described({"type": "number"}, "median; of a paper its value"),
-                b=_described({"type": "number"}, "median"),
-                samples=_described(_list(_NUMBER), "of a and of b"),
-                ratio=_described({"type": ["number", "null"]}, "b to a; null: infinite"),
-                low=_described({"type": ["number", "null"]}, "confidence interval; null: too few samples, or infinite"),
+                measure=_with_description(_TEXT, "a row's key; of a paper its row's unit"),
+                a=_with_description({"type": "number"}, "median; of a paper its value"),
+                b=_with_description({"type": "number"}, "median"),
+                samples=_with_description(_list(_NUMBER), "of a and of b"),
+                ratio=_with_description({"type": ["number", "null"]}, "b to a; null: infinite"),
+                low=_with_description(
+                    {"type": ["number", "null"]}, "confidence interval; null: too few samples, or infinite"
+                ),
                 high={"type": ["number", "null"]},
-                judgement=_described(_TEXT, "worse, better, undecided or no difference"),
+                judgement=_with_description(_TEXT, "worse, better, undecided or no difference"),
             )
         ),
     ),
@@ -339,33 +345,33 @@ DOCUMENTS: Mapping[str, Schema] = {
         folder=_TEXT,
         points=_list(
             _object(
-                point=_described(_NUMBER, "in the order of the study's file, from 0"),
-                parameters=_described({"type": "object"}, "of its run, by name"),
-                outcome=_described(_TEXT, "done or failed, of the last attempt"),
-                error=_described(_TEXT, "why it failed"),
-                verdict=_described(_TEXT, "the run's grade"),
-                attempt=_described(_NUMBER, "the number of attempts"),
+                point=_with_description(_NUMBER, "in the order of the study's file, from 0"),
+                parameters=_with_description({"type": "object"}, "of its run, by name"),
+                outcome=_with_description(_TEXT, "done or failed, of the last attempt"),
+                error=_with_description(_TEXT, "why it failed"),
+                verdict=_with_description(_TEXT, "the run's grade"),
+                attempt=_with_description(_NUMBER, "the number of attempts"),
                 seconds={"type": "number"},
                 rows=_list({"type": "object"}),
             )
         ),
     ),
     "study-points": _object(
-        name=_TEXT, points=_described(_list({"type": "object"}), "the parameters of each run, by name")
+        name=_TEXT, points=_with_description(_list({"type": "object"}), "the parameters of each run, by name")
     ),
     "reproduce": _object(
-        folder=_described(_TEXT, "of the points, for --continue"),
+        folder=_with_description(_TEXT, "of the points, for --continue"),
         mode={"enum": ["sim", "dilated"]},
         rows=_list(
             _object(
                 system=_TEXT,
-                place=_described(_TEXT, "table, figure or section of the paper"),
-                table=_described(_TEXT, "whose errors are summed up apart, or empty"),
+                place=_with_description(_TEXT, "table, figure or section of the paper"),
+                table=_with_description(_TEXT, "whose errors are summed up apart, or empty"),
                 name=_TEXT,
                 unit=_TEXT,
                 paper={"type": "number"},
-                ours=_described(_OPTIONAL, "null: it is no measurement of ours"),
-                error=_described(_OPTIONAL, "relative deviation of ours"),
+                ours=_with_description(_OPTIONAL, "null: it is no measurement of ours"),
+                error=_with_description(_OPTIONAL, "relative deviation of ours"),
                 kind={"enum": ["calibrated", "predicted", "paper"]},
                 source=_TEXT,
                 meaning=_TEXT,
@@ -376,17 +382,19 @@ DOCUMENTS: Mapping[str, Schema] = {
                 system=_TEXT,
                 paper=_TEXT,
                 cluster=_TEXT,
-                profile=_described({"type": "object"}, "its name and costs; ns, bit/s, bytes"),
-                constants=_described(_NUMBER, "of the profile, that are calibrated"),
-                seconds=_described({"type": "number"}, "that its points took, added up"),
-                overall=_described(
+                profile=_with_description({"type": "object"}, "its name and costs; ns, bit/s, bytes"),
+                constants=_with_description(_NUMBER, "of the profile, that are calibrated"),
+                seconds=_with_description({"type": "number"}, "that its points took, added up"),
+                overall=_with_description(
                     {"type": ["object", "null"]}, "errors of the predicted rows: rows, median, p90, worst; null: none"
                 ),
-                errors=_described({"type": "object"}, 'likewise by table; "": rows of none'),
+                errors=_with_description({"type": "object"}, 'likewise by table; "": rows of none'),
                 tables=_list(_object(name=_TEXT, source=_TEXT, columns=_list(_TEXT), rows=_list({"type": "object"}))),
                 shapes=_list(_object(name=_TEXT, holds=_FLAG, detail=_TEXT)),
-                unmatched=_described(_list(_object(value=_TEXT, why=_TEXT)), "published values that have no row"),
-                failures=_described(_list(_TEXT), "a sentence for each row and shape that was not reproduced"),
+                unmatched=_with_description(
+                    _list(_object(value=_TEXT, why=_TEXT)), "published values that have no row"
+                ),
+                failures=_with_description(_list(_TEXT), "a sentence for each row and shape that was not reproduced"),
             )
         ),
     ),
@@ -395,53 +403,57 @@ DOCUMENTS: Mapping[str, Schema] = {
             folder=_TEXT,
             repetition=_NUMBER,
             mode={"enum": ["sim", "live"]},
-            same=_described(_FLAG, "the same checks failed, or none in both runs"),
-            before=_described(_list(_TEXT), "checks that failed in the original run"),
-            now=_described(_list(_TEXT), "checks that failed in the replay"),
-            error=_described(_TEXT, "the error that ended the run, or empty"),
-            fates=_described(_NUMBER, "number in the log; -1: drawn from the seed"),
-            shrunk=_described({"type": "object"}, "with --shrink: fates, runs, minimal, log"),
+            same=_with_description(_FLAG, "the same checks failed, or none in both runs"),
+            before=_with_description(_list(_TEXT), "checks that failed in the original run"),
+            now=_with_description(_list(_TEXT), "checks that failed in the replay"),
+            error=_with_description(_TEXT, "the error that ended the run, or empty"),
+            fates=_with_description(_NUMBER, "number in the log; -1: drawn from the seed"),
+            shrunk=_with_description({"type": "object"}, "with --shrink: fates, runs, minimal, log"),
         ),
         "required": ["folder", "repetition", "mode", "same", "before", "now", "error", "fates"],
     },
     "check-run": _object(
-        folder=_TEXT, repetitions=_described(_list({"type": "object"}), "passed, checks, ambiguous, figures")
+        folder=_TEXT, repetitions=_with_description(_list({"type": "object"}), "passed, checks, ambiguous, figures")
     ),
     "frame": _object(
-        time=_described(_NUMBER, "wall clock, ns"),
+        time=_with_description(_NUMBER, "wall clock, ns"),
         link=_TEXT,
-        end=_described(_TEXT, "the end of the link where it was seen"),
-        way=_described({"enum": ["out", "in"]}, "it leaves that end, or arrives there"),
-        bytes=_described(_NUMBER, "of the frame"),
-        what=_described(_TEXT, "the frame in words"),
-        causes=_described(_list(_TEXT), "causes of its fates: loss, rule, queue full, ..."),
-        met=_described(_TEXT, "the frame's fate in words; empty if it passed unchanged"),
+        end=_with_description(_TEXT, "the end of the link where it was seen"),
+        way=_with_description({"enum": ["out", "in"]}, "it leaves that end, or arrives there"),
+        bytes=_with_description(_NUMBER, "of the frame"),
+        what=_with_description(_TEXT, "the frame in words"),
+        causes=_with_description(_list(_TEXT), "causes of its fates: loss, rule, queue full, ..."),
+        met=_with_description(_TEXT, "the frame's fate in words; empty if it passed unchanged"),
     ),
     "decoded": _object(
-        capture=_described(_TEXT, "file name, if the folder has several captures"),
-        time=_described(_NUMBER, "ns, of the wall clock or since a simulation's beginning"),
-        interface=_described(_TEXT, "the end of a link where it was seen"),
-        link=_described(_TEXT, "empty if the capture does not record it"),
-        direction=_described({"enum": ["forward", "backward", ""]}, "of the link, as in rules"),
-        way=_described({"enum": ["out", "in", ""]}, "it leaves that end, or arrives there"),
-        bytes=_described(_NUMBER, "of the frame"),
-        what=_described(_TEXT, "the frame in words"),
-        protocol=_described(_TEXT, "the innermost header whose fields are known"),
-        fields=_described({"type": "object"}, "by the names that filters and rules use; numbers, addresses as text"),
-        met=_described(_TEXT, "the frame's fate in words; empty if it passed unchanged"),
+        capture=_with_description(_TEXT, "file name, if the folder has several captures"),
+        time=_with_description(_NUMBER, "ns, of the wall clock or since a simulation's beginning"),
+        interface=_with_description(_TEXT, "the end of a link where it was seen"),
+        link=_with_description(_TEXT, "empty if the capture does not record it"),
+        direction=_with_description({"enum": ["forward", "backward", ""]}, "of the link, as in rules"),
+        way=_with_description({"enum": ["out", "in", ""]}, "it leaves that end, or arrives there"),
+        bytes=_with_description(_NUMBER, "of the frame"),
+        what=_with_description(_TEXT, "the frame in words"),
+        protocol=_with_description(_TEXT, "the innermost header whose fields are known"),
+        fields=_with_description(
+            {"type": "object"}, "by the names that filters and rules use; numbers, addresses as text"
+        ),
+        met=_with_description(_TEXT, "the frame's fate in words; empty if it passed unchanged"),
     ),
     "message": {
         **_object(
-            capture=_described(_TEXT, "file name, if the folder has several captures"),
+            capture=_with_description(_TEXT, "file name, if the folder has several captures"),
             protocol=_TEXT,
-            message=_described(_TEXT, "for --message: from which node to which, and the protocol's id"),
-            begun=_described(_NUMBER, "ns, when its first frame was seen"),
-            ended=_described(_NUMBER, "ns, its last"),
-            bytes=_described(_NUMBER, "of the complete message, if its frames have the length"),
-            sent=_described({"type": "object"}, "frames by role: data, ack, nack, control"),
-            again=_described(_NUMBER, "of these, retransmissions"),
-            lost=_described(_NUMBER, "frames of any role"),
-            frames=_described(_list({"type": "object"}), "each: time, interface, way, role, what, again, lost, met"),
+            message=_with_description(_TEXT, "for --message: from which node to which, and the protocol's id"),
+            begun=_with_description(_NUMBER, "ns, when its first frame was seen"),
+            ended=_with_description(_NUMBER, "ns, its last"),
+            bytes=_with_description(_NUMBER, "of the complete message, if its frames have the length"),
+            sent=_with_description({"type": "object"}, "frames by role: data, ack, nack, control"),
+            again=_with_description(_NUMBER, "of these, retransmissions"),
+            lost=_with_description(_NUMBER, "frames of any role"),
+            frames=_with_description(
+                _list({"type": "object"}), "each: time, interface, way, role, what, again, lost, met"
+            ),
         ),
         "required": ["capture", "protocol", "message", "begun", "ended", "bytes", "sent", "again", "lost"],
     },
@@ -449,59 +461,61 @@ DOCUMENTS: Mapping[str, Schema] = {
         cluster=_TEXT,
         target=_TEXT,
         seconds={"type": "number"},
-        frames=_described({"type": "object"}, "by end of a link"),
-        met=_described({"type": "object"}, "frames with a fate other than a pass, by cause"),
-        dropped=_described({"type": "object"}, "frames that were not read in time, by end"),
-        cut=_described(_NUMBER, "frames that are truncated"),
-        untold=_described(_NUMBER, "frames whose fate is unknown"),
-        undecided=_described(_NUMBER, "frames that a loss classifier may have dropped: it is unknown which"),
-        late=_described(_NUMBER, "frames out of order"),
-        gone=_described(_FLAG, "the cluster was taken down"),
-        whole=_described(_FLAG, "all frames were captured, with their fates"),
+        frames=_with_description({"type": "object"}, "by end of a link"),
+        met=_with_description({"type": "object"}, "frames with a fate other than a pass, by cause"),
+        dropped=_with_description({"type": "object"}, "frames that were not read in time, by end"),
+        cut=_with_description(_NUMBER, "frames that are truncated"),
+        untold=_with_description(_NUMBER, "frames whose fate is unknown"),
+        undecided=_with_description(_NUMBER, "frames that a loss classifier may have dropped: it is unknown which"),
+        late=_with_description(_NUMBER, "frames out of order"),
+        gone=_with_description(_FLAG, "the cluster was taken down"),
+        whole=_with_description(_FLAG, "all frames were captured, with their fates"),
     ),
     "runs": _object(
         runs=_list(
             _object(
                 folder=_TEXT,
-                status=_described(_TEXT, "done, failed, interrupted or unfinished"),
-                asked=_described({"type": "object"}, "its run.json"),
-                result=_described({"type": "object"}, "its result.json"),
+                status=_with_description(_TEXT, "done, failed, interrupted or unfinished"),
+                asked=_with_description({"type": "object"}, "its run.json"),
+                result=_with_description({"type": "object"}, "its result.json"),
             )
         ),
-        unreadable=_described(_list(_TEXT), "a sentence for each folder that cannot be read"),
+        unreadable=_with_description(_list(_TEXT), "a sentence for each folder that cannot be read"),
     ),
     "workloads": _object(
-        workloads=_described({"type": "object"}, "by name: a summary, and the settings with their defaults"),
+        workloads=_with_description({"type": "object"}, "by name: a summary, and the settings with their defaults"),
         protocols=_list(_TEXT),
     ),
     "protocols": _object(
         protocols=_PROTOCOLS,
-        problems=_described(
+        problems=_with_description(
             _list(_TEXT), "a sentence for each pair of packages that clash, and for each unavailable one"
         ),
     ),
     "protocol-check": _object(
         protocol=_TEXT,
-        passed=_described(_FLAG, "no check has failed"),
+        passed=_with_description(_FLAG, "no check has failed"),
         checks=_list(
             _object(
                 name=_TEXT,
                 demands=_TEXT,
                 state={"enum": ["passed", "failed", "not applicable"]},
-                reason=_described(_TEXT, "of a failure, or why it is not applicable; of a pass a note, or empty"),
+                reason=_with_description(
+                    _TEXT, "of a failure, or why it is not applicable; of a pass a note, or empty"
+                ),
                 seconds={"type": "number"},
             )
         ),
     ),
     "event": _object(
-        of=_described(_TEXT, "the cluster, or the run's folder"),
-        time=_described(_NUMBER, "wall clock, ns"),
-        event=_described(_TEXT, "its kind"),
-        where=_described(_TEXT, "links or nodes, or empty"),
-        what=_described(_TEXT, "the rest in words"),
-        facts=_described({"type": "object"}, "as they were recorded; clock: monotonic ns"),
+        of=_with_description(_TEXT, "the cluster, or the run's folder"),
+        time=_with_description(_NUMBER, "wall clock, ns"),
+        event=_with_description(_TEXT, "its kind"),
+        where=_with_description(_TEXT, "links or nodes, or empty"),
+        what=_with_description(_TEXT, "the rest in words"),
+        facts=_with_description({"type": "object"}, "as they were recorded; clock: monotonic ns"),
     ),
-    "ssh": _object(cluster=_TEXT, configuration=_described(_TEXT, "the path of a file for 'ssh -F'")),
+    "ssh": _object(cluster=_TEXT, configuration=_with_description(_TEXT, "the path of a file for 'ssh -F'")),
     "down": _object(clusters=_list(_TEXT)),
     "gc": _object(findings=_list(_object(what=_TEXT, removed=_FLAG, reason=_TEXT))),
     "validate": {
@@ -513,7 +527,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         cluster=_TEXT,
         moments=_list(
             _object(
-                at=_described(_NUMBER, "nanoseconds since the programs began"),
+                at=_with_description(_NUMBER, "nanoseconds since the programs began"),
                 begins=_FLAG,
                 fault=_TEXT,
                 kind=_TEXT,
@@ -526,7 +540,9 @@ DOCUMENTS: Mapping[str, Schema] = {
     "datapaths": _object(
         features=_list(
             _object(
-                name=_TEXT, meaning=_TEXT, datapaths=_described({"type": "object"}, "fit, reason and bound of each")
+                name=_TEXT,
+                meaning=_TEXT,
+                datapaths=_with_description({"type": "object"}, "fit, reason and bound of each"),
             )
         )
     ),
@@ -540,51 +556,51 @@ DOCUMENTS: Mapping[str, Schema] = {
                 name=_TEXT,
                 address=_TEXT,
                 usable=_FLAG,
-                problem=_described(_TEXT, "why it cannot be used, or empty"),
-                report=_described(_REPORT, "null: it could not be reached"),
+                problem=_with_description(_TEXT, "why it cannot be used, or empty"),
+                report=_with_description(_REPORT, "null: it could not be reached"),
             )
         )
     ),
     "machines-up": _object(
         cluster=_TEXT,
         dry_run=_FLAG,
-        machines=_described({"type": "object"}, "by machine: the names of its nodes and switches"),
+        machines=_with_description({"type": "object"}, "by machine: the names of its nodes and switches"),
         cut=_object(
-            links=_described(_list(_TEXT), "links between machines"),
-            rate=_described(_NUMBER, "bit/s of these together, in both directions"),
+            links=_with_description(_list(_TEXT), "links between machines"),
+            rate=_with_description(_NUMBER, "bit/s of these together, in both directions"),
         ),
         underlays=_list(
             _object(
-                machines=_described(_list(_TEXT), "two"),
-                round_trip=_described(_NUMBER, "ns, the median of ICMP echo between them"),
-                spread=_described(_NUMBER, "ns, between the longest round trip and the shortest"),
-                loss=_described({"type": "number"}, "share of echo requests without a reply"),
+                machines=_with_description(_list(_TEXT), "two"),
+                round_trip=_with_description(_NUMBER, "ns, the median of ICMP echo between them"),
+                spread=_with_description(_NUMBER, "ns, between the longest round trip and the shortest"),
+                loss=_with_description({"type": "number"}, "share of echo requests without a reply"),
             )
         ),
-        operations=_described({"type": "object"}, "by machine: how many; empty with dry_run"),
-        changed=_described(_list(_TEXT), "machines whose part was up before, and is now another one"),
+        operations=_with_description({"type": "object"}, "by machine: how many; empty with dry_run"),
+        changed=_with_description(_list(_TEXT), "machines whose part was up before, and is now another one"),
     ),
     "machines-down": _object(
         cluster=_TEXT,
-        machines=_described(_list(_TEXT), "that had a part of it"),
-        unreachable=_described({"type": "object"}, "by machine that could not be reached: why"),
+        machines=_with_description(_list(_TEXT), "that had a part of it"),
+        unreachable=_with_description({"type": "object"}, "by machine that could not be reached: why"),
     ),
     "machines-status": _object(
         cluster=_TEXT,
-        machines=_described(
+        machines=_with_description(
             {"type": "object"},
             "by machine: its nodes and links, injections (number and text), and processes and machines that are missing",
         ),
-        unreachable=_described({"type": "object"}, "by machine that could not be reached: why"),
+        unreachable=_with_description({"type": "object"}, "by machine that could not be reached: why"),
     ),
     "machines-capture": _object(
         cluster=_TEXT,
         target=_TEXT,
-        file=_described(_TEXT, "the capture, of all machines"),
-        frames=_described({"type": "object"}, "number of frames by end of a link"),
-        whole=_described({"type": "boolean"}, "every frame is there, with its fate"),
+        file=_with_description(_TEXT, "the capture, of all machines"),
+        frames=_with_description({"type": "object"}, "number of frames by end of a link"),
+        whole=_with_description({"type": "boolean"}, "every frame is there, with its fate"),
     ),
-    "machines-gc": _object(machines=_described({"type": "object"}, "by machine: findings, as those of gc")),
+    "machines-gc": _object(machines=_with_description({"type": "object"}, "by machine: findings, as those of gc")),
 }
 
 

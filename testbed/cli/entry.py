@@ -1,4 +1,4 @@
-"""Entry point of the command: Ctrl-C during its imports ends it with a sentence, too."""
+"""Entry point of the command. Ctrl-C during the imports ends it with a message, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 def main() -> None:
     """Run the command."""
     try:
-        gc.disable()  # there is no garbage among modules
+        gc.disable()  # imports leave no garbage
         from testbed.cli.main import main as run
 
         gc.enable()

@@ -48,13 +48,13 @@ def events_command(
     """
     from testbed.observe.format.event_format import format_event
 
-    begin = _moment(since)
+    begin = _parse_since(since)
     source = _source(cluster_named(cluster, name))
-    wanted = _kind_filter(kinds, source)
+    requested = _kind_filter(kinds, source)
     try:
         for event in source.events(follow=follow):
             formatted = format_event(event)
-            if formatted.time < begin or not wanted(formatted.kind):
+            if formatted.time < begin or not requested(formatted.kind):
                 continue
             if as_json:
                 facts = {key: value for key, value in event.items() if key not in ("time", "event")}
@@ -78,8 +78,8 @@ def events_command(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A file of events. name: of the cluster, or the run's folder. ended: whether nothing more will be written. end:
-    the closing sentence."""
+    """A file of events. name: of the cluster, or the run's folder. ended: whether the file is complete. end: returns the
+    final message."""
 
     name: str
     file: Path
@@ -92,11 +92,11 @@ class _Source:
         tail = Tail(self.file)
         try:
             while True:
-                over = not follow or self.ended()  # checked before reading, so that the last events are read
+                is_complete = not follow or self.ended()  # checked before reading, so that the last events are read
                 yield from tail.read()
-                if over:
+                if is_complete:
                     return
-                time.sleep(_POLL_INTERVAL)  # a file has no other way to say that it has grown
+                time.sleep(_POLL_INTERVAL)  # a regular file cannot be polled for growth
         finally:
             tail.close()
 
@@ -111,7 +111,7 @@ def _source(name: str | None) -> _Source:
         return _run(Path(name))
     cluster = store.existing(name)
     directory = store.directory(cluster)
-    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # a restarted cluster has another directory
+    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # a restarted cluster has a new directory
     return _Source(
         cluster,
         directory / event_log.FILE,
@@ -137,23 +137,23 @@ def _kind_filter(kinds: Sequence[str], source: _Source) -> Callable[[str], bool]
     from testbed.observe.format.event_format import format_event
     from testbed.observe.format.event_format import kinds as known
 
-    def fits(kind: str, wanted: str) -> bool:
-        return kind.lower() == wanted.lower() or kind.lower().startswith(f"{wanted.lower()} ")
+    def matches(kind: str, requested: str) -> bool:
+        return kind.lower() == requested.lower() or kind.lower().startswith(f"{requested.lower()} ")
 
     known_kinds = dict.fromkeys(known()) if kinds else {}
-    if any(not any(fits(kind, wanted) for kind in known_kinds) for wanted in kinds):
+    if any(not any(matches(kind, requested) for kind in known_kinds) for requested in kinds):
         known_kinds |= dict.fromkeys(format_event(event).kind for event in source.events(follow=False))
-    for wanted in kinds:
-        if not any(fits(kind, wanted) for kind in known_kinds):
+    for requested in kinds:
+        if not any(matches(kind, requested) for kind in known_kinds):
             from testbed.spec.problems import nearest
 
-            near = nearest(wanted, known_kinds)
+            near = nearest(requested, known_kinds)
             hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(known_kinds))}"
-            raise click.BadParameter(f"no event is of kind {wanted!r}; {hint}", param_hint="--kind")
-    return lambda kind: not kinds or any(fits(kind, wanted) for wanted in kinds)
+            raise click.BadParameter(f"no event is of kind {requested!r}; {hint}", param_hint="--kind")
+    return lambda kind: not kinds or any(matches(kind, requested) for requested in kinds)
 
 
-def _moment(since: str | None) -> int:
+def _parse_since(since: str | None) -> int:
     """Parse a time; nanoseconds of the epoch."""
     if since is None:
         return 0

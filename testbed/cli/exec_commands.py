@@ -1,5 +1,5 @@
-"""Commands ``exec``, ``shell`` and ``ssh``: this process becomes the program in a node, or the client of its sshd, so
-terminal, signals and exit code are the program's."""
+"""Commands ``exec``, ``shell`` and ``ssh``: this process executes the program in a node, or the client of its sshd, so
+that terminal, signals and exit code are the program's."""
 
 from __future__ import annotations
 
@@ -87,18 +87,18 @@ def ssh_command(as_json: bool, cluster: str, node: str | None, command: tuple[st
     from testbed.spec.selection import node_of
 
     store = Store()
-    chosen = node_of(store.choose(cluster).layout, node) if node else ""
+    node_name = node_of(store.choose(cluster).layout, node) if node else ""
     config = secure_shell.ensure(store, cluster)
     if as_json:
         print_json("ssh", {"cluster": cluster, "configuration": str(config)})
         return
-    if not chosen:
+    if not node_name:
         echo(f"ssh -F {shlex.quote(str(config))} NODE")
         return
     sys.stdout.flush()
-    rest = command[1:] if command[:1] == ("--",) else command
+    remote_command = command[1:] if command[:1] == ("--",) else command
     try:
-        os.execvp("ssh", ["ssh", "-F", str(config), chosen, *rest])
+        os.execvp("ssh", ["ssh", "-F", str(config), node_name, *remote_command])
     except FileNotFoundError:
         echo("testbed: there is no program ssh: install Debian's openssh-client", err=True)
         sys.exit(127)

@@ -19,7 +19,7 @@ Command = Callable[..., None]
 
 for_option = click.option("--for", "duration", metavar="TIME", help="Heal by itself after this time: 10s, 500ms.")
 
-# Option -> (metavar, what it sets). The values are written as in a description.
+# Option -> (metavar, help). The values are written as in a description.
 _IMPAIRMENTS = {
     "delay": ("TIME", "one-way delay"),
     "jitter": ("TIME", "spread of the delay; order is kept, so the mean rises where frames are closer than it"),
@@ -46,12 +46,14 @@ _FILES = ("jitter-file", "rate-trace")
 
 
 def impairment_options(command: Command, *, files: bool = True) -> Command:
-    """Add an option for each key of an impairment. files: also those that name files."""
-    for name, (metavar, words) in reversed(_IMPAIRMENTS.items()):
+    """Add an option for each key of an impairment. files: include the options for files."""
+    for name, (metavar, description) in reversed(_IMPAIRMENTS.items()):
         if name in _FILES and not files:
             continue
         kind = int if name in _NUMBERS else str
-        command = click.option(f"--{name}", metavar=metavar, type=kind, help=f"{words[0].upper()}{words[1:]}.")(command)
+        command = click.option(
+            f"--{name}", metavar=metavar, type=kind, help=f"{description[0].upper()}{description[1:]}."
+        )(command)
     return command
 
 
@@ -94,13 +96,13 @@ def inject_command(
     from testbed.spec.elements import Impairments
 
     store, cluster = _running(name)
-    given_keys = {key: value for key, value in impairments.items() if value is not None}
+    explicit_keys = {key: value for key, value in impairments.items() if value is not None}
     for option in _FILES:
         key = option.replace("-", "_")
-        if key in given_keys:
-            given_keys[key] = _absolute(given_keys[key])
-    keys = Impairments(**given_keys).explicit()
-    done = fault_injection.inject(
+        if key in explicit_keys:
+            explicit_keys[key] = _absolute(explicit_keys[key])
+    keys = Impairments(**explicit_keys).explicit()
+    injected = fault_injection.inject(
         store,
         cluster,
         target,
@@ -110,13 +112,13 @@ def inject_command(
         direction=direction,
         seconds=seconds_of(duration),
     )
-    pair = example(done.state, done.injection.links)
-    trip = round_trip(done.state, *pair) if pair is not None else None
-    _print_injected(cluster, done, as_json, trip)
+    pair = example(injected.state, injected.injection.links)
+    trip = round_trip(injected.state, *pair) if pair is not None else None
+    _print_injected(cluster, injected, as_json, trip)
 
 
 def _running(cluster: str | None) -> tuple[Store, str]:
-    """Return the store and the name of the cluster that the command is for. Raises NotFoundError."""
+    """Return the store and the name of the command's cluster. Raises NotFoundError."""
     from testbed.cluster.records.state import Store
 
     store = Store()
@@ -165,14 +167,14 @@ def partition_command(groups: Sequence[str], duration: str | None, name: str | N
     from testbed.cluster.faults import fault_injection
 
     store, cluster = _running(name)
-    done = fault_injection.partition(store, cluster, groups_of(groups), seconds_of(duration))
-    _print_injected(cluster, done, as_json)
+    injected = fault_injection.partition(store, cluster, groups_of(groups), seconds_of(duration))
+    _print_injected(cluster, injected, as_json)
 
 
 def groups_of(words: Sequence[str]) -> list[list[str]]:
     """Read the groups of a partition: n1,n2 / n3."""
-    written = " ".join(words).split("/")
-    return [[node for node in group.replace(",", " ").split() if node] for group in written]
+    groups = " ".join(words).split("/")
+    return [[node for node in group.replace(",", " ").split() if node] for group in groups]
 
 
 @click.command("load")
@@ -216,12 +218,12 @@ def load_command(
     if incast is not None:
         if nodes:
             raise click.UsageError("--incast names the receiver; all others send")
-        done = fault_injection.load_link(store, cluster, (), incast, bits, seconds)
+        injected = fault_injection.load_link(store, cluster, (), incast, bits, seconds)
     elif len(nodes) < 2:
         raise click.UsageError("name the senders and, last, the receiver: testbed load n1 n2 --rate 500mbit")
     else:
-        done = fault_injection.load_link(store, cluster, nodes[:-1], nodes[-1], bits, seconds)
-    _print_injected(cluster, done, as_json)
+        injected = fault_injection.load_link(store, cluster, nodes[:-1], nodes[-1], bits, seconds)
+    _print_injected(cluster, injected, as_json)
 
 
 def rate_of(text: str) -> int:
@@ -277,9 +279,9 @@ def _number(word: str) -> int:
     return int(word)
 
 
-def _print_injected(cluster: str, done: Injected, as_json: bool, trip: RoundTrip | None = None) -> None:
-    carriers = {link: done.state.datapaths.get(link, "direct") for link in sorted(done.injection.links)}
-    print_injection(cluster, done.injection, carriers, done.took, as_json, trip)
+def _print_injected(cluster: str, injected: Injected, as_json: bool, trip: RoundTrip | None = None) -> None:
+    carriers = {link: injected.state.datapaths.get(link, "direct") for link in sorted(injected.injection.links)}
+    print_injection(cluster, injected.injection, carriers, injected.took, as_json, trip)
 
 
 def print_injection(
@@ -290,7 +292,7 @@ def print_injection(
     as_json: bool,
     trip: RoundTrip | None = None,
 ) -> None:
-    """Print what has been injected. carriers: datapaths of its links. took: seconds."""
+    """Print an injection. carriers: datapath by link. took: duration in seconds."""
     if as_json:
         print_json(
             "inject",
@@ -343,7 +345,7 @@ def _trip_line(trip: RoundTrip) -> str:
 
 
 def print_healed(cluster: str, lifted: Sequence[Injection], as_json: bool, idle: Sequence[str] = ()) -> None:
-    """Print what has been lifted. idle: sentences on rules that never applied."""
+    """Print the lifted injections. idle: sentences on rules that never applied."""
     if as_json:
         shown = [{"number": injection.number, "what": injection.what} for injection in lifted]
         print_json("heal", {"cluster": cluster, "healed": shown, "idle_rules": list(idle)})

@@ -76,7 +76,7 @@ def up_command(
     from testbed.spec.loader import load
     from testbed.spec.resolver import resolve
 
-    begun = time.monotonic()
+    start_time = time.monotonic()
     if name is not None:
         check_cluster(name)
     store = Store()
@@ -99,18 +99,19 @@ def up_command(
             log=fates or "",
         )
     former = former_names(store, layout, loaded.origin)
-    if replace_other and not dry_run:  # only once the new one is up: a failure loses nothing
+    if replace_other and not dry_run:  # only after the new cluster is up, so that a failure changes nothing
         _take_down_former(store, former)
         former = []
-    took = time.monotonic() - begun
+    took = time.monotonic() - start_time
     operations = [str(operation) for operation in outcome.operations]
     if as_json:
         _print_up_json(outcome.state, operations, cluster, loaded.origin, former, dry_run=dry_run)
     else:
         _print_up(outcome, cluster, summary(layout), took, dry_run=dry_run)
-    for old in former:
+    for former_name in former:
         echo(
-            f"warning: {old} is still up: the file's cluster was called so before; 'testbed down {old}' takes it down, and "
+            f"warning: {former_name} is still up: the file's cluster was called so before; "
+            f"'testbed down {former_name}' takes it down, and "
             f"'testbed up --replace {source}' would have",
             err=True,
         )
@@ -119,15 +120,15 @@ def up_command(
 def _take_down_former(store: Store, former: Sequence[str]) -> None:
     from testbed.cluster.removal import down
 
-    for old in former:
-        down(store, old)
-        echo(f"{old}, its former name, is down", err=True)
+    for former_name in former:
+        down(store, former_name)
+        echo(f"{former_name}, its former name, is down", err=True)
 
 
 def _print_up_json(
     state: State, operations: Sequence[str], cluster: str, origin: str, former: Sequence[str], *, dry_run: bool
 ) -> None:
-    carriers = [
+    impaired_links = [
         {"name": link, "datapath": datapath, "notes": list(state.notes.get(link, ()))}
         for link, datapath in state.datapaths.items()
     ]
@@ -138,7 +139,7 @@ def _print_up_json(
             "origin": origin,
             "dry_run": dry_run,
             "operations": operations,
-            "impaired": carriers,
+            "impaired": impaired_links,
             "former": former,
         },
     )
@@ -172,19 +173,19 @@ def _without_impairments(layout: Layout) -> Layout:
 @name_option
 @click.option("--grace", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="SECONDS",
               help="Time between SIGTERM and SIGKILL.")  # fmt: skip
-@click.option("--all", "everything", is_flag=True, help="Every running cluster of yours.")
+@click.option("--all", "all_clusters", is_flag=True, help="Every running cluster of yours.")
 @json_option
 @collector_off()
-def down_command(cluster: str | None, name: str | None, grace: float, everything: bool, as_json: bool) -> None:
+def down_command(cluster: str | None, name: str | None, grace: float, all_clusters: bool, as_json: bool) -> None:
     """Take a cluster down: stop its programs, and remove all its objects."""
     from testbed.cluster.records.state import Store
     from testbed.cluster.removal import down
 
-    wanted = cluster_named(cluster, name)
-    if everything and wanted is not None:
+    requested = cluster_named(cluster, name)
+    if all_clusters and requested is not None:
         raise click.UsageError("--all and a cluster's name exclude each other")
     store = Store()
-    names = store.names() if everything else [store.existing(wanted)]
+    names = store.names() if all_clusters else [store.existing(requested)]
     with step_progress("taking down " + ", ".join(names)) as progress:
         for number, cluster_name in enumerate(names):
             progress(number, len(names))

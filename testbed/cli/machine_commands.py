@@ -55,8 +55,8 @@ def check_command(
     if as_json:
         print_json("machines-check", {"machines": [_document(finding) for finding in findings]})
     else:
-        for place, finding in enumerate(findings):
-            if place:
+        for index, finding in enumerate(findings):
+            if index:
                 echo()
             _print(finding)
     if any(finding.problem for finding in findings):
@@ -155,7 +155,7 @@ def up_command(
 def constraints_of(
     layout: Layout, machines: Sequence[Machine], pins: Sequence[str], exclusions: Sequence[str]
 ) -> Constraints:
-    """Read pins and exclusions, each NODES=MACHINE. Raises NotFoundError, ConflictError, click.BadParameter."""
+    """Parse pins and exclusions, each NODES=MACHINE. Raises NotFoundError, ConflictError, click.BadParameter."""
     from testbed.errors import ConflictError
     from testbed.machines.node_placement import Constraints
 
@@ -181,7 +181,7 @@ def _names_on(layout: Layout, machines: Sequence[Machine], text: str, option: st
     target, equals, machine = text.rpartition("=")
     if not equals or not target:
         raise click.BadParameter(f"{text!r} is not of the form NODES=MACHINE", param_hint=option)
-    known = [found.name for found in machines]
+    known = [known_machine.name for known_machine in machines]
     if machine not in known:
         raise NotFoundError(f"{option} {text}: the file has no machine {machine!r}{did_you_mean(machine, known)}")
     if target in {switch.name for switch in layout.switches}:
@@ -197,7 +197,7 @@ def _plan_document(plan: SpreadPlan) -> dict[str, object]:
     }
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     more = len(names) - _MAX_SHOWN
     return ", ".join(names[:_MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
@@ -207,8 +207,8 @@ def _print_plan(plan: SpreadPlan) -> None:
 
     for machine, part in plan.parts.items():
         nodes, switches = (
-            _listed([node.name for node in part.nodes]),
-            _listed([switch.name for switch in part.switches]),
+            _join_names([node.name for node in part.nodes]),
+            _join_names([switch.name for switch in part.switches]),
         )
         echo(f"  {machine}: {nodes or 'no nodes'}" + (f"; {switches}" if switches else ""))
     cut = plan.placement.cut
@@ -236,15 +236,15 @@ def down_command(file: Path, cluster: str, as_json: bool) -> None:
 
     with reachable(file) as (running, unreachable):
         try:
-            found = spread.down(running, cluster)
+            stopped = spread.down(running, cluster)
         except NotFoundError:
             if not unreachable:
                 raise
-            found = []
+            stopped = []
     if as_json:
-        print_json("machines-down", {"cluster": cluster, "machines": found, "unreachable": unreachable})
-    elif found:
-        echo(f"{cluster} is down on {', '.join(found)}")
+        print_json("machines-down", {"cluster": cluster, "machines": stopped, "unreachable": unreachable})
+    elif stopped:
+        echo(f"{cluster} is down on {', '.join(stopped)}")
     for sentence in unreachable.values():
         echo(f"testbed: {sentence}: what it has of {cluster} stays until 'testbed machines gc'", err=True)
     if unreachable:
@@ -301,11 +301,11 @@ def status_command(file: Path, cluster: str, as_json: bool) -> None:
     from testbed.machines import spread
 
     with reachable(file) as (running, unreachable):
-        found = spread.status(running, cluster)
+        parts = spread.status(running, cluster)
     if as_json:
-        print_json("machines-status", {"cluster": cluster, "machines": found, "unreachable": unreachable})
+        print_json("machines-status", {"cluster": cluster, "machines": parts, "unreachable": unreachable})
     else:
-        for machine, part in found.items():
+        for machine, part in parts.items():
             _print_status(machine, part)
         for machine, sentence in unreachable.items():
             echo(f"{machine}: {click.style('unreachable', fg='red')}: {sentence}")
@@ -343,8 +343,8 @@ def gc_command(file: Path, as_json: bool) -> None:
     if as_json:
         print_json("machines-gc", {"machines": findings})
         return
-    for machine, found in findings.items():
-        for finding in found:
+    for machine, machine_findings in findings.items():
+        for finding in machine_findings:
             echo(f"{machine}: {'removed' if finding['removed'] else 'left'} {finding['what']}: {finding['reason']}")
     if not any(findings.values()):
         echo("nothing to collect")

@@ -35,8 +35,8 @@ def _injected(file: Path, cluster: str, compose: Compose, duration: str | None, 
         _print(cluster, spread_faults.inject(running, cluster, compose, seconds), as_json)
 
 
-def _print(cluster: str, done: SpreadInjected, as_json: bool) -> None:
-    print_injection(cluster, done.injection, dict(sorted(done.datapaths.items())), done.took, as_json)
+def _print(cluster: str, injected: SpreadInjected, as_json: bool) -> None:
+    print_injection(cluster, injected.injection, dict(sorted(injected.datapaths.items())), injected.took, as_json)
 
 
 @click.command("inject")
@@ -104,8 +104,8 @@ def partition_command(file: Path, cluster: str, groups: Sequence[str], duration:
     """Block all traffic between groups of nodes, wherever they are, as 'testbed partition' does on one machine."""
     from testbed.cluster.faults import fault_injection
 
-    wanted = groups_of(groups)
-    _injected(file, cluster, lambda layout, _: fault_injection.dividing(layout, wanted), duration, as_json)
+    node_groups = groups_of(groups)
+    _injected(file, cluster, lambda layout, _: fault_injection.dividing(layout, node_groups), duration, as_json)
 
 
 @click.command("load")
@@ -134,11 +134,11 @@ def load_command(
     seconds = seconds_of(duration)
     with running_workers(file) as running:
         if cpu is not None:
-            done = spread_faults.load_processor(running, cluster, nodes[0], share_of(cpu), seconds)
+            injected = spread_faults.load_processor(running, cluster, nodes[0], share_of(cpu), seconds)
         else:
             assert rate is not None
-            done = spread_faults.load_link(running, cluster, nodes[:-1], nodes[-1], rate_of(rate), seconds)
-    _print(cluster, done, as_json)
+            injected = spread_faults.load_link(running, cluster, nodes[:-1], nodes[-1], rate_of(rate), seconds)
+    _print(cluster, injected, as_json)
 
 
 @click.command("heal")

@@ -24,7 +24,7 @@ file_argument = click.argument("file", type=click.Path(path_type=Path))
 
 
 class _Machines(click.Group):
-    """Group of commands with names known without importing them."""
+    """Group of commands whose modules are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_MODULES)
@@ -57,7 +57,7 @@ def running_workers(file: Path) -> Iterator[Mapping[str, RemoteWorker]]:
 
 @contextmanager
 def reachable(file: Path) -> Iterator[tuple[Mapping[str, RemoteWorker], dict[str, str]]]:
-    """Yield workers and, by machine, a sentence on each machine that cannot be reached."""
+    """Yield the workers of the reachable machines and, by machine, a sentence on each unreachable machine."""
     from testbed.machines.remote_workers import reachable_workers
     from testbed.spec.machines import load
 

@@ -68,24 +68,24 @@ def run_command(
     from testbed.controller.runs.spread_execution import SpreadCluster
     from testbed.workloads.workload_settings import pairs
 
-    described = Path(cluster).name.removesuffix(".toml")
-    place = output or new_results_folder(RUNS, f"{described}-{workload.rpartition('/')[2].removesuffix('.py')}")
+    description_name = Path(cluster).name.removesuffix(".toml")
+    folder = output or new_results_folder(RUNS, f"{description_name}-{workload.rpartition('/')[2].removesuffix('.py')}")
     with (
-        progress(place, "live") as follow,
-        report_failure(place, made=output is None),
+        progress(folder, "live") as follow,
+        report_failure(folder, made=output is None),
         imports_frozen(),
         running_workers(file) as running,
         _spread(running, cluster) as name,
     ):
         result = run(
-            SpreadCluster(name, running), workload, settings=pairs(settings), output=place, follow=follow, **options,
+            SpreadCluster(name, running), workload, settings=pairs(settings), output=folder, follow=follow, **options,
         )  # fmt: skip
-    ctx.exit(print_result(result, place, as_json))
+    ctx.exit(print_result(result, folder, as_json))
 
 
 @contextmanager
 def _spread(running: Workers, cluster: str) -> Iterator[str]:
-    """Yield the name of a cluster that is up, or of one that is spread for the block."""
+    """Yield the name of a cluster that is up, or of a cluster that is spread for the duration of the block."""
     from testbed.machines import spread
     from testbed.machines.node_placement import Constraints
     from testbed.machines.remote_workers import call_each
@@ -153,9 +153,9 @@ def capture_command(file: Path, cluster: str, target: str, path: Path, duration:
         if not seconds:
             echo(f"capturing {target} of {cluster}: Ctrl-C ends it", err=True)
         select.select([stop], [], [], seconds or None)
-    found = {"frames": captured.frames, "whole": captured.complete}
+    totals = {"frames": captured.frames, "whole": captured.complete}
     if as_json:
-        print_json("machines-capture", {"cluster": cluster, "target": target, "file": str(path), **found})
+        print_json("machines-capture", {"cluster": cluster, "target": target, "file": str(path), **totals})
         return
     by_end = ", ".join(f"{number} at {end}" for end, number in sorted(captured.frames.items()))
     echo(f"{sum(captured.frames.values())} frames" + (f": {by_end}" if by_end else ""), err=True)

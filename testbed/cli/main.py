@@ -68,7 +68,7 @@ exec and shell end with the program's own code, 126 or 127 if it cannot start.""
 
 
 class _Commands(click.Group):
-    """Group of commands with names and summaries known without importing them."""
+    """Group of commands whose modules are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_COMMANDS)
@@ -93,11 +93,11 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, words) for name, (_, words) in _COMMANDS.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
 
 
-def _say_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if not asked or ctx.resilient_parsing:
+def _print_version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
+    if not requested or ctx.resilient_parsing:
         return
     from importlib import metadata
 
@@ -113,7 +113,7 @@ def _say_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_say_version,
+    callback=_print_version,
     help="Show the version and build.",
 )
 def testbed() -> None:
@@ -133,7 +133,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run the command: a user's mistake ends in a sentence and an exit code, never in a traceback."""
+    """Run the command. A user's mistake results in a message and an exit code, not in a traceback."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         # Under nohup, an exec'ed program must not end with the terminal either.
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -150,7 +150,7 @@ def main() -> None:
     except TestbedError as error:
         echo(f"testbed: {error}", err=True)
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # `testbed status | head`: the reader has gone
+    except BrokenPipeError:  # `testbed status | head`: the reader has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Progress of a command on standard error, once it has taken more than a second."""
+"""Progress of a command on standard error, if it takes more than a second."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ _INTERVAL = 1.0  # s before progress is shown, and between two lines
 def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
     """Context manager: show a run's progress in a terminal, as a line that is rewritten every second.
 
-    folder: the run's folder, whose rows are step_progress. Yields a function that sets the current phase; None without a
-    terminal.
+    folder: the run's folder, whose rows are counted. Yields a function that sets the current phase; None without a terminal.
     """
-    stream = sys.stderr  # kept: during a simulation sys.stderr is redirected to logs
+    stream = sys.stderr  # saved, since a simulation redirects sys.stderr to logs
     if not stream.isatty():
         yield None
         return
@@ -44,13 +43,13 @@ def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
         stream.flush()
         shown = True
 
-    def set_phase(what: str) -> None:
+    def set_phase(name: str) -> None:
         nonlocal phase
-        phase = what or phase
+        phase = name or phase
         if time.monotonic() - started > _INTERVAL:
             show()
 
-    has_timer = mode != "sim"  # a simulation needs SIGALRM itself, and calls `set_phase` regularly
+    has_timer = mode != "sim"  # a simulation uses SIGALRM, and calls `set_phase` regularly
     if has_timer:
         signal.signal(signal.SIGALRM, show)
         signal.setitimer(signal.ITIMER_REAL, _INTERVAL, _INTERVAL)
@@ -65,7 +64,7 @@ def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
 
 @contextmanager
 def step_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Context manager: show how many steps are done: as a bar in a terminal, otherwise as a line every second."""
+    """Context manager: show the number of steps done: as a bar in a terminal, otherwise as a line every second."""
     started = reported = time.monotonic()
     with ExitStack() as stack:
         bars: list[Bar] = []

@@ -18,7 +18,7 @@ _COLOURS = {"passed": "green", "failed": "red", "not applicable": "yellow"}
 
 
 def _number(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    """Parse a number, decimal or as 0x88B7."""
+    """Parse a number, decimal or hexadecimal (0x88B7)."""
     try:
         return None if value is None else int(value, 0)
     except ValueError as error:
@@ -48,11 +48,11 @@ def new_command(name: str, folder: Path | None, ethertype: int | None) -> None:
     """
     from testbed.protocol_template import write_package
 
-    place = folder or Path(name)
-    for path in write_package(name, place, ethertype):
+    target_folder = folder or Path(name)
+    for path in write_package(name, target_folder, ethertype):
         echo(str(path))
     echo(
-        f"\n'pip install -e {place}', or let PYTHONPATH name {place}; then\n"
+        f"\n'pip install -e {target_folder}', or let PYTHONPATH name {target_folder}; then\n"
         f"  testbed run star-4 {name}-greeting --protocol {name} --mode sim\n"
         f"  testbed protocol check {name}"
     )

@@ -69,7 +69,7 @@ def replay_command(
             _print_minimal(original, minimal, runs)
         given = original.minimal_file
     replay_mode = mode or ("live" if original.run.parameters["mode"] == "sim" else "sim")
-    again = replay_repetition(original, replay_mode, given, output)
+    result = replay_repetition(original, replay_mode, given, output)
     if as_json:
         shrunk = {} if minimal is None else {
             "shrunk": {
@@ -79,14 +79,14 @@ def replay_command(
         print_json(
             "replay",
             {
-                "folder": str(folder), "repetition": original.number, "mode": again.mode, "same": again.reproduced,
-                "before": sorted(again.failed_originally), "now": sorted(again.failed), "error": again.error,
-                "fates": again.fates, **shrunk,
+                "folder": str(folder), "repetition": original.number, "mode": result.mode, "same": result.reproduced,
+                "before": sorted(result.failed_originally), "now": sorted(result.failed), "error": result.error,
+                "fates": result.fates, **shrunk,
             },
         )  # fmt: skip
     else:
-        _print_result(again)
-    ctx.exit(_FAILED if again.failed else 0)
+        _print_result(result)
+    ctx.exit(_FAILED if result.failed else 0)
 
 
 @click.command("check-run", short_help="Check the history of a run again.")
@@ -127,13 +127,13 @@ def print_checks(folder: Path) -> None:
         echo(f"checks: nothing wrong with {messages:,} messages", err=True)
     if run.parameters.get("form") and (run.status == "failed" or any(report.failed for report in reports)):
         other_mode = "live" if run.parameters["mode"] == "sim" or not _simulated(run.parameters["protocol"]) else "sim"
-        number = next((at for at, report in enumerate(reports, 1) if report.failed), len(reports))
-        which = f" --repetition {number}" if len(reports) > 1 else ""
-        echo(f"again in {other_mode}: testbed replay {shlex.quote(str(folder))}{which} --mode {other_mode}", err=True)
+        number = next((index for index, report in enumerate(reports, 1) if report.failed), len(reports))
+        option = f" --repetition {number}" if len(reports) > 1 else ""
+        echo(f"again in {other_mode}: testbed replay {shlex.quote(str(folder))}{option} --mode {other_mode}", err=True)
 
 
 def _simulated(protocol: str) -> bool:
-    """Whether the protocol can be simulated: the kernel's own exist in namespaces only."""
+    """Whether the protocol can be simulated: the kernel's protocols exist only in namespaces."""
     from testbed.controller.runs.runner import protocol_of
 
     try:
@@ -150,8 +150,8 @@ def _indented(report: Report) -> str:
 def _print_minimal(original: Repetition, shrunk: Shrunk[str], runs: int) -> None:
     minimality = "each of them is needed" if shrunk.minimal else f"more runs than {runs} might find fewer"
     count = len(shrunk.causes)
-    what = "fate" if original.scenario is None else "fault"
-    causes = f"1 {what} reproduces" if count == 1 else f"{count} {what}s reproduce"
+    noun = "fate" if original.scenario is None else "fault"
+    causes = f"1 {noun} reproduces" if count == 1 else f"{count} {noun}s reproduce"
     echo(
         f"{causes} the failure, found in {shrunk.trials} of at most {runs} runs; {minimality}: {original.minimal_file}"
     )
@@ -161,21 +161,21 @@ def _print_minimal(original: Repetition, shrunk: Shrunk[str], runs: int) -> None
         echo(f"  and {count - _MAX_SHOWN} more")
 
 
-def _print_result(again: ReplayResult) -> None:
-    fates = f"{again.fates} fates of the log" if again.fates >= 0 else "fates from the seed"
-    applied = f", {again.applied} of them applied" if again.applied >= 0 else ""
-    echo(f"failed in the run: {', '.join(sorted(again.failed_originally)) or 'nothing'}")
-    echo(f"fails in {again.mode}, with {fates}{applied}: {', '.join(sorted(again.failed)) or 'nothing'}")
-    if again.error:
-        echo(f"  {_one_line(again.error)}")
-    if again.failed_originally and again.failed:
-        echo("the same check has failed again" if again.reproduced else "the replay has failed differently")
-    elif again.failed_originally:
+def _print_result(result: ReplayResult) -> None:
+    fates = f"{result.fates} fates of the log" if result.fates >= 0 else "fates from the seed"
+    applied = f", {result.applied} of them applied" if result.applied >= 0 else ""
+    echo(f"failed in the run: {', '.join(sorted(result.failed_originally)) or 'nothing'}")
+    echo(f"fails in {result.mode}, with {fates}{applied}: {', '.join(sorted(result.failed)) or 'nothing'}")
+    if result.error:
+        echo(f"  {_one_line(result.error)}")
+    if result.failed_originally and result.failed:
+        echo("the same check has failed again" if result.reproduced else "the replay has failed differently")
+    elif result.failed_originally:
         echo("the failure was not reproduced")
 
 
 def _one_line(error: str) -> str:
-    """Summarize an error in one line; of a traceback its node and its last line."""
+    """Summarize an error in one line; a traceback by its node and its last line."""
     lines = error.strip().splitlines()
-    where, traced, _ = lines[0].partition("Traceback (most recent call last)")
-    return where + lines[-1] if traced else lines[0]
+    prefix, is_traceback, _ = lines[0].partition("Traceback (most recent call last)")
+    return prefix + lines[-1] if is_traceback else lines[0]

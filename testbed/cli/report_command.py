@@ -35,11 +35,11 @@ def report_command(folders: tuple[Path, ...], output: Path) -> None:
 
     for folder in folders:  # errors appear before the slow import
         read_run(folder)
-    from testbed.observe.report.builder import MAX, make_report
+    from testbed.observe.report.builder import MAX_RUNS, make_report
 
-    if len(folders) > MAX:
-        raise click.UsageError(f"{len(folders)} runs are too many for one report: {MAX} at most")
-    with collector_off():  # a million rows are kept: nothing to collect
+    if len(folders) > MAX_RUNS:
+        raise click.UsageError(f"{len(folders)} runs are too many for one report: {MAX_RUNS} at most")
+    with collector_off():  # a million rows stay allocated: there is nothing to collect
         size = make_report(folders, output, show_phase)
     show_phase()
     echo(f"the report is in {output} ({size / 1000:,.0f} kB)")
@@ -65,7 +65,7 @@ def _report_study(path: Path, output: Path) -> int:
 
 
 def require_drawing() -> None:
-    """Raise UnsupportedError if the packages that a report is drawn with are missing."""
+    """Raise UnsupportedError if the packages for drawing a report are missing."""
     from testbed.errors import UnsupportedError
 
     if missing := [name for name in ("matplotlib", "numpy") if importlib.util.find_spec(name) is None]:

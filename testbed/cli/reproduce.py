@@ -24,8 +24,8 @@ _NOT_REPRODUCED = 10
 _REPRODUCTIONS = Path("results/reproductions")
 
 
-class _Asked(TypedDict):
-    """Options that say what is measured."""
+class _Request(TypedDict):
+    """Options of the measurements."""
 
     mode: Mode
     dilate: int | None
@@ -63,7 +63,7 @@ def reproduce_command(
     report: Path | None,
     keep: bool,
     as_json: bool,
-    **asked: Unpack[_Asked],
+    **asked: Unpack[_Request],
 ) -> None:
     """Run papers' workloads on their clusters under their hardware's profiles, and compare, row by row. Without a system: of
     all papers.
@@ -79,10 +79,10 @@ def reproduce_command(
     calibrated row is off by more than 3 %, a shape is broken, or a predicted row is off by 2 points more than the one that
     is kept.
     """
-    if former is not None and (output is not None or systems or _is_any_given(ctx, _Asked.__annotations__)):
+    if former is not None and (output is not None or systems or _has_option(ctx, _Request.__annotations__)):
         raise click.UsageError("--continue goes on with the systems and options of its folder")
-    begun = _begun_before(former) if former is not None else None
-    request = begun.asked if begun is not None else asked
+    former_folder = _open_folder(former) if former is not None else None
+    request = former_folder.asked if former_folder is not None else asked
     if keep and (request["runs"] or request["profile"] or request["mode"] != "sim"):
         raise click.UsageError("--keep keeps complete papers, in the simulation and under their own profiles")
     if request["mode"] == "sim" and request["dilate"] is not None:
@@ -91,8 +91,8 @@ def reproduce_command(
         raise click.UsageError("--jobs goes with the simulation: on real frames points would delay each other's")
     if report is not None:
         require_drawing()
-    folder = begun or _begun(systems, asked, output)
-    with _told_where(folder.path):
+    folder = former_folder or _new_folder(systems, asked, output)
+    with _continuation_hint(folder.path):
         with step_progress("points measured") as progress:
             reproductions = _reproduce(folder, jobs, progress)
         if report is not None:
@@ -116,39 +116,41 @@ def reproduce_command(
     ctx.exit(_NOT_REPRODUCED if any(reproduction.failures for reproduction in reproductions) else 0)
 
 
-def _is_any_given(ctx: click.Context, names: Iterable[str]) -> bool:
+def _has_option(ctx: click.Context, names: Iterable[str]) -> bool:
     return any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
 
 
-def _begun(systems: tuple[str, ...], asked: _Asked, output: Path | None) -> PointFolder:
-    """Begin a folder, with a request that says everything."""
+def _new_folder(systems: tuple[str, ...], asked: _Request, output: Path | None) -> PointFolder:
+    """Create a folder, with a complete request."""
     from testbed.controller.papers.point_folder import new_folder
     from testbed.controller.papers.reproduction import papers_of
     from testbed.controller.runs.profiles import profile_of, profile_values
     from testbed.controller.runs.runner import protocol_of
 
-    chosen = list(papers_of(systems, asked["mode"], asked["profile"], asked["runs"]))  # errors come before the folder
-    profile = asked["profile"] and profile_values(profile_of(asked["profile"], protocol_of(chosen[0], "sim")))
-    request = {"systems": chosen, **asked, "runs": list(asked["runs"]), "profile": profile}
-    return new_folder(output or new_results_folder(_REPRODUCTIONS, "papers" if len(chosen) > 1 else chosen[0]), request)
+    selected = list(papers_of(systems, asked["mode"], asked["profile"], asked["runs"]))  # errors come before the folder
+    profile = asked["profile"] and profile_values(profile_of(asked["profile"], protocol_of(selected[0], "sim")))
+    request = {"systems": selected, **asked, "runs": list(asked["runs"]), "profile": profile}
+    return new_folder(
+        output or new_results_folder(_REPRODUCTIONS, "papers" if len(selected) > 1 else selected[0]), request
+    )
 
 
-def _begun_before(former: Path) -> PointFolder:
+def _open_folder(former: Path) -> PointFolder:
     from testbed.controller.papers.point_folder import open_folder
 
     return open_folder(former)
 
 
 def _reproduce(folder: PointFolder, jobs: int | None, progress: Callable[[int, int], None]) -> list[Reproduction]:
-    """Reproduce what the folder's request says."""
+    """Run the reproduction of the folder's request."""
     from testbed.controller.engines import OwnProcess, Processes
     from testbed.controller.papers.reproduction import reproduce_all
     from testbed.controller.runs.profiles import profile_of
     from testbed.controller.runs.runner import protocol_of
 
     asked = folder.asked
-    one = asked["mode"] == "dilated" or len(asked["runs"]) == 1
-    engine = OwnProcess() if jobs == 1 or (jobs is None and one) else Processes(jobs)
+    is_serial = asked["mode"] == "dilated" or len(asked["runs"]) == 1
+    engine = OwnProcess() if jobs == 1 or (jobs is None and is_serial) else Processes(jobs)
     profile = asked["profile"] and profile_of(asked["profile"], protocol_of(asked["systems"][0], "sim"))
     return reproduce_all(
         asked["systems"], mode=asked["mode"], dilate=asked["dilate"], profile=profile, runs=asked["runs"],
@@ -157,8 +159,8 @@ def _reproduce(folder: PointFolder, jobs: int | None, progress: Callable[[int, i
 
 
 @contextmanager
-def _told_where(folder: Path) -> Iterator[None]:
-    """Context manager that says, where a reproduction ends early, how to go on with it."""
+def _continuation_hint(folder: Path) -> Iterator[None]:
+    """Context manager: if a reproduction ends early, print how to continue it."""
     try:
         yield
     except BaseException as error:
@@ -194,8 +196,8 @@ def _document(folder: PointFolder, reproductions: Sequence[Reproduction]) -> Map
                     for table, rows in reproduction.tables
                 ],
                 "shapes": [
-                    {"name": seen.shape.name, "holds": seen.holds, "detail": seen.detail}
-                    for seen in reproduction.shapes
+                    {"name": result.shape.name, "holds": result.holds, "detail": result.detail}
+                    for result in reproduction.shapes
                 ],
                 "unmatched": [asdict(unmatched) for unmatched in reproduction.paper.unmatched],
                 "failures": reproduction.failures,

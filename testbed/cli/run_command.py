@@ -32,7 +32,7 @@ _MAX_SHOWN = 40  # lines of a command's output
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _EndedRun:
     """A run that has ended. document: for JSON. show: prints the results. is_checked: its history was checked."""
 
     document: Mapping[str, object]
@@ -42,8 +42,8 @@ class _Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class _AskedRun:
-    """A run of a workload as the command line says it."""
+class _RequestedRun:
+    """A run of a workload with the options of the command line."""
 
     cluster: str
     workload: str
@@ -63,20 +63,20 @@ class _AskedRun:
             )  # fmt: skip
 
     def over(self, protocol: str, mode: Mode, folder: Path) -> RunResult:
-        """Run the workload over another protocol, in another mode."""
+        """Run the workload with a different protocol and mode."""
         options: PlainOptions = {**self.options, "protocol": protocol, "mode": mode}
         with progress(folder, mode) as follow:
             return replace(self, options=options).run(folder, follow)
 
 
-def _several(value: str) -> list[str]:
-    """Parse a name, or several with commas between them."""
+def _split_names(value: str) -> list[str]:
+    """Parse names separated by commas."""
     return list(dict.fromkeys(name.strip() for name in value.split(",")))
 
 
 def _check_names(_ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Check names with commas between them, of modes whether there is such a mode."""
-    for name in _several(value):
+    """Check names separated by commas; for modes also that they are valid."""
+    for name in _split_names(value):
         if not name:
             raise click.BadParameter(f"{value!r} has an empty name: write one, or several with commas between them")
         if param.name == "mode" and name not in _MODES:
@@ -182,33 +182,35 @@ def run_command(
     if bool(workload) == bool(commands):
         raise click.UsageError("give either a workload or commands (--on NODE COMMAND)")
     _read_profiles(named_profiles, options)
-    protocols, modes = _several(options["protocol"]), cast("list[Mode]", _several(options["mode"]))
-    several = len(protocols) * len(modes) > 1
+    protocols, modes = _split_names(options["protocol"]), cast("list[Mode]", _split_names(options["mode"]))
+    is_series = len(protocols) * len(modes) > 1
     options["protocol"], options["mode"] = protocols[0], modes[0]
     if commands:
-        if several:
+        if is_series:
             raise click.UsageError("several protocols or modes go with a workload: commands run once")
         _check_options_of_commands(options, firmware)
-    what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
-    place = output or new_results_folder(RUNS, f"{Path(cluster).name.removesuffix('.toml')}-{what}")
-    asked = _AskedRun(cluster, str(workload), settings, firmware, options)
-    if several:
-        with report_failure(place, made=output is None):
-            code = _run_series(protocols, modes, place, asked.over, as_json)
+    purpose = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
+    results_folder = output or new_results_folder(RUNS, f"{Path(cluster).name.removesuffix('.toml')}-{purpose}")
+    requested = _RequestedRun(cluster, str(workload), settings, firmware, options)
+    if is_series:
+        with report_failure(results_folder, made=output is None):
+            code = _run_series(protocols, modes, results_folder, requested.over, as_json)
         ctx.exit(code)
-    with progress(place, options["mode"]) as follow, report_failure(place, made=output is None):
+    with progress(results_folder, options["mode"]) as follow, report_failure(results_folder, made=output is None):
         ended = (
-            _run_commands(cluster, commands, place, follow, options) if commands else _ended(asked.run(place, follow))
+            _run_commands(cluster, commands, results_folder, follow, options)
+            if commands
+            else _ended_run(requested.run(results_folder, follow))
         )
-    ctx.exit(_print_ended(ended, place, as_json))
+    ctx.exit(_print_ended(ended, results_folder, as_json))
 
 
 def print_result(result: RunResult, folder: Path, as_json: bool) -> int:
     """Print the result of a run of a workload; return the exit code."""
-    return _print_ended(_ended(result), folder, as_json)
+    return _print_ended(_ended_run(result), folder, as_json)
 
 
-def _print_ended(ended: _Ended, place: Path, as_json: bool) -> int:
+def _print_ended(ended: _EndedRun, results_folder: Path, as_json: bool) -> int:
     if as_json:
         print_json("run", ended.document)
     else:
@@ -217,21 +219,21 @@ def _print_ended(ended: _Ended, place: Path, as_json: bool) -> int:
         if ended.is_checked:
             from testbed.cli.replay import print_checks
 
-            print_checks(place)
-        echo(f"results are in {_shortest_path(place)}")
+            print_checks(results_folder)
+        echo(f"results are in {_shortest_path(results_folder)}")
     return _EXIT_CODES.get(ended.verdict.grade.value, 0)
 
 
-def _read_profiles(given: tuple[str, ...], options: PlainOptions) -> None:
-    """Add the profiles, of all and of nodes, to the options."""
-    usual, by_node = "ideal", {}
-    for text in given:
+def _read_profiles(profiles: tuple[str, ...], options: PlainOptions) -> None:
+    """Add the default profile and the profiles of nodes to the options."""
+    default, by_node = "ideal", {}
+    for text in profiles:
         node, equals, name = text.partition("=")
         if equals and _NODE.fullmatch(node):
             by_node[node] = name
         else:
-            usual = text
-    options["profile"], options["profiles"] = usual, by_node
+            default = text
+    options["profile"], options["profiles"] = default, by_node
 
 
 def _check_options_of_commands(options: PlainOptions, firmware: tuple[str, ...]) -> None:
@@ -255,35 +257,35 @@ def _run_commands(
     folder: Path,
     follow: Callable[[str], None] | None,
     options: PlainOptions,
-) -> _Ended:
+) -> _EndedRun:
     from testbed.controller.runs.command_runs import run_commands
 
     result = run_commands(
         cluster, commands, mode=options["mode"], seed=options["seed"], output=folder, timeout=options["timeout"],
         scenario=options["scenario"], follow=follow or (lambda _: None),
     )  # fmt: skip
-    return _Ended(_commands_document(result), partial(_print_commands, result), result.verdict)
+    return _EndedRun(_commands_document(result), partial(_print_commands, result), result.verdict)
 
 
-def _ended(result: RunResult) -> _Ended:
-    return _Ended(_document(result), partial(_print_rows, result), result.verdict, result.checks is not None)
+def _ended_run(result: RunResult) -> _EndedRun:
+    return _EndedRun(_document(result), partial(_print_rows, result), result.verdict, result.checks is not None)
 
 
 def _run_series(
     protocols: list[str],
     modes: list[Mode],
-    place: Path,
+    results_folder: Path,
     run: Callable[[str, Mode, Path], RunResult],
     as_json: bool,
 ) -> int:
-    """Run a workload over all these protocols, in all these modes; return the exit code."""
+    """Run a workload for each protocol and mode; return the exit code."""
     from testbed.cli.run_series import exit_code, run_each, show, write_report
     from testbed.packages import protocol
 
     for name in protocols:
-        protocol(name)  # an unknown one ends the command before anything runs
-    members = run_each(protocols, modes, place, run)
-    report = write_report(members, place)
+        protocol(name)  # raises for an unknown protocol before the first run
+    members = run_each(protocols, modes, results_folder, run)
+    report = write_report(members, results_folder)
     if as_json:
         runs = [
             {
@@ -294,9 +296,9 @@ def _run_series(
             }
             for member in members
         ]
-        print_json("run-series", {"folder": str(place), "report": str(report or ""), "runs": runs})
+        print_json("run-series", {"folder": str(results_folder), "report": str(report or ""), "runs": runs})
     else:
-        show(members, report and Path(_shortest_path(report)), Path(_shortest_path(place)))
+        show(members, report and Path(_shortest_path(report)), Path(_shortest_path(results_folder)))
     return exit_code(members, _EXIT_CODES)
 
 
@@ -381,8 +383,8 @@ def _format_setting(value: object) -> str:
 
 @contextmanager
 def report_failure(folder: Path, *, made: bool) -> Iterator[None]:
-    """Context manager that reports the folder and the checks when a run fails after it has begun. made: the folder was
-    created for this run, and is removed if nothing has begun."""
+    """Context manager that reports the folder and the checks if a run fails after it has begun. made: the folder was
+    created for this run, and is removed if the run has not begun."""
     before = (folder / "run.json").exists()
     try:
         yield
@@ -452,8 +454,8 @@ def _print_verdict(verdict: Verdict) -> None:
 
 
 def _shortest_path(folder: Path) -> str:
-    whole = folder.absolute()
-    return os.path.relpath(whole) if whole.is_relative_to(Path.cwd()) else str(whole)
+    absolute = folder.absolute()
+    return os.path.relpath(absolute) if absolute.is_relative_to(Path.cwd()) else str(absolute)
 
 
 def _common(result: CommandsResult | RunResult) -> dict[str, object]:

@@ -1,8 +1,8 @@
-"""One workload over several protocols, or in several modes: a run each, in one table and one report.
+"""One workload over several protocols, or in several modes: a run for each, in one table and one report.
 
     testbed run star-2 pingpong --protocol emp,via,tcp --mode sim,live
 
-A protocol that a mode does not support is named with the reason, and the others run.
+A protocol that a mode does not support is reported with the reason, and the other runs continue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Run = Callable[[str, "Mode", Path], "RunResult"]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A run of the series. result: None if it was refused or has failed, with the error."""
+    """A run of the series. result: None if the run was rejected or has failed. error: the reason."""
 
     protocol: str
     mode: str
@@ -40,7 +40,7 @@ class Member:
 
     @property
     def verdict(self) -> str:
-        """The grade of its verdict; without a result, why there is none."""
+        """The grade of its verdict; without a result, the reason."""
         if self.result is not None:
             return self.result.verdict.grade.value
         return f"{'not run' if self.is_refused else 'failed'}: {self.error}"
@@ -54,54 +54,55 @@ class Member:
         return self.error is not None and not self.is_refused
 
 
-def run_each(protocols: Sequence[str], modes: Sequence[Mode], place: Path, run: Run) -> list[Member]:
-    """Run every protocol in every mode, one after the other. Raises UnsupportedError if all of them are refused."""
+def run_each(protocols: Sequence[str], modes: Sequence[Mode], folder_of_series: Path, run: Run) -> list[Member]:
+    """Run every protocol in every mode, sequentially. Raises UnsupportedError if all of them are rejected."""
     members = []
     for protocol in protocols:
         for mode in modes:
-            folder = place / f"{protocol}-{mode}"
+            folder = folder_of_series / f"{protocol}-{mode}"
             try:
                 members.append(Member(protocol, mode, folder, run(protocol, mode, folder)))
             except TestbedError as error:
                 members.append(Member(protocol, mode, folder, error=error))
     if all(member.is_refused for member in members):
-        raise UnsupportedError("\n".join(f"{one.protocol}, {one.mode}: {one.error}" for one in members))
+        raise UnsupportedError("\n".join(f"{member.protocol}, {member.mode}: {member.error}" for member in members))
     return members
 
 
-def write_report(members: Sequence[Member], place: Path) -> Path | None:
-    """Write one report of all runs that have ended; None: nothing is installed to draw it with, or they are too many."""
+def write_report(members: Sequence[Member], folder_of_series: Path) -> Path | None:
+    """Write one report of all runs that have ended; return None if the packages for drawing are missing, or if there are too
+    many runs."""
     ended = [member for member in members if member.result is not None]
     if not ended or any(importlib.util.find_spec(name) is None for name in ("matplotlib", "numpy")):
         return None
-    from testbed.observe.report.builder import MAX, make_report
+    from testbed.observe.report.builder import MAX_RUNS, make_report
 
-    if len(ended) > MAX:
+    if len(ended) > MAX_RUNS:
         return None
     modes = {member.mode for member in ended}
     labels = [member.protocol if len(modes) == 1 else f"{member.protocol} {member.mode}" for member in ended]
-    make_report([member.folder for member in ended], place / REPORT, labels=labels)
-    return place / REPORT
+    make_report([member.folder for member in ended], folder_of_series / REPORT, labels=labels)
+    return folder_of_series / REPORT
 
 
-def show(members: Sequence[Member], report: Path | None, place: Path) -> None:
-    """Print one table of all rows, but for those of invalid runs, and the verdict of each run."""
+def show(members: Sequence[Member], report: Path | None, folder_of_series: Path) -> None:
+    """Print one table of all rows, except those of invalid runs, and the verdict of each run."""
     print_rows(rows_of(members))
-    verdicts = [[one.protocol, one.mode, "failed" if one.has_failed else one.verdict] for one in members]
+    verdicts = [[member.protocol, member.mode, "failed" if member.has_failed else member.verdict] for member in members]
     print_table(["protocol", "mode", "verdict"], verdicts)
-    for one in members:
-        if one.has_failed:
-            echo(f"{one.protocol}, {one.mode}: {one.error}", err=True)
+    for member in members:
+        if member.has_failed:
+            echo(f"{member.protocol}, {member.mode}: {member.error}", err=True)
     if report is not None:
         echo(f"the report is in {report}")
-    echo(f"results are in {place}")
+    echo(f"results are in {folder_of_series}")
 
 
 def rows_of(members: Sequence[Member]) -> list[Mapping[str, Any]]:
-    """Return the rows of all valid runs, with their protocols and modes, as few tables.
+    """Return the rows of all valid runs, with their protocols and modes.
 
-    A run has a table for each set of keys. The first tables of all runs are one, with the keys of all, as are the second
-    ones: a protocol may have keys of its own.
+    A run has a table for each set of keys. The first tables of all runs are merged, with the keys of all, and so are the
+    second tables, and so on: the keys may depend on the protocol.
     """
     tables: list[list[Mapping[str, Any]]] = []
     for member in members:
@@ -121,7 +122,7 @@ def rows_of(members: Sequence[Member]) -> list[Mapping[str, Any]]:
 
 
 def exit_code(members: Sequence[Member], codes: Mapping[str, int]) -> int:
-    """Return the code of the first run that has failed, else the greatest of the verdicts' codes."""
+    """Return the code of the first run that has failed, else the maximum of the verdicts' codes."""
     for member in members:
         if member.error is not None and member.has_failed:
             return member.error.exit_code

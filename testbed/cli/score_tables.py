@@ -1,4 +1,4 @@
-"""Reproductions in the terminal: a paper's values beside ours, and the errors of all systems."""
+"""Reproductions in the terminal: a paper's values and ours, and the errors of all systems."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ def status_command(cluster: str | None, name: str | None, as_json: bool) -> None
     from testbed.cluster.records.state import Store
     from testbed.cluster.records.status import status
 
-    store, wanted = Store(), cluster_named(cluster, name)
-    names = [store.existing(wanted)] if wanted is not None else store.names()
+    store, requested = Store(), cluster_named(cluster, name)
+    names = [store.existing(requested)] if requested is not None else store.names()
     statuses: list[ClusterStatus] = []
     failures: list[TestbedError] = []
     for cluster_name in names:
@@ -56,7 +56,7 @@ def status_command(cluster: str | None, name: str | None, as_json: bool) -> None
 def _document(status: ClusterStatus) -> Mapping[str, object]:
     state = status.state
     by_end = {(end.owner, end.port): link.link.name for link in status.links for end in (link.link.a, link.link.b)}
-    seen = {node.name: node for node in status.nodes}
+    node_statuses = {node.name: node for node in status.nodes}
     return {
         "name": state.name,
         "origin": state.origin,
@@ -69,9 +69,9 @@ def _document(status: ClusterStatus) -> Mapping[str, object]:
                 "name": node.name,
                 "tags": list(node.tags),
                 "namespace": state.namespaces.get(node.name, ""),
-                "there": seen[node.name].exists,
-                "programs": list(seen[node.name].programs),
-                "agent": _agent(seen[node.name].agent),
+                "there": node_statuses[node.name].exists,
+                "programs": list(node_statuses[node.name].programs),
+                "agent": _agent(node_statuses[node.name].agent),
                 "nics": [
                     {
                         "name": nic.name,
@@ -117,7 +117,7 @@ def _document(status: ClusterStatus) -> Mapping[str, object]:
                 "number": injection.number,
                 "what": injection.what,
                 "links": sorted(injection.links),
-                "seconds_left": _left(injection) if injection.until else None,
+                "seconds_left": _remaining_seconds(injection) if injection.until else None,
             }
             for injection in state.injected
         ],
@@ -137,7 +137,7 @@ def _agent(agent: AgentStatus | None) -> Mapping[str, object] | None:
     return {"pid": agent.pid, "hosts": hosts, "lost": agent.lost}
 
 
-def _left(injection: Injection) -> float:
+def _remaining_seconds(injection: Injection) -> float:
     return max(0.0, (injection.until - time.monotonic_ns()) / 1e9)
 
 
@@ -173,11 +173,11 @@ def _print(status: ClusterStatus) -> None:
         by_end[link.link.a.owner, link.link.a.port] = link
         by_end[link.link.b.owner, link.link.b.port] = link
     rows: list[tuple[str, str, str, str]] = []
-    seen = {node.name: node for node in status.nodes}
+    node_statuses = {node.name: node for node in status.nodes}
     for node in state.layout.nodes:
-        node_status = seen[node.name]
+        node_status = node_statuses[node.name]
         programs = f"  {len(node_status.programs)} running" if node_status.programs else ""
-        programs += f"  {_agent_in_words(node_status.agent)}" if node_status.agent is not None else ""
+        programs += f"  {_format_agent(node_status.agent)}" if node_status.agent is not None else ""
         name = f"{node.name}{_tags(node.tags)}"
         first = f"{name}{programs}" if node_status.exists else f"{name}  GONE"
         if not node.nics:
@@ -203,16 +203,16 @@ def _print(status: ClusterStatus) -> None:
         functions = f"{state.nics.functions} functions" if state.nics.functions > 1 else "1 function"
         echo(f"   NICs shared for {state.nics.protocol}, {functions} each, until process {state.nics.owner.pid} ends")
     for injection in state.injected:
-        remaining = f", {in_words(_left(injection))} left" if injection.until else ""
+        remaining = f", {in_words(_remaining_seconds(injection))} left" if injection.until else ""
         echo(f"   injected {injection.number}: {injection.what}{remaining}")
 
 
-def _agent_in_words(agent: AgentStatus) -> str:
+def _format_agent(agent: AgentStatus) -> str:
     """Format an agent: ``agent 4711, 2 attached``."""
     if not agent.pid:
         return "agent GONE"
-    words = f"agent {agent.pid}, {len(agent.hosts)} attached"
-    return f"{words}, {agent.lost} frames lost" if agent.lost else words
+    text = f"agent {agent.pid}, {len(agent.hosts)} attached"
+    return f"{text}, {agent.lost} frames lost" if agent.lost else text
 
 
 def _is_trunk(status: ClusterStatus, link: LinkStatus) -> bool:
@@ -250,8 +250,8 @@ def _condition(link: LinkStatus) -> str:
         )
         for impairment in (link.forward_impairment, link.backward_impairment)
     ]
-    what = forward if forward == backward else f"-> {forward or 'nothing'}; <- {backward or 'nothing'}"
-    return f"{condition}, by {link.datapath}: {what}"
+    impairments = forward if forward == backward else f"-> {forward or 'nothing'}; <- {backward or 'nothing'}"
+    return f"{condition}, by {link.datapath}: {impairments}"
 
 
 def _traffic(out: DirectionCounters, back: DirectionCounters) -> str:

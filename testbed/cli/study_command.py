@@ -1,4 +1,4 @@
-"""Command ``study``: many runs over a space of parameters, side by side, resumable."""
+"""Command ``study``: many runs over a parameter space, in parallel, resumable."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 STUDIES = Path("results/studies")
 _FAILED, _INVALID, _DEGRADED = 10, 9, 8
 _MAX_SHOWN = 60  # points
-_TOLD = 20  # errors of points
-_MEASURES = 5  # columns
+_MAX_ERRORS = 20  # errors of points
+_MAX_MEASURES = 5  # columns
 
 
 class _EngineOptions(TypedDict):
@@ -163,12 +163,12 @@ def _cells(study: Study, point: Parameters) -> list[str]:
 
 
 def _print(study: Study, outcomes: Mapping[int, Outcome]) -> None:
-    """Print a line for each point: what varies, the medians of its measures, and its verdict."""
+    """Print a line for each point: its varied parameters, the medians of its measures, and its verdict."""
     from testbed.cli.table_layout import print_table
     from testbed.observe.format.quantities import format_value, heading
 
     figures = {number: _medians(outcome) for number, outcome in outcomes.items()}
-    measures = list(dict.fromkeys(key for found in figures.values() for key in found))[:_MEASURES]
+    measures = list(dict.fromkeys(key for medians in figures.values() for key in medians))[:_MAX_MEASURES]
     shown = sorted(outcomes)[:_MAX_SHOWN]
     print_table(
         ["point", *study.varied, *(heading(key) for key in measures), ""],
@@ -182,11 +182,11 @@ def _print(study: Study, outcomes: Mapping[int, Outcome]) -> None:
     if len(outcomes) > len(shown):
         echo(f"and {len(outcomes) - len(shown):,} more in rows.jsonl")
     failed = [outcome for _, outcome in sorted(outcomes.items()) if not outcome.is_done]
-    for outcome in failed[:_TOLD]:
+    for outcome in failed[:_MAX_ERRORS]:
         first_line = outcome.error.partition("\n")[0]
         echo(f"point {outcome.point} failed, attempt {outcome.attempt}: {first_line}", err=True)
     if failed:
-        more = f"and {len(failed) - _TOLD:,} more; " if len(failed) > _TOLD else ""
+        more = f"and {len(failed) - _MAX_ERRORS:,} more; " if len(failed) > _MAX_ERRORS else ""
         echo(f"{more}points.jsonl has all errors in full", err=True)
 
 
@@ -199,7 +199,7 @@ def _medians(outcome: Outcome) -> dict[str, float]:
         for key, value in row.items():
             if is_measure(key, value):
                 values.setdefault(key, []).append(float(value))
-    return {key: median(ones) for key, ones in values.items()}
+    return {key: median(samples) for key, samples in values.items()}
 
 
 def _document(study: Study, folder: StudyFolder, outcomes: Mapping[int, Outcome]) -> Mapping[str, object]:

@@ -13,8 +13,8 @@ from rich.text import Text
 from testbed.cli.consoles import printable
 from testbed.observe.format.quantities import format_value, heading
 
-_MAX = 60  # rows
-_WIDE = 200  # characters
+_MAX_ROWS = 60  # rows
+_PIPE_WIDTH = 200  # characters
 _HIDDEN = ("clock_ns", "rank")
 
 
@@ -26,10 +26,10 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     for keys, rows_of_kind in kinds.items():
         print_table(
             [heading(key) for key in keys],
-            ([format_value(key, row.get(key)) for key in keys] for row in rows_of_kind[:_MAX]),
+            ([format_value(key, row.get(key)) for key in keys] for row in rows_of_kind[:_MAX_ROWS]),
         )
-        if len(rows_of_kind) > _MAX:
-            _console().print(f"and {len(rows_of_kind) - _MAX:,} more in rows.jsonl")
+        if len(rows_of_kind) > _MAX_ROWS:
+            _console().print(f"and {len(rows_of_kind) - _MAX_ROWS:,} more in rows.jsonl")
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -42,5 +42,5 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def _console() -> Console:
-    """Console as wide as the terminal; wide enough for any table in a file or a pipe."""
-    return Console(width=None if sys.stdout.isatty() else _WIDE)
+    """Return a console as wide as the terminal, or, for a file or a pipe, wide enough for any table."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from testbed.cli.screen.live_view import Sampler
     from testbed.cluster.records.state import Store
 
-_MIN = 0.1  # s
-_WIDE = 200  # columns where there is no terminal
+_MIN_INTERVAL = 0.1  # s
+_PIPE_WIDTH = 200  # columns without a terminal
 _WEB_PACKAGES = ("starlette", "uvicorn", "websockets")
 
 
@@ -53,33 +53,33 @@ def top_command(
     if port is not None and not web:
         raise click.UsageError("--port goes with --web")
     seconds = seconds_between(interval)
-    store, wanted = Store(), cluster_named(cluster, name)
+    store, requested = Store(), cluster_named(cluster, name)
     if web:
-        _serve(store, wanted, seconds, port or 0)
+        _serve(store, requested, seconds, port or 0)
         return
     if once or as_json or not is_terminal():
-        _print_once(store, wanted, seconds, as_json=as_json)
+        _print_once(store, requested, seconds, as_json=as_json)
         return
     from rich.console import Console
 
     from testbed.cli.screen.live_view import watch
     from testbed.observe.live.snapshots import SnapshotSampler
 
-    _check_name(store, wanted)
-    sampler = SnapshotSampler(store, wanted)
+    _check_name(store, requested)
+    sampler = SnapshotSampler(store, requested)
     try:
         watch(sampler, seconds, Console(), sys.stdin.fileno())
     finally:
         sampler.close()
 
 
-def _check_name(store: Store, wanted: str | None) -> None:
+def _check_name(store: Store, requested: str | None) -> None:
     """Raise NotFoundError for an unknown or ambiguous name. A view waits only if no cluster is up."""
-    if wanted is not None or store.names():
-        store.existing(wanted)
+    if requested is not None or store.names():
+        store.existing(requested)
 
 
-def _serve(store: Store, wanted: str | None, interval: float, port: int) -> None:
+def _serve(store: Store, requested: str | None, interval: float, port: int) -> None:
     """Serve the view in a browser until Ctrl-C. Raises UnsupportedError without its packages."""
     from testbed.errors import UnsupportedError
 
@@ -88,12 +88,12 @@ def _serve(store: Store, wanted: str | None, interval: float, port: int) -> None
             f"the view in a browser needs packages that are not installed ({', '.join(missing)}): "
             "pip install 'netns-testbed[web]'"
         )
-    _check_name(store, wanted)
+    _check_name(store, requested)
     from testbed.cli.run_command import RUNS
     from testbed.cli.web.view_server import serve
     from testbed.observe.live.snapshots import SnapshotSampler
 
-    sampler = SnapshotSampler(store, wanted)
+    sampler = SnapshotSampler(store, requested)
     try:
         serve(sampler, interval, port, RUNS, lambda address: echo(f"the view is at {address}\nCtrl-C ends it"))
     finally:
@@ -131,7 +131,7 @@ def print_snapshot(sampler: Sampler, seconds: float, *, as_json: bool) -> None:
 
     from testbed.cli.screen.frame import page
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     console.print(page(snapshot, console.width))
 
 
@@ -142,6 +142,6 @@ def seconds_between(interval: str) -> float:
         seconds = parse_duration(interval) / 1e9
     except UnitError as error:
         raise click.BadParameter(str(error), param_hint="--interval") from error
-    if seconds < _MIN:
-        raise click.BadParameter(f"at least {1000 * _MIN:.0f}ms", param_hint="--interval")
+    if seconds < _MIN_INTERVAL:
+        raise click.BadParameter(f"at least {1000 * _MIN_INTERVAL:.0f}ms", param_hint="--interval")
     return seconds

@@ -167,7 +167,7 @@ class LinkDirection:
 
 def check(link: str, direction: str, impairment: Impairment) -> None:
     """Check an impairment. Raises DescriptionError if it contradicts itself or is out of range."""
-    problems = [Problem(key, what, expected) for key, what, expected in contradictions(impairment, settled=True)]
+    problems = [Problem(key, what, expected) for key, what, expected in contradictions(impairment, is_resolved=True)]
     for key in ("delay", "jitter", "rate", "queue", "queue_frames", "corrupt_bits", "minimum_frame", "cell_size"):
         if getattr(impairment, key) < 0:
             problems.append(Problem(key, str(getattr(impairment, key)), "0 or more"))

@@ -1,4 +1,4 @@
-"""Rows of an earlier reproduction, kept in `reproduced.json` beside a protocol's `paper.toml`.
+"""Rows of an earlier reproduction, stored in `reproduced.json` beside a protocol's `paper.toml`.
 
 ``testbed reproduce --keep`` writes them; the documentation and the README's summary are made from them, and a later
 reproduction is compared with them.
@@ -21,7 +21,7 @@ _FILE: Final = "reproduced.json"
 
 @dataclass(frozen=True, slots=True)
 class KeptRow:
-    """A row of a paper beside ours, in its unit."""
+    """A row of a paper and our value, in its unit."""
 
     name: str
     place: str
@@ -34,7 +34,7 @@ class KeptRow:
 
     @property
     def error(self) -> float:
-        """Relative error of ours."""
+        """Relative error of our value."""
         return self.ours / self.paper - 1
 
 
@@ -48,12 +48,12 @@ class KeptRows:
 
     @property
     def shapes_hold(self) -> list[bool]:
-        """For each shape whether it holds."""
+        """Whether each shape holds."""
         return list(self.shapes.values())
 
 
 def kept_rows(system: str) -> KeptRows | None:
-    """Read the rows that are kept of a system; None where none are. Raises TestbedError for a damaged file."""
+    """Read the stored rows of a system; None if there are none. Raises TestbedError for a damaged file."""
     file = folder_of(system) / _FILE
     if not file.is_file():
         return None
@@ -62,11 +62,11 @@ def kept_rows(system: str) -> KeptRows | None:
         rows = [KeptRow(**row) for row in document["rows"]]
         return KeptRows(system, rows, {shape["name"]: shape["holds"] for shape in document["shapes"]})
     except (ValueError, KeyError, TypeError) as error:
-        raise TestbedError(f"{file} is damaged: 'testbed reproduce {system} --keep' writes it anew") from error
+        raise TestbedError(f"{file} is damaged: 'testbed reproduce {system} --keep' rewrites it") from error
 
 
 def to_keep(scores: Scores) -> dict[str, list[dict[str, Any]]]:
-    """Return what is kept of a reproduction: its rows, and its shapes with whether they hold."""
+    """Return the stored part of a reproduction: its rows, and whether each shape holds."""
     rows = [
         {
             "name": compared.row.name,
@@ -80,12 +80,12 @@ def to_keep(scores: Scores) -> dict[str, list[dict[str, Any]]]:
         }
         for compared in scores.rows
     ]
-    return {"rows": rows, "shapes": [{"name": seen.shape.name, "holds": seen.holds} for seen in scores.shapes]}
+    return {"rows": rows, "shapes": [{"name": result.shape.name, "holds": result.holds} for result in scores.shapes]}
 
 
 def keep(scores: Scores) -> Path:
-    """Write the rows of a reproduction beside its paper; return the file. Raises UnsupportedError where the protocol's
-    package is not a folder, TestbedError where it cannot be written."""
+    """Write the rows of a reproduction beside its paper; return the file. Raises UnsupportedError if the protocol's
+    package is not a folder, TestbedError if the file cannot be written."""
     folder = folder_of(scores.system)
     if not isinstance(folder, Path):
         raise UnsupportedError(f"protocol {scores.system} is not installed as files: its rows cannot be kept")

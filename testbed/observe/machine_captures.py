@@ -1,7 +1,7 @@
-"""Captures of a cluster that is spread over machines: one file, on the controller's clock.
+"""Captures of a cluster that is spread over machines: one file, with times of the controller's clock.
 
-Each machine's worker captures its part. Of a link between machines, both ends of a direction are taken from the machine at
-which it arrives: there its frames meet their fates. A frame enters that link when it comes out of the underlay.
+Each machine's worker captures its part. For a link between machines, both ends of a direction are captured at the
+receiving machine, which applies the link's impairments. A frame enters that link when it leaves the underlay.
 """
 
 from __future__ import annotations
@@ -32,56 +32,56 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """Capture under way. running: ends it. place: removes its file."""
+class _OpenCapture:
+    """A running capture. running: closing it ends the capture. files: closing it removes the file."""
 
     capture: Capture
     running: ExitStack
-    place: ExitStack
+    files: ExitStack
 
 
 class OpenCaptures:
-    """Captures under way in a machine's worker, by number. A context manager: its end ends them."""
+    """Running captures in a machine's worker, by number. A context manager that ends them on exit."""
 
     def __init__(self) -> None:
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenCapture] = {}
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> OpenCaptures:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for found in self._open.values():
-            with found.place, contextlib.suppress(TestbedError):  # nobody wants it any more
-                found.running.close()
+        for opened in self._open.values():
+            with opened.files, contextlib.suppress(TestbedError):  # its result is discarded
+                opened.running.close()
 
     def begin(self, name: str, target: str) -> int:
-        """Begin a capture of a cluster's part; return its number. When this returns, every frame is captured."""
+        """Begin a capture of a cluster's part; return its number. Every frame that passes after the return is captured."""
         from testbed.observe.sniff.capture import Capture
 
-        with ExitStack() as place:
+        with ExitStack() as files:
             capture = Capture(
-                Store(), name, target, place.enter_context(temporary_directory("capture")) / "part.pcapng"
+                Store(), name, target, files.enter_context(temporary_directory("capture")) / "part.pcapng"
             )
             running = ExitStack()
             running.enter_context(capture)
             number = next(self._numbers)
-            self._open[number] = _Open(capture, running, place.pop_all())
+            self._open[number] = _OpenCapture(capture, running, files.pop_all())
         return number
 
     def end(self, number: int) -> object:
         """End a capture; return its file in base64, and its result."""
-        found = self._open.pop(number)
-        with found.place:
-            found.running.close()
-            data, result = found.capture.path.read_bytes(), found.capture.result
+        opened = self._open.pop(number)
+        with opened.files:
+            opened.running.close()
+            data, result = opened.capture.path.read_bytes(), opened.capture.result
         return {"file": base64.b64encode(data).decode(), "result": asdict(result), "complete": result.complete}
 
 
 @dataclass(slots=True)
 class SpreadCapture:
-    """Result of a capture, once it has ended. frames: their number, by end of a link. complete: whether every frame is
-    there, with its fate, on all machines."""
+    """Result of a capture, valid when it has ended. frames: number of frames, by link end. complete: whether all machines
+    captured every frame with its fate."""
 
     path: Path
     frames: dict[str, int] = field(default_factory=dict)
@@ -90,48 +90,50 @@ class SpreadCapture:
 
 @contextmanager
 def capturing(running: Workers, name: str, target: str, path: Path) -> Iterator[SpreadCapture]:
-    """Capture the frames of the target's links on all machines, while the block lasts, into one pcapng file.
+    """Context manager: capture the frames of the target's links on all machines into one pcapng file.
 
     target: a link, a node or switch (all its links), or "all". Raises NotFoundError, UnsupportedError for a tag,
     TestbedError if the file cannot be written.
     """
     if target.startswith(SELECTOR):
-        raise UnsupportedError(f"{target}: a capture on several machines is of a link, a node, a switch, or all")
+        raise UnsupportedError(
+            f"{target}: the target of a capture on several machines must be a link, a node, a switch, or all"
+        )
     state = spread_state(running, name)
     links = {link.name for link in links_of(state.layout, target)}
-    concerned = {
+    workers = {
         machine: state.holders[machine]
         for machine, part in state.parts.items()
         if links & {link.name for link in part.links}
     }
-    ahead = {machine: clock_of(worker, "wall_clock", time.time_ns).ahead for machine, worker in concerned.items()}
+    clock_offsets = {machine: clock_of(worker, "wall_clock", time.time_ns).ahead for machine, worker in workers.items()}
     numbers: dict[str, int] = {}
-    found = SpreadCapture(path)
+    result = SpreadCapture(path)
     replies: dict[str, Mapping[str, Any]] = {}
     try:
-        for machine, worker in concerned.items():
+        for machine, worker in workers.items():
             numbers[machine] = worker.call("capture", name=name, target=target)
-        yield found
+        yield result
     finally:
         for machine, number in numbers.items():
-            replies[machine] = concerned[machine].call("captured", None, number=number)
+            replies[machine] = workers[machine].call("captured", None, number=number)
     frames: list[Frame] = []
     for machine, reply in replies.items():
         for frame in _arriving(state.parts[machine], base64.b64decode(reply["file"]), machine):
-            frame.when += ahead[machine]
+            frame.when += clock_offsets[machine]
             frames.append(frame)
     frames.sort(key=lambda frame: frame.when)
     try:
-        path.write_bytes(_file(frames))
+        path.write_bytes(_pcapng_file(frames))
     except OSError as error:
         raise TestbedError(f"the capture cannot be written: {reason_of(error)}") from error
     for frame in frames:
-        found.frames[frame.interface.name] = found.frames.get(frame.interface.name, 0) + 1
-    found.complete = all(reply["complete"] for reply in replies.values())
+        result.frames[frame.interface.name] = result.frames.get(frame.interface.name, 0) + 1
+    result.complete = all(reply["complete"] for reply in replies.values())
 
 
 def _arriving(part: Layout, data: bytes, machine: str) -> Iterator[Frame]:
-    """Return the frames of the directions that arrive at a machine."""
+    """Yield the frames of the directions that arrive at a machine."""
     reader = CaptureReader(f"the capture of machine {machine}")
     for frame in reader.feed(data):
         direction = cast(DirectionName, frame.interface.direction_of(frame.bound))
@@ -140,7 +142,7 @@ def _arriving(part: Layout, data: bytes, machine: str) -> Iterator[Frame]:
     reader.end()
 
 
-def _file(frames: list[Frame]) -> bytes:
+def _pcapng_file(frames: list[Frame]) -> bytes:
     """Return a pcapng file of these frames, with an interface for each end of a link."""
     numbers: dict[tuple[str, str], int] = {}
     interfaces: list[bytes] = []
@@ -155,5 +157,5 @@ def _file(frames: list[Frame]) -> bytes:
     return b"".join([pcapng.section_header("testbed machines capture"), *interfaces, *packets])
 
 
-def _interface(found: Interface) -> bytes:
-    return pcapng.interface(found.name, found.link, found.mac)
+def _interface(interface: Interface) -> bytes:
+    return pcapng.interface(interface.name, interface.link, interface.mac)

@@ -1,5 +1,5 @@
-"""Reader of papers' results: `paper.toml` beside a protocol. An unknown key, or a reference to a run, row or column that is
-not there, is an error; all errors of a file are reported at once."""
+"""Reader of papers' results: `paper.toml` beside a protocol. An unknown key, or a reference to a run, row or column that
+does not exist, is an error; all errors of a file are reported together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from testbed.workloads.workload_settings import checked
 
 Form = TypeVar("Form")
 
-_MAX_CALIBRATED: Final = 3  # rows
+_MAX_CALIBRATED_ROWS: Final = 3  # rows
 
 
 def systems() -> list[str]:
@@ -52,7 +52,7 @@ def folder_of(protocol: str) -> Traversable:
 
 
 def paper_of(protocol: str) -> Paper:
-    """Load the paper of a registered protocol. Raises NotFoundError where it has none, DescriptionError for an invalid
+    """Load the paper of a registered protocol. Raises NotFoundError if it has none, DescriptionError for an invalid
     file."""
     text = (folder_of(protocol) / "paper.toml").read_text(encoding="utf-8")
     return parse(text, f"the paper of {protocol}")
@@ -66,7 +66,7 @@ def parse(text: str, source: str) -> Paper:
         raise DescriptionError(source, [Problem("", "", f"a file in TOML: {error}")]) from error
     problems: list[Problem] = []
 
-    def built(form: type[Form], table: object, path: str) -> Form | None:
+    def build(form: type[Form], table: object, path: str) -> Form | None:
         try:
             return form(**checked(form, _table(table), path))
         except DescriptionError as error:
@@ -81,39 +81,39 @@ def parse(text: str, source: str) -> Paper:
             )
             return None
 
-    def several(form: type[Form], key: str) -> tuple[Form, ...]:
-        built_tables = [built(form, table, f"{key}[{number}]") for number, table in enumerate(document.pop(key, []), 1)]
+    def build_all(form: type[Form], key: str) -> tuple[Form, ...]:
+        built_tables = [build(form, table, f"{key}[{number}]") for number, table in enumerate(document.pop(key, []), 1)]
         return tuple([table for table in built_tables if table is not None])
 
-    def sided(table: object, path: str) -> object:
+    def build_sides(table: object, path: str) -> object:
         """Parse the two sides of a relation's table as figures."""
         if not isinstance(table, Mapping):
             return table
-        sides = {side: built(Figures, table[side], f"{path}.{side}") for side in ("left", "right") if side in table}
+        sides = {side: build(Figures, table[side], f"{path}.{side}") for side in ("left", "right") if side in table}
         return {**table, **sides}
 
-    def drawn(table: object, path: str) -> object:
+    def build_curves(table: object, path: str) -> object:
         """Parse the curves of a figure's table."""
         if not isinstance(table, Mapping) or not isinstance(table.get("curves"), list):
             return table
-        curves = [built(Curve, curve, f"{path}.curves[{number}]") for number, curve in enumerate(table["curves"], 1)]
+        curves = [build(Curve, curve, f"{path}.curves[{number}]") for number, curve in enumerate(table["curves"], 1)]
         return {**table, "curves": [curve for curve in curves if curve is not None]}
 
     document["figure"] = [
-        drawn(table, f"figure[{number}]") for number, table in enumerate(document.get("figure", []), 1)
+        build_curves(table, f"figure[{number}]") for number, table in enumerate(document.get("figure", []), 1)
     ]
     document["relation"] = [
-        sided(table, f"relation[{number}]") for number, table in enumerate(document.get("relation", []), 1)
+        build_sides(table, f"relation[{number}]") for number, table in enumerate(document.get("relation", []), 1)
     ]
-    runs = {name: built(PaperRun, table, f"run.{name}") for name, table in document.pop("run", {}).items()}
+    runs = {name: build(PaperRun, table, f"run.{name}") for name, table in document.pop("run", {}).items()}
     parts = {
         "runs": {name: run for name, run in runs.items() if run is not None},
-        "rows": (*several(Row, "row"), *_rows_of(several(Column, "column"), problems)),
-        "shapes": several(Shape, "shape"), "relations": several(Relation, "relation"),
-        "tables": several(Table, "table"), "unmatched": several(Unmatched, "unmatched"),
-        "figures": several(PaperFigure, "figure"), "shown": several(Published, "shown"),
+        "rows": (*build_all(Row, "row"), *_rows_of(build_all(Column, "column"), problems)),
+        "shapes": build_all(Shape, "shape"), "relations": build_all(Relation, "relation"),
+        "tables": build_all(Table, "table"), "unmatched": build_all(Unmatched, "unmatched"),
+        "figures": build_all(PaperFigure, "figure"), "shown": build_all(Published, "shown"),
     }  # fmt: skip
-    paper = built(Paper, {**document, **parts}, "")
+    paper = build(Paper, {**document, **parts}, "")
     if paper is not None:
         problems += _inconsistencies(paper, list(runs))
     if paper is None or problems:
@@ -125,8 +125,8 @@ def _rows_of(columns: Iterable[Column], problems: list[Problem]) -> list[Row]:
     rows: list[Row] = []
     for column in columns:
         if len(column.at) != len(column.paper):
-            found = f"{len(column.paper)} values"
-            problems.append(Problem(f"{column.name}.paper", found, f"as many as in 'at', {len(column.at)}"))
+            count = f"{len(column.paper)} values"
+            problems.append(Problem(f"{column.name}.paper", count, f"as many as in 'at', {len(column.at)}"))
         else:
             rows += column.rows()
     return rows
@@ -136,10 +136,10 @@ def _inconsistencies(paper: Paper, runs: list[str]) -> list[Problem]:
     """List the references to rows and runs that do not exist, and other inconsistencies."""
     problems: list[Problem] = []
 
-    def named(path: str, name: str, known: list[str], what: str) -> None:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            problems.append(Problem(path, repr(name), f"the name of a {what}", near[0] if near else ""))
+    def check_name(path: str, name: str, names: list[str], kind: str) -> None:
+        if name not in names:
+            near = get_close_matches(name, names, 1)
+            problems.append(Problem(path, repr(name), f"the name of a {kind}", near[0] if near else ""))
 
     names, tables = [row.name for row in paper.rows], list({row.table for row in paper.rows if row.table})
     for name, run in paper.runs.items():
@@ -147,50 +147,50 @@ def _inconsistencies(paper: Paper, runs: list[str]) -> list[Problem]:
             problems.append(Problem(f"run.{name}", "workload and model", "one of the two"))
     for row in paper.rows:
         if row.unit not in UNITS:
-            named(f"{row.name}.unit", row.unit, list(UNITS), "unit")
+            check_name(f"{row.name}.unit", row.unit, list(UNITS), "unit")
         for part in row.sum:
-            named(f"{row.name}.sum", part, names, "row")
+            check_name(f"{row.name}.sum", part, names, "row")
         if not row.sum:
-            named(f"{row.name}.run", row.run, runs, "run")
+            check_name(f"{row.name}.run", row.run, runs, "run")
         if row.other_run:
-            named(f"{row.name}.{'less_than' if row.less_than else 'beyond'}", row.other_run, runs, "run")
+            check_name(f"{row.name}.{'less_than' if row.less_than else 'beyond'}", row.other_run, runs, "run")
     for shape in paper.shapes:
-        named(f"{shape.name}.kind", shape.kind, ["order", "step", "flat", "crossing"], "kind of shape")
+        check_name(f"{shape.name}.kind", shape.kind, ["order", "step", "flat", "crossing"], "kind of shape")
         if shape.kind == "order":
-            named(f"{shape.name}.row", shape.row, names, "row")
+            check_name(f"{shape.name}.row", shape.row, names, "row")
         elif shape.kind == "crossing":
-            named(f"{shape.name}.table", shape.table, tables, "column")
-            named(f"{shape.name}.other", shape.other, tables, "column")
+            check_name(f"{shape.name}.table", shape.table, tables, "column")
+            check_name(f"{shape.name}.other", shape.other, tables, "column")
             if len(shape.points) < 2:
                 problems.append(Problem(f"{shape.name}.points", str(len(shape.points)), "two points or more"))
         else:
-            named(f"{shape.name}.run", shape.run, runs, "run")
+            check_name(f"{shape.name}.run", shape.run, runs, "run")
         if shape.kind == "step" and len(shape.points) != 4:
             problems.append(Problem(f"{shape.name}.points", str(len(shape.points)), "four points"))
     for relation in paper.relations:
         for side in (relation.left, relation.right):
             if isinstance(side, Figures):
-                named(f"{relation.name}.run", side.run, runs, "run")
+                check_name(f"{relation.name}.run", side.run, runs, "run")
                 if len(side.span) not in (0, 2) or ((side.span or side.slope) and not side.by):
                     problems.append(Problem(f"{relation.name}.span", str(side.span), "from and to, and by what"))
         if not relation.least and not relation.most:
             problems.append(Problem(relation.name, "no bound", "least or most"))
     for table in paper.tables:
-        named(f"{table.name}.run", table.run, runs, "run")
+        check_name(f"{table.name}.run", table.run, runs, "run")
     for figure in paper.figures:
         if len(figure.axes) != 2:
             problems.append(Problem(f"{figure.name}.axes", str(len(figure.axes)), "two: what x is, and what y"))
         for curve in figure.curves:
-            named(f"{figure.name}.run", curve.run, runs, "run")
+            check_name(f"{figure.name}.run", curve.run, runs, "run")
             for point in curve.points:
-                named(f"{figure.name}.points", point, [*names, *tables], "row or column")
+                check_name(f"{figure.name}.points", point, [*names, *tables], "row or column")
     calibrated = sum(row.calibrated for row in paper.rows)
     if paper.constants >= max(calibrated, 1) and paper.constants:
         problems.append(
             Problem("constants", str(paper.constants), f"fewer than the {calibrated} rows that calibrate them")
         )
-    if calibrated > _MAX_CALIBRATED:
-        problems.append(Problem("row", f"{calibrated} calibrated ones", f"at most {_MAX_CALIBRATED}"))
+    if calibrated > _MAX_CALIBRATED_ROWS:
+        problems.append(Problem("row", f"{calibrated} calibrated ones", f"at most {_MAX_CALIBRATED_ROWS}"))
     return problems
 
 

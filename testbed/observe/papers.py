@@ -1,5 +1,5 @@
-"""The published results of a paper: rows, shapes, relations, tables, figures, values that are shown as the paper's, and the
-runs that measure ours. `paper_files` reads them from `paper.toml` beside the system's protocol."""
+"""The published results of a paper: rows, shapes, relations, tables, figures, values that are only displayed, and the runs
+that measure our values. `paper_files` reads them from `paper.toml` beside the system's protocol."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _place_of(source: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PaperRun:
-    """A run to measure. profile, cluster: where they differ from the paper's. profiles: of nodes with another one. firmware:
-    NIC settings that differ from the default. cores: of each node's ranks, in order, in place of ranks_per_node.
+    """A run to measure. profile, cluster: if they differ from the paper's. profiles: by node, if it differs from the run's.
+    firmware: NIC settings that differ from the default. cores: of each node's ranks, in order, instead of ranks_per_node.
 
     model: instead of a workload, "module:function" of the protocol's package, which computes rows from a profile; for
     another system on the paper's hosts."""
@@ -41,14 +41,13 @@ class PaperRun:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A published value. table: of the paper, whose errors are summed up apart. source: its place in the paper. meaning:
-    the value of ours that it is compared with.
+    """A published value. table: of the paper; errors are summarized by table. source: its place in the paper. meaning:
+    description of our value that it is compared with.
 
     Our value is `take` of the rows of `run` that match `where`; `pick` selects the "last" or the "max" of several. It
-    is divided by `per`, and by `of` to give a fraction of a whole. less_than: another run, which ours stays below; the
-    value is then the largest reduction, as a fraction. beyond: another run, whose value is subtracted. sum: names of rows
-    to add up instead. others: the paper's values of other systems,
-    and their place where it is another.
+    is divided by `per`, and by `of` to give a fraction of a total. less_than: a run with larger values; our value is then
+    the largest reduction relative to it, as a fraction. beyond: a run whose value is subtracted. sum: names of rows to add
+    up instead. others, others_source: the paper's values of other systems, and their place if it differs from `source`.
     """
 
     name: str
@@ -72,19 +71,19 @@ class Row:
 
     @property
     def place(self) -> str:
-        """The table, figure or section that it stands in."""
+        """The table, figure or section with the value."""
         return _place_of(self.source)
 
     @property
     def other_run(self) -> str:
-        """The run that it compares with; empty: none."""
+        """The second run that the value needs; empty: none."""
         return self.less_than or self.beyond
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a published table: a row for each condition. at: the values of `by`; paper: the values there; others:
-    those of other systems. calibrated: the values of `by` whose rows calibrated the profile. For the rest see `Row`."""
+    """A column of a published table: a row for each condition. at: the values of `by`; paper: the published values at these
+    conditions. calibrated: the values of `by` whose rows calibrated the profile. For the remaining fields see `Row`."""
 
     name: str
     source: str
@@ -113,12 +112,12 @@ class Column:
 class Shape:
     """A property of the results that must hold independently of the absolute figures. kind is one of:
 
-    order: our value of `row` is less than all `others` of that row, as the paper's is. step: the run's values `take`
+    order: our value of `row` is less than all `others` of that row, like the paper's value. step: the run's values `take`
     over `by` grow more between the second and third of `points` than the slopes on both sides predict. flat: the values
-    stay within the fraction `within` of the first one while `by` is at most `until`, and have fallen to less than half
-    at the end. crossing: the table `table` is less than the table `other` first, and more in the end; the paper's change
-    lies between the first and the last of `points`, and so does at least a part of the range in which ours differ by no
-    more than their larger median error.
+    stay within the fraction `within` of the first value while `by` is at most `until`, and have fallen to less than half
+    at the end. crossing: the table `table` is first less and later more than the table `other`. The paper's crossing is
+    between the first and the last of `points`; these must overlap the range in which our tables differ by no more than
+    their larger median error.
     """
 
     name: str
@@ -150,9 +149,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation between values of our own runs, where the paper has no value: each `left` value is at least `least`
-    times and at most `most` times the `right` one. Either side has one value for all, or as many as the other. A bound
-    of 0 is not checked. average: the mean of the ratios keeps the bounds, whatever each of them is."""
+    """A relation between values of our runs, for which the paper has no value: each `left` value is at least `least` times
+    and at most `most` times the `right` value. Both sides have the same number of values, or one side has a single value. A
+    bound of 0 is not checked. average: the bounds apply to the mean of the ratios, not to each ratio."""
 
     name: str
     source: str
@@ -176,7 +175,7 @@ class Table:
 @dataclass(frozen=True, slots=True)
 class Curve:
     """A line of a figure: the figure's `y` over its `x`, of the rows of `run` that match `where`. points: names of rows or
-    columns, whose published values are drawn beside it."""
+    columns whose published values are drawn, too."""
 
     label: str
     run: str
@@ -186,7 +185,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """A figure, drawn from our rows. x, y: their keys. axes: what they are, in words. log: axes with a logarithmic scale."""
+    """A figure, drawn from our rows. x, y: their keys. axes: labels of the axes. log: axes with a logarithmic scale."""
 
     name: str
     source: str
@@ -199,7 +198,7 @@ class PaperFigure:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Published values that are no measurement of ours, by whose or under which condition; shown as the paper's."""
+    """Published values that we do not measure, by system or condition."""
 
     name: str
     source: str
@@ -208,13 +207,13 @@ class Published:
 
     @property
     def place(self) -> str:
-        """The table, figure or section that they stand in."""
+        """The table, figure or section with the values."""
         return _place_of(self.source)
 
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """A published value that no row covers, and the reason."""
+    """A published value without a row. why: the reason."""
 
     value: str
     why: str
@@ -246,7 +245,7 @@ class Paper:
 
     @property
     def unmeasured(self) -> list[Published]:
-        """All values that are shown as the paper's: of other systems beside a row, and those that no row has."""
+        """All values that are only displayed: of other systems in rows, and `shown`."""
         beside = [
             Published(row.name, row.others_source or row.source, row.unit, row.others)
             for row in self.rows
@@ -255,34 +254,36 @@ class Paper:
         return [*beside, *self.shown]
 
 
-def figure(row: Row, rows: Iterable[Mapping[str, Any]], whole: Iterable[Mapping[str, Any]] = ()) -> float | None:
-    """Compute our figure for a row, in the row's unit; None where the run's rows do not have it. whole: the rows of the
-    run named by `less_than` or `beyond`. Sums are not computed here."""
-    values = _taken(row, rows)
+def figure(row: Row, rows: Iterable[Mapping[str, Any]], other_rows: Iterable[Mapping[str, Any]] = ()) -> float | None:
+    """Compute our figure for a row, in the row's unit; None if the run's rows do not have it. other_rows: the rows of the
+    run named by `less_than` or `beyond`. Rows with `sum` are not supported."""
+    values = _values(row, rows)
     if not values:
         return None
     if row.less_than:
-        return UNITS[row.unit] * max(1 - ours / theirs for ours, theirs in zip(values, _taken(row, whole), strict=True))
+        return UNITS[row.unit] * max(
+            1 - ours / theirs for ours, theirs in zip(values, _values(row, other_rows), strict=True)
+        )
     value = max(values) if row.pick == "max" else values[-1]
     if row.beyond:
-        base = _taken(row, whole)
+        base = _values(row, other_rows)
         if not base:
             return None
         value -= base[-1]
     return value / row.per / (row.of or 1.0) * UNITS[row.unit]
 
 
-def is_measured_by(row: Row, paper: Paper, asked: Mapping[str, Any]) -> bool:
-    """Whether a run, as it was asked for, can have measured a row: with this workload, these settings of the firmware, and
-    so many ranks on each node."""
+def is_measured_by(row: Row, paper: Paper, parameters: Mapping[str, Any]) -> bool:
+    """Whether a run with these parameters can have measured a row: the workload, the firmware settings and the number of
+    ranks per node must match."""
     if row.sum or row.other_run:
         return False
-    measured, ranks = paper.runs[row.run], asked.get("ranks") or []
+    measured, ranks = paper.runs[row.run], parameters.get("ranks") or []
     return (
-        measured.workload == str(asked.get("form"))
+        measured.workload == str(parameters.get("form"))
         and not measured.profile
         and not measured.profiles
-        and _as_texts(measured.firmware) == _as_texts(asked.get("firmware") or {})
+        and _as_texts(measured.firmware) == _as_texts(parameters.get("firmware") or {})
         and len(ranks) == measured.ranks_per_node * len({str(rank["node"]) for rank in ranks})
     )
 
@@ -292,7 +293,7 @@ def _as_texts(settings: Mapping[str, object]) -> dict[str, str]:
     return {key: str(value) for key, value in settings.items()}
 
 
-def _taken(published: Row, rows: Iterable[Mapping[str, Any]]) -> list[float]:
+def _values(published: Row, rows: Iterable[Mapping[str, Any]]) -> list[float]:
     return [
         float(row[published.take])
         for row in rows
@@ -301,22 +302,22 @@ def _taken(published: Row, rows: Iterable[Mapping[str, Any]]) -> list[float]:
 
 
 def figures(of: Figures, rows: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Select the values that `of` describes; empty where the rows do not have them."""
-    chosen = [
+    """Select the values described by `of`; empty if the rows do not have them."""
+    selected = [
         row
         for row in rows
         if of.take in row
         and all(row.get(key) == value for key, value in of.where.items())
         and (not of.span or (of.by in row and of.span[0] <= row[of.by] <= of.span[-1]))
     ]
-    values = [float(row[of.take]) for row in chosen]
+    values = [float(row[of.take]) for row in selected]
     if of.slope:
-        return [linear_regression([float(row[of.by]) for row in chosen], values).slope] if len(values) > 1 else []
+        return [linear_regression([float(row[of.by]) for row in selected], values).slope] if len(values) > 1 else []
     return values
 
 
 def restrict(paper: Paper, runs: Collection[str]) -> Paper:
-    """Restrict the paper to what these runs measure. Raises NotFoundError for an unknown run."""
+    """Restrict the paper to the values that these runs measure. Raises NotFoundError for an unknown run."""
     for name in runs:
         if name not in paper.runs:
             hint = did_you_mean(name, paper.runs)

@@ -18,7 +18,7 @@ FORMAT: Final = 1
 """Format that this version writes; it can read older ones."""
 
 FATES: Final = "fates.jsonl"
-"""File in a repetition's folder, or in the run's own: every fate but a pass."""
+"""File in a repetition's folder or in the run's folder: every fate except a pass."""
 
 RUN: Final = "run.json"
 CLUSTER: Final = "cluster.json"
@@ -98,7 +98,7 @@ class ResultDocument(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """A run as its folder records it. result: empty where the run has not ended, or was killed."""
+    """A run as recorded in its folder. result: empty if the run has not ended, or was killed."""
 
     folder: Path
     parameters: Mapping[str, Any]
@@ -116,16 +116,16 @@ class RecordedRun:
 
 
 def read_run(folder: Path) -> RecordedRun:
-    """Read a run's folder. Raises NotFoundError where there is no run, UnsupportedError for one of a newer version,
+    """Read a run's folder. Raises NotFoundError if there is no run, UnsupportedError for a run of a newer version,
     TestbedError for a broken file."""
     parameters = _read_versioned(folder / RUN, RunDocument)
     if parameters is None:
-        raise NotFoundError(f"{folder} is no folder of a run: it has no {RUN}")
+        raise NotFoundError(f"{folder} is not a run's folder: it has no {RUN}")
     return RecordedRun(folder, parameters, _read_versioned(folder / RESULT, ResultDocument) or {})
 
 
 def runs(path: Path) -> tuple[list[RecordedRun], list[str]]:
-    """Read the runs in a directory, the oldest first, with a sentence for each that cannot be read."""
+    """Read the runs in a directory, the oldest first, with a sentence for each unreadable run."""
     readable, unreadable = [], []
     try:
         folders = sorted(folder for folder in path.iterdir() if (folder / RUN).exists())
@@ -145,15 +145,15 @@ def _read_versioned(path: Path, kind: type) -> Mapping[str, Any] | None:
     document = read_document(path)
     version = document.get("format")
     if type(version) is not int:
-        raise BrokenFileError(f"{path} cannot be understood: it is damaged, or no run's")
+        raise BrokenFileError(f"{path} is invalid: it is damaged, or not a run's file")
     if version > FORMAT:
         raise UnsupportedError(
-            f"{path.parent} was written by a newer version of testbed (format {version}; this one reads up to {FORMAT})"
+            f"{path.parent} was written by a newer version of testbed (format {version}; this version reads up to {FORMAT})"
         )
     try:
         check(document, kind)
     except ValueError as error:
-        raise BrokenFileError(f"{path} cannot be understood ({error}): it is damaged") from error
+        raise BrokenFileError(f"{path} is invalid ({error}): it is damaged") from error
     return document
 
 
@@ -167,9 +167,9 @@ def read_document(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise BrokenFileError(f"{path} cannot be read: {reason_of(error)}") from error
     except ValueError as error:
-        raise BrokenFileError(f"{path} cannot be understood ({error}): it is damaged, or no run's") from error
+        raise BrokenFileError(f"{path} is invalid ({error}): it is damaged, or not a run's file") from error
     if not isinstance(document, dict):
-        raise BrokenFileError(f"{path} cannot be understood: it is damaged, or no run's")
+        raise BrokenFileError(f"{path} is invalid: it is damaged, or not a run's file")
     return document
 
 
@@ -179,4 +179,4 @@ def read_layout(folder: Path) -> Layout:
     try:
         return from_json(read_document(path))
     except ValueError as error:
-        raise BrokenFileError(f"{path} cannot be understood ({error}): it is damaged") from error
+        raise BrokenFileError(f"{path} is invalid ({error}): it is damaged") from error

@@ -1,8 +1,7 @@
-"""Hardware and IP addresses for NICs that declare none, chosen so that an edit elsewhere changes as few of them as
-possible.
+"""Hardware and IP addresses for NICs that declare none. An edit of the description changes as few of them as possible.
 
-A MAC derives from the node's and the NIC's name alone. Every segment gets a network: that of its declared addresses, or
-the next part of the pool. A host's number in it is the number at the end of its node's name, if free (``n7`` is
+A MAC derives only from the names of the node and the NIC. Every segment gets a network: that of its declared addresses, or
+the next part of the pool. A host's number in the network is the number at the end of its node's name, if free (``n7`` is
 10.0.0.7), otherwise a hash of its names.
 """
 
@@ -26,7 +25,7 @@ _PREFERRED_PREFIXES = {4: (16, 24), 6: (64,)}
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """An IP network: version 4 or 6, its first address as an integer, its prefix length."""
+    """An IP network. version: 4 or 6. base: first address as an integer. prefix: prefix length."""
 
     version: int
     base: int
@@ -38,8 +37,8 @@ class Network:
 
     @property
     def hosts(self) -> int:
-        """Number of hosts: neither the first address (the network, or in IPv6 the subnet-router anycast address, RFC
-        4291 section 2.6.1) nor the last (the broadcast address) is a host's."""
+        """Number of host addresses: all except the first (the network, or in IPv6 the subnet-router anycast address, RFC
+        4291 section 2.6.1) and the last (the broadcast address)."""
         return self.size - 2
 
     def overlaps(self, other: Network) -> bool:
@@ -51,7 +50,7 @@ class Network:
         return self.overlaps(other) and self.prefix <= other.prefix
 
     def part(self, index: int, prefix: int) -> Network:
-        """Return its index-th part of a prefix length."""
+        """Return the index-th subnet with a prefix length."""
         return Network(self.version, self.base + (index << (_WIDTH[self.version] - prefix)), prefix)
 
     def within(self, prefix: int) -> int:
@@ -70,31 +69,30 @@ class Network:
         return f"{self.address(0)}/{self.prefix}"
 
 
-class Occupied:
-    """Networks of one IP version by their places in a list, to find overlaps."""
+class _NetworkIndex:
+    """Networks of one IP version, with their positions in a list, to find overlaps."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[int, int], int] = {}  # (prefix, base) -> the first place of that network
+        self._positions: dict[tuple[int, int], int] = {}  # (prefix, base) -> first position of that network
         self._prefixes: set[int] = set()
-        self._bases: list[tuple[int, int]] = []  # (base, place), ascending
+        self._bases: list[tuple[int, int]] = []  # (base, position), ascending
 
     def add(self, network: Network, position: int) -> None:
-        self._places.setdefault((network.prefix, network.base), position)
+        self._positions.setdefault((network.prefix, network.base), position)
         self._prefixes.add(network.prefix)
         insort(self._bases, (network.base, position))
 
     def overlapping(self, network: Network) -> int | None:
-        """Return the place of a network that overlaps this one: the widest that contains it, otherwise the first within
-        it."""
+        """Return the position of an overlapping network: the widest that contains it, otherwise the first within it."""
         for prefix in sorted(self._prefixes):
             if (
                 prefix <= network.prefix
-                and (position := self._places.get((prefix, network.within(prefix)))) is not None
+                and (position := self._positions.get((prefix, network.within(prefix)))) is not None
             ):
                 return position
-        behind = bisect_left(self._bases, (network.base, -1))
-        inside = behind < len(self._bases) and self._bases[behind][0] < network.base + network.size
-        return self._bases[behind][1] if inside else None
+        next_index = bisect_left(self._bases, (network.base, -1))
+        inside = next_index < len(self._bases) and self._bases[next_index][0] < network.base + network.size
+        return self._bases[next_index][1] if inside else None
 
 
 def network_of(text: str) -> Network:
@@ -108,15 +106,13 @@ def version_of(address: str) -> int:
 
 
 def macs(nics: Iterable[End], declared: dict[End, str]) -> dict[End, str]:
-    """Return a MAC for every NIC: declared ones unchanged; the others locally administered unicast, from their
-    names."""
+    """Return a MAC for every NIC: the declared MAC, otherwise a locally administered unicast address from the names."""
     result = dict(declared)
     taken = set(declared.values())
     for nic in nics:
         attempt = 0
         while nic not in result:
-            # Two names with one hash are as good as impossible; the attempt's number makes them differ
-            # anyway.
+            # On the unlikely collision of two hashes, the attempt's number makes the next hash differ.
             text = f"{nic.owner}/{nic.port}" + (f"/{attempt}" if attempt else "")
             mac = f"02:{blake2b(text.encode(), digest_size=5).digest().hex(':')}"
             attempt += 1
@@ -133,23 +129,23 @@ def plan_networks(wiring: Wiring, pool: Network, places: dict[End, str]) -> tupl
     """
     problems: list[Problem] = []
     networks: list[Network | None] = []
-    declared = Occupied()
+    declared = _NetworkIndex()
     for segment in wiring.segments:
-        network, witness = None, ""
+        network, first_declared = None, ""
         for nic, text in _declared(segment, wiring, pool.version):
-            own = network_of(text)
+            nic_network = network_of(text)
             if network is None:
-                network, witness = own, f"{text} of {nic}"
-            elif own != network:
-                expected = f"an address of its segment's network {network}, as {witness}"
+                network, first_declared = nic_network, f"{text} of {nic}"
+            elif nic_network != network:
+                expected = f"an address of its segment's network {network}, as {first_declared}"
                 problems.append(Problem(places.get(nic, str(nic)), repr(text), expected))
         if network:
             position = declared.overlapping(network)
             if position is not None:
-                others = next(str(nic) for nic, _ in _declared(wiring.segments[position], wiring, pool.version))
-                where = next(places.get(nic, str(nic)) for nic, _ in _declared(segment, wiring, pool.version))
-                expected = f"a network that does not overlap {networks[position]} of another segment (at {others})"
-                problems.append(Problem(where, f"the network {network}", expected))
+                other_nic = next(str(nic) for nic, _ in _declared(wiring.segments[position], wiring, pool.version))
+                path = next(places.get(nic, str(nic)) for nic, _ in _declared(segment, wiring, pool.version))
+                expected = f"a network that does not overlap {networks[position]} of another segment (at {other_nic})"
+                problems.append(Problem(path, f"the network {network}", expected))
             declared.add(network, len(networks))
         networks.append(network)
     problems += _fill(networks, declared, wiring.segments, pool)
@@ -160,7 +156,7 @@ def plan_networks(wiring: Wiring, pool: Network, places: dict[End, str]) -> tupl
 
 
 def declared_networks(wiring: Wiring, version: int) -> list[Network | None]:
-    """Return the networks of the declared addresses, where there is no pool."""
+    """Return the networks of the declared addresses; for an IP version without a pool."""
     firsts = (next(_declared(segment, wiring, version), None) for segment in wiring.segments)
     return [network_of(first[1]) if first else None for first in firsts]
 
@@ -174,21 +170,21 @@ def _declared(segment: Segment, wiring: Wiring, version: int) -> Iterator[tuple[
 
 
 def _fill(
-    networks: list[Network | None], declared: Occupied, segments: Sequence[Segment], pool: Network
+    networks: list[Network | None], declared: _NetworkIndex, segments: Sequence[Segment], pool: Network
 ) -> list[Problem]:
-    """Give each segment without a network its part of the pool: the i-th segment the i-th part."""
-    open_places = [place for place, network in enumerate(networks) if network is None and segments[place].nics]
-    if not open_places:
+    """Assign a part of the pool to each segment without a network: the i-th part to the i-th segment."""
+    unassigned = [place for place, network in enumerate(networks) if network is None and segments[place].nics]
+    if not unassigned:
         return []
     smallest = pool.prefix + (len(networks) + sum(network is not None for network in networks)).bit_length()
     longest = 30 if pool.version == 4 else 64
     for prefix in [max(prefix, pool.prefix) for prefix in _PREFERRED_PREFIXES[pool.version]] + [min(smallest, longest)]:
         count = 1 << (prefix - pool.prefix)
-        fresh = iter(range(len(networks), count))
+        spare_indices = iter(range(len(networks), count))
         chosen: dict[int, Network] = {}
-        for place in open_places:
-            # A part that overlaps a declared network is replaced by one after all segments' parts.
-            indices = itertools.chain([place] if place < count else [], fresh)
+        for place in unassigned:
+            # A part that overlaps a declared network is replaced by a part after those of all segments.
+            indices = itertools.chain([place] if place < count else [], spare_indices)
             parts = (pool.part(index, prefix) for index in indices)
             part = next((part for part in parts if declared.overlapping(part) is None), None)
             if part is None:
@@ -198,7 +194,7 @@ def _fill(
             for place, part in chosen.items():
                 networks[place] = part
             return []
-    return [_too_small(pool, f"{len(open_places):,} segments")]
+    return [_too_small(pool, f"{len(unassigned):,} segments")]
 
 
 def _too_small(pool: Network, need: str) -> Problem:
@@ -207,14 +203,14 @@ def _too_small(pool: Network, need: str) -> Problem:
 
 
 def host_numbers(nics: Sequence[End], network: Network, taken: set[int]) -> dict[End, int]:
-    """Choose a free host number for each NIC. taken: the numbers of declared addresses; it grows.
+    """Choose a free host number for each NIC. taken: the numbers of declared addresses; the chosen numbers are added.
 
-    n7 gets 7; any other name gets a number of the network's upper half by its hash. So a NIC's number follows from its
-    own name, and stays when others come and go, except where two hashes collide.
+    n7 gets 7; any other name gets a number in the network's upper half by its hash. So a NIC's number depends only on its
+    name, and does not change when other NICs are added or removed, unless two hashes collide.
     """
     chosen: dict[End, int] = {}
     lower = network.hosts // 2
-    beyond: dict[int, int] = {}  # taken number -> a later one, up to which all are taken
+    next_candidates: dict[int, int] = {}  # taken number -> a later number, up to which all are taken
     for nic in nics:
         number = plain_number(nic.owner)
         if 0 < number <= network.hosts and number not in taken:
@@ -226,11 +222,11 @@ def host_numbers(nics: Sequence[End], network: Network, taken: set[int]) -> dict
             start = lower + int.from_bytes(digest) % (network.hosts - lower)
             # The check of the pool guarantees that there is room.
             number = start % network.hosts + 1
-            passed = []
+            probed = []
             while number in taken:
-                passed.append(number)
-                number = beyond.get(number, number % network.hosts + 1)
-            beyond.update(dict.fromkeys(passed, number))
+                probed.append(number)
+                number = next_candidates.get(number, number % network.hosts + 1)
+            next_candidates.update(dict.fromkeys(probed, number))
             taken.add(number)
             chosen[nic] = number
     return chosen

@@ -1,8 +1,8 @@
 """Validators of annotated types: check values against a key's annotation, without implicit conversions.
 
-Understood are str, int, float, bool, elements, Literal, tuple[X, ...], dict[str, X], X | None and Annotated with Before,
-After, Bounds and Listed. A value has the annotated type already (an int is a float, too, and a bool is no int); Before
-converts others.
+Supported are str, int, float, bool, elements, Literal, tuple[X, ...], dict[str, X], X | None and Annotated with Before,
+After, Bounds and Listed. A value must have the annotated type (an int is a valid float; a bool is not an int); Before
+converts values of other types.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from testbed.spec.problems import joined, nearest
 
 
 class Mistake:
-    """A value that is not as expected. location: the keys and indices that lead to it. is_missing: the last key is absent.
-
-    known: the last key is unknown, and these are the known ones.
+    """An invalid value. location: path of keys and indices to it. is_missing: the last key is absent. known: the valid keys,
+    if the last key is unknown.
     """
 
     __slots__ = ("expected", "found", "is_missing", "known", "location", "suggestion")
@@ -48,16 +47,16 @@ class InvalidError(Exception):
         self.mistakes = mistakes
         super().__init__(f"{len(mistakes)} mistakes")
 
-    def below(self, *way: int | str) -> tuple[Mistake, ...]:
-        """Return the mistakes with the way to the value in front of their locations."""
+    def below(self, *prefix: int | str) -> tuple[Mistake, ...]:
+        """Prepend the location of the value to the mistakes' locations; return the mistakes."""
         for mistake in self.mistakes:
-            mistake.location = (*way, *mistake.location)
+            mistake.location = (*prefix, *mistake.location)
         return self.mistakes
 
 
 Validator = Callable[[Any, bool], Any]
-"""Returns the value of a key, or raises InvalidError, with locations below it. Its second argument is whether keys of
-elements may have their names in Python."""
+"""Returns the value of a key, or raises InvalidError, with locations relative to the value. Its second argument is whether
+keys of elements may have their names in Python."""
 
 
 class Validated:
@@ -89,7 +88,7 @@ class After:
 
 
 class Bounds:
-    """Annotation: bounds of a number; of a text's or tuple's length, min_length and max_length."""
+    """Annotation: bounds of a number; min_length, max_length: bounds of a text's or tuple's length."""
 
     __slots__ = ("ge", "gt", "le", "lt", "max_length", "min_length")
 
@@ -111,13 +110,13 @@ class Bounds:
         self.max_length = max_length
 
     def expected(self, value: Any) -> str:
-        """Return what is expected where the value is out of bounds, or an empty string."""
+        """Return a description of the expected values if the value is out of bounds, or an empty string."""
         if isinstance(value, (str, tuple)):
             unit = "character" if isinstance(value, str) else "item"
             if len(value) < self.min_length:
-                return f"{_counted(self.min_length, unit)} or more"
+                return f"{_quantity(self.min_length, unit)} or more"
             if self.max_length is not None and len(value) > self.max_length:
-                return f"at most {_counted(self.max_length, unit)}"
+                return f"at most {_quantity(self.max_length, unit)}"
         elif self.le is not None and value > self.le:
             return f"at most {self.le:,}"
         elif self.lt is not None and value >= self.lt:
@@ -129,12 +128,12 @@ class Bounds:
         return ""
 
 
-def _counted(count: int, unit: str) -> str:
+def _quantity(count: int, unit: str) -> str:
     return f"{count:,} {unit}{'s' if count != 1 else ''}"
 
 
 class Schema:
-    """Annotation: the JSON Schema of what a user writes, in place of the annotated type's."""
+    """Annotation: the JSON Schema of the value in TOML, instead of the annotated type's."""
 
     __slots__ = ("schema",)
 
@@ -143,7 +142,7 @@ class Schema:
 
 
 class Listed:
-    """Annotation: any iterable but a text or table becomes the tuple, as a TOML list."""
+    """Annotation: convert any iterable except a text or table to a tuple, as for a TOML list."""
 
     __slots__ = ()
 
@@ -152,9 +151,9 @@ def validator(annotation: Any) -> Validator:
     """Return the validator of an annotation."""
     if get_origin(annotation) is not Annotated:
         return _of_type(annotation, False)
-    annotated, *marks = get_args(annotation)
-    check = _of_type(annotated, any(mark is Listed for mark in marks))
-    for mark in marks:
+    annotated, *metadata = get_args(annotation)
+    check = _of_type(annotated, any(mark is Listed for mark in metadata))
+    for mark in metadata:
         if isinstance(mark, Before):
             check = _before(mark.convert, check)
         elif isinstance(mark, After):
@@ -165,7 +164,7 @@ def validator(annotation: Any) -> Validator:
 
 
 def mistake_of(error: ValueError, found: object) -> Mistake:
-    """Return the mistake that a converter has raised; see `problems.MismatchError`."""
+    """Convert a converter's error to a mistake; see `problems.MismatchError`."""
     return Mistake((), found, getattr(error, "expected", str(error)), getattr(error, "suggestion", ""))
 
 
@@ -205,8 +204,8 @@ def _bounded(check: Validator, bounds: Bounds) -> Validator:
 def _of_type(annotation: Any, is_listed: bool) -> Validator:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
-        (present,) = (argument for argument in arguments if argument is not NoneType)
-        return _optional(validator(present))
+        (inner,) = (argument for argument in arguments if argument is not NoneType)
+        return _optional(validator(inner))
     if origin is Literal:
         return _literal(arguments)
     if origin is tuple:
@@ -236,16 +235,16 @@ def _tuple(check: Validator, is_listed: bool) -> Validator:
         is_list = isinstance(value, Iterable) and not isinstance(value, (str, bytes, bytearray, Mapping))
         if not isinstance(value, tuple) and not (is_listed and is_list):
             raise InvalidError(Mistake((), value, "a list"))
-        found: list[Any] = []
+        checked: list[Any] = []
         mistakes: list[Mistake] = []
         for index, element in enumerate(value):
             try:
-                found.append(check(element, by_name))
+                checked.append(check(element, by_name))
             except InvalidError as error:
                 mistakes += error.below(index)
         if mistakes:
             raise InvalidError(*mistakes)
-        return tuple(found)
+        return tuple(checked)
 
     return elements
 
@@ -254,20 +253,20 @@ def _dictionary(check_key: Validator, check: Validator) -> Validator:
     def dictionary(value: Any, by_name: bool) -> Any:
         if not isinstance(value, dict):
             raise InvalidError(Mistake((), value, "a table"))
-        found: dict[str, Any] = {}
+        checked: dict[str, Any] = {}
         mistakes: list[Mistake] = []
         for key, element in value.items():
             try:
-                found[check_key(key, by_name)] = None
+                checked[check_key(key, by_name)] = None
             except InvalidError as error:
                 mistakes += error.below(str(key), "[key]")
             try:
-                found[key] = check(element, by_name)
+                checked[key] = check(element, by_name)
             except InvalidError as error:
                 mistakes += error.below(str(key))
         if mistakes:
             raise InvalidError(*mistakes)
-        return found
+        return checked
 
     return dictionary
 
@@ -296,10 +295,10 @@ def _number(value: Any, _by_name: bool) -> float:
     return number
 
 
-def _truth(value: Any, _by_name: bool) -> bool:
+def _boolean(value: Any, _by_name: bool) -> bool:
     if not isinstance(value, bool):
         raise InvalidError(Mistake((), value, "true or false"))
     return value
 
 
-_PLAIN: Mapping[Any, Validator] = {str: _text, int: _integer, float: _number, bool: _truth}
+_PLAIN: Mapping[Any, Validator] = {str: _text, int: _integer, float: _number, bool: _boolean}

@@ -1,4 +1,4 @@
-"""Assemble a description from a TOML document: heading, generated shape and listed parts, checked together."""
+"""Assemble a description from a TOML document: its heading, generated shape and listed parts are checked together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Generated:
 
 
 def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = "") -> D:
-    """Make a description of class cls. source: its name in errors. name: the cluster's, if the document has none.
+    """Make a description of class cls. source: name for error messages. name: of the cluster, if the document has none.
 
     Raises DescriptionError with all problems.
     """
@@ -39,29 +39,30 @@ def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = 
     raw = generated.heading | ({"name": name} if name else {})
     raw |= {key: value for key, value in data.items() if key not in _LISTS}
     heading, problems = read_heading(raw)
-    # Without a sound name there is no heading, but its other keys still count in the checks.
-    known = heading or read_heading(raw | {"name": "x"})[0]
+    # If only the name is invalid, the heading's other keys still take part in the checks.
+    heading_for_checks = heading or read_heading(raw | {"name": "x"})[0]
     nodes = read_list(Node, data.get("node", ()), "node")
     switches = read_list(Switch, data.get("switch", ()), "switch")
     links = read_list(Link, data.get("link", ()), "link")
     problems += [*generated.problems, *nodes.problems, *switches.problems, *links.problems]
-    every_node, every_link = generated.nodes + nodes.elements, generated.links + links.elements
+    all_nodes, all_links = generated.nodes + nodes.elements, generated.links + links.elements
     if "tags" in data:
-        every_node, every_link, mistakes = add_tags(every_node, every_link, data["tags"])
+        all_nodes, all_links, mistakes = add_tags(all_nodes, all_links, data["tags"])
         problems += mistakes
     parts = Parts(
-        nodes=every_node,
+        nodes=all_nodes,
         switches=generated.switches + switches.elements,
-        links=every_link,
-        defaults=known.defaults if known else Defaults(),
-        network=known.network if known else USUAL_NETWORK,
-        network6=known.network6 if known else None,
+        links=all_links,
+        defaults=heading_for_checks.defaults if heading_for_checks else Defaults(),
+        network=heading_for_checks.network if heading_for_checks else USUAL_NETWORK,
+        network6=heading_for_checks.network6 if heading_for_checks else None,
         node_places=(None,) * len(generated.nodes) + nodes.places,
         switch_places=(None,) * len(generated.switches) + switches.places,
         link_places=(None,) * len(generated.links) + links.places,
         doubtful_nodes=frozenset(len(generated.nodes) + index for index in nodes.doubtful),
         doubtful_links=frozenset(len(generated.links) + index for index in links.doubtful),
-        doubtful_defaults=known is None or any(problem.path.startswith("defaults") for problem in problems),
+        doubtful_defaults=heading_for_checks is None
+        or any(problem.path.startswith("defaults") for problem in problems),
         incomplete=nodes.lost or switches.lost or links.lost or bool(generated.problems),
     )
     problems += check(parts)

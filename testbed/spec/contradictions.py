@@ -15,25 +15,29 @@ NEEDS_RATE: Final = "a rate as well: the key sets a frame's size at the rate"
 
 
 def contradictions(
-    impairments: Impairments | Impairment, frame: int = 0, settled: bool = False
+    impairments: Impairments | Impairment, frame: int = 0, is_resolved: bool = False
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the key, the value found and the value expected. frame: the largest that the direction has to carry, bytes.
+    """Yield key, actual value and expected value. frame: maximum frame size of the direction, bytes.
 
-    settled: all defaults are applied, so that a jitter of 0 means none; in a description an explicit jitter of 0 only
+    is_resolved: all defaults are applied, so that a jitter of 0 means none; in a description an explicit jitter of 0 only
     overrides a default's jitter, and its distribution may stay.
     """
-    traced, table = impairments.distribution == "trace", impairments.distribution == "table"
-    if impairments.jitter and not impairments.delay and not traced:
+    is_trace, is_table = impairments.distribution == "trace", impairments.distribution == "table"
+    if impairments.jitter and not impairments.delay and not is_trace:
         yield "jitter", "jitter without a delay", "a delay beside it"
-    if impairments.jitter and traced:
+    if impairments.jitter and is_trace:
         yield "jitter", "a jitter beside the distribution 'trace'", "none: the trace's file has every delay"
-    if impairments.distribution and not traced and (impairments.jitter is None or (settled and not impairments.jitter)):
+    if (
+        impairments.distribution
+        and not is_trace
+        and (impairments.jitter is None or (is_resolved and not impairments.jitter))
+    ):
         yield "distribution", "a distribution without jitter", "a jitter beside it"
-    if (traced or table) and not impairments.jitter_file:
+    if (is_trace or is_table) and not impairments.jitter_file:
         yield "distribution", f"the distribution '{impairments.distribution}' without a file", "a jitter_file beside it"
-    if impairments.jitter_file and not (traced or table):
+    if impairments.jitter_file and not (is_trace or is_table):
         yield "jitter_file", "a jitter_file without its distribution", "the distribution 'table' or 'trace' beside it"
-    if impairments.reorder and not impairments.delay and not traced:
+    if impairments.reorder and not impairments.delay and not is_trace:
         yield "reorder", "reorder without a delay", "a delay beside it, which the reordered frames skip"
     if impairments.rate and impairments.rate_trace:
         yield "rate_trace", "a rate_trace beside a rate", "one of them"
@@ -43,8 +47,8 @@ def contradictions(
         yield "queue", f"{impairments.queue:,} bytes", f"room for one frame, {frame:,} bytes; a queue is in bytes"
     if impairments.corrupt_bits and not impairments.corrupt:
         yield "corrupt_bits", "corrupt_bits without corrupt", "the share of frames to corrupt beside it"
-    timed = impairments.rate is not None or impairments.rate_trace  # a declared rate of 0 is unlimited
-    for key in OF_THE_RATE if not timed and not settled else ():
+    has_rate = impairments.rate is not None or impairments.rate_trace  # a declared rate of 0 is unlimited
+    for key in OF_THE_RATE if not has_rate and not is_resolved else ():
         if getattr(impairments, key):
             yield key, f"{key} without a rate", NEEDS_RATE
     if impairments.cell_overhead and not impairments.cell_size:

@@ -1,7 +1,7 @@
-"""Dilation of a cluster whose links take k times as long: the network of a dilated run.
+"""Dilation of a cluster: its links take k times as long, for a dilated run.
 
-Delays grow, rates shrink; numbers of frames or bytes (losses, queues, patterns) stay. A queue derived from rate and
-delay stays, as their product does.
+Delays are multiplied and rates divided; numbers of frames or bytes (losses, queues, patterns) do not change. A queue
+derived from rate and delay does not change either, since their product is constant.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def slow_layout(layout: Layout, factor: int) -> Layout:
 def slow_rule(text: str, factor: int) -> str:
     """Slow the delays and times of a fault rule."""
 
-    def slow(found: re.Match[str]) -> str:
+    def slow(match: re.Match[str]) -> str:
         try:
-            return f"{parse_duration(found[0]) * factor}ns"
-        except UnitError:  # a number of another kind, 0x88b6
-            return found[0]
+            return f"{parse_duration(match[0]) * factor}ns"
+        except UnitError:  # not a duration, such as 0x88b6
+            return match[0]
 
     return _QUANTITY.sub(slow, text)
 
 
-def slow_rate(what: str, rate: int, factor: int) -> int:
-    """Slow a rate, bit/s. what: its owner, for the UnsupportedError raised where the rate would be below 1 bit/s."""
+def slow_rate(owner: str, rate: int, factor: int) -> int:
+    """Slow a rate, bit/s. owner: for the UnsupportedError that is raised if the rate would be below 1 bit/s."""
     if rate < factor:
-        raise UnsupportedError(f"{what}: a rate of {rate} bit/s, {factor} times slower, is below 1 bit/s")
+        raise UnsupportedError(f"{owner}: a rate of {rate} bit/s, {factor} times slower, is below 1 bit/s")
     return rate // factor
 
 
@@ -53,11 +53,11 @@ def _link(link: Link, factor: int) -> Link:
     return replace(link, forward=sides[0], backward=sides[1])
 
 
-def _impairment(side: Impairment, factor: int, what: str) -> Impairment:
+def _impairment(side: Impairment, factor: int, owner: str) -> Impairment:
     return replace(
         side,
         delay=side.delay * factor,
         jitter=side.jitter * factor,
-        rate=slow_rate(what, side.rate, factor) if side.rate else 0,
+        rate=slow_rate(owner, side.rate, factor) if side.rate else 0,
         rules=tuple(slow_rule(rule, factor) for rule in side.rules),
     )

@@ -1,8 +1,8 @@
-"""Elements: strict, frozen classes of annotated keys that are validated together, all mistakes at once.
+"""Elements: strict, frozen classes of annotated keys, which are validated together; all mistakes are reported.
 
-Methods have pydantic's names (`model_copy`, `model_dump`, ...). Pydantic itself is not used: importing it took 30 % of the
-instructions of `testbed up star-100`. A class has no validators before it validates for the first time: parts that are
-valid by construction (`model_construct`) never need any.
+Methods have pydantic's names (`model_copy`, `model_dump`, ...). Pydantic is not used: importing it took 30 % of the
+instructions of `testbed up star-100`. A class compiles its validators at the first validation: parts that are valid by
+construction (`model_construct`) never need them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from testbed.errors import DescriptionError
 from testbed.spec.annotations import InvalidError, Mistake, Validated, Validator, mistake_of, validator
 
 REQUIRED: Final = object()
-"""Default of a key that has none."""
+"""Default of a required key."""
 
 
 class FieldInfo:
     """A key of an element.
 
-    default: REQUIRED for none; default_factory makes one. key: its name in TOML, if that differs. late: checks the
-    value last, together with the values of the keys before it. schema: additions to the JSON Schema.
+    default: REQUIRED if the key has no default. default_factory: makes the default. key: name in TOML, if it differs. late:
+    checks the value last, together with the values of the previous keys. schema: additions to the JSON Schema.
     """
 
     __slots__ = ("default", "default_factory", "description", "key", "late", "schema")
@@ -47,11 +47,11 @@ class FieldInfo:
         return self.default is REQUIRED and self.default_factory is None
 
     def get_default(self) -> Any:
-        """Return the default, made anew if there is a factory."""
+        """Return the default, a new one if there is a factory."""
         return self.default if self.default_factory is None else self.default_factory()
 
 
-def Field(  # noqa: N802  # reads as pydantic's and dataclasses' do
+def Field(  # noqa: N802  # named like pydantic's and dataclasses' functions
     default: Any = REQUIRED,
     *,
     default_factory: Callable[[], Any] | None = None,
@@ -60,7 +60,7 @@ def Field(  # noqa: N802  # reads as pydantic's and dataclasses' do
     late: Callable[[Any, Mapping[str, Any]], Any] | None = None,
     schema: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Define a key of an element; see FieldInfo. Typed as its value, as `dataclasses.field` is."""
+    """Define a key of an element; see FieldInfo. The return type is that of the value, as for `dataclasses.field`."""
     return FieldInfo(default, default_factory, description, key, late, schema or {})
 
 
@@ -69,13 +69,13 @@ class Element(Validated):
     """A strict, frozen element. Its constructor raises a DescriptionError with all problems of its values."""
 
     model_fields: ClassVar[Mapping[str, FieldInfo]] = {}
-    """The keys by their names in Python, those of base classes first."""
+    """The keys by name in Python, those of base classes first."""
 
     _defaults: ClassVar[dict[str, Any]] = {}
     _validators: ClassVar[Mapping[str, Validator] | None] = None
 
     def __init_subclass__(cls, *, init: bool = True) -> None:
-        """init: False for type checkers where a base class says what its subclasses are constructed from (PEP 681)."""
+        """init: False, for type checkers, if a base class defines the constructor of its subclasses (PEP 681)."""
         super().__init_subclass__()
         fields: dict[str, FieldInfo] = {}
         for base in reversed(cls.__mro__[1:]):
@@ -107,12 +107,13 @@ class Element(Validated):
 
     @classmethod
     def model_validate(cls, data: Mapping[str, Any]) -> Self:
-        """Make an element from a table as in TOML, or with the names in Python. Raises DescriptionError."""
+        """Make an element from a table with keys as in TOML, or with the names in Python. Raises DescriptionError."""
         return cls(**data)
 
     @classmethod
     def validated(cls, value: object, by_name: bool) -> Self:
-        """Return the element itself, or make one of a table. Raises InvalidError with all mistakes, locations relative."""
+        """Return the element, or make an element from a table. Raises InvalidError with all mistakes; their locations are
+        relative."""
         if isinstance(value, cls):
             return value
         if not isinstance(value, dict):
@@ -155,7 +156,7 @@ class Element(Validated):
 
     @classmethod
     def model_construct(cls, **values: Any) -> Self:
-        """Make an element of valid values without validation; absent keys have their defaults."""
+        """Make an element from valid values without validation; absent keys get their defaults."""
         complete = cls._defaults | values
         for name, field in cls.model_fields.items():
             if field.default_factory is not None and name not in values:
@@ -173,7 +174,7 @@ class Element(Validated):
         return self._from_values({**self.__dict__, **update} if update else self.__dict__)
 
     def model_dump(self, *, by_alias: bool = False, exclude_defaults: bool = False) -> dict[str, Any]:
-        """Return the values by their names in Python, or in TOML (by_alias), elements within as dictionaries."""
+        """Return the values by name in Python, or in TOML (by_alias); nested elements as dictionaries."""
         return {
             (field.key if by_alias and field.key else name): _dumped(self.__dict__[name], by_alias, exclude_defaults)
             for name, field in self.model_fields.items()
@@ -181,7 +182,9 @@ class Element(Validated):
         }
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{type(self).__name__} is frozen: model_copy(update={{{name!r}: ...}}) makes another")
+        raise AttributeError(
+            f"{type(self).__name__} is frozen: model_copy(update={{{name!r}: ...}}) makes a changed copy"
+        )
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen: {name!r} cannot be deleted")
@@ -198,14 +201,14 @@ class Element(Validated):
 
 
 def keys(model: type[Element]) -> tuple[str, ...]:
-    """Return the keys that a table may have in TOML."""
+    """Return the valid keys of a table in TOML."""
     return tuple(field.key or name for name, field in model.model_fields.items())
 
 
 def _annotated(cls: type[Element]) -> list[str]:
-    """Return the names of the keys that a class itself annotates."""
-    own = cls.__dict__.get("__annotations__", {})  # noqa: RUF063  # inspect takes longer to import than all of this
-    return [name for name, annotation in own.items() if not str(annotation).startswith("ClassVar")]
+    """Return the names of the keys that a class annotates, without those of its bases."""
+    annotations = cls.__dict__.get("__annotations__", {})  # noqa: RUF063  # importing inspect takes too long
+    return [name for name, annotation in annotations.items() if not str(annotation).startswith("ClassVar")]
 
 
 def _dumped(value: Any, by_alias: bool, exclude_defaults: bool) -> Any:

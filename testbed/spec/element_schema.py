@@ -1,4 +1,4 @@
-"""JSON Schema (draft 2020-12) of elements as they stand in TOML."""
+"""JSON Schema (draft 2020-12) of elements in TOML."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def element_schema(model: type[Element], definitions: Table) -> Table:
-    """Return the schema of an element; add to definitions those that it refers to."""
+    """Return the schema of an element; add the referenced schemas to definitions."""
     annotations = get_type_hints(model, include_extras=True)
     fields = model.model_fields.items()
     properties = {field.key or name: _property(name, field, annotations[name], definitions) for name, field in fields}
@@ -30,7 +30,7 @@ def element_schema(model: type[Element], definitions: Table) -> Table:
 
 
 def variant_schema(model: type[Element], definitions: Table, key: str, title: str) -> Table:
-    """Return the schema of an element, one of several that a key distinguishes."""
+    """Return the schema of an element that is one of several variants; `key` distinguishes them."""
     schema = element_schema(model, definitions)
     schema["required"] = sorted({key, *schema.get("required", ())})
     schema["title"] = title
@@ -50,7 +50,7 @@ def _property(name: str, field: FieldInfo, annotation: Any, definitions: Table) 
 
 
 def _sorted(value: Any) -> Any:
-    """Return a keyword's value with the keywords in it in alphabetical order."""
+    """Return a keyword's value with nested keywords in alphabetical order."""
     if isinstance(value, dict):
         return {keyword: _sorted(value[keyword]) for keyword in sorted(value)}
     return [_sorted(entry) for entry in value] if isinstance(value, list) else value
@@ -59,17 +59,17 @@ def _sorted(value: Any) -> Any:
 def _schema(annotation: Any, definitions: Table) -> Table:
     if get_origin(annotation) is not Annotated:
         return _of_type(annotation, definitions)
-    annotated, *marks = get_args(annotation)
-    written = [mark.schema for mark in marks if isinstance(mark, Schema)]
-    schema = dict(written[-1]) if written else _of_type(annotated, definitions)
-    for bounds in marks:
-        if isinstance(bounds, Bounds) and not written:
+    annotated, *metadata = get_args(annotation)
+    explicit = [mark.schema for mark in metadata if isinstance(mark, Schema)]
+    schema = dict(explicit[-1]) if explicit else _of_type(annotated, definitions)
+    for bounds in metadata:
+        if isinstance(bounds, Bounds) and not explicit:
             schema |= _bounds(bounds, schema["type"])
     return schema
 
 
 def _bounds(bounds: Bounds, kind: str) -> Table:
-    found = {
+    keywords = {
         "minimum": bounds.ge,
         "exclusiveMinimum": bounds.gt,
         "maximum": bounds.le,
@@ -77,14 +77,14 @@ def _bounds(bounds: Bounds, kind: str) -> Table:
         "maxLength" if kind == "string" else "maxItems": bounds.max_length,
         "minLength" if kind == "string" else "minItems": bounds.min_length or None,
     }
-    return {key: bound for key, bound in found.items() if bound is not None}
+    return {key: bound for key, bound in keywords.items() if bound is not None}
 
 
 def _of_type(annotation: Any, definitions: Table) -> Table:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
-        (present,) = (argument for argument in arguments if argument is not NoneType)
-        return {"anyOf": [_schema(present, definitions), {"type": "null"}]}
+        (inner,) = (argument for argument in arguments if argument is not NoneType)
+        return {"anyOf": [_schema(inner, definitions), {"type": "null"}]}
     if origin is Literal:
         allowed = {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
         return {**allowed, "type": "string"}

@@ -1,7 +1,7 @@
 """Parts of a cluster as a user writes them: node, NIC, switch, link, impairments, defaults.
 
-Raw text becomes canonical values here (durations are integer nanoseconds and so on); `validation` checks the parts
-against each other. None means that a key is absent: `resolver` decides it.
+Text is parsed to canonical values (durations are integer nanoseconds and so on); `validation` checks the parts
+against each other. None means that a key is absent: `resolver` chooses its value.
 """
 
 from __future__ import annotations
@@ -216,14 +216,14 @@ Core = Annotated[int, Bounds(ge=0, lt=names.MAX_CORES)]
 Tag = Annotated[str, After(names.check_tag), Schema({"type": "string", "pattern": names.TAG_PATTERN})]
 
 
-def _each_once(tags: tuple[str, ...]) -> tuple[str, ...]:
+def _check_unique(tags: tuple[str, ...]) -> tuple[str, ...]:
     for place, tag in enumerate(tags):
         if tag in tags[:place]:
             raise MismatchError(f"every tag once: {tag!r} is there twice")
     return tags
 
 
-Tags = Annotated[tuple[Tag, ...], Listed, After(_each_once)]
+Tags = Annotated[tuple[Tag, ...], Listed, After(_check_unique)]
 """Tags of an element, for selecting several elements at once."""
 
 
@@ -308,9 +308,9 @@ class Impairments(Element):
         return {key: values[key] for key in IMPAIRMENT_KEYS if values[key] is not None}
 
     def over(self, weaker: Impairments) -> Impairments:
-        """Return these impairments, with absent keys taken from the weaker ones."""
-        own = self.explicit()
-        return Impairments.model_construct(**weaker.explicit() | own) if own else weaker
+        """Return these impairments, with absent keys from `weaker`."""
+        explicit = self.explicit()
+        return Impairments.model_construct(**weaker.explicit() | explicit) if explicit else weaker
 
 
 IMPAIRMENT_KEYS = keys(Impairments)
@@ -427,7 +427,7 @@ class Switch(Element):
 
     @property
     def max_ports(self) -> int:
-        """The highest port number that it can have."""
+        """Maximum port number."""
         return self.ports or kind_of(self.kind).ports or names.HIGHEST_PORT
 
 

@@ -1,13 +1,13 @@
 """Faults of a scenario as a user writes them, one class for each kind.
 
-A fault begins at a time and, where it lasts, ends at another; times count from when the programs of a run begin::
+A fault has a begin and, unless it is instantaneous, an end; times are relative to the start of a run's programs::
 
-    at = "2s"                                     from then until the run's end
+    at = "2s"                                     from 2 s until the run's end
     at = "2s", for = "500ms"                      or: from = "2s", to = "2.5s"
     at = "1s", for = "100ms", every = "1s"        repeatedly, the last time before "to" or the run's end
 
-In place of nodes or links, ``@rack1`` means all that have the tag "rack1"; with ``pick = 1`` the fault hits one of
-those named, drawn anew each time, by the run's seed or ``seed``.
+Instead of names of nodes or links, ``@rack1`` means all with the tag "rack1"; with ``pick = 1`` the fault applies to a
+single target, drawn for each occurrence by the run's seed or ``seed``.
 
 In Python, keys that are reserved words end with an underscore: ``Flap(on="n1", at="1s", for_="100ms")``.
 """
@@ -25,18 +25,18 @@ from testbed.spec.losses import format_gemodel
 from testbed.spec.problems import MismatchError
 
 MAX_TIMES = 100_000
-"""How often one fault may occur."""
+"""Maximum number of occurrences of a fault."""
 
 Lasting = Literal["may", "must", "never"]
-"""Whether a fault has an end of its own. One that may have an end and has none lasts until the run's end."""
+"""Whether a fault has an end. A fault that may have an end and has none lasts until the run's end."""
 
 
-def _listed(value: object) -> object:
+def _to_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
 def _share(value: object) -> float:
-    """Parse a share of processors: above 100% it is more than one."""
+    """Parse a share of processors; above 100% is more than one processor."""
     expected = "a share of a processor above 0%, such as '50%', or '200%' for two"
     if isinstance(value, str) and value.strip().endswith("%"):
         try:
@@ -60,7 +60,7 @@ def _positive(value: int) -> int:
 
 Texts = Annotated[
     tuple[str, ...],
-    Before(_listed),
+    Before(_to_tuple),
     Listed,
     Bounds(min_length=1),
     Schema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
@@ -74,7 +74,7 @@ PositiveRate = Annotated[Rate, After(_positive)]
 class Fault(Element):
     """Base of all kinds of faults. Times are nanoseconds since the programs began."""
 
-    if TYPE_CHECKING:  # with `init=False`, of all faults: what is given is text as in TOML
+    if TYPE_CHECKING:  # with `init=False`, for all faults: values are text as in TOML
 
         def __init__(self, **keys: object) -> None: ...
 
@@ -94,11 +94,11 @@ class Fault(Element):
 
     @property
     def what(self) -> str:
-        """Description in a user's words."""
+        """Description for users."""
         raise NotImplementedError
 
     def problems(self) -> list[Problem]:
-        """Return contradictions between its keys, which are the problems' paths."""
+        """Return contradictions between the keys; a problem's path is its key."""
         mistakes = []
         if self.at is None and self.from_ is None:
             mistakes.append(Problem("", "", "the key 'at' or 'from': when it begins"))
@@ -129,8 +129,8 @@ class Fault(Element):
         return mistakes
 
     def times(self, horizon: int) -> list[tuple[int, int | None]]:
-        """Return the beginning and end of each occurrence; None where it does not end by itself. A repeated fault
-        without an end repeats until the horizon. Raises MismatchError for more than MAX_TIMES occurrences."""
+        """Return begin and end of each occurrence; an end of None is the run's end. A repeated fault without an end repeats
+        until the horizon. Raises MismatchError for more than MAX_TIMES occurrences."""
         if self.every is None:
             end = self.to if self.to is not None else self.begin + self.for_ if self.for_ is not None else None
             return [(self.begin, end)]
@@ -153,15 +153,15 @@ class _On(Fault, init=False):
     )
 
     def problems(self) -> list[Problem]:
-        found = super().problems()
+        mistakes = super().problems()
         if self.seed is not None and self.pick is None:
-            found.append(Problem("seed", str(self.seed), "the key 'pick' beside it: nothing is drawn here"))
-        return found
+            mistakes.append(Problem("seed", str(self.seed), "the key 'pick' beside it: nothing is drawn here"))
+        return mistakes
 
     def where(self, direction: str = "") -> str:
-        """Describe the targets in a user's words."""
-        some = f"{self.pick} of " if self.pick is not None else ""
-        return f"{some}{', '.join(self.on)}" + (f" ({direction})" if direction else "")
+        """Describe the targets for users."""
+        picked = f"{self.pick} of " if self.pick is not None else ""
+        return f"{picked}{', '.join(self.on)}" + (f" ({direction})" if direction else "")
 
 
 class OnLinks(_On, init=False):

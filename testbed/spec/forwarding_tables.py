@@ -1,12 +1,12 @@
 """Forwarding tables for Ethernet switches whose links form cycles.
 
-With STP off and learning on, the first broadcast in a ring would circulate forever. So such a segment does not learn:
-every MAC has an entry on every switch, along a shortest path, and floods go along one spanning tree. Among several
-shortest paths a hash of the switch's name and the destination's MAC decides: a bridge's forwarding database knows only
-the destination, and different destinations still spread over the paths.
+With STP off and learning on, the first broadcast in a ring would circulate forever. So the switches of such a segment do
+not learn: every MAC has an entry on every switch, along a shortest path, and floods follow a spanning tree. Among several
+shortest paths a hash of the switch's name and the destination's MAC selects one: a bridge's forwarding database has only
+the destination, and different destinations are still spread over the paths.
 
-All tables of a segment together have as many entries as it has switches times NICs. So a switch's table is computed on
-first use: checking a description of thousands of switches needs none.
+All tables of a segment together have switches times NICs entries. So a switch's table is computed on first use: checking a
+description of thousands of switches computes no table.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from testbed.spec.layout import End
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A segment's switches, cables and NICs. neighbours: by switch, port number and the switch at the other end of the
-    cable, by port. residents: by switch that has any, its NICs' MACs and port numbers."""
+    """A segment's switches, cables and NICs. neighbours: by switch, its ports to other switches: port number and switch.
+    residents: by switch, MACs and port numbers of its NICs; switches without NICs are absent."""
 
     neighbours: Mapping[str, Sequence[tuple[int, str]]]
     residents: Mapping[str, Sequence[tuple[str, int]]]
@@ -40,10 +40,10 @@ class Entries(Mapping[str, int]):
         self._ports: dict[str, int] | None = None
 
     def __getitem__(self, mac: str) -> int:
-        return self._known()[mac]
+        return self._computed()[mac]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known())
+        return iter(self._computed())
 
     def __len__(self) -> int:
         return self._graph.nics
@@ -51,7 +51,7 @@ class Entries(Mapping[str, int]):
     def __repr__(self) -> str:
         return f"<{len(self)} entries of {self._switch}>"
 
-    def _known(self) -> dict[str, int]:
+    def _computed(self) -> dict[str, int]:
         if self._ports is None:
             self._ports = _entries(self._graph, self._switch)
         return self._ports
@@ -59,7 +59,7 @@ class Entries(Mapping[str, int]):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Tables of one switch. forwarding: MAC -> port number; tree: the ports to which it floods, ascending."""
+    """Tables of one switch. forwarding: MAC -> port number. tree: the ports to which it floods, ascending."""
 
     forwarding: Entries
     tree: tuple[int, ...]
@@ -75,7 +75,7 @@ def tables(
 ) -> Mapping[str, Tables]:
     """Return the tables of a segment's switches.
 
-    cables: between switches. nics: each NIC's MAC and the switch port that it is plugged into.
+    cables: between switches. nics: MAC and switch port of each NIC.
     """
     neighbours: dict[str, list[tuple[int, str]]] = {switch: [] for switch in switches}
     for a, b in cables:
@@ -84,8 +84,8 @@ def tables(
     for ports in neighbours.values():
         ports.sort()
     residents: dict[str, list[tuple[str, int]]] = {}
-    for mac, plug in nics:
-        residents.setdefault(plug.owner, []).append((mac, int(plug.port)))
+    for mac, port_end in nics:
+        residents.setdefault(port_end.owner, []).append((mac, int(port_end.port)))
     graph = Graph(neighbours, residents, len(nics))
     trees = _tree(switches, cables)
     return {
@@ -97,42 +97,42 @@ def tables(
 
 
 def _entries(graph: Graph, switch: str) -> dict[str, int]:
-    ways = _ways(graph.neighbours, switch)
+    hops = _first_hops(graph.neighbours, switch)
     ports = [port for port, _ in graph.neighbours[switch]]
-    chosen: dict[int, list[int]] = {}  # by the set of ways: few of them occur
+    ports_of: dict[int, list[int]] = {}  # by the set of first hops, of which there are few
     entries: dict[str, int] = {}
-    for home, residents in graph.residents.items():
-        if home == switch:
+    for target, residents in graph.residents.items():
+        if target == switch:
             entries.update(residents)
             continue
-        way = ways[home]
-        if way not in chosen:
-            chosen[way] = [port for position, port in enumerate(ports) if way >> position & 1]
-        nearer = chosen[way]
+        hop_mask = hops[target]
+        if hop_mask not in ports_of:
+            ports_of[hop_mask] = [port for position, port in enumerate(ports) if hop_mask >> position & 1]
+        candidate_ports = ports_of[hop_mask]
         for mac, _ in residents:
-            entries[mac] = nearer[_choice(switch, mac, len(nearer))]
+            entries[mac] = candidate_ports[_choose_path(switch, mac, len(candidate_ports))]
     return entries
 
 
-def _ways(neighbours: Mapping[str, Sequence[tuple[int, str]]], start: str) -> dict[str, int]:
-    """Return, for each other switch, the start's cables on shortest paths to it: bit i is the i-th of the start's
-    neighbours."""
-    known = {start: 0}
+def _first_hops(neighbours: Mapping[str, Sequence[tuple[int, str]]], start: str) -> dict[str, int]:
+    """Return for each switch the first hops of the shortest paths from `start`, as a bit mask: bit i is the i-th neighbour
+    of `start`."""
+    reached = {start: 0}
     level: dict[str, int] = {}
     for position, (_, neighbour) in enumerate(neighbours[start]):
         level[neighbour] = level.get(neighbour, 0) | 1 << position
     while level:
-        known.update(level)
-        further: dict[str, int] = {}
-        for switch, ways in level.items():
+        reached.update(level)
+        next_level: dict[str, int] = {}
+        for switch, hops in level.items():
             for _, neighbour in neighbours[switch]:
-                if neighbour not in known:
-                    further[neighbour] = further.get(neighbour, 0) | ways
-        level = further
-    return known
+                if neighbour not in reached:
+                    next_level[neighbour] = next_level.get(neighbour, 0) | hops
+        level = next_level
+    return reached
 
 
-def _choice(switch: str, mac: str, count: int) -> int:
+def _choose_path(switch: str, mac: str, count: int) -> int:
     if count == 1:
         return 0
     return int.from_bytes(blake2b(f"{switch} {mac}".encode(), digest_size=8).digest()) % count
@@ -144,14 +144,14 @@ def _tree(switches: Sequence[str], cables: Sequence[tuple[End, End]]) -> dict[st
     for a, b in cables:
         incident[a.owner].append((a, b))
         incident[b.owner].append((b, a))
-    chosen: dict[str, list[int]] = {switch: [] for switch in switches}
-    seen = {switches[0]}
+    ports_of: dict[str, list[int]] = {switch: [] for switch in switches}
+    visited = {switches[0]}
     queue = deque([switches[0]])
     while queue:
         for near, far in incident[queue.popleft()]:
-            if far.owner not in seen:
-                seen.add(far.owner)
+            if far.owner not in visited:
+                visited.add(far.owner)
                 queue.append(far.owner)
-                chosen[near.owner].append(int(near.port))
-                chosen[far.owner].append(int(far.port))
-    return chosen
+                ports_of[near.owner].append(int(near.port))
+                ports_of[far.owner].append(int(far.port))
+    return ports_of

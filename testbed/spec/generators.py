@@ -1,7 +1,7 @@
 """Generators of common cluster shapes: a few parameters that expand to nodes, switches and links.
 
-A NIC's firmware speaks raw Ethernet, so every shape is one layer-2 network: in a line, a ring or a mesh each node has a
-switch of its own and the switches are linked. Nodes are n1, n2, ..., switches s1, s2, ...
+A NIC's firmware sends raw Ethernet frames, so every shape is one layer-2 network: in a line, a ring or a mesh each node has
+a separate switch, and the switches are linked. Nodes are n1, n2, ..., switches s1, s2, ...
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from testbed.spec.problems import MismatchError
 from testbed.spec.validation import too_many_ports
 
 MAX_NODES = 16_384
-"""Largest number of nodes: more exceed the default table sizes of a kernel, and are refused at once."""
+"""Maximum number of nodes: more exceed the default table sizes of a kernel."""
 
 Count = Annotated[int, Bounds(ge=1, le=MAX_NODES)]
 
@@ -47,7 +47,7 @@ class Shape(Element):
         """Yield the ends of all links, in order."""
         raise NotImplementedError
 
-    # Generated parts are right by construction: copies of one that is not validated, so that no validator is compiled.
+    # Generated parts are valid by construction. They are copies of an unvalidated part, so that no validator is compiled.
 
     def make_nodes(self) -> tuple[Node, ...]:
         node = Node.model_construct(name="")
@@ -86,7 +86,7 @@ class Switched(Shape):
     kind: KindName = Field(ETHERNET.name, description="Of the switches.")
 
     def make_switches(self) -> tuple[Switch, ...]:
-        """Make the switches, each with as many ports as it needs, or the default number where that is more."""
+        """Make the switches, each with the ports it needs, or the default number if that is larger."""
         used = Counter(end for cable in self.cables() for end in cable)
         names = [f"s{number}" for number in range(1, self.sizes()[1] + 1)]
         switch = Switch.model_construct(name="", kind=self.kind)
@@ -106,12 +106,12 @@ class _Sized(Switched):
         return self.nodes, self.nodes
 
     def cables(self) -> Iterator[tuple[str, str]]:
-        """Yield a cable from each node to a switch of its own; subclasses link the switches."""
+        """Yield a cable from each node to its switch; subclasses link the switches."""
         yield from ((f"n{number}", f"s{number}") for number in range(1, self.nodes + 1))
 
 
-def _on_one_switch(count: int, before: Mapping[str, Any]) -> int:
-    kind = kind_of(before.get("kind", ETHERNET.name))
+def _on_one_switch(count: int, previous_values: Mapping[str, Any]) -> int:
+    kind = kind_of(previous_values.get("kind", ETHERNET.name))
     if not kind.modelled and count > kind.max_ports:
         raise MismatchError(too_many_ports("", count, kind).expected)
     return count
@@ -220,7 +220,7 @@ class FatTree(Switched):
 
 
 class Dumbbell(Switched):
-    """Two switches with nodes on each, and one link between them that all traffic across shares."""
+    """Two switches with nodes on each, and a bottleneck link between them."""
 
     if TYPE_CHECKING:
 
@@ -249,8 +249,8 @@ class Dumbbell(Switched):
         yield "s1", "s2"
 
     def make_links(self) -> tuple[Link, ...]:
-        *some, last = super().make_links()
-        return *some, last.model_copy(update=self.bottleneck.explicit())
+        *first_links, last = super().make_links()
+        return *first_links, last.model_copy(update=self.bottleneck.explicit())
 
 
 class Now(Switched):

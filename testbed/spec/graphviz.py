@@ -36,7 +36,7 @@ def to_dot(layout: Layout) -> str:
 
 
 def _quoted(text: str) -> str:
-    # DOT's quoted strings escape what JSON's do, as far as names, addresses and quantities go.
+    # For names, addresses and quantities DOT's quoted strings have the escapes of JSON's.
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -48,7 +48,7 @@ def _label(forward: Impairment, backward: Impairment) -> str:
 
 
 def describe_impairment(impairment: Impairment) -> str:
-    """Describe one direction's impairments in a few words: ``delay 10us, loss 1%``; empty if there are none."""
+    """Describe one direction's impairments briefly: ``delay 10us, loss 1%``; empty if there are none."""
     parts = []
     if impairment.delay:
         parts.append(f"delay {format_duration(impairment.delay)}")

@@ -1,4 +1,4 @@
-"""Kinds of switches in descriptions: the built-in ones, and those of fabrics that packages register."""
+"""Kinds of switches in descriptions: built-in kinds, and those of fabrics that packages register."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from testbed.spec.layout import Impairment
 
 MAX_BRIDGE_PORTS: Final = 1023
-"""BR_MAX_PORTS of the Linux bridge is 1 << 10, and number 0 is not used."""
+"""BR_MAX_PORTS of the Linux bridge is 1 << 10; number 0 is not used."""
 
 SOURCE_ROUTES: Final = "source routes"
 CELLS: Final = "cells"
@@ -24,12 +24,12 @@ CELLS: Final = "cells"
 class Kind:
     """A kind of switch. name: in descriptions. title: in sentences.
 
-    ports: default number of a switch's ports, 0: as many as its links need. max_ports: the largest number, 0: no
-    limit; why_max: its reason ("on ...: because ..."). lacks: keys of impairments that a link at such a switch cannot
-    have; why_lacks: the reason. framing: what its switches forward by, instead of Ethernet addresses, so that only
-    protocols whose frames have it can cross it; empty: Ethernet addresses. planned: its switches get forwarding
-    tables. modelled: the switch and the cables between two of them are a model, in the simulation and in the relay;
-    otherwise a switch is a bridge of the kernel's."""
+    ports: default number of a switch's ports; 0: as many as its links need. max_ports: maximum number of ports; 0: no
+    limit. why_max: reason of the maximum ("on ...: because ..."). lacks: keys of impairments that a link at such a switch
+    cannot have. why_lacks: the reason. framing: header by which its switches forward instead of Ethernet addresses, so that
+    only protocols whose frames have it can cross the switch; empty: Ethernet addresses. planned: its switches get
+    forwarding tables. modelled: the switch and the cables between two such switches are simulated, also in the relay;
+    otherwise a switch is a bridge of the kernel."""
 
     name: str
     title: str
@@ -44,12 +44,12 @@ class Kind:
 
     @property
     def refusal(self) -> str:
-        """The reason why the kernel's own protocols cannot cross it, if it has a framing."""
+        """Reason why the kernel's protocols cannot cross it, if it has a framing."""
         return f"the kernel's datagrams have no {self.framing}, by which {self.title}'s switches forward"
 
     @property
     def routed(self) -> bool:
-        """Whether it forwards by source routes; its NICs get STOP and GO."""
+        """Whether it forwards by source routes; its NICs receive STOP and GO."""
         return self.framing == SOURCE_ROUTES
 
     def unsupported(self, impairment: Impairment | Impairments) -> list[str]:
@@ -87,8 +87,8 @@ _BUILT_IN: Final = {kind.name: kind for kind in (ETHERNET, MYRINET, ATM)}
 
 
 def kind_of(name: str) -> Kind:
-    """Return the kind of that name. Raises NotFoundError, and TestbedError where a package's fabric cannot be imported or
-    is none."""
+    """Return the kind of that name. Raises NotFoundError, and TestbedError if a package's fabric cannot be imported or is
+    invalid."""
     if name in _BUILT_IN:
         return _BUILT_IN[name]
     return registered(name)[1]
@@ -100,18 +100,16 @@ def registered(name: str) -> tuple[object, Kind]:
     fabric = registry.load(registry.FABRICS, name)
     kind = getattr(fabric, "kind", None)
     entry = registry.offered(registry.FABRICS)[name]
-    wrong = f"package {entry.package} registers {entry} as fabric {name!r}"
+    registration = f"package {entry.package} registers {entry} as fabric {name!r}"
     if not isinstance(kind, Kind) or kind.name != name:
-        raise TestbedError(f"{wrong}, whose kind is {kind!r}: expected a testbed.spec.kinds.Kind of that name")
+        raise TestbedError(f"{registration}, whose kind is {kind!r}: expected a testbed.spec.kinds.Kind of that name")
     if not callable(getattr(fabric, "network", None)):
-        raise TestbedError(
-            f"{wrong}, which makes no networks: expected a method network, as testbed.fabric.interface.Fabric"
-        )
+        raise TestbedError(f"{registration}, which has no method network: expected a testbed.fabric.interface.Fabric")
     return fabric, kind
 
 
 def is_kind(name: str) -> bool:
-    """Whether there is such a kind."""
+    """Whether a kind of that name exists."""
     if name in _BUILT_IN:
         return True
     try:

@@ -1,6 +1,6 @@
-"""Layout of a cluster: its description with all open choices made.
+"""Layout of a cluster: its description with all values resolved.
 
-A layout is plain data without validation, cheap to load: commands that only look at a running cluster read it from the
+A layout is plain data without validation, and fast to load: commands that only read a running cluster load it from the
 cluster's state. Times are integer nanoseconds, rates integer bit/s, sizes integer bytes, probabilities floats 0..1.
 """
 
@@ -18,7 +18,7 @@ DirectionName = Literal["forward", "backward"]
 
 Datapath = Literal["direct", "netem", "tc", "relay"]
 Asked = Literal["auto", "direct", "netem", "tc", "relay"]
-"""A datapath as a user asks for it."""
+"""A datapath as a user configures it."""
 
 BOTH: Final[tuple[DirectionName, DirectionName]] = ("forward", "backward")
 
@@ -31,9 +31,9 @@ class Impairment:
     half-width for uniform); jitter_file is the path of its table or trace. rate 0 means unlimited, unless rate_trace is
     the path of a file of delivery opportunities. queue is in bytes, queue_frames in frames; both 0 means derived from
     the rate and the delay. gemodel is empty or p, r, 1-h, 1-k; loss_pattern is a text (see `losses`). corrupt_bits:
-    flipped in each corrupted frame; 0 means 1. A frame takes at least minimum_frame bytes of the rate, and overhead
-    more; cell_size is the payload of one cell, which takes cell_overhead bytes more. rules: texts of fault rules. Files
-    are loaded where they are used.
+    bits flipped in each corrupted frame; 0 means 1. A frame takes at least minimum_frame bytes of the rate, plus
+    overhead; cell_size is the payload of a cell, which takes cell_overhead bytes in addition. rules: texts of fault rules.
+    Files are loaded on use.
     """
 
     delay: int = 0
@@ -85,8 +85,8 @@ class Route:
 @dataclass(frozen=True, slots=True)
 class Node:
     """A virtual computer. forwards: it routes IP between its NICs. cpu_share: cores (0.5 = half of one), 0 = no limit.
-    memory: bytes, 0 = no limit. files: absolute path -> text that programs in the node see there. cores: of its host in a
-    run; 0: as its profile has. caches: groups of cores that share a cache, if configured. ranks: the core of each
+    memory: bytes, 0 = no limit. files: absolute path -> content for programs in the node. cores: of its host in a
+    run; 0: as in its profile. caches: groups of cores that share a cache, if configured. ranks: the core of each
     program of a run; empty: one program, on core 0. profile: name or file of its hardware's costs; empty: the run's."""
 
     name: str
@@ -106,14 +106,14 @@ class Node:
 
     @property
     def address(self) -> str:
-        """The node's first address without its prefix length, which its name resolves to; empty if it has none."""
+        """The node's first address without its prefix length, to which its name resolves; empty if it has none."""
         return next((a.partition("/")[0] for nic in self.nics for a in nic.addresses), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
     """A switch. ports: the numbers in use. learns: it learns addresses from traffic and floods to all ports; otherwise
-    it forwards by `forwarding` (MAC -> port number) and floods only to the ports in `tree` (one spanning tree)."""
+    it forwards by `forwarding` (MAC -> port number) and floods only to the ports in `tree` (a spanning tree)."""
 
     name: str
     kind: str
@@ -136,8 +136,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One cable. forward is the direction a -> b. datapath: "auto"; "netem", "tc" or "relay", which is to carry its
-    frames once it is impaired; or "direct" (between two nodes: one veth pair, never impaired)."""
+    """A cable. forward is the direction a -> b. datapath: "auto"; "netem", "tc" or "relay", which forwards its frames if it
+    is impaired; or "direct" (between two nodes: a veth pair, never impaired)."""
 
     a: End
     b: End
@@ -153,9 +153,9 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Tunnel:
-    """The way to an end of a link that is on another machine: a VXLAN with this id, between two underlay addresses.
+    """The tunnel to a link's end on another machine: a VXLAN with this id, between two underlay addresses.
 
-    delay: the underlay's own, one-way, in ns: the datapath adds the rest of the link's delay. machine: where the end is.
+    delay: of the underlay, one-way, in ns: the datapath adds the rest of the link's delay. machine: of the end.
     """
 
     end: End
@@ -167,14 +167,14 @@ class Tunnel:
 
     @property
     def alias(self) -> str:
-        """The alias of its interface, which tells it from another tunnel to the same end."""
+        """The alias of its interface, which distinguishes it from other tunnels to the same end."""
         return f"{self.vni} {self.local} {self.remote}"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One machine's part of a cluster on several. tunnels: one for each link to another machine. mtu: of these. nodes: all
-    of the cluster, in its order; those on other machines without files and variables."""
+    """One machine's part of a cluster on several machines. tunnels: one for each link to another machine. mtu: of the
+    tunnels. nodes: all nodes of the cluster, in its order; those on other machines without files and variables."""
 
     machine: str
     mtu: int
@@ -184,8 +184,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A cluster with every name, port, address and table decided. slowed: the factor by which its links and its
-    switches' own times are dilated (see `dilation`). part: if this is one machine's part, the rest of the cluster."""
+    """A cluster with every name, port, address and table. slowed: the factor by which the times of its links and switches
+    are dilated (see `dilation`). part: if this is one machine's part, the rest of the cluster."""
 
     name: str
     seed: int
@@ -196,7 +196,7 @@ class Layout:
     part: Part | None = None
 
     def modelled(self) -> dict[str, Kind]:
-        """Return the switches that are models, in the simulation and in the relay, with their kinds, by name."""
+        """Return the kinds of the simulated switches, by switch name."""
         return {switch.name: kind for switch in self.switches if (kind := kind_of(switch.kind)).modelled}
 
     def routed(self) -> dict[str, Kind]:
@@ -205,8 +205,7 @@ class Layout:
         return {name: kind for name, kind in self.framed().items() if kind.routed}
 
     def framed(self) -> dict[str, Kind]:
-        """Return the nodes whose first NICs are at switches that forward by a framing of their own, with the kinds of
-        these switches."""
+        """Return the nodes whose first NICs are at switches with a framing, with the kinds of these switches."""
         kinds = {name: kind for name, kind in self.modelled().items() if kind.framing}
         if not kinds:
             return {}
@@ -219,12 +218,11 @@ class Layout:
         return {name: ends[end] for name, end in at.items() if end in ends}
 
     def framings(self) -> set[str]:
-        """Return the framings by which the switches at the nodes' first NICs forward; Ethernet's addresses are none."""
+        """Return the framings of the switches at the nodes' first NICs, without Ethernet switches."""
         return {kind.framing for kind in self.framed().values()}
 
     def keeps_order(self) -> bool:
-        """Whether no link lets frames overtake each other, as long as nothing is injected. Under jitter only netem
-        does."""
+        """Whether no link reorders frames, without injected faults. Of the datapaths only netem reorders under jitter."""
         sides = [(side, link.datapath) for link in self.links for side in (link.forward, link.backward)]
         return not any(
             side.reorder or (side.jitter and datapath == "netem") or any("delay" in rule for rule in side.rules)
@@ -233,13 +231,13 @@ class Layout:
 
     @property
     def everywhere(self) -> Layout:
-        """The layout with the cluster's nodes on all machines, if it is a part."""
+        """The layout with the cluster's nodes on all machines."""
         return self if self.part is None else replace(self, nodes=self.part.nodes)
 
     def nodes_elsewhere(self) -> list[Node]:
         """Return the cluster's nodes on other machines."""
-        here = {node.name for node in self.nodes}
-        return [node for node in self.part.nodes if node.name not in here] if self.part is not None else []
+        local = {node.name for node in self.nodes}
+        return [node for node in self.part.nodes if node.name not in local] if self.part is not None else []
 
     def tunnel_of(self, link: Link) -> Tunnel | None:
         """Return the tunnel of a link that has an end on another machine; None for other links."""

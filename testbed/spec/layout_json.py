@@ -1,6 +1,6 @@
 """A layout as plain JSON data and back: contents of a cluster's state and of the commands' ``--json``.
 
-Default values are left out. Nothing here needs the validation library.
+Default values are left out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def to_json(layout: Layout) -> Json:
 
 
 def from_json(data: Mapping[str, Any]) -> Layout:
-    """Read the layout that `to_json` wrote. Raises ValueError for anything else."""
+    """Read a layout written by `to_json`. Raises ValueError for invalid data."""
     try:
         layout = unchecked(data)
     except KeyError as error:
@@ -64,8 +64,8 @@ def from_json(data: Mapping[str, Any]) -> Layout:
 
 
 def unchecked(data: Mapping[str, Any]) -> Layout:
-    """Read as `from_json` does, for a caller that checks the layout within other data: its types, then `check_ends`.
-    Raises KeyError, TypeError, AttributeError or IndexError for data that is no layout at all."""
+    """Read like `from_json` without checks. The caller checks the types, and calls `check_ends`. Raises KeyError, TypeError,
+    AttributeError or IndexError for data that is not a layout."""
     return Layout(
         name=data["name"],
         seed=data["seed"],
@@ -78,7 +78,7 @@ def unchecked(data: Mapping[str, Any]) -> Layout:
 
 
 def check_ends(layout: Layout) -> None:
-    """Raise ValueError where a link ends at an unknown port."""
+    """Raise ValueError if a link ends at an unknown port."""
     ports = {(node.name, nic.name) for node in layout.nodes for nic in node.nics}
     ports |= {(switch.name, str(port)) for switch in layout.switches for port in switch.ports}
     if layout.part is not None:
@@ -217,7 +217,7 @@ def _to_part(data: Mapping[str, Any]) -> Part:
     )
 
 
-_NOTHING = Impairment()
+_UNIMPAIRED = Impairment()
 
 
 def _to_link(data: Mapping[str, Any]) -> Link:
@@ -227,14 +227,14 @@ def _to_link(data: Mapping[str, Any]) -> Link:
         End(a[0], a[1]),
         End(b[0], b[1]),
         data.get("datapath", "auto"),
-        impairment_from_json(forward) if forward else _NOTHING,
-        impairment_from_json(backward) if backward else _NOTHING,
+        impairment_from_json(forward) if forward else _UNIMPAIRED,
+        impairment_from_json(backward) if backward else _UNIMPAIRED,
         tuple(data.get("tags", ())),
     )
 
 
 def impairment_to_json(impairment: Impairment) -> Json:
-    """Convert the values that are not zero or empty, by key."""
+    """Convert to a table without zero and empty values."""
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key in _IMPAIRMENT_KEYS

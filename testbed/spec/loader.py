@@ -22,13 +22,13 @@ D = TypeVar("D", bound=Description)
 C = TypeVar("C", bound=Description, covariant=True)
 
 LARGEST_FILE = 4 * 2**20
-"""Bytes. 10,000 nodes, each on a switch of its own, take less than half of it."""
+"""Maximum file size in bytes. 10,000 nodes, each on a separate switch, take less than half of it."""
 
 _MAX = f"{LARGEST_FILE >> 20} MiB"
 _TOO_DEEP = ("tables or lists nested too deeply", "a few levels")
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _DEEP = re.compile(r"""(?:(?:[\w-]{1,80}+|"[^"\n]{0,80}"|'[^'\n]{0,80}')[ \t]{0,8}+\.[ \t]{0,8}+){64}""", re.ASCII)
-"""A dotted key of more than 64 parts: tomllib's time and memory grow with the square of their number."""
+"""A dotted key of more than 64 parts; tomllib's time and memory grow with the square of this number."""
 
 _STAR = re.compile(r"star-(\d{1,9})")
 
@@ -46,9 +46,9 @@ def load(source: str | Path) -> Loaded[Description]: ...
 @overload
 def load(source: str | Path, cls: type[D]) -> Loaded[D]: ...
 def load(source: str | Path, cls: type[Description] = Description) -> Loaded[Description]:
-    """Load the description in a file, of a shipped topology's name, or of ``star-N``.
+    """Load the description from a file, a shipped topology, or ``star-N``.
 
-    A source that contains a ``/``, ends in ``.toml`` or exists as a file is a file. Raises DescriptionError,
+    A source is a file if it contains a ``/``, ends in ``.toml`` or exists as a file. Raises DescriptionError,
     NotFoundError, PermissionDeniedError.
     """
     text = str(source)
@@ -76,12 +76,12 @@ def parse(text: str, source: str) -> Description: ...
 @overload
 def parse(text: str, source: str, cls: type[D], name: str = "") -> D: ...
 def parse(text: str, source: str, cls: type[Description] = Description, name: str = "") -> Description:
-    """Parse the description in a TOML text. source: its name in errors. name: the cluster's, if the text has none."""
+    """Parse the description in a TOML text. source: name for error messages. name: of the cluster, if the text has none."""
     return from_dict(table_of(text, source), source, cls, name)
 
 
 def table_of(text: str, source: str) -> dict[str, object]:
-    """Parse a TOML text. source: its name in errors. Raises DescriptionError."""
+    """Parse a TOML text. source: name for error messages. Raises DescriptionError."""
     if len(text) > LARGEST_FILE:
         raise _too_large(source)
     deep = _DEEP.search(text)
@@ -113,9 +113,8 @@ def _load_file(path: Path, cls: type[D]) -> Loaded[D]:
     return Loaded(parse(read_text(path), str(path), cls, _name_of(path)), str(path.resolve()))
 
 
-def _is_open(path: Path) -> bool:
-    """Whether it is a descriptor of this process, such as /dev/stdin: piped input ends when the pipe's other end is
-    closed."""
+def _is_descriptor(path: Path) -> bool:
+    """Whether it is a descriptor of this process, such as /dev/stdin, which may be a pipe."""
     return str(path) == "/dev/stdin" or str(path).startswith(("/dev/fd/", "/proc/self/fd/"))
 
 
@@ -125,7 +124,7 @@ def read_text(path: Path) -> str:
     try:
         if path.is_dir():
             raise _directory(source)
-        if path.exists() and not path.is_file() and not _is_open(path):
+        if path.exists() and not path.is_file() and not _is_descriptor(path):
             raise DescriptionError(source, [Problem("", "a device, socket or named pipe", "a regular file")])
         with path.open("rb") as file:
             data = file.read(LARGEST_FILE + 1)
@@ -180,7 +179,7 @@ def _too_large(source: str) -> DescriptionError:
 
 
 def _syntax(text: str, message: str) -> Problem:
-    """Convert tomllib's message to a problem, with the line that it is about."""
+    """Convert tomllib's message to a problem with its line."""
     match = _PLACE.search(message)
     cause = message[: match.start()] if match else message
     if not match:

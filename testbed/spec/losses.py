@@ -1,9 +1,9 @@
 """Notation of losses: explicit patterns ("5, 12, 24", "3 every 10") and Gilbert-Elliott's four parameters.
 
 A pattern is the numbers of a direction's frames, counted from 1; "5-8" is a range, and a final "every N" repeats them
-with that period. Gilbert-Elliott is written as in tc: ``p r 1-h 1-k``, where p and r are the probabilities of going
-into the bad state and back, 1-h and 1-k those of a loss in the bad and in the good state; the defaults of omitted ones
-at the end are 1-p, 100% and 0%.
+with that period. Gilbert-Elliott is written as in tc: ``p r 1-h 1-k``, where p and r are the probabilities of the
+transitions to the bad state and back, and 1-h and 1-k the loss probabilities in the bad and in the good state. The
+defaults of omitted parameters at the end are 1-p, 100% and 0%.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATTERN = r"^\s*\d{1,9}(\s*-\s*\d{1,9})?(\s*,\s*\d{1,9}(\s*-\s*\d{1,9})?)*(\s+ev
 GEMODEL_PATTERN = r"^\s*[^\s,]+(\s+[^\s,]+){0,3}\s*$"
 
 MAX_NUMBERS = 100_000
-"""Largest number of frames in one pattern."""
+"""Maximum number of frames in one pattern."""
 
 _PATTERN = re.compile(PATTERN.rstrip("$") + r"\Z", re.ASCII)
 _EXPECTED = "numbers of frames counted from 1, such as '5, 12, 24', '5-8' or '3 every 10'"
@@ -47,7 +47,7 @@ def parse_pattern(text: str) -> tuple[frozenset[int], int]:
 
 
 def check_pattern(text: str) -> str:
-    """Return the shortest text of the pattern. Raises MismatchError."""
+    """Return the canonical text of the pattern. Raises MismatchError."""
     numbers, period = parse_pattern(text)
     written = ", ".join(ranges(numbers))
     return f"{written} every {period}" if period else written

@@ -10,8 +10,8 @@
     underlay = "192.168.7.1"
     underlay_mtu = 9000
 
-Strict, as descriptions are: all problems are reported at once, with the nearest valid names. Whether a machine is as
-written is known only there.
+Parsing is strict, as for descriptions: all problems are reported together, with the nearest valid names. The properties of
+a machine are checked on the machine.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from testbed.spec.problems import MismatchError, item, joined, nearest, shown
 SSH_PORT = 22
 
 SMALLEST_UNDERLAY_MTU = 576
-"""RFC 791: what every IPv4 host accepts."""
+"""RFC 791: minimum datagram size that every IPv4 host accepts."""
 
 
 def _word(value: str) -> str:
-    """Check a host name or a user: it becomes an argument, and must not look like an option."""
+    """Check a host name or a user: it becomes a command-line argument, and must not look like an option."""
     if not value or value.startswith("-") or not value.isprintable() or any(sign in value for sign in " @/"):
         raise MismatchError("a name or an address without spaces, '@' and '/', and without '-' in front")
     return value
@@ -85,7 +85,7 @@ class Machine(Element):
 
 
 class Machines(Element):
-    """The machines of a cluster, each with a name of its own."""
+    """The machines of a cluster, with unique names."""
 
     if TYPE_CHECKING:
 
@@ -103,15 +103,15 @@ def load(path: str | Path) -> Machines:
     file = Path(path)
     machines = parse(table_of(read_text(file), str(path)), str(path))
     base = file.absolute().parent
-    placed = (
+    with_absolute_keys = (
         machine.model_copy(update={"key": str(base / Path(machine.key).expanduser())}) if machine.key else machine
         for machine in machines.machines
     )
-    return Machines(machines=tuple(placed))
+    return Machines(machines=tuple(with_absolute_keys))
 
 
 def parse(data: Mapping[str, object], source: str = "TOML") -> Machines:
-    """Make the machines of a table as in TOML. Raises DescriptionError with all problems."""
+    """Make the machines from a table with keys as in TOML. Raises DescriptionError with all problems."""
     known = ("machine",)
     problems = [
         Problem("", f"unknown key {shown(key)}", f"the key {joined(known)}", nearest(key, known))
@@ -129,7 +129,7 @@ def parse(data: Mapping[str, object], source: str = "TOML") -> Machines:
 
 
 def _contradictions(machines: Sequence[tuple[int, Machine]]) -> list[Problem]:
-    """Names and underlay addresses that occur twice, and underlays of both IP versions."""
+    """Return the problems of duplicate names and underlay addresses, and of underlays of both IP versions."""
     problems = []
     for key in ("name", "underlay"):
         counts = Counter(getattr(machine, key) for _, machine in machines)

@@ -1,7 +1,7 @@
-"""Description of a cluster: checked user input, with open choices still open.
+"""Description of a cluster: validated user input, in which names, ports and addresses may be absent.
 
-Made from TOML (`Description.from_toml`, `Description.load`), by the builders (`Description.star(4)`), or from parts.
-Its layout has every name, port and address decided: see `resolver`.
+It is made from TOML (`Description.from_toml`, `Description.load`), by the builders (`Description.star(4)`), or from parts.
+Its layout has every name, port and address: see `resolver`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Heading(Element):
 
 
 class BuilderOptions(ImpairmentKeys, total=False):
-    """Options of every builder beside its own parameters: name, seed, impairments of all links, kind of its switches
+    """Options of every builder in addition to its parameters: name, seed, impairments of all links, kind of its switches
     ("ethernet", "myrinet", "atm"), and tags: by tag, names of nodes ("n1") and links ("n1--s1")."""
 
     name: str
@@ -71,9 +71,9 @@ class BuilderOptions(ImpairmentKeys, total=False):
 
 
 class Description(Heading):
-    """A cluster: nodes, switches and links. Frozen; two equal ones have equal layouts.
+    """A cluster: nodes, switches and links. Frozen; equal descriptions have equal layouts.
 
-    Raises DescriptionError with all problems at once.
+    The constructor raises DescriptionError with all problems.
     """
 
     if TYPE_CHECKING:
@@ -106,14 +106,14 @@ class Description(Heading):
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
-        """Load the description in a file, or of a shipped topology's name; see `loader.load`."""
+        """Load the description from a file or a shipped topology; see `loader.load`."""
         from testbed.spec.loader import load
 
         return load(source, cls).description
 
     @classmethod
     def from_toml(cls, text: str, source: str = "TOML") -> Self:
-        """Parse the description in a TOML text. source: its name in error messages."""
+        """Parse the description in a TOML text. source: name for error messages."""
         from testbed.spec.loader import parse
 
         return parse(text, source, cls)
@@ -130,17 +130,17 @@ class Description(Heading):
 
     @classmethod
     def line(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
-        """Make nodes, each on a switch of its own, the switches in a line."""
+        """Make nodes, each on a separate switch, with the switches in a line."""
         return cls._of(generators.Line, {"nodes": nodes}, options)
 
     @classmethod
     def ring(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
-        """Make nodes, each on a switch of its own, the switches in a ring; three or more."""
+        """Make three or more nodes, each on a separate switch, with the switches in a ring."""
         return cls._of(generators.Ring, {"nodes": nodes}, options)
 
     @classmethod
     def full_mesh(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
-        """Make nodes, each on a switch of its own, every switch linked to every other."""
+        """Make nodes, each on a separate switch, with links between all switches."""
         return cls._of(generators.FullMesh, {"nodes": nodes}, options)
 
     @classmethod
@@ -162,14 +162,14 @@ class Description(Heading):
 
     @classmethod
     def now(cls, **options: Unpack[BuilderOptions]) -> Self:
-        """Make the Berkeley NOW: 100 nodes, 40 eight-port switches, of Myrinet unless another kind is given."""
+        """Make the Berkeley NOW: 100 nodes and 40 eight-port switches, of Myrinet by default."""
         return cls._of(generators.Now, {}, options)
 
     @classmethod
     def _of(cls, kind: type[generators.Shape], sizes: Mapping[str, object], options: BuilderOptions) -> Self:
         """Make a shape's cluster. sizes: the shape's own parameters."""
-        extra = {"kind": options["kind"]} if "kind" in options else {}
-        shape = kind(**sizes, **extra)
+        kind_options = {"kind": options["kind"]} if "kind" in options else {}
+        shape = kind(**sizes, **kind_options)
         known = ("name", "seed", "tags", *IMPAIRMENT_KEYS)
         name = options.get("name", shape.cluster_name())
         link = {key: value for key, value in options.items() if key not in ("name", "seed", "tags", "kind")}
@@ -197,5 +197,5 @@ HEADING_KEYS = (*keys(Heading), "generate", "tags", "node", "switch", "link")
 def read_heading(
     raw: Mapping[str, object], known: Sequence[str] = HEADING_KEYS
 ) -> tuple[Heading | None, list[Problem]]:
-    """Read the heading in a raw table, and its problems; see `parser.read`."""
+    """Read the heading from a raw table, with its problems; see `parser.read`."""
     return read(Heading, raw, "", known)

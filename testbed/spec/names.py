@@ -1,4 +1,4 @@
-"""Syntax of names, hardware addresses and CPU lists: one validator each, whose error says what it expects.
+"""Syntax of names, hardware addresses and CPU lists: a validator for each, whose error has the expected form.
 
 The rules for interface names are the kernel's (dev_valid_name, and the names reserved by its sysctl tree).
 """
@@ -26,15 +26,15 @@ _CPUS = re.compile(CPUS_PATTERN.rstrip("$") + r"\Z", re.ASCII)
 _RESERVED = frozenset({".", "..", "lo", "all", "default"})
 
 MAX_CPUS = 8192
-"""The largest NR_CPUS that a Linux kernel can be built with on x86 and arm64."""
+"""Maximum NR_CPUS of a Linux kernel on x86 and arm64."""
 
 HIGHEST_PORT = 65_535
 
 MAX_CORES = 1024
-"""Maximum of cores of a modelled host."""
+"""Maximum number of cores of a modelled host."""
 
 MAX_RANKS = 64
-"""Maximum number of programs on a node: each has a function of the node's NIC, with a MAC address of its own."""
+"""Maximum number of programs on a node; each has a function of the node's NIC, with a separate MAC address."""
 
 
 def check_name(value: str) -> str:
@@ -48,7 +48,7 @@ def check_tag(value: str) -> str:
 
 
 def _check(value: str, pattern: re.Pattern[str], marks: str, expected: str) -> str:
-    """Check against a pattern of letters, digits and these marks; a short text's mistakes become dashes in the hint."""
+    """Check against a pattern of letters, digits and `marks`. The suggestion has dashes in place of invalid characters."""
     if not pattern.match(value):
         valid = re.sub(rf"[^A-Za-z0-9{marks}]+", "-", value).strip(marks) if len(value) <= 63 else ""
         raise MismatchError(f"{expected} that begins with a letter or digit", valid)
@@ -130,7 +130,7 @@ def ranges(numbers: Iterable[int]) -> list[str]:
 
 
 def port_number(text: str) -> int:
-    """Parse a switch port's number; 0 if the text is none."""
+    """Parse a switch port's number; 0 if the text is not a number."""
     return int(text) if text.isascii() and text.isdigit() and text[0] != "0" and len(text) <= 5 else 0
 
 

@@ -1,9 +1,9 @@
-"""Wiring of the Berkeley NOW, as far as it is known.
+"""Wiring of the Berkeley NOW, as far as it was published.
 
 Chun, Mainwaring, Culler, "Virtual Network Transport Protocols for Myrinet" (IEEE Micro 18(1), 1998): about 100
 workstations, 40 Myrinet switches, "fat tree-like", three subclusters joined by a small number of cables. The number of
-hosts and switches of each subcluster and the course of its cables are **our choice**: subclusters of 34, 30 and 36
-hosts on 13, 14 and 13 switches in three levels, joined at their top switches. No switch uses more than eight ports.
+hosts and switches of each subcluster and its cabling are **our choice**: subclusters of 34, 30 and 36
+hosts on 13, 14 and 13 switches in three levels, connected at their top switches. No switch uses more than eight ports.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from testbed.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class _Subcluster:
-    """A subcluster. uplinks: cables from each leaf switch to different middle switches; every middle switch has one to
-    each top."""
+    """A subcluster. uplinks: cables from each leaf switch to different middle switches; every middle switch has a cable to
+    each top switch."""
 
     hosts: int
     leaves: int

@@ -1,7 +1,7 @@
-"""Parse the raw tables of a TOML file to elements, each by itself.
+"""Parse the raw tables of a TOML file to elements, each separately.
 
-An element with mistakes is read once more without them, so that its other keys still take part in the cross-checks: a
-link with a bad delay still occupies its ports.
+An element with mistakes is read a second time without the mistaken keys, so that its other keys take part in the
+cross-checks: a link with a bad delay still occupies its ports.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ E = TypeVar("E", bound=Element)
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[E]):
-    """Elements of one list of tables. places: the index of each element in the list. doubtful: indices into `elements`
-    of those that lack a mistaken key. lost: some could not be read at all."""
+    """Elements of a list of tables. places: the index of each element in the list. doubtful: indices in `elements` of the
+    elements from which a mistaken key was removed. lost: some elements could not be read."""
 
     elements: tuple[E, ...]
     places: tuple[int, ...]
@@ -32,9 +32,9 @@ class Reading(Generic[E]):
 
 
 def read(model: type[E], raw: object, path: str, known: Sequence[str] = ()) -> tuple[E | None, list[Problem]]:
-    """Read one element and its problems; with problems, the element is the one without the mistaken keys, or None.
+    """Read one element and its problems; with problems, the element is read without the mistaken keys, or None.
 
-    known: the keys that a user may write at its top, if they are not all the model's.
+    known: the valid keys at the top level, if they differ from the model's.
     """
     try:
         return model.validated(raw, by_name=False), []
@@ -43,20 +43,22 @@ def read(model: type[E], raw: object, path: str, known: Sequence[str] = ()) -> t
     problems = [translate(mistake, path, raw, known) for mistake in mistakes]
     if not isinstance(raw, Mapping):
         return None, problems
-    rest = copy.deepcopy(dict(raw))
-    # From the back, so that list indices stay valid while elements are removed.
+    without_mistakes = copy.deepcopy(dict(raw))
+    # In reverse order, so that list indices stay valid while elements are removed.
     for location in sorted(
-        (m.location for m in mistakes), key=lambda way: [str(part).rjust(9, "0") for part in way], reverse=True
+        (m.location for m in mistakes),
+        key=lambda location: [str(part).rjust(9, "0") for part in location],
+        reverse=True,
     ):
-        _cut(rest, [part for part in location if part != "[key]"])
+        _remove(without_mistakes, [part for part in location if part != "[key]"])
     try:
-        return model.validated(rest, by_name=False), problems
+        return model.validated(without_mistakes, by_name=False), problems
     except InvalidError:
         return None, problems
 
 
-def _cut(raw: object, location: Sequence[int | str]) -> None:
-    """Remove the value at a location; nothing if it is gone already."""
+def _remove(raw: object, location: Sequence[int | str]) -> None:
+    """Remove the value at a location; do nothing if it does not exist."""
     *parents, last = location
     for part in parents:
         raw = _at(raw, part)

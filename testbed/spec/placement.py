@@ -1,7 +1,7 @@
 """Placement of a run's programs: ranks on nodes, their cores, and their functions of the nodes' NICs.
 
-Each rank is a program with a NIC of its own to its peers, as a PCI function: it has a number (its rank), a MAC address and a
-firmware. The functions of one node share the node's interface. Ranks are numbered node by node, in the order of the
+Each rank is a program that its peers see as a separate NIC, like a PCI function: it has a number (its rank), a MAC address
+and a firmware. The functions of a node share the node's interface. Ranks are numbered node by node, in the order of the
 description.
 """
 
@@ -21,8 +21,8 @@ NO_ADDRESS: Final = bytes(6)
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One program of a run. name: the node's, behind which a node of several ranks has a dot and the rank's place on it.
-    number: among all. function: of the node's NIC, from 0. core: of the node."""
+    """One program of a run. name: of the node; if the node has several ranks, with a dot and the rank's index on the node.
+    number: among all ranks. function: of the node's NIC, from 0. core: of the node."""
 
     name: str
     number: int
@@ -37,7 +37,7 @@ def node_of(rank: str) -> str:
 
 
 def ranks_of(layout: Layout) -> tuple[Rank, ...]:
-    """Return the ranks in their order."""
+    """Return the ranks in order."""
     ranks: list[Rank] = []
     for node in layout.nodes:
         cores = node.ranks or (0,)
@@ -48,13 +48,13 @@ def ranks_of(layout: Layout) -> tuple[Rank, ...]:
 
 
 def one_each(layout: Layout) -> tuple[Rank, ...]:
-    """Return one rank for each node, whatever the layout says."""
+    """Return one rank for each node, regardless of the layout."""
     return tuple([Rank(node.name, number, node.name, 0, 0) for number, node in enumerate(layout.nodes)])
 
 
 def with_ranks(layout: Layout, per_node: int, cores: Mapping[str, int]) -> Layout:
-    """Place `per_node` ranks on each node that does not set its own, on its cores in turn. cores: of each node. Raises
-    UnsupportedError for a number of ranks that no node can have."""
+    """Place `per_node` ranks on each node without configured ranks, on its cores in turn. cores: of each node, their number.
+    Raises UnsupportedError for an invalid number of ranks."""
     if not 1 <= per_node <= MAX_RANKS:
         raise UnsupportedError(f"ranks per node must be 1 to {MAX_RANKS}, got {per_node}")
     if per_node == 1:
@@ -67,27 +67,26 @@ def with_ranks(layout: Layout, per_node: int, cores: Mapping[str, int]) -> Layou
 
 
 def address_of(node: bytes, function: int) -> bytes:
-    """Return the MAC address of a NIC's function: the NIC's with the function added to the first byte's upper six bits,
-    which locally administered addresses leave free. Function 0 has the NIC's own."""
+    """Return the MAC address of a NIC's function: the NIC's address with the function added to the first byte's upper six
+    bits, which are free in locally administered addresses. Function 0 has the NIC's address."""
     if not function:
         return node
     return bytes([((node[0] + 4 * function) & 0xFC) | 2]) + node[1:]
 
 
 def hosts_of(ranks: Sequence[Rank]) -> tuple[int, ...]:
-    """Return, by rank, the number of the first rank of its node; empty where each node has one rank."""
+    """Return for each rank the number of the first rank of its node; empty if each node has one rank."""
     firsts: dict[str, int] = {}
     hosts = tuple([firsts.setdefault(rank.node, rank.number) for rank in ranks])
     return hosts if len(firsts) < len(ranks) else ()
 
 
 def addresses_of(layout: Layout, ranks: Sequence[Rank]) -> tuple[bytes, ...]:
-    """Return the MAC address of each rank; zeros where the node has no NIC. Raises UnsupportedError where two would have
-    the same."""
+    """Return the MAC address of each rank; zeros if the node has no NIC. Raises UnsupportedError for a duplicate address."""
     by_node = {node.name: node for node in layout.nodes}
     addresses = tuple([_address(by_node[rank.node], rank.function) for rank in ranks])
-    real = [address for address in addresses if any(address)]
-    if len(set(real)) < len(real):
+    nonzero = [address for address in addresses if any(address)]
+    if len(set(nonzero)) < len(nonzero):
         raise UnsupportedError(
             "two functions would have the same MAC address: let the NICs' addresses differ in the last bytes"
         )

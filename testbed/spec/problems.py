@@ -1,4 +1,4 @@
-"""Translate a validator's errors for a user: one Problem per mistake, with the nearest valid name."""
+"""Conversion of a validator's mistakes to problems for users, with the nearest valid name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _WIDTH = 60
 
 
 class MismatchError(ValueError):
-    """Raised by a field's validator. expected: what it expects. suggestion: what was probably meant, or empty."""
+    """Raised by a field's validator. expected: description of valid values. suggestion: the probably intended value, or
+    empty."""
 
     def __init__(self, expected: str, suggestion: str = "") -> None:
         self.expected = expected
@@ -23,12 +24,12 @@ class MismatchError(ValueError):
 
 
 def shown(value: object) -> str:
-    """Format a value as a user would write it, on one line and cut to about 60 characters."""
+    """Format a value as in TOML, on one line of at most 60 characters."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
         return "a table"
-    # Cut before quoting: a text of a megabyte is not copied to show 60 characters.
+    # Truncate before quoting, so that a long text is not copied.
     text = repr(value[: 2 * _WIDTH] if isinstance(value, (str, list, tuple)) else value)
     if isinstance(value, tuple):
         text = repr(list(value[: 2 * _WIDTH]))
@@ -36,7 +37,7 @@ def shown(value: object) -> str:
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Return the name that was probably meant, or an empty string."""
+    """Return the most similar name, or an empty string."""
     if not isinstance(name, str) or len(name) > _WIDTH:
         return ""
     import difflib
@@ -48,8 +49,8 @@ def nearest(name: object, names: Iterable[str]) -> str:
 
 def joined(names: Iterable[object], last: str = "or") -> str:
     """Join as ``a, b or c``."""
-    *some, end = [str(name) for name in names]
-    return f"{', '.join(some)} {last} {end}" if some else end
+    *first, end = [str(name) for name in names]
+    return f"{', '.join(first)} {last} {end}" if first else end
 
 
 def item(key: str, index: int, name: object = "") -> str:
@@ -66,21 +67,21 @@ def below(path: str, key: str) -> str:
 def translate(mistake: Mistake, path: str, raw: object, known: Sequence[str] = ()) -> Problem:
     """Convert a mistake to a Problem.
 
-    path: of the validated element; raw: the element; known: the keys that a user may write at its top, if they are not
-    all that it has.
+    path: of the validated element. raw: the element. known: the valid keys at its top level, if they differ from the
+    element's.
     """
     location = mistake.location
     if mistake.known is not None:
         names = known if known and len(location) == 1 else mistake.known
         key = str(location[-1])
         expected = f"one of the keys {joined(names)}"
-        return Problem(_where(path, location[:-1], raw), f"unknown key {shown(key)}", expected, nearest(key, names))
+        return Problem(_path(path, location[:-1], raw), f"unknown key {shown(key)}", expected, nearest(key, names))
     if mistake.is_missing:
-        return Problem(_where(path, location[:-1], raw), "", f"the key {str(location[-1])!r}")
-    return Problem(_where(path, location, raw), shown(mistake.found), mistake.expected, mistake.suggestion)
+        return Problem(_path(path, location[:-1], raw), "", f"the key {str(location[-1])!r}")
+    return Problem(_path(path, location, raw), shown(mistake.found), mistake.expected, mistake.suggestion)
 
 
-def _where(path: str, location: Sequence[int | str], raw: object) -> str:
+def _path(path: str, location: Sequence[int | str], raw: object) -> str:
     for part in location:
         if isinstance(part, int):
             raw = raw[part] if isinstance(raw, (list, tuple)) and part < len(raw) else None

@@ -1,7 +1,7 @@
-"""Resolve a description to a layout: open choices are made, always in the same way.
+"""Resolve a description to a layout: absent values are chosen deterministically.
 
-An edit changes as little as possible: MACs depend on names only, addresses on names and numbers in them, and names of
-NICs and numbers of ports are given in link order, so that additions at the end move nothing.
+An edit of the description changes the layout as little as possible: MACs depend only on names, addresses on names and
+numbers in them. Names of NICs and numbers of ports are assigned in link order, so that additions at the end change nothing.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from testbed.spec.validation import effective
 from testbed.spec.wiring import Wiring, wire
 
 _DEFAULT_DISTRIBUTION = "uniform"
-"""netem's distribution where a jitter has none."""
+"""netem's default distribution of the jitter."""
 
 
 def resolve(description: Description) -> Layout:
     """Return the layout of a description. Raises DescriptionError if its address pool is too small."""
     wiring = wire(description.nodes, description.switches, description.links)
-    plugged: dict[str, list[End]] = {node.name: [] for node in description.nodes}
-    places: dict[str, list[int]] = {node.name: [] for node in description.nodes}
+    nics_of: dict[str, list[End]] = {node.name: [] for node in description.nodes}
+    segments_of: dict[str, list[int]] = {node.name: [] for node in description.nodes}
     for place, segment in enumerate(wiring.segments):
         for nic in segment.nics:
-            plugged[nic.owner].append(nic)
-            places[nic.owner].append(place)
-    every = [nic for nics in plugged.values() for nic in nics]
-    declared_macs = {nic: wiring.declared[nic].mac for nic in every if nic in wiring.declared}
-    mac = macs(every, {nic: address for nic, address in declared_macs.items() if address})
+            nics_of[nic.owner].append(nic)
+            segments_of[nic.owner].append(place)
+    all_nics = [nic for nics in nics_of.values() for nic in nics]
+    declared_macs = {nic: wiring.declared[nic].mac for nic in all_nics if nic in wiring.declared}
+    mac = macs(all_nics, {nic: address for nic, address in declared_macs.items() if address})
     addresses, route = _addresses(description, wiring)
     nodes = []
     for node in description.nodes:
         nics = []
-        for end in sorted(plugged[node.name], key=lambda end: _natural_key(end.port)):
+        for end in sorted(nics_of[node.name], key=lambda end: _natural_key(end.port)):
             declared = wiring.declared.get(end)
             mtu = (declared and declared.mtu) or description.defaults.mtu
             nics.append(Nic(end.port, mac[end], mtu, tuple(addresses[end])))
@@ -50,7 +50,7 @@ def resolve(description: Description) -> Layout:
                 name=node.name,
                 nics=tuple(nics),
                 routes=tuple(route.get(node.name, ())),
-                forwards=len(set(places[node.name])) > 1,
+                forwards=len(set(segments_of[node.name])) > 1,
                 cpus=node.cpus,
                 cpu_share=node.cpu_share or 0.0,
                 memory=node.memory or 0,
@@ -94,10 +94,10 @@ def _addresses(description: Description, wiring: Wiring) -> tuple[dict[End, list
             networks, mistakes = addresses.plan_networks(wiring, pool, {})
             problems += mistakes
         if not problems:
-            presence = _assign(wiring, version, networks, result, fill=pool is not None)
+            addresses_of = _assign(wiring, version, networks, result, fill=pool is not None)
             if sum(network is not None for network in networks) > 1:
-                for node, found_routes in routes(presence, networks).items():
-                    route.setdefault(node, []).extend(found_routes)
+                for node, node_routes in routes(addresses_of, networks).items():
+                    route.setdefault(node, []).extend(node_routes)
     if problems:
         raise DescriptionError(description.name, problems)
     return result, route
@@ -107,24 +107,28 @@ def _assign(
     wiring: Wiring, version: int, networks: Sequence[Network | None], result: dict[End, list[str]], fill: bool
 ) -> dict[str, dict[int, str]]:
     """Add each NIC's addresses of one IP version; return each node's address on each segment."""
-    presence: dict[str, dict[int, str]] = {}
+    addresses_of: dict[str, dict[int, str]] = {}
     for place, (segment, network) in enumerate(zip(wiring.segments, networks, strict=True)):
         if network is None:
             continue
-        own = {
+        declared = {
             nic: [text for text in wiring.declared[nic].addresses if version_of(text) == version]
             for nic in segment.nics
             if nic in wiring.declared
         }
-        taken = {int(ipaddress.ip_interface(text).ip) - network.base for texts in own.values() for text in texts}
-        rest = [nic for nic in segment.nics if not own.get(nic)] if fill else []
-        numbers = host_numbers(rest, network, taken)
+        used_numbers = {
+            int(ipaddress.ip_interface(text).ip) - network.base for texts in declared.values() for text in texts
+        }
+        without_address = [nic for nic in segment.nics if not declared.get(nic)] if fill else []
+        numbers = host_numbers(without_address, network, used_numbers)
         for nic in segment.nics:
-            texts = own.get(nic) or ([f"{network.address(numbers[nic])}/{network.prefix}"] if nic in numbers else [])
+            texts = declared.get(nic) or (
+                [f"{network.address(numbers[nic])}/{network.prefix}"] if nic in numbers else []
+            )
             result[nic] += texts
             for text in texts[:1]:
-                presence.setdefault(nic.owner, {}).setdefault(place, text.partition("/")[0])
-    return presence
+                addresses_of.setdefault(nic.owner, {}).setdefault(place, text.partition("/")[0])
+    return addresses_of
 
 
 def _switches(description: Description, wiring: Wiring, mac: dict[End, str]) -> list[Switch]:
@@ -142,10 +146,10 @@ def _switches(description: Description, wiring: Wiring, mac: dict[End, str]) -> 
         pairs = [pair for pair in (wiring.ends[index] for index in segment.links) if pair]
         cables = [pair for pair in pairs if all(end.owner in kinds for end in pair)]
         if forwards.planned or forwarding_tables.is_cyclic(segment.switches, cables):
-            plugs = [
+            nic_plugs = [
                 (b, a) if a.owner in kinds else (a, b) for a, b in pairs if (a.owner in kinds) != (b.owner in kinds)
             ]
-            tables |= forwarding_tables.tables(segment.switches, cables, [(mac[nic], plug) for nic, plug in plugs])
+            tables |= forwarding_tables.tables(segment.switches, cables, [(mac[nic], plug) for nic, plug in nic_plugs])
     result = []
     for name, kind in kinds.items():
         table = tables.get(name)
@@ -160,7 +164,7 @@ def _links(description: Description, wiring: Wiring) -> list[Link]:
     default = impairment(description.defaults.link)
     for link, pair in zip(description.links, wiring.ends, strict=True):
         if pair is None:
-            raise AssertionError("a checked description has no link that leads nowhere")
+            raise AssertionError("a checked description has no link with an unknown end")
         forward, backward = (
             default if impairments is description.defaults.link else impairment(impairments)
             for impairments in effective(link, description.defaults)

@@ -1,6 +1,6 @@
 """Static IP routes between layer-2 segments, through nodes that have NICs on several of them.
 
-Shortest paths, counted in segments; among equally near gateways the first by name.
+Routes follow shortest paths in segments; among gateways at equal distance the first by name is used.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from testbed.spec.addresses import Network
 from testbed.spec.layout import Route
 
 Presence = Mapping[str, Mapping[int, str]]
-"""node -> segment's place -> the node's address there, without prefix length."""
+"""node -> segment's index -> the node's address in the segment, without prefix length."""
 
 
 def routes(presence: Presence, networks: Sequence[Network | None]) -> dict[str, list[Route]]:
-    """Return each node's routes to the segments that it is not on; none to unreachable ones."""
+    """Return each node's routes to the reachable segments that it is not attached to."""
     routers = {node: segments for node, segments in sorted(presence.items()) if len(segments) > 1}
-    on: dict[int, list[str]] = {}
+    routers_of: dict[int, list[str]] = {}
     for node, segments in routers.items():
         for segment in segments:
-            on.setdefault(segment, []).append(node)
+            routers_of.setdefault(segment, []).append(node)
     result: dict[str, list[Route]] = {node: [] for node in presence}
     for target, network in enumerate(networks):
-        if network is None or target not in on:
+        if network is None or target not in routers_of:
             continue
-        # For each segment that reaches the target: how far, and through which router that is on it.
+        # For each segment that reaches the target: distance, and the segment's router toward the target.
         nearest: dict[int, tuple[int, str]] = {target: (0, "")}
         queue = deque([target])
         while queue:
             segment = queue.popleft()
-            for router in on.get(segment, ()):
-                for further in routers[router]:
-                    distance, best = nearest.get(further, (0, ""))
-                    if further not in nearest:
-                        queue.append(further)
-                        nearest[further] = (nearest[segment][0] + 1, router)
+            for router in routers_of.get(segment, ()):
+                for next_segment in routers[router]:
+                    distance, best = nearest.get(next_segment, (0, ""))
+                    if next_segment not in nearest:
+                        queue.append(next_segment)
+                        nearest[next_segment] = (nearest[segment][0] + 1, router)
                     elif distance == nearest[segment][0] + 1 and router < best:
-                        nearest[further] = (distance, router)
+                        nearest[next_segment] = (distance, router)
         text = str(network)
         for node, segments in presence.items():
             if target in segments:

@@ -1,4 +1,4 @@
-"""Scenarios: a timeline of faults beside a run, and random faults, from TOML or Python::
+"""Scenarios: a timeline of faults during a run, and random faults, from TOML or Python::
 
     [[fault]]
     kind = "impair"
@@ -12,8 +12,8 @@
     rate = 2.0
     seed = 7
 
-Strict, as descriptions are: all problems are reported at once, with the nearest valid names. Names of nodes and links
-are checked when the cluster is known.
+Parsing is strict, as for descriptions: all problems are reported together, with the nearest valid names. Names of nodes and
+links are checked when the cluster is known.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RandomFaults(Element):
     on: Texts = Field(("all",), description="Nodes and links among which is drawn.")
 
     def problems(self) -> list[Problem]:
-        """Return contradictions between its keys."""
+        """Return contradictions between the keys."""
         mistakes = []
         if not self.kinds:
             mistakes.append(Problem("kinds", "none", "one kind or more"))
@@ -77,13 +77,15 @@ class RandomFaults(Element):
             begin = units.format_duration(self.from_)
             mistakes.append(Problem("to", units.format_duration(self.to), f"a time after {begin}"))
         if self.longest < self.shortest:
-            least = units.format_duration(self.shortest)
-            mistakes.append(Problem("longest", units.format_duration(self.longest), f"at least {least}, the shortest"))
+            minimum = units.format_duration(self.shortest)
+            mistakes.append(
+                Problem("longest", units.format_duration(self.longest), f"at least {minimum}, the shortest")
+            )
         return mistakes
 
 
 class Scenario(Element):
-    """A scenario. faults: in the order in which they are written, which orders those of equal beginning."""
+    """A scenario. faults: in the order of the file; faults that begin at the same time keep this order."""
 
     if TYPE_CHECKING:
 
@@ -101,11 +103,11 @@ class Scenario(Element):
             raise DescriptionError(self.name, problems)
 
     def to_toml(self) -> str:
-        """Format as TOML, quantities with their units: `from_toml` of it is equal."""
+        """Format as TOML, quantities with their units; inverse of `from_toml`."""
         table: dict[str, object] = {"name": self.name}
         if self.random is not None:
-            table["random"] = _written(self.random)
-        return tomli_w.dumps({**table, "fault": [_written(fault) for fault in self.faults]})
+            table["random"] = _table(self.random)
+        return tomli_w.dumps({**table, "fault": [_table(fault) for fault in self.faults]})
 
     @classmethod
     def load(cls, path: str | Path) -> Scenario:
@@ -114,12 +116,12 @@ class Scenario(Element):
 
     @classmethod
     def from_toml(cls, text: str, source: str = "TOML", base: Path | None = None) -> Scenario:
-        """Parse a text. source: its name in errors. base: directory of relative paths in it."""
+        """Parse a text. source: name for error messages. base: directory of relative paths."""
         return _parse(table_of(text, source), source, "scenario", base or Path.cwd())
 
 
 def load(path: str | Path) -> Scenario:
-    """Load a file, as `Scenario.load`."""
+    """Load a file, like `Scenario.load`."""
     file = Path(path)
     stem = file.name.removesuffix(".toml")
     return _parse(table_of(read_text(file), str(path)), str(path), stem, file.absolute().parent)
@@ -137,27 +139,27 @@ def _parse(data: Mapping[str, object], source: str, name: str, base: Path) -> Sc
     faults: list[tuple[int, Fault]] = []
     raw = data.get("fault", ())
     if not isinstance(raw, (list, tuple)):
-        found = "[fault]" if isinstance(raw, Mapping) else shown(raw)
-        problems.append(Problem("fault", found, "tables that begin with [[fault]]"))
+        actual = "[fault]" if isinstance(raw, Mapping) else shown(raw)
+        problems.append(Problem("fault", actual, "tables that begin with [[fault]]"))
         raw = ()
     for place, table in enumerate(raw):
         fault, mistakes = _read_fault(table, item("fault", place))
         problems += mistakes
         if fault is not None and not mistakes:
             faults.append((place, _with_paths(fault, base)))
-    chance = None
+    random_faults = None
     if "random" in data:
-        chance, mistakes = read(RandomFaults, data["random"], "random", keys(RandomFaults))
+        random_faults, mistakes = read(RandomFaults, data["random"], "random", keys(RandomFaults))
         problems += mistakes
-        chance = None if mistakes else chance
+        random_faults = None if mistakes else random_faults
     heading, mistakes = read(Scenario, {"name": data.get("name", name)}, "", known)
     if "name" in data:
         problems += mistakes
-    problems += _contradictions(faults, chance)
+    problems += _contradictions(faults, random_faults)
     if problems:
         raise DescriptionError(source, problems)
-    called = heading.name if heading is not None and not mistakes else "scenario"
-    return Scenario(name=called, faults=tuple(fault for _, fault in faults), random=chance)
+    scenario_name = heading.name if heading is not None and not mistakes else "scenario"
+    return Scenario(name=scenario_name, faults=tuple(fault for _, fault in faults), random=random_faults)
 
 
 def _read_fault(table: object, path: str) -> tuple[Fault | None, list[Problem]]:
@@ -172,21 +174,22 @@ def _read_fault(table: object, path: str) -> tuple[Fault | None, list[Problem]]:
     return read(model, table, path, KEYS[str(kind)])
 
 
-def _contradictions(faults: Sequence[tuple[int, Fault]], chance: RandomFaults | None) -> list[Problem]:
+def _contradictions(faults: Sequence[tuple[int, Fault]], random_faults: RandomFaults | None) -> list[Problem]:
     problems = [
         Problem(below(item("fault", place), problem.path), problem.found, problem.expected, problem.suggestion)
         for place, fault in faults
         for problem in fault.problems()
     ]
-    if chance is not None:
+    if random_faults is not None:
         problems += [
-            Problem(below("random", problem.path), problem.found, problem.expected) for problem in chance.problems()
+            Problem(below("random", problem.path), problem.found, problem.expected)
+            for problem in random_faults.problems()
         ]
     return problems
 
 
 def _with_paths(fault: Fault, base: Path) -> Fault:
-    """Make the paths of its files absolute."""
+    """Make the paths of the fault's files absolute."""
     if not isinstance(fault, Impair):
         return fault
     files = {key: str(base / path) for key in ("jitter_file", "rate_trace") if (path := getattr(fault, key))}
@@ -198,8 +201,8 @@ _DURATIONS = (
 )  # fmt: skip
 
 
-def _written(element: Element) -> dict[str, object]:
-    """Return the values that differ from the defaults, and the kind."""
+def _table(element: Element) -> dict[str, object]:
+    """Return the non-default values, and the kind."""
     values = element.model_dump(by_alias=True, exclude_defaults=True)
     table = {"kind": element.kind, **values} if isinstance(element, Fault) else values
     for key in table.keys() & set(_DURATIONS):
@@ -212,8 +215,8 @@ def _written(element: Element) -> dict[str, object]:
 def json_schema() -> Mapping[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a scenario in TOML, for editors."""
     definitions: dict[str, Any] = {}
-    forms = [variant_schema(model, definitions, "kind", kind) for kind, model in KINDS.items()]
-    chance = element_schema(RandomFaults, definitions)
+    variants = [variant_schema(model, definitions, "kind", kind) for kind, model in KINDS.items()]
+    random_faults = element_schema(RandomFaults, definitions)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Scenario",
@@ -222,8 +225,8 @@ def json_schema() -> Mapping[str, Any]:
         "additionalProperties": False,
         "properties": {
             "name": {"type": "string"},
-            "fault": {"type": "array", "items": {"oneOf": forms}},
-            "random": chance,
+            "fault": {"type": "array", "items": {"oneOf": variants}},
+            "random": random_faults,
         },
         "anyOf": [{"required": ["fault"]}, {"required": ["random"]}],
         "$defs": dict(sorted(definitions.items())),

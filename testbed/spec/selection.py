@@ -9,13 +9,13 @@ from testbed.errors import NotFoundError
 from testbed.spec.layout import Layout
 
 SELECTOR: Final = "@"
-"""Prefix of a tag where names are expected: no name, end or direction begins with it, and no shell interprets it."""
+"""Prefix of a tag among names. No name, end or direction begins with it, and no shell interprets it."""
 
 _MAX_SHOWN = 8  # names in an error
 
 
 def expand_tags(layout: Layout, targets: Sequence[str]) -> list[str]:
-    """Replace tags by the names of the nodes, then of the links that have them; each name once. Raises NotFoundError
+    """Replace each tag by the names of the nodes, then of the links that have it; without duplicates. Raises NotFoundError
     for a tag that no element has."""
     names: dict[str, None] = {}
     for target in targets:
@@ -32,17 +32,17 @@ def expand_tags(layout: Layout, targets: Sequence[str]) -> list[str]:
 
 
 def nodes_of(layout: Layout, on: Sequence[str]) -> list[str]:
-    """Return the selected nodes, in the layout's order. Raises NotFoundError, which lists names."""
+    """Return the selected nodes, in the layout's order. Raises NotFoundError with valid names."""
     names = [node.name for node in layout.nodes]
     if "all" in on and "all" not in names:
         return names
     links = {link.name for link in layout.links}
     selected: set[str] = set()
     for target in on:
-        some = expand_tags(layout, [target])
-        if target.startswith(SELECTOR) and links.issuperset(some):
+        expanded = expand_tags(layout, [target])
+        if target.startswith(SELECTOR) and links.issuperset(expanded):
             raise NotFoundError(f"no node of cluster {layout.name} has the tag {target[1:]!r}: it is one of links")
-        for name in some:
+        for name in expanded:
             if name in names:
                 selected.add(name)
             elif not target.startswith(SELECTOR):
@@ -53,7 +53,7 @@ def nodes_of(layout: Layout, on: Sequence[str]) -> list[str]:
 
 
 def node_of(layout: Layout, target: str) -> str:
-    """Return the one selected node. Raises NotFoundError where several are."""
+    """Return the selected node. Raises NotFoundError if several are selected."""
     nodes = nodes_of(layout, [target])
     if len(nodes) > 1:
         names = ", ".join(nodes[:_MAX_SHOWN]) + (", ..." if len(nodes) > _MAX_SHOWN else "")
@@ -73,6 +73,6 @@ def _hint(layout: Layout, tag: str) -> str:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    from testbed.spec.problems import nearest  # imported for mistaken names only
+    from testbed.spec.problems import nearest  # imported only for unknown names
 
     return nearest(name, names)

@@ -1,4 +1,4 @@
-"""Topologies that come with testbed. Listing them parses nothing and loads no validation library."""
+"""Topologies that are shipped with testbed. Listing them does not parse them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def shipped_files() -> dict[str, Path]:
 
 
 def topologies() -> list[tuple[str, str]]:
-    """Return each shipped topology's name and, from its file's first line, its purpose."""
+    """Return the name of each shipped topology, and its purpose from its file's first line."""
     entries = []
     for name, file in sorted(shipped_files().items()):
         with file.open(encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""Tags by the table ``[tags]`` of a description, or a builder's, for generated nodes and links.
+"""Tags from the table ``[tags]`` of a description or of a builder, for generated nodes and links.
 
 ::
 
@@ -21,51 +21,53 @@ from testbed.spec.problems import MismatchError, below, item, nearest, shown
 def add_tags(
     nodes: Sequence[Node], links: Sequence[Link], table: object, path: str = "tags"
 ) -> tuple[tuple[Node, ...], tuple[Link, ...], list[Problem]]:
-    """Return the elements with the table's tags after their own, and the table's problems."""
+    """Return the elements with the table's tags added to their tags, and the table's problems."""
     problems: list[Problem] = []
     if not isinstance(table, Mapping):
         return tuple(nodes), tuple(links), [Problem(path, shown(table), "a table: TAG = [nodes and links]")]
-    places: dict[str, list[Element]] = {}
+    elements: dict[str, list[Element]] = {}
     for node in nodes:
-        places.setdefault(node.name, []).append(node)
+        elements.setdefault(node.name, []).append(node)
     for link in links:
         for name in _names(link):
-            places.setdefault(name, []).append(link)
-    given: dict[int, list[str]] = {}
-    guesses = 20  # comparing names is slow, and more suggestions do not help
+            elements.setdefault(name, []).append(link)
+    tags_of: dict[int, list[str]] = {}
+    suggestions_left = 20  # comparing names is slow, and more suggestions do not help
     for tag, names in table.items():
-        where = below(path, str(tag))
+        tag_path = below(path, str(tag))
         try:
             check_tag(tag)
         except MismatchError as error:
             problems.append(Problem(path, shown(tag), error.expected, error.suggestion))
         if not isinstance(names, (list, tuple)):
-            problems.append(Problem(where, shown(names), "a list of nodes and links"))
+            problems.append(Problem(tag_path, shown(names), "a list of nodes and links"))
             continue
         for number, name in enumerate(names):
-            if not isinstance(name, str) or name not in places:
+            if not isinstance(name, str) or name not in elements:
                 expected = "a node or link of this cluster ('n1', 'n1--s1')"
-                guess = nearest(name, places) if guesses > 0 else ""
-                guesses -= 1
-                problems.append(Problem(item(where, number), shown(name), expected, guess))
+                guess = nearest(name, elements) if suggestions_left > 0 else ""
+                suggestions_left -= 1
+                problems.append(Problem(item(tag_path, number), shown(name), expected, guess))
                 continue
-            for element in places[name]:
-                given.setdefault(id(element), []).append(tag)
+            for element in elements[name]:
+                tags_of.setdefault(id(element), []).append(tag)
     return (
         tuple(
-            node.model_copy(update=_merged(node.tags, given[id(node)])) if id(node) in given else node for node in nodes
+            node.model_copy(update=_merged(node.tags, tags_of[id(node)])) if id(node) in tags_of else node
+            for node in nodes
         ),
         tuple(
-            link.model_copy(update=_merged(link.tags, given[id(link)])) if id(link) in given else link for link in links
+            link.model_copy(update=_merged(link.tags, tags_of[id(link)])) if id(link) in tags_of else link
+            for link in links
         ),
         problems,
     )
 
 
 def _names(link: Link) -> set[str]:
-    """Return its names by its ends as written and by the ends' owners, in both orders."""
+    """Return the link's names: by its ends as written and by the ends' owners, in both orders."""
     return {f"{a}--{b}" for ends in (link.ends, link.owners) for a, b in (ends, ends[::-1])}
 
 
-def _merged(own: Sequence[str], more: Sequence[str]) -> dict[str, object]:
-    return {"tags": tuple(dict.fromkeys((*own, *more)))}
+def _merged(declared: Sequence[str], added: Sequence[str]) -> dict[str, object]:
+    return {"tags": tuple(dict.fromkeys((*declared, *added)))}

@@ -20,7 +20,7 @@ Table = dict[str, Any]
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
-_TEXTS: dict[str, Callable[[Any], str]] = {
+_FORMATS: dict[str, Callable[[Any], str]] = {
     "delay": units.format_duration,
     "jitter": units.format_duration,
     "rate": units.format_limit,
@@ -35,12 +35,11 @@ _TEXTS: dict[str, Callable[[Any], str]] = {
     "cell_size": units.format_size,
     "cpus": format_cpus,
 }
-"""Formats of keys whose values have units; the others are plain TOML."""
+"""Formats of keys whose values have units; other values are plain TOML."""
 
 
 def to_toml(description: Description) -> str:
-    """Format as TOML the values that differ from the defaults, quantities with their units: ``parse(to_toml(d)) ==
-    d``."""
+    """Format the non-default values as TOML, quantities with their units; inverse of `parse`."""
     heading = _table(description, Heading)
     defaults = _table(description.defaults, Defaults)
     link = _table(description.defaults.link, Impairments)
@@ -62,7 +61,7 @@ def to_toml(description: Description) -> str:
 
 
 def _body(key: str, table: Table) -> str:
-    """Format the content of ``[[key]]``: tomli_w writes short tables on one line each, which is not readable here."""
+    """Format the content of ``[[key]]``. tomli_w writes short tables on one line each, which is hard to read."""
     plain = {name: value for name, value in table.items() if not _is_nested(value)}
     text = tomli_w.dumps(plain)
     for name, value in table.items():
@@ -78,13 +77,13 @@ def _is_nested(value: object) -> bool:
 
 
 def _table(element: Element, model: type[Element]) -> Table:
-    """Return the keys of model whose values are not the default."""
+    """Return the keys of `model` with non-default values."""
     table: Table = {}
     for name, field in model.model_fields.items():
         value = getattr(element, name)
         if value != field.get_default() and not isinstance(value, Element):
             key = field.key or name
-            table[key] = _TEXTS[key](value) if key in _TEXTS else list(value) if isinstance(value, tuple) else value
+            table[key] = _FORMATS[key](value) if key in _FORMATS else list(value) if isinstance(value, tuple) else value
     return table
 
 
@@ -99,9 +98,9 @@ def _link(link: Link) -> Table:
     table: Table = {"ends": list(link.ends)}
     table |= _table(link, Link)
     for direction in ("forward", "backward"):
-        own: Impairments | None = getattr(link, direction)
-        if own is not None:
-            table[direction] = _table(own, Impairments)
+        impairments: Impairments | None = getattr(link, direction)
+        if impairments is not None:
+            table[direction] = _table(impairments, Impairments)
     return table
 
 

@@ -1,8 +1,8 @@
-"""Quantities in the notation of ``tc``, converted to integers once, when input is read.
+"""Quantities in the notation of ``tc``, which are converted to integers when input is read.
 
 Internally a duration is integer nanoseconds, a rate integer bit/s, a size integer bytes and a probability a float 0..1.
-All arithmetic here is on fractions, so ``1.28gbit`` is exactly 1,280,000,000, and a text that is not a whole number of
-the base unit is an error instead of a rounding. Units are case-insensitive, as in ``tc``.
+All arithmetic is on fractions, so that ``1.28gbit`` is exactly 1,280,000,000. A text that is not a whole number of the base
+unit is an error and is not rounded. Units are case-insensitive, as in ``tc``.
 
 duration: ``ns us µs ms s min h``; as in tc also ``nsec(s) usec(s) msec(s) sec(s)``. ``m`` is rejected as ambiguous.
 
@@ -52,14 +52,14 @@ UNLIMITED = "unlimited"
 """Text of a rate without limit."""
 
 LARGEST = 2**63 - 1
-"""The largest quantity of any kind: the largest signed 64-bit integer, as in the kernel's fields."""
+"""Maximum of any quantity: the maximum signed 64-bit integer, as in the kernel's fields."""
 
-# tc reads exponents. Three digits reach every float; more would make integers of any size.
+# tc reads exponents. Three digits are enough for every float and limit the size of integers.
 _QUANTITY = re.compile(
     r"(?P<sign>[+-]?)(?P<number>(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,3})?)\s*(?P<unit>[^\d\s].*)?", re.IGNORECASE
 )
-_LONGEST = 64
-_TINY = 1e-9  # smaller probabilities are not written as percent
+_MAX_LENGTH = 64
+_MIN_PERCENT = 1e-9  # smaller probabilities are not written as percent
 
 _NUMBER = r"^\s*\+?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*"
 DURATION_PATTERN = _NUMBER + r"([nNuUmMµμ]?[sS]|[nNuUmM]?[sS][eE][cC][sS]?|[mM][iI][nN]|[hH])\s*$"
@@ -71,9 +71,9 @@ PROBABILITY_PATTERN = _NUMBER + r"%?\s*$"
 
 
 class UnitError(TestbedError, ValueError):
-    """A text or number that is not the expected quantity.
+    """A text or number that is not a valid quantity.
 
-    found: the value, for display. expected: a phrase. suggestion: what was probably meant, or empty.
+    found: the value, for display. expected: a phrase. suggestion: the probably intended value, or empty.
     """
 
     exit_code = 2
@@ -127,24 +127,24 @@ def parse_probability(value: object) -> float:
     """Parse a probability 0..1; text with ``%``, text without, or a number 0..1. Raises UnitError."""
     number, unit = _split(value, _PROBABILITY)
     if unit not in ("", "%"):
-        raise UnitError(value, _PROBABILITY, _shown(number) + "%" if 0 <= number <= 100 else "")
+        raise UnitError(value, _PROBABILITY, _decimal(number) + "%" if 0 <= number <= 100 else "")
     share = number / 100 if unit else number
     if share > 1:
-        meant = f"{_shown(number)}%" if not unit and number <= 100 else ""
-        raise UnitError(value, _PROBABILITY, meant)
+        suggestion = f"{_decimal(number)}%" if not unit and number <= 100 else ""
+        raise UnitError(value, _PROBABILITY, suggestion)
     if unit or not isinstance(value, float):
         return float(share)
-    return abs(value)  # -0.0 is no probability of its own
+    return abs(value)  # -0.0 becomes 0.0
 
 
 def format_duration(nanoseconds: int) -> str:
     """Return the shortest common text: ``1500`` is ``1.5us``."""
-    return _text(nanoseconds, _DURATIONS, "s")
+    return _format(nanoseconds, _DURATIONS, "s")
 
 
 def format_rate(bits_per_second: int) -> str:
     """Return the shortest common text: ``1280000000`` is ``1.28gbit``."""
-    return _text(bits_per_second, _RATES, "bit")
+    return _format(bits_per_second, _RATES, "bit")
 
 
 def format_limit(bits_per_second: int) -> str:
@@ -159,22 +159,22 @@ def format_size(size: int) -> str:
 
 
 def format_probability(probability: float) -> str:
-    """Format as percent: ``0.05`` is ``5%``. Exact: a float's shortest text with its decimal point moved."""
-    if 0 < probability < _TINY:
+    """Format as percent: ``0.05`` is ``5%``. It is exact: the float's shortest text with the decimal point moved."""
+    if 0 < probability < _MIN_PERCENT:
         return repr(probability)
     number = Fraction(repr(probability)) * 100
-    return f"{_shown(number)}%"
+    return f"{_decimal(number)}%"
 
 
 def _integer(value: object, expected: str, units: Mapping[str, int], base: str, bare: int) -> int:
-    """Parse an integer quantity. bare: factor of a number without a unit; 0 where only zero may lack one."""
+    """Parse an integer quantity. bare: factor of a number without a unit; 0 if only zero may be without a unit."""
     number, unit = _split(value, expected)
     factor = units.get(unit.lower()) if unit else bare
     if factor is None:
         import difflib
 
         nearest = difflib.get_close_matches(unit.lower(), units, n=1, cutoff=0.5)
-        raise UnitError(value, expected, _shown(number) + nearest[0] if nearest else "")
+        raise UnitError(value, expected, _decimal(number) + nearest[0] if nearest else "")
     if not unit and not bare and number:
         raise UnitError(value, f"{expected}; a bare number has no unit")
     result = number * factor
@@ -186,7 +186,7 @@ def _integer(value: object, expected: str, units: Mapping[str, int], base: str, 
 
 
 def _split(value: object, expected: str) -> tuple[Fraction, str]:
-    """Split into the number, exact, and its unit, if any. Refuses negative numbers, NaN and infinity."""
+    """Split into the exact number and its unit, if any. Rejects negative numbers, NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise UnitError(value, expected)
     if isinstance(value, int):
@@ -194,9 +194,9 @@ def _split(value: object, expected: str) -> tuple[Fraction, str]:
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise UnitError(value, f"{expected}; not NaN and not infinite")
-        number, unit = Fraction(repr(value)), ""  # 0.1 as written, not its nearest binary fraction
+        number, unit = Fraction(repr(value)), ""  # 0.1 in decimal, not its nearest binary fraction
     else:
-        match = _QUANTITY.fullmatch(value.strip()) if len(value) <= _LONGEST else None
+        match = _QUANTITY.fullmatch(value.strip()) if len(value) <= _MAX_LENGTH else None
         if match is None or not value.isprintable():
             raise UnitError(value, expected)
         number, unit = Fraction(match["number"]), (match["unit"] or "").strip()
@@ -206,15 +206,15 @@ def _split(value: object, expected: str) -> tuple[Fraction, str]:
     return number, unit
 
 
-def _text(value: int, units: dict[str, int], zero: str) -> str:
+def _format(value: int, units: dict[str, int], zero: str) -> str:
     """Format in the largest unit in which the value is at least 1 and has at most three decimals."""
     if not value:
         return f"0{zero}"
     unit = next(u for u in reversed(units) if units[u] <= value and value * 1000 % units[u] == 0)
-    return _shown(Fraction(value, units[unit])) + unit
+    return _decimal(Fraction(value, units[unit])) + unit
 
 
-def _shown(number: Fraction) -> str:
+def _decimal(number: Fraction) -> str:
     """Format a terminating decimal without an exponent. Its denominator divides a power of ten."""
     digits = 0
     while number.denominator != 1:

@@ -1,7 +1,7 @@
-"""Cross-checks between the parts of a description: every contradiction is reported, not only the first.
+"""Cross-checks between the parts of a description: all contradictions are reported.
 
-The parts may come from a description with other mistakes: `Parts` then says which of them are doubtful, so that
-consequences of a mistake already found are not reported again.
+The parts may come from a description with other mistakes: `Parts` then lists the doubtful parts, so that consequences of
+a known mistake are not reported.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _ETHERNET_HEADER = 14
 class Parts:
     """A cluster's parts before cross-checks.
 
-    *_places: the index of each in the user's list, from 0; None for a generated part; empty if it is the order here.
-    doubtful_*: the indices, here, of those from which a mistake was removed. incomplete: whole nodes or links were left
-    out.
+    *_places: the index of each part in the user's list, from 0; None for a generated part; empty if the order is equal.
+    doubtful_*: the indices in these sequences of parts from which a mistake was removed. incomplete: nodes or links were
+    left out.
     """
 
     nodes: Sequence[Node]
@@ -50,8 +50,8 @@ class Parts:
 
 
 @dataclass(slots=True)
-class _Where:
-    """Path of each part, as in errors."""
+class _Paths:
+    """Paths of the parts, for error messages."""
 
     nodes: list[str] = field(default_factory=list)
     switches: list[str] = field(default_factory=list)
@@ -61,19 +61,19 @@ class _Where:
 
 def check(parts: Parts) -> list[Problem]:
     """Return all contradictions between the parts."""
-    where = _places(parts)
-    references = list(_references(parts, where))
+    paths = _make_paths(parts)
+    references = list(_references(parts, paths))
     wiring = wire(parts.nodes, parts.switches, parts.links)
-    problems = [*_names(parts, where), *references, *_ports(parts, where, wiring), *_doubled_links(parts, where)]
-    problems += _nics(parts, where, wiring)
-    problems += _hosts(parts, where)
-    problems += _impairments(parts, where)
-    problems += _addresses(parts, where, wiring, segments_known=not (references or parts.incomplete))
+    problems = [*_names(parts, paths), *references, *_ports(parts, paths, wiring), *_doubled_links(parts, paths)]
+    problems += _nics(parts, paths, wiring)
+    problems += _hosts(parts, paths)
+    problems += _impairments(parts, paths)
+    problems += _addresses(parts, paths, wiring, segments_known=not (references or parts.incomplete))
     return problems
 
 
 def check_pools(network: str, network6: str | None) -> list[Problem]:
-    """Check the address pools by themselves."""
+    """Check the address pools separately."""
     problems = []
     for key, text, version, longest in (("network", network, 4, 30), ("network6", network6, 6, 64)):
         if text is None:
@@ -100,52 +100,52 @@ _NOT_UNICAST = {
 }
 
 
-def _places(parts: Parts) -> _Where:
-    where = _Where()
+def _make_paths(parts: Parts) -> _Paths:
+    paths = _Paths()
     for index, node in enumerate(parts.nodes):
         place = parts.node_places[index] if parts.node_places else index
-        where.nodes.append(_path("node", place, node.name))
+        paths.nodes.append(_path("node", place, node.name))
         for number, (name, nic) in enumerate(zip(nic_names(node), node.nics, strict=True)):
-            where.nics[End(node.name, name)] = f"{where.nodes[-1]}.{item('nic', number, nic.name or '')}"
+            paths.nics[End(node.name, name)] = f"{paths.nodes[-1]}.{item('nic', number, nic.name or '')}"
     for index, switch in enumerate(parts.switches):
         place = parts.switch_places[index] if parts.switch_places else index
-        where.switches.append(_path("switch", place, switch.name))
+        paths.switches.append(_path("switch", place, switch.name))
     for place, link in zip(parts.link_places or range(len(parts.links)), parts.links, strict=True):
-        where.links.append(item("link", place) if place is not None else f"generate ({'--'.join(link.ends)})")
-    return where
+        paths.links.append(item("link", place) if place is not None else f"generate ({'--'.join(link.ends)})")
+    return paths
 
 
 def _path(key: str, position: int | None, name: str) -> str:
     return f"generate ({name})" if position is None else item(key, position, name)
 
 
-def _names(parts: Parts, where: _Where) -> Iterator[Problem]:
+def _names(parts: Parts, paths: _Paths) -> Iterator[Problem]:
     first: dict[str, str] = {}
     names = [node.name for node in parts.nodes] + [switch.name for switch in parts.switches]
-    paths = where.nodes + where.switches
-    for name, path in zip(names, paths, strict=True):
+    all_paths = paths.nodes + paths.switches
+    for name, path in zip(names, all_paths, strict=True):
         if name in first:
             expected = f"a name of its own: {first[name]} has it already"
             yield Problem(f"{path}.name", shown(name), expected)
         first.setdefault(name, path)
 
 
-def _references(parts: Parts, where: _Where) -> Iterator[Problem]:
-    """Find ends at unknown elements or at ports that are taken."""
+def _references(parts: Parts, paths: _Paths) -> Iterator[Problem]:
+    """Find ends at unknown elements or at occupied ports."""
     switches = {switch.name: switch for switch in parts.switches}
     known = [node.name for node in parts.nodes] + list(switches)
-    present = frozenset(known)
+    existing = frozenset(known)
     plugged: dict[str, str] = {}
-    guesses = 20  # comparing names is slow, and more suggestions do not help
-    for link, path in zip(parts.links, where.links, strict=True):
-        if link.owners[0] == link.owners[1] and link.owners[0] in present:
+    suggestions_left = 20  # comparing names is slow, and more suggestions do not help
+    for link, path in zip(parts.links, paths.links, strict=True):
+        if link.owners[0] == link.owners[1] and link.owners[0] in existing:
             yield Problem(f"{path}.ends", f"both ends at {shown(link.owners[0])}", "two different nodes or switches")
         for number, end in enumerate(link.ends):
             path_of_end = item(f"{path}.ends", number)
             owner, _, port = end.partition(":")
-            if owner not in present:
-                guess = nearest(owner, known) if guesses > 0 else ""
-                guesses -= 1
+            if owner not in existing:
+                guess = nearest(owner, known) if suggestions_left > 0 else ""
+                suggestions_left -= 1
                 rest = f":{port}" if port else ""
                 expected = "the name of a node or switch of this cluster"
                 yield Problem(path_of_end, f"unknown name {shown(owner)}", expected, guess and guess + rest)
@@ -166,12 +166,12 @@ def _references(parts: Parts, where: _Where) -> Iterator[Problem]:
                     )
 
 
-def _doubled_links(parts: Parts, where: _Where) -> Iterator[Problem]:
-    """Find listed links between two elements that the shape has joined already: mostly that cable is meant."""
+def _doubled_links(parts: Parts, paths: _Paths) -> Iterator[Problem]:
+    """Find listed links between two elements that the shape has already connected: mostly that cable is intended."""
     places = parts.link_places or range(len(parts.links))
     switches = {switch.name for switch in parts.switches}
     generated = {frozenset(link.owners) for link, place in zip(parts.links, places, strict=True) if place is None}
-    for link, place, path in zip(parts.links, places, where.links, strict=True):
+    for link, place, path in zip(parts.links, places, paths.links, strict=True):
         if place is None or frozenset(link.owners) not in generated or any(":" in end for end in link.ends):
             continue
         first, second = link.ends
@@ -184,17 +184,17 @@ def _doubled_links(parts: Parts, where: _Where) -> Iterator[Problem]:
         )
 
 
-def _ports(parts: Parts, where: _Where, wiring: Wiring) -> Iterator[Problem]:
+def _ports(parts: Parts, paths: _Paths, wiring: Wiring) -> Iterator[Problem]:
     kinds = {switch.name: switch.kind for switch in parts.switches}
     plugged = Counter(end.owner for pair in wiring.ends for end in pair or ())
-    for switch, path in zip(parts.switches, where.switches, strict=True):
+    for switch, path in zip(parts.switches, paths.switches, strict=True):
         used = plugged[switch.name]
-        wanted = max(used, switch.ports or 0)
-        if 0 < (kind := kind_of(switch.kind)).max_ports < wanted:
-            yield too_many_ports(path, wanted, kind)
+        needed = max(used, switch.ports or 0)
+        if 0 < (kind := kind_of(switch.kind)).max_ports < needed:
+            yield too_many_ports(path, needed, kind)
         elif used > switch.max_ports:
             yield Problem(path, f"{used:,} links", f"at most {switch.max_ports:,}, one for each of its ports")
-    for pair, path in zip(wiring.ends, where.links, strict=True):
+    for pair, path in zip(wiring.ends, paths.links, strict=True):
         if pair and all(end.owner in kinds for end in pair):
             a, b = (kinds[end.owner] for end in pair)
             if a != b:
@@ -206,14 +206,14 @@ def too_many_ports(path: str, ports: int, kind: Kind) -> Problem:
     return Problem(path, f"{ports:,} ports", f"at most {kind.max_ports:,} ports {kind.why_max}")
 
 
-def _nics(parts: Parts, where: _Where, wiring: Wiring) -> Iterator[Problem]:
+def _nics(parts: Parts, paths: _Paths, wiring: Wiring) -> Iterator[Problem]:
     used = {end for pair in wiring.ends if pair for end in pair}
     macs: dict[str, str] = {}
     for index, node in enumerate(parts.nodes):
         seen: dict[str, str] = {}
         for name, nic in zip(nic_names(node), node.nics, strict=True):
             end = End(node.name, name)
-            path = where.nics[end]
+            path = paths.nics[end]
             if name in seen:
                 yield Problem(f"{path}.name", shown(name), "a name that no other NIC of the node has")
                 continue
@@ -224,8 +224,8 @@ def _nics(parts: Parts, where: _Where, wiring: Wiring) -> Iterator[Problem]:
                 yield Problem(f"{path}.mac", shown(nic.mac), f"a hardware address of its own: {macs[nic.mac]} has it")
 
 
-def _hosts(parts: Parts, where: _Where) -> Iterator[Problem]:
-    for node, path in zip(parts.nodes, where.nodes, strict=True):
+def _hosts(parts: Parts, paths: _Paths) -> Iterator[Problem]:
+    for node, path in zip(parts.nodes, paths.nodes, strict=True):
         cores = node.cores or (MAX_CORES if node.profile else 1)
         seen: set[int] = set()
         for key, groups in (("caches", node.caches), ("ranks", (node.ranks,))):
@@ -238,33 +238,33 @@ def _hosts(parts: Parts, where: _Where) -> Iterator[Problem]:
             seen.add(number)
 
 
-def _impairments(parts: Parts, where: _Where) -> Iterator[Problem]:
-    """Find contradictions in a direction's effective impairments, each reported once, at the key that causes it."""
+def _impairments(parts: Parts, paths: _Paths) -> Iterator[Problem]:
+    """Find contradictions in a direction's effective impairments; each is reported once, at the key that causes it."""
     mtus = {node.name: [nic.mtu for nic in node.nics if nic.mtu] for node in parts.nodes if node.nics}
     modelled = {switch.name: kind for switch in parts.switches if (kind := kind_of(switch.kind)).modelled}
     default = parts.defaults.link
-    sound: set[tuple[int, str]] = set()  # frame sizes and kinds of links for which the defaults are valid
+    valid_defaults: set[tuple[int, str]] = set()  # frame sizes and kinds for which the defaults are valid
     seen: set[str] = set()
-    for index, (link, path) in enumerate(zip(parts.links, where.links, strict=True)):
+    for index, (link, path) in enumerate(zip(parts.links, paths.links, strict=True)):
         if index in parts.doubtful_links or parts.doubtful_defaults:
             continue
         owners = link.owners
         frame = max([parts.defaults.mtu, *(mtu for owner in owners for mtu in mtus.get(owner, ()))]) + _ETHERNET_HEADER
-        crossed = next((modelled[owner] for owner in owners if owner in modelled), ETHERNET)
+        switch_kind = next((modelled[owner] for owner in owners if owner in modelled), ETHERNET)
         both = effective(link, parts.defaults)
         for direction, impairments in zip(("forward", "backward"), both, strict=True):
-            if impairments is default and (frame, crossed.name) in sound:
+            if impairments is default and (frame, switch_kind.name) in valid_defaults:
                 continue
-            against = list(contradictions(impairments, frame))
-            against += [
-                (key, f"{key} on a link of {crossed.title}'s", f"none: {crossed.why_lacks}")
-                for key in crossed.unsupported(impairments)
+            problems_found = list(contradictions(impairments, frame))
+            problems_found += [
+                (key, f"{key} on a link of {switch_kind.title}'s", f"none: {switch_kind.why_lacks}")
+                for key in switch_kind.unsupported(impairments)
             ]
-            if impairments is default and not against:
-                sound.add((frame, crossed.name))
+            if impairments is default and not problems_found:
+                valid_defaults.add((frame, switch_kind.name))
             levels = [(f"{path}.{direction}", getattr(link, direction) or Impairments()), (path, link)]
             levels.append(("defaults.link", default))
-            for key, found, expected in against:
+            for key, found, expected in problems_found:
                 origin = next((place for place, level in levels if getattr(level, key) is not None), path)
                 place = f"{origin}.{key}"
                 if place not in seen:
@@ -272,14 +272,14 @@ def _impairments(parts: Parts, where: _Where) -> Iterator[Problem]:
                     suffix = f" ({path})" if origin == "defaults.link" else ""
                     yield Problem(place, found, expected + suffix)
         if link.datapath == "direct":
-            asked = sorted({key for own in both for key, value in own.explicit().items() if value})
-            if asked:
+            impaired = sorted({key for side in both for key, value in side.explicit().items() if value})
+            if impaired:
                 expected = "'auto', or no impairment: a direct link is one veth pair and cannot have any"
-                yield Problem(f"{path}.datapath", f"'direct' on a link with {joined(asked, 'and')}", expected)
+                yield Problem(f"{path}.datapath", f"'direct' on a link with {joined(impaired, 'and')}", expected)
 
 
 def effective(link: Link, defaults: Defaults) -> tuple[Impairments, Impairments]:
-    """Return its effective impairments, forward and backward: their own keys, then the link's, then the defaults."""
+    """Return the effective impairments, forward and backward: the direction's keys, then the link's, then the defaults."""
     common = link.over(defaults.link)
     return (
         link.forward.over(common) if link.forward else common,
@@ -287,46 +287,46 @@ def effective(link: Link, defaults: Defaults) -> tuple[Impairments, Impairments]
     )
 
 
-def _addresses(parts: Parts, where: _Where, wiring: Wiring, segments_known: bool) -> Iterator[Problem]:
-    broken = check_pools(parts.network, parts.network6)
-    yield from broken
-    outside = False
-    pools = {4: None if broken else network_of(parts.network)}
-    pools[6] = None if broken or parts.network6 is None else network_of(parts.network6)
+def _addresses(parts: Parts, paths: _Paths, wiring: Wiring, segments_known: bool) -> Iterator[Problem]:
+    pool_problems = check_pools(parts.network, parts.network6)
+    yield from pool_problems
+    is_outside = False
+    pools = {4: None if pool_problems else network_of(parts.network)}
+    pools[6] = None if pool_problems or parts.network6 is None else network_of(parts.network6)
     owners: dict[str, str] = {}
     for end, nic in wiring.declared.items():
         for number, text in enumerate(nic.addresses):
-            path = item(f"{where.nics[end]}.addresses", number)
-            pool, bare = pools[version_of(text)], text.partition("/")[0]
-            if bare in owners:
-                yield Problem(path, shown(text), f"an address of its own: {owners[bare]} has it already")
+            path = item(f"{paths.nics[end]}.addresses", number)
+            pool, host_address = pools[version_of(text)], text.partition("/")[0]
+            if host_address in owners:
+                yield Problem(path, shown(text), f"an address of its own: {owners[host_address]} has it already")
                 continue
-            owners[bare] = f"{end.owner}'s {end.port}"
+            owners[host_address] = f"{end.owner}'s {end.port}"
             if pool and not pool.contains(network_of(text)):
-                outside = True
+                is_outside = True
                 key = "network6" if ":" in text else "network"
                 yield Problem(path, shown(text), f"an address in the cluster's {key} {pool}")
         mtu = nic.mtu or parts.defaults.mtu
         ipv6 = parts.network6 is not None or any(":" in text for text in nic.addresses)
         if ipv6 and nic.mtu and mtu < SMALLEST_IPV6_MTU:
-            yield Problem(f"{where.nics[end]}.mtu", f"{mtu:,} on a NIC with IPv6", f"at least {SMALLEST_IPV6_MTU:,}")
+            yield Problem(f"{paths.nics[end]}.mtu", f"{mtu:,} on a NIC with IPv6", f"at least {SMALLEST_IPV6_MTU:,}")
     ipv6 = parts.network6 is not None or any(":" in address for address in owners)
     if ipv6 and parts.defaults.mtu < SMALLEST_IPV6_MTU:
         expected = f"at least {SMALLEST_IPV6_MTU:,}, or {USUAL_MTU:,}"
         yield Problem("defaults.mtu", f"{parts.defaults.mtu:,} in a cluster with IPv6", expected)
-    if segments_known and not broken and not outside:
+    if segments_known and not pool_problems and not is_outside:
         if pools[4]:
-            yield from plan_networks(wiring, pools[4], where.nics)[1]
+            yield from plan_networks(wiring, pools[4], paths.nics)[1]
         if pools[6]:
-            yield from plan_networks(wiring, pools[6], where.nics)[1]
+            yield from plan_networks(wiring, pools[6], paths.nics)[1]
         else:
-            yield from _static_ipv6(wiring, where)
+            yield from _static_ipv6(wiring, paths)
 
 
-def _static_ipv6(wiring: Wiring, where: _Where) -> Iterator[Problem]:
-    """Check declared addresses without a pool of IPv6: those of a segment are in one network."""
+def _static_ipv6(wiring: Wiring, paths: _Paths) -> Iterator[Problem]:
+    """Check declared addresses without an IPv6 pool: all addresses of a segment must be in the same network."""
     for segment, network in zip(wiring.segments, declared_networks(wiring, 6), strict=True):
         for nic in segment.nics:
             for text in wiring.declared[nic].addresses if nic in wiring.declared else ():
                 if network and ":" in text and network_of(text) != network:
-                    yield Problem(where.nics[nic], shown(text), f"an address of its segment's network {network}")
+                    yield Problem(paths.nics[nic], shown(text), f"an address of its segment's network {network}")

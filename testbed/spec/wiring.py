@@ -1,8 +1,8 @@
 """Wire links to NICs and ports, and find the NICs that share a layer-2 segment.
 
-NIC names: as given at a link's end; otherwise the node's declared NICs that are not called ethN, in their order;
-otherwise the next free ethN in link order. Switch ports: as given at the end; otherwise the next free number from 1 in
-link order. A segment is a set of elements joined by switches, or a single link between two nodes; segments are ordered
+NIC names: as written at a link's end; otherwise the node's declared NICs with names other than ethN, in their order;
+otherwise the next free ethN in link order. Switch ports: as written at the end; otherwise the next free number from 1 in
+link order. A segment is a set of elements connected by switches, or a single link between two nodes; segments are ordered
 by their first link.
 """
 
@@ -18,7 +18,7 @@ from testbed.spec.layout import End
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A layer-2 network. nics: in link order. links: their indices in the description's list."""
+    """A layer-2 network. nics: in link order. links: indices in the description's list."""
 
     switches: tuple[str, ...]
     nics: tuple[End, ...]
@@ -27,8 +27,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Wiring of a description. ends: both ends of each link, or None for a link with an unknown end. declared: a node's
-    declared NICs, including those that no link uses."""
+    """Wiring of a description. ends: both ends of each link, or None for a link with an unknown end. declared: the nodes'
+    declared NICs, including those without a link."""
 
     ends: tuple[tuple[End, End] | None, ...]
     declared: dict[End, Nic]
@@ -36,30 +36,30 @@ class Wiring:
 
 
 def nic_names(node: Node) -> list[str]:
-    """Return the names of the declared NICs; one without a name gets the next free ethN."""
-    taken = {nic.name for nic in node.nics}
-    free = (f"eth{number}" for number in range(len(node.nics) + len(taken)) if f"eth{number}" not in taken)
+    """Return the names of the declared NICs; a NIC without a name gets the next free ethN."""
+    used = {nic.name for nic in node.nics}
+    free = (f"eth{number}" for number in range(len(node.nics) + len(used)) if f"eth{number}" not in used)
     return [nic.name or next(free) for nic in node.nics]
 
 
 def wire(nodes: Sequence[Node], switches: Sequence[Switch], links: Sequence[Link]) -> Wiring:
-    """Choose names and ports. Unknown ends are left out, so that it also serves the cross-checks."""
+    """Choose names and ports. Links with unknown ends are left out, since the cross-checks call this, too."""
     is_switch = dict.fromkeys((switch.name for switch in switches), True) | dict.fromkeys(
         (node.name for node in nodes), False
     )
     declared = {
         End(node.name, name): nic for node in nodes for name, nic in zip(nic_names(node), node.nics, strict=True)
     }
-    taken: dict[str, set[str]] = {name: set() for name in is_switch}
+    used: dict[str, set[str]] = {name: set() for name in is_switch}
     for link in links:
         for end in link.ends:
             owner, _, port = end.partition(":")
-            if port and owner in taken:
-                taken[owner].add(port)
-    free: dict[str, Iterator[str]] = {switch.name: _free_ports(taken[switch.name]) for switch in switches}
+            if port and owner in used:
+                used[owner].add(port)
+    free: dict[str, Iterator[str]] = {switch.name: _free_ports(used[switch.name]) for switch in switches}
     for node in nodes:
-        named = [nic.name for nic in node.nics if nic.name and not re.fullmatch(r"eth\d+", nic.name)]
-        free[node.name] = _free_nics(taken[node.name], named)
+        declared_names = [nic.name for nic in node.nics if nic.name and not re.fullmatch(r"eth\d+", nic.name)]
+        free[node.name] = _free_nics(used[node.name], declared_names)
     ends: list[tuple[End, End] | None] = []
     for link in links:
         if not all(owner in is_switch for owner in link.owners):
@@ -70,35 +70,35 @@ def wire(nodes: Sequence[Node], switches: Sequence[Switch], links: Sequence[Link
     return Wiring(tuple(ends), declared, _segments(ends, is_switch))
 
 
-def _free_ports(taken: set[str]) -> Iterator[str]:
+def _free_ports(used: set[str]) -> Iterator[str]:
     number = 0
     while True:
         number += 1
-        if str(number) not in taken:
+        if str(number) not in used:
             yield str(number)
 
 
-def _free_nics(taken: set[str], named: Sequence[str]) -> Iterator[str]:
-    yield from (name for name in named if name not in taken)
+def _free_nics(used: set[str], declared_names: Sequence[str]) -> Iterator[str]:
+    yield from (name for name in declared_names if name not in used)
     number = 0
     while True:
-        if f"eth{number}" not in taken:
+        if f"eth{number}" not in used:
             yield f"eth{number}"
         number += 1
 
 
 def _segments(ends: Sequence[tuple[End, End] | None], is_switch: dict[str, bool]) -> tuple[Segment, ...]:
-    leader = {name: name for name, switch in is_switch.items() if switch}
+    parent = {name: name for name, switch in is_switch.items() if switch}
 
     def find(name: str) -> str:
-        while leader[name] != name:
-            leader[name] = leader[leader[name]]
-            name = leader[name]
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
         return name
 
     for pair in ends:
         if pair and is_switch[pair[0].owner] and is_switch[pair[1].owner]:
-            leader[find(pair[0].owner)] = find(pair[1].owner)
+            parent[find(pair[0].owner)] = find(pair[1].owner)
     members: dict[str | int, list[int]] = {}
     for index, pair in enumerate(ends):
         if pair:
@@ -106,8 +106,8 @@ def _segments(ends: Sequence[tuple[End, End] | None], is_switch: dict[str, bool]
             members.setdefault(index if switch is None else find(switch), []).append(index)
     segments = []
     for indices in members.values():
-        plugs = [end for index in indices for end in ends[index] or ()]
-        joined = dict.fromkeys(end.owner for end in plugs if is_switch[end.owner])
-        nics = tuple(end for end in plugs if not is_switch[end.owner])
-        segments.append(Segment(tuple(joined), nics, tuple(indices)))
+        ends_of_segment = [end for index in indices for end in ends[index] or ()]
+        switches = dict.fromkeys(end.owner for end in ends_of_segment if is_switch[end.owner])
+        nics = tuple(end for end in ends_of_segment if not is_switch[end.owner])
+        segments.append(Segment(tuple(switches), nics, tuple(indices)))
     return tuple(segments)

@@ -1,7 +1,8 @@
-"""Studies: many independent runs over a space of parameters, side by side on an engine, resumable.
+"""Studies: many independent runs over a parameter space, in parallel on an engine, resumable.
 
     study = Study.load("loss.toml")
     outcomes = run_study(study, folder, engine=Processes())
 
-A study's file says what all its runs share and what varies. Each combination is a *point*: one run, with one set of rows.
+A study's file has the parameters that all its runs share and those that vary. Each combination is a *point*: one run, with
+its rows.
 """

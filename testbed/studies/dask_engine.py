@@ -1,8 +1,8 @@
-"""Engines of Dask: workers on this machine, or those of a scheduler that a site has.
+"""Dask engines: workers on this machine, or those of a site's scheduler.
 
-A scheduler elsewhere must speak TLS and know us by a certificate, and we know it by the same authority (mutual TLS): who
-can submit to a scheduler runs what they like on its workers. Scapy (GPL-2.0-only) is not imported beside Dask, which needs
-packages under Apache-2.0: `study_points` refuses those that let Scapy build the frames.
+A remote scheduler must use mutual TLS: whoever can submit to a scheduler can run any program on its workers. Scapy
+(GPL-2.0-only) is not imported together with Dask, which needs packages under Apache-2.0: `study_points` rejects points with
+the scapy codec.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _TLS: Final = "tls://"
-_TIMEOUT: Final = 20  # s until a scheduler must have answered
+_TIMEOUT: Final = 20  # s, for connecting to a scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Files for mutual TLS: the authority's certificate, ours, and its key."""
+    """Files for mutual TLS. authority: certificate of the CA. certificate, key: of the client."""
 
     authority: Path
     certificate: Path
@@ -33,10 +33,10 @@ class Certificates:
 
 
 class DaskHere:
-    """Engine of Dask workers on this machine, on loopback, without a dashboard."""
+    """Engine of local Dask workers, on loopback, without a dashboard."""
 
     def __init__(self, width: int) -> None:
-        """width: workers, each a process with one thread."""
+        """width: number of workers, each a process with one thread."""
         self.width = width
 
     @contextmanager
@@ -45,7 +45,7 @@ class DaskHere:
         from distributed import Client, LocalCluster
 
         with (
-            dask.config.set({"distributed.scheduler.allowed-failures": 0}),  # we count the attempts
+            dask.config.set({"distributed.scheduler.allowed-failures": 0}),  # `study_runs` counts the attempts
             LocalCluster(
                 n_workers=self.width, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None,
                 silence_logs=50,
@@ -56,15 +56,15 @@ class DaskHere:
 
 
 class DaskScheduler:
-    """Engine of the workers that a scheduler has."""
+    """Engine of a scheduler's workers."""
 
     def __init__(self, address: str, certificates: Certificates) -> None:
-        """address: ``tls://HOST:PORT``. Raises UnsupportedError for one without TLS, NotFoundError for a missing file,
-        TestbedError for a scheduler that does not answer or has no workers."""
+        """address: ``tls://HOST:PORT``. Raises UnsupportedError for an address without TLS, NotFoundError for a missing
+        file, TestbedError for a scheduler that does not answer or has no workers."""
         if not address.startswith(_TLS):
             raise UnsupportedError(
                 f"scheduler {address}: without TLS anybody on its network could run programs on its workers; "
-                f"say {_TLS}HOST:PORT"
+                f"use {_TLS}HOST:PORT"
             )
         for file in (certificates.authority, certificates.certificate, certificates.key):
             if not file.is_file():

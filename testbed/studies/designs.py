@@ -1,4 +1,4 @@
-"""Designs of experiments: the points that a grid, a list, or a Latin hypercube puts into a space of parameters."""
+"""Designs of experiments: the points of a grid or of a Latin hypercube in a parameter space."""
 
 from __future__ import annotations
 
@@ -30,49 +30,49 @@ def grid(axes: Mapping[str, Sequence[Value]]) -> Iterator[dict[str, Value]]:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Range of a parameter, in integers of its quantity: ns, bit/s, bytes, or the number itself. unit: formats a value.
-    is_log: whether each factor is as likely as another, instead of each difference."""
+    """Range of a parameter, in base units: ns, bit/s, bytes, or a plain number. kind: of quantity, a key of `_QUANTITIES`.
+    is_log: whether values are uniform on a logarithmic scale."""
 
     low: float
     high: float
     kind: str
     is_log: bool
 
-    def at(self, share: float) -> Value:
-        """Return the value at a share of the range, from 0 to 1."""
+    def at(self, fraction: float) -> Value:
+        """Return the value at a fraction of the range, from 0 to 1."""
         if self.is_log:
-            value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
+            value = math.exp(math.log(self.low) + fraction * (math.log(self.high) - math.log(self.low)))
         else:
-            value = self.low + share * (self.high - self.low)
+            value = self.low + fraction * (self.high - self.low)
         return _FORMATS[self.kind](value)
 
 
 def latin_hypercube(ranges: Mapping[str, Range], count: int, seed: int) -> Iterator[dict[str, Value]]:
-    """Yield `count` points: of each parameter's range, divided into `count` equal parts, every part has one (McKay,
+    """Yield `count` points. Each parameter's range is divided into `count` equal parts, each with one point (McKay,
     Beckman, Conover, Technometrics 21, 1979)."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     columns = {}
-    for name, scope in ranges.items():
-        places = [(part + chance.random()) / count for part in range(count)]
-        chance.shuffle(places)
-        columns[name] = [scope.at(place) for place in places]
+    for name, range_ in ranges.items():
+        fractions = [(part + rng.random()) / count for part in range(count)]
+        rng.shuffle(fractions)
+        columns[name] = [range_.at(fraction) for fraction in fractions]
     for number in range(count):
         yield {name: values[number] for name, values in columns.items()}
 
 
-def read_range(table: object, place: str) -> Range | list[Problem]:
-    """Read a range as in TOML: {from, to, scale}, both ends of one quantity. place: of the table, for its problems."""
+def read_range(table: object, path: str) -> Range | list[Problem]:
+    """Read a range as in TOML: {from, to, scale}, both ends of the same kind of quantity. path: of the table."""
     if not isinstance(table, Mapping):
-        return [Problem(place, shown(table), "a table with the keys from and to")]
+        return [Problem(path, shown(table), "a table with the keys from and to")]
     problems = [
-        Problem(place, f"unknown key {shown(key)}", "one of the keys from, to or scale")
+        Problem(path, f"unknown key {shown(key)}", "one of the keys from, to or scale")
         for key in table
         if key not in ("from", "to", "scale")
     ]
-    problems += [Problem(place, "", f"the key {key!r}") for key in ("from", "to") if key not in table]
+    problems += [Problem(path, "", f"the key {key!r}") for key in ("from", "to") if key not in table]
     scale = table.get("scale", "linear")
     if scale not in ("linear", "log"):
-        problems.append(Problem(below(place, "scale"), shown(scale), "linear or log"))
+        problems.append(Problem(below(path, "scale"), shown(scale), "linear or log"))
     if problems:
         return problems
     for kind, parse in _QUANTITIES.items():
@@ -81,12 +81,12 @@ def read_range(table: object, place: str) -> Range | list[Problem]:
         except (units.UnitError, TypeError, ValueError):
             continue
         if not low < high:
-            return [Problem(below(place, "to"), shown(table["to"]), f"more than {shown(table['from'])}")]
+            return [Problem(below(path, "to"), shown(table["to"]), f"more than {shown(table['from'])}")]
         if scale == "log" and low <= 0:
-            return [Problem(below(place, "from"), shown(table["from"]), "more than 0 on a logarithmic scale")]
+            return [Problem(below(path, "from"), shown(table["from"]), "more than 0 on a logarithmic scale")]
         return Range(low, high, kind, scale == "log")
     expected = "two numbers, durations, rates, sizes, or probabilities, both of the same kind"
-    return [Problem(place, f"{shown(table['from'])} to {shown(table['to'])}", expected)]
+    return [Problem(path, f"{shown(table['from'])} to {shown(table['to'])}", expected)]
 
 
 def _number(value: object) -> float:

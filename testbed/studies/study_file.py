@@ -1,4 +1,4 @@
-"""Studies from TOML: what all runs share, and the parameters that vary::
+"""Studies from TOML: the parameters that all runs share, and those that vary::
 
     [run]
     cluster = "star-4"
@@ -16,15 +16,15 @@
     seed = 7
     ranges = { "link.delay" = { from = "1us", to = "1ms", scale = "log" } }
 
-    [[point]]                             # or points one by one
+    [[point]]                             # or single points
     protocol = "am2"
 
-    [resources]                           # of a run in namespaces; without, it has the machine for itself
+    [resources]                           # of a run in namespaces; default: the whole machine
     cores = 2
 
-Strict, as descriptions are: all problems at once, with the nearest valid names. Parameters are those of `testbed run`:
-``cluster``, ``workload``, ``protocol``, ``mode``, ``seed``, ...; ``settings.KEY`` of the workload, ``firmware.KEY`` of the
-protocol's NICs, and ``link.KEY``: an impairment of all links that do not say their own.
+Parsing is strict, as for descriptions: all problems are reported together, with the nearest valid names. Parameters are
+those of `testbed run`: ``cluster``, ``workload``, ``protocol``, ``mode``, ``seed``, ...; ``settings.KEY`` of the workload,
+``firmware.KEY`` of the protocol's NICs, and ``link.KEY``: a default impairment of all links.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _RESOURCES: Final = ("cores",)
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A study. points: the parameters of each run, in the order of the file. varied: names of those that differ between
-    points. base: directory of relative files. cores: that a run in namespaces needs; None for all of the machine."""
+    """A study. points: the parameters of each run, in the order of the file. varied: names of the parameters that differ
+    between points. base: directory of relative files. cores: needed by a run in namespaces; None: the whole machine."""
 
     name: str
     points: tuple[Parameters, ...]
@@ -75,8 +75,8 @@ def load(path: str | Path) -> Study:
 
 
 def parse(text: str, source: str, name: str = "study", base: Path | None = None) -> Study:
-    """Parse a text. source: its name in errors. name: if the text has none. base: directory of relative files. Raises
-    DescriptionError."""
+    """Parse a text. source: name for error messages. name: default of the study's name. base: directory of relative files.
+    Raises DescriptionError."""
     reader = _Reader(table_of(text, source))
     study = reader.study(name, base or Path.cwd())
     if reader.problems:
@@ -86,7 +86,7 @@ def parse(text: str, source: str, name: str = "study", base: Path | None = None)
 
 
 class _Reader:
-    """Reads a study's table, and collects its problems."""
+    """Reader of a study's table, which collects its problems."""
 
     def __init__(self, table: Mapping[str, object]) -> None:
         self.problems: list[Problem] = []
@@ -102,38 +102,40 @@ class _Reader:
         common = self._parameters("run", self._table.get("run", {}))
         axes = self._axes()
         ranges, count, seed = self._latin()
-        listed = self._list()
+        listed_points = self._list()
         cores = self._cores()
-        self._check_names(common, axes, ranges, listed)
+        self._check_names(common, axes, ranges, listed_points)
         if self.problems:
             return None
         points = []
         for combination in grid(axes):
             sampled = latin_hypercube(ranges, count, seed) if ranges else iter([{}])
-            points += [{**common, **combination, **sample, **one} for sample in sampled for one in (listed or [{}])]
+            points += [
+                {**common, **combination, **sample, **point} for sample in sampled for point in (listed_points or [{}])
+            ]
         self._check_points(points)
-        varied = (*axes, *ranges, *dict.fromkeys(key for one in listed for key in one))
+        varied = (*axes, *ranges, *dict.fromkeys(key for point in listed_points for key in point))
         return Study(str(title), tuple(points), tuple(dict.fromkeys(varied)), base, cores)
 
-    def _parameters(self, place: str, table: object) -> dict[str, Value]:
+    def _parameters(self, path: str, table: object) -> dict[str, Value]:
         """Read parameters with one value each."""
         flat: dict[str, Value] = {}
-        for name, where, value in self._flat(place, table):
-            if self._is_valid(name, where, value):
+        for name, path_of_value, value in self._flatten(path, table):
+            if self._is_valid(name, path_of_value, value):
                 assert isinstance(value, str | int | float)
                 flat[name] = value
         return flat
 
     def _axes(self) -> dict[str, Sequence[Value]]:
         axes: dict[str, Sequence[Value]] = {}
-        for name, where, values in self._flat("grid", self._table.get("grid", {})):
+        for name, path_of_value, values in self._flatten("grid", self._table.get("grid", {})):
             if not isinstance(values, list) or not values:
-                self.problems.append(Problem(where, shown(values), "a list of values, one at least"))
+                self.problems.append(Problem(path_of_value, shown(values), "a list of values, one at least"))
                 continue
-            valid = [self._is_valid(name, item(where, number), value) for number, value in enumerate(values)]
+            valid = [self._is_valid(name, item(path_of_value, number), value) for number, value in enumerate(values)]
             if all(valid):
                 if len(set(map(repr, values))) < len(values):
-                    self.problems.append(Problem(where, shown(values), "values that all differ"))
+                    self.problems.append(Problem(path_of_value, shown(values), "values that all differ"))
                 axes[name] = values
         return axes
 
@@ -156,13 +158,13 @@ class _Reader:
             self.problems.append(Problem("latin.seed", shown(seed), "an integer, 0 or more"))
             seed = 0
         ranges: dict[str, Range] = {}
-        for name, where, value in self._flat("latin.ranges", table.get("ranges", {}), deep=1):
-            scope = read_range(value, where)
-            if isinstance(scope, Range):
-                if self._is_known(name, where):
-                    ranges[name] = scope
+        for name, path_of_value, value in self._flatten("latin.ranges", table.get("ranges", {}), depth=1):
+            range_ = read_range(value, path_of_value)
+            if isinstance(range_, Range):
+                if self._is_known(name, path_of_value):
+                    ranges[name] = range_
             else:
-                self.problems += scope
+                self.problems += range_
         if not ranges and not self.problems:
             self.problems.append(Problem("latin.ranges", "none", "the range of one parameter or more"))
         return ranges, count, seed
@@ -172,7 +174,7 @@ class _Reader:
         if not isinstance(raw, list):
             self.problems.append(Problem("point", shown(raw), "tables [[point]]"))
             return []
-        return [self._parameters(item("point", number), one) for number, one in enumerate(raw)]
+        return [self._parameters(item("point", number), table) for number, table in enumerate(raw)]
 
     def _cores(self) -> int | None:
         table = self._table.get("resources", {})
@@ -188,40 +190,44 @@ class _Reader:
             return None
         return cores
 
-    def _flat(self, place: str, table: object, deep: int = 0) -> list[tuple[str, str, object]]:
-        """List names, places and values of a table whose groups are tables, or keys with a dot. deep: 1 where a value
-        itself is a table."""
+    def _flatten(self, path: str, table: object, depth: int = 0) -> list[tuple[str, str, object]]:
+        """List names, paths and values of a table whose groups are tables, or keys with a dot. depth: 1 if a value may be a
+        table."""
         if not isinstance(table, Mapping):
-            self.problems.append(Problem(place, shown(table), "a table of parameters"))
+            self.problems.append(Problem(path, shown(table), "a table of parameters"))
             return []
-        found: list[tuple[str, str, object]] = []
+        entries: list[tuple[str, str, object]] = []
         for key, value in table.items():
             if key in GROUPS and isinstance(value, Mapping):
-                found += [(f"{key}.{inner}", f"{place}.{key}.{inner}", one) for inner, one in value.items()]
-            elif isinstance(value, Mapping) and not deep:
-                self._unknown(place, key, (*OPTIONS, *GROUPS))
+                entries += [(f"{key}.{inner}", f"{path}.{key}.{inner}", item) for inner, item in value.items()]
+            elif isinstance(value, Mapping) and not depth:
+                self._unknown(path, key, (*OPTIONS, *GROUPS))
             else:
-                found.append((key, below(place, key), value))
-        return found
+                entries.append((key, below(path, key), value))
+        return entries
 
-    def _is_known(self, name: str, where: str) -> bool:
+    def _is_known(self, name: str, path_of_value: str) -> bool:
         group, dot, key = name.partition(".")
         if dot and group == "link" and key not in Impairments.model_fields:
-            self._unknown(where.rpartition(".")[0], key, tuple(Impairments.model_fields))
+            self._unknown(path_of_value.rpartition(".")[0], key, tuple(Impairments.model_fields))
             return False
         if (group in GROUPS and key) if dot else name in OPTIONS:
             return True
-        self._unknown(where.removesuffix(name).rstrip("."), name, (*OPTIONS, *(f"{group}.KEY" for group in GROUPS)))
+        self._unknown(
+            path_of_value.removesuffix(name).rstrip("."), name, (*OPTIONS, *(f"{group}.KEY" for group in GROUPS))
+        )
         return False
 
-    def _is_valid(self, name: str, where: str, value: object) -> bool:
-        """Whether it is a parameter with a value of its type; else a problem is noted."""
-        if not self._is_known(name, where):
+    def _is_valid(self, name: str, path_of_value: str, value: object) -> bool:
+        """Whether it is a parameter with a value of its type; else add a problem."""
+        if not self._is_known(name, path_of_value):
             return False
         types = OPTIONS.get(name, (str, int, float, bool))
         if isinstance(value, types) and (not isinstance(value, bool) or bool in types):
             return True
-        self.problems.append(Problem(where, shown(value), f"a value of type {joined([one.__name__ for one in types])}"))
+        self.problems.append(
+            Problem(path_of_value, shown(value), f"a value of type {joined([type_.__name__ for type_ in types])}")
+        )
         return False
 
     def _check_names(
@@ -229,23 +235,23 @@ class _Reader:
         common: Parameters,
         axes: Parameters | Mapping[str, object],
         ranges: Mapping[str, object],
-        listed: Sequence[Parameters],
+        listed_points: Sequence[Parameters],
     ) -> None:
-        """Find parameters that are said twice, and those that are missing."""
+        """Find duplicate and missing parameters."""
         for name in axes.keys() & ranges.keys():
             self.problems.append(Problem(f"latin.ranges.{name}", "also in [grid]", "one place for each parameter"))
-        everywhere = {*common, *axes, *ranges}
+        set_parameters = {*common, *axes, *ranges}
         for name in _REQUIRED:
-            if name not in everywhere and not (listed and all(name in one for one in listed)):
+            if name not in set_parameters and not (listed_points and all(name in point for point in listed_points)):
                 self.problems.append(Problem("run", "", f"the key {name!r}"))
-        if not axes and not ranges and not listed and not self.problems:
+        if not axes and not ranges and not listed_points and not self.problems:
             self.problems.append(Problem("", "nothing that varies", "a table [grid] or [latin], or tables [[point]]"))
 
     def _check_points(self, points: Sequence[Parameters]) -> None:
         if len(points) > MAX_POINTS:
             self.problems.append(Problem("", f"{len(points):,} points", f"{MAX_POINTS:,} at most"))
 
-    def _unknown(self, place: str, key: object, known: Sequence[str]) -> None:
+    def _unknown(self, path: str, key: object, known: Sequence[str]) -> None:
         self.problems.append(
-            Problem(place, f"unknown key {shown(key)}", f"one of the keys {joined(known)}", nearest(key, known))
+            Problem(path, f"unknown key {shown(key)}", f"one of the keys {joined(known)}", nearest(key, known))
         )

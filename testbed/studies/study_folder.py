@@ -1,10 +1,9 @@
-"""Folder of a study, which can be continued after any interruption:
+"""Folder of a study, which can be resumed after an interruption:
 
-study.json      the study as it was begun: its points; the machine and the versions
-points.jsonl    a line for each attempt that has ended, written at once: number, attempt, outcome, error, verdict, seconds,
-                rows
-rows.jsonl      at the end: all rows in the order of the points, each with its point's number and varied parameters
-rows.parquet    the same, where polars is installed (extra `studies`)
+study.json      the study's points, the machine and the versions
+points.jsonl    a line for each attempt, written when it has ended: number, attempt, outcome, error, verdict, seconds, rows
+rows.jsonl      all rows in the order of the points, with the point's number and varied parameters; written at the end
+rows.parquet    like rows.jsonl, if polars is installed (extra `studies`)
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _POINTS: Final = "points.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """End of a point's last attempt. outcome: done or failed. error: a sentence, of a failed one. verdict: the run's grade.
-    seconds: that it took."""
+    """Result of a point's last attempt. outcome: done or failed. error: a sentence, if it failed. verdict: the run's grade.
+    seconds: duration."""
 
     point: int
     attempt: int
@@ -47,18 +46,18 @@ class Outcome:
 
 
 class StudyFolder:
-    """A study's folder."""
+    """Reader and writer of a study's folder."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
         self._lines = UnbufferedLines(path / _POINTS)
 
     def keep(self, outcome: Outcome) -> None:
-        """Add the end of an attempt. Raises UnwritableError; earlier outcomes are complete then."""
+        """Append the result of an attempt. Raises UnwritableError; earlier outcomes stay complete."""
         self._lines.write(asdict(outcome))
 
     def outcomes(self) -> dict[int, Outcome]:
-        """Read the last outcome of each point. A line that a killed process left incomplete does not count. Raises
+        """Read the last outcome of each point. An incomplete last line, left by a killed process, is ignored. Raises
         TestbedError for other damage."""
         try:
             return {line["point"]: Outcome(**line) for line in read(self.path / _POINTS)}
@@ -78,7 +77,7 @@ class StudyFolder:
 
 
 def labelled_rows(study: Study, outcomes: Mapping[int, Outcome]) -> Iterator[Mapping[str, Any]]:
-    """Yield all rows in the order of the points, each with its point and what varies."""
+    """Yield all rows in the order of the points, each with its point's number and varied parameters."""
     for number, parameters in enumerate(study.points):
         outcome = outcomes.get(number)
         if outcome is None:
@@ -89,23 +88,27 @@ def labelled_rows(study: Study, outcomes: Mapping[int, Outcome]) -> Iterator[Map
 
 
 def varied_values(study: Study, parameters: Parameters) -> dict[str, object]:
-    """Return a point's values of the parameters that vary; None where it has none."""
+    """Return a point's values of the varied parameters; None for an absent parameter."""
     return {name: parameters.get(name) for name in study.varied}
 
 
 def new_folder(path: Path, study: Study) -> StudyFolder:
-    """Begin a folder. Raises ConflictError where it is not empty, UnwritableError."""
+    """Create a folder. Raises ConflictError if it is not empty, UnwritableError."""
     begin(path / _STUDY, "a study", {"study": {**asdict(study), "base": str(study.base)}})
     return StudyFolder(path)
 
 
 def open_folder(path: Path) -> tuple[StudyFolder, Study]:
-    """Open a folder to continue it. Raises NotFoundError where there is none, UnsupportedError for one of a newer version,
-    TestbedError for a damaged one."""
-    found = resume(path / _STUDY, "a study", ["study"])["study"]
+    """Open a folder to resume it. Raises NotFoundError if it does not exist, UnsupportedError for a folder of a newer
+    version, TestbedError for a damaged folder."""
+    document = resume(path / _STUDY, "a study", ["study"])["study"]
     try:
         study = Study(
-            found["name"], tuple(found["points"]), tuple(found["varied"]), Path(found["base"]), found["cores"]
+            document["name"],
+            tuple(document["points"]),
+            tuple(document["varied"]),
+            Path(document["base"]),
+            document["cores"],
         )
     except (KeyError, TypeError) as error:
         raise TestbedError(f"{path / _STUDY} is damaged: {error}") from error
@@ -113,17 +116,17 @@ def open_folder(path: Path) -> tuple[StudyFolder, Study]:
 
 
 def _write_table(rows: list[Mapping[str, Any]], path: Path) -> None:
-    """Write the rows as Parquet, if polars is there; values that are no numbers or texts as JSON."""
+    """Write the rows as Parquet, if polars is installed; values that are neither numbers nor text as JSON."""
     try:
         import polars
     except ImportError:
         return
-    plain = [
+    flat_rows = [
         {key: value if value is None or isinstance(value, str | int | float) else json.dumps(value, default=repr)
          for key, value in row.items()}
         for row in rows
     ]  # fmt: skip
     try:
-        polars.DataFrame(plain, infer_schema_length=None, strict=False).write_parquet(path)
+        polars.DataFrame(flat_rows, infer_schema_length=None, strict=False).write_parquet(path)
     except OSError as error:
         raise UnwritableError(f"{path} cannot be written: {reason_of(error)}") from error

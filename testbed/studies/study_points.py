@@ -1,4 +1,5 @@
-"""Points of a study: one run each, computed from plain data into plain data, in any process that has this package."""
+"""Points of a study: each is one run. Request and result are plain data, so that any process with this package can
+compute them."""
 
 from __future__ import annotations
 
@@ -25,27 +26,26 @@ _IN_NAMESPACES: Final = ("live", "dilated")
 
 
 def is_live(parameters: Parameters) -> bool:
-    """Whether the run is in namespaces, where others on the machine disturb it."""
+    """Whether the run is in namespaces, where other processes of the machine disturb it."""
     return parameters.get("mode", "live") in _IN_NAMESPACES
 
 
 def compute(request: str) -> str:
-    """Run a point. request and result: JSON, see `requested` and `Outcome`. Raises nothing: what a run raises is its
-    outcome."""
+    """Run a point. request and result: JSON, see `requested` and `Outcome`. Errors of the run become its outcome."""
     _freeze_imports()
-    asked = json.loads(request)
-    begun = time.monotonic()
+    point = json.loads(request)
+    start_time = time.monotonic()
     try:
-        found = _run(asked["parameters"], Path(asked["base"]))
+        result = _run(point["parameters"], Path(point["base"]))
     except TestbedError as error:
-        found = {"outcome": FAILED, "error": str(error), "rows": [], "verdict": ""}
-    gc.collect()  # a run's hosts and NICs refer to each other, with all memory of their endpoints
-    return json.dumps({**found, "seconds": round(time.monotonic() - begun, 6)}, default=repr)
+        result = {"outcome": FAILED, "error": str(error), "rows": [], "verdict": ""}
+    gc.collect()  # hosts and NICs of a run form reference cycles, with the memory of their endpoints
+    return json.dumps({**result, "seconds": round(time.monotonic() - start_time, 6)}, default=repr)
 
 
 @cache
 def _freeze_imports() -> None:
-    """Keep what is there before the first run out of later collections, in a process that is made for points."""
+    """Exclude the objects that exist before the first run from garbage collection, in a process for points."""
     if multiprocessing.parent_process() is not None:
         gc.freeze()
 
@@ -57,7 +57,9 @@ def requested(parameters: Parameters, base: Path) -> str:
 
 def _run(parameters: Mapping[str, Value], base: Path) -> dict[str, Any]:
     if parameters.get("codec") == "scapy" and "distributed" in sys.modules:
-        raise UnsupportedError("codec scapy on Dask: the licences of Scapy and of what Dask needs cannot be combined")
+        raise UnsupportedError(
+            "codec scapy on Dask: the licences of Scapy and of Dask's dependencies cannot be combined"
+        )
     options: dict[str, Any] = {name: value for name, value in parameters.items() if "." not in name}
     del options["cluster"]
     workload = str(options.pop("workload"))
@@ -73,22 +75,22 @@ def _run(parameters: Mapping[str, Value], base: Path) -> dict[str, Any]:
 
 
 def _cluster(parameters: Parameters, base: Path) -> Description | str | Path:
-    """Return the cluster: its description where links are impaired, else its name, under which one may be up."""
-    place = _in_base(str(parameters["cluster"]), base)
+    """Return the cluster: its description if links are impaired, else its name, which may be of a running cluster."""
+    source = _in_base(str(parameters["cluster"]), base)
     links = _group(parameters, "link")
     if not links:
-        return place
-    description = load(place).description
+        return source
+    description = load(source).description
     defaults = description.defaults
     link = type(defaults.link).model_validate(
         {**defaults.link.model_dump(by_alias=True, exclude_defaults=True), **links}
     )
     changed = description.model_copy(update={"defaults": defaults.model_copy(update={"link": link})})
-    return parse(to_toml(changed), f"{place} with {', '.join(f'link.{key}' for key in links)}")
+    return parse(to_toml(changed), f"{source} with {', '.join(f'link.{key}' for key in links)}")
 
 
 def _group(parameters: Parameters, name: str) -> dict[str, Value]:
-    """Return the parameters ``name.KEY`` by their keys."""
+    """Return the parameters ``name.KEY`` by key."""
     return {
         key.partition(".")[2]: value
         for key, value in parameters.items()
@@ -97,7 +99,7 @@ def _group(parameters: Parameters, name: str) -> dict[str, Value]:
 
 
 def _in_base(name: str, base: Path) -> str:
-    """Make a file's path absolute; a name of something shipped or registered stays."""
+    """Make a file's path absolute; names of shipped or registered items are not changed."""
     path, colon, form = name.rpartition(":")
     if path.endswith(".py"):
         return f"{base / path}{colon}{form}"

@@ -1,4 +1,4 @@
-"""Comparison of studies: point by point, the runs with other seeds as samples."""
+"""Comparison of studies point by point, with the runs of different seeds as samples."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def compare_studies(ours: Path, theirs: Path, threshold: float = THRESHOLD, meas
 
 
 def study_samples(path: Path) -> RunSamples:
-    """Read the samples of a study's folder: the conditions of a figure are the varied parameters, but for the seed, and
-    those of its row. Raises NotComparableError, and the errors of `open_folder`."""
+    """Read the samples of a study's folder. The conditions of a figure are the varied parameters except the seed, and those
+    of its row. Raises NotComparableError, and the errors of `open_folder`."""
     folder, study = open_folder(path)
     figures: list[Figure] = []
     left_out = 0
@@ -32,10 +32,12 @@ def study_samples(path: Path) -> RunSamples:
         varied: Point = tuple([(name, parameters.get(name)) for name in study.varied if name != _SEED])
         seed = parameters.get(_SEED, 0)
         assert isinstance(seed, int)
-        figures += [(own, (*varied, *point), key, value) for own, point, key, value in figures_of(outcome.rows, seed)]
-    notes = [f"{left_out} points of {path} have no figures that count, and are left out"] if left_out else []
+        figures += [
+            (row_seed, (*varied, *point), key, value) for row_seed, point, key, value in figures_of(outcome.rows, seed)
+        ]
+    notes = [f"{left_out} points of {path} have no valid figures, and are left out"] if left_out else []
     common = {name: value for name, value in study.points[0].items() if name not in study.varied}
     settings = {name.partition(".")[2]: str(value) for name, value in common.items() if "." in name}
-    modes = {str(one.get("mode", "live")) for one in study.points}
-    asked = {**common, "mode": modes.pop() if len(modes) == 1 else "sim and others"}
-    return gathered(path, figures, [asked], settings, notes)
+    modes = {str(point.get("mode", "live")) for point in study.points}
+    parameters_of_runs = {**common, "mode": modes.pop() if len(modes) == 1 else "sim and others"}
+    return gathered(path, figures, [parameters_of_runs], settings, notes)

@@ -15,10 +15,10 @@ A workload is a class whose fields are its settings (`form.Workload`), or just a
         async def rank(self, comm: Comm, node: Node) -> int:
             for number in range(self.count):
                 if comm.rank == 0:
-                    begun = node.now()
-                    for other in range(1, comm.size):
-                        await comm.Send(bytes(self.size), other)
-                    node.row(number=number, greeted_ns=node.now() - begun)   # one line of rows.jsonl
+                    start_time = node.now()
+                    for peer in range(1, comm.size):
+                        await comm.Send(bytes(self.size), peer)
+                    node.row(number=number, greeted_ns=node.now() - start_time)   # one line of rows.jsonl
                 else:
                     await comm.Recv(bytearray(self.size), 0)
             await node.barrier()
@@ -30,7 +30,7 @@ A workload is a class whose fields are its settings (`form.Workload`), or just a
 ``testbed run star-4 ./greeting.py:Greeting --set count=5`` runs it, and so does ``testbed.run("star-4", Greeting(count=5))``
 (see `testbed.controller.runs.runner`). A package names its workloads as entry points of the group "testbed.workloads".
 
-A workload uses `comm` (MPI's point-to-point, awaited) and `node` (time, rows, barriers, random numbers) and nothing else,
-so it runs in the simulation and in namespaces. It verifies its messages and raises `form.VerificationError`. A row's keys
-end with their unit where they have one: ``_ns``, ``_bytes``, ``_bit_s``, ``_per_s``.
+A workload only uses `comm` (MPI's point-to-point, awaited) and `node` (time, rows, barriers, random numbers), so that it
+runs in the simulation and in namespaces. It verifies its messages and raises `form.VerificationError`. A row's keys
+end with their unit, if they have one: ``_ns``, ``_bytes``, ``_bit_s``, ``_per_s``.
 """

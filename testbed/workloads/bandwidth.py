@@ -16,7 +16,7 @@ Pattern = Literal["all", "one-way", "windowed", "bidirectional"]
 class Bandwidth(Workload):
     """Bandwidth between two ranks, for messages of each size.
 
-    one-way: `window` messages always under way, and one acknowledgement after the last. windowed: `window` messages,
+    one-way: `window` messages in flight, and one acknowledgement after the last. windowed: `window` messages,
     then their acknowledgement, repeatedly. bidirectional: one-way in both directions at once; the sum. most: time for
     one size, which limits the number of messages.
     """
@@ -47,41 +47,41 @@ class Bandwidth(Workload):
                 await self._point(comm, node, stream, pattern, size)
 
     async def _point(self, comm: Comm, node: Node, stream: Streams, pattern: str, size: int) -> None:
-        tried = min(warm_up(self.count), self.window)
-        sent = await self._measure(comm, node, stream, pattern, size, tried)
+        trial_count = min(warm_up(self.count), self.window)
+        sent = await self._measure(comm, node, stream, pattern, size, trial_count)
         if comm.rank:
             await self._measure(comm, node, stream, pattern, size, await stream.receive_count(0))
             return
-        count = enough(self.count, tried, sent.took, self.most)
+        count = enough(self.count, trial_count, sent.took, self.most)
         await stream.send_count(self.peer, count)
-        used = node.cpu()
+        cpu_time = node.cpu()
         sent = await self._measure(comm, node, stream, pattern, size, count)
-        used = node.cpu() - used
-        moved = count * (2 if pattern == "bidirectional" else 1) - sent.lost
+        cpu_time = node.cpu() - cpu_time
+        delivered = count * (2 if pattern == "bidirectional" else 1) - sent.lost
         node.row(
             pattern=pattern,
             size_bytes=size,
             count=count,
             **stream.losses(sent.lost),
-            bandwidth_bit_s=8e9 * size * moved / max(1, sent.took),
-            messages_per_s=1e9 * moved / max(1, sent.took),
-            cpu_ns=used // max(1, moved),
+            bandwidth_bit_s=8e9 * size * delivered / max(1, sent.took),
+            messages_per_s=1e9 * delivered / max(1, sent.took),
+            cpu_ns=cpu_time // max(1, delivered),
         )
 
     async def _measure(self, comm: Comm, node: Node, stream: Streams, pattern: str, size: int, count: int) -> Sent:
-        """Measure once; the result is rank 0's."""
+        """Measure once; the result is valid at rank 0."""
         peer, window = self.peer - comm.rank, self.window
         if pattern == "bidirectional":
-            coming = node.spawn(stream.receive(peer, size, count, window), "receiver")
+            receiver = node.spawn(stream.receive(peer, size, count, window), "receiver")
             sent = await stream.send(peer, size, count, window)
-            return Sent(sent.took, sent.lost + await coming)
-        each = window if pattern == "windowed" else count
+            return Sent(sent.took, sent.lost + await receiver)
+        burst_size = window if pattern == "windowed" else count
         elapsed = lost = 0
-        for first in range(0, count, each):
-            some = min(each, count - first)
+        for first in range(0, count, burst_size):
+            burst = min(burst_size, count - first)
             if comm.rank == 0:
-                sent = await stream.send(peer, size, some, window)
+                sent = await stream.send(peer, size, burst, window)
                 elapsed, lost = elapsed + sent.took, lost + sent.lost
             else:
-                await stream.receive(peer, size, some, window)
+                await stream.receive(peer, size, burst, window)
         return Sent(elapsed, lost)

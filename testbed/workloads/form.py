@@ -31,11 +31,10 @@ class Workload:
     """Programs that run on all nodes at once. Its fields are its settings; `__post_init__` raises ValueError for
     invalid ones.
 
-    least: nodes that it needs. checked: whether checkers examine its history by default: where it is about messages,
-    and not about time. bears_loss: whether it ends well over a protocol that loses messages (see `Node.lossy`);
-    otherwise it does not run over one. bears_restarts: whether it ends well where nodes crash and restart; False: it
-    does not run beside such faults; None: not known, and it runs. Lists of workloads show the first line of its
-    docstring.
+    least: minimum number of nodes. checked: whether checkers examine its history by default: for workloads that test
+    messages, not times. bears_loss: whether it completes over a protocol that loses messages (see `Node.lossy`);
+    otherwise it is not run over such a protocol. bears_restarts: whether it completes if nodes crash and restart; False:
+    it is not run with such faults; None: unknown, it is run. Lists of workloads show the first line of its docstring.
     """
 
     least: ClassVar[int] = 2
@@ -48,8 +47,8 @@ class Workload:
         dataclass(frozen=True, kw_only=True)(cls)
 
     async def rank(self, comm: Comm, node: Node) -> object:
-        """Run one rank: node number r of the description is rank r of `comm`. The returned plain data, 128 KiB at most,
-        is this node's result."""
+        """Run one rank: node number r of the description is rank r of `comm`. The return value, plain data of at most
+        128 KiB, is the node's result."""
         raise NotImplementedError
 
 
@@ -59,7 +58,7 @@ class Clock(Protocol):
     def now(self) -> int: ...
 
     def cpu(self) -> int:
-        """Return the processor time used by the node until now: the host's core in the simulation, the process in
+        """Return the processor time used by the node: of the host's core in the simulation, of the process in
         namespaces."""
         ...
 
@@ -71,15 +70,15 @@ class Clock(Protocol):
 
 
 class RestartedError(TestbedError):
-    """A restarted program has come to a point where it cannot meet the others."""
+    """A restarted program called a barrier, which it cannot pass."""
 
 
 class Node:
-    """Environment of a rank. name: the node's. names: all, by rank; rank: its own. seed: the run's. lossy: whether the
-    workload's messages may be lost, duplicated or reordered; barriers and words (`say`) never are. starts: how often
-    this program has been started in the run, from 1 on: a scenario may crash and restart it."""
+    """Environment of a rank. name: of the node. names: of all nodes, by rank. rank: of this node. seed: of the run. lossy:
+    whether the workload's messages may be lost, duplicated or reordered; barriers and control messages (`say`) are
+    reliable. starts: how often this program was started in the run, from 1: a scenario may crash and restart it."""
 
-    __slots__ = ("_clock", "_messages", "_tell", "cpu", "lossy", "name", "names", "now", "rank", "seed", "starts")
+    __slots__ = ("_clock", "_control_comm", "_tell", "cpu", "lossy", "name", "names", "now", "rank", "seed", "starts")
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class Node:
         lossy: bool = False,
         starts: int = 1,
     ) -> None:
-        """control: a communicator separate from the workload's messages; None: there is no MPI. tell: called with each
+        """control: a communicator separate from the workload's messages; None: the node has no MPI. tell: called with each
         row."""
         self.lossy = lossy
         self.starts = starts
@@ -106,43 +105,45 @@ class Node:
         """Nanoseconds of processor time that this node has used."""
         self.rank = names.index(name)
         self._clock = clock
-        self._messages = control
+        self._control_comm = control
         self._tell = tell
 
     @property
     def _control(self) -> Comm:
-        if self._messages is None:
-            raise TestbedError(f"{self.name}: barriers and words go over MPI, and a native workload has none")
-        return self._messages
+        if self._control_comm is None:
+            raise TestbedError(
+                f"{self.name}: barriers and control messages need MPI, which a native workload does not have"
+            )
+        return self._control_comm
 
     async def sleep(self, nanoseconds: int) -> None:
-        """Let time pass; 0 lets everything run that is due now."""
+        """Sleep; 0 lets everything run that is due now."""
         await self._clock.sleep(nanoseconds)
 
     async def compute(self, nanoseconds: int) -> None:
-        """Use the processor for this time: nothing else of this host runs meanwhile."""
+        """Use the processor for this time: no other task of this host runs during it."""
         await self._clock.compute(nanoseconds)
 
     def spawn(self, work: Work[T], name: str) -> Task[T]:
-        """Start a task beside this one; await it, otherwise its exception ends the run."""
+        """Start a concurrent task. Await it; otherwise its exception ends the run."""
         return self._clock.spawn(work, name)
 
-    def random(self, what: str = "") -> random.Random:
-        """Return a random source of this node: equal for equal seed, node and purpose."""
-        return random.Random(f"{self.seed}/{self.name}/{what}")
+    def random(self, purpose: str = "") -> random.Random:
+        """Return a random source of this node, which is determined by seed, node and purpose."""
+        return random.Random(f"{self.seed}/{self.name}/{purpose}")
 
     def row(self, **values: object) -> None:
-        """Record a row of the results. It is written at once, so that later failures do not lose it."""
+        """Record a row of the results. It is written immediately, so that it is not lost in later failures."""
         self._tell({"node": self.name, "rank": self.rank, "clock_ns": self.now(), **values})
 
     async def barrier(self) -> None:
-        """Wait until every rank has come here, in log2(n) rounds (Hensgen, Finkel, Manber, "Two algorithms for barrier
-        synchronization", 1988). Raises RestartedError in a restarted program: the others have passed, or wait for a
-        message of its former life."""
+        """Wait until every rank has called this, in log2(n) rounds (Hensgen, Finkel, Manber, "Two algorithms for barrier
+        synchronization", 1988). Raises RestartedError in a restarted program: the other ranks have passed the barrier, or
+        wait for a message of its previous incarnation."""
         if self.starts > 1:
             raise RestartedError(
-                f"{self.name} was restarted and has come to a barrier, at which nobody waits for it any more: a workload "
-                "that is to survive restarts has none, or looks at node.starts"
+                f"{self.name} was restarted and called a barrier, for which the other nodes no longer wait: a workload "
+                "that survives restarts must not use barriers, or must check node.starts"
             )
         comm = self._control
         distance = 1
@@ -153,16 +154,16 @@ class Node:
             distance *= 2
 
     async def say(self, value: object, rank: int, topic: int = 0) -> None:
-        """Send a value to another rank, beside the workload's messages; received by `heard` there, if of that topic,
-        from 0 on."""
+        """Send a value to another rank, separately from the workload's messages. The rank receives it by `heard` with the
+        same topic, 0 or more."""
         await self._control.send(value, rank, _WORD + topic)
 
     async def heard(self, rank: int, topic: int = 0) -> Any:
-        """Receive the next value that a rank sent to us under a topic."""
+        """Receive the next value that a rank sent to this rank with a topic."""
         return await self._control.recv(source=rank, tag=_WORD + topic)
 
     async def gather(self, value: object) -> list[Any] | None:
-        """Return the values of all at rank 0, by rank; None elsewhere."""
+        """Return the values of all ranks at rank 0, by rank; None at other ranks."""
         comm = self._control
         if comm.rank:
             await comm.send(value, 0, _GATHER)
@@ -175,8 +176,8 @@ class Node:
         if comm.rank:
             shared: Any = await comm.recv(source=0, tag=_GATHER)
             return shared  # type: ignore[no-any-return]  # rank 0's value
-        for other in range(1, comm.size):
-            await comm.send(value, other, _GATHER)
+        for peer in range(1, comm.size):
+            await comm.send(value, peer, _GATHER)
         return value
 
 
@@ -191,29 +192,29 @@ class Native(Workload, Generic[Library]):
 
             async def program(self, library: ActiveMessages, node: Node) -> None: ...
 
-    The NIC holds only the program's own endpoints. protocol: its registered name; empty: any protocol whose host library
-    is a `protocols.active_messages.am_interface.ActiveMessages`. Barriers and words between nodes (`Node.barrier`,
-    `Node.say`) use MPI and are not available.
+    The NIC has only the program's endpoints. protocol: registered name; empty: any protocol whose host library is a
+    `protocols.active_messages.am_interface.ActiveMessages`. Barriers and control messages (`Node.barrier`, `Node.say`) use
+    MPI and are not available.
     """
 
     protocol: ClassVar[str] = ""
 
     async def program(self, library: Library, node: Node) -> object:
-        """Run one node; library: its NIC's. For the result see `Workload.rank`."""
+        """Run one node. library: host library of its NIC. For the result see `Workload.rank`."""
         raise NotImplementedError
 
 
-_SHIFTS: Final = 251  # a prime: messages that are near each other differ in every byte's place
+_SHIFTS: Final = 251  # a prime, so that messages with near numbers differ in every byte
 
 
 class Contents:
-    """Contents of messages of up to `most` bytes. Equal for equal seeds and purposes on every node; no allocation per
-    message."""
+    """Contents of messages of up to `max_size` bytes. They are determined by seed and purpose, on every node; no allocation
+    per message."""
 
     __slots__ = ("_block",)
 
-    def __init__(self, seed: int, what: str, most: int) -> None:
-        self._block = memoryview(random.Random(f"{seed}/{what}").randbytes(most + _SHIFTS))
+    def __init__(self, seed: int, purpose: str, max_size: int) -> None:
+        self._block = memoryview(random.Random(f"{seed}/{purpose}").randbytes(max_size + _SHIFTS))
 
     def of(self, number: int, size: int) -> memoryview:
         """Return the content of a message by its number."""
@@ -221,8 +222,8 @@ class Contents:
         return self._block[begin : begin + size]
 
     def check(self, number: int, received: memoryview | bytearray, who: str) -> None:
-        """Raise VerificationError where a byte differs."""
+        """Raise VerificationError if a byte differs. who: description of the message's origin."""
         if received != self.of(number, len(received)):
             expected = self.of(number, len(received))
             index = next(index for index, byte in enumerate(received) if byte != expected[index])
-            raise VerificationError(f"{who}, message {number} of {len(received)} bytes: byte {index} is another one")
+            raise VerificationError(f"{who}, message {number} of {len(received)} bytes: byte {index} differs")

@@ -1,7 +1,7 @@
-"""History of an application's sends, receives and notifications, as they happened, for checkers.
+"""History of an application's sends, receives and collective calls, for checkers.
 
-A `HistoryDevice` between a communicator and its protocol records two events of every transfer, and three of a send that
-its program may forget before it is known whether its message arrives:
+A `HistoryDevice` between a communicator and its protocol records two events of every transfer, and three of a buffered
+send, which completes before it is known whether its message arrives:
 
     {"clock_ns": 17, "what": "send", "n": 4, "peer": 2, "context": 0, "tag": 7, "bytes": 64, "digest": "9f3c..."}
     {"clock_ns": 29, "what": "sent", "n": 4}
@@ -13,20 +13,19 @@ its program may forget before it is known whether its message arrives:
     {"clock_ns": 90, "what": "undelivered", "n": 8, "error": "node 2 has restarted", "class": 101}
     {"clock_ns": 95, "what": "collective", "n": 0, "call": "Bcast", "context": 1, "at": "a.py:7 in f", "root": 0, "bytes": 8}
 
-n numbers a node's transfers in the order in which they began. peer and tag of a receive are those it was posted for (-1
-for any), of a received message its own. bytes of a receive is its buffer's size; one whose message a probe has claimed
-begins with the message's. A transfer that began and never ended was under way at the end of the run. class is MPI's
-error class; a truncated receive has peer, tag and bytes, too, of the part in its buffer. Without a history the plain
-device is used, at no cost.
+n numbers a node's transfers in the order in which they began. peer and tag of a receive are its arguments (-1: any), those
+of a received message are the message's. bytes of a receive is the size of its buffer, or of the message if a probe has
+claimed it. A transfer without an end was in progress at the end of the run. class is MPI's error class; a truncated receive
+also has peer, tag and bytes of the part in its buffer. Without a history the plain device is used, without overhead.
 
-n of a collective call numbers those of its communicator, which context and ranks name (the device's; without: all). at is
-the program's line. root, bytes (of each block), op, datatype, out and into (bytes to and from each rank) are its arguments,
-as far as it has them. Its messages are transfers like others.
+n of a collective call numbers the calls of its communicator, which is identified by context and ranks (of the device;
+default: all). at is the program's line. root, bytes (of each block), op, datatype, out and into (bytes to and from each
+rank) are the arguments that the call has. Its messages are recorded as transfers, too.
 
-A message that is sent has arrived, as far as its protocol knows: EMP's has been received, AM-II's is in the hands of
-the receiver's library, TCP's and UDP's is in the kernel's buffer. AM-II's is buffered before: the program goes on, and
-may reuse its buffer. Then it is sent, or undelivered: it came back, or its receiver has restarted or does not answer.
-The fate of a message that is buffered and nothing more is unknown.
+A message that is "sent" has arrived, as far as its protocol knows: with EMP it has been received, with AM-II the receiver's
+library has it, with TCP and UDP it is in the kernel's buffer. With AM-II it is "buffered" before: the program continues, and
+may reuse its buffer. Then it is "sent", or "undelivered": it was returned, or its receiver has restarted or does not answer.
+The fate of a message that is only "buffered" is unknown.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ Tell = Callable[[Mapping[str, object]], object]
 
 COLLECTIVE: Final = "collective"
 _ENVELOPE: Final = ("peer", "context", "tag", "bytes")
-_HAS: Final[Mapping[str, tuple[str, ...]]] = {
+_KEYS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "send": (*_ENVELOPE, "digest"),
     "sent": (),
     "receive": _ENVELOPE,
@@ -66,13 +65,13 @@ _HAS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def check_event(event: Mapping[str, Any]) -> None:
-    """Raise ValueError for anything that is no event of a `HistoryDevice`."""
+    """Raise ValueError if it is not an event of a `HistoryDevice`."""
     clock, what, number = event.get("clock_ns"), event.get("what"), event.get("n")
     if not _is_number(clock) or not _is_number(number) or not isinstance(what, str):
-        raise ValueError("an event has clock_ns and n, whole numbers, and what, a word")
-    if what not in _HAS:
+        raise ValueError("an event has whole numbers clock_ns and n, and a text what")
+    if what not in _KEYS_OF:
         raise ValueError(f"what is {what[:20]!r}, none of the events of a history")
-    for key in _HAS[what]:
+    for key in _KEYS_OF[what]:
         if key not in event:
             raise ValueError(f"{what!r} has no {key}")
     for key in ("peer", "context", "tag", "bytes", "class", "root"):
@@ -93,7 +92,7 @@ def _is_number(value: object) -> bool:
 
 
 class HistoryDevice:
-    """A device that records its transfers, for use in place of a `Device`."""
+    """A `Device` that records its transfers."""
 
     __slots__ = (
         "_claimed", "_clock", "_count", "_device", "_tell", "attached", "cancel", "contexts", "departures", "losses",

@@ -1,10 +1,10 @@
 """Intel MPI Benchmarks, IMB-MPI1: times of transfers and of collective calls, by IMB's definitions (Intel, "Intel MPI
 Benchmarks User Guide and Methodology Description", version 2021, "IMB-MPI1 Benchmarks").
 
-Each is measured for 2, 4, 8, ... and all ranks, point-to-point ones that need a pair for two. A sample is a loop of calls
-with a barrier before it; every rank's time divided by the calls gives the least, the average and the greatest. Roots of
-rooted calls take turns. Bandwidth counts what a rank sends and receives: once for PingPong and PingPing, twice for
-Sendrecv, four times for Exchange.
+Each benchmark is measured for 2, 4, 8, ... and all ranks; PingPong and PingPing only for 2. A sample is a loop of calls
+after a barrier; minimum, average and maximum are over the ranks' times per call. The root of rooted calls rotates.
+Bandwidth includes the messages that a rank sends and receives: one for PingPong and PingPing, two for Sendrecv, four for
+Exchange.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from testbed.spec.units import UnitError
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.workload_settings import Duration, MessageSizes, Size
 
-_WARM_UP: Final = 2
-_FLOAT: Final = 4  # bytes
+_WARM_UP_CALLS: Final = 2
+_FLOAT_BYTES: Final = 4  # bytes
 
 Call: TypeAlias = Callable[[int], Awaitable[object]]
-"""One call; its number in the sample."""
+"""A call of a benchmark; its argument is the call's number in the sample."""
 
 
 def parse_benchmarks(value: object) -> tuple[str, ...]:
-    """Parse names of benchmarks, joined by commas. Raises UnitError."""
+    """Parse names of benchmarks, separated by commas. Raises UnitError."""
     names = value if isinstance(value, list | tuple) else str(value).split(",")
-    chosen = {name.lower(): name for name in BENCHMARKS}
+    names_by_lower_case = {name.lower(): name for name in BENCHMARKS}
     parsed = []
     for name in names:
-        if str(name).strip().lower() not in chosen:
+        if str(name).strip().lower() not in names_by_lower_case:
             raise UnitError(str(value), f"names of benchmarks: {', '.join(BENCHMARKS)}")
-        parsed.append(chosen[str(name).strip().lower()])
+        parsed.append(names_by_lower_case[str(name).strip().lower()])
     return tuple(parsed)
 
 
@@ -77,7 +77,7 @@ def _exchange(comm: Comm, size: int) -> Call:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
     async def call(_: int) -> None:
-        # Tags tell the neighbours of two ranks apart.
+        # With two ranks both neighbours are the same rank; tags distinguish the messages.
         received = [await comm.Irecv(buffers[0], left, 0), await comm.Irecv(buffers[1], right, 1)]
         sent = [await comm.Isend(out, right, 0), await comm.Isend(out, left, 1)]
         await Request.Waitall([*received, *sent])
@@ -95,18 +95,18 @@ def _bcast(comm: Comm, size: int) -> Call:
 
 
 def _gather(comm: Comm, size: int) -> Call:
-    own, every = bytes(size), bytearray(size * comm.size)
-    return lambda number: comm.Gather(own, every, number % comm.size)
+    block, all_blocks = bytes(size), bytearray(size * comm.size)
+    return lambda number: comm.Gather(block, all_blocks, number % comm.size)
 
 
 def _scatter(comm: Comm, size: int) -> Call:
-    own, every = bytearray(size), bytes(size * comm.size)
-    return lambda number: comm.Scatter(every, own, number % comm.size)
+    block, all_blocks = bytearray(size), bytes(size * comm.size)
+    return lambda number: comm.Scatter(all_blocks, block, number % comm.size)
 
 
 def _allgather(comm: Comm, size: int) -> Call:
-    own, every = bytes(size), bytearray(size * comm.size)
-    return lambda _: comm.Allgather(own, every)
+    block, all_blocks = bytes(size), bytearray(size * comm.size)
+    return lambda _: comm.Allgather(block, all_blocks)
 
 
 def _alltoall(comm: Comm, size: int) -> Call:
@@ -115,18 +115,18 @@ def _alltoall(comm: Comm, size: int) -> Call:
 
 
 def _gatherv(comm: Comm, size: int) -> Call:
-    own, every = bytes(size), _blocks(comm, size)
-    return lambda number: comm.Gatherv(own, every, number % comm.size)
+    block, all_blocks = bytes(size), _blocks(comm, size)
+    return lambda number: comm.Gatherv(block, all_blocks, number % comm.size)
 
 
 def _scatterv(comm: Comm, size: int) -> Call:
-    own, every = bytearray(size), _blocks(comm, size)
-    return lambda number: comm.Scatterv(every, own, number % comm.size)
+    block, all_blocks = bytearray(size), _blocks(comm, size)
+    return lambda number: comm.Scatterv(all_blocks, block, number % comm.size)
 
 
 def _allgatherv(comm: Comm, size: int) -> Call:
-    own, every = bytes(size), _blocks(comm, size)
-    return lambda _: comm.Allgatherv(own, every)
+    block, all_blocks = bytes(size), _blocks(comm, size)
+    return lambda _: comm.Allgatherv(block, all_blocks)
 
 
 def _alltoallv(comm: Comm, size: int) -> Call:
@@ -135,30 +135,30 @@ def _alltoallv(comm: Comm, size: int) -> Call:
 
 
 def _blocks(comm: Comm, size: int) -> list[Any]:
-    """Return a block of so many bytes for each rank, as calls take it whose blocks may differ."""
+    """Return the buffer argument of a vector call, with a block of `size` bytes for each rank."""
     return [bytearray(size * comm.size), [size] * comm.size]
 
 
 def _reduce(comm: Comm, size: int) -> Call:
-    own, result = _floats(size), _floats(size)
-    return lambda number: comm.Reduce(own, result, root=number % comm.size)
+    block, result = _floats(size), _floats(size)
+    return lambda number: comm.Reduce(block, result, root=number % comm.size)
 
 
 def _allreduce(comm: Comm, size: int) -> Call:
-    own, result = _floats(size), _floats(size)
-    return lambda _: comm.Allreduce(own, result)
+    block, result = _floats(size), _floats(size)
+    return lambda _: comm.Allreduce(block, result)
 
 
 def _reduce_scatter(comm: Comm, size: int) -> Call:
-    items = size // _FLOAT
+    items = size // _FLOAT_BYTES
     counts = [items // comm.size + (rank < items % comm.size) for rank in range(comm.size)]
-    own, result = _floats(size), _floats(counts[comm.rank] * _FLOAT)
-    return lambda _: comm.Reduce_scatter(own, result, counts)
+    block, result = _floats(size), _floats(counts[comm.rank] * _FLOAT_BYTES)
+    return lambda _: comm.Reduce_scatter(block, result, counts)
 
 
 def _floats(size: int) -> list[Any]:
-    """Return a message of so many bytes, in whole items, as reductions take it."""
-    return [bytearray(size // _FLOAT * _FLOAT), FLOAT]
+    """Return the buffer argument of a reduction: `size` bytes, rounded down to whole items."""
+    return [bytearray(size // _FLOAT_BYTES * _FLOAT_BYTES), FLOAT]
 
 
 BENCHMARKS: Final[Mapping[str, Callable[[Comm, int], Call]]] = {
@@ -167,17 +167,17 @@ BENCHMARKS: Final[Mapping[str, Callable[[Comm, int], Call]]] = {
     "Allgather": _allgather, "Allgatherv": _allgatherv, "Alltoall": _alltoall, "Alltoallv": _alltoallv,
     "Reduce": _reduce, "Allreduce": _allreduce, "Reduce_scatter": _reduce_scatter,
 }  # fmt: skip
-_OF_PAIRS: Final = frozenset(("PingPong", "PingPing"))
-_REDUCES: Final = frozenset(("Reduce", "Allreduce", "Reduce_scatter"))
-_MOVED: Final = {"PingPong": 1, "PingPing": 1, "Sendrecv": 2, "Exchange": 4}
-"""Messages of a call that count for bandwidth; other benchmarks have none."""
+_PAIR_BENCHMARKS: Final = frozenset(("PingPong", "PingPing"))
+_REDUCTIONS: Final = frozenset(("Reduce", "Allreduce", "Reduce_scatter"))
+_MESSAGES_PER_CALL: Final = {"PingPong": 1, "PingPing": 1, "Sendrecv": 2, "Exchange": 4}
+"""Number of a call's messages for bandwidth; other benchmarks have no bandwidth."""
 
 
 class Imb(Workload):
     """Times of transfers and collective calls as Intel's MPI Benchmarks define them, by number of ranks and message size.
 
-    count: calls of a sample. overall: bytes of a sample, which limit the calls. most: time of a sample, which limits them
-    too. least_ranks: measure from so many on.
+    count: maximum calls of a sample. overall: maximum bytes of a sample. most: maximum time of a sample. least_ranks:
+    minimum number of ranks.
     """
 
     bears_restarts = False
@@ -194,15 +194,17 @@ class Imb(Workload):
             raise ValueError("count and least_ranks: 1 or more")
 
     async def rank(self, comm: Comm, node: Node) -> None:
-        if not _REDUCES.isdisjoint(self.benchmarks):
-            await comm.Allreduce(_floats(_FLOAT), _floats(_FLOAT))  # loads NumPy, which takes longer than a sample
+        if not _REDUCTIONS.isdisjoint(self.benchmarks):
+            await comm.Allreduce(
+                _floats(_FLOAT_BYTES), _floats(_FLOAT_BYTES)
+            )  # imports NumPy, which takes longer than a sample
         for ranks in _steps(comm.size, self.least_ranks):
             group = await comm.Split(0 if comm.rank < ranks else UNDEFINED, comm.rank)
             for name in self.benchmarks:
-                if group is None or (name in _OF_PAIRS and ranks != 2):
+                if group is None or (name in _PAIR_BENCHMARKS and ranks != 2):
                     continue
                 for size in (0,) if name == "Barrier" else self.sizes:
-                    if size or name not in _REDUCES:
+                    if size or name not in _REDUCTIONS:
                         await self._sample(group, node, name, size)
             if group is not None:
                 group.Free()
@@ -210,16 +212,18 @@ class Imb(Workload):
 
     async def _sample(self, comm: Comm, node: Node, name: str, size: int) -> None:
         call = BENCHMARKS[name](comm, size)
-        warm = await _took(comm, node, call, _WARM_UP)
-        limit = min(self.count, self.overall // size if size else self.count, _WARM_UP * self.most // max(1, warm))
+        warm_up_time = await _took(comm, node, call, _WARM_UP_CALLS)
+        limit = min(
+            self.count, self.overall // size if size else self.count, _WARM_UP_CALLS * self.most // max(1, warm_up_time)
+        )
         count = max(1, min(await comm.allgather(limit)))
         took = await comm.gather(await _took(comm, node, call, count) / count)
         if took is None:
             return
-        half = 2 if name == "PingPong" else 1
-        times = [each / half for each in took]
-        moved = _MOVED.get(name)
-        rate = {} if moved is None else {"bandwidth_bit_s": 8e9 * moved * size / max(1.0, max(times))}
+        divisor = 2 if name == "PingPong" else 1
+        times = [time / divisor for time in took]
+        messages = _MESSAGES_PER_CALL.get(name)
+        rate = {} if messages is None else {"bandwidth_bit_s": 8e9 * messages * size / max(1.0, max(times))}
         node.row(
             benchmark=name, ranks=comm.size, size_bytes=size, count=count, min_ns=round(min(times)),
             avg_ns=round(sum(times) / len(times)), max_ns=round(max(times)), **rate,
@@ -227,12 +231,12 @@ class Imb(Workload):
 
 
 async def _took(comm: Comm, node: Node, call: Call, count: int) -> int:
-    """Return the nanoseconds of so many calls, which all ranks begin together."""
+    """Return the nanoseconds of `count` calls, after a barrier."""
     await comm.Barrier()
-    begun = node.now()
+    start_time = node.now()
     for number in range(count):
         await call(number)
-    return node.now() - begun
+    return node.now() - start_time
 
 
 def _steps(ranks: int, least: int) -> list[int]:

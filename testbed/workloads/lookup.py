@@ -1,4 +1,4 @@
-"""Find workloads as users name them: a registered name, ``./my_workload.py:PingPong``, or a class, object or
+"""Lookup of workloads: by a registered name, by file and name (``./my_workload.py:PingPong``), or as a class, object or
 function."""
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from testbed.workloads.script import is_script, script
 from testbed.workloads.workload_settings import checked
 
 Rank = Callable[..., Coroutine[Any, Any, object]]
-"""An ``async def rank(comm, node)``, with keyword parameters of its own."""
+"""An ``async def rank(comm, node)``, with further keyword parameters."""
 
 Form = str | type[Workload] | Workload | Rank
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A workload with its settings. name: in results. rank: runs on every rank. least: nodes needed. checked: whether
-    its history is checked by default. bears_loss: whether messages may be lost. bears_restarts: whether nodes may crash
-    and restart; None: not known. native: runs on every node instead of rank, with the host library of `protocol`, or,
-    where that is empty, of any protocol of active messages; None: the workload uses MPI."""
+    """A workload with its settings. name: in results. rank: coroutine function of every rank. least: minimum number of
+    nodes. checked: whether its history is checked by default. bears_loss: whether messages may be lost. bears_restarts:
+    whether nodes may crash and restart; None: unknown. native: replaces `rank`, with the host library of `protocol`, or,
+    if that is empty, of any protocol of active messages; None: the workload uses MPI."""
 
     name: str
     settings: Mapping[str, object]
@@ -43,45 +43,45 @@ class Chosen:
 
 
 def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
-    """Find a workload and check its settings, which are texts as a user writes them, or values. Raises NotFoundError,
-    DescriptionError for settings, TestbedError with a traceback for a file that raises when it is imported."""
+    """Find a workload and check its settings, which are user's text or values. Raises NotFoundError, DescriptionError for
+    settings, TestbedError with a traceback for a file whose import fails."""
     name = form if isinstance(form, str) else _name(form)
-    loaded: object = _loaded(form) if isinstance(form, str) else form
+    loaded: object = _load(form) if isinstance(form, str) else form
     if isinstance(form, str):
-        name = _parted(form)[1] or form
-    given = dict(settings or {})
+        name = _split_name(form)[1] or form
+    settings_by_name = dict(settings or {})
     if isinstance(loaded, Workload):
-        if given:
-            raise DescriptionError(name, [Problem("", "settings", "none: this workload has got its settings already")])
+        if settings_by_name:
+            raise DescriptionError(name, [Problem("", "settings", "none: this workload already has its settings")])
         return _workload(name, loaded)
     if inspect.isclass(loaded) and issubclass(loaded, Workload):
         try:
-            workload = loaded(**checked(loaded, given, name))
+            workload = loaded(**checked(loaded, settings_by_name, name))
         except ValueError as error:
             raise DescriptionError(f"the settings of {name}", [Problem("", "", str(error))]) from error
         return _workload(name, workload)
     if inspect.iscoroutinefunction(loaded):
-        return _function(name, loaded, checked(loaded, given, name))
+        return _function(name, loaded, checked(loaded, settings_by_name, name))
     raise DescriptionError(
         name, [Problem("", type(loaded).__name__, "a subclass of Workload, or an 'async def' function of (comm, node)")]
     )
 
 
 def named(form: Form) -> str:
-    """Return the text by which `choose` finds it again, from any directory; empty where there is none."""
+    """Return the text by which `choose` finds the workload from any directory; empty if there is none."""
     if not isinstance(form, str):
         return ""
-    path, (_, name) = file_of(form), _parted(form)
+    path, (_, name) = file_of(form), _split_name(form)
     return form if path is None else f"{path.absolute()}:{name}" if name else str(path.absolute())
 
 
 def file_of(form: str) -> Path | None:
     """Return the file that a workload's text names, None if it is a registered name."""
-    path, _ = _parted(form)
+    path, _ = _split_name(form)
     return Path(path) if path.endswith(".py") or "/" in path else None
 
 
-def _parted(form: str) -> tuple[str, str]:
+def _split_name(form: str) -> tuple[str, str]:
     """Return the file and the name of FILE:NAME, or all of another text and nothing. Folders may have colons."""
     path, colon, name = form.rpartition(":")
     return (path, name) if colon and "/" not in name else (form, "")
@@ -107,49 +107,48 @@ def _function(name: str, function: Rank, values: dict[str, Any]) -> Chosen:
 
 
 def _name(form: object) -> str:
-    named = form if inspect.isclass(form) or inspect.isfunction(form) else type(form)
-    return str(getattr(named, "__name__", "workload"))
+    owner = form if inspect.isclass(form) or inspect.isfunction(form) else type(form)
+    return str(getattr(owner, "__name__", "workload"))
 
 
-def _loaded(text: str) -> object:
-    """Load a registered name, or FILE:NAME; the name may be omitted where the file has one workload only, or is a
-    script."""
-    path, name = _parted(text)
+def _load(text: str) -> object:
+    """Load a registered name, or FILE:NAME; the name may be omitted if the file has a single workload, or is a script."""
+    path, name = _split_name(text)
     if not (path.endswith(".py") or "/" in path):
         return registry.load(registry.WORKLOADS, text)
     if not name and is_script(Path(path)):
         return script(Path(path))
-    module = _imported(Path(path))
-    own = {
+    module = _import(Path(path))
+    workloads = {
         key: value
         for key, value in vars(module).items()
         if getattr(value, "__module__", "") == module.__name__
         and ((inspect.isclass(value) and issubclass(value, Workload)) or inspect.iscoroutinefunction(value))
     }
     if not name:
-        if not own:
+        if not workloads:
             raise NotFoundError(
                 f"{path} has no workload (a subclass of Workload or an async function), and is no script, which imports "
                 "testbed.mpi"
             )
-        if len(own) != 1:
-            raise NotFoundError(f"{path} has {len(own)} workloads ({', '.join(own)}): write {path}:NAME")
-        return next(iter(own.values()))
+        if len(workloads) != 1:
+            raise NotFoundError(f"{path} has {len(workloads)} workloads ({', '.join(workloads)}): write {path}:NAME")
+        return next(iter(workloads.values()))
     if not hasattr(module, name):
-        raise NotFoundError(f"{path} has no workload {name!r}; it has {', '.join(own) or 'none'}")
+        raise NotFoundError(f"{path} has no workload {name!r}; it has {', '.join(workloads) or 'none'}")
     value: object = getattr(module, name)
     return value
 
 
-def _imported(path: Path) -> Any:
+def _import(path: Path) -> Any:
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"workload_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise NotFoundError(f"{path} is no Python file")
+        raise NotFoundError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickle look there
-    sys.path.insert(0, str(path.parent.absolute()))  # modules beside it can be imported, as for a script
+    sys.modules[spec.name] = module  # needed by dataclasses and pickle
+    sys.path.insert(0, str(path.parent.absolute()))  # so that it can import modules of its directory, like a script
     try:
         spec.loader.exec_module(module)
     except Exception as error:

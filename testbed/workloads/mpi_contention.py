@@ -1,4 +1,4 @@
-"""Contention: N clients ask one server as fast as they can; each client's share."""
+"""Contention: N clients send requests to one server as fast as possible; rate of each client."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from testbed.workloads.request_retries import RetryingClient, answer_retries
 from testbed.workloads.request_server import ANSWER, ASK, MAX, Server
 from testbed.workloads.workload_settings import Duration, MessageSize
 
-_SERIES: Final = 1 << 20  # between the numbers of one time's requests and the next one's
+_NUMBERS_PER_STEP: Final = 1 << 20  # distance between the first request numbers of consecutive measurements
 
 
 class Contention(Workload):
-    """1, 2, 4, ... N clients to rank 0, for a time each: aggregate and per-client rate, Jain's index, round trips.
+    """1, 2, 4, ... N clients to rank 0, for `time` each: aggregate and per-client rate, Jain's index, round trips.
 
-    A request has `size` bytes, its answer none; every client has `window` requests under way. retry: retransmission
-    timeout over a protocol that loses messages; rows say how many requests were sent again.
+    A request has `size` bytes, its answer 0; every client has `window` requests in flight. retry: retransmission
+    timeout over a protocol that loses messages; rows have the number of retransmitted requests.
     """
 
     bears_loss = True
@@ -52,7 +52,7 @@ class Contention(Workload):
                 await server.serve(clients)
             elif comm.rank <= clients:
                 measured = (
-                    await self._with_retries(comm, node, contents, clients * _SERIES)
+                    await self._with_retries(comm, node, contents, clients * _NUMBERS_PER_STEP)
                     if node.lossy
                     else await self._request(comm, node, contents)
                 )
@@ -60,12 +60,14 @@ class Contention(Workload):
             if gathered is None:
                 continue
             rates = [8.0 * self.size * rate for rate, _, _ in gathered[1 : clients + 1]]
-            again = {"asked_again": sum(repeated for _, _, repeated in gathered)} if node.lossy else {}
+            retransmissions = (
+                {"asked_again": sum(retransmitted for _, _, retransmitted in gathered)} if node.lossy else {}
+            )
             node.row(
                 clients=clients,
                 size_bytes=self.size,
                 aggregate_bit_s=sum(rates),
-                **again,
+                **retransmissions,
                 requests_per_s=sum(rate for rate, _, _ in gathered),
                 slowest_bit_s=min(rates),
                 fastest_bit_s=max(rates),
@@ -74,22 +76,22 @@ class Contention(Workload):
             )
 
     async def _request(self, comm: Comm, node: Node, contents: Contents) -> tuple[float, list[int], int]:
-        """Return the requests per second, their round trips in nanoseconds, and how many were sent again."""
+        """Return requests per second, round trips in nanoseconds, and number of retransmissions."""
         now, trips = node.now, []
-        under_way: deque[tuple[int, Request, Request]] = deque()
+        in_flight: deque[tuple[int, Request, Request]] = deque()
         started, number = now(), 0
         while True:
-            if len(under_way) == self.window:
-                start_time, sent, answered = under_way.popleft()
+            if len(in_flight) == self.window:
+                start_time, sent, answered = in_flight.popleft()
                 await answered.Wait()
                 trips.append(now() - start_time)
                 await sent.Wait()
             if now() >= started + self.time:
                 break
             answer = await comm.Irecv(None, 0, ANSWER)
-            under_way.append((now(), await comm.Isend(contents.of(number, self.size), 0, ASK), answer))
+            in_flight.append((now(), await comm.Isend(contents.of(number, self.size), 0, ASK), answer))
             number += 1
-        for start_time, sent, answered in under_way:
+        for start_time, sent, answered in in_flight:
             await answered.Wait()
             trips.append(now() - start_time)
             await sent.Wait()
@@ -100,24 +102,24 @@ class Contention(Workload):
     async def _with_retries(
         self, comm: Comm, node: Node, contents: Contents, first: int
     ) -> tuple[float, list[int], int]:
-        """Ask over a protocol that loses messages. first: number of the first request."""
+        """Like `_request`, over a protocol that loses messages. first: number of the first request."""
         await node.heard(0)
         now, trips = node.now, []
-        asking = RetryingClient(comm, node, contents, 0, size=self.size, reply=0, retry=self.retry, first=first)
-        await asking.begin()
-        under_way: deque[tuple[int, Completion[int]]] = deque()
+        client = RetryingClient(comm, node, contents, 0, size=self.size, reply=0, retry=self.retry, first=first)
+        await client.begin()
+        in_flight: deque[tuple[int, Completion[int]]] = deque()
         started, number = now(), 0
         while now() < started + self.time:
-            if len(under_way) == self.window:
-                start_time, answered = under_way.popleft()
+            if len(in_flight) == self.window:
+                start_time, answered = in_flight.popleft()
                 trips.append(await answered - start_time)
-            under_way.append((now(), await asking.ask()))
+            in_flight.append((now(), await client.ask()))
             number += 1
-        for start_time, answered in under_way:
+        for start_time, answered in in_flight:
             trips.append(await answered - start_time)
         rate = 1e9 * number / max(1, now() - started)
-        await asking.end()
-        return rate, trips, asking.again
+        await client.end()
+        return rate, trips, client.again
 
 
 def _steps(clients: int) -> list[int]:

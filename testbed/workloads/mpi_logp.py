@@ -1,8 +1,9 @@
 """LogP signature (Culler, Liu, Martin, Yoshikawa, "Assessing fast network interfaces", IEEE Micro 16(1), 1996).
 
-Rank 0 issues M requests back to back, with work of D between them, and rank 1 answers each. The average time per
-request against M and D: a single one at D = 0 shows the send overhead o_s; many at D = 0 the gap g; many at a large D,
-when answers are taken in between, o_s + o_r + D. The latency is the rest of half a round trip: L = RTT/2 - o_s - o_r.
+Rank 0 issues M requests back to back, with work of D between them, and rank 1 answers each. The signature is the average
+time per request against M and D: a single request at D = 0 shows the send overhead o_s; many at D = 0 the gap g; many at a
+large D, when answers are received in between, o_s + o_r + D. The latency is the rest of half a round trip:
+L = RTT/2 - o_s - o_r.
 Long messages add LogGP's G, the time per byte (Alexandrov, Ionescu, Schauser, Scheiman, 1995), as a least-squares line
 with its residual.
 """
@@ -21,9 +22,9 @@ _SINGLE: Final = 1
 
 
 class LogP(Workload):
-    """LogP's parameters o_s, o_r, g and L between ranks 0 and 1, LogGP's G, and the signature that they come from.
+    """LogP's parameters o_s, o_r, g and L between ranks 0 and 1, LogGP's G, and the underlying signature.
 
-    size: bytes of requests and answers. bursts: the values of M. rounds: bursts of each kind, whose median counts.
+    size: bytes of requests and answers. bursts: the values of M. rounds: bursts of each kind, of which the median is used.
     sizes: bytes, for G.
     """
 
@@ -47,7 +48,7 @@ class LogP(Workload):
             return
         ask = _Client(comm, node, contents)
         trip = median([await ask.trip(self.size) for _ in range(self.rounds)])
-        delay = max(1000, round(2 * trip))  # answers are there before the next request, and more than once
+        delay = max(1000, round(2 * trip))  # long enough for answers to arrive before the next request
         signature: dict[tuple[int, int], float] = {}
         for work in (0, delay):
             for burst in sorted(self.bursts):
@@ -55,11 +56,11 @@ class LogP(Workload):
                 each = median([elapsed / burst for elapsed, _ in times])
                 signature[work, burst] = median([(elapsed - worked) / burst for elapsed, worked in times])
                 node.row(measure="signature", requests=burst, work_ns=work, each_ns=round(each))
-        few, many = min(self.bursts), max(self.bursts)
-        send = signature[0, few]
-        receive = max(0.0, signature[delay, many] - send)
+        shortest, longest = min(self.bursts), max(self.bursts)
+        send = signature[0, shortest]
+        receive = max(0.0, signature[delay, longest] - send)
         half = trip / 2
-        gap = (signature[0, many] * many - signature[0, few] * few) / (many - few)
+        gap = (signature[0, longest] * longest - signature[0, shortest] * shortest) / (longest - shortest)
         halves = [median([await ask.trip(size) for _ in range(self.rounds)]) / 2 for size in self.sizes]
         line: dict[str, float] = {}
         if len(set(self.sizes)) > 1:
@@ -107,12 +108,12 @@ class _Client:
         return elapsed
 
     async def burst(self, count: int, work: int, size: int) -> tuple[int, int]:
-        """Send `count` requests with work between them; return the nanoseconds until the last is issued, and those of
-        the work. Answers are received as soon as the processor is free."""
+        """Send `count` requests with work between them; return the nanoseconds until the last request was issued, and those
+        of the work. Answers are received as soon as the processor is free."""
         comm, node = self._comm, self._node
         answers = [bytearray(size) for _ in range(count)]
         answered = [await comm.Irecv(answer, 1, _ANSWER) for answer in answers]
-        taking = node.spawn(_take(answered), "answers")
+        receiver = node.spawn(_receive_all(answered), "answers")
         await comm.Recv(None, 1, _READY)
         sent: list[Request] = []
         worked = 0
@@ -120,21 +121,21 @@ class _Client:
         for number in range(count):
             sent.append(await comm.Isend(self._contents.of(number, size), 1, _ASK))
             if work:
-                at_work = node.now()
+                work_start = node.now()
                 await node.compute(work)
-                worked += node.now() - at_work
+                worked += node.now() - work_start
             if count > _SINGLE:
                 await node.sleep(0)
         elapsed = node.now() - started
         for request in sent:
             await request.Wait()
-        await taking
+        await receiver
         for number, answer in enumerate(answers):
             self._contents.check(number, answer, "rank 1's answer")
         return elapsed, worked
 
 
-async def _take(answered: list[Request]) -> None:
+async def _receive_all(answered: list[Request]) -> None:
     for request in answered:
         await request.Wait()
 
@@ -142,11 +143,11 @@ async def _take(answered: list[Request]) -> None:
 async def _answer(comm: Comm, contents: Contents, count: int, size: int) -> None:
     """Answer `count` requests with their own contents."""
     requests = [bytearray(size) for _ in range(count)]
-    asked = [await comm.Irecv(request, 0, _ASK) for request in requests]
+    receives = [await comm.Irecv(request, 0, _ASK) for request in requests]
     await comm.Send(None, 0, _READY)
     answers = []
-    for number, arrival in enumerate(asked):
-        await arrival.Wait()
+    for number, receive in enumerate(receives):
+        await receive.Wait()
         answers.append(await comm.Isend(requests[number], 0, _ANSWER))
     for number, answer in enumerate(answers):
         await answer.Wait()

@@ -1,4 +1,4 @@
-"""Permutations: all ranks send at once, each to one other, so that links and switches are shared as in each pattern."""
+"""Permutations: all ranks send concurrently, each to one other rank, so that each pattern shares links and switches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Pattern = Literal["all", "shift", "neighbour", "bisection"]
 
 
 class Permutation(Workload):
-    """All ranks send at once: the aggregate rate, and the slowest and fastest sender's.
+    """All ranks send concurrently: aggregate rate, and rates of the slowest and fastest sender.
 
     shift: rank r to r + by, in a circle. neighbour: 0 with 1, 2 with 3, and so on. bisection: every rank of the lower half
-    with one of the upper half. A rank without a partner does nothing.
+    with a rank of the upper half. A rank without a partner is idle.
     """
 
     bears_loss = True
@@ -39,9 +39,11 @@ class Permutation(Workload):
             await node.barrier()
             sent = Sent(0)
             if destination != comm.rank:
-                coming = node.spawn(stream.receive(source, self.size, self.count, self.window), f"receiver, {pattern}")
+                receiver = node.spawn(
+                    stream.receive(source, self.size, self.count, self.window), f"receiver, {pattern}"
+                )
                 sent = await stream.send(destination, self.size, self.count, self.window)
-                await coming
+                await receiver
             senders = [result for result in await node.gather(sent) or () if result.took]
             if senders:
                 rates = [8e9 * self.size * (self.count - result.lost) / result.took for result in senders]
@@ -62,7 +64,7 @@ class Permutation(Workload):
 
 
 def partners(pattern: str, rank: int, size: int, by: int = 1) -> tuple[int, int]:
-    """Return the rank to send to and the rank to receive from; itself where it has no partner."""
+    """Return the rank to send to and the rank to receive from; `rank` if it has no partner."""
     if pattern == "shift":
         return (rank + by) % size, (rank - by) % size
     half = size // 2

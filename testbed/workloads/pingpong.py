@@ -17,8 +17,8 @@ _READY = 3
 class PingPong(Workload):
     """Half the round trip between two ranks, for messages of each size, and the processor time of each message.
 
-    most: time for one size, which limits the number of round trips. retry: retransmission timeout over a protocol that
-    loses messages; rows say how many messages were sent again, and their times count.
+    most: maximum time for one size, which limits the number of round trips. retry: retransmission timeout over a protocol
+    that loses messages; rows have the number of retransmissions, whose times are included.
     """
 
     bears_loss = True
@@ -54,10 +54,10 @@ class PingPong(Workload):
         samples = await self._trips(comm, node, contents, size, count)
         count = enough(self.count, len(samples), sum(samples), self.most)
         await comm.send(count, self.peer, _COUNT)
-        used = node.cpu()
+        cpu_time = node.cpu()
         samples = await self._trips(comm, node, contents, size, count)
-        used = node.cpu() - used
-        node.row(size_bytes=size, count=count, **quantiles(samples, 2), cpu_ns=used // (2 * count))
+        cpu_time = node.cpu() - cpu_time
+        node.row(size_bytes=size, count=count, **quantiles(samples, 2), cpu_ns=cpu_time // (2 * count))
 
     async def _trips(self, comm: Comm, node: Node, contents: Contents, size: int, count: int) -> list[int]:
         samples, buffer, now, peer = [], bytearray(size), node.now, self.peer
@@ -79,16 +79,15 @@ class PingPong(Workload):
         await self._answers(comm, contents, size, count)
 
     async def _answers(self, comm: Comm, contents: Contents, size: int, count: int) -> None:
-        """Answer `count` messages. Each receive is posted before the answer that triggers its message, in another
-        buffer."""
+        """Answer `count` messages. Each receive is posted, in a second buffer, before the answer that triggers it."""
         buffers = bytearray(size), bytearray(size)
-        arrival = await comm.Irecv(buffers[0], 0, _TAG)
+        receive = await comm.Irecv(buffers[0], 0, _TAG)
         await comm.Send(None, 0, _READY)
         for number in range(count):
-            await arrival.Wait()
+            await receive.Wait()
             sent = await comm.Isend(buffers[number % 2], 0, _TAG)
             if number + 1 < count:
-                arrival = await comm.Irecv(buffers[(number + 1) % 2], 0, _TAG)
+                receive = await comm.Irecv(buffers[(number + 1) % 2], 0, _TAG)
             await sent.Wait()
             contents.check(number, buffers[number % 2], "rank 0's message")
 
@@ -100,27 +99,27 @@ class PingPong(Workload):
             elif comm.rank == 0:
                 await node.heard(self.peer)
                 client = _RetryingPing(self, comm, node, contents, size, first)
-                watching = node.spawn(client.watch(), "time-out")
+                timer = node.spawn(client.retransmit(), "time-out")
                 samples = await client.trips(warm_up(self.count))
                 count = enough(self.count, len(samples), sum(samples), self.most)
-                client.again, used = 0, node.cpu()
+                client.again, cpu_time = 0, node.cpu()
                 samples = await client.trips(count)
-                used = node.cpu() - used
-                watching.cancel()
+                cpu_time = node.cpu() - cpu_time
+                timer.cancel()
                 await node.say(None, self.peer)
                 node.row(
                     size_bytes=size,
                     count=count,
                     asked_again=client.again,
                     **quantiles(samples, 2),
-                    cpu_ns=used // (2 * count),
+                    cpu_ns=cpu_time // (2 * count),
                 )
                 first = client.number + 1
 
 
 class _RetryingPing:
-    """Client that sends one request after the other, again after a timeout. number: of the last one. again: how many
-    were sent again."""
+    """Client that sends requests one at a time, and retransmits them after a timeout. number: of the last request. again:
+    number of retransmissions."""
 
     def __init__(self, form: PingPong, comm: Comm, node: Node, contents: Contents, size: int, first: int) -> None:
         self.number = first - 1
@@ -130,7 +129,7 @@ class _RetryingPing:
         self._node = node
         self._contents = contents
         self._size = size
-        self._waits = False
+        self._is_waiting = False
 
     async def trips(self, count: int) -> list[int]:
         comm, contents, size, peer, now = self._comm, self._contents, self._size, self._form.peer, self._node.now
@@ -140,27 +139,27 @@ class _RetryingPing:
             self.number = number = self.number + 1
             answer = await comm.Irecv(buffer, peer)
             await comm.Send(contents.of(number, size), peer, number)
-            self._waits = True
+            self._is_waiting = True
             await answer.Wait(status)
-            while status.tag != number:  # late, or twice
+            while status.tag != number:  # a late or duplicate answer
                 await comm.Recv(buffer, peer, status=status)
-            self._waits = False
+            self._is_waiting = False
             samples.append(now() - started)
             contents.check(number, memoryview(buffer)[: status.count], f"rank {peer}'s answer")
         return samples
 
-    async def watch(self) -> None:
-        """Send a request again that has had no answer for one timeout."""
+    async def retransmit(self) -> None:
+        """Retransmit a request that has not been answered within the timeout."""
         retry, peer = self._form.retry, self._form.peer
         tries = 1
         while True:
-            seen = self.number
+            number = self.number
             await self._node.sleep(retry)
-            if self.number != seen or not self._waits:
+            if self.number != number or not self._is_waiting:
                 tries = 1
                 continue
             if tries == MAX_TRIES:
-                raise gave_up(seen, self._size, peer, retry)
+                raise gave_up(number, self._size, peer, retry)
             tries += 1
             self.again += 1
-            await self._comm.Send(self._contents.of(seen, self._size), peer, seen)
+            await self._comm.Send(self._contents.of(number, self._size), peer, number)

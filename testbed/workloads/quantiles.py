@@ -1,4 +1,4 @@
-"""Samples: how they are drawn, and their summary statistics."""
+"""Summary statistics of samples, and random sizes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
 def quantiles(samples: Sequence[int], divisor: int = 1) -> dict[str, int]:
-    """Return min_ns to p999_ns of times in nanoseconds, each divided (2: half of round trips). A quantile is the
-    smallest value that is not exceeded by that share of the values. Empty for an empty sample."""
+    """Return min_ns to p999_ns of times in nanoseconds, divided by `divisor` (2: half of round trips). A quantile is the
+    smallest value that this share of the values does not exceed. Empty for an empty sample."""
     if not samples:
         return {}
     ordered = sorted(samples)
@@ -21,16 +21,16 @@ def quantiles(samples: Sequence[int], divisor: int = 1) -> dict[str, int]:
 
 
 def fairness(rates: Sequence[float]) -> float:
-    """Return Jain's index: 1 where all are equal, 1/n where one has all (Jain, Chiu, Hawe, DEC-TR-301, 1984)."""
+    """Return Jain's index: 1 if all rates are equal, 1/n if all but one are 0 (Jain, Chiu, Hawe, DEC-TR-301, 1984)."""
     squares = sum(rate * rate for rate in rates)
     return sum(rates) ** 2 / (len(rates) * squares) if squares else 1.0
 
 
 def warm_up(count: int) -> int:
-    """Return the number of warm-up rounds: a tenth of those measured, at least 10."""
+    """Return the number of warm-up rounds: a tenth of the measured rounds, at least 10."""
     return max(10, count // 10)
 
 
 def log_uniform(draw: float, largest: int) -> int:
-    """Scale a draw from 0 to 1 to a size, log-uniformly: short sizes are as frequent as long ones, and 0 occurs."""
+    """Scale a draw from 0 to 1 to a size from 0 to `largest`, log-uniformly."""
     return min(largest, int((largest + 1) ** draw) - 1)

@@ -14,16 +14,16 @@ from testbed.workloads.quantiles import log_uniform, quantiles
 from testbed.workloads.workload_settings import Duration, MessageSize
 
 _HEAD: Final = struct.Struct("!IIII")  # sender, number by receiver and tag, bytes of content, flags
-_MAX: Final = 32_768  # number of tags that every MPI supports; each has a task and receives of its own
+_MAX: Final = 32_768  # number of tags that every MPI supports; each has a separate task and receives
 _LAST: Final = 1
-"""Flag of the sender's last message to this receiver under this tag, by which a receiver knows that it has all."""
+"""Flag of the sender's last message to this receiver with this tag."""
 _EMPTY: Final = 2
-"""Flag of a last message that does not count: the sender had none for this receiver under this tag."""
+"""Flag of a last message without content, if the sender has no message for this receiver with this tag."""
 
 
 class RandomTraffic(Workload):
-    """Random sizes to random ranks under random tags, verified: content, exactly once, and order for each sender and
-    tag.
+    """Messages of random sizes to random ranks with random tags, verified: content, exactly once, and order for each sender
+    and tag.
 
     messages: number per rank. largest: maximum size of the content, bytes. tags: number of tags. outstanding: maximum
     sends of a rank in progress, and number of posted receives per tag. over: time over which each rank's messages are
@@ -63,55 +63,55 @@ class RandomTraffic(Workload):
 
     async def _send(self, comm: Comm, node: Node, contents: Contents) -> list[int]:
         """Send this rank's messages; return how long each send took, in nanoseconds."""
-        chance, rank, now = node.random(), comm.rank, node.now
+        rng, rank, now = node.random(), comm.rank, node.now
         numbers: dict[tuple[int, int], int] = {}
-        under_way: deque[Task[None]] = deque()
+        in_flight: deque[Task[None]] = deque()
         times: list[int] = []
 
         async def end(start_time: int, request: Request) -> None:
             await request.Wait()
             times.append(now() - start_time)
 
-        async def post(other: int, tag: int, size: int, what: int) -> None:
-            if len(under_way) == self.outstanding:
-                await under_way.popleft()
-            number = numbers.get((other, tag), 0)
-            numbers[other, tag] = number + 1
-            message = _HEAD.pack(rank, number, size, what) + contents.of(_shift(rank, number), size)
-            start_time, request = now(), await comm.Isend(message, other, tag)
-            under_way.append(node.spawn(end(start_time, request), "the completion of a send"))
+        async def post(peer: int, tag: int, size: int, flags: int) -> None:
+            if len(in_flight) == self.outstanding:
+                await in_flight.popleft()
+            number = numbers.get((peer, tag), 0)
+            numbers[peer, tag] = number + 1
+            message = _HEAD.pack(rank, number, size, flags) + contents.of(_shift(rank, number), size)
+            start_time, request = now(), await comm.Isend(message, peer, tag)
+            in_flight.append(node.spawn(end(start_time, request), "the completion of a send"))
 
-        plan = self._plan(chance, rank, comm.size)
-        last = {(other, tag): index for index, (other, tag, _) in enumerate(plan)}
+        plan = self._plan(rng, rank, comm.size)
+        last = {(peer, tag): index for index, (peer, tag, _) in enumerate(plan)}
         started = now()
-        for index, (other, tag, size) in enumerate(plan):
+        for index, (peer, tag, size) in enumerate(plan):
             wait = started + self.over * index // self.messages - now()
             if self.over and wait > 0:
                 await node.sleep(wait)
-            await post(other, tag, size, _LAST if last[other, tag] == index else 0)
+            await post(peer, tag, size, _LAST if last[peer, tag] == index else 0)
         for distance in range(1, comm.size):
-            other = (rank + distance) % comm.size
+            peer = (rank + distance) % comm.size
             for tag in range(self.tags):
-                if (other, tag) not in last:
-                    await post(other, tag, 0, _LAST | _EMPTY)
-        for task in under_way:
+                if (peer, tag) not in last:
+                    await post(peer, tag, 0, _LAST | _EMPTY)
+        for task in in_flight:
             await task
         return times
 
-    def _plan(self, chance: random.Random, rank: int, size: int) -> list[tuple[int, int, int]]:
+    def _plan(self, rng: random.Random, rank: int, size: int) -> list[tuple[int, int, int]]:
         """Draw receiver, tag and size in bytes of each message."""
         return [
             (
-                (rank + chance.randrange(1, size)) % size,
-                chance.randrange(self.tags),
-                log_uniform(chance.random(), self.largest),
+                (rank + rng.randrange(1, size)) % size,
+                rng.randrange(self.tags),
+                log_uniform(rng.random(), self.largest),
             )
             for _ in range(self.messages)
         ]
 
 
 class _Receiver:
-    """Receiver of all messages of one tag. Receives match messages in the order in which they were posted."""
+    """Receiver of all messages of one tag. Receives match messages in the order of posting."""
 
     def __init__(self, comm: Comm, tag: int, contents: Contents, largest: int, outstanding: int) -> None:
         self.tag = tag
@@ -120,20 +120,20 @@ class _Receiver:
         self._comm = comm
         self._contents = contents
         self._buffers = [bytearray(_HEAD.size + largest) for _ in range(outstanding)]
-        self._begun: deque[tuple[bytearray, Request]] = deque()
+        self._posted: deque[tuple[bytearray, Request]] = deque()
         self._expected = [0] * comm.size
-        self._open = comm.size - 1  # ranks that have not sent their last
+        self._open_senders = comm.size - 1  # number of ranks that have not sent their last message
 
     async def begin(self) -> None:
         for buffer in self._buffers:
-            self._begun.append((buffer, await self._comm.Irecv(buffer, tag=self.tag)))
+            self._posted.append((buffer, await self._comm.Irecv(buffer, tag=self.tag)))
 
     async def run(self) -> None:
-        """Receive until every sender's last message has come. Raises VerificationError."""
-        while self._open:
-            buffer, request = self._begun.popleft()
+        """Receive until every sender's last message has arrived. Raises VerificationError."""
+        while self._open_senders:
+            buffer, request = self._posted.popleft()
             await request.Wait()
-            sender, number, size, what = _HEAD.unpack_from(buffer)
+            sender, number, size, flags = _HEAD.unpack_from(buffer)
             if not 0 <= sender < len(self._expected):
                 raise VerificationError(f"a message under tag {self.tag} names rank {sender} as its sender")
             expected = self._expected[sender]
@@ -143,13 +143,13 @@ class _Receiver:
             self._expected[sender] = number + 1
             content = memoryview(buffer)[_HEAD.size : _HEAD.size + size]
             self._contents.check(_shift(sender, number), content, f"from rank {sender} under tag {self.tag}")
-            if what & _LAST:
-                self._open -= 1
-            if not what & _EMPTY:
+            if flags & _LAST:
+                self._open_senders -= 1
+            if not flags & _EMPTY:
                 self.received += 1
                 self.moved += size
-            if self._open:
-                self._begun.append((buffer, await self._comm.Irecv(buffer, tag=self.tag)))
+            if self._open_senders:
+                self._posted.append((buffer, await self._comm.Irecv(buffer, tag=self.tag)))
 
 
 def _shift(rank: int, number: int) -> int:

@@ -1,4 +1,4 @@
-"""Message rate: short messages, many under way, to one and to many destinations."""
+"""Message rate: short messages, many in flight, to one and to many destinations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from testbed.workloads.workload_settings import Duration, MessageSize
 
 
 class Rate(Workload):
-    """Short messages per second from rank 0, to one other rank and to all at once.
+    """Short messages per second from rank 0, to one other rank and to all ranks.
 
-    window: messages under way, of all destinations together. most: time for each measurement, which limits the number
-    of messages.
+    window: messages in flight, to all destinations together. most: maximum time of each measurement, which limits the
+    number of messages.
     """
 
     bears_loss = True
@@ -35,35 +35,37 @@ class Rate(Workload):
             if comm.rank > destinations:
                 continue
             window = max(1, self.window // destinations)
-            each = max(1, self.count // destinations)
+            count_per_receiver = max(1, self.count // destinations)
             if comm.rank:
-                await stream.receive(0, self.size, min(each, window), window)
+                await stream.receive(0, self.size, min(count_per_receiver, window), window)
                 await stream.receive(0, self.size, await stream.receive_count(0), window)
                 continue
             receiver_ranks = range(1, destinations + 1)
-            tried = min(each, window)
-            sent = await self._send(node, stream, [await stream.ready(peer) for peer in receiver_ranks], tried, window)
-            each = enough(each, tried, sent.took, self.most)
+            trial_count = min(count_per_receiver, window)
+            sent = await self._send(
+                node, stream, [await stream.ready(peer) for peer in receiver_ranks], trial_count, window
+            )
+            count_per_receiver = enough(count_per_receiver, trial_count, sent.took, self.most)
             for peer in receiver_ranks:
-                await stream.send_count(peer, each)
+                await stream.send_count(peer, count_per_receiver)
             receivers = [await stream.ready(peer) for peer in receiver_ranks]
-            used = node.cpu()
-            sent = await self._send(node, stream, receivers, each, window)
-            used = node.cpu() - used
-            total = each * destinations - sent.lost
+            cpu_time = node.cpu()
+            sent = await self._send(node, stream, receivers, count_per_receiver, window)
+            cpu_time = node.cpu() - cpu_time
+            total = count_per_receiver * destinations - sent.lost
             node.row(
                 destinations=destinations,
                 size_bytes=self.size,
-                count=each * destinations,
+                count=count_per_receiver * destinations,
                 **stream.losses(sent.lost),
                 messages_per_s=1e9 * total / max(1, sent.took),
-                cpu_ns=used // max(1, total),
+                cpu_ns=cpu_time // max(1, total),
             )
 
     async def _send(
         self, node: Node, stream: Streams, receivers: list[Awaitable[object]], count: int, window: int
     ) -> Sent:
-        """Send until all receivers have acknowledged, once all are ready."""
+        """Wait until all receivers are ready, then send until all have acknowledged."""
         for receiver in receivers:
             await receiver
         started = node.now()

@@ -1,9 +1,9 @@
-"""Requests with retransmission, over a protocol that loses messages: each is sent again until its answer comes, or
-given up.
+"""Requests with retransmission, over a protocol that loses messages: a request is retransmitted until its answer arrives,
+or the maximum number of tries is reached.
 
 A request has its number as its tag, and its answer has the same tag, which identifies late and duplicate answers. A
-server answers every request, including repeated ones, until all clients have reported, over a lossless channel, that
-they ended.
+server answers every request, including retransmitted ones, until all clients have reported their end over a reliable
+channel.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from testbed.workloads.form import Comm, Contents, Node, VerificationError
 from testbed.workloads.lossy_streams import end_receives
 
 MAX_TRIES: Final = 250
-"""How often a request is sent before it is given up."""
+"""Maximum number of transmissions of a request."""
 
 _RECEIVES: Final = 16  # of a client
-_LOOKS: Final = 4  # checks for timeouts within one timeout
+_CHECKS_PER_TIMEOUT: Final = 4  # checks for expired requests within one timeout
 
 
 def gave_up(number: int, size: int, server: int, retry: int) -> VerificationError:
@@ -33,7 +33,7 @@ def gave_up(number: int, size: int, server: int, retry: int) -> VerificationErro
 
 
 class RetryingClient:
-    """Client of one server. again: requests that were sent again; late: answers to requests already answered."""
+    """Client of one server. again: number of retransmissions. late: number of answers to requests already answered."""
 
     def __init__(
         self,
@@ -59,40 +59,40 @@ class RetryingClient:
         self._reply = reply
         self._retry = retry
         self._next = first
-        self._open: dict[int, _Open] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         self._receives: deque[tuple[bytearray, Request]] = deque()
 
     async def begin(self) -> None:
         for _ in range(_RECEIVES):
             buffer = bytearray(self._reply)
             self._receives.append((buffer, await self._comm.Irecv(buffer)))
-        self._taking = self._node.spawn(self._take(), "answers")
-        self._watching = self._node.spawn(self._watch(), "time-outs")
+        self._receiver = self._node.spawn(self._receive(), "answers")
+        self._timer = self._node.spawn(self._retransmit(), "time-outs")
 
     async def ask(self) -> Completion[int]:
-        """Send a request. The completion gives the time of its answer, nanoseconds."""
+        """Send a request. The completion's result is the time of its answer, nanoseconds."""
         number = self._next
         self._next += 1
         completion: Completion[int] = Completion("the answer to request %d", number)
-        self._open[number] = _Open(completion, self._node.now())
+        self._pending[number] = _PendingRequest(completion, self._node.now())
         await self._comm.Send(self._contents.of(number, self._size), self._server, number)
         return completion
 
     async def end(self) -> None:
-        """End, when all requests are answered."""
-        self._watching.cancel()
+        """End. All requests must have been answered."""
+        self._timer.cancel()
         await end_receives(self._comm, _RECEIVES)
-        await self._taking
+        await self._receiver
         await self._node.say(None, self._server)
 
-    async def _take(self) -> None:
+    async def _receive(self) -> None:
         comm, receives, status = self._comm, self._receives, Status()
         while True:
             buffer, answer = receives.popleft()
             await answer.Wait(status)
             if status.source == comm.rank:
                 break
-            pending = self._open.pop(status.tag, None)
+            pending = self._pending.pop(status.tag, None)
             if pending is None:
                 self.late += 1
             else:
@@ -102,12 +102,12 @@ class RetryingClient:
         for _, answer in receives:
             await answer.Wait()
 
-    async def _watch(self) -> None:
+    async def _retransmit(self) -> None:
         node = self._node
         while True:
-            await node.sleep(max(1, self._retry // _LOOKS))
-            for number, pending in list(self._open.items()):
-                if node.now() < pending.sent + self._retry or number not in self._open:
+            await node.sleep(max(1, self._retry // _CHECKS_PER_TIMEOUT))
+            for number, pending in list(self._pending.items()):
+                if node.now() < pending.sent + self._retry or number not in self._pending:
                     continue
                 if pending.tries == MAX_TRIES:
                     raise gave_up(number, self._size, self._server, self._retry)
@@ -117,8 +117,8 @@ class RetryingClient:
                 await self._comm.Send(self._contents.of(number, self._size), self._server, number)
 
 
-class _Open:
-    """A request without an answer. sent: when it was sent last."""
+class _PendingRequest:
+    """A request without an answer. sent: time of the last transmission."""
 
     __slots__ = ("completion", "sent", "tries")
 
@@ -132,7 +132,7 @@ async def answer_retries(
     comm: Comm,
     node: Node,
     contents: Contents,
-    askers: Collection[int],
+    clients: Collection[int],
     *,
     size: int,
     reply: int,
@@ -142,15 +142,15 @@ async def answer_retries(
     """Answer all requests of these ranks until each has ended. work: nanoseconds of processor time for each request.
     Raises VerificationError."""
     status = Status()
-    waiting: deque[tuple[bytearray, Request]] = deque()
+    posted: deque[tuple[bytearray, Request]] = deque()
     for _ in range(receives):
         buffer = bytearray(size)
-        waiting.append((buffer, await comm.Irecv(buffer)))
-    for asker in askers:
-        await node.say(None, asker)
-    ending = node.spawn(_end(comm, node, askers, receives), "the end of all requests")
+        posted.append((buffer, await comm.Irecv(buffer)))
+    for client in clients:
+        await node.say(None, client)
+    end_task = node.spawn(_end(comm, node, clients, receives), "the end of all requests")
     while True:
-        buffer, request = waiting.popleft()
+        buffer, request = posted.popleft()
         await request.Wait(status)
         if status.source == comm.rank:
             break
@@ -158,13 +158,13 @@ async def answer_retries(
             await node.compute(work)
         await comm.Send(contents.of(status.tag, reply), status.source, status.tag)
         contents.check(status.tag, memoryview(buffer)[: status.count], f"rank {status.source}'s request")
-        waiting.append((buffer, await comm.Irecv(buffer)))
-    for _, request in waiting:
+        posted.append((buffer, await comm.Irecv(buffer)))
+    for _, request in posted:
         await request.Wait()
-    await ending
+    await end_task
 
 
-async def _end(comm: Comm, node: Node, askers: Collection[int], receives: int) -> None:
-    for asker in askers:
-        await node.heard(asker)
+async def _end(comm: Comm, node: Node, clients: Collection[int], receives: int) -> None:
+    for client in clients:
+        await node.heard(client)
     await end_receives(comm, receives)

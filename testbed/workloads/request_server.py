@@ -1,4 +1,4 @@
-"""Server of workloads in which clients ask and one rank answers. Requests are verified."""
+"""Server of workloads in which clients send requests to one rank. Requests are verified."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ASK: Final = 1
 ANSWER: Final = 2
 """Tags of requests and answers."""
 MAX: Final = 128
-"""Number of the server's receives, and of answers under way."""
+"""Maximum number of the server's receives, and of answers in progress."""
 
 
 class Server:
     """Server that answers requests of `size` bytes with `reply` bytes after `work` nanoseconds of processor time each.
 
-    Its receives are posted once. A request one byte longer than the others is a client's last, and gets no answer.
+    A client's last request is one byte longer than the others, and is not answered.
     """
 
     def __init__(self, comm: Comm, node: Node, contents: Contents, size: int, reply: int = 0, work: int = 0) -> None:

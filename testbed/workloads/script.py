@@ -1,6 +1,6 @@
-"""Scripts: programs in mpi4py's names that every rank runs from their first line, as under mpiexec.
+"""Scripts: programs with mpi4py's names, which every rank runs from the first line, as under mpiexec.
 
-A file is a script if it imports `testbed.mpi`. Each rank has the script's own names for itself; modules that it imports
+A file is a script if it imports `testbed.mpi`. Each rank has a separate namespace for the script; modules that it imports
 are shared by all ranks in the simulation, which is one process.
 """
 
@@ -17,7 +17,7 @@ from types import CodeType, ModuleType
 from testbed.errors import TestbedError
 from testbed.workloads.form import Comm, Node
 
-_FACE = "testbed.mpi"
+_MPI_PACKAGE = "testbed.mpi"
 
 
 class ScriptError(TestbedError):
@@ -25,8 +25,8 @@ class ScriptError(TestbedError):
 
 
 def is_script(path: Path) -> bool:
-    """Whether a file imports `testbed.mpi`. A file that cannot be parsed does not: importing it shows the error. Raises
-    TestbedError for a script that imports mpi4py, and for anything that is no file, such as a device that never ends."""
+    """Whether a file imports `testbed.mpi`. False for a file that cannot be parsed: importing it reports the error. Raises
+    TestbedError for a script that imports mpi4py, and for anything other than a regular file, such as a device."""
     if path.exists() and not path.is_file():
         kind = "a directory" if path.is_dir() else "not a regular file"
         raise TestbedError(f"{path} is {kind}: a workload is a Python file, FILE or FILE:NAME")
@@ -35,9 +35,9 @@ def is_script(path: Path) -> bool:
     except (OSError, SyntaxError, ValueError):
         return False
     imported = {name for node in ast.walk(tree) for name in _imported(node)}
-    if _FACE not in imported and any(name.split(".")[0] == "mpi4py" for name in imported):
-        raise TestbedError(f"{path} imports mpi4py: a script's line here is 'from {_FACE} import MPI'")
-    return _FACE in imported
+    if _MPI_PACKAGE not in imported and any(name.split(".")[0] == "mpi4py" for name in imported):
+        raise TestbedError(f"{path} imports mpi4py: a script's line here is 'from {_MPI_PACKAGE} import MPI'")
+    return _MPI_PACKAGE in imported
 
 
 def script(path: Path) -> Callable[..., Coroutine[object, object, None]]:
@@ -50,11 +50,11 @@ def script(path: Path) -> Callable[..., Coroutine[object, object, None]]:
 
         main = ModuleType("__main__")
         main.__file__ = str(absolute)
-        if (beside := str(absolute.parent)) not in sys.path:
-            sys.path.insert(0, beside)
+        if (directory := str(absolute.parent)) not in sys.path:
+            sys.path.insert(0, directory)
         arguments = [str(absolute), *shlex.split(args)]
         await Program(partial(_execute, code, main), comm, node.now, node.name, main, arguments).drive()
-        comm.losses.finish()  # as MPI_Finalize, which mpi4py calls when a program ends
+        comm.losses.finish()  # like MPI_Finalize, which mpi4py calls at the end of a program
 
     return rank
 
@@ -64,7 +64,7 @@ def _execute(code: CodeType, main: ModuleType) -> None:
         exec(code, main.__dict__)
     except SystemExit as end:
         if end.code not in (None, 0):
-            raise ScriptError(f"the script has ended itself: {end.code}") from end
+            raise ScriptError(f"the script has exited: {end.code}") from end
 
 
 def _imported(node: ast.AST) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A service with an open loop: requests arrive at their times, whether or not the answers keep up."""
+"""A service with an open loop: the arrival times of requests do not depend on the answers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SECOND: Final = 1_000_000_000
 
 
 class Service(Workload):
-    """Requests to rank 0 from all others as a Poisson process: response times, counted from when each request was due.
+    """Requests to rank 0 from all other ranks as a Poisson process: response times, measured from the request's due time.
 
-    rate: requests per second, requests: their number, both of all clients together. size: of a request, reply: of its
-    answer, bytes. work: the server's processor time for one. A late client sends due requests at once, and their wait
-    counts, which a closed loop would leave out. retry: retransmission timeout over a protocol that loses messages; the
-    row says how many requests were sent again.
+    rate: requests per second. requests: their number; both of all clients together. size: of a request, reply: of its
+    answer, bytes. work: the server's processor time for a request. A late client sends due requests immediately, and their
+    delay is part of the response time, which a closed loop would omit. retry: retransmission timeout over a protocol that
+    loses messages; the row has the number of retransmissions.
     """
 
     bears_loss = True
@@ -50,14 +50,16 @@ class Service(Workload):
             gathered = await node.gather((0, [], 0))
             assert gathered is not None
             elapsed = max(time for time, _, _ in gathered)
-            times = [time for _, some, _ in gathered for time in some]
-            again = {"asked_again": sum(repeated for _, _, repeated in gathered)} if node.lossy else {}
+            times = [time for _, client_times, _ in gathered for time in client_times]
+            retransmissions = (
+                {"asked_again": sum(retransmitted for _, _, retransmitted in gathered)} if node.lossy else {}
+            )
             achieved = _SECOND * len(times) / max(1, elapsed)
             node.row(
                 offered_per_s=self.rate,
                 answered_per_s=achieved,
                 count=len(times),
-                **again,
+                **retransmissions,
                 work_ns=self.work,
                 **quantiles(times),
             )
@@ -67,9 +69,9 @@ class Service(Workload):
 
     async def _serve(self, comm: Comm, node: Node, contents: Contents) -> None:
         if node.lossy:
-            askers = range(1, comm.size)
+            clients_ = range(1, comm.size)
             await answer_retries(
-                comm, node, contents, askers, size=self.size, reply=self.reply, work=self.work, receives=MAX
+                comm, node, contents, clients_, size=self.size, reply=self.reply, work=self.work, receives=MAX
             )
             return
         server = Server(comm, node, contents, self.size, self.reply, self.work)
@@ -77,7 +79,7 @@ class Service(Workload):
         await server.serve(comm.size - 1)
 
     async def _request(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
-        """Return the nanoseconds in all, the response times, and how many requests were sent again."""
+        """Return total nanoseconds, response times, and number of retransmissions."""
         now = node.now
         times: list[int] = []
 
@@ -88,16 +90,16 @@ class Service(Workload):
             contents.check(number, answer, "the server's answer")
 
         started = now()
-        finishing = []
+        finish_tasks = []
         async for number, due in self._arrivals(comm, node, count):
             answer = bytearray(self.reply)
             answered = await comm.Irecv(answer, 0, ANSWER)
             sent = await comm.Isend(contents.of(number, self.size), 0, ASK)
-            finishing.append(node.spawn(finish(number, due, answer, answered, sent), f"request {number}"))
-        for task in finishing:
+            finish_tasks.append(node.spawn(finish(number, due, answer, answered, sent), f"request {number}"))
+        for task in finish_tasks:
             await task
         elapsed = now() - started
-        await comm.Send(contents.of(0, self.size + 1), 0, ASK)  # one byte longer: the last
+        await comm.Send(contents.of(0, self.size + 1), 0, ASK)  # one byte longer marks the last request
         return elapsed, times, 0
 
     async def _with_retries(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
@@ -105,22 +107,22 @@ class Service(Workload):
         client = RetryingClient(comm, node, contents, 0, size=self.size, reply=self.reply, retry=self.retry)
         await client.begin()
         started = node.now()
-        under_way = []
+        in_flight = []
         async for _, due in self._arrivals(comm, node, count):
-            under_way.append((due, await client.ask()))
+            in_flight.append((due, await client.ask()))
             await node.sleep(0)  # a late client still receives answers
-        times = [await answered - due for due, answered in under_way]
+        times = [await answered - due for due, answered in in_flight]
         elapsed = node.now() - started
         await client.end()
         return elapsed, times, client.again
 
     async def _arrivals(self, comm: Comm, node: Node, count: int) -> AsyncIterator[tuple[int, int]]:
-        """Yield each request of a client at its time: its number, and when it was due."""
-        chance, now = node.random("arrivals"), node.now
-        each = self.rate / (comm.size - 1) / _SECOND
+        """Yield each request of a client when it is due: its number and due time."""
+        rng, now = node.random("arrivals"), node.now
+        client_rate = self.rate / (comm.size - 1) / _SECOND
         due = now()
         for number in range(count):
-            due += round(chance.expovariate(each))
+            due += round(rng.expovariate(client_rate))
             if due > now():
                 await node.sleep(due - now())
             yield number, due

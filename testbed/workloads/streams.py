@@ -1,7 +1,7 @@
-"""A stream of messages between two ranks: a window under way, every one verified, and a trailing acknowledgement.
+"""A stream of messages between two ranks: a window in flight, verification of every message, and a final acknowledgement.
 
-The receiver's first receives are posted before the sender begins, and time runs until the acknowledgement arrives: a
-message counts when its receiver has it.
+The receiver's first receives are posted before the sender begins. The measured time ends with the arrival of the
+acknowledgement, so that all messages have been received.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ _DATA, _READY, _DONE, _COUNT = 1, 2, 3, 4
 
 
 class Sent(NamedTuple):
-    """Result of a stream. took: nanoseconds from the first message to the acknowledgement of all. lost: messages."""
+    """Result of a stream. took: nanoseconds from the first message to the final acknowledgement. lost: number of
+    messages."""
 
     took: int
     lost: int = 0
 
 
 class Streams:
-    """Streams of one rank. size: bytes. window: messages under way."""
+    """Streams of one rank. In its methods, size: bytes of a message; window: messages in flight."""
 
     def __init__(self, comm: Comm, node: Node, contents: Contents) -> None:
         self._comm: Final = comm
@@ -35,8 +36,8 @@ class Streams:
         return await self.send_at_once(peer, size, count, window)
 
     async def ready(self, peer: int) -> Awaitable[object]:
-        """Return an awaitable that is done when the receiver has posted its first receives; then `send_at_once` may
-        follow."""
+        """Return an awaitable that is done when the receiver has posted its first receives; await it before
+        `send_at_once`."""
         return await self._comm.Irecv(None, peer, _READY)
 
     async def send_at_once(self, peer: int, size: int, count: int, window: int) -> Sent:
@@ -45,13 +46,13 @@ class Streams:
         # Posted early: some protocols drop an acknowledgement without a posted receive, and resend it a timeout later.
         done = await comm.Irecv(None, peer, _DONE)
         started = now()
-        under_way = deque(
+        in_flight = deque(
             [await comm.Isend(contents.of(number, size), peer, _DATA) for number in range(min(count, window))]
         )
-        for number in range(len(under_way), count):
-            await under_way.popleft().Wait()
-            under_way.append(await comm.Isend(contents.of(number, size), peer, _DATA))
-        for sent in under_way:
+        for number in range(len(in_flight), count):
+            await in_flight.popleft().Wait()
+            in_flight.append(await comm.Isend(contents.of(number, size), peer, _DATA))
+        for sent in in_flight:
             await sent.Wait()
         await done.Wait()
         return Sent(now() - started)
@@ -60,15 +61,15 @@ class Streams:
         """Receive a stream; return the number of lost messages. Raises VerificationError."""
         comm, contents = self._comm, self._contents
         buffers = [bytearray(size) for _ in range(min(count, window))]
-        under_way = deque([(buffer, await comm.Irecv(buffer, peer, _DATA)) for buffer in buffers])
+        in_flight = deque([(buffer, await comm.Irecv(buffer, peer, _DATA)) for buffer in buffers])
         await comm.Send(None, peer, _READY)
         sender = f"from rank {peer}"
         for number in range(count):
-            buffer, arrival = under_way.popleft()
-            await arrival.Wait()
+            buffer, receive = in_flight.popleft()
+            await receive.Wait()
             contents.check(number, buffer, sender)
             if number + len(buffers) < count:
-                under_way.append((buffer, await comm.Irecv(buffer, peer, _DATA)))
+                in_flight.append((buffer, await comm.Irecv(buffer, peer, _DATA)))
         await comm.Send(None, peer, _DONE)
         return 0
 
@@ -81,12 +82,12 @@ class Streams:
         assert isinstance(count, int)
         return count
 
-    def losses(self, lost: int) -> dict[str, int]:  # noqa: ARG002  another protocol's streams have some
-        """Return a row's entries on losses: none where messages cannot be lost."""
+    def losses(self, lost: int) -> dict[str, int]:  # noqa: ARG002  used by subclasses
+        """Return a row's entries on losses: none if messages cannot be lost."""
         return {}
 
 
-def enough(count: int, tried: int, took: int, time_limit: int) -> int:
-    """Return the number of rounds, at most `count`, that take no longer than `time_limit`, if `tried` rounds took `took`
-    (ns)."""
-    return max(1, min(count, time_limit * tried // max(1, took)))
+def enough(count: int, trial_count: int, took: int, time_limit: int) -> int:
+    """Return the number of rounds, at most `count`, that take no longer than `time_limit`, if `trial_count` rounds took
+    `took` ns."""
+    return max(1, min(count, time_limit * trial_count // max(1, took)))

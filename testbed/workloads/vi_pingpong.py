@@ -13,8 +13,8 @@ _PORT = b"pingpong"
 
 
 class ViPingPong(Native[ViaNic]):
-    """Half the round trip between nodes 0 and 1 for messages of each size, in registered memory that is used again: a
-    receive descriptor is posted before each send. count: round trips."""
+    """Half the round trip between nodes 0 and 1 for messages of each size, in registered memory that is reused. A receive
+    descriptor is posted before each send. count: round trips."""
 
     protocol = "via"
     bears_restarts = False
@@ -44,9 +44,9 @@ class ViPingPong(Native[ViaNic]):
                 node.row(size_bytes=size, count=self.count, **quantiles(trips[1:], 2))
 
     async def _trip(self, vi: Vi, memory: list[Memory], node: Node, size: int, last: bool) -> int:
-        """Send a message and receive one, or the reverse; return the nanoseconds. The next receive is posted before the
-        message to which it may be the answer, except after the last."""
-        begun = node.now()
+        """Send a message and receive the answer, or the reverse; return the nanoseconds. The next receive is posted before
+        the message that triggers the answer, except after the last."""
+        start_time = node.now()
         if node.rank:
             await vi.receive_queue.wait()
             if not last:
@@ -56,9 +56,9 @@ class ViPingPong(Native[ViaNic]):
             await vi.receive_queue.wait()
             if not last:
                 _post_receive(vi, memory[0], size)
-        taken = node.now() - begun
+        elapsed = node.now() - start_time
         await vi.send_queue.wait()
-        return taken
+        return elapsed
 
 
 def _post_receive(vi: Vi, memory: Memory, size: int) -> None:

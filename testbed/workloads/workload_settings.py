@@ -1,4 +1,4 @@
-"""Settings of a workload: parse a user's texts to typed values, and report all mistakes at once."""
+"""Settings of a workload: text is parsed to typed values, and all mistakes are reported together."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from testbed.spec import units
 from testbed.spec.units import UnitError
 
 LARGEST_MESSAGE: Final = 255 * 2**20
-"""Bytes: `random.randbytes`, which makes the contents of messages, is limited to less than 256 MiB."""
+"""Maximum in bytes: `random.randbytes`, which makes the contents of messages, is limited to less than 256 MiB."""
 
 
 def parse_sizes(value: object) -> tuple[int, ...]:
-    """Parse ``1,4,64KiB``, or ``4..1MiB``: the powers of two from the first to the last, both included. Raises
-    UnitError."""
+    """Parse ``1,4,64KiB``, or ``4..1MiB``: the first size, doubled up to and including the last. Raises UnitError."""
     if not isinstance(value, str):
-        return tuple(units.parse_size(each) for each in (value if isinstance(value, list | tuple) else [value]))
+        return tuple(units.parse_size(size) for size in (value if isinstance(value, list | tuple) else [value]))
     sizes: list[int] = []
     for part in value.split(","):
         first, dots, last = part.partition("..")
-        size, most = units.parse_size(first.strip()), units.parse_size((last or first).strip())
-        if dots and size > most:
+        size, last_size = units.parse_size(first.strip()), units.parse_size((last or first).strip())
+        if dots and size > last_size:
             raise UnitError(part, "sizes that grow, such as '4..1MiB'")
-        while size < most:
+        while size < last_size:
             sizes.append(size)
             size = 2 * size or 1
-        sizes.append(most)
+        sizes.append(last_size)
     return tuple(sizes)
 
 
@@ -74,7 +73,7 @@ _BOOLEANS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting. type: its annotation. default: MISSING where there is none."""
+    """A setting. type: annotation. default: MISSING if there is none."""
 
     name: str
     type: Any
@@ -98,12 +97,13 @@ def _default(field: Field[Any]) -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def checked(form: Any, given: Mapping[str, object], whose: str) -> dict[str, Any]:
-    """Return the values of the given settings, by name. Raises DescriptionError with all problems."""
+def checked(form: Any, settings: Mapping[str, object], owner: str) -> dict[str, Any]:
+    """Parse settings; return their values by name. owner: name of their owner, for error messages. Raises DescriptionError
+    with all problems."""
     known = {setting.name: setting for setting in settings_of(form)}
     problems: list[Problem] = []
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in settings.items():
         if name not in known:
             near = get_close_matches(name, known, 1)
             expected = f"one of the settings {', '.join(known)}" if known else "no settings: it has none"
@@ -114,15 +114,15 @@ def checked(form: Any, given: Mapping[str, object], whose: str) -> dict[str, Any
         except UnitError as error:
             problems.append(Problem(name, repr(value), error.expected, error.suggestion))
     for name, setting in known.items():
-        if setting.default is MISSING and name not in given:
+        if setting.default is MISSING and name not in settings:
             problems.append(Problem(name, "", "a value: it has no default"))
     if problems:
-        raise DescriptionError(f"the settings of {whose}", problems)
+        raise DescriptionError(f"the settings of {owner}", problems)
     return values
 
 
 def pairs(texts: tuple[str, ...], option: str = "--set") -> dict[str, object]:
-    """Split ``("count=3", ...)`` by name. option: of the command line, for errors. Raises DescriptionError."""
+    """Split ``("count=3", ...)`` by name. option: of the command line, for error messages. Raises DescriptionError."""
     settings: dict[str, object] = {}
     problems = []
     for text in texts:
@@ -160,7 +160,7 @@ def _value(kind: Any, value: object) -> object:
 
 
 def _in_base_unit(base: type, parse: Any, value: float) -> object:
-    """Check a number that is in the base unit already."""
+    """Check a number that is already in the base unit."""
     number = _plain(base, value)
     if parse in (units.parse_size, units.parse_probability, parse_message_size):
         return parse(number)
@@ -170,11 +170,11 @@ def _in_base_unit(base: type, parse: Any, value: float) -> object:
 
 
 def _choice(allowed: tuple[object, ...], value: object) -> object:
-    shown = str(value).lower() if isinstance(value, bool) else value
-    if shown not in allowed:
+    normalized = str(value).lower() if isinstance(value, bool) else value
+    if normalized not in allowed:
         near = get_close_matches(str(value), [str(choice) for choice in allowed], 1)
         raise UnitError(value, f"one of {', '.join(str(choice) for choice in allowed)}", near[0] if near else "")
-    return shown
+    return normalized
 
 
 def _plain(kind: Callable[[Any], object], value: object) -> object:

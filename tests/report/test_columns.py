@@ -46,7 +46,7 @@ def test_columns_have_what_rows_have_kind_by_kind(tmp_path_factory, rows) -> Non
 
 
 def test_a_column_that_turns_into_text_later_is_all_text(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(columns, "_CHUNK", 2)
+    monkeypatch.setattr(columns, "_CHUNK_LINES", 2)
     (kind,) = read_kinds(written(tmp_path, '{"a": 1}\n{"a": 2}\n{"a": "x"}\n{"a": 2}\n'))
     assert [list(kind.texts["a"])[int(number)] for number in kind.column("a")] == ["1", "2", "x", "2"]
     assert list(kind.where(a="2")) == [False, True, False, True]

@@ -80,8 +80,8 @@ def test_several_runs_in_a_directory_are_samples_and_those_that_went_wrong_are_l
     write_run(tmp_path / "after" / "killed", noisy(0.1, 9, 1), result={})
     found = compared(tmp_path / "before", tmp_path / "after")
     assert found.exit_code == 1
-    assert "bad is invalid, and no figure of it counts" in found.output
-    assert "killed has not ended well (unfinished), and is left out" in found.output
+    assert "bad is invalid, and its figures are not used" in found.output
+    assert "killed did not complete (unfinished), and is left out" in found.output
     assert "6 and 6" in found.output
 
 
@@ -124,9 +124,9 @@ def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
         ({"workload": "sort"}, "is of pingpong, .* of sort: different workloads cannot be compared"),
         ({"rows": []}, "has no rows with a figure"),
         ({"rows": ping_pong_rows(sizes=[9])}, "have no measure in common"),
-        ({"result": {}}, r"has not ended well \(unfinished\)"),
-        ({"result": {"status": "failed", "error": "x"}}, r"has not ended well \(failed\)"),
-        ({"result": {"status": "done", "verdict": verdict("invalid")}}, "is invalid, and no figure of it counts"),
+        ({"result": {}}, r"did not complete \(unfinished\)"),
+        ({"result": {"status": "failed", "error": "x"}}, r"did not complete \(failed\)"),
+        ({"result": {"status": "done", "verdict": verdict("invalid")}}, "is invalid, and its figures are not used"),
     ],
 )
 def test_what_does_not_compare_is_exit_code_2_and_a_sentence(tmp_path: Path, theirs, sentence: str) -> None:

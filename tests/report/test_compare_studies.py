@@ -68,7 +68,7 @@ def test_points_without_figures_are_said(before: Path, tmp_path: Path) -> None:
         study_samples(tmp_path)
     (tmp_path / "points.jsonl").write_text((before / "points.jsonl").read_text().splitlines()[0] + "\n")
     comparison = compare_studies(before, tmp_path)
-    assert f"5 points of {tmp_path} have no figures that count, and are left out" in comparison.notes
+    assert f"5 points of {tmp_path} have no valid figures, and are left out" in comparison.notes
 
 
 def test_a_study_and_a_run_are_not_compared(before: Path, tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_missing_file_is_a_sentence_of_the_page(tmp_path: Path, file: str) -> 
 
 def test_what_is_no_run_or_cannot_be_written_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
     found = reported(tmp_path / "nowhere")
-    assert_says(found, 4, "is no folder of a run")
+    assert_says(found, 4, "is not a run's folder")
     run = write_run(tmp_path / "run", ping_pong_rows())
     (tmp_path / "file").write_text("")
     assert_says(reported(run, "-o", tmp_path / "file" / "report.html"), 1, "cannot be written to")

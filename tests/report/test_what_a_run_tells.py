@@ -55,7 +55,7 @@ def test_a_message_is_delivered_to_the_receive_that_began_first_though_it_ends_l
     )
     found = read_deliveries(place, ["a", "b"])
     assert found is not None
-    assert [list(found.at), list(found.took), list(found.moved)] == [[20, 90], [9, 80], [8, 5000]]
+    assert [list(found.at), list(found.took), list(found.bytes_moved)] == [[20, 90], [9, 80], [8, 5000]]
 
 
 def test_a_program_that_was_started_again_numbers_anew(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_file_that_is_missing_is_told_and_the_rest_is_shown(tmp_path: Path, fi
 
 
 def test_what_is_no_run_or_a_newer_versions_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"no folder of a run: it has no run\.json"):
+    with pytest.raises(NotFoundError, match=r"not a run's folder: it has no run\.json"):
         summarize_run(tmp_path, "")
     run = write_run(tmp_path / "run")
     document = json.loads((run / "run.json").read_text())

@@ -171,5 +171,5 @@ def test_settings_that_cannot_be_are_refused() -> None:
         rows("now-1998-pair", "am-contention", clients="7")
     with pytest.raises(DescriptionError, match="size: 1 or more"):
         rows("now-1998-pair", "am-bulk-contention", size="0")
-    with pytest.raises(DescriptionError, match="two or more of it in time, without a rest"):
+    with pytest.raises(DescriptionError, match="time must be a multiple of each, at least twice"):
         rows("now-1998-pair", "am-bursts", intervals="3ms", time="10ms")

@@ -57,7 +57,7 @@ def test_without_faults_every_message_is_sent_and_received() -> None:
     assert not any(row[what] for row in rows for what in ("returned", "unanswered", "taken_back", "broken"))
 
 
-@pytest.mark.parametrize(("offset", "what"), [(8, "came twice, or behind message"), (30, "byte 6 is another one")])
+@pytest.mark.parametrize(("offset", "what"), [(8, "arrived twice, or after message"), (30, "byte 6 differs")])
 def test_what_is_not_as_it_was_sent_ends_the_run(offset: int, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     receive = HistoryDevice.receive
 

@@ -85,8 +85,8 @@ def test_a_script_may_end_itself(tmp_path: Path, end: str) -> None:
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        ("sys.exit(3)", "the script has ended itself: 3"),
-        ("sys.exit('no')", "the script has ended itself: no"),
+        ("sys.exit(3)", "the script has exited: 3"),
+        ("sys.exit('no')", "the script has exited: no"),
         ("comm.Abort(4)", "rank 0 has called Abort, with error code 4"),
     ],
 )

@@ -69,7 +69,7 @@ def test_a_schedule_of_the_papers_classes_runs_on_sixteen_ranks(kernel: str, pro
 def test_what_cannot_run_is_told() -> None:
     with pytest.raises(DescriptionError, match="one of is, cg, mg, ft"):
         row(kernel="lu")
-    with pytest.raises(TestbedError, match=r"ft\.B: its checksums are not here.*schedule=true"):
+    with pytest.raises(TestbedError, match=r"ft\.B: its checksums are not included.*schedule=true"):
         row(kernel="ft", problem="B")
     with pytest.raises(TestbedError, match=r"iterations: 0 to 4, of mg\.S"):
         row(kernel="mg", schedule=True, iterations=5)

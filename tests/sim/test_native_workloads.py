@@ -94,7 +94,7 @@ def test_a_host_library_that_reports_nothing_has_no_history(options: dict[str, A
 
 
 def test_it_has_no_barriers() -> None:
-    with pytest.raises(ProgramError, match="a native workload has none"):
+    with pytest.raises(ProgramError, match="a native workload does not have"):
         ran(settings={"meets": "yes"})
 
 

@@ -179,7 +179,7 @@ def test_fates_of_several_repetitions_in_namespaces_are_refused() -> None:
 
 
 def test_what_is_no_run_or_a_broken_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no folder of a run"):
+    with pytest.raises(NotFoundError, match="not a run's folder"):
         read_repetition(tmp_path)
     folder = ran(tmp_path / "run")
     shutil.copytree(folder, tmp_path / "broken")

@@ -157,7 +157,7 @@ def test_kept_rows_are_those_of_the_measurement(tmp_path: Path, monkeypatch: pyt
 def test_kept_rows_that_are_damaged_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("testbed.observe.kept_rows.folder_of", lambda _: tmp_path)
     (tmp_path / "reproduced.json").write_text('{"rows": [{"name": "latency"}], "shapes": []}')
-    with pytest.raises(TestbedError, match="'testbed reproduce emp --keep' writes it anew"):
+    with pytest.raises(TestbedError, match="'testbed reproduce emp --keep' rewrites it"):
         kept_rows("emp")
 
 

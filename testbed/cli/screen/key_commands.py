@@ -1,6 +1,5 @@
-"""Commands started by keys: each is `testbed` itself, called as a user would, while the screen goes on.
-
-So they accept the same options, print equal messages and roll back equally. They run one after the other.
+"""Commands started by keys. Each is a separate `testbed` process, with the options, messages and rollback of the command
+line. They run one after the other, while the screen is updated.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Final
 
-_CALL: Final = "import sys; sys.argv[0] = 'testbed'; from testbed.cli.main import main; main()"
+_ENTRY_CODE: Final = "import sys; sys.argv[0] = 'testbed'; from testbed.cli.main import main; main()"
 
 
 def own_command(words: Sequence[str]) -> list[str]:
-    """Return the program and arguments that run `testbed` with these words, by this interpreter."""
-    return [sys.executable, "-P", "-c", _CALL, *words]
+    """Return the program and arguments that run `testbed` with these arguments, by this interpreter."""
+    return [sys.executable, "-P", "-c", _ENTRY_CODE, *words]
 
 
 def outcome(text: str, *, failed: bool) -> str:
-    """Join a command's output to one line; of an error without the usage."""
+    """Join a command's output to one line; for an error without the usage."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not failed:
         return "; ".join(lines)
@@ -50,16 +49,16 @@ class Commands:
     """Queue of commands for one cluster."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Sequence[str]] = deque()
+        self._queue: deque[Sequence[str]] = deque()
         self._running: _Running | None = None
 
     def descriptors(self) -> list[int]:
-        """Descriptors that become readable when the running command has ended."""
+        """Return descriptors that become readable when the running command has ended."""
         return [self._running.handle] if self._running is not None else []
 
     def start(self, words: Sequence[str]) -> None:
-        """Run a command as soon as those before it have ended."""
-        self._waiting.append(words)
+        """Queue a command; it runs when the previous commands have ended."""
+        self._queue.append(words)
         self._advance()
 
     def done(self) -> Done:
@@ -76,16 +75,16 @@ class Commands:
         return Done(outcome(text, failed=bool(code)), bool(code))
 
     def finish(self) -> None:
-        """Wait for all commands: none is lost."""
+        """Wait for all commands."""
         while self._running is not None:
             self.done()
 
     def _advance(self) -> None:
-        if self._running is not None or not self._waiting:
+        if self._running is not None or not self._queue:
             return
         output = tempfile.TemporaryFile()  # noqa: SIM115  it is closed when its command has ended
         process = subprocess.Popen(
-            own_command(self._waiting.popleft()),
+            own_command(self._queue.popleft()),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

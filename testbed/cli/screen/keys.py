@@ -17,21 +17,21 @@ _MAX_SEQUENCE: Final = 8
 
 
 class Keys:
-    """Incremental decoder."""
+    """Incremental decoder of key names."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._incomplete = b""
 
     @property
     def waits(self) -> bool:
-        """Whether a sequence has begun. If nothing follows soon, it was the escape key: call `feed` without data."""
-        return bool(self._rest)
+        """Whether a sequence is incomplete. If no data follows soon, it was the escape key: call `feed` without data."""
+        return bool(self._incomplete)
 
     def feed(self, data: bytes) -> list[str]:
-        """Return the complete keys. No data: nothing follows what has begun."""
-        received = self._rest + data
+        """Return the complete keys. Empty data ends an incomplete sequence."""
+        received = self._incomplete + data
         text, incomplete = _decoded(received)
-        self._rest = incomplete if data else b""
+        self._incomplete = incomplete if data else b""
         keys: list[str] = []
         while text:
             if text[0] != "\x1b":
@@ -40,7 +40,7 @@ class Keys:
                 continue
             length = _sequence(text)
             if not length and data:  # incomplete
-                self._rest = text.encode() + self._rest
+                self._incomplete = text.encode() + self._incomplete
                 break
             name = _SEQUENCES.get(text[1:length]) if length else "escape"
             keys += [name] if name else []
@@ -49,7 +49,7 @@ class Keys:
 
 
 def _decoded(data: bytes) -> tuple[str, bytes]:
-    """Decode to text, and the bytes of an incomplete last character."""
+    """Decode; return the text, and the bytes of an incomplete last character."""
     for cut in range(min(3, len(data)) + 1):
         try:
             return data[: len(data) - cut].decode(), data[len(data) - cut :]
@@ -59,14 +59,14 @@ def _decoded(data: bytes) -> tuple[str, bytes]:
 
 
 def _sequence(text: str) -> int:
-    """Length of an escape sequence; 0 when it is incomplete, 1 for the escape key alone."""
+    """Return the length of an escape sequence; 0 if it is incomplete, 1 for the escape key."""
     if len(text) < 2:
         return 0
     if text[1] == "O":
         return 3 if len(text) > 2 else 0
     if text[1] != "[":
         return 1
-    for place in range(2, min(len(text), _MAX_SEQUENCE)):
-        if "@" <= text[place] <= "~":
-            return place + 1
+    for index in range(2, min(len(text), _MAX_SEQUENCE)):
+        if "@" <= text[index] <= "~":
+            return index + 1
     return 0 if len(text) < _MAX_SEQUENCE else _MAX_SEQUENCE

@@ -27,7 +27,7 @@ class Sampler(Protocol):
 def watch(sampler: Sampler, interval: float, console: Console, keyboard: int, before: Sequence[str] = ()) -> None:
     """Show the cluster until the user quits. interval: seconds between two snapshots. keyboard: the terminal's
     descriptor. before: of a cluster on several machines the words "machines" and their file. A signal that ends the
-    program is raised again once the terminal is as before."""
+    program is raised again after the terminal has been restored."""
     commands = Commands()
     ended_by = 0
     try:
@@ -62,9 +62,10 @@ def watch(sampler: Sampler, interval: float, console: Console, keyboard: int, be
 
 
 def arguments(cluster: str, action: Command, before: Sequence[str] = ()) -> Sequence[str]:
-    """Arguments of the complete command: the user's follow ours, so that the user's take precedence. before: see `watch`."""
-    name, *rest = action.words
+    """Return the arguments of the complete command. The user's arguments are last, so that they take precedence. before: see
+    `watch`."""
+    name, *user_arguments = action.words
     if before:
         group, file = before
-        return [group, name, file, cluster, *rest]
-    return [name, "--name", cluster, *rest]
+        return [group, name, file, cluster, *user_arguments]
+    return [name, "--name", cluster, *user_arguments]

@@ -20,17 +20,17 @@ _BINARY: Final = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")
 
 def scaled(value: float) -> str:
     """Format with three digits, in powers of 1000: 0, 17, 1.23k, 45.6M."""
-    for least, prefix in _STEPS:
-        if value >= 0.9995 * least:
-            return _three_digits(value / least) + prefix
+    for scale, prefix in _STEPS:
+        if value >= 0.9995 * scale:
+            return _three_digits(value / scale) + prefix
     return f"{value:.0f}" if value >= 9.95 or value == int(value) else f"{value:.1f}"
 
 
 def size(count: int) -> str:
     """Format bytes in powers of 1024: 812, 1.23K, 45.6M."""
-    for least, prefix in _BINARY:
-        if count >= 0.9995 * least:
-            return _three_digits(count / least) + prefix
+    for scale, prefix in _BINARY:
+        if count >= 0.9995 * scale:
+            return _three_digits(count / scale) + prefix
     return str(count)
 
 
@@ -48,8 +48,8 @@ _NO_TARGET: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. importance: the lowest goes first where space is short; 0 always stays. wide: it takes the remaining
-    space."""
+    """A column. importance: columns with the lowest importance are hidden first; 0 is always shown. wide: takes the
+    remaining space."""
 
     title: str
     importance: int
@@ -59,9 +59,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row. key: identifies it across snapshots. target: argument for `inject` and `link`, empty where nothing can be
-    injected. alarm: something is wrong with it. order: sort keys, in the order of the panel's sorts. detail: lines
-    shown below the table while it is selected."""
+    """A row. key: identifies it across snapshots. target: argument for `inject` and `link`, empty if faults cannot be
+    injected. alarm: whether it has a problem. changed: whether a fault is injected. order: sort keys, in the order of the
+    panel's sorts. detail: lines shown below the table while it is selected."""
 
     key: str
     cells: tuple[str, ...]
@@ -74,7 +74,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel. sorts: names of the sort orders beside the natural one; the highest value comes first."""
+    """A panel. sorts: names of the sort orders other than the natural order; the highest value is first."""
 
     name: str
     columns: tuple[Column, ...]
@@ -137,7 +137,7 @@ def _program(program: Program) -> str:
 def _links(snapshot: Snapshot) -> list[Row]:
     rows = []
     for link in snapshot.links:
-        for counters, way, ends in (
+        for counters, name_of_direction, ends in (
             (link.forward, "forward", (link.a, link.b)),
             (link.backward, "backward", (link.b, link.a)),
         ):
@@ -155,7 +155,7 @@ def _links(snapshot: Snapshot) -> list[Row]:
             )
             rows.append(
                 Row(
-                    f"{link.name} {way}",
+                    f"{link.name} {name_of_direction}",
                     cells,
                     link.name,
                     link.state != "up" or counters.drop_rate > 0,
@@ -170,8 +170,8 @@ def _links(snapshot: Snapshot) -> list[Row]:
 def _direction(direction: Direction, causes: str) -> tuple[str, str]:
     met = ", ".join(f"{count:,} {name}" for name, count in direction.met.items())
     parts = [f"{direction.frames:,} frames, {size(direction.bytes)} bytes", f"dropped {causes or 'none'}", met]
-    force = f"declared: {direction.declared or 'nothing'}; injected: {direction.injected or 'nothing'}"
-    return "; ".join(part for part in parts if part), force
+    impairments = f"declared: {direction.declared or 'nothing'}; injected: {direction.injected or 'nothing'}"
+    return "; ".join(part for part in parts if part), impairments
 
 
 def _causes(dropped: Mapping[str, int]) -> str:
@@ -312,7 +312,7 @@ PANELS: Final = (
 
 
 def ordered(panel: Panel, snapshot: Snapshot, sort: int, *, reverse: bool = False) -> list[Row]:
-    """Sort a panel's rows. sort: 0 is the natural order, others are `sorts`, counted from 1."""
+    """Sort a panel's rows. sort: 0 is the natural order, n the n-th of `sorts`."""
     rows = list(panel.rows(snapshot))
     if sort:
         rows.sort(key=lambda row: -row.order[sort - 1])

@@ -1,6 +1,6 @@
-"""State of the view, and its changes by keys: no terminal, no cluster, no clock.
+"""State of the view, and its changes by keys, without access to terminal, cluster or clock.
 
-A key may also request an action: the words of a `testbed` command, or the end.
+A key may also request an action: a `testbed` command, or the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A line being typed. title: before it. words: of the command that it completes."""
+    """An input line. title: shown before it. words: arguments of the command that it completes."""
 
     title: str
     words: tuple[str, ...]
@@ -43,8 +43,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The user's choices. panel: its index. keys: of each panel's selected row. sorts: of each panel, its sort order.
-    typed: text of the last prompt. message: the last line, failed: it reports an error."""
+    """The user's choices. panel: index. keys: key of each panel's selected row. sorts: sort order of each panel. typed: text
+    of the last prompt. message: text of the last line. failed: whether the message is an error."""
 
     panel: int = 0
     keys: tuple[str, ...] = field(default=("",) * len(PANELS))
@@ -62,7 +62,7 @@ class View:
         return self.sorts[self.panel]
 
     def chosen(self, rows: Sequence[Row]) -> int:
-        """Index of the selected row; 0 where it is gone, or none has been selected."""
+        """Return the index of the selected row; 0 if the row no longer exists, or no row has been selected."""
         key = self.keys[self.panel]
         return next((index for index, row in enumerate(rows) if row.key == key), 0)
 
@@ -74,7 +74,7 @@ class Quit:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Action: run a `testbed` command; its words, without the cluster's name."""
+    """Action: run a `testbed` command. words: its arguments, without the cluster's name."""
 
     words: tuple[str, ...]
 
@@ -83,7 +83,7 @@ Action = Quit | Command | None
 
 
 def press(view: View, key: str, snapshot: Snapshot | Absent) -> tuple[View, Action]:
-    """Apply a key; `keys` has its names."""
+    """Apply a key; its name is from `keys`."""
     if key == "ctrl-c":
         return view, Quit()
     if view.prompt is not None:
@@ -145,7 +145,7 @@ def _request(view: View, key: str, rows: Sequence[Row], snapshot: Snapshot) -> t
 
 
 def _numbers(view: View, row: Row | None, snapshot: Snapshot) -> tuple[str, ...]:
-    """Numbers of the faults on the selection."""
+    """Return the numbers of the faults on the selection."""
     if row is None:
         return ()
     if PANELS[view.panel].name == "Faults":

@@ -1,8 +1,8 @@
-"""Access to the view: who does not know its address gets nothing of it.
+"""Access control of the view: requests without the token of its address are rejected.
 
-The view listens on loopback, where any user and any web page of the machine's browsers can connect. Each request has to
-have the token in its path, compared in constant time; a Host header that names loopback, so that a name that is rebound to
-127.0.0.1 is no way in; and, from a page, the Origin of this view.
+The view listens on loopback, where any user and any web page of the machine's browsers can connect. Each request must have
+the token in its path, which is compared in constant time; a Host header of loopback, against DNS rebinding; and, from a
+page, the Origin of this view.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",  # the address has the token
     "x-content-type-options": "nosniff",
 }
-"""Headers of each response that does not set its own."""
+"""Default headers of each response."""
 
 
 class AccessGuard:
-    """ASGI middleware that passes on what is allowed, with the token taken from the path."""
+    """ASGI middleware that forwards authorized requests, with the token removed from the path."""
 
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
         self._app = app
@@ -42,25 +42,25 @@ class AccessGuard:
             await self._app(scope, receive, send)
             return
         inner = {**scope, "root_path": f"{scope.get('root_path', '')}/{self._token}"}
-        refusal = self._refusal(scope)
+        rejection = self._rejection(scope)
         if scope["type"] == "websocket":
-            # Closed before it is accepted, the handshake fails with 403.
-            await (WebSocketClose()(scope, receive, send) if refusal else self._app(inner, receive, send))
-        elif refusal:
-            await PlainTextResponse(refusal, 403, HEADERS)(scope, receive, send)
+            # Closing before accepting makes the handshake fail with 403.
+            await (WebSocketClose()(scope, receive, send) if rejection else self._app(inner, receive, send))
+        elif rejection:
+            await PlainTextResponse(rejection, 403, HEADERS)(scope, receive, send)
         else:
             await self._app(inner, receive, _with_headers(send))
 
-    def _refusal(self, scope: Scope) -> str:
-        """Why a request is refused, as a sentence; empty if it is not."""
+    def _rejection(self, scope: Scope) -> str:
+        """Return the reason why a request is rejected, as a sentence; empty if it is accepted."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if host not in self._hosts:
             return "This view is at 127.0.0.1 only.\n"
         if origin != f"http://{host}" and (origin is not None or scope["type"] == "websocket"):
             return "Another page may not use this view.\n"
-        given = scope["path"].removeprefix("/").partition("/")[0]
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
+        token = scope["path"].removeprefix("/").partition("/")[0]
+        if not hmac.compare_digest(token.encode(), self._token.encode()):
             return "This is not the view's address: 'testbed top --web' prints it, with its token.\n"
         return ""
 
@@ -68,8 +68,8 @@ class AccessGuard:
 def _with_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            given = {name for name, _ in message["headers"]}
-            missing = [(name.encode(), text.encode()) for name, text in HEADERS.items() if name.encode() not in given]
+            present = {name for name, _ in message["headers"]}
+            missing = [(name.encode(), text.encode()) for name, text in HEADERS.items() if name.encode() not in present]
             message = {**message, "headers": [*message["headers"], *missing]}
         await send(message)
 

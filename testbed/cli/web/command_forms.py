@@ -1,7 +1,4 @@
-"""Forms of commands, derived from the options that the commands declare; and a filled form as a command's arguments.
-
-A command that gains an option has it in its form, too.
-"""
+"""Forms of commands, derived from the commands' options, and the conversion of a filled form to a command's arguments."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ COMMANDS: Final[Mapping[str, click.Command]] = {
 }
 """Commands that the page offers."""
 
-_OURS: Final = ("name", "as_json")
-"""Parameters that the page sets itself, or does not need."""
+_INTERNAL: Final = ("name", "as_json")
+"""Parameters that the page sets, or does not need."""
 
 Value: TypeAlias = "str | bool | Sequence[str]"
 
 
 class FormError(Exception):
-    """A form that no page of ours has sent."""
+    """A form that the view's page cannot have sent."""
 
 
 def forms() -> JSON:
@@ -42,11 +39,15 @@ def forms() -> JSON:
 
 def form_of(command: click.Command) -> dict[str, JSON]:
     """Describe a command's form: its help and its parameters."""
-    return {"help": _first_paragraph(command), "parameters": [_field(parameter) for parameter in _shown(command)]}
+    return {
+        "help": _first_paragraph(command),
+        "parameters": [_field(parameter) for parameter in _visible_parameters(command)],
+    }
 
 
 def arguments(name: str, cluster: str, values: Mapping[str, Value]) -> list[str]:
-    """Arguments of `testbed` for a filled form. Raises FormError for a command or parameter that the page does not offer."""
+    """Return the arguments of `testbed` for a filled form. Raises FormError for a command or parameter that the page does
+    not have."""
     command = COMMANDS.get(name)
     if command is None:
         raise FormError(f"no command {name!r} is offered here")
@@ -54,8 +55,8 @@ def arguments(name: str, cluster: str, values: Mapping[str, Value]) -> list[str]
 
 
 def words_of(command: click.Command, values: Mapping[str, Value]) -> list[str]:
-    """Options first, then operands behind ``--``: what a field contains can only be its value."""
-    fields = {str(parameter.name): parameter for parameter in _shown(command)}
+    """Return options, then operands after ``--``, so that a field's text cannot be parsed as an option."""
+    fields = {str(parameter.name): parameter for parameter in _visible_parameters(command)}
     if unknown := sorted(values.keys() - fields.keys()):
         raise FormError(f"{command.name} has no parameter {unknown[0]!r}")
     options: list[str] = []
@@ -71,8 +72,8 @@ def words_of(command: click.Command, values: Mapping[str, Value]) -> list[str]:
         elif isinstance(value, bool):
             raise FormError(f"{_long(parameter)} takes a value")
         else:
-            given = [value] if isinstance(value, str) else value
-            options += [f"{_long(parameter)}={text}" for text in given if text]
+            texts = [value] if isinstance(value, str) else value
+            options += [f"{_long(parameter)}={text}" for text in texts if text]
     return [*options, "--", *operands] if operands else options
 
 
@@ -87,15 +88,15 @@ def _operands(parameter: click.Parameter, value: Value) -> list[str]:
         raise FormError(f"{value}: {error}") from error
 
 
-def _shown(command: click.Command) -> Iterator[click.Parameter]:
+def _visible_parameters(command: click.Command) -> Iterator[click.Parameter]:
     for parameter in command.params:
-        hidden = isinstance(parameter, click.Option) and parameter.hidden
-        if parameter.name not in _OURS and not hidden:
+        is_hidden = isinstance(parameter, click.Option) and parameter.hidden
+        if parameter.name not in _INTERNAL and not is_hidden:
             yield parameter
 
 
 def _field(parameter: click.Parameter) -> dict[str, JSON]:
-    """Describe a field. kind: text, number, choice, flag or lines (a text that may be given several times)."""
+    """Describe a field. kind: text, number, choice, flag or lines (a repeatable text)."""
     option = parameter if isinstance(parameter, click.Option) else None
     choices = list(parameter.type.choices) if isinstance(parameter.type, click.Choice) else []
     number = isinstance(parameter.type, click.types.IntParamType)

@@ -1,7 +1,6 @@
-"""Jobs: commands of `testbed` that the page has started, with their output.
+"""Jobs: `testbed` commands started by the page, with their output.
 
-A command that changes the cluster waits for those before it, as in a shell; captures run beside them until they end or are
-stopped.
+Commands that change the cluster run one after the other; captures run concurrently until they end or are stopped.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from testbed.cli.screen.key_commands import outcome, own_command
 from testbed.cli.web.page_parts import JSON
 
 _LASTING: Final = ("capture",)
-"""Commands that may run for long; they change nothing."""
+"""Commands that may run for long; they do not change the cluster."""
 
-_KEPT: Final = 20  # jobs, beside those that are under way
-_LINES: Final = 200  # of output of each
-_AT_ONCE: Final = 1 << 16  # bytes of output
+_MAX_JOBS: Final = 20  # including those in progress
+_MAX_LINES: Final = 200  # lines of output that a job stores
+_READ_BYTES: Final = 1 << 16
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A command. name: the viewer's, for its answer. message: its outcome as a line."""
+    """A command. name: chosen by the viewer, to identify its job. message: outcome as a line."""
 
     number: int
     words: Sequence[str]
     name: str = ""
     state: Literal["waiting", "running", "done", "failed"] = "waiting"
     message: str = ""
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES))
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_LINES))
     process: asyncio.subprocess.Process | None = None
 
     @property
@@ -57,13 +56,14 @@ class Job:
 
 
 class Jobs:
-    """All jobs of the view. changed: called when what `to_json` returns has changed."""
+    """All jobs of the view."""
 
-    def __init__(self, changed: Callable[[], None], ended: Callable[[], None]) -> None:
-        """ended: called when a command that may have changed the cluster has ended."""
-        self._changed = changed
-        self._ended = ended
-        self._turn = asyncio.Lock()
+    def __init__(self, on_change: Callable[[], None], on_end: Callable[[], None]) -> None:
+        """on_change: called when the result of `to_json` has changed. on_end: called when a command that may have changed
+        the cluster has ended."""
+        self._on_change = on_change
+        self._on_end = on_end
+        self._lock = asyncio.Lock()
         self._jobs: list[Job] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._started = 0
@@ -78,13 +78,13 @@ class Jobs:
         task = asyncio.create_task(self._run(job) if job.is_lasting else self._run_in_turn(job))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self._changed()
+        self._on_change()
 
     def refuse(self, command: str, name: str, reason: str) -> None:
-        """Record a command that is not run, as one that has failed."""
+        """Add a failed job for a command that is rejected."""
         job = self._add([command], name)
         job.state, job.message = "failed", reason
-        self._changed()
+        self._on_change()
 
     def stop(self, number: int) -> None:
         """Interrupt a lasting command as Ctrl-C would."""
@@ -93,25 +93,25 @@ class Jobs:
                 job.process.send_signal(signal.SIGINT)
 
     async def finish(self) -> None:
-        """Interrupt what lasts, and wait for all others: none is lost."""
+        """Interrupt the lasting commands, and wait for all commands."""
         while self._tasks:
             for job in self._jobs:
                 self.stop(job.number)
             await asyncio.wait(self._tasks, timeout=0.5)
 
     def _add(self, words: Sequence[str], name: str) -> Job:
-        """Add a job, and forget the oldest that have ended."""
+        """Add a job, and remove the oldest ended jobs."""
         self._started += 1
         ended = [job for job in self._jobs if job.state in ("done", "failed")]
-        forgotten = ended[: max(0, len(self._jobs) - _KEPT + 1)]
+        removed = ended[: max(0, len(self._jobs) - _MAX_JOBS + 1)]
         job = Job(self._started, words, name)
-        self._jobs = [*(kept for kept in self._jobs if kept not in forgotten), job]
+        self._jobs = [*(old for old in self._jobs if old not in removed), job]
         return job
 
     async def _run_in_turn(self, job: Job) -> None:
-        async with self._turn:
+        async with self._lock:
             await self._run(job)
-        self._ended()
+        self._on_end()
 
     async def _run(self, job: Job) -> None:
         job.state = "running"
@@ -122,18 +122,20 @@ class Jobs:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C must reach the view only
         )
-        self._changed()
+        self._on_change()
         assert process.stdout is not None
         decoder = getincrementaldecoder("utf-8")(errors="replace")
-        while data := await process.stdout.read(_AT_ONCE):
-            before = job.lines.pop() if job.lines else ""  # it may be incomplete
-            job.lines.extend((before + printable(decoder.decode(data))).split("\n"))
-            self._changed()
+        while data := await process.stdout.read(_READ_BYTES):
+            last_line = job.lines.pop() if job.lines else ""  # it may be incomplete
+            job.lines.extend((last_line + printable(decoder.decode(data))).split("\n"))
+            self._on_change()
         code = await process.wait()
         job.state = "failed" if code else "done"
-        job.message = _last(job) if job.is_lasting and not code else outcome("\n".join(job.lines), failed=bool(code))
-        self._changed()
+        job.message = (
+            _last_line(job) if job.is_lasting and not code else outcome("\n".join(job.lines), failed=bool(code))
+        )
+        self._on_change()
 
 
-def _last(job: Job) -> str:
+def _last_line(job: Job) -> str:
     return next((line for line in reversed(job.lines) if line.strip()), "")

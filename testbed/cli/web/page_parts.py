@@ -1,6 +1,6 @@
-"""Parts of the page, made of a snapshot: plain JSON. A viewer is sent those that differ from what it has.
+"""Parts of the page, made from a snapshot: plain JSON. A viewer is sent the parts that have changed.
 
-Pure: a snapshot and a viewer's wishes in, parts out. Tables are the panels of the terminal's screen.
+Pure functions from a snapshot and a viewer's choices to parts. Tables are the panels of the terminal's screen.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Parts: TypeAlias = dict[str, JSON]
 
 _PANELS: Final = {panel.name: panel for panel in PANELS}
 _MAX_EVENTS: Final = 60
-_LETTER: Final = 7.2  # width of a letter in the picture
+_CHARACTER_WIDTH: Final = 7.2  # width of a letter in the picture
 _NODE_HEIGHT: Final = 26.0
 _NODE_WIDTHS: Final = (38.0, 96.0)  # least and greatest
 
 
 class Wishes(TypedDict, total=False):
-    """Choices of a viewer. panel: the table below the picture, empty for none; sort: its order, reverse: the other way
-    round. kind, name: the selected element."""
+    """Choices of a viewer. panel: the table below the picture, empty for none. sort: its order. reverse: reverses the order.
+    kind, name: the selected element."""
 
     panel: str
     sort: int
@@ -82,7 +82,7 @@ def _head(snapshot: Snapshot) -> JSON:
 
 
 def picture(snapshot: Snapshot) -> JSON:
-    """Arrange nodes, switches and links; this part changes only with the cluster's description."""
+    """Return the layout of nodes, switches and links; this part changes only with the cluster's description."""
     return _picture(
         snapshot.cluster,
         tuple(node.name for node in snapshot.nodes),
@@ -98,17 +98,21 @@ def _picture(
     switches: tuple[tuple[str, str], ...],
     links: tuple[tuple[str, str, str], ...],
 ) -> JSON:
-    least, greatest = _NODE_WIDTHS
-    width = min(greatest, max((len(name) * _LETTER + 14 for name in nodes), default=least))
-    node_size = (max(least, width), _NODE_HEIGHT)
+    min_width, max_width = _NODE_WIDTHS
+    width = min(max_width, max((len(name) * _CHARACTER_WIDTH + 14 for name in nodes), default=min_width))
+    node_size = (max(min_width, width), _NODE_HEIGHT)
     graph = Graph(nodes, [name for name, _ in switches], [(a, b) for _, a, b in links])
     places = arrange(graph, node_size)
-    bends = list(curves(graph, places))
-    drawn = [
+    control_points = list(curves(graph, places))
+    points = [
         *places.values(),
-        *(_middle(places[a], via, places[b]) for (_, a, b), via in zip(links, bends, strict=True) if via),
+        *(
+            _middle(places[a], control_point, places[b])
+            for (_, a, b), control_point in zip(links, control_points, strict=True)
+            if control_point
+        ),
     ]
-    columns, rows = zip(*drawn, strict=True) if drawn else ((0.0,), (0.0,))
+    columns, rows = zip(*points, strict=True) if points else ((0.0,), (0.0,))
     return {
         "cluster": cluster,
         "nodeSize": node_size,
@@ -117,28 +121,28 @@ def _picture(
         "nodes": [[name, *_rounded(places[name])] for name in nodes],
         "switches": [[name, *_rounded(places[name]), kind] for name, kind in switches],
         "links": [
-            [name, a, b, None if via is None else _rounded(via), _node_above(graph, places, a, b)]
-            for (name, a, b), via in zip(links, bends, strict=True)
+            [name, a, b, None if control_point is None else _rounded(control_point), _node_above(graph, places, a, b)]
+            for (name, a, b), control_point in zip(links, control_points, strict=True)
         ],
     }
 
 
 def _node_above(graph: Graph, places: Mapping[str, Position], a: str, b: str) -> str:
-    """Return the node under which there is room for words on its link: it is in the only row below a switch, and has no
-    other link. Empty if there is none."""
+    """Return the node under which its link's label fits: it is in the only row below a switch, and has no other link. Empty
+    if there is none."""
     bottom = {places[node][1] for node in graph.nodes}
     nodes = [end for end in (a, b) if end not in graph.switches]
-    alone = len(nodes) == 1 and sum(nodes[0] in link for link in graph.links) == 1
-    return nodes[0] if alone and len(bottom) == 1 else ""
+    is_leaf = len(nodes) == 1 and sum(nodes[0] in link for link in graph.links) == 1
+    return nodes[0] if is_leaf and len(bottom) == 1 else ""
 
 
-def _middle(a: Position, via: Position, b: Position) -> Position:
+def _middle(a: Position, control_point: Position, b: Position) -> Position:
     """Return the point in the middle of a quadratic Bézier curve."""
-    return (a[0] + 2 * via[0] + b[0]) / 4, (a[1] + 2 * via[1] + b[1]) / 4
+    return (a[0] + 2 * control_point[0] + b[0]) / 4, (a[1] + 2 * control_point[1] + b[1]) / 4
 
 
-def _rounded(place: Position) -> list[float]:
-    return [round(place[0], 1), round(place[1], 1)]
+def _rounded(index: Position) -> list[float]:
+    return [round(index[0], 1), round(index[1], 1)]
 
 
 def _owner(end: str) -> str:
@@ -235,7 +239,7 @@ def _row(row: Row) -> dict[str, JSON]:
 
 
 def _details(snapshot: Snapshot, wishes: Wishes) -> JSON:
-    """Return facts and tables on the selected element; None if there is none of that name."""
+    """Return facts and tables on the selected element; None if it does not exist."""
     name = wishes.get("name", "")
     match wishes.get("kind"):
         case "node":
@@ -281,7 +285,7 @@ def _link_details(link: Link, snapshot: Snapshot) -> JSON:
         ("datapath", link.datapath),
         ("declared", _both(link.forward.declared, link.backward.declared)),
         ("injected", _both(link.forward.injected, link.backward.injected)),
-        ("other fates", _both(_met(link.forward), _met(link.backward))),
+        ("other fates", _both(_other_fates(link.forward), _other_fates(link.backward))),
         ("tags", " ".join(f"@{tag}" for tag in link.tags)),
     ]
     return _element("link", link.name, facts, [_part_of_panel("Links", snapshot, link.name)])
@@ -299,14 +303,16 @@ def _element(kind: str, name: str, facts: Sequence[tuple[str, str]], tables: Seq
 
 
 def _part_of_panel(name: str, snapshot: Snapshot, *targets: str) -> JSON:
-    """Rows of a panel with these targets, without the columns that are empty in all of them."""
+    """Return the rows of a panel with these targets, without the columns that are empty in all of them."""
     panel = _PANELS[name]
     rows = [row for row in panel.rows(snapshot) if row.target in targets]
-    kept = [place for place in range(len(panel.columns)) if any(row.cells[place] for row in rows)]
+    shown_columns = [index for index in range(len(panel.columns)) if any(row.cells[index] for row in rows)]
     return {
         "name": name,
-        "columns": [{"title": panel.columns[place].title, "right": panel.columns[place].right} for place in kept],
-        "rows": [{**_row(row), "cells": [printable(row.cells[place]) for place in kept]} for row in rows],
+        "columns": [
+            {"title": panel.columns[index].title, "right": panel.columns[index].right} for index in shown_columns
+        ],
+        "rows": [{**_row(row), "cells": [printable(row.cells[index]) for index in shown_columns]} for row in rows],
     }
 
 
@@ -316,5 +322,5 @@ def _both(forward: str, backward: str) -> str:
     return "; ".join(f"{arrow} {text}" for arrow, text in (("→", forward), ("←", backward)) if text)
 
 
-def _met(direction: Direction) -> str:
+def _other_fates(direction: Direction) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in direction.met.items())

@@ -1,6 +1,6 @@
-"""Runs in a directory, with the progress of those that are under way; and their reports.
+"""Runs in a directory, with the progress of running ones, and their reports.
 
-A run's folder is read again only while the run has not ended.
+A run's folder is reread only until the run has ended.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ class RunList:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._ended: dict[str, JSON] = {}
-        self._under_way: dict[str, _Progress] = {}
+        self._running: dict[str, _Progress] = {}
         self._unreadable: set[str] = set()
 
     def close(self) -> None:
-        for progress in self._under_way.values():
+        for progress in self._running.values():
             progress.close()
 
     def folder(self, name: str) -> Path | None:
-        """Folder of a run that `sample` has returned; None for any other name."""
-        return self._directory / name if name in self._ended or name in self._under_way else None
+        """Return the folder of a run that `sample` has returned; None for any other name."""
+        return self._directory / name if name in self._ended or name in self._running else None
 
     def sample(self) -> JSON:
         """Return the last runs, the latest first."""
         names = self._latest()
-        self._forget(names)
-        for name in names - self._ended.keys() - self._under_way.keys() - self._unreadable:
+        self._remove_others(names)
+        for name in names - self._ended.keys() - self._running.keys() - self._unreadable:
             if (self._directory / name / RUN).exists():
-                self._under_way[name] = _Progress(self._directory / name)
+                self._running[name] = _Progress(self._directory / name)
         shown = dict(self._ended)
-        for name, progress in list(self._under_way.items()):
+        for name, progress in list(self._running.items()):
             try:
                 shown[name] = progress.sample()
-            except TestbedError:  # damaged, or of a newer version: `testbed runs` says which
+            except TestbedError:  # damaged, or of a newer version: `testbed runs` reports the reason
                 self._unreadable.add(name)
             if name in self._unreadable or progress.has_ended:
-                self._under_way.pop(name).close()
+                self._running.pop(name).close()
             if progress.has_ended:
                 self._ended[name] = shown[name]
-        return sorted(shown.values(), key=_began, reverse=True)
+        return sorted(shown.values(), key=_start_time, reverse=True)
 
     def _latest(self) -> set[str]:
-        """Return the names of the folders that were changed last: of thousands of runs only these are read."""
+        """Return the names of the most recently changed folders, at most `_MAX_SHOWN`."""
         changed = []
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._directory) as entries:
             for entry in entries:
@@ -72,17 +72,17 @@ class RunList:
                         changed.append((entry.stat().st_mtime_ns, entry.name))
         return {name for _, name in nlargest(_MAX_SHOWN, changed)}
 
-    def _forget(self, names: set[str]) -> None:
-        """Forget all other runs."""
-        for name in self._under_way.keys() - names:
-            self._under_way.pop(name).close()
+    def _remove_others(self, names: set[str]) -> None:
+        """Remove all other runs from the lists."""
+        for name in self._running.keys() - names:
+            self._running.pop(name).close()
         for name in self._ended.keys() - names:
             del self._ended[name]
         self._unreadable &= names
 
 
 class _Progress:
-    """A run until it has ended."""
+    """Progress of a run until it has ended."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -110,69 +110,69 @@ class _Progress:
             "status": status,
             "grade": str((run.result.get("verdict") or {}).get("grade", "")),
             "error": printable(str(run.result.get("error", ""))),
-            "progress": "" if self.has_ended else self._words(run),
+            "progress": "" if self.has_ended else self._progress_text(run),
             "share": None if self.has_ended else self._share(run),
         }
 
-    def _words(self, run: RecordedRun) -> str:
+    def _progress_text(self, run: RecordedRun) -> str:
         rows = self._rows.sample()
         seconds = in_words(time.time() - float(run.parameters.get("began", time.time())))
         repeat = int(run.parameters.get("repeat", 1))
-        of = f"repetition {max(1, self._repetition)} of {repeat}, " if repeat > 1 else ""
-        return f"{of}{rows:,} row{'s' if rows != 1 else ''}, {seconds}"
+        repetition = f"repetition {max(1, self._repetition)} of {repeat}, " if repeat > 1 else ""
+        return f"{repetition}{rows:,} row{'s' if rows != 1 else ''}, {seconds}"
 
     def _share(self, run: RecordedRun) -> float | None:
-        """Share of the repetitions that are done; None for a single one, whose end nobody knows."""
+        """Return the share of the repetitions that are done; None for a single repetition."""
         repeat = int(run.parameters.get("repeat", 1))
         return max(0, self._repetition - 1) / repeat if repeat > 1 else None
 
 
-def _status_without_result(asked: Mapping[str, Any]) -> str:
-    """Tell a run in progress from one that was killed; unfinished: this machine cannot know."""
+def _status_without_result(parameters: Mapping[str, Any]) -> str:
+    """Return "running" or "killed"; "unfinished" if this machine cannot determine it."""
     try:
-        process = Identity.parse(str(asked.get("process", "")))
+        process = Identity.parse(str(parameters.get("process", "")))
     except ValueError:  # written by an older version
         return "unfinished"
     return "running" if process.is_alive else "killed" if process.is_local else "unfinished"
 
 
 class _LineCount:
-    """Lines of a file that grows, each of which is read once."""
+    """Incremental line counter of a growing file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._read = 0  # bytes
+        self._offset = 0  # bytes
         self._count = 0
 
     def sample(self) -> int:
         try:
             with self._path.open("rb") as file:
-                file.seek(self._read)
+                file.seek(self._offset)
                 while data := file.read(1 << 20):
-                    self._read += len(data)
+                    self._offset += len(data)
                     self._count += data.count(b"\n")
         except OSError:  # it does not exist yet, or has been removed
             pass
         return self._count
 
 
-def _began(run: JSON) -> float:
+def _start_time(run: JSON) -> float:
     assert isinstance(run, dict)
     return float(run["began"])
 
 
 class ReportPages:
-    """Reports of runs, drawn in a temporary directory by `testbed report` when they are first opened; of a run that goes on
-    each time."""
+    """Reports of runs, written to a temporary directory by `testbed report` when they are first opened; for a running run
+    every time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._turn = asyncio.Lock()  # drawing takes a processor
+        self._lock = asyncio.Lock()  # drawing takes a processor
 
     async def page(self, folder: Path) -> Path:
         """Return the report of a run as an HTML file. Raises TestbedError with the command's reason."""
         page = self._directory / f"{folder.name}.html"
-        async with self._turn:
+        async with self._lock:
             result = folder / RESULT
             if page.exists() and result.exists() and page.stat().st_mtime_ns > result.stat().st_mtime_ns:
                 return page

@@ -1,7 +1,7 @@
 """The view as an ASGI application: its files, its WebSocket, reports of runs.
 
-A message to the page is an object of the parts that have changed; a message from it is one of `Order`. The cluster is
-sampled only while somebody watches. Nothing is changed by a GET.
+A message to the page is an object of the changed parts; a message from the page is an `Order`. The cluster is sampled only
+while a page is open. A GET request changes nothing.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from testbed.json_text import check, loads
 from testbed.observe.live.snapshot import Absent, Snapshot
 
 STATIC: Final = Path(__file__).with_name("static")
-_LEAST_PAUSE: Final = 0.1  # s between two messages to a viewer
+_MIN_SEND_INTERVAL: Final = 0.1  # s between two messages to a viewer
 _REPORT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox allow-popups"
 
 
 class Order(TypedDict, total=False):
-    """A message from the page. show: what it looks at from now on. command: to run, with the values of its form and a name
+    """A message from the page. show: the viewer's new choices. command: to run, with the values of its form and a name
     for its job. stop: number of the job to interrupt."""
 
     show: Wishes
@@ -48,18 +48,18 @@ class Order(TypedDict, total=False):
 
 
 class Sampler(Protocol):
-    """Samples of a cluster, as `SnapshotSampler` takes them."""
+    """Sampler of a cluster, such as `SnapshotSampler`."""
 
     def sample(self, *, agents: bool = True) -> Snapshot | Absent: ...
 
 
 @dataclass(slots=True, eq=False)
 class _Viewer:
-    """A page that is open. sent: parts as it has them."""
+    """An open page. sent: the parts that were sent to it."""
 
     wishes: Wishes = field(default_factory=lambda: Wishes())
     sent: Parts = field(default_factory=dict)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class View:
@@ -74,11 +74,11 @@ class View:
         self._viewers: set[_Viewer] = set()
         self._sample_now = asyncio.Event()
         self._snapshot: Snapshot | Absent = Absent("")
-        self._common: Parts = {"forms": forms()}  # parts that are the same for all
-        self.jobs = Jobs(self._tell, self._sample_now.set)
+        self._common: Parts = {"forms": forms()}  # parts that are equal for all viewers
+        self.jobs = Jobs(self._notify, self._sample_now.set)
 
     async def sample(self) -> None:
-        """Sample the cluster, at once where a command has ended or a page was opened, until cancelled."""
+        """Sample the cluster periodically, and when a command has ended or a page was opened, until cancelled."""
         due = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
@@ -89,11 +89,11 @@ class View:
             agents = any(wants_agents(viewer.wishes) for viewer in self._viewers)
             self._snapshot = self._sampler.sample(agents=agents)
             self._common["runs"] = self._runs.sample()
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for viewer in self._viewers:
-            viewer.news.set()
+            viewer.changed.set()
 
     async def serve(self, websocket: WebSocket) -> None:
         """Serve one page until it is closed."""
@@ -104,10 +104,10 @@ class View:
         sending = asyncio.create_task(self._send(websocket, viewer))
         try:
             while True:
-                self._obey(viewer, await websocket.receive_text())
+                self._execute(viewer, await websocket.receive_text())
         except WebSocketDisconnect:
             pass
-        except (ValueError, KeyError) as error:  # KeyError: not a text
+        except (ValueError, KeyError) as error:  # KeyError: not a text message
             with contextlib.suppress(RuntimeError):  # closed meanwhile
                 await websocket.close(1008, str(error)[:100])
         finally:
@@ -116,29 +116,31 @@ class View:
             await asyncio.wait([sending])
 
     async def _send(self, websocket: WebSocket, viewer: _Viewer) -> None:
-        """Send a viewer what is new, no faster than it takes it."""
+        """Send a viewer the changed parts, no faster than it receives them."""
         while True:
-            await viewer.news.wait()
-            viewer.news.clear()
+            await viewer.changed.wait()
+            viewer.changed.clear()
             parts = {**self._common, "jobs": self.jobs.to_json(), **parts_of(self._snapshot, viewer.wishes)}
-            fresh = {name: part for name, part in parts.items() if name not in viewer.sent or viewer.sent[name] != part}
-            viewer.sent |= fresh
-            if fresh:
+            changed_parts = {
+                name: part for name, part in parts.items() if name not in viewer.sent or viewer.sent[name] != part
+            }
+            viewer.sent |= changed_parts
+            if changed_parts:
                 try:
-                    await websocket.send_text(json.dumps(fresh, separators=(",", ":")))
-                except (WebSocketDisconnect, RuntimeError):  # closed; `serve` is told, too
+                    await websocket.send_text(json.dumps(changed_parts, separators=(",", ":")))
+                except (WebSocketDisconnect, RuntimeError):  # closed; `serve` gets an error, too
                     return
-            await asyncio.sleep(_LEAST_PAUSE)
+            await asyncio.sleep(_MIN_SEND_INTERVAL)
 
-    def _obey(self, viewer: _Viewer, text: str) -> None:
-        """Carry out an order. Raises ValueError for one that no page of ours sends."""
+    def _execute(self, viewer: _Viewer, text: str) -> None:
+        """Execute an order. Raises ValueError for an invalid order."""
         order: Order = loads(text)
         check(order, Order)
         if "show" in order:
-            had = wants_agents(viewer.wishes)
+            had_agents = wants_agents(viewer.wishes)
             viewer.wishes = order["show"]
-            viewer.news.set()
-            if wants_agents(viewer.wishes) and not had:
+            viewer.changed.set()
+            if wants_agents(viewer.wishes) and not had_agents:
                 self._sample_now.set()
         if "command" in order:
             self._start(order["command"], dict(order.get("values", {})), order.get("name", ""))
@@ -146,7 +148,7 @@ class View:
             self.jobs.stop(order["stop"])
 
     def _start(self, command: str, values: dict[str, Value], name: str) -> None:
-        """Start a command on the cluster that is shown. A form that cannot be carried out becomes a job that has failed."""
+        """Start a command on the displayed cluster. An invalid form becomes a failed job."""
         if isinstance(self._snapshot, Absent):
             self.jobs.refuse(command, name, self._snapshot.why)
             return

@@ -1,4 +1,4 @@
-"""Server of the view: a socket on loopback, a token, and an end by Ctrl-C or a signal that leaves nothing behind."""
+"""Server of the view: a socket on loopback, a token, and a clean end by Ctrl-C or a signal."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from testbed.errors import ConflictError, PermissionDeniedError
 
 _ADDRESS: Final = "127.0.0.1"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_MAX_ORDER: Final = 1 << 16  # bytes of a message from the page
+_MAX_MESSAGE: Final = 1 << 16  # bytes of a message from the page
 
 
 def serve(sampler: Sampler, interval: float, port: int, runs: Path, started: Callable[[str], None]) -> None:
-    """Serve the view until Ctrl-C. Another signal is raised again at the end. port: 0 for any that is free. runs: directory
+    """Serve the view until Ctrl-C. Another signal is raised again at the end. port: 0 for any free port. runs: directory
     of runs. started: called with the address. Raises ConflictError, PermissionDeniedError."""
     with (
         _listening(port) as listener,
@@ -53,7 +53,7 @@ async def _serve(
             application(view, token=token, port=port),
             http="h11",
             ws="websockets-sansio",
-            ws_max_size=_MAX_ORDER,
+            ws_max_size=_MAX_MESSAGE,
             ws_per_message_deflate=False,
             lifespan="off",
             log_config=None,
@@ -84,24 +84,26 @@ class _Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def _ended_by_signals(server: uvicorn.Server) -> Iterator[list[int]]:
-    """Context manager: let signals end the server; yields those received. Handlers are as before at its end."""
+    """Context manager: signals end the server; yields the received signals. On exit the handlers are restored."""
     received: list[int] = []
 
     def end(number: int) -> None:
         received.append(number)
         server.should_exit = True
 
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    heeded = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]  # under nohup, SIGHUP is not
+    saved_handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    handled = [
+        number for number in _SIGNALS if saved_handlers[number] is not signal.SIG_IGN
+    ]  # SIGHUP is ignored under nohup
     loop = asyncio.get_running_loop()
-    for number in heeded:
+    for number in handled:
         loop.add_signal_handler(number, end, number)
     try:
         yield received
     finally:
-        for number in heeded:
+        for number in handled:
             loop.remove_signal_handler(number)
-            signal.signal(number, before[number])
+            signal.signal(number, saved_handlers[number])
 
 
 @contextlib.contextmanager

@@ -125,7 +125,7 @@ def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]
         impairment = replace(impairment, distribution="", jitter_file="")
     problems = [
         Problem(f"{link.name} {direction}: {key}", found, expected)
-        for key, found, expected in contradictions(impairment, settled=True)
+        for key, found, expected in contradictions(impairment, is_resolved=True)
     ]
     if problems:
         raise DescriptionError("what would be in force", problems)

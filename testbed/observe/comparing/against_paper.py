@@ -30,12 +30,12 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
     """Compare measured values with the paper's.
 
     source: a run's folder, a folder of runs, or a file written by `testbed reproduce --json`. Raises
-    NotComparableError where the paper has no value that the run measured, and the errors of reading.
+    NotComparableError if the paper has no value that the run measured, and the errors of `read_runs`.
     """
     if source.is_file():
-        return _reproduced(source, threshold)
-    runs, told = read_runs(source)
-    run_samples = samples_of(source, runs, told)
+        return _compare_reproduction(source, threshold)
+    runs, notes_on_runs = read_runs(source)
+    run_samples = samples_of(source, runs, notes_on_runs)
     run = runs[0]
     protocol = str(run.parameters.get("protocol", ""))
     try:
@@ -43,21 +43,21 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
     except NotFoundError as error:
         raise NotComparableError(str(error)) from error
     rows = [row for row in paper.rows if is_measured_by(row, paper, run.parameters)]
-    samples = [(row, values) for row in rows if (values := _ours(row, runs))]
+    samples = [(row, values) for row in rows if (values := _our_values(row, runs))]
     if not samples:
-        measured = ", ".join(sorted({own.workload for own in paper.runs.values()}))
+        measured = ", ".join(sorted({paper_run.workload for paper_run in paper.runs.values()}))
         raise NotComparableError(
             f"{source}: the paper has no value that this run of {run.parameters.get('workload')} measured; it has values of "
-            f"{measured}, at its own sizes (testbed reproduce {protocol})"
+            f"{measured}, at the paper's sizes (testbed reproduce {protocol})"
         )
     risk = RISK / len(samples)
     results = []
     for row, values in samples:
         ratio = to_constant(row.paper, values, risk, exact=run_samples.exact)
-        results.append(_measured(row.name, row.unit, row.paper, values, ratio, threshold))
+        results.append(_compared(row.name, row.unit, row.paper, values, ratio, threshold))
     notes = [
         *run_samples.notes,
-        f"{paper.citation}; measured there on its own hardware",
+        f"{paper.citation}; measured on the paper's hardware",
     ]
     if any(result.judgement is Judgement.UNDECIDED for result in results):
         notes.append(f"undecided: {min_samples_to_constant(risk)} repetitions that are all worse would be significant")
@@ -69,8 +69,8 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
     return Comparison(tuple(sort_by_judgement(results)), threshold, tuple(differences), tuple(notes))
 
 
-def _ours(published: Row, runs: Sequence[RecordedRun]) -> list[float]:
-    """Our values of a row in its unit, one for each repetition that has it."""
+def _our_values(published: Row, runs: Sequence[RecordedRun]) -> list[float]:
+    """Return our values of a row in its unit, one for each repetition that has it."""
     values = []
     for run in runs:
         repetitions: dict[int, list[Mapping[str, Any]]] = {}
@@ -83,13 +83,13 @@ def _ours(published: Row, runs: Sequence[RecordedRun]) -> list[float]:
     return values
 
 
-def _reproduced(file: Path, threshold: float) -> Comparison:
+def _compare_reproduction(file: Path, threshold: float) -> Comparison:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         if document["kind"] != "reproduce":
             raise ValueError
         results = [
-            _measured(f"{row['system']}: {row['name']}", str(row["unit"]), float(row["paper"]), [float(row["ours"])],
+            _compared(f"{row['system']}: {row['name']}", str(row["unit"]), float(row["paper"]), [float(row["ours"])],
                       to_constant(float(row["paper"]), [float(row["ours"])], RISK, exact=True), threshold)
             for row in document["rows"]
             if row["kind"] != "paper"
@@ -100,7 +100,7 @@ def _reproduced(file: Path, threshold: float) -> Comparison:
     return Comparison(tuple(sort_by_judgement(results)), threshold, (), notes)
 
 
-def _measured(
+def _compared(
     name: str, unit: str, paper: float, values: Sequence[float], ratio: Ratio, threshold: float
 ) -> ComparedMeasure:
     sense = Sense.LESS if unit == "us" else Sense.MORE

@@ -1,7 +1,7 @@
-"""Comparison of two sets of runs, measure by measure: worse, better, or not decided by the samples.
+"""Comparison of two sets of runs, measure by measure: worse, better, undecided, or no difference.
 
-All intervals hold together: the risk that any of them misses is divided among them (Bonferroni), so that an equally
-good run is called worse in one comparison of twenty at most, however many measures there are.
+The confidence intervals are simultaneous: the risk is divided among them (Bonferroni). So an equally good run is judged
+worse in at most one of 20 comparisons, however many measures it has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from testbed.observe.comparing.run_samples import NotComparableError, Point, Run
 from testbed.observe.format.quantities import Sense, format_value, heading, sense_of
 
 RISK: Final = 0.05
-"""Probability that any of the intervals misses."""
+"""Probability that any of the intervals does not contain the true ratio."""
 
 THRESHOLD: Final = 0.05
 """Default fraction by which a measure must differ to matter."""
@@ -27,18 +27,18 @@ _PARAMETERS: Final = ("cluster", "protocol", "mode", "profile", "codec", "nics",
 
 
 class Judgement(Enum):
-    """Judgement on a measure."""
+    """Result for a measure."""
 
     WORSE = "worse"
     BETTER = "better"
     UNDECIDED = "undecided"
-    """The medians differ by more than the threshold, and the samples are too few to decide whether that is chance."""
+    """The medians differ by more than the threshold, but there are too few samples for significance."""
     SAME = "no difference"
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedMeasure:
-    """A measure at a point, compared. ours, theirs: medians. samples: their numbers on each side."""
+    """A measure at a point, compared. ours, theirs: medians. samples: number of samples on each side."""
 
     point: Point
     measure: str
@@ -59,7 +59,7 @@ class ComparedMeasure:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Result of a comparison. measured: the worst first. differences: of the runs' parameters, as text. notes:
+    """Result of a comparison. measured: the worst first. differences: between the runs' parameters, as text. notes:
     sentences."""
 
     measured: tuple[ComparedMeasure, ...]
@@ -79,7 +79,7 @@ def compare(ours: Path, theirs: Path, threshold: float = THRESHOLD, measures: Se
     """Compare theirs with ours; each is a run's folder or a folder of runs of one kind. measures: compare only these
     keys.
 
-    Raises NotComparableError for different workloads and for runs without a common measure, and the errors of reading.
+    Raises NotComparableError for different workloads and for runs without a common measure, and the errors of `read_runs`.
     """
     return compare_samples((ours, theirs), read_samples(ours), read_samples(theirs), threshold, measures)
 
@@ -91,7 +91,7 @@ def compare_samples(
     threshold: float = THRESHOLD,
     measures: Sequence[str] = (),
 ) -> Comparison:
-    """Compare samples, see `compare`. folders: where they are of."""
+    """Compare samples, see `compare`. folders: of both sides, for error messages."""
     ours, theirs = folders
     workloads = our_samples.parameter("workload"), their_samples.parameter("workload")
     if workloads[0] != workloads[1]:
@@ -101,11 +101,11 @@ def compare_samples(
     shared = [key for key in our_samples.values if key in their_samples.values]
     differences = _differences(our_samples, their_samples)
     if not shared:
-        because = f"; they differ in {', '.join(differences)}" if differences else ""
-        raise NotComparableError(f"{ours} and {theirs} have no measure in common{because}")
+        reason = f"; they differ in {', '.join(differences)}" if differences else ""
+        raise NotComparableError(f"{ours} and {theirs} have no measure in common{reason}")
     shared = select_measures(shared, measures)
     risk = RISK / len(shared)
-    compared = [_measured(key, our_samples, their_samples, threshold, risk) for key in shared]
+    compared = [_compared(key, our_samples, their_samples, threshold, risk) for key in shared]
     notes = [*our_samples.notes, *their_samples.notes, *_one_sided_note(our_samples, their_samples)]
     if any(result.judgement is Judgement.UNDECIDED for result in compared):
         needed = min_samples(risk)
@@ -119,14 +119,14 @@ def compare_samples(
 def select_measures(keys: Sequence[tuple[Point, str]], measures: Sequence[str]) -> list[tuple[Point, str]]:
     """Select measures by key or by column heading. Raises NotComparableError for an unknown one."""
     known = dict.fromkeys(measure for _, measure in keys)
-    for wanted in measures:
-        if not any(wanted in (measure, heading(measure)) for measure in known):
-            raise NotComparableError(f"no measure {wanted!r} in both; valid: {', '.join(known)}")
+    for name in measures:
+        if not any(name in (measure, heading(measure)) for measure in known):
+            raise NotComparableError(f"no measure {name!r} in both; valid: {', '.join(known)}")
     return [key for key in keys if not measures or {key[1], heading(key[1])} & set(measures)]
 
 
 def judge(ratio: Ratio, sense: Sense, threshold: float) -> Judgement:
-    """Judge a ratio: it matters if it is beyond the threshold and not explained by chance."""
+    """Judge a ratio: it matters if it is beyond the threshold and significant."""
     if sense is Sense.NONE or 1 - threshold <= ratio.value <= 1 + threshold:
         return Judgement.SAME
     if ratio.low is None:
@@ -141,12 +141,12 @@ def sort_by_judgement(compared: Iterable[ComparedMeasure]) -> list[ComparedMeasu
     return sorted(compared, key=lambda measure: list(Judgement).index(measure.judgement))
 
 
-def _measured(
+def _compared(
     key: tuple[Point, str], ours: RunSamples, theirs: RunSamples, threshold: float, risk: float
 ) -> ComparedMeasure:
     our_values, their_values = ours.values[key], theirs.values[key]
     same_seeds = list(ours.seeds[key]) == list(theirs.seeds[key])
-    # Simulations are exact: with equal seeds they differ only by what was changed.
+    # Simulations are exact: with equal seeds they differ only because of a change.
     ratio = (paired if ours.exact and theirs.exact and same_seeds else independent)(our_values, their_values, risk)
     point, measure = key
     counts = len(our_values), len(their_values)
@@ -175,7 +175,7 @@ def _differences(ours: RunSamples, theirs: RunSamples) -> list[str]:
 
 
 def _one_sided_note(ours: RunSamples, theirs: RunSamples) -> list[str]:
-    """Note on points that only one side has measured."""
+    """Return a note on points that only one side has measured."""
     our_points, their_points = ({point for point, _ in side.values} for side in (ours, theirs))
     missing = len(our_points ^ their_points)
     return [f"{missing} points were measured on one side only, and are left out"] if missing else []

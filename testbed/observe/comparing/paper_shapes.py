@@ -16,7 +16,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A row with our value, in its unit. error: the relative difference of ours."""
+    """A row with our value, in its unit. error: relative error of our value."""
 
     row: Row
     ours: float
@@ -44,22 +44,22 @@ class ShapeResult:
 
 
 def check_shape(shape: Shape, measured: Mapping[str, Rows], rows: Mapping[str, Compared]) -> ShapeResult:
-    """Check a shape. measured: rows by run; rows: the compared ones, by name."""
+    """Check a shape. measured: rows by run; rows: compared rows, by name."""
     if shape.kind == "order":
-        return _ordered(shape, rows[shape.row])
+        return _check_order(shape, rows[shape.row])
     if shape.kind == "crossing":
-        return _crossed(shape, list(rows.values()))
+        return _check_crossing(shape, list(rows.values()))
     points = sorted((float(row[shape.by]), float(row[shape.take])) for row in measured[shape.run])
-    return _stepped(shape, dict(points)) if shape.kind == "step" else _flat(shape, points)
+    return _check_step(shape, dict(points)) if shape.kind == "step" else _check_flat(shape, points)
 
 
 def check_relation(relation: Relation, measured: Mapping[str, Rows]) -> ShapeResult:
     """Check a relation. measured: rows by run."""
     left, right = (figures(side, measured[side.run]) for side in (relation.left, relation.right))
-    most = max(len(left), len(right))
-    if not left or not right or min(len(left), len(right)) not in (1, most):
-        return ShapeResult(relation, False, f"{len(left)} values, and {len(right)} to hold them against")
-    pairs = zip(left * (most // len(left)), right * (most // len(right)), strict=True)
+    count = max(len(left), len(right))
+    if not left or not right or min(len(left), len(right)) not in (1, count):
+        return ShapeResult(relation, False, f"{len(left)} values cannot be compared with {len(right)}")
+    pairs = zip(left * (count // len(left)), right * (count // len(right)), strict=True)
     ratios = [a / b if b else math.inf for a, b in pairs]
     low, high = (mean(ratios),) * 2 if relation.average else (min(ratios), max(ratios))
     holds = low >= relation.least and (not relation.most or high <= relation.most)
@@ -77,7 +77,7 @@ def _format_range(values: Sequence[float], key: str) -> str:
     return " to ".join(ends)
 
 
-def _ordered(shape: Shape, compared: Compared) -> ShapeResult:
+def _check_order(shape: Shape, compared: Compared) -> ShapeResult:
     published = compared.row.others
     shown = ", ".join(f"{name} {value:g}" for name, value in published.items())
     return ShapeResult(
@@ -87,25 +87,26 @@ def _ordered(shape: Shape, compared: Compared) -> ShapeResult:
     )
 
 
-def _crossed(shape: Shape, rows: Sequence[Compared]) -> ShapeResult:
-    """Check a crossing: find the condition from which on a table is more than another, by a straight line between those
-    measured, and the range in which they differ by no more than their error."""
+def _check_crossing(shape: Shape, rows: Sequence[Compared]) -> ShapeResult:
+    """Check a crossing: find the condition from which on a table exceeds another, by linear interpolation, and the range in
+    which the tables differ by no more than their error."""
     table, other = ([row for row in rows if row.row.table == name] for name in (shape.table, shape.other))
     points = [
         (float(list(row.row.where.values())[-1]), row.ours / base.ours) for row, base in zip(table, other, strict=True)
     ]
     error = max(median([abs(row.error) for row in side]) for side in (table, other))
-    at = _first_at(points, 1.0)
-    if at is None:
-        return ShapeResult(shape, False, f"{shape.table} is never first less and then more")
-    low, high = _first_at(points, 1 - error) or points[0][0], _first_at(points, 1 + error) or points[-1][0]
-    band = f"{low:,.0f} to {high:,.0f}" if _first_at(points, 1 + error) else f"{low:,.0f} to {high:,.0f} and beyond"
-    detail = f"at {at:,.0f}; with an error of {error:.1%} anywhere from {band}; the paper's between {shape.points[0]:,}"
+    crossing = _crossing(points, 1.0)
+    if crossing is None:
+        return ShapeResult(shape, False, f"{shape.table} does not change from less to more")
+    low, high = _crossing(points, 1 - error) or points[0][0], _crossing(points, 1 + error) or points[-1][0]
+    band = f"{low:,.0f} to {high:,.0f}" if _crossing(points, 1 + error) else f"{low:,.0f} to {high:,.0f} and beyond"
+    uncertain = f"with an error of {error:.1%} anywhere from {band}"
+    detail = f"at {crossing:,.0f}; {uncertain}; the paper's between {shape.points[0]:,}"
     return ShapeResult(shape, low <= shape.points[-1] and high >= shape.points[0], f"{detail} and {shape.points[-1]:,}")
 
 
-def _first_at(points: Sequence[tuple[float, float]], ratio: float) -> float | None:
-    """Return where a curve rises above a value for good; None where it does not, or begins there."""
+def _crossing(points: Sequence[tuple[float, float]], ratio: float) -> float | None:
+    """Return where a curve last rises above a ratio; None if it does not, or is above it from the start."""
     above = [value > ratio for _, value in points]
     if not above[-1] or all(above):
         return None
@@ -113,21 +114,21 @@ def _first_at(points: Sequence[tuple[float, float]], ratio: float) -> float | No
     return x + (next_x - x) * (ratio - y) / (next_y - y)
 
 
-def _stepped(shape: Shape, values: Mapping[float, float]) -> ShapeResult:
-    """Check a step: it must exceed ten times what the steeper slope beside it predicts."""
-    first, before, behind, last = shape.points
-    slopes = [(values[b] - values[a]) / (b - a) for a, b in ((first, before), (behind, last))]
-    step, expected = values[behind] - values[before], (behind - before) * max(slopes)
+def _check_step(shape: Shape, values: Mapping[float, float]) -> ShapeResult:
+    """Check a step: it must exceed ten times the increase that the steeper adjacent slope predicts."""
+    first, before, after, last = shape.points
+    slopes = [(values[b] - values[a]) / (b - a) for a, b in ((first, before), (after, last))]
+    step, expected = values[after] - values[before], (after - before) * max(slopes)
     return ShapeResult(
-        shape, step > 10 * max(expected, 0), f"{step / 1e3:.2f} us more, where {expected / 1e3:.3f} continue"
+        shape, step > 10 * max(expected, 0), f"{step / 1e3:.2f} us more, where the slopes predict {expected / 1e3:.3f}"
     )
 
 
-def _flat(shape: Shape, points: Sequence[tuple[float, float]]) -> ShapeResult:
+def _check_flat(shape: Shape, points: Sequence[tuple[float, float]]) -> ShapeResult:
     idle = points[0][1]
-    early = [value for at, value in points if at <= shape.until]
-    least, end = min(early) / idle, points[-1][1] / idle
-    holds = len(early) > 2 and least >= 1 - shape.within and end < 0.5
+    early = [value for x, value in points if x <= shape.until]
+    minimum, end = min(early) / idle, points[-1][1] / idle
+    holds = len(early) > 2 and minimum >= 1 - shape.within and end < 0.5
     return ShapeResult(
-        shape, holds, f"{least:.1%} of it is left at {shape.until:.0%} of the processor, {end:.1%} at the end"
+        shape, holds, f"at least {minimum:.1%} of it up to {shape.until:.0%} of the processor, {end:.1%} at the end"
     )

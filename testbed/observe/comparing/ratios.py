@@ -3,8 +3,7 @@
 Independent samples: the median of all ratios of one of theirs to one of ours, with the interval that the rank test of
 Mann, Whitney and Wilcoxon does not reject (Hodges, Lehmann, "Estimates of location based on rank tests", Ann. Math.
 Stat. 34, 1963). Pairs, such as two simulations with equal seeds: the median of their ratios, with the interval of the
-sign test. Both are exact for small samples, use no random numbers, and say when a sample is too small to exclude
-anything.
+sign test. Both are exact for small samples and use no random numbers. There is no interval if a sample is too small.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from dataclasses import dataclass
 from statistics import NormalDist, median
 from typing import Final
 
-_EXACT: Final = 40  # samples on either side up to which the rank distribution is exact, not normal
-_MAX: Final = 10_000
+_MAX_EXACT: Final = 40  # maximum sample size for the exact rank distribution; above it the normal approximation is used
+_MAX_SAMPLES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Ratio of theirs to ours. low, high: its interval; None where the samples are too small for one."""
+    """Ratio of theirs to ours. low, high: its confidence interval; None if the samples are too small for one."""
 
     value: float
     low: float | None = None
@@ -33,16 +32,16 @@ class Ratio:
 
 
 def independent(ours: Sequence[float], theirs: Sequence[float], risk: float) -> Ratio:
-    """Compare independent samples. risk: the probability that the interval misses the ratio. Raises ValueError for an
-    empty sample."""
+    """Compare independent samples. risk: probability that the interval does not contain the true ratio. Raises ValueError
+    for an empty sample."""
     ratios = sorted(_ratio(b, a) for a in ours for b in theirs)
     cut = _rank_cut(len(ours), len(theirs), risk)
-    middle = median(ratios)
-    return Ratio(middle, ratios[cut - 1], ratios[-cut]) if cut else Ratio(middle)
+    center = median(ratios)
+    return Ratio(center, ratios[cut - 1], ratios[-cut]) if cut else Ratio(center)
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float], risk: float) -> Ratio:
-    """Compare pairs of exact figures: where pairs are too few for the risk, all of them must agree. Raises ValueError
+    """Compare pairs of exact figures. If there are too few pairs for the risk, all of them must agree. Raises ValueError
     for different lengths and for empty samples."""
     ratios = sorted(_ratio(b, a) for a, b in zip(ours, theirs, strict=True))
     cut = max(1, _sign_cut(len(ratios), risk))
@@ -60,12 +59,12 @@ def to_constant(constant: float, theirs: Sequence[float], risk: float, *, exact:
 
 def min_samples(risk: float) -> int:
     """Smallest number of samples on each side that can show a difference if all of one side exceed all of the other."""
-    return next((count for count in range(1, _MAX) if _rank_cut(count, count, risk)), _MAX)
+    return next((count for count in range(1, _MAX_SAMPLES) if _rank_cut(count, count, risk)), _MAX_SAMPLES)
 
 
 def min_samples_to_constant(risk: float) -> int:
     """Smallest number of samples that can show a difference from a known value."""
-    return next((count for count in range(1, _MAX) if _sign_cut(count, risk)), _MAX)
+    return next((count for count in range(1, _MAX_SAMPLES) if _sign_cut(count, risk)), _MAX_SAMPLES)
 
 
 def _ratio(theirs: float, ours: float) -> float:
@@ -75,8 +74,8 @@ def _ratio(theirs: float, ours: float) -> float:
 
 
 def _rank_cut(ours: int, theirs: int, risk: float) -> int:
-    """Rank, from 1 at both ends of the sorted ratios, of the interval's bounds; 0: too few samples."""
-    if max(ours, theirs) > _EXACT:
+    """Return the rank of the interval's bounds, from 1 at both ends of the sorted ratios; 0: too few samples."""
+    if max(ours, theirs) > _MAX_EXACT:
         spread = math.sqrt(ours * theirs * (ours + theirs + 1) / 12)
         return max(0, math.floor(ours * theirs / 2 - NormalDist().inv_cdf(1 - risk / 2) * spread))
     return _cut(rank_counts(ours, theirs), math.comb(ours + theirs, ours), risk)
@@ -86,22 +85,22 @@ def _sign_cut(pairs: int, risk: float) -> int:
     return _cut([math.comb(pairs, count) for count in range(pairs + 1)], 2**pairs, risk)
 
 
-def _cut(counts: Sequence[int], whole: int, risk: float) -> int:
-    """Number of the smallest values that together have at most half the risk."""
-    sofar = 0
-    for place, count in enumerate(counts):
-        sofar += count
-        if sofar > risk / 2 * whole:
-            return place
+def _cut(counts: Sequence[int], total: int, risk: float) -> int:
+    """Return how many of the smallest values together have at most half the risk."""
+    cumulated = 0
+    for index, count in enumerate(counts):
+        cumulated += count
+        if cumulated > risk / 2 * total:
+            return index
     return len(counts)
 
 
 def rank_counts(ours: int, theirs: int) -> list[int]:
-    """Count the orders of both samples by the number of inverted pairs: the coefficients of the Gaussian binomial."""
+    """Return the number of orders of both samples by inverted pairs: the coefficients of the Gaussian binomial."""
     counts = [1] + [0] * (ours * theirs)
     for number in range(1, ours + 1):
-        for place in range(len(counts) - 1, theirs + number - 1, -1):
-            counts[place] -= counts[place - theirs - number]
-        for place in range(number, len(counts)):
-            counts[place] += counts[place - number]
+        for index in range(len(counts) - 1, theirs + number - 1, -1):
+            counts[index] -= counts[index - theirs - number]
+        for index in range(number, len(counts)):
+            counts[index] += counts[index - number]
     return counts

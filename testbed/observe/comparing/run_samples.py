@@ -1,4 +1,5 @@
-"""Samples of the measures of runs: for each measure at each point one value per repetition, the median of its rows."""
+"""Samples of the measures of runs. A sample has one value per repetition for each measure and point: the median of its
+rows."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from testbed.observe.recorded import ROWS, RUN, RecordedRun, read_run, runs
 Point = tuple[tuple[str, object], ...]
 """The conditions of a measurement: ``(("node", "n1"), ("size_bytes", 64))``."""
 
-_MAX: Final = 1e18  # larger values, and NaN, are no measurements
+_MAX_FIGURE: Final = 1e18  # larger values, and NaN, are not measurements
 NO_FIGURES: Final = ("invalid", "failed")
-"""Verdicts on runs whose figures do not count."""
+"""Verdicts on runs whose figures are not used."""
 
 
 class NotComparableError(TestbedError):
@@ -29,7 +30,7 @@ class NotComparableError(TestbedError):
 @dataclass(frozen=True, slots=True)
 class RunSamples:
     """Samples of runs of one kind. values: of each repetition that has any, by seed and then in the order of the runs.
-    exact: whether repeating the runs would give equal figures. parameters: of the runs, as texts; different values are
+    exact: whether repeating the runs would give equal figures. parameters: of the runs, as text; different values are
     joined by commas. settings: of the workload. notes: sentences for the reader."""
 
     values: Mapping[tuple[Point, str], Sequence[float]]
@@ -48,43 +49,45 @@ Figure = tuple[int, Point, str, float]
 
 
 def read_samples(folder: Path) -> RunSamples:
-    """Read a run's folder or a folder of runs of one kind. Raises NotComparableError, and the errors of reading."""
+    """Read a run's folder or a folder of runs of one kind. Raises NotComparableError, and the errors of `read_run`."""
     return samples_of(folder, *read_runs(folder))
 
 
 def read_runs(folder: Path) -> tuple[list[RecordedRun], list[str]]:
-    """Read the runs of one kind whose figures count, with sentences about the others. Raises as `read_samples`."""
+    """Read the runs of one kind that have valid figures, with a note on each other run. Raises as `read_samples`."""
     try:
-        chosen, notes = _trusted_runs(folder)
+        selected, notes = _trusted_runs(folder)
     except NotFoundError as error:
         raise NotComparableError(str(error)) from error
-    kinds = dict.fromkeys((str(run.parameters.get("workload")), str(run.parameters.get("settings"))) for run in chosen)
+    kinds = dict.fromkeys(
+        (str(run.parameters.get("workload")), str(run.parameters.get("settings"))) for run in selected
+    )
     if len(kinds) > 1:
         raise NotComparableError(
             f"the runs in {folder} differ in workload or settings: {' and '.join(' '.join(kind) for kind in kinds)}"
         )
-    return chosen, notes
+    return selected, notes
 
 
-def samples_of(folder: Path, chosen: Sequence[RecordedRun], notes: Sequence[str]) -> RunSamples:
+def samples_of(folder: Path, selected: Sequence[RecordedRun], notes: Sequence[str]) -> RunSamples:
     """Gather the samples of runs of one kind. Raises as `read_samples`."""
     figures: list[Figure] = []
-    for run in chosen:
+    for run in selected:
         figures += _run_figures(run)
-    asked = [run.parameters for run in chosen]
-    settings = {key: _format_parameter(value) for key, value in (asked[0].get("settings") or {}).items()}
-    return gathered(folder, figures, asked, settings, notes)
+    parameters_of_runs = [run.parameters for run in selected]
+    settings = {key: _format_parameter(value) for key, value in (parameters_of_runs[0].get("settings") or {}).items()}
+    return gathered(folder, figures, parameters_of_runs, settings, notes)
 
 
 def gathered(
     folder: Path,
     figures: list[Figure],
-    asked: Sequence[Mapping[str, Any]],
+    parameters_of_runs: Sequence[Mapping[str, Any]],
     settings: Mapping[str, str],
     notes: Sequence[str],
 ) -> RunSamples:
-    """Gather figures by point and measure. asked: the parameters of each run. Raises NotComparableError where there are no
-    figures."""
+    """Gather figures by point and measure. parameters_of_runs: an entry for each run. Raises NotComparableError if there
+    are no figures."""
     if not figures:
         raise NotComparableError(f"{folder} has no rows with a figure: there is nothing to compare")
     values: dict[tuple[Point, str], list[float]] = {}
@@ -93,32 +96,34 @@ def gathered(
         # Sorted by seed; stable, so equal seeds keep the order of the runs.
         values.setdefault((point, measure), []).append(value)
         seeds.setdefault((point, measure), []).append(seed)
-    keys = dict.fromkeys(key for one in asked for key in one)
-    parameters = {key: ", ".join(dict.fromkeys(_format_parameter(one.get(key, "")) for one in asked)) for key in keys}
-    exact = all(one.get("mode") == "sim" for one in asked)
+    keys = dict.fromkeys(key for run in parameters_of_runs for key in run)
+    parameters = {
+        key: ", ".join(dict.fromkeys(_format_parameter(run.get(key, "")) for run in parameters_of_runs)) for key in keys
+    }
+    exact = all(run.get("mode") == "sim" for run in parameters_of_runs)
     return RunSamples(values, seeds, exact, parameters, settings, tuple(notes))
 
 
 def _trusted_runs(folder: Path) -> tuple[list[RecordedRun], list[str]]:
-    """Select the runs whose figures can be trusted, with sentences about the others."""
-    alone = (folder / RUN).exists()
-    found, notes = ([read_run(folder)], []) if alone else runs(folder)
-    if not found:
+    """Select the runs that have valid figures, with a note on each other run."""
+    is_run = (folder / RUN).exists()
+    all_runs, notes = ([read_run(folder)], []) if is_run else runs(folder)
+    if not all_runs:
         raise NotComparableError("; ".join(notes) or f"{folder} is not the folder of a run and contains none: no {RUN}")
-    sound = []
-    for run in found:
+    trusted = []
+    for run in all_runs:
         grade = str((run.result.get("verdict") or {}).get("grade", ""))
         if run.status != "done":
-            notes.append(f"{run.folder} has not ended well ({run.status}), and is left out")
+            notes.append(f"{run.folder} did not complete ({run.status}), and is left out")
         elif grade in NO_FIGURES:
-            notes.append(f"{run.folder} is {grade}, and no figure of it counts")
+            notes.append(f"{run.folder} is {grade}, and its figures are not used")
         else:
             if grade == "degraded":
                 notes.append(f"{run.folder} is degraded: its links deviated from their configuration")
-            sound.append(run)
-    if not sound:
+            trusted.append(run)
+    if not trusted:
         raise NotComparableError("; ".join(notes))
-    return sound, notes
+    return trusted, notes
 
 
 def _run_figures(run: RecordedRun) -> Iterator[Figure]:
@@ -128,7 +133,7 @@ def _run_figures(run: RecordedRun) -> Iterator[Figure]:
 
 
 def figures_of(rows: Iterable[Mapping[str, Any]], first: int) -> Iterator[Figure]:
-    """Yield the figures of a run's repetitions, each the median of its rows. first: the first repetition's seed."""
+    """Yield the figures of a run's repetitions, each the median of its rows. first: seed of the first repetition."""
     values_by_measure: dict[tuple[int, Point, str], list[float]] = {}
     for row in rows:
         point = point_of(row)
@@ -141,13 +146,13 @@ def figures_of(rows: Iterable[Mapping[str, Any]], first: int) -> Iterator[Figure
 
 
 def repeat_of(row: Mapping[str, Any]) -> int:
-    """Number of the repetition that measured the row; 1 where there was one only."""
+    """Return the number of the repetition that measured the row; 1 if the run had a single repetition."""
     number = row.get("repeat")
     return number if isinstance(number, int) else 1
 
 
 def point_of(row: Mapping[str, Any]) -> Point:
-    """The conditions under which a row was measured, including its node, since nodes differ."""
+    """Return the conditions under which a row was measured, including its node, since nodes differ."""
     return tuple(
         (key, str(value) if key == "node" else value)
         for key, value in row.items()
@@ -156,11 +161,11 @@ def point_of(row: Mapping[str, Any]) -> Point:
 
 
 def is_measure(key: str, value: object) -> bool:
-    """Whether a value is a figure with a better direction."""
+    """Whether a value is a figure for which less or more is better."""
     return (
         key not in LABELS
         and isinstance(value, int | float)
-        and abs(value) < _MAX
+        and abs(value) < _MAX_FIGURE
         and not is_point(key, value)
         and sense_of(key) is not Sense.NONE
     )

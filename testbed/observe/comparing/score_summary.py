@@ -11,7 +11,7 @@ HEADINGS: Final = ("system", "rows", "predicted", "median error", "p90", "worst"
 
 
 class ScoredRow(Protocol):
-    """A published value beside ours. error: relative, of ours."""
+    """A published value and ours. error: relative error of our value."""
 
     @property
     def name(self) -> str: ...
@@ -24,7 +24,7 @@ class ScoredRow(Protocol):
 
 
 class Scored(Protocol):
-    """Rows of a system beside ours, measured or kept. shapes_hold: for each shape whether it holds."""
+    """Rows of a system with our values, measured or kept. shapes_hold: for each shape whether it holds."""
 
     @property
     def system(self) -> str: ...
@@ -37,8 +37,8 @@ class Scored(Protocol):
 
 
 def summary_rows(systems: Iterable[Scored]) -> list[list[str]]:
-    """Cells of a table with `HEADINGS`: for each system its rows, and the median, 90th percentile and worst error of the
-    predicted ones; a dash where there are none."""
+    """Return the cells of a table with `HEADINGS`: for each system its rows, and the median, 90th percentile and worst error
+    of the predicted rows; a dash if there are none."""
     return [_cells(system) for system in systems]
 
 
@@ -49,17 +49,17 @@ def _cells(system: Scored) -> list[str]:
     if not predicted:
         return [*counts, "–", "–", "–", "–", shapes]
     worst = max(predicted, key=lambda row: abs(row.error)).name
-    return [*counts, *_shares(Errors.of([row.error for row in predicted])), worst, shapes]
+    return [*counts, *_percentages(Errors.of([row.error for row in predicted])), worst, shapes]
 
 
 def table_errors(scores: Scores) -> list[list[str]]:
-    """Cells of the errors of a paper's predicted rows, by table, and of all where there are several tables: number of rows,
-    median, 90th percentile, worst."""
+    """Return the cells of the errors of a paper's predicted rows, by table, and of all rows if there are several tables:
+    number of rows, median, 90th percentile, worst."""
     by_table = {table or "rows of no table": errors for table, errors in scores.errors.items()}
     if len(by_table) > 1 and scores.overall is not None:
         by_table["all"] = scores.overall
-    return [[table, str(errors.rows), *_shares(errors)] for table, errors in by_table.items()]
+    return [[table, str(errors.rows), *_percentages(errors)] for table, errors in by_table.items()]
 
 
-def _shares(errors: Errors) -> list[str]:
+def _percentages(errors: Errors) -> list[str]:
     return [f"{error:.1%}" for error in (errors.median, errors.p90, errors.worst)]

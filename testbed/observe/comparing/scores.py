@@ -2,7 +2,7 @@
 
 A calibrated row was used to choose a constant of the profile; its error must be within `MAX_CALIBRATION_ERROR`. The shapes
 that the paper describes must hold; some are relations between our own runs. All other rows are predictions: they were not
-used for calibration, and the error of none may exceed that of the kept row by more than `MAX_WORSENING`.
+used for calibration, and no error may exceed that of the kept row by more than `MAX_WORSENING`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from testbed.observe.papers import Paper, Row, Table, figure
 Kind: TypeAlias = Literal["calibrated", "predicted", "paper"]
 
 KINDS: Final[Mapping[Kind, str]] = {"calibrated": "calibrated", "predicted": "predicted", "paper": "the paper's"}
-"""Names of the kinds of lines; "paper" are published values that we do not measure."""
+"""Names of the kinds of lines; "paper": published values that we do not measure."""
 
 MAX_CALIBRATION_ERROR: Final = 0.03
 """Maximum relative error of a calibrated row."""
@@ -47,7 +47,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class ScoreLine:
-    """A published value and ours, in its unit; ours and error are None if we do not measure it. table: group of rows whose
+    """A published value and ours, in its unit. ours, error: None if we do not measure it. table: group of rows whose
     errors are summarized separately. kind: see `KINDS`."""
 
     place: str
@@ -96,7 +96,7 @@ class Scores:
 
     @property
     def lines(self) -> list[ScoreLine]:
-        """All published values: first the rows, then those that we do not measure."""
+        """All published values: first the rows, then the values that we do not measure."""
         ours = [
             ScoreLine(row.place, row.table, row.name, row.unit, row.paper, compared.ours, compared.error,
                  "calibrated" if row.calibrated else "predicted", row.source, row.meaning)
@@ -138,7 +138,7 @@ class Scores:
         missed = [
             compared for compared in self.rows if compared.calibrated and abs(compared.error) > MAX_CALIBRATION_ERROR
         ]
-        worse = [
+        worsened = [
             (compared, error)
             for compared in self.predicted
             if (error := self._kept_error(compared.row)) is not None
@@ -147,7 +147,7 @@ class Scores:
         return [
             *[f"{_deviation(compared)}, though it is calibrated" for compared in missed],
             *[f"{result.shape.name}: {result.detail}" for result in self.shapes if not result.holds],
-            *[f"{_deviation(compared)}, the kept error is {error:+.1%}" for compared, error in worse],
+            *[f"{_deviation(compared)}, the kept error is {error:+.1%}" for compared, error in worsened],
         ]
 
     def _kept_error(self, row: Row) -> float | None:
@@ -160,10 +160,10 @@ def _deviation(compared: Compared) -> str:
     return f"{row.name}: {compared.ours:.4g} {row.unit}, not {row.paper:g}: {compared.error:+.1%}"
 
 
-def _our_value(row: Row, measured: Mapping[str, Rows], before: Mapping[str, Compared]) -> float:
-    """Return our value in the row's unit. before: earlier rows, which a row with a sum adds up."""
+def _our_value(row: Row, measured: Mapping[str, Rows], previous: Mapping[str, Compared]) -> float:
+    """Return our value in the row's unit. previous: previous rows, which a row with a sum adds up."""
     if row.sum:
-        return sum(before[name].ours for name in row.sum)
+        return sum(previous[name].ours for name in row.sum)
     value = figure(row, measured[row.run], measured[row.other_run] if row.other_run else ())
     if value is None:
         raise TestbedError(f"{row.name}: run {row.run} has no {row.take} where {dict(row.where)}")

@@ -16,18 +16,18 @@ from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.observe.decoding.capture_reader import BrokenCaptureError, CaptureReader, Frame
 
 STANDARD_INPUT: Final = "-"
-_CHUNK: Final = 1 << 18
-_PAUSE: Final = 0.05
-"""Polling interval of a growing file, seconds: twenty polls a second need next to no processor time."""
-_AT_ONCE: Final = 512  # frames of several captures per batch
+_CHUNK_BYTES: Final = 1 << 18
+_POLL_INTERVAL: Final = 0.05
+"""Polling interval of a growing file, seconds: twenty polls a second need little processor time."""
+_BATCH_FRAMES: Final = 512  # frames of several captures per batch
 _SUFFIXES: Final = (".pcapng", ".pcap")
 
 
 @dataclass(slots=True)
 class Source:
-    """Captures read as one. path: a file, a folder, or "-". broken: an error for each damaged capture, whose frames up
-    to the damage have been read. skipped: number of frames left out because they are not Ethernet's. nics: names of NIC
-    interfaces by hardware address."""
+    """Captures read as one stream. path: a file, a folder, or "-". broken: an error for each damaged capture; its frames
+    before the damage have been read. skipped: number of frames left out because they are not Ethernet frames. nics: names
+    of NIC interfaces by hardware address."""
 
     path: str
     follow: bool = False
@@ -36,8 +36,8 @@ class Source:
     nics: dict[bytes, str] = field(default_factory=dict)
 
     def batches(self) -> Iterator[list[Frame]]:
-        """Yield frames in batches, as soon as they are there. Raises NotFoundError, BrokenCaptureError, TestbedError;
-        OSError of a file that cannot be opened or read."""
+        """Yield frames in batches, as soon as they are available. Raises NotFoundError, BrokenCaptureError, TestbedError;
+        OSError if a file cannot be opened or read."""
         captures = self._captures()
         if len(captures) == 1:
             yield from self._read(captures[0], "")
@@ -51,7 +51,7 @@ class Source:
         batch: list[Frame] = []
         for frame in frames:
             batch.append(frame)
-            if len(batch) >= _AT_ONCE:
+            if len(batch) >= _BATCH_FRAMES:
                 yield batch
                 batch = []
         yield batch
@@ -76,7 +76,7 @@ class Source:
         return captures
 
     def _frames(self, path: Path, label: str) -> Iterator[Frame]:
-        """Frames of one capture of several: damage to one does not stop the others."""
+        """Yield the frames of one of several captures: a damaged capture does not stop the merge."""
         try:
             for batch in self._read(path, label):
                 yield from batch
@@ -84,9 +84,9 @@ class Source:
             self.broken.append(str(error))
 
     def _read(self, path: Path, label: str) -> Iterator[list[Frame]]:
-        standard = str(path) == STANDARD_INPUT
-        reader = CaptureReader("standard input" if standard else str(path), label, self.nics)
-        descriptor = os.dup(0) if standard else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        is_stdin = str(path) == STANDARD_INPUT
+        reader = CaptureReader("standard input" if is_stdin else str(path), label, self.nics)
+        descriptor = os.dup(0) if is_stdin else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield from self._chunks(reader, descriptor)
         finally:
@@ -94,28 +94,28 @@ class Source:
             os.close(descriptor)
 
     def _chunks(self, reader: CaptureReader, descriptor: int) -> Iterator[list[Frame]]:
-        grows = self.follow and stat.S_ISREG(os.fstat(descriptor).st_mode)  # reading a pipe blocks
-        read = 0
+        is_growing = self.follow and stat.S_ISREG(os.fstat(descriptor).st_mode)  # reading a pipe blocks
+        bytes_read = 0
         while True:
             try:
-                chunk = os.read(descriptor, _CHUNK)
+                chunk = os.read(descriptor, _CHUNK_BYTES)
             except OSError as error:
                 raise TestbedError(f"{reader.name} cannot be read: {reason_of(error)}") from error
             if chunk:
-                read += len(chunk)
+                bytes_read += len(chunk)
                 yield reader.feed(chunk)
-            elif not grows:
+            elif not is_growing:
                 reader.end()
                 return
-            elif os.fstat(descriptor).st_size < read:
+            elif os.fstat(descriptor).st_size < bytes_read:
                 raise BrokenCaptureError(
                     f"{reader.name} has become shorter while it was read: another program has overwritten it"
                 )
             else:
-                time.sleep(_PAUSE)
+                time.sleep(_POLL_INTERVAL)
 
 
 def _label(root: Path, path: Path) -> str:
-    """Name of a capture within its folder."""
-    own = path.relative_to(root)
-    return str(own.parent) if own.stem == "capture" and own.parent.parts else str(own)
+    """Return the name of a capture within its folder."""
+    relative = path.relative_to(root)
+    return str(relative.parent) if relative.stem == "capture" and relative.parent.parts else str(relative)

@@ -1,7 +1,7 @@
 """Incremental reader of captures: pcapng (IETF draft-ietf-opsawg-pcapng) and the older pcap.
 
-A `CaptureReader` is fed chunks of a file, of any size, and returns the complete frames; the rest waits for the next
-chunk. So a file can be read while it grows. Blocks that do not describe frames are skipped.
+A `CaptureReader` is fed chunks of a file, of any size, and returns the complete frames; incomplete data is kept until the
+next chunk. So a file can be read while it grows. Blocks that do not describe frames are skipped.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from testbed.errors import TestbedError
 
 _SECTION, _INTERFACE, _OLD_PACKET, _SIMPLE, _PACKET = 0x0A0D0D0A, 1, 2, 3, 6
 _ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
-_PCAP: Final = {  # first bytes -> byte order, and unit of a time's fraction in ns
+_PCAP: Final = {  # magic -> byte order, and unit of the time's fraction in ns
     b"\xd4\xc3\xb2\xa1": ("<", 1_000),
     b"\xa1\xb2\xc3\xd4": (">", 1_000),
     b"\x4d\x3c\xb2\xa1": ("<", 1),
     b"\xa1\xb2\x3c\x4d": (">", 1),
 }
 _ETHERNET: Final = 1
-_LONGEST: Final = 1 << 24
-"""Longest block in bytes that is not taken for damage; blocks of ours are far shorter."""
+_MAX_BLOCK: Final = 1 << 24
+"""Maximum block length in bytes; a longer block is treated as damage. The testbed writes far shorter blocks."""
 _END, _COMMENT, _NAME, _DESCRIPTION, _FLAGS, _MAC, _RESOLUTION, _OFFSET = 0, 1, 2, 3, 2, 6, 9, 14
 _SECOND: Final = 1_000_000_000
-_PLAIN: Final = 12
-"""Length in bytes of options that hold only a frame's direction: equal for many frames, so their meaning is cached."""
-_BOUND: Final = {1: "inbound", 2: "outbound"}
+_FLAGS_ONLY: Final = 12
+"""Length in bytes of options that hold only a frame's direction. They are equal for many frames and are cached."""
+_BOUND_OF_FLAGS: Final = {1: "inbound", 2: "outbound"}
 
 
 class BrokenCaptureError(TestbedError):
@@ -36,8 +36,8 @@ class BrokenCaptureError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Interface that captured frames. link: name of the link plugged in there. mac: of the NIC. capture: label of the
-    capture, if several are read. All but the name may be empty."""
+    """Interface that captured frames. link: name of the attached link. mac: of the NIC. capture: label of the
+    capture, if several are read. All except the name may be empty."""
 
     name: str
     link: str = ""
@@ -48,7 +48,7 @@ class Interface:
         return f"{self.capture} {self.name}" if self.capture else self.name
 
     def direction_of(self, bound: str) -> str:
-        """The link's direction, forward or backward, of a frame; empty if unknown."""
+        """Return the link direction of a frame, forward or backward; empty if unknown."""
         if not bound:
             return ""
         if self.link.startswith(f"{self.name}--"):
@@ -60,9 +60,9 @@ class Interface:
 
 @dataclass(slots=True)
 class Frame:
-    """A captured frame. when: nanoseconds, of the epoch or of a simulation. bound: "outbound" leaves the end of a link
-    that the interface stands for, "inbound" arrives there; empty if unknown. length: of the complete frame, which the
-    capture may have truncated. comment: the frame's fate."""
+    """A captured frame. when: nanoseconds, of the epoch or of a simulation. bound: "outbound" if the frame leaves the link
+    end that the interface represents, "inbound" if it arrives there; empty if unknown. length: of the complete frame, which
+    the capture may have truncated. comment: the frame's fate."""
 
     when: int
     interface: Interface
@@ -73,7 +73,7 @@ class Frame:
 
 
 class CaptureReader:
-    """Reader of one capture. name: for error messages. label: distinguishes its interfaces from other captures'. nics:
+    """Reader of one capture. name: for error messages. label: prefix of its interfaces if several captures are read. nics:
     names of NIC interfaces by hardware address; extended while reading."""
 
     def __init__(self, name: str, label: str = "", nics: dict[bytes, str] | None = None) -> None:
@@ -81,216 +81,220 @@ class CaptureReader:
         self.nics: Final = {} if nics is None else nics
         self._label = label
         self.skipped = 0
-        """Frames left out because they are not Ethernet's."""
-        self._rest = b""
-        self._begin = 0  # offset of the rest in the file
-        self._order = ""
-        self._pcap_units = 0  # unit of a pcap's time fraction in ns; 0: pcapng, or not known yet
-        # Each with factor, divisor and offset of its times.
+        """Number of frames left out because they are not Ethernet frames."""
+        self._buffer = b""
+        self._buffer_offset = 0  # offset of the buffer in the file
+        self._byte_order = ""
+        self._pcap_unit = 0  # unit of a pcap's time fraction in ns; 0: pcapng, or not known yet
+        # Interface, and multiplier, divisor and offset in ns of its timestamps.
         self._interfaces: list[tuple[Interface | None, int, int, int]] = []
         self._packet = struct.Struct("<IIIII")
-        self._tails: dict[bytes, tuple[str, str]] = {}
+        self._option_cache: dict[bytes, tuple[str, str]] = {}
         self._error: BrokenCaptureError | None = None
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """Return the frames that are complete now. Raises BrokenCaptureError, once all frames before the damage have
+        """Return the frames that the chunk completes. Raises BrokenCaptureError after all frames before the damage have
         been returned."""
         if self._error is not None:
             raise self._error
-        self._rest += chunk
+        self._buffer += chunk
         frames: list[Frame] = []
         try:
-            at = self._read(frames)
+            offset = self._read(frames)
         except BrokenCaptureError as error:
             self._error = error
             if not frames:
                 raise
             return frames
-        self._begin += at
-        self._rest = self._rest[at:]
+        self._buffer_offset += offset
+        self._buffer = self._buffer[offset:]
         return frames
 
     def end(self) -> None:
         """Check that the capture ends with a complete block. Raises BrokenCaptureError."""
         if self._error is not None:
             raise self._error
-        if self._rest:
-            what = f"{self.name} is cut off within the block that begins at byte {self._begin:,}"
+        if self._buffer:
+            position = f"{self.name} is cut off within the block that begins at byte {self._buffer_offset:,}"
             raise BrokenCaptureError(
-                f"{what}: {len(self._rest):,} bytes of it are there; all frames before it are shown"
+                f"{position}: only {len(self._buffer):,} bytes of it exist; all frames before it are shown"
             )
-        if not self._order:
+        if not self._byte_order:
             raise BrokenCaptureError(f"{self.name} is empty: a capture has at least a header")
 
     def _read(self, frames: list[Frame]) -> int:
-        """Read the complete records of the rest; return the number of bytes consumed."""
-        at = self._read_header()
-        if not self._order:
+        """Read the complete records in the buffer; return the number of bytes consumed."""
+        offset = self._read_header()
+        if not self._byte_order:
             return 0
-        return self._pcap_records(frames, at) if self._pcap_units else self._blocks(frames, at)
+        return self._pcap_records(frames, offset) if self._pcap_unit else self._blocks(frames, offset)
 
     def _read_header(self) -> int:
         """Read the header with the file's type; return the number of bytes consumed."""
-        if self._order or not self._rest:
+        if self._byte_order or not self._buffer:
             return 0
-        first = self._rest[:4]
+        first = self._buffer[:4]
         if first in _PCAP:
-            if len(self._rest) < 24:
+            if len(self._buffer) < 24:
                 return 0
-            order, self._pcap_units = _PCAP[first]
-            kind = struct.unpack_from(f"{order}I", self._rest, 20)[0] & 0xFFFF
+            byte_order, self._pcap_unit = _PCAP[first]
+            kind = struct.unpack_from(f"{byte_order}I", self._buffer, 20)[0] & 0xFFFF
             if kind != _ETHERNET:
                 raise BrokenCaptureError(f"{self.name} has frames of link type {kind}; only Ethernet (1) can be read")
-            self._order = order
+            self._byte_order = byte_order
             self._interfaces = [(Interface("", capture=self._label), 1, 1, 0)]
             return 24
-        if not b"\x0a\x0d\x0d\x0a".startswith(first) and not any(known.startswith(first) for known in _PCAP):
+        if not b"\x0a\x0d\x0d\x0a".startswith(first) and not any(magic.startswith(first) for magic in _PCAP):
             raise BrokenCaptureError(
-                f"{self.name} is no capture: it begins with {_shown(first)}, as no pcapng or pcap does"
+                f"{self.name} is not a capture: it begins with {_format_magic(first)}, which is neither pcapng nor pcap"
             )
-        if len(self._rest) >= 12:
+        if len(self._buffer) >= 12:
             self._section(8)
         return 0
 
-    def _section(self, at: int) -> None:
-        """Begin a section. at: offset of its byte order mark."""
-        order = _ORDERS.get(self._rest[at : at + 4])
-        if order is None:
-            self._broken(at, f"invalid byte order {_shown(self._rest[at : at + 4])}")
-        self._order = order
-        self._packet = struct.Struct(f"{order}IIIII")
+    def _section(self, offset: int) -> None:
+        """Begin a section. offset: of its byte order mark."""
+        byte_order = _ORDERS.get(self._buffer[offset : offset + 4])
+        if byte_order is None:
+            self._fail(offset, f"invalid byte order {_format_magic(self._buffer[offset : offset + 4])}")
+        self._byte_order = byte_order
+        self._packet = struct.Struct(f"{byte_order}IIIII")
         self._interfaces = []
-        self._tails = {}
+        self._option_cache = {}
 
-    def _blocks(self, frames: list[Frame], at: int) -> int:
+    def _blocks(self, frames: list[Frame], offset: int) -> int:
         """Read blocks of pcapng."""
-        rest = self._rest
-        size = len(rest)
-        head = struct.Struct(f"{self._order}II").unpack_from
-        while size - at >= 12:
-            kind, length = head(rest, at)
+        buffer = self._buffer
+        size = len(buffer)
+        unpack_header = struct.Struct(f"{self._byte_order}II").unpack_from
+        while size - offset >= 12:
+            kind, length = unpack_header(buffer, offset)
             if kind == _SECTION:
-                self._section(at + 8)
-                head = struct.Struct(f"{self._order}II").unpack_from
-                kind, length = head(rest, at)
-            if length & 3 or not 12 <= length <= _LONGEST:
-                self._broken(at, f"invalid block length: {length:,} bytes")
-            end = at + length
+                self._section(offset + 8)
+                unpack_header = struct.Struct(f"{self._byte_order}II").unpack_from
+                kind, length = unpack_header(buffer, offset)
+            if length & 3 or not 12 <= length <= _MAX_BLOCK:
+                self._fail(offset, f"invalid block length: {length:,} bytes")
+            end = offset + length
             if end > size:
                 break
-            if rest[end - 4 : end] != rest[at + 4 : at + 8]:
-                self._broken(at, "the two length fields of a block differ")
+            if buffer[end - 4 : end] != buffer[offset + 4 : offset + 8]:
+                self._fail(offset, "the two length fields of a block differ")
             if kind == _PACKET:
-                self._frame(frames, at, end - 4)
+                self._frame(frames, offset, end - 4)
             elif kind == _INTERFACE:
-                self._interfaces.append(self._interface(at, end - 4))
+                self._interfaces.append(self._interface(offset, end - 4))
             elif kind in (_SIMPLE, _OLD_PACKET):
-                self._other_frame(frames, kind, at, end - 4)
-            at = end
-        return at
+                self._legacy_frame(frames, kind, offset, end - 4)
+            offset = end
+        return offset
 
-    def _frame(self, frames: list[Frame], at: int, end: int) -> None:
-        number, high, low, captured, length = self._packet.unpack_from(self._rest, at + 8)
-        begin = at + 28
-        if begin + captured > end or number >= len(self._interfaces):
-            self._broken(at, "a frame exceeds its block, or names an unknown interface")
+    def _frame(self, frames: list[Frame], offset: int, end: int) -> None:
+        number, high, low, captured, length = self._packet.unpack_from(self._buffer, offset + 8)
+        data_offset = offset + 28
+        if data_offset + captured > end or number >= len(self._interfaces):
+            self._fail(offset, "a frame exceeds its block, or names an unknown interface")
         interface, multiply, divide, add = self._interfaces[number]
         if interface is None:
             self.skipped += 1
             return
         when = (high << 32 | low) * multiply // divide + add
-        option = begin + captured + (-captured & 3)
-        tail = self._rest[option:end]
-        options = self._tails.get(tail)
+        options_offset = data_offset + captured + (-captured & 3)
+        raw_options = self._buffer[options_offset:end]
+        options = self._option_cache.get(raw_options)
         if options is None:
-            options = self._frame_options(option, end)
-            if len(tail) <= _PLAIN:
-                self._tails[tail] = options
+            options = self._frame_options(options_offset, end)
+            if len(raw_options) <= _FLAGS_ONLY:
+                self._option_cache[raw_options] = options
         bound, comment = options
-        frames.append(Frame(when, interface, bound, self._rest[begin : begin + captured], length, comment))
+        frames.append(
+            Frame(when, interface, bound, self._buffer[data_offset : data_offset + captured], length, comment)
+        )
 
-    def _frame_options(self, at: int, end: int) -> tuple[str, str]:
+    def _frame_options(self, offset: int, end: int) -> tuple[str, str]:
         """Read a frame's options: direction and comment."""
         bound = comment = ""
-        for code, value in self._options(at, end):
+        for code, value in self._options(offset, end):
             if code == _FLAGS and len(value) == 4:
-                bound = _BOUND.get(int.from_bytes(value, "little" if self._order == "<" else "big") & 3, "")
+                bound = _BOUND_OF_FLAGS.get(
+                    int.from_bytes(value, "little" if self._byte_order == "<" else "big") & 3, ""
+                )
             elif code == _COMMENT:
-                comment += f"; {_text(value)}" if comment else _text(value)
+                comment += f"; {_decode(value)}" if comment else _decode(value)
         return bound, comment
 
-    def _other_frame(self, frames: list[Frame], kind: int, at: int, end: int) -> None:
+    def _legacy_frame(self, frames: list[Frame], kind: int, offset: int, end: int) -> None:
         """Read a simple or an obsolete packet block, which other programs write."""
-        unpack = struct.Struct(f"{self._order}{'I' if kind == _SIMPLE else 'HHIIII'}").unpack_from
-        fields = unpack(self._rest, at + 8)
+        unpack = struct.Struct(f"{self._byte_order}{'I' if kind == _SIMPLE else 'HHIIII'}").unpack_from
+        fields = unpack(self._buffer, offset + 8)
         number, high, low = (0, 0, 0) if kind == _SIMPLE else (fields[0], fields[2], fields[3])
         length = fields[-1]
-        begin = at + (12 if kind == _SIMPLE else 28)
-        captured = min(length, end - begin) if kind == _SIMPLE else fields[4]
-        if begin + captured > end or number >= len(self._interfaces):
-            self._broken(at, "a frame exceeds its block, or names an unknown interface")
+        data_offset = offset + (12 if kind == _SIMPLE else 28)
+        captured = min(length, end - data_offset) if kind == _SIMPLE else fields[4]
+        if data_offset + captured > end or number >= len(self._interfaces):
+            self._fail(offset, "a frame exceeds its block, or names an unknown interface")
         interface, multiply, divide, add = self._interfaces[number]
         if interface is None:
             self.skipped += 1
             return
         when = (high << 32 | low) * multiply // divide + add
-        frames.append(Frame(when, interface, "", self._rest[begin : begin + captured], length))
+        frames.append(Frame(when, interface, "", self._buffer[data_offset : data_offset + captured], length))
 
-    def _interface(self, at: int, end: int) -> tuple[Interface | None, int, int, int]:
-        if end - at < 16:
-            self._broken(at, "an interface's block is too short")
-        (kind,) = struct.unpack_from(f"{self._order}H", self._rest, at + 8)
-        name, link, mac, resolution, offset = f"if{len(self._interfaces)}", "", "", 6, 0
-        for code, value in self._options(at + 16, end):
+    def _interface(self, offset: int, end: int) -> tuple[Interface | None, int, int, int]:
+        if end - offset < 16:
+            self._fail(offset, "an interface's block is too short")
+        (kind,) = struct.unpack_from(f"{self._byte_order}H", self._buffer, offset + 8)
+        name, link, mac, resolution, time_offset = f"if{len(self._interfaces)}", "", "", 6, 0
+        for code, value in self._options(offset + 16, end):
             if code == _NAME:
-                name = _text(value)
+                name = _decode(value)
             elif code == _DESCRIPTION:
-                link = _text(value)
+                link = _decode(value)
             elif code == _MAC and len(value) == 6:
                 mac = value.hex(":")
                 self.nics[value] = name
             elif code == _RESOLUTION and value:
                 resolution = value[0]
             elif code == _OFFSET and len(value) == 8:
-                (offset,) = struct.unpack(f"{self._order}q", value)
+                (time_offset,) = struct.unpack(f"{self._byte_order}q", value)
         units = 1 << (resolution & 0x7F) if resolution & 0x80 else int(10**resolution)
         interface = Interface(name, link, mac, self._label) if kind == _ETHERNET else None
-        return interface, _SECOND, units, offset * _SECOND
+        return interface, _SECOND, units, time_offset * _SECOND
 
-    def _options(self, at: int, end: int) -> list[tuple[int, bytes]]:
+    def _options(self, offset: int, end: int) -> list[tuple[int, bytes]]:
         options = []
-        unpack = struct.Struct(f"{self._order}HH").unpack_from
-        while at + 4 <= end:
-            code, length = unpack(self._rest, at)
-            if code == _END or at + 4 + length > end:
+        unpack = struct.Struct(f"{self._byte_order}HH").unpack_from
+        while offset + 4 <= end:
+            code, length = unpack(self._buffer, offset)
+            if code == _END or offset + 4 + length > end:
                 break
-            options.append((code, self._rest[at + 4 : at + 4 + length]))
-            at += 4 + length + (-length & 3)
+            options.append((code, self._buffer[offset + 4 : offset + 4 + length]))
+            offset += 4 + length + (-length & 3)
         return options
 
-    def _pcap_records(self, frames: list[Frame], at: int) -> int:
+    def _pcap_records(self, frames: list[Frame], offset: int) -> int:
         """Read records of pcap."""
-        unpack = struct.Struct(f"{self._order}IIII").unpack_from
-        rest = self._rest
+        unpack = struct.Struct(f"{self._byte_order}IIII").unpack_from
+        buffer = self._buffer
         interface = self._interfaces[0][0]
-        assert interface is not None  # other link types have been refused
-        while len(rest) - at >= 16:
-            seconds, fraction, captured, length = unpack(rest, at)
-            if captured > _LONGEST:
-                self._broken(at, f"invalid frame length: {captured:,} bytes")
-            end = at + 16 + captured
-            if end > len(rest):
+        assert interface is not None  # other link types were rejected
+        while len(buffer) - offset >= 16:
+            seconds, fraction, captured, length = unpack(buffer, offset)
+            if captured > _MAX_BLOCK:
+                self._fail(offset, f"invalid frame length: {captured:,} bytes")
+            end = offset + 16 + captured
+            if end > len(buffer):
                 break
-            when = seconds * _SECOND + fraction * self._pcap_units
-            frames.append(Frame(when, interface, "", rest[at + 16 : end], length))
-            at = end
-        return at
+            when = seconds * _SECOND + fraction * self._pcap_unit
+            frames.append(Frame(when, interface, "", buffer[offset + 16 : end], length))
+            offset = end
+        return offset
 
-    def _broken(self, at: int, reason: str) -> NoReturn:
-        raise BrokenCaptureError(f"{self.name} is damaged at byte {self._begin + at:,}: {reason}")
+    def _fail(self, offset: int, reason: str) -> NoReturn:
+        raise BrokenCaptureError(f"{self.name} is damaged at byte {self._buffer_offset + offset:,}: {reason}")
 
 
-def _text(value: bytes) -> str:
+def _decode(value: bytes) -> str:
     """Decode text for a terminal: unprintable characters are replaced."""
     text = value.decode("utf-8", errors="replace").rstrip("\0")
     return (
@@ -300,6 +304,6 @@ def _text(value: bytes) -> str:
     )
 
 
-def _shown(first: bytes) -> str:
+def _format_magic(first: bytes) -> str:
     text = first.decode("ascii", errors="replace")
     return repr(text) if text.isascii() and text.isprintable() else f"0x{first.hex()}"

@@ -1,8 +1,8 @@
 """Filter for captured frames: the conditions of fault rules (`testbed.fates.expressions`), applied to a file.
 
-Times count from the capture's first frame. Conditions that count frames are refused: a link carries a frame once, a
-capture has it at each point where it was captured. Links and directions are known only in captures of ours, whose
-interfaces name their place.
+Times are relative to the capture's first frame. Conditions that count frames are rejected: a link carries a frame once,
+but a capture may have it once per capture point. Links and directions are known only in the testbed's captures, whose
+interfaces name their link.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ class Filter:
         self._fields: Final = known_fields()
         self._condition = parse_filter(text, self._fields)
         parts = list(_parts(self._condition))
-        self._asks_link = any(isinstance(part, OnLink) for part in parts)
-        self._asks_direction = any(isinstance(part, InDirection) for part in parts)
+        self._tests_link = any(isinstance(part, OnLink) for part in parts)
+        self._tests_direction = any(isinstance(part, InDirection) for part in parts)
         self._tests: dict[tuple[Interface, str], Test] = {}
-        self._begun: int | None = None
+        self._start_time: int | None = None
 
     def select(self, frames: Iterable[Frame]) -> list[Frame]:
-        """Return the frames that match. Raises TestbedError where the capture lacks what the filter asks for."""
+        """Return the matching frames. Raises TestbedError if the capture lacks a link or direction that the filter tests."""
         tests, matching = self._tests, []
         for frame in frames:
-            if self._begun is None:
-                self._begun = frame.when
+            if self._start_time is None:
+                self._start_time = frame.when
             test = tests.get((frame.interface, frame.bound))
             if test is None:
                 test = tests[frame.interface, frame.bound] = self._compile(frame.interface, frame.bound)
-            if test(frame.when - self._begun, frame.raw, locate(frame.raw)):
+            if test(frame.when - self._start_time, frame.raw, locate(frame.raw)):
                 matching.append(frame)
         return matching
 
     def _compile(self, interface: Interface, bound: str) -> Test:
         direction = interface.direction_of(bound)
-        what = "link" if self._asks_link and not interface.link else ""
-        if self._asks_direction and not direction:
-            what = "direction"
-        if what:
+        missing = "link" if self._tests_link and not interface.link else ""
+        if self._tests_direction and not direction:
+            missing = "direction"
+        if missing:
             name = interface.name or "its only interface"
             raise TestbedError(
-                f"the filter asks for the {what}, which the capture does not record for {name}: leave it out"
+                f"the filter tests the {missing}, which the capture does not record for {name}: leave it out"
             )
         return self._condition.compile(self._fields, interface.link, direction)
 

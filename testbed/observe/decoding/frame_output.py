@@ -15,8 +15,8 @@ from testbed.observe.format.frame_format import formatters
 from testbed.observe.format.frame_labels import label
 
 _SECOND: Final = 1_000_000_000
-_EPOCH: Final = 100_000_000 * _SECOND
-"""Times below it (1973) are a simulation's, which begins at 0; later ones are of the wall clock."""
+_MIN_WALL_CLOCK: Final = 100_000_000 * _SECOND
+"""Earlier times (before 1973) are simulated times, which begin at 0; later times are of the wall clock."""
 _ARROW: Final = {"outbound": ">", "inbound": "<", "": " "}
 _WAY: Final = {"outbound": "out", "inbound": "in", "": ""}
 
@@ -41,50 +41,50 @@ class Lines:
         for frame in frames:
             interface = str(frame.interface)
             self._width = max(self._width, len(interface))
-            met = f"  [{frame.comment}]" if frame.comment else ""
+            fate_text = f"  [{frame.comment}]" if frame.comment else ""
             way = _WAY[frame.bound]
             lines.append(
-                f"{self._time(frame.when)} {interface:{self._width}} {way:3} {describe(frame, self._nics)}{met}\n"
+                f"{self._time(frame.when)} {interface:{self._width}} {way:3} {describe(frame, self._nics)}{fate_text}\n"
             )
             if self._details is not None:
                 lines += [f"    {line}\n" for line in self._details(frame.raw)]
         return "".join(lines)
 
     def _time(self, time: int) -> str:
-        """Format a time as `_clock` does; faster for frames of the same second."""
-        seconds, rest = divmod(time, _SECOND)
+        """Format a time as `_format_clock` does; faster for frames of the same second."""
+        seconds, fraction = divmod(time, _SECOND)
         if seconds != self._second:
-            self._second, self._text = seconds, _clock(time).partition(".")[0]
-        return f"{self._text}.{rest:09}"
+            self._second, self._text = seconds, _format_clock(time).partition(".")[0]
+        return f"{self._text}.{fraction:09}"
 
 
-def _clock(nanoseconds: int) -> str:
+def _format_clock(nanoseconds: int) -> str:
     """Format a time: the time of day, or seconds of a simulation."""
-    seconds, rest = divmod(nanoseconds, _SECOND)
-    late = nanoseconds >= _EPOCH
-    return f"{time.strftime('%H:%M:%S', time.localtime(seconds)) if late else seconds}.{rest:09}"
+    seconds, fraction = divmod(nanoseconds, _SECOND)
+    is_wall_clock = nanoseconds >= _MIN_WALL_CLOCK
+    return f"{time.strftime('%H:%M:%S', time.localtime(seconds)) if is_wall_clock else seconds}.{fraction:09}"
 
 
 def describe(frame: Frame, nics: Mapping[bytes, str]) -> str:
-    """Format a frame, with a remark where the capture has truncated it."""
-    what = label(frame.raw, nics)
-    return what if len(frame.raw) == frame.length else f"{what} captured of {frame.length}"
+    """Format a frame, with a remark if the capture has truncated it."""
+    text = label(frame.raw, nics)
+    return text if len(frame.raw) == frame.length else f"{text} captured of {frame.length}"
 
 
 class Timelines:
-    """Text output of messages: one line for each, or one for each of its frames, with times relative to its
-    beginning."""
+    """Text output of messages: one line for each message or for each of its frames, with times relative to the message's
+    first frame."""
 
     def __init__(self, nics: Mapping[bytes, str]) -> None:
         self._names = Names(nics)
 
     def summaries(self, messages: Sequence[Message]) -> list[str]:
         """Format messages, one line for each."""
-        called = [f"{message.capture} {self._names.of(message)}".lstrip() for message in messages]
-        width = max(map(len, called), default=0)
+        names = [f"{message.capture} {self._names.of(message)}".lstrip() for message in messages]
+        width = max(map(len, names), default=0)
         return [
-            f"{_clock(message.begun)}  {name:{width}}  {summary(message)}"
-            for name, message in zip(called, messages, strict=True)
+            f"{_format_clock(message.begun)}  {name:{width}}  {summary(message)}"
+            for name, message in zip(names, messages, strict=True)
         ]
 
     def details(self, message: Message) -> list[str]:
@@ -96,16 +96,16 @@ class Timelines:
             frame = sighting.frame
             marks = [mark for mark, is_set in (("lost", sighting.lost), ("again", sighting.again)) if is_set]
             remarks = f"  {', '.join(marks)}" if marks else ""
-            met = f"  [{frame.comment}]" if frame.comment else ""
-            after = _clock(frame.when - message.begun)
+            fate_text = f"  [{frame.comment}]" if frame.comment else ""
+            elapsed = _format_clock(frame.when - message.begun)
             lines.append(
-                f"  +{after} {frame.interface.name:{width}} {_ARROW[frame.bound]} {sighting.what}{remarks}{met}"
+                f"  +{elapsed} {frame.interface.name:{width}} {_ARROW[frame.bound]} {sighting.what}{remarks}{fate_text}"
             )
         return [head, *lines]
 
     def facts(self, message: Message, frames: bool) -> Mapping[str, object]:
-        """Facts of a message for JSON. frames: include its frames."""
-        seen = [
+        """Return a message as a JSON object. frames: include its frames."""
+        frame_documents = [
             {
                 "time": sighting.frame.when,
                 "interface": sighting.frame.interface.name,
@@ -128,7 +128,7 @@ class Timelines:
             "sent": dict(message.sent),
             "again": message.again,
             "lost": message.lost,
-            **({"frames": seen} if frames else {}),
+            **({"frames": frame_documents} if frames else {}),
         }
 
 
@@ -153,7 +153,7 @@ def summary(message: Message) -> str:
 
 
 class Facts:
-    """JSON output of frames, with their fields by the names that filters and rules use."""
+    """JSON output of frames. Fields have the names that filters and rules use."""
 
     def __init__(self, nics: Mapping[bytes, str]) -> None:
         fields = known_fields()
@@ -171,8 +171,8 @@ class Facts:
             readers = [(field, read) for field, read in self._fields if field.header.name in headers]
             self._of[headers] = readers
         fields = {field.name: _value(field, value) for field, read in readers if (value := read(raw, located)) >= 0}
-        sharers = formatters().get(located[0])
-        formatter = None if sharers is None else sharers.formatter_of(raw)
+        shared = formatters().get(located[0])
+        formatter = None if shared is None else shared.formatter_of(raw)
         return {
             "capture": frame.interface.capture,
             "time": frame.when,

@@ -1,8 +1,8 @@
-"""Timelines of the messages in a capture: the frames of each, which were lost, retransmitted or acknowledged.
+"""Timelines of the messages in a capture: the frames of each message, and which were lost, retransmitted or acknowledged.
 
-A protocol's description (`protocols.core.frame_kinds`) says which frames belong to one message; nothing here knows any
-protocol. A frame may be captured at several points of its path. It is counted at one of them: where it leaves its NIC,
-or, where that is not captured, where frames of that NIC were captured first.
+A protocol's description (`protocols.core.frame_kinds`) defines which frames belong to one message; this module is
+independent of protocols. A frame may be captured at several points of its path. It is counted at one of them: where it
+leaves its NIC or, if that point is not captured, where frames of that NIC were captured first.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from testbed.fates.header_fields import ETHERNET_HEADER, locate
 from testbed.observe.decoding.capture_reader import Frame
 from testbed.observe.format.frame_format import FrameFormatter, Read, formatters
 
-_LOST: Final = ("dropped", "queue full", "the cable is out")
-"""Beginnings of the comments that report a lost frame."""
+_LOST_COMMENTS: Final = ("dropped", "queue full", "the cable is out")
+"""Prefixes of the comments that report a lost frame."""
 
 Key = tuple[object, ...]
 
@@ -39,8 +39,8 @@ class Message:
     """A message and its frame counts.
 
     id: the protocol's number. source, destination: hardware addresses. total: its bytes; -1: unknown. begun,
-    ended: times of its first and its last frame, nanoseconds. sent: frames of each role, counted where they leave;
-    again: how many of these are retransmissions. lost: frames of any role. sightings: its frames, if kept. parts: kind
+    ended: times of its first and its last frame, nanoseconds. sent: frames of each role, counted where they leave.
+    again: number of retransmissions among them. lost: frames of any role. sightings: its frames, if kept. parts: kind
     and part of each frame sent.
     """
 
@@ -60,9 +60,9 @@ class Message:
 
 
 class Messages:
-    """Assembler of messages from frames in order of time. nics: names of captured NICs by hardware address. keep:
-    whether to keep a message's frames; called when it begins. strays: frames of messages that could not be
-    identified."""
+    """Assembler of messages from frames in order of time. found: the messages. nics: names of captured NICs by hardware
+    address. keep: returns whether to keep a message's frames; called at its first frame. strays: number of frames whose
+    message could not be identified."""
 
     def __init__(self, nics: Mapping[bytes, str], keep: Callable[[Message], bool]) -> None:
         self.found: Final[list[Message]] = []
@@ -71,89 +71,91 @@ class Messages:
         self._keep = keep
         self._frame_kinds = {
             formatter.name: {value: _FrameKind(formatter, kind) for value, kind in formatter.kinds.items()}
-            for sharers in formatters().values()
-            for formatter in sharers
+            for shared in formatters().values()
+            for formatter in shared
         }
-        self._named: dict[Key, Message] = {}
-        self._kept: set[int] = set()
-        self._places: dict[tuple[str, bytes], tuple[str, str]] = {}
+        self._by_key: dict[Key, Message] = {}
+        self._kept_ids: set[int] = set()
+        self._count_points: dict[tuple[str, bytes], tuple[str, str]] = {}
 
     def add(self, frames: Iterable[Frame]) -> None:
         for frame in frames:
             raw = frame.raw
             ethertype, network, _, _ = locate(raw)
-            sharers = formatters().get(ethertype)
-            formatter = None if sharers is None or network != ETHERNET_HEADER else sharers.formatter_of(raw)
+            shared = formatters().get(ethertype)
+            formatter = None if shared is None or network != ETHERNET_HEADER else shared.formatter_of(raw)
             if formatter is None or not formatter.kinds:
                 continue
             raw, _, intact = formatter.strip(raw)
             value = formatter.kind_of(raw)
             frame_kind = self._frame_kinds[formatter.name].get(value)
             if frame_kind is not None and (frame_kind.message or frame_kind.handles):
-                self._place(frame, raw, value, frame_kind, intact)
+                self._add_to_message(frame, raw, value, frame_kind, intact)
 
-    def _place(self, frame: Frame, raw: bytes, value: int, frame_kind: _FrameKind, intact: bool) -> None:
-        """Add a frame to its message. raw: without what its codec does not have. intact: whether the removed parts were
-        intact."""
+    def _add_to_message(self, frame: Frame, raw: bytes, value: int, frame_kind: _FrameKind, intact: bool) -> None:
+        """Add a frame to its message. raw: without the parts that its codec does not have. intact: whether the removed parts
+        were intact."""
         kind = frame_kind.kind
-        broken = not intact or bool(frame_kind.formatter.defect(raw))
-        message = self._message(frame, raw, frame_kind, broken)
+        is_malformed = not intact or bool(frame_kind.formatter.defect(raw))
+        message = self._message(frame, raw, frame_kind, is_malformed)
         if message is None:
             self.strays += 1
             return
         message.ended = frame.when
-        if frame_kind.total is not None and not broken:
+        if frame_kind.total is not None and not is_malformed:
             message.total = frame_kind.total(raw)
-        again = False
+        is_retransmission = False
         if self._is_counted(frame):
             message.sent[kind.role] += 1
             if frame_kind.part is not None:
                 part = value, frame_kind.part(raw)
-                again = part in message.parts
-                message.again += again
+                is_retransmission = part in message.parts
+                message.again += is_retransmission
                 message.parts.add(part)
-        lost = frame.comment.startswith(_LOST) or any(f"; {word}" in frame.comment for word in _LOST)
+        lost = frame.comment.startswith(_LOST_COMMENTS) or any(f"; {word}" in frame.comment for word in _LOST_COMMENTS)
         message.lost += lost
-        if id(message) in self._kept:
-            message.sightings.append(Sighting(frame, kind.role, frame_kind.formatter.format(frame.raw), again, lost))
+        if id(message) in self._kept_ids:
+            message.sightings.append(
+                Sighting(frame, kind.role, frame_kind.formatter.format(frame.raw), is_retransmission, lost)
+            )
 
-    def _message(self, frame: Frame, raw: bytes, frame_kind: _FrameKind, broken: bool) -> Message | None:
-        """Find the frame's message, or begin one; a broken frame begins none."""
+    def _message(self, frame: Frame, raw: bytes, frame_kind: _FrameKind, is_malformed: bool) -> Message | None:
+        """Find the frame's message, or create it, except for a malformed frame."""
         source, destination = raw[6:12], raw[:6]
         if frame_kind.kind.back:
             source, destination = destination, source
-        ways = frame.interface.capture, frame_kind.formatter.name, source, destination
-        handles = [(*ways, what, read(raw)) for what, read in frame_kind.handles]
+        path = frame.interface.capture, frame_kind.formatter.name, source, destination
+        handles = [(*path, what, read(raw)) for what, read in frame_kind.handles]
         if not frame_kind.message:
-            message = next((self._named[key] for key in handles if key in self._named), None)
+            message = next((self._by_key[key] for key in handles if key in self._by_key), None)
         else:
             number = tuple([read(raw) for read in frame_kind.message])
-            key = (*ways, number, *[read(raw) for read in frame_kind.within])
-            message = self._named.get(key)
-            if message is None and not broken:
+            key = (*path, number, *[read(raw) for read in frame_kind.within])
+            message = self._by_key.get(key)
+            if message is None and not is_malformed:
                 message = Message(
-                    frame_kind.formatter.name, ways[0], number, source, destination, frame.when, frame.when
+                    frame_kind.formatter.name, path[0], number, source, destination, frame.when, frame.when
                 )
-                self._named[key] = message
+                self._by_key[key] = message
                 self.found.append(message)
                 if self._keep(message):
-                    self._kept.add(id(message))
-        if message is not None and not broken:
-            self._named.update(dict.fromkeys(handles, message))
+                    self._kept_ids.add(id(message))
+        if message is not None and not is_malformed:
+            self._by_key.update(dict.fromkeys(handles, message))
         return message
 
     def _is_counted(self, frame: Frame) -> bool:
         """Whether the frame was captured at the point where frames of its NIC are counted."""
         point = frame.interface.name, frame.bound
         source = frame.interface.capture, frame.raw[6:12]
-        if source not in self._places:
+        if source not in self._count_points:
             nic = self._nics.get(frame.raw[6:12])
-            self._places[source] = point if nic is None else (nic, "outbound")
-        return self._places[source] == point
+            self._count_points[source] = point if nic is None else (nic, "outbound")
+        return self._count_points[source] == point
 
 
 class _FrameKind:
-    """A frame kind, with compiled readers of its fields."""
+    """A frame kind with compiled readers of its fields."""
 
     __slots__ = ("formatter", "handles", "kind", "message", "part", "total", "within")
 
@@ -170,8 +172,8 @@ class _FrameKind:
 class Names:
     """Names of messages: ``n1/n2/7`` is source node, destination node and the protocol's id.
 
-    A NIC is named by its node, or by its own name where several NICs of the node are captured; one that is not captured
-    by its hardware address.
+    A NIC has its node's name, or `node:interface` if several NICs of the node are captured; a NIC that is not captured is
+    named by its hardware address.
     """
 
     def __init__(self, nics: Mapping[bytes, str]) -> None:
@@ -200,5 +202,5 @@ class Names:
         if name is None:
             return mac.hex(":")
         node = name.partition(":")[0]
-        several = sum(nic.partition(":")[0] == node for nic in self._nics.values()) > 1
-        return name if several else node
+        has_several = sum(nic.partition(":")[0] == node for nic in self._nics.values()) > 1
+        return name if has_several else node

@@ -1,7 +1,7 @@
 """Description of a protocol's headers, extracted from its Scapy layers as plain data for code generation.
 
-A layer's Python functions cannot be translated. Where Scapy calls one to decide whether a field is present, or how long
-it is, it is called here for all values of the fields that it reads, and its results are stored as a table.
+A layer's Python functions cannot be translated. If Scapy calls a function to decide whether a field is present, or how
+long it is, this module calls it for all values of the fields that it reads, and stores the results as a table.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from scapy.packet import Packet
 from protocols.core.frame_kinds import Kind
 from protocols.core.frames import CheckField, LastByteField, RouteField
 
-_MAX: Final = 1 << 16
-"""Largest number of value combinations for which a layer's function is called."""
+_MAX_COMBINATIONS: Final = 1 << 16
+"""Maximum number of value combinations for which a layer's function is called."""
 _BITS: Final = (BitField, BitEnumField, FlagsField)
 _ADDRESSES: Final = {MACField: ("ether", 6), IPField: ("ipv4", 4), IP6Field: ("ipv6", 16)}
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Length in bytes: `times` the value of a field, plus `more`. of: the field; empty: only `more`; "*": all that is
-    left."""
+    """Length in bytes: `times` the value of a field, plus `more`. of: the field; empty: only `more`; "*": the rest of the
+    frame."""
 
     of: str = ""
     times: int = 0
@@ -74,8 +74,8 @@ class Bits:
 class Item:
     """Part of a header, in order of the bytes. kind: "uint", "int", "float", "ether", "ipv4", "ipv6", "bytes", "bits"
     (a number that consists of `parts`), "route" (bytes with their top bit set), "crc8" (the frame's last byte), or
-    "crc32" (behind the payload).
-    size: in bytes; 0 where `length` gives it. hexadecimal: how it is shown."""
+    "crc32" (after the payload).
+    size: in bytes; 0 if it is defined by `length`. hexadecimal: whether it is shown in hexadecimal."""
 
     kind: str
     name: str
@@ -90,7 +90,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A layer. title: for people. follows: values of its fields, and the header that follows then."""
+    """A layer. title: for display. follows: field values, and the header that follows for these values."""
 
     name: str
     title: str
@@ -100,10 +100,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Headers of a protocol by name, the first one first. It follows Ethernet or, where `below` names another
-    protocol's header, that header, with the values `announced`. fixed: offset, size and value of numbers in the first
-    header that every frame has. lengths: the fields with the payload's length, of which a frame has one at most. trailer:
-    the field behind the payload, or empty. kind, kinds: texts for its frames (`protocols.core.frame_kinds`)."""
+    """Headers of a protocol by name, the outermost first. It follows Ethernet or, if `below` names another protocol's
+    header, that header with the field values `announced`. fixed: offset, size and value of numbers in the first header
+    that every frame has. lengths: the fields with the payload's length; a frame has at most one of them. trailer: the field
+    after the payload, or empty. kind, kinds: texts for its frames (`protocols.core.frame_kinds`)."""
 
     name: str
     ethertype: int
@@ -117,15 +117,15 @@ class Protocol:
     kinds: Mapping[int, Kind]
 
     def check_names(self) -> None:
-        """Raise TypeError where two fields have one name."""
-        counted = Counter(name for header in self.headers.values() for item in header.items for name in _names_of(item))
-        for name, number in counted.items():
+        """Raise TypeError if several fields have the same name."""
+        counts = Counter(name for header in self.headers.values() for item in header.items for name in _names_of(item))
+        for name, number in counts.items():
             if number > 1:
-                raise TypeError(f"{self.name}: {number} fields are called {name!r}")
+                raise TypeError(f"{self.name}: {number} fields have the name {name!r}")
 
 
 def protocol(name: str, frames: ModuleType) -> Protocol:
-    """Extract a protocol from its module of layers. Raises TypeError for what no dissector can express."""
+    """Extract a protocol from its module of layers. Raises TypeError for layers that a dissector cannot express."""
     by_type = [(int(values["type"]), layer) for values, layer in Ether.payload_guess if set(values) == {"type"}]
     stacked = {layer for stack in getattr(frames, "STACKS", {}).values() for layer in stack} - {Ether}
     bound: list[tuple[int, str, dict[str, int], type[Packet]]] = []
@@ -136,7 +136,7 @@ def protocol(name: str, frames: ModuleType) -> Protocol:
             above = [(values, upper) for values, upper in layer.payload_guess if upper.__module__ == frames.__name__]
             bound += [(ethertype, layer.__name__, values, upper) for values, upper in above]
     if len(bound) != 1:
-        raise TypeError(f"{name}: {len(bound)} of its layers are bound to an EtherType, not one")
+        raise TypeError(f"{name}: {len(bound)} of its layers are bound to an EtherType, not 1")
     ethertype, below, announced, first = bound[0]
     layers = _reachable(first)
     names = Counter(field.name for layer in layers for field in layer.fields_desc)
@@ -158,11 +158,11 @@ def protocol(name: str, frames: ModuleType) -> Protocol:
 
 
 def _lengths(layers: list[type[Packet]], names: Counter[str], lengths: str | tuple[str, ...]) -> Iterator[str]:
-    """The fields with the payload's length, by their names for rules."""
-    wanted = (lengths,) if isinstance(lengths, str) else lengths
+    """Yield the fields with the payload's length, by their names for rules."""
+    names_of_lengths = (lengths,) if isinstance(lengths, str) else lengths
     for layer in layers:
         for scapy_field in layer.fields_desc:
-            if scapy_field.name in wanted:
+            if scapy_field.name in names_of_lengths:
                 yield _LayerReader(layer, names).rule_name(scapy_field.name)
 
 
@@ -174,14 +174,14 @@ def _reachable(first: type[Packet]) -> list[type[Packet]]:
 
 
 def _above(layer: type[Packet]) -> Iterator[tuple[dict[str, int], type[Packet]]]:
-    """Layers of the same protocol bound to this one."""
+    """Yield the layers of the same protocol that are bound to this layer."""
     for values, above in layer.payload_guess:
         if above.__module__ == layer.__module__:
             yield values, above
 
 
 def _fixed(header: Header) -> Iterator[tuple[int, int, int]]:
-    """Numbers with one enumerated value, up to the first item of variable length."""
+    """Yield offset, size and value of numbers with a single enumerated value, up to the first item of variable length."""
     at = 0
     for item in header.items:
         if item.condition is not None or not item.size:
@@ -199,7 +199,7 @@ class _LayerReader:
     """Extraction of one layer."""
 
     def __init__(self, layer: type[Packet], names: Counter[str]) -> None:
-        """names: how many of the protocol's layers have a field of that name."""
+        """names: for each field name, how many of the protocol's layers have such a field."""
         self._layer = layer
         self._names = names
         self._fields = {field.name: _inner(field) for field in layer.fields_desc}
@@ -212,7 +212,7 @@ class _LayerReader:
         return Header(self._layer.__name__, str(self._layer().name), tuple(self._items()), follows)
 
     def rule_name(self, name: str) -> str:
-        """The field's name in rules: with the layer, where several have it."""
+        """Return the field's name in rules: with the layer's name if several layers have the field."""
         return f"{self._layer.__name__.lower()}.{name}" if self._names[name] > 1 else name
 
     def _items(self) -> Iterator[Item]:
@@ -224,17 +224,17 @@ class _LayerReader:
                 scapy_field = _inner(scapy_field)
             if isinstance(scapy_field, _BITS):
                 if scapy_field.rev or condition is not None:
-                    raise self._unsupported(scapy_field, "bits in the other order, or that may be missing")
+                    raise self._unsupported(scapy_field, "bits in reverse order, or optional bits")
                 bits.append((scapy_field, scapy_field.size))
                 if sum(size for _, size in bits) % 8 == 0:
                     yield self._word(bits)
                     bits = []
             elif bits:
-                raise self._unsupported(scapy_field, "the bits before it fill no bytes")
+                raise self._unsupported(scapy_field, "the bits before it do not fill whole bytes")
             else:
                 yield self._item(scapy_field, condition)
         if bits:
-            raise self._unsupported(bits[-1][0], "the last bits fill no bytes")
+            raise self._unsupported(bits[-1][0], "the last bits do not fill whole bytes")
 
     def _word(self, bits: list[tuple[AnyField, int]]) -> Item:
         size = sum(size for _, size in bits)
@@ -242,7 +242,7 @@ class _LayerReader:
         if len(bits) == 1 and not isinstance(first, FlagsField) and size in (8, 16, 24, 32, 64):
             return Item("uint", self.rule_name(first.name), size // 8, names=_values(first))
         if size > 32:
-            raise self._unsupported(first, f"{size} bits that only together fill bytes")
+            raise self._unsupported(first, f"{size} bits that are not aligned to bytes")
         parts, shift = [], size
         for scapy_field, width in bits:
             shift -= width
@@ -256,9 +256,9 @@ class _LayerReader:
 
     def _item(self, field: AnyField, condition: Condition | None) -> Item:
         name = self.rule_name(field.name)
-        for kind, (what, size) in _ADDRESSES.items():
-            if isinstance(field, kind):
-                return Item(what, name, size, condition=condition)
+        for field_type, (kind, size) in _ADDRESSES.items():
+            if isinstance(field, field_type):
+                return Item(kind, name, size, condition=condition)
         if isinstance(field, RouteField):
             return Item("route", name, 0)
         if isinstance(field, LastByteField):
@@ -283,45 +283,45 @@ class _LayerReader:
             condition=condition,
         )
 
-    def _condition(self, name: str, decide: Callable[[Packet], object]) -> Condition:
+    def _condition(self, name: str, is_present: Callable[[Packet], object]) -> Condition:
         """Tabulate a function for all values of the fields that it reads."""
         of: list[str] = []
         while True:
-            domains = [self._domain(name, name_asked) for name_asked in of]
+            domains = [self._domain(name, dependency) for dependency in of]
             true, more = [], set[str]()
             for values in itertools.product(*domains):
                 probe = _Probe(self._fields, dict(zip(of, values, strict=True)))
-                if self._call(name, decide, probe):
+                if self._call(name, is_present, probe):
                     true.append(values)
-                more |= probe.asked
+                more |= probe.fields_read
             if not more - set(of):
                 return Condition(tuple(map(self.rule_name, of)), tuple(true))
             of += sorted(more - set(of))
 
-    def _domain(self, name: str, asked: str) -> range:
-        field = self._fields[asked]
+    def _domain(self, name: str, dependency: str) -> range:
+        field = self._fields[dependency]
         bits = field.size if isinstance(field, _BITS) else 8 * int(field.sz)
-        if 1 << bits > _MAX:
+        if 1 << bits > _MAX_COMBINATIONS:
             raise self._unsupported(
-                self._fields[name], f"it hangs on {asked}, which has too many values to try them all"
+                self._fields[name], f"it depends on {dependency}, which has too many values to enumerate"
             )
         return range(1 << bits)
 
-    def _length(self, name: str, length: Callable[[Packet], object] | None) -> Length:
+    def _length(self, name: str, length_from: Callable[[Packet], object] | None) -> Length:
         """Express a length function as a multiple of a field's value plus a constant."""
-        if length is None:
+        if length_from is None:
             raise self._unsupported(self._fields[name], "its length is unknown")
         probe = _Probe(self._fields, {})
-        more = self._call(name, length, probe)
-        of = sorted(probe.asked)
+        more = self._call(name, length_from, probe)
+        of = sorted(probe.fields_read)
         if not of:
             return Length(more=_number(more))
-        lengths = [_number(self._call(name, length, _Probe(self._fields, {of[0]: value}))) for value in range(256)]
+        lengths = [_number(self._call(name, length_from, _Probe(self._fields, {of[0]: value}))) for value in range(256)]
         times = lengths[101] - lengths[100]
         more = lengths[100] - 100 * times
-        # A length may be clamped to 0 where the formula is negative.
-        if len(of) > 1 or any(length_told != max(0, times * value + more) for value, length_told in enumerate(lengths)):
-            raise self._unsupported(self._fields[name], "its length is no multiple of one field's value")
+        # A length may be clamped to 0 if the formula is negative.
+        if len(of) > 1 or any(length != max(0, times * value + more) for value, length in enumerate(lengths)):
+            raise self._unsupported(self._fields[name], "its length is not a multiple of one field's value")
         return Length(self.rule_name(of[0]), times, more)
 
     def _call(self, name: str, function: Callable[[Packet], object], probe: _Probe) -> object:
@@ -329,7 +329,7 @@ class _LayerReader:
             return function(cast(Packet, probe))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise self._unsupported(
-                self._fields[name], f"it hangs on more than its layer's fields ({error})"
+                self._fields[name], f"it depends on more than its layer's fields ({error})"
             ) from error
 
     def _unsupported(self, field: AnyField, reason: str) -> TypeError:
@@ -337,30 +337,30 @@ class _LayerReader:
 
 
 class _Probe:
-    """Stand-in for a packet with these field values, others 0, which records the fields that are read."""
+    """Substitute for a packet, with these field values and 0 in all other fields. It records the fields that are read."""
 
     def __init__(self, fields: Mapping[str, AnyField], values: Mapping[str, int]) -> None:
         self._fields = fields
         self._values = values
-        self.asked: set[str] = set()
+        self.fields_read: set[str] = set()
 
     def __getattr__(self, name: str) -> object:
         if name not in self._fields:
-            raise AttributeError(f"{name} is no field")
-        self.asked.add(name)
+            raise AttributeError(f"{name} is not a field")
+        self.fields_read.add(name)
         field = self._fields[name]
         value = self._values.get(name, 0)
         return field.i2h(None, value) if isinstance(field, FlagsField) else value
 
 
 def _inner(field: AnyField) -> AnyField:
-    """The field without its condition."""
+    """Return the field without its condition."""
     return field.fld if isinstance(field, ConditionalField) else field
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"{value!r} is no length")
+        raise TypeError(f"{value!r} is not a length")
     return value
 
 

@@ -1,7 +1,7 @@
-"""Events of clusters and runs: their files, which grow, and their text: time, kind, place and details.
+"""Events of clusters and runs: reading of their log files, and formatting as time, kind, location and details.
 
-An event has a name and any facts. For known events a table says which facts are the place and how the others are
-formatted; unknown ones are formatted fact by fact.
+An event has a name and attributes. For known events a table defines which attributes are the location and how the
+remaining attributes are formatted; unknown events are formatted attribute by attribute.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from testbed.json_text import loads
 
 Event: TypeAlias = Mapping[str, Any]
 
-_ALWAYS = ("time", "clock", "event")
+_COMMON_KEYS = ("time", "clock", "event")
 _MAX_NAMES: Final = 3  # largest number of links or nodes listed
 
 
 @dataclass(frozen=True, slots=True)
 class FormattedEvent:
-    """A formatted event. time: nanoseconds of the epoch. where: names of links or nodes, or empty."""
+    """A formatted event. time: nanoseconds of the epoch. where: names of links or nodes, or empty. what: the details."""
 
     time: int
     kind: str
@@ -31,21 +31,21 @@ class FormattedEvent:
 
 
 def format_event(event: Event) -> FormattedEvent:
-    """Format an event. One that lacks facts of its kind is formatted as far as possible."""
+    """Format an event. If it lacks attributes of its kind, it is formatted as far as possible."""
     kind = str(event.get("event", "?"))
-    where, what = _KNOWN.get(kind, ((), _facts))
-    where_text = "; ".join(shown for key in where if (shown := _names(event.get(key))))
-    rest = {key: value for key, value in event.items() if key not in _ALWAYS and key not in where}
+    location_keys, format_details = _KNOWN.get(kind, ((), _attributes))
+    location = "; ".join(names for key in location_keys if (names := _names(event.get(key))))
+    rest = {key: value for key, value in event.items() if key not in _COMMON_KEYS and key not in location_keys}
     try:
-        words = what(rest)
+        details = format_details(rest)
     except (KeyError, TypeError, ValueError):  # written by another version
-        words = _facts(rest)
-    when = event.get("time")
-    return FormattedEvent(when if isinstance(when, int) else 0, kind, where_text, words)
+        details = _attributes(rest)
+    time = event.get("time")
+    return FormattedEvent(time if isinstance(time, int) else 0, kind, location, details)
 
 
 def kinds() -> list[str]:
-    """Names of the known events; others may occur."""
+    """Return the names of the known events; further events may occur."""
     return sorted(_KNOWN)
 
 
@@ -56,61 +56,62 @@ def _names(value: object) -> str:
     return str(value or "")
 
 
-def _facts(facts: Event) -> str:
-    return ", ".join(f"{key} {_names(value) or value}" for key, value in facts.items())
+def _attributes(attributes: Event) -> str:
+    return ", ".join(f"{key} {_names(value) or value}" for key, value in attributes.items())
 
 
-def _inject(facts: Event) -> str:
-    return f"{facts['number']}: {facts['what']}, in {facts['took'] * 1000:.0f} ms"
+def _inject(attributes: Event) -> str:
+    return f"{attributes['number']}: {attributes['what']}, in {attributes['took'] * 1000:.0f} ms"
 
 
-def _heal(facts: Event) -> str:
-    reason = facts.get("reason")
-    return f"{facts['number']}: {facts['what']}" + (f" ({reason})" if reason else "")
+def _heal(attributes: Event) -> str:
+    reason = attributes.get("reason")
+    return f"{attributes['number']}: {attributes['what']}" + (f" ({reason})" if reason else "")
 
 
-def _replugged(facts: Event) -> str:
-    change = f"from {facts['before']} to {facts['after']}"
-    lost = [f"{_frames(facts[key])} {key}" for key in ("lost", "early") if facts[key]]
+def _replugged(attributes: Event) -> str:
+    change = f"from {attributes['before']} to {attributes['after']}"
+    lost = [f"{_frames(attributes[key])} {key}" for key in ("lost", "early") if attributes[key]]
     return ", ".join([change, *lost])
 
 
-def _behind(facts: Event) -> str:
-    late = (
-        f"{facts['late']} frames more than {_milliseconds(facts['limit'])} late (worst {_milliseconds(facts['worst'])})"
-    )
-    return f"{facts['direction']}: {late}, {facts['lost']} lost"
+def _behind(attributes: Event) -> str:
+    limit, worst = _milliseconds(attributes["limit"]), _milliseconds(attributes["worst"])
+    late = f"{attributes['late']} frames more than {limit} late (worst {worst})"
+    return f"{attributes['direction']}: {late}, {attributes['lost']} lost"
 
 
-def _restarted(facts: Event) -> str:
-    died, back = facts["gap"]
-    process = f"process {facts['pid']}, {_milliseconds(back - died)} after the other's end"
-    lost = f", {_frames(facts['lost'])} lost" if "lost" in facts else ""
-    return process + lost + (", rules and chance count on" if "counts" in facts else "")
+def _restarted(attributes: Event) -> str:
+    begin, end = attributes["gap"]
+    process = f"process {attributes['pid']}, {_milliseconds(end - begin)} after the other's end"
+    lost = f", {_frames(attributes['lost'])} lost" if "lost" in attributes else ""
+    return process + lost + (", rules and chance count on" if "counts" in attributes else "")
 
 
-def _died(facts: Event) -> str:
-    code = facts.get("code")
+def _died(attributes: Event) -> str:
+    code = attributes.get("code")
     how = "" if code is None else f", code {code}" if code >= 0 else f", signal {-code}"
-    return f"process {facts['pid']}{how}"
+    return f"process {attributes['pid']}{how}"
 
 
-def _unreachable(facts: Event) -> str:
-    return f"{facts['address']} has not answered for {facts['silent'] / 1e9:.2f} s: it has died, or is cut off"
+def _unreachable(attributes: Event) -> str:
+    return (
+        f"{attributes['address']} has not answered for {attributes['silent'] / 1e9:.2f} s: it has died, or is cut off"
+    )
 
 
-def _reachable(facts: Event) -> str:
-    begin, end = facts["gap"]
-    return f"{facts['address']} answers again after {(end - begin) / 1e9:.2f} s"
+def _reachable(attributes: Event) -> str:
+    begin, end = attributes["gap"]
+    return f"{attributes['address']} answers again after {(end - begin) / 1e9:.2f} s"
 
 
-def _silent(facts: Event) -> str:
-    begin, end = facts["gap"]
-    return f"{facts['address']} did not answer for {(end - begin) / 1e9:.2f} s"
+def _silent(attributes: Event) -> str:
+    begin, end = attributes["gap"]
+    return f"{attributes['address']} did not answer for {(end - begin) / 1e9:.2f} s"
 
 
-def _what(facts: Event) -> str:
-    return str(facts["what"])
+def _what_attribute(attributes: Event) -> str:
+    return str(attributes["what"])
 
 
 def _frames(count: int) -> str:
@@ -125,49 +126,49 @@ _KNOWN: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Event], str]]]] = {
     # of a cluster
     "inject": (("links",), _inject),
     "heal": (("links",), _heal),
-    "not healed": ((), _facts),
+    "not healed": ((), _attributes),
     "replugged": (("link",), _replugged),
     "relay behind": (("link",), _behind),
     "relay died": ((), _died),
     "relay restarted": ((), _restarted),
-    "relay not restarted": ((), _facts),
+    "relay not restarted": ((), _attributes),
     "supervisor died": ((), _died),
     "supervisor restarted": ((), _restarted),
-    "supervisor not restarted": ((), _facts),
+    "supervisor not restarted": ((), _attributes),
     "namespace holder died": ((), _died),
     "machine unreachable": (("machine",), _unreachable),
     "machine reachable": (("machine",), _reachable),
     "machine silent": (("machine",), _silent),
-    "fates untold": ((), _facts),
+    "fates untold": ((), _attributes),
     "NIC agent died": (("node",), _died),
     "NIC agent restarted": (("node",), _restarted),
-    "NIC agent not restarted": (("node",), _facts),
-    "NICs shared": ((), _facts),
-    "NICs shared no more": ((), _facts),
-    "NICs are still shared": ((), _facts),
+    "NIC agent not restarted": (("node",), _attributes),
+    "NICs shared": ((), _attributes),
+    "NICs shared no more": ((), _attributes),
+    "NICs are still shared": ((), _attributes),
     "node process died": (("node",), _died),
     "node parent died": (("nodes",), _died),
-    "ssh": (("nodes",), _facts),
-    "offloads left off": (("nodes",), _facts),
+    "ssh": (("nodes",), _attributes),
+    "offloads left off": (("nodes",), _attributes),
     # of a run
     "the cluster is up": (("cluster",), lambda _: ""),
-    "repetition begins": ((), _facts),
-    "repetition ends": ((), _facts),
-    "fault begins": (("fault",), _what),
-    "fault ends": (("fault",), _what),
+    "repetition begins": ((), _attributes),
+    "repetition ends": ((), _attributes),
+    "fault begins": (("fault",), _what_attribute),
+    "fault ends": (("fault",), _what_attribute),
 }
 
 
-_MAX: Final = 1 << 20  # bytes read at once
+_MAX_READ: Final = 1 << 20  # bytes read at once
 
 
 class Tail:
-    """A file of JSON Lines, read from its beginning. It need not exist yet, and may be removed."""
+    """Reader of a growing file of JSON Lines, from its beginning. The file need not exist yet, and may be removed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = -1
-        self._rest = b""
+        self._incomplete = b""
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -183,12 +184,12 @@ class Tail:
             except FileNotFoundError:
                 return []
         documents: list[Mapping[str, Any]] = []
-        while data := os.read(self._descriptor, _MAX):
-            *lines, self._rest = (self._rest + data).split(b"\n")
+        while data := os.read(self._descriptor, _MAX_READ):
+            *lines, self._incomplete = (self._incomplete + data).split(b"\n")
             for line in lines:
                 try:
                     document = loads(line)
-                except ValueError:  # a killed process may leave half a line
+                except ValueError:  # a killed process may leave an incomplete line
                     continue
                 if isinstance(document, dict):
                     documents.append(document)

@@ -1,7 +1,7 @@
-"""Fast formatting of frames with all fields, equal to Scapy's, without building Scapy's packets.
+"""Fast formatting of frames with all fields. The text is equal to Scapy's, but no Scapy packets are built.
 
-It works for layers of fixed fields, as our protocols have: the fields are unpacked together, and each value is
-formatted by its Scapy field. Anything else, such as a truncated frame, is left to Scapy.
+It works for layers of fixed fields, as the testbed's protocols have: the fields are unpacked together, and each value is
+formatted by its Scapy field. All other frames, such as truncated ones, are left to Scapy.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from testbed.fates.header_fields import skip_route
 Show = Callable[[Any], str]
 
 _MAX_SHOWN: Final = 32  # undissected bytes shown
-_CHECK: Final = 4  # bytes of a check behind the payload
-_TEXTS: Final = 1 << 12  # cache entries for each field, or for each layer's payloads
+_CHECK_BYTES: Final = 4  # bytes of a checksum after the payload
+_MAX_CACHED: Final = 1 << 12  # cache entries for each field, or for each layer's payloads
 
 
 class UnfitError(Exception):
@@ -61,24 +61,28 @@ class FixedLayers:
             if shape.check is not None:
                 if above is None or not issubclass(above, Sized):
                     raise UnfitError
-                whole = at + above.end(frame[at:end])
-                if whole + _CHECK > end:
+                payload_end = at + above.end(frame[at:end])
+                if payload_end + _CHECK_BYTES > end:
                     raise UnfitError
-                check, padding, end = frame[whole : whole + _CHECK], frame[whole + _CHECK : end], whole
+                check, padding, end = (
+                    frame[payload_end : payload_end + _CHECK_BYTES],
+                    frame[payload_end + _CHECK_BYTES : end],
+                    payload_end,
+                )
                 texts.append(f"{shape.check.name} {shape.check.i2repr(shape.probe, int.from_bytes(check, 'big'))}")
             lines.append(f"{shape.name}: {', '.join(texts)}")
             if shape is self._ethernet and above is None:
                 raise UnfitError
-            following = None if above is None else self._shape(above)
+            next_shape = None if above is None else self._shape(above)
             if shape.length is not None:
-                inner = following.size if following is not None and above.__module__ == shape.layer.__module__ else 0
-                whole = min(end, at + inner + values[shape.length])
-                padding, end = frame[whole:end], whole
-            if following is None:
+                inner = next_shape.size if next_shape is not None and above.__module__ == shape.layer.__module__ else 0
+                payload_end = min(end, at + inner + values[shape.length])
+                padding, end = frame[payload_end:end], payload_end
+            if next_shape is None:
                 break
-            shape = following
+            shape = next_shape
         lines += [
-            f"{what}: {format_bytes(rest)}" for what, rest in (("Raw", frame[at:end]), ("Padding", padding)) if rest
+            f"{name}: {format_bytes(rest)}" for name, rest in (("Raw", frame[at:end]), ("Padding", padding)) if rest
         ]
         return lines
 
@@ -95,11 +99,23 @@ class FixedLayers:
 
 
 class _Shape:
-    """A layer: how it is unpacked, and for each field its word, shift, mask (0: the whole word) and formatter."""
+    """A layer: its unpack function, and for each field its word, shift, mask (0: the whole word) and formatter."""
 
     __slots__ = (
-        "_found", "_guess", "_names", "_places", "check", "last", "layer", "length", "name", "parts", "probe", "route",
-        "size", "unpack",
+        "_above_by_values",
+        "_guess",
+        "_locations",
+        "_names",
+        "check",
+        "last",
+        "layer",
+        "length",
+        "name",
+        "parts",
+        "probe",
+        "route",
+        "size",
+        "unpack",
     )  # fmt: skip
 
     def __init__(self, layer: type[Packet]) -> None:
@@ -112,7 +128,7 @@ class _Shape:
         self.check = fields.pop() if isinstance(fields[-1], CheckField) else None
         self.last = fields.pop() if isinstance(fields[-1], LastByteField) else None
         self.parts: list[tuple[int, int, int, Show]] = []
-        places: dict[str, tuple[int, int, int]] = {}
+        locations: dict[str, tuple[int, int, int]] = {}
         format_ = "!"
         try:
             for word, (letter, _, parts) in enumerate(words_of(layer)):
@@ -120,42 +136,42 @@ class _Shape:
                 shift = sum(size for _, size in parts)
                 for field, size in parts:
                     shift -= size
-                    places[field.name] = word, shift, (1 << size) - 1 if len(parts) > 1 else 0
+                    locations[field.name] = word, shift, (1 << size) - 1 if len(parts) > 1 else 0
         except TypeError as error:
             raise UnfitError from error
         if not self._is_plain():
             raise UnfitError
-        self.parts = [(*places[field.name], _text(field)) for field in fields]
-        made = struct.Struct(format_)
-        self.size: Final = made.size
-        self.unpack: Final = made.unpack_from
-        self.length = places["length"][0] if issubclass(layer, Counted) else None
+        self.parts = [(*locations[field.name], _text(field)) for field in fields]
+        packed = struct.Struct(format_)
+        self.size: Final = packed.size
+        self.unpack: Final = packed.unpack_from
+        self.length = locations["length"][0] if issubclass(layer, Counted) else None
         self._guess = list(layer.payload_guess)
-        self._names = list(dict.fromkeys(name for wanted, _ in self._guess for name in wanted))
-        self._places = [places[name] for name in self._names]
-        self._found: dict[tuple[int, ...], type[Packet] | None] = {}
+        self._names = list(dict.fromkeys(name for condition, _ in self._guess for name in condition))
+        self._locations = [locations[name] for name in self._names]
+        self._above_by_values: dict[tuple[int, ...], type[Packet] | None] = {}
 
     def above(self, values: tuple[Any, ...]) -> type[Packet] | None:
-        """The layer that these values announce."""
-        key = tuple([values[word] >> shift & mask if mask else values[word] for word, shift, mask in self._places])
-        if key not in self._found:
-            announced = dict(zip(self._names, key, strict=True))
-            layers = (layer for wanted, layer in self._guess if wanted.items() <= announced.items())
-            if len(self._found) >= _TEXTS:
-                self._found.clear()
-            self._found[key] = next(layers, None)
-        return self._found[key]
+        """Return the layer that follows for these values."""
+        key = tuple([values[word] >> shift & mask if mask else values[word] for word, shift, mask in self._locations])
+        if key not in self._above_by_values:
+            by_name = dict(zip(self._names, key, strict=True))
+            layers = (layer for condition, layer in self._guess if condition.items() <= by_name.items())
+            if len(self._above_by_values) >= _MAX_CACHED:
+                self._above_by_values.clear()
+            self._above_by_values[key] = next(layers, None)
+        return self._above_by_values[key]
 
     def _is_plain(self) -> bool:
-        """Whether the layer dissects as plain layers do, except for the classes known here."""
+        """Whether the layer uses the dissection of `Packet`, or of a class that this module supports."""
         layer = self.layer
         if layer is Ether:
             return True
-        known = next((kind for kind in (Counted, Trailed) if issubclass(layer, kind)), Packet)
+        base = next((kind for kind in (Counted, Trailed) if issubclass(layer, kind)), Packet)
         names = ["do_dissect", "guess_payload_class", "do_dissect_payload"]
         names += [] if self.last is not None else ["pre_dissect", "post_dissect"]
-        return layer.extract_padding is known.extract_padding and all(
-            getattr(layer, name) is getattr(known, name) for name in names
+        return layer.extract_padding is base.extract_padding and all(
+            getattr(layer, name) is getattr(base, name) for name in names
         )
 
 
@@ -166,7 +182,7 @@ def _text(field: AnyField) -> Show:
     if isinstance(field, Field) and type(field).i2repr is Field.i2repr and type(field).i2h is Field.i2h:
         return lambda value: f"{name} {value}"
 
-    @lru_cache(maxsize=_TEXTS)
+    @lru_cache(maxsize=_MAX_CACHED)
     def show(value: int) -> str:
         return f"{name} {printable(field.i2repr(None, field.any2i(None, value)))}"
 
@@ -174,11 +190,12 @@ def _text(field: AnyField) -> Show:
 
 
 def format_bytes(rest: bytes) -> str:
-    """Format bytes: their number and the first of them in hexadecimal."""
+    """Format bytes: their number and the first bytes in hexadecimal."""
     more = " ..." if len(rest) > _MAX_SHOWN else ""
     return f"{len(rest)} bytes, {rest[:_MAX_SHOWN].hex(' ')}{more}"
 
 
 def printable(value: object) -> str:
+    """Format a value on one line; unprintable text as `repr` does."""
     text = str(value)
     return text if text.isprintable() and text else repr(text)

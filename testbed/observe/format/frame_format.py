@@ -1,13 +1,13 @@
 """Text for the frames of registered protocols, by their codecs' descriptions (`protocols.core.frame_kinds`), without
 Scapy.
 
-A protocol whose codec has no such description is shown by its fields. The codec itself checks each frame, so that one
-which the protocol would discard is shown as broken.
+A protocol whose codec has no such description is shown by its fields. The codec checks each frame: a frame that the
+protocol would discard is shown as broken.
 
-Protocols that share an EtherType each use their own codec. The codec registered for all of them may have a function
-`stripped`, which removes from a frame what the others' codecs do not have: it returns the rest, the source route, and
-whether the CRC-8 is right. Frames of that EtherType with a wrong CRC-8 that no other codec claims are ignored. Where a codec
-stands on another one's header, frames that the protocol would discard are shown as the other one's.
+Protocols that share an EtherType have separate codecs. The codec registered for all of them may have a function
+`stripped`, which removes from a frame the parts that the separate codecs do not have: it returns the rest, the source
+route, and whether the CRC-8 is right. Frames of that EtherType with a wrong CRC-8 that match no codec are ignored. If a
+codec is above another protocol's header, frames that its protocol would discard are shown as frames of the lower protocol.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Show = Callable[[tuple[int, ...], int], str]
 
 Strip = Callable[[bytes], tuple[bytes, tuple[int, ...], bool]]
 
-_WORDS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_STRUCT_CODES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _SHORT: Final = "short"
 _OTHER_PROTOCOL: Final = "another protocol's"
 
@@ -50,34 +50,38 @@ class FrameFormatter:
         below: FrameFormatter | None = None,
     ) -> None:
         """codec: a module as `protocols.core.codegen` writes it, possibly without NAMES and KINDS. strip: see the
-        module. below: the formatter of the header that the protocol stands on."""
+        module. below: the formatter of the header below the protocol's."""
         self.name: Final = name
         self.ethertype: Final = int(codec.ETHERTYPE)
         self.begins: Final[bytes] = getattr(codec, "BEGINS", b"")
         self._strip = strip
         self.below: Final = below
-        self._is_common = strip is not None and not self.begins
+        self._is_shared_codec = strip is not None and not self.begins
         self.kinds: Final[Mapping[int, Kind]] = getattr(codec, "KINDS", {})
         self._fields = fields
         self._routed = bool(getattr(codec, "ROUTED", False))
-        self._own = [f"{name}.{field}" for field in codec.FIELDS]
+        self._rule_names = [f"{name}.{field}" for field in codec.FIELDS]
         self._names: Mapping[str, Mapping[int, str]] = getattr(codec, "NAMES", {})
         self._unpack: list[Callable[[bytes], object]] = [
             function
-            for what, function in vars(codec).items()
-            if what.startswith("unpack_") and not what.endswith("_behind")
+            for attribute, function in vars(codec).items()
+            if attribute.startswith("unpack_") and not attribute.endswith("_behind")
         ]
         # Fields with one constant value: a frame with another value is of another protocol.
         self._fixed = {field for field in codec.FIELDS if isinstance(getattr(codec, field.upper(), None), int)}
         self._kind = self.read(codec.KIND) if self.kinds else None
         self._selects: str = getattr(codec, "KIND", "")
-        self._writers = {value: _KindWriter(self, value, kind.words).write for value, kind in self.kinds.items()}
-        self._likely: dict[int, Callable[[bytes], object]] = {}  # by kind, the function that unpacked its last frame
+        self._kind_formatters = {
+            value: _KindFormatter(self, value, kind.words).write for value, kind in self.kinds.items()
+        }
+        self._last_unpack: dict[
+            int, Callable[[bytes], object]
+        ] = {}  # by kind, the function that unpacked its last frame
 
     def strip(self, frame: bytes) -> tuple[bytes, tuple[int, ...], bool]:
-        """Remove from a frame without tags what the codec does not have.
+        """Remove from a frame without tags the parts that the codec does not have.
 
-        Returns the rest, the source route if known, and whether the removed parts are intact. All methods but `words`
+        Returns the rest, the source route if known, and whether the removed parts are intact. All methods except `format`
         expect the rest.
         """
         if self._strip is not None:
@@ -86,7 +90,7 @@ class FrameFormatter:
         return frame if behind == ETHERNET_HEADER else frame[:ETHERNET_HEADER] + frame[behind:], (), True
 
     def read(self, field: str) -> Read:
-        """Compile a reader of a field, by its name in the protocol; it returns -1 where a frame does not have the
+        """Compile a reader of a field, by its name in the protocol; the reader returns -1 if a frame does not have the
         field."""
         reader = self._fields.reader(f"{self.name}.{field}")
         ethertype = self.ethertype
@@ -104,7 +108,7 @@ class FrameFormatter:
         return lambda frame: int.from_bytes(frame[begin:end], "big") if len(frame) >= end else -1
 
     def kind_of(self, frame: bytes) -> int:
-        """The frame's kind: a key of `kinds`, or -1."""
+        """Return the frame's kind: a key of `kinds`, or -1."""
         value = self._kind(frame) if self._kind is not None else -1
         return value if value in self.kinds else -1
 
@@ -113,7 +117,7 @@ class FrameFormatter:
         if self._strip is None and not self._routed:
             return self._format_stripped(frame)
         frame, route, intact = self.strip(frame)
-        if not intact and self._is_common:
+        if not intact and self._is_shared_codec:
             return ""
         text = self._format_stripped(frame)
         if route and text:
@@ -126,21 +130,21 @@ class FrameFormatter:
             if self.below is not None:
                 return f"{self.below.format(frame)}, no {self.name.upper()} ({reason})"
             return "" if reason == _OTHER_PROTOCOL else f"{self.name.upper()}, broken ({reason})"
-        write = self._writers.get(kind)
+        write = self._kind_formatters.get(kind)
         try:
             return write(frame) if write is not None else self._format_fields(frame)
         except struct.error:  # too short, and not checked by the codec
             return self._format_fields(frame)
 
     def defect(self, frame: bytes) -> str:
-        """Reason why the frame is of no kind of the protocol; empty where it is of one."""
+        """Return the reason why the frame is not a valid frame of the protocol; empty if it is."""
         return self._defect(frame, self.kind_of(frame))
 
     def _defect(self, frame: bytes, kind: int) -> str:
-        likely = self._likely.get(kind)
-        if likely is not None:
+        last_unpack = self._last_unpack.get(kind)
+        if last_unpack is not None:
             try:
-                likely(frame)
+                last_unpack(frame)
             except MalformedError:
                 pass
             else:
@@ -152,7 +156,7 @@ class FrameFormatter:
             except MalformedError as error:
                 reasons.append(error.reason)
             else:
-                self._likely[kind] = unpack
+                self._last_unpack[kind] = unpack
                 return ""
         if not reasons:  # the codec has no unpack functions
             return ""
@@ -162,16 +166,16 @@ class FrameFormatter:
             return _OTHER_PROTOCOL
         if self.kinds and kind < 0:
             return self._selects
-        # A mismatch of the kind only says that the frame was unpacked as the wrong one.
+        # A mismatch of the kind only means that the frame was unpacked as the wrong kind.
         return next((reason for reason in reasons if reason != self._selects), reasons[0])
 
     def _format_fields(self, frame: bytes) -> str:
         """Format all fields that the frame has."""
         located = (self.ethertype, ETHERNET_HEADER, -1, -1)
         parts = []
-        for own in self._own:
-            field = own.removeprefix(f"{self.name}.")
-            value = self._fields.reader(own)(frame, located)
+        for name_in_rules in self._rule_names:
+            field = name_in_rules.removeprefix(f"{self.name}.")
+            value = self._fields.reader(name_in_rules)(frame, located)
             if value >= 0 and field not in self._fixed and not self._is_flag(field):
                 parts.append(f"{field} {self._names.get(field, {}).get(value, value)}")
         return f"{self.name.upper()} {', '.join(parts)}".rstrip()
@@ -181,8 +185,8 @@ class FrameFormatter:
         return f"{self.name}.{field.rpartition('.')[0]}" in self._fields
 
     def position(self, field: str, kind: int) -> tuple[int, int]:
-        """Offset and width in bytes of a field in frames of that kind; (0, 0) for bits, and for fields that not all of
-        them have."""
+        """Return offset and width in bytes of a field in frames of that kind; (0, 0) for bits, and for fields that not all
+        of these frames have."""
         position = self._fields[f"{self.name}.{field}"]
         selects = f"{self.name}.{self._selects}", kind
         if position.mask or any(guard != selects for guard in position.guard):
@@ -196,40 +200,40 @@ class FrameFormatter:
         names = self._names.get(field)
         if names is None:
             return None
-        known = names
-        return lambda value: known.get(value) or str(value)
+        name_of = names
+        return lambda value: name_of.get(value) or str(value)
 
     def _flags(self, name: str) -> list[tuple[int, str]]:
-        """Bits of a field's value that have a name."""
+        """Return the bits of a field's value that have a name."""
         containing = self._fields[f"{self.name}.{name}"]
         flags = []
-        for own in self._own:
-            prefix, _, flag = own.rpartition(".")
+        for name_in_rules in self._rule_names:
+            prefix, _, flag = name_in_rules.rpartition(".")
             if prefix == containing.name:
-                flags.append((self._fields[own].mask >> containing.shift, flag.upper()))
+                flags.append((self._fields[name_in_rules].mask >> containing.shift, flag.upper()))
         return flags
 
 
-class _KindWriter:
-    """Writer of frames of one kind: it reads their fields and puts them into a text."""
+class _KindFormatter:
+    """Formatter of frames of one kind: it reads their fields and inserts them into a text."""
 
-    __slots__ = ("_format", "_reads", "_shown", "_unpack")
+    __slots__ = ("_format", "_parts", "_reads", "_unpack")
 
     def __init__(self, formatter: FrameFormatter, kind: int, words: str) -> None:
         names = {name: None for parts, _ in spans(words) for _, name, _ in parts if name}
         numbers = self._locate(formatter, kind, list(names))
-        self._shown: list[tuple[int, Show | None]] = []
+        self._parts: list[tuple[int, Show | None]] = []
         texts = []
         for parts, optional in spans(words):
-            first, text = len(self._shown), ""
-            for before, name, how in parts:
-                text += before.replace("%", "%%")
+            first, text = len(self._parts), ""
+            for literal, name, format_spec in parts:
+                text += literal.replace("%", "%%")
                 if name:
-                    called = formatter.names_of(name)
-                    self._shown.append((numbers[name], None if called is None else _name(called)))
-                    text += f"%{how or 'd'}" if called is None else "%s"
+                    name_of = formatter.names_of(name)
+                    self._parts.append((numbers[name], None if name_of is None else _name(name_of)))
+                    text += f"%{format_spec or 'd'}" if name_of is None else "%s"
             if optional:
-                self._shown[first:] = [(0, _unless_zero(text, self._shown[first:]))]
+                self._parts[first:] = [(0, _unless_zero(text, self._parts[first:]))]
                 text = "%s"
             texts.append(text)
         self._format = "".join(texts)
@@ -238,30 +242,30 @@ class _KindWriter:
         values = self._unpack(frame)
         if self._reads:
             values += tuple([read(frame) for read in self._reads])
-        return self._format % tuple([values[at] if show is None else show(values, at) for at, show in self._shown])
+        return self._format % tuple([values[at] if show is None else show(values, at) for at, show in self._parts])
 
     def _locate(self, formatter: FrameFormatter, kind: int, names: list[str]) -> dict[str, int]:
-        """Plan how fields are read: most unpacked together, those of bits and those that not all frames have one by
-        one. Returns the indices of their values."""
-        end, format_, together, separate = 0, "!", list[str](), list[str]()
+        """Plan how fields are read: most are unpacked together; bits and optional fields are read separately. Returns the
+        indices of their values."""
+        end, format_, packed, separate = 0, "!", list[str](), list[str]()
         for (begin, width), name in sorted((formatter.position(name, kind), name) for name in names):
-            if begin < end or width not in _WORDS:
+            if begin < end or width not in _STRUCT_CODES:
                 separate.append(name)
                 continue
-            format_ += f"{begin - end}x{_WORDS[width]}"
+            format_ += f"{begin - end}x{_STRUCT_CODES[width]}"
             end = begin + width
-            together.append(name)
+            packed.append(name)
         self._unpack: Callable[[bytes], tuple[int, ...]] = struct.Struct(format_).unpack_from
         self._reads = [formatter.read(name) for name in separate]
-        return {name: number for number, name in enumerate([*together, *separate])}
+        return {name: number for number, name in enumerate([*packed, *separate])}
 
 
-def _name(called: Callable[[int], str]) -> Show:
-    return lambda values, position: called(values[position])
+def _name(name_of: Callable[[int], str]) -> Show:
+    return lambda values, position: name_of(values[position])
 
 
 def _unless_zero(text: str, inner: Sequence[tuple[int, Show | None]]) -> Show:
-    """Return a formatter of an optional part: empty where all its values are 0."""
+    """Return a formatter of an optional part: empty if all its values are 0."""
 
     def show(values: tuple[int, ...], _: int) -> str:
         for position, _name in inner:
@@ -280,7 +284,7 @@ class SharedEtherType:
         self._size = 0
         self._routed = False
         self._common: FrameFormatter | None = None
-        """Formatter of frames whose first bytes nobody has named."""
+        """Formatter of frames whose first bytes no codec has registered."""
 
     def __iter__(self) -> Iterator[FrameFormatter]:
         return iter(self._by_begin.values())
@@ -292,7 +296,7 @@ class SharedEtherType:
         self._common = self._by_begin.get(b"")
 
     def formatter_of(self, frame: bytes) -> FrameFormatter | None:
-        """The formatter of the protocol that a frame without tags belongs to."""
+        """Return the formatter of the protocol of a frame without tags."""
         if not self._size:
             return self._common
         at = skip_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
@@ -301,8 +305,7 @@ class SharedEtherType:
 
 @cache
 def formatters() -> Mapping[int, SharedEtherType]:
-    """Formatters of the protocols by EtherType, for all with fields that rules can name, except those that cannot be
-    imported."""
+    """Return the formatters by EtherType, of all protocols with fields for rules, except those that cannot be imported."""
     codecs: dict[str, Any] = {}
     for name in registry.offered(registry.FIELDS):
         with suppress(TestbedError):
@@ -311,18 +314,18 @@ def formatters() -> Mapping[int, SharedEtherType]:
 
 
 def make_formatters(codecs: Mapping[str, Any], fields: Fields) -> Mapping[int, SharedEtherType]:
-    """Make formatters from codecs, by name. One that is no codec, or whose fields are unknown, is left out. One that
-    stands on another one's header replaces it."""
+    """Make formatters from codecs, by name. Invalid codecs, and codecs whose fields are unknown, are left out. A codec above
+    another protocol's header replaces that protocol's codec."""
     strips: dict[int, Strip] = {}
     for codec in codecs.values():
         with suppress(AttributeError):
             strips[codec.ETHERTYPE] = codec.stripped
     shared: dict[int, SharedEtherType] = {}
-    made: dict[str, FrameFormatter] = {}
+    by_name: dict[str, FrameFormatter] = {}
     for name, codec in sorted(codecs.items(), key=lambda item: getattr(item[1], "ABOVE", "")):
         with suppress(AttributeError, LookupError, ValueError, TypeError):
-            below = made.get(getattr(codec, "ABOVE", ""))
-            made[name] = formatter = FrameFormatter(name, codec, fields, strips.get(codec.ETHERTYPE), below)
+            below = by_name.get(getattr(codec, "ABOVE", ""))
+            by_name[name] = formatter = FrameFormatter(name, codec, fields, strips.get(codec.ETHERTYPE), below)
             shared.setdefault(formatter.ethertype, SharedEtherType()).add(
                 formatter, fields.is_routed(formatter.ethertype)
             )

@@ -1,7 +1,7 @@
 """One-line labels of frames: addresses, protocol, main fields and length.
 
-They are read from a frame's bytes by the headers' layouts and the protocols' codecs; of a broken frame as far as
-possible.
+They are read from a frame's bytes by the headers' layouts and the protocols' codecs; broken frames are labelled as far
+as possible.
 """
 
 from __future__ import annotations
@@ -31,72 +31,72 @@ _ECHO: Final = {
 def label(frame: bytes, nics: Mapping[bytes, str] = MappingProxyType({})) -> str:
     """Label a frame in one line, without a line end. nics: names of hardware addresses."""
     try:
-        what = _describe(frame, nics)
+        text = _describe(frame, nics)
     except IndexError:
-        what = "cut short"
+        text = "cut short"
     tag = ""
     if len(frame) >= ETHERNET_HEADER + 4 and _number(frame, 12, 2) in TAGS:
         tag = f"VLAN {_number(frame, 14, 2) & 0xFFF}, "
-    return f"{tag}{what}, {len(frame)} bytes"
+    return f"{tag}{text}, {len(frame)} bytes"
 
 
 def _describe(frame: bytes, nics: Mapping[bytes, str]) -> str:
     ethertype, network, protocol, transport = locate(frame)
     source, destination = frame[6:12], frame[:6]
-    between = f"{nics.get(source) or source.hex(':')} > {nics.get(destination) or destination.hex(':')}"
+    addresses = f"{nics.get(source) or source.hex(':')} > {nics.get(destination) or destination.hex(':')}"
     if ethertype in (IPV4, IPV6):
-        at, size = (network + 12, 4) if ethertype == IPV4 else (network + 8, 16)
-        between = f"{_address(frame, at, size)} > {_address(frame, at + size, size)}"
-        return f"{between} {_internet(frame, protocol, transport)}"
+        offset, size = (network + 12, 4) if ethertype == IPV4 else (network + 8, 16)
+        addresses = f"{_address(frame, offset, size)} > {_address(frame, offset + size, size)}"
+        return f"{addresses} {_describe_ip(frame, protocol, transport)}"
     if ethertype == _ARP:
-        return _arp(frame, network)
-    sharers = formatters().get(ethertype)
-    if sharers is not None and network == ETHERNET_HEADER:
-        formatter = sharers.formatter_of(frame)
-        if formatter is not None and (words := formatter.format(frame)):
-            return f"{between} {words}"
+        return _describe_arp(frame, network)
+    shared = formatters().get(ethertype)
+    if shared is not None and network == ETHERNET_HEADER:
+        formatter = shared.formatter_of(frame)
+        if formatter is not None and (description := formatter.format(frame)):
+            return f"{addresses} {description}"
     if ethertype < 0:
         return "no Ethernet frame"
     kind = "length" if ethertype < MIN_ETHERTYPE else "EtherType"
-    return f"{between} {kind} 0x{ethertype:04x}"
+    return f"{addresses} {kind} 0x{ethertype:04x}"
 
 
-def _internet(frame: bytes, protocol: int, at: int) -> str:
+def _describe_ip(frame: bytes, protocol: int, offset: int) -> str:
     name = _IPV4_PROTOCOL.get(protocol, f"protocol {protocol}")
-    if at < 0:
+    if offset < 0:
         return f"{name}, a later fragment or broken"
     if protocol in (_TCP, _UDP):
-        name += f" {_number(frame, at, 2)} > {_number(frame, at + 2, 2)}"
+        name += f" {_number(frame, offset, 2)} > {_number(frame, offset + 2, 2)}"
     if protocol == _TCP:
-        flags = frame[at + 13]
+        flags = frame[offset + 13]
         letters = "".join(letter for bit, letter in enumerate(_TCP_FLAGS) if flags >> bit & 1)
-        name += f" [{letters}] seq {_number(frame, at + 4, 4)} ack {_number(frame, at + 8, 4)}"
+        name += f" [{letters}] seq {_number(frame, offset + 4, 4)} ack {_number(frame, offset + 8, 4)}"
     elif protocol in (_ICMP, _ICMP6):
-        kind = frame[at]
-        name += f" {_ECHO.get((protocol, kind), f'type {kind} code {frame[at + 1]}')}"
+        kind = frame[offset]
+        name += f" {_ECHO.get((protocol, kind), f'type {kind} code {frame[offset + 1]}')}"
         if _ECHO.get((protocol, kind), "").startswith("echo"):
-            name += f" {_number(frame, at + 4, 2)} seq {_number(frame, at + 6, 2)}"
+            name += f" {_number(frame, offset + 4, 2)} seq {_number(frame, offset + 6, 2)}"
     return name
 
 
-def _arp(frame: bytes, at: int) -> str:
-    sender, target = _address(frame, at + 14, 4), _address(frame, at + 24, 4)
-    match _number(frame, at + 6, 2):
+def _describe_arp(frame: bytes, offset: int) -> str:
+    sender, target = _address(frame, offset + 14, 4), _address(frame, offset + 24, 4)
+    match _number(frame, offset + 6, 2):
         case 1:
             return f"ARP who has {target}? tell {sender}"
         case 2:
-            return f"ARP {sender} is at {frame[at + 8 : at + 14].hex(':')}"
-        case other:
-            return f"ARP operation {other}"
+            return f"ARP {sender} is at {frame[offset + 8 : offset + 14].hex(':')}"
+        case operation:
+            return f"ARP operation {operation}"
 
 
-def _address(frame: bytes, at: int, size: int) -> str:
-    if len(frame) < at + size:
+def _address(frame: bytes, offset: int, size: int) -> str:
+    if len(frame) < offset + size:
         raise IndexError
-    return socket.inet_ntop(socket.AF_INET if size == 4 else socket.AF_INET6, frame[at : at + size])
+    return socket.inet_ntop(socket.AF_INET if size == 4 else socket.AF_INET6, frame[offset : offset + size])
 
 
-def _number(frame: bytes, at: int, size: int) -> int:
-    if len(frame) < at + size:
+def _number(frame: bytes, offset: int, size: int) -> int:
+    if len(frame) < offset + size:
         raise IndexError
-    return int.from_bytes(frame[at : at + size], "big")
+    return int.from_bytes(frame[offset : offset + size], "big")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from types import ModuleType
 
-from scapy.layers import inet, inet6  # noqa: F401  importing them binds what stands above Ethernet
+from scapy.layers import inet, inet6  # noqa: F401  importing them binds the layers above Ethernet
 from scapy.layers.l2 import Ether
 from scapy.packet import NoPayload, Packet, Raw
 
@@ -21,8 +21,8 @@ from testbed.observe.format.fixed_layers import FixedLayers, UnfitError, format_
 def frame_modules() -> dict[str, ModuleType]:
     """Import the frame modules of all protocols, by name, which binds their layers to Ethernet.
 
-    Raises TestbedError where one cannot be imported, or where two packages clash: Scapy would take the frames of one
-    for the other's.
+    Raises TestbedError if a module cannot be imported, or if two packages clash: Scapy would dissect the frames of one
+    package by the layers of the other.
     """
     known_fields()
     modules = {}
@@ -35,7 +35,7 @@ def frame_modules() -> dict[str, ModuleType]:
 
 
 def format_layers(frame: bytes) -> Iterable[str]:
-    """Format a frame with all fields, one line for each layer. Raises TestbedError where a protocol's layers cannot be
+    """Format a frame with all fields, one line for each layer. Raises TestbedError if a protocol's layers cannot be
     imported."""
     try:
         return _fixed().format(frame)
@@ -44,7 +44,7 @@ def format_layers(frame: bytes) -> Iterable[str]:
 
 
 def format_by_scapy(frame: bytes) -> Iterator[str]:
-    """Format any frame by Scapy's own dissection, which is slow."""
+    """Format any frame by Scapy's dissection, which is slow."""
     if len(frame) < ETHERNET_HEADER:
         yield f"no Ethernet frame: {format_bytes(frame)}"
         return

@@ -1,5 +1,5 @@
-"""Meaning of the keys of rows: a key's suffix is its unit (``p50_ns`` is a time, ``rate_bit_s`` a rate), and for some
-measures less is better, for others more."""
+"""Meaning of the keys of rows: a key's suffix is its unit (``p50_ns`` is a time, ``rate_bit_s`` a rate), and each measure
+has a direction in which it is better, if any."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from enum import Enum
 from typing import Final
 
 LABELS: Final = ("node", "rank", "clock_ns", "repeat")
-"""Keys for where, when and in which repetition a row was measured."""
+"""Keys of a row's origin: node, rank, time and repetition."""
 
 POINTS: Final = (
     "size_bytes", "work_ns", "offered_per_s", "clients", "destinations", "senders", "requests", "pattern", "measure",
     "check", "rounds", "networks", "words",
 )  # fmt: skip
-"""Keys of the conditions of a measurement in the shipped workloads; texts are conditions, whatever their key."""
+"""Keys of the conditions of a measurement in the shipped workloads; text values are always conditions."""
 
 _MORE: Final = frozenset({"fairness", "availability"})
 _LESS: Final = frozenset({"asked_again", "lost", "largest_share", "failed"})
@@ -23,7 +23,7 @@ _STEPS: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class Sense(Enum):
-    """Direction in which a measure is better. NONE: neither."""
+    """Direction in which a measure is better; NONE if it has no such direction."""
 
     LESS = "lower is better"
     MORE = "higher is better"
@@ -36,7 +36,7 @@ def is_point(key: str, value: object) -> bool:
 
 
 def sense_of(key: str) -> Sense:
-    """Direction in which the measure is better."""
+    """Return the direction in which the measure is better."""
     if key.endswith(("_bit_s", "_per_s")) or key in _MORE:
         return Sense.MORE
     if key == "worked_ns":  # an input: the requested work
@@ -45,7 +45,7 @@ def sense_of(key: str) -> Sense:
 
 
 def heading(key: str) -> str:
-    """Column heading of a key: ``p50`` for ``p50_ns``."""
+    """Return the column heading of a key: ``p50`` for ``p50_ns``."""
     for unit in _UNITS:
         if key.endswith(unit):
             return key.removesuffix(unit).replace("_", " ") + ("/s" if unit == "_per_s" else "")
@@ -53,7 +53,7 @@ def heading(key: str) -> str:
 
 
 def format_value(key: str, value: object) -> str:
-    """Format a value with its unit, in a few figures; empty for None."""
+    """Format a value with its unit, in at most four significant digits; empty for None."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MAX:
@@ -70,15 +70,15 @@ def format_value(key: str, value: object) -> str:
 
 
 def format_time(nanoseconds: float) -> str:
-    """Format a time in the largest unit in which it is at least 1, in four figures."""
-    for least, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
-        if abs(nanoseconds) >= least:
-            return f"{nanoseconds / least:.4g} {unit}"
+    """Format a time in the largest unit in which it is at least 1, in four significant digits."""
+    for scale, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        if abs(nanoseconds) >= scale:
+            return f"{nanoseconds / scale:.4g} {unit}"
     return f"{nanoseconds:.4g} ns"
 
 
 def _scaled(value: float) -> str:
-    for least, prefix in _STEPS:
-        if value >= least:
-            return f"{value / least:.4g} {prefix}"
+    for scale, prefix in _STEPS:
+        if value >= scale:
+            return f"{value / scale:.4g} {prefix}"
     return f"{value:.4g} "

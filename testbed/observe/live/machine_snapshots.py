@@ -17,7 +17,7 @@ from testbed.machines.remote_workers import WorkerLostError, try_call_each
 from testbed.machines.spread import Workers
 from testbed.observe.format.event_format import FormattedEvent
 from testbed.observe.live.snapshot import Absent, Direction, Fault, Link, Nic, Node, Program, Snapshot, Switch
-from testbed.observe.live.snapshots import EVENTS, SnapshotSampler
+from testbed.observe.live.snapshots import MAX_EVENTS, SnapshotSampler
 
 SAMPLE: Final = "sample"
 """Name of the worker's call."""
@@ -101,7 +101,7 @@ def merged(parts: Mapping[str, Snapshot], lost: Sequence[str] = ()) -> Snapshot:
         tuple(links.values()),
         _faults(parts.values()),
         tuple(carrier for part in parts.values() for carrier in part.carriers),
-        tuple(sorted(events, key=lambda event: event.time)[-EVENTS:]),
+        tuple(sorted(events, key=lambda event: event.time)[-MAX_EVENTS:]),
         switches,
     )
 

@@ -1,4 +1,4 @@
-"""State of a running cluster at one moment: plain data for a screen, a document or a picture.
+"""State of a running cluster at one time: plain data for a screen, a document or a picture.
 
 Rates cover the time since the previous snapshot; in the first snapshot they are 0.
 """
@@ -13,7 +13,7 @@ from testbed.observe.format.event_format import FormattedEvent
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A process in a node. cpu: in processors, 0.5 is half of one; memory: resident bytes."""
+    """A process in a node. cpu: in processors: 0.5 is half a processor; memory: resident bytes."""
 
     pid: int
     name: str
@@ -25,9 +25,9 @@ class Program:
 class Direction:
     """One direction of a link: frames and bytes since its creation, drops by cause, and impairments in force.
 
-    Causes: those of `fates.fate_counters`, "kernel", and "queue" where a queueing discipline of the kernel dropped.
-    met: other fates, as counted there. rate in frames/s, bits in bit/s, drop_rate in frames/s. declared and injected:
-    as text, empty for none.
+    Causes: those of `fates.fate_counters`, "kernel", and "queue" for drops by a queueing discipline of the kernel.
+    met: fates other than drops, from `fates.fate_counters`. rate in frames/s, bits in bit/s, drop_rate in frames/s.
+    declared and injected: as text, empty for none.
     """
 
     frames: int = 0
@@ -42,7 +42,7 @@ class Direction:
 
     @property
     def drops(self) -> int:
-        """Drops of all causes."""
+        """Total drops."""
         return sum(self.dropped.values())
 
 
@@ -62,8 +62,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A node's interface. out and back: the directions of its link, from here and to here. agent: counters of the
-    firmware shared on it, by name; empty without one."""
+    """A node's interface. out, back: its link's directions from and to the interface. agent: counters of the shared NIC's
+    firmware, by name; empty if the NIC is not shared."""
 
     name: str
     mac: str
@@ -95,7 +95,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An injected fault. seconds_left: until it heals by itself; None: never."""
+    """An injected fault. seconds_left: until it is healed automatically; None: never."""
 
     number: int
     what: str
@@ -105,9 +105,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A cluster at one moment. time: nanoseconds of the epoch. age: seconds since the cluster came up. span: seconds
-    that the rates cover. summary: "4 nodes, 1 switch, 4 links". warning: a sentence on what is wrong with the
-    cluster. carriers: the cluster's own processes, such as its relay's. events: the last ones, the oldest first."""
+    """A cluster at one time. time: nanoseconds of the epoch. age: seconds since the cluster came up. span: seconds
+    that the rates cover. summary: "4 nodes, 1 switch, 4 links". warning: a sentence on the cluster's main problem, or
+    empty. carriers: the cluster's infrastructure processes, such as its relay's. events: the latest, oldest first."""
 
     cluster: str
     origin: str
@@ -127,6 +127,6 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """No cluster to show. why: a sentence."""
+    """No cluster to show. why: the reason, as a sentence."""
 
     why: str

@@ -1,6 +1,6 @@
-"""Repeated snapshots of a cluster: each look gives a snapshot, or the reason why there is none.
+"""Repeated snapshots of a cluster: each sample is a snapshot, or the reason why there is none.
 
-The cluster may be taken down and brought up between looks; without a name, the only running cluster is used.
+The cluster may be taken down and brought up between samples; without a name, the only running cluster is used.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessUsage:
-    """Sampler of processor use; it remembers each process's use at the last look."""
+    """Sampler of processor use; it stores each process's ticks at the last sample."""
 
     def __init__(self) -> None:
-        self._used: dict[tuple[int, int], int] = {}  # (process, when it started) -> ticks
+        self._last_ticks: dict[tuple[int, int], int] = {}  # (pid, start time) -> ticks
 
     def sample(self, keys: Mapping[int, str], span: float) -> dict[str, list[Program]]:
-        """Programs by namespace key. keys: the namespaces' inodes. span: seconds since the last look; 0: this is the
-        first."""
+        """Return programs by namespace key. keys: of the namespaces, by inode. span: seconds since the last sample; 0 in the
+        first sample."""
         programs: dict[str, list[Program]] = {}
-        used: dict[tuple[int, int], int] = {}
+        ticks_now: dict[tuple[int, int], int] = {}
         for pid in processes.all_pids():
             key = keys.get(processes.network_namespace_of(pid))
             if key is None:
@@ -52,30 +52,30 @@ class ProcessUsage:
                 continue
             name = text[text.index(b"(") + 1 : text.rindex(b")")].decode(errors="replace")
             fields = text[text.rindex(b")") + 2 :].split()
-            ticks, started, pages = int(fields[11]) + int(fields[12]), int(fields[19]), int(fields[21])
-            used[pid, started] = ticks
-            before = self._used.get((pid, started), ticks)
-            cpu = (ticks - before) / _TICK / span if span else 0.0
+            ticks, start_time, pages = int(fields[11]) + int(fields[12]), int(fields[19]), int(fields[21])
+            ticks_now[pid, start_time] = ticks
+            previous = self._last_ticks.get((pid, start_time), ticks)
+            cpu = (ticks - previous) / _TICK / span if span else 0.0
             programs.setdefault(key, []).append(Program(pid, name, cpu, pages * _PAGE))
-        self._used = used
+        self._last_ticks = ticks_now
         return programs
 
 
-EVENTS: Final = 200
+MAX_EVENTS: Final = 200
 """Number of the latest events kept."""
 
-_LOST: Final = ("dropped", "overflowed", "unsent", "down", "strangers", "refused")
-"""Counts an agent reports beside its firmware's counters: lost frames, and refused host processes."""
+_AGENT_COUNTERS: Final = ("dropped", "overflowed", "unsent", "down", "strangers", "refused")
+"""Counters that an agent reports besides its firmware's: lost frames, and rejected host processes."""
 
 Agents = Mapping[str, Mapping[str, Any] | None]
-"""Reports of the NIC agents, by node; None where one does not answer."""
+"""Reports of the NIC agents, by node; None if an agent does not answer."""
 
 
 class SnapshotSampler:
-    """Sampler of snapshots; `close` releases the files it holds open."""
+    """Sampler of snapshots; `close` closes its open files."""
 
     def __init__(self, store: Store, name: str | None = None) -> None:
-        """name: of the cluster; None: the one that is up."""
+        """name: of the cluster; None: the only cluster that is up."""
         self._store = store
         self._name = name
         self._watched: _Watched | None = None
@@ -86,12 +86,12 @@ class SnapshotSampler:
             self._watched = None
 
     def sample(self, *, agents: bool = True) -> Snapshot | Absent:
-        """Take a snapshot. Every obstacle becomes a sentence, and may be over at the next look. agents: ask the agents
-        of shared NICs for their counters, which costs more than everything else."""
-        before = self._watched
+        """Take a snapshot. Every error becomes a sentence, and may be gone in the next sample. agents: query the agents
+        of shared NICs for their counters, which takes longer than the rest."""
+        previous = self._watched
         try:
             cluster = self._cluster()
-            if before is None or before.cluster != cluster or not before.exists():
+            if previous is None or previous.cluster != cluster or not previous.exists():
                 self.close()
                 self._watched = _Watched(self._store, cluster)
             assert self._watched is not None
@@ -99,35 +99,36 @@ class SnapshotSampler:
         except (TestbedError, OSError) as error:
             self.close()
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
-            if before is None or before.cluster in self._store.names():
+            if previous is None or previous.cluster in self._store.names():
                 return Absent(reason)
-            gone = f"{before.cluster} has been taken down"
+            gone = f"{previous.cluster} has been taken down"
             return Absent(gone if self._name is not None else f"{gone}; {reason}")
 
     def _cluster(self) -> str:
-        """Name of the cluster to look at. The watched cluster is kept while it is up, even if others come up."""
+        """Return the name of the cluster to sample. The watched cluster is kept while it is up, even if other clusters come
+        up."""
         if self._name is None and self._watched is not None and self._watched.exists():
             return self._watched.cluster
         return self._store.existing(self._name)
 
 
 class _Watched:
-    """One cluster, from its first look on."""
+    """A watched cluster, from its first sample on."""
 
     def __init__(self, store: Store, cluster: str) -> None:
         self.cluster: Final = cluster
         self._store = store
         self._path = store.directory(cluster) / "state.json"
         self._directory = os.stat(self._path.parent)
-        self._known: tuple[int, int] = (0, 0)  # inode and mtime of the state's file
+        self._state_stamp: tuple[int, int] = (0, 0)  # inode and mtime of the state's file
         self._state: State | None = None
         self._wires: Wires | None = None
         self._usage = ProcessUsage()
-        self._looked = 0
-        self._carried: dict[DirectionKey, DirectionTraffic] = {}
+        self._sampled_at = 0
+        self._totals: dict[DirectionKey, DirectionTraffic] = {}
         self._impaired: dict[DirectionKey, tuple[str, str]] = {}
         self._tail = Tail(store.directory(cluster) / event_log.FILE)
-        self._events: deque[FormattedEvent] = deque(maxlen=EVENTS)
+        self._events: deque[FormattedEvent] = deque(maxlen=MAX_EVENTS)
 
     def close(self) -> None:
         self._tail.close()
@@ -135,21 +136,21 @@ class _Watched:
             self._wires.close()
 
     def exists(self) -> bool:
-        """Whether the cluster still exists, and is not another of its name."""
+        """Whether the cluster still exists, and has not been replaced by a new cluster of its name."""
         try:
             return self._path.exists() and os.path.samestat(os.stat(self._path.parent), self._directory)
         except FileNotFoundError:
             return False
 
     def sample(self, *, agents: bool) -> Snapshot:
-        """Take a snapshot. Raises NotFoundError where the cluster is gone, OSError, KernelError."""
+        """Take a snapshot. Raises NotFoundError if the cluster is gone, OSError, KernelError."""
         state = self._read()
         now = time.monotonic_ns()
-        wires, carried = self._wires_of(state).sample(state)
-        span = (now - self._looked) / 1e9 if self._looked else 0.0
+        wires, totals_now = self._wires_of(state).sample(state)
+        span = (now - self._sampled_at) / 1e9 if self._sampled_at else 0.0
         programs = self._usage.sample({inode: key for key, inode in state.inodes.items()}, span)
-        directions = {place: self._direction(place, totals, span) for place, totals in carried.items()}
-        self._looked, self._carried = now, carried
+        directions = {key: self._direction(key, totals, span) for key, totals in totals_now.items()}
+        self._sampled_at, self._totals = now, totals_now
         self._events += map(format_event, self._tail.read())
         reports = self._agents(state) if agents else {}
         links = tuple(_link(link, wires[link.name].state, state, directions) for link in state.layout.links)
@@ -171,26 +172,26 @@ class _Watched:
         )
 
     def _read(self) -> State:
-        """Return the state, read again only when it has been written."""
+        """Return the state; the file is read only if it has changed."""
         status = os.stat(self._path)
-        known = status.st_ino, status.st_mtime_ns
-        if self._state is None or known != self._known:
+        stamp = status.st_ino, status.st_mtime_ns
+        if self._state is None or stamp != self._state_stamp:
             state = self._store.read(self.cluster)
             if state is None:
                 raise NotFoundError(f"cluster {self.cluster} has been taken down")
             if self._wires is not None and not self._wires.has_namespaces_of(state):
                 self._wires.close()
-                self._wires, self._looked = None, 0
-            self._state, self._known = state, known
+                self._wires, self._sampled_at = None, 0
+            self._state, self._state_stamp = state, stamp
             self._impaired = dict(_impairments(state))
         return self._state
 
     def _wires_of(self, state: State) -> Wires:
         if self._wires is None:
             if namespace_names.WIRE not in state.namespaces:
-                raise KernelError(f"cluster {self.cluster} is being made")
-            hidden = state.namespaces[namespace_names.WIRE].startswith(f"{namespaces.NAMES}/")
-            holder = state.holder.pid if state.holder is not None and hidden else 0
+                raise KernelError(f"cluster {self.cluster} is being created")
+            is_hidden = state.namespaces[namespace_names.WIRE].startswith(f"{namespaces.NAMES}/")
+            holder = state.holder.pid if state.holder is not None and is_hidden else 0
             if holder and state.abandoned:
                 raise NotFoundError(f"cluster {self.cluster} is gone: 'testbed gc' removes what is left of it")
             self._wires = Wires(state, self._path.parent, holder)
@@ -204,14 +205,14 @@ class _Watched:
         return reports(self._store, state)
 
     def _direction(self, key: DirectionKey, now: DirectionTraffic, span: float) -> Direction:
-        before = self._carried.get(key, now)
-        drops, dropped = sum(now.dropped.values()), sum(before.dropped.values())
+        previous = self._totals.get(key, now)
+        drops, dropped = sum(now.dropped.values()), sum(previous.dropped.values())
         declared, injected = self._impaired.get(key, ("", ""))
         return Direction(
             now.frames,
             now.bytes,
-            _rate(before.frames, now.frames, span),
-            8 * _rate(before.bytes, now.bytes, span),
+            _rate(previous.frames, now.frames, span),
+            8 * _rate(previous.bytes, now.bytes, span),
             now.dropped,
             _rate(dropped, drops, span),
             now.met,
@@ -220,13 +221,13 @@ class _Watched:
         )
 
 
-def _rate(before: int, now: int, span: float) -> float:
-    """Change per second; 0 for a counter that restarted with a new interface."""
-    return (now - before) / span if span and now > before else 0.0
+def _rate(previous: int, now: int, span: float) -> float:
+    """Return the change per second; 0 for a counter that restarted with a new interface."""
+    return (now - previous) / span if span and now > previous else 0.0
 
 
 def _impairments(state: State) -> Iterable[tuple[DirectionKey, tuple[str, str]]]:
-    """Declared and injected impairments of each direction, as text."""
+    """Yield declared and injected impairments of each direction, as text."""
     for link in state.layout.links:
         for direction in BOTH:
             declared: layout.Impairment = getattr(link, direction)
@@ -236,10 +237,10 @@ def _impairments(state: State) -> Iterable[tuple[DirectionKey, tuple[str, str]]]
 
 
 def _injected(injection: Injection, link: str, direction: DirectionName) -> str:
-    direction_place = (link, direction)
-    rules = [text for key, text in injection.rules if key == direction_place]
-    parts = [described(injection.keys if direction_place in injection.places else {}, rules)]
-    parts += [f"replay of {injection.replay}"] if injection.replay and direction_place in injection.places else []
+    key = (link, direction)
+    rules = [text for key, text in injection.rules if key == key]
+    parts = [described(injection.keys if key in injection.places else {}, rules)]
+    parts += [f"replay of {injection.replay}"] if injection.replay and key in injection.places else []
     parts += ["down"] if link in injection.down else []
     return ", ".join(part for part in parts if part)
 
@@ -254,11 +255,11 @@ def _nodes(
     state: State, links: Iterable[Link], programs: Mapping[str, list[Program]], agents: Agents
 ) -> Iterable[Node]:
     by_end = {end: (link, end == link.a) for link in links for end in (link.a, link.b)}
-    hidden = state.holder is not None and state.namespaces.get(namespace_names.WIRE, "").startswith(
+    is_hidden = state.holder is not None and state.namespaces.get(namespace_names.WIRE, "").startswith(
         f"{namespaces.NAMES}/"
     )
     for node in state.layout.nodes:
-        exists = hidden or namespaces.is_namespace(state.namespaces.get(node.name, ""))
+        exists = is_hidden or namespaces.is_namespace(state.namespaces.get(node.name, ""))
         yield Node(
             node.name,
             "up" if exists else "GONE",
@@ -273,14 +274,16 @@ def _nodes(
 
 def _nic(nic: layout.Nic, at: tuple[Link, bool] | None, report: Mapping[str, Any] | None) -> Nic:
     """report: of the agent of a shared NIC."""
-    counted = (
-        {name: report[name] for name in _LOST if report[name]} | dict(report["counted"]) if report is not None else {}
+    counters = (
+        {name: report[name] for name in _AGENT_COUNTERS if report[name]} | dict(report["counted"])
+        if report is not None
+        else {}
     )
     if at is None:
-        return Nic(nic.name, nic.mac, nic.addresses, "", agent=counted)
+        return Nic(nic.name, nic.mac, nic.addresses, "", agent=counters)
     link, is_a = at
     out, back = (link.forward, link.backward) if is_a else (link.backward, link.forward)
-    return Nic(nic.name, nic.mac, nic.addresses, link.name, out, back, counted)
+    return Nic(nic.name, nic.mac, nic.addresses, link.name, out, back, counters)
 
 
 def _fault(injection: Injection, now: int) -> Fault:

@@ -1,8 +1,8 @@
 """Frames carried and dropped by the links of a cluster, by link and direction.
 
-Frames and bytes are the kernel's counts on the wire side, where all links but direct ones end. The mapping of interface
-counters to directions is computed once, and again after a change of interfaces; each reading is then one dump of counters.
-The relay, the loss classifiers and the queueing disciplines report their own counts of drops.
+Frames and bytes are the kernel's counters in the wire namespace, where all links except direct ones end. The mapping of
+interface counters to directions is recomputed only after a change of interfaces, so that a reading is one dump of
+counters. The relay, the loss classifiers and the queueing disciplines count their drops separately.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from testbed.runtime.calls import NotListeningError, call
 from testbed.runtime.relay.orders import RelayPaths
 from testbed.spec.layout import Link
 
-_LINKS_PER_CALL: Final = 50  # links per call, which is one turn of the relay's loop
+_LINKS_PER_CALL: Final = 50  # a call is processed in one iteration of the relay's loop
 _REPLY_TIMEOUT: Final = 0.5  # s to wait for the relay's reply
-_MAX_CLASSIFIERS: Final = 400  # one descriptor each, of the 1,024 that a process has by default
+_MAX_CLASSIFIERS: Final = 400  # each needs a file descriptor; the default limit is 1,024
 
 DirectionKey = tuple[str, DirectionName]
 
 
 class Counter(NamedTuple):
-    """Counter of one direction: an interface (namespace key, index), and whether its received or its sent frames
-    count."""
+    """Counter of one direction: an interface (namespace key, index), and whether its received or its sent frames are
+    counted."""
 
     key: str
     interface: int
@@ -50,7 +50,7 @@ class Counter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Present wiring of a link. state: "up", "down" or "GONE"."""
+    """Current wiring of a link. state: "up", "down" or "GONE"."""
 
     state: str
     counters: Mapping[DirectionName, Counter] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class DirectionTraffic:
-    """Totals of one direction. dropped: frames by cause. met: other fates of frames, as in `fates.fate_counters`."""
+    """Totals of one direction. dropped: frames by cause. met: fates other than drops, as in `fates.fate_counters`."""
 
     frames: int = 0
     bytes: int = 0
@@ -67,7 +67,7 @@ class DirectionTraffic:
 
 
 class Wires:
-    """Counters of one cluster's links, as long as it keeps its namespaces. Opening raises OSError, KernelError."""
+    """Counters of one cluster's links, while its namespaces stay the same. The constructor raises OSError, KernelError."""
 
     def __init__(self, state: State, directory: Path, holder: int) -> None:
         """directory: the cluster's. holder: process whose namespaces the cluster's names refer to; 0: this
@@ -78,8 +78,8 @@ class Wires:
         self._sockets: dict[str, CounterSockets] = {}
         self._state = state
         self._wires: dict[str, Wire] = {}
-        self._shares: dict[int, list[str]] = {}  # links by the relay process that forwards them
-        self._free: dict[DirectionKey, int] = {}  # interface on which the datapath receives a direction's frames
+        self._links_by_process: dict[int, list[str]] = {}  # relay process -> the links that it forwards
+        self._free_ends: dict[DirectionKey, int] = {}  # interface on which the datapath receives a direction's frames
         self._stages: dict[DirectionKey, int] = {}  # interface with the kernel discipline of a direction
         self._classifiers: dict[DirectionKey, bpf.Map] = {}  # their counters
         try:
@@ -92,14 +92,14 @@ class Wires:
         for sockets in self._sockets.values():
             sockets.close()
         self._sockets.clear()
-        self._forget_classifiers()
+        self._close_classifiers()
 
     def has_namespaces_of(self, state: State) -> bool:
         """Whether the state has the namespaces opened here."""
         return self._paths == dict(state.namespaces)
 
     def sample(self, state: State) -> tuple[dict[str, Wire], dict[DirectionKey, DirectionTraffic]]:
-        """Return how the links are wired, and their totals. Raises OSError where the namespaces are gone."""
+        """Return the wiring of the links, and their totals. Raises OSError if the namespaces are gone."""
         changes = [sockets.monitor.drain() for sockets in self._sockets.values()]
         if any(changes) or state is not self._state or not self._wires:
             self._state = state
@@ -119,10 +119,10 @@ class Wires:
                 causes = {name: counts_of_relay[name] for name in CAUSES if name in counts_of_relay}
                 met = {name: count for name, count in counts_of_relay.items() if name not in causes}
                 if direction_key in self._classifiers:
-                    causes |= _lost(loss_classifier.counters_in(self._classifiers[direction_key]))
+                    causes |= _drops(loss_classifier.counters_in(self._classifiers[direction_key]))
                 if queues and (full := queues.get(self._stages.get(direction_key, 0))):
                     causes["queue"] = causes.get("queue", 0) + full
-                totals[direction_key] = _carried(interface, counter.receives, causes, met)
+                totals[direction_key] = _traffic(interface, counter.receives, causes, met)
         return dict(self._wires), totals
 
     def _open_sockets(self, key: str) -> CounterSockets | None:
@@ -131,12 +131,12 @@ class Wires:
         return self._sockets.get(key)
 
     def _locate_counters(self, state: State) -> None:
-        """Find the interfaces whose counters count each link's frames."""
-        self._forget_classifiers()
+        """Find the interface counters of each link's directions."""
+        self._close_classifiers()
         self._wires.clear()
-        self._free.clear()
+        self._free_ends.clear()
         self._stages.clear()
-        self._shares.clear()
+        self._links_by_process.clear()
         for link in state.layout.links:
             for end in (link.a, link.b) if link.datapath == "direct" else ():
                 with suppress(OSError):  # the node has gone
@@ -147,14 +147,14 @@ class Wires:
         wire = interfaces[namespace_names.WIRE]
         modelled = state.layout.modelled().keys()
         for link, ends in zip(state.layout.links, wire_ends(state.layout), strict=True):
-            self._wires[link.name] = _wired(link, ends, interfaces)
+            self._wires[link.name] = _find_counters(link, ends, interfaces)
             if modelled >= {link.a.owner, link.b.owner}:  # a link within the relay, which no interface counts
                 self._wires[link.name] = Wire("down" if is_down(link, state.injected) else "up")
             if state.datapaths.get(link.name, "direct") == "direct":
                 continue
             for direction, device in zip(BOTH, free_ends(state.layout, link.name), strict=True):
                 if device in wire:
-                    self._free[link.name, direction] = wire[device].index
+                    self._free_ends[link.name, direction] = wire[device].index
             if state.datapaths[link.name] == "relay":
                 continue
             for direction, device in zip(BOTH, stage_ends(state.layout, link.name), strict=True):
@@ -163,29 +163,29 @@ class Wires:
         self._open_classifiers(state)
 
     def _open_classifiers(self, state: State) -> None:
-        """Open the counters of loss classifiers; without root there are none."""
+        """Open the counters of loss classifiers, which exist only with root."""
         if self._holder or not userns.is_root():
             return
         wire = self._sockets[namespace_names.WIRE].route
-        for key, index in self._free.items():
+        for key, index in self._free_ends.items():
             if state.datapaths.get(key[0]) == "tc":
                 if len(self._classifiers) == _MAX_CLASSIFIERS:
                     return
-                with suppress(OSError, RequestError):  # being replaced: a notification will follow
+                with suppress(OSError, RequestError):  # it is being replaced: a notification follows
                     counters = loss_classifier.open_counters(wire, index)
                     if counters is not None:
                         self._classifiers[key] = counters
 
-    def _forget_classifiers(self) -> None:
+    def _close_classifiers(self) -> None:
         for counters in self._classifiers.values():
             counters.close()
         self._classifiers.clear()
 
     def _relayed(self, state: State) -> dict[DirectionKey, Mapping[str, int]]:
-        """Ask the relay's processes for their counts; one that does not answer in time is left out."""
-        self._shares = self._shares or self._shared_out(state)
+        """Query the relay's processes for their counters; a process that does not answer in time is left out."""
+        self._links_by_process = self._links_by_process or self._assign_links(state)
         counts: dict[DirectionKey, Mapping[str, int]] = {}
-        for number, links in self._shares.items():
+        for number, links in self._links_by_process.items():
             for first in range(0, len(links), _LINKS_PER_CALL):
                 try:
                     reply = call(
@@ -200,18 +200,20 @@ class Wires:
                         counts[link, direction] = directions[direction]
         return counts
 
-    def _shared_out(self, state: State) -> dict[int, list[str]]:
-        known = self._relay_paths.read_orders()
-        shares: dict[int, list[str]] = {}
-        for link, number in known.processes_of().items() if known is not None else ():
+    def _assign_links(self, state: State) -> dict[int, list[str]]:
+        orders = self._relay_paths.read_orders()
+        links_by_process: dict[int, list[str]] = {}
+        for link, number in orders.processes_of().items() if orders is not None else ():
             if state.datapaths.get(link) == "relay":
-                shares.setdefault(number, []).append(link)
-        return shares
+                links_by_process.setdefault(number, []).append(link)
+        return links_by_process
 
 
-def _wired(link: Link, ends: tuple[str, str], interfaces: Mapping[str, Mapping[str, rtnl_dump.Interface]]) -> Wire:
-    """Find a link's counters. Frames from a arrive at its wire-side end; at the far side of a switch they leave by
-    b's."""
+def _find_counters(
+    link: Link, ends: tuple[str, str], interfaces: Mapping[str, Mapping[str, rtnl_dump.Interface]]
+) -> Wire:
+    """Find a link's counters. Frames from `a` are received by its interface in the wire namespace; behind a switch they are
+    sent by the interface of `b`."""
     if link.datapath == "direct":
         a = interfaces.get(link.a.owner, {}).get(link.a.port)
         b = interfaces.get(link.b.owner, {}).get(link.b.port)
@@ -221,13 +223,13 @@ def _wired(link: Link, ends: tuple[str, str], interfaces: Mapping[str, Mapping[s
     a, b = (interfaces[namespace_names.WIRE].get(end) for end in ends)
     if a is not None and b is not None:
         of_a, of_b = (Counter(namespace_names.WIRE, end.index, True) for end in (a, b))
-        switches_only = a.peer == b.index  # one pair between two switches; else two pairs, joined
+        switches_only = a.peer == b.index  # a single pair between two switches; else two joined pairs
         return Wire(_state(a, b), _pair(of_b, of_a) if switches_only else _pair(of_a, of_b))
     end = a or b
     if end is None:
         return Wire("GONE")
-    comes, goes = (Counter(namespace_names.WIRE, end.index, receives) for receives in (True, False))
-    return Wire(_state(end), _pair(comes, goes) if a is not None else _pair(goes, comes))
+    received, sent = (Counter(namespace_names.WIRE, end.index, receives) for receives in (True, False))
+    return Wire(_state(end), _pair(received, sent) if a is not None else _pair(sent, received))
 
 
 def _state(*ends: rtnl_dump.Interface) -> str:
@@ -238,12 +240,12 @@ def _pair(forward: Counter, backward: Counter) -> dict[DirectionName, Counter]:
     return {"forward": forward, "backward": backward}
 
 
-def _lost(counters: loss_classifier.Counters) -> dict[str, int]:
+def _drops(counters: loss_classifier.Counters) -> dict[str, int]:
     causes = {"loss": counters.loss, "gemodel": counters.gemodel, "loss_pattern": counters.loss_pattern}
     return {cause: count for cause, count in causes.items() if count}
 
 
-def _carried(
+def _traffic(
     counts: InterfaceCounters, receives: bool, causes: dict[str, int], met: dict[str, int]
 ) -> DirectionTraffic:
     frames, size, lost = (

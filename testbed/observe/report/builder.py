@@ -1,8 +1,8 @@
-"""Report page: one HTML file with everything in it, which needs no network.
+"""Report page: a self-contained HTML file.
 
     make_report([Path("results/runs/20261121-192009-racks-token")], Path("report.html"))
 
-Several runs are drawn into the same plots, with their verdicts side by side.
+Several runs are drawn in the same plots, with their verdicts side by side.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from testbed.observe.report.run_summary import RunSummary, summarize_run
 from testbed.observe.report.timeline_plot import timelines
 from testbed.observe.report.topology_plot import have_same_topology, topology
 
-MAX: int = MAX_SERIES
-"""Largest number of runs in one report."""
+MAX_RUNS: int = MAX_SERIES
+"""Maximum number of runs in one report."""
 
 
 class UnwritableReportError(TestbedError):
@@ -33,21 +33,21 @@ class UnwritableReportError(TestbedError):
 def make_report(
     folders: Sequence[Path],
     output: Path,
-    follow: Callable[[str], object] = lambda _: None,
+    on_step: Callable[[str], object] = lambda _: None,
     labels: Sequence[str] | None = None,
 ) -> int:
-    """Write the report; return its size in bytes. follow: called with each step of the work. labels: of the runs; by default
-    several runs are A, B, and so on.
+    """Write the report; return its size in bytes. on_step: progress callback, called with the name of each step. labels: of
+    the runs; by default A, B, and so on; a single run has none.
 
-    Raises NotFoundError where there is no run, UnsupportedError for one of a newer version, UnwritableReportError, and
+    Raises NotFoundError if there is no run, UnsupportedError for a run of a newer version, UnwritableReportError, and
     TestbedError for a broken file.
     """
     runs = []
     for index, folder in enumerate(folders):
-        follow(f"reading {folder}")
+        on_step(f"reading {folder}")
         letter = chr(ord("A") + index) if len(folders) > 1 else ""
         runs.append(summarize_run(folder, labels[index] if labels is not None else letter))
-    follow("drawing")
+    on_step("drawing")
     return write_page(page(runs), output)
 
 
@@ -64,7 +64,7 @@ def write_page(text: str, output: Path) -> int:
 
 
 def page(runs: Sequence[RunSummary]) -> str:
-    """Report of these runs as HTML."""
+    """Render the report of these runs as HTML."""
     title = (
         runs[0].title if len(runs) == 1 else f"{len(runs)} runs: {', '.join(dict.fromkeys(run.title for run in runs))}"
     )
@@ -78,7 +78,7 @@ def page(runs: Sequence[RunSummary]) -> str:
     content = (
         f'<section id="verdict" aria-labelledby="verdict-title" tabindex="-1"><h2 id="verdict-title">{heading}</h2>'
         f'<div class="cards">{"".join(sections.verdict(run, index) for index, run in enumerate(runs))}</div>'
-        f"{_differing(runs)}</section>\n{body}"
+        f"{_differences(runs)}</section>\n{body}"
     )
     return complete_page(
         title, "testbed report", ("verdict", "the verdict"), links, content,
@@ -86,11 +86,11 @@ def page(runs: Sequence[RunSummary]) -> str:
     )  # fmt: skip
 
 
-def _differing(runs: Sequence[RunSummary]) -> str:
-    differing = sections.differences(runs)
-    if not differing:
+def _differences(runs: Sequence[RunSummary]) -> str:
+    different = sections.differences(runs)
+    if not different:
         return ""
-    rows = [[key, *(value or "–" for value in values)] for key, values in differing]
+    rows = [[key, *(value or "–" for value in values)] for key, values in different]
     settings = Table("Differing settings", ["", *(run.label for run in runs)], rows, frozenset(range(len(runs) + 1)))
     return table(settings, "differences")
 
@@ -98,9 +98,9 @@ def _differing(runs: Sequence[RunSummary]) -> str:
 def _sections(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[str]]]:
     yield "cluster", [framed(plot) for plot in _pictures(runs)]
     yield "timeline", [framed(plot) for plot in timelines(runs)]
-    sound = [run for run in runs if run.grade != "invalid"]  # figures of invalid runs are meaningless
+    valid = [run for run in runs if run.grade != "invalid"]  # figures of invalid runs are meaningless
     yield "comparison", list(comparisons(runs))
-    yield "plots", [framed(plot) for plot in [*curves(sound), *distributions(sound)]]
+    yield "plots", [framed(plot) for plot in [*curves(valid), *distributions(valid)]]
     yield "figures", [_with_heading(run, _rows(run, index)) for index, run in enumerate(runs)]
     evidence = [(run, "".join(sections.evidence(run, index))) for index, run in enumerate(runs)]
     yield "evidence", [_with_heading(run, text) for run, text in evidence if text]
@@ -117,12 +117,12 @@ def _with_heading(run: RunSummary, text: str) -> str:
 
 
 def _pictures(runs: Sequence[RunSummary]) -> Iterator[Plot]:
-    """Topology plots: one for all runs with equal clusters and injections, else one for each."""
-    drawn = [run for run in runs if run.layout is not None]
-    same = have_same_topology([run.layout for run in drawn if run.layout]) and all(
-        run.injected == drawn[0].injected for run in drawn
+    """Yield topology plots: a single plot if all runs have equal clusters and injections, else one for each run."""
+    with_layout = [run for run in runs if run.layout is not None]
+    is_same = have_same_topology([run.layout for run in with_layout if run.layout]) and all(
+        run.injected == with_layout[0].injected for run in with_layout
     )
-    for index, run in enumerate(drawn[:1] if same else drawn):
+    for index, run in enumerate(with_layout[:1] if is_same else with_layout):
         if run.layout is not None:
-            title = run.layout.name if same or not run.label else f"{run.label}: {run.layout.name}"
+            title = run.layout.name if is_same or not run.label else f"{run.label}: {run.layout.name}"
             yield topology(run.layout, run.injected, f"cluster-{index + 1}", title)

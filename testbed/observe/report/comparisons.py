@@ -13,14 +13,14 @@ from testbed.observe.report.markup import Table, details, table
 from testbed.observe.report.run_summary import RunSummary
 
 _MAX_ROWS: Final = 50_000
-"""Rows of two runs above which their samples are not compared here; `testbed compare` does it."""
+"""Maximum rows of two runs that the report compares; `testbed compare` has no limit."""
 
 _MAX_SHOWN: Final = 100
 
 
 def comparisons(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """Compare each further run with the first one; a reason where they are not comparable."""
-    for place, run in enumerate(runs[1:], 1):
+    """Compare each further run with the first run; yield the reason if they are not comparable."""
+    for index, run in enumerate(runs[1:], 1):
         if sum(kind.count for summary in (runs[0], run) for kind in summary.kinds) > _MAX_ROWS:
             continue
         try:
@@ -31,14 +31,16 @@ def comparisons(runs: Sequence[RunSummary]) -> Iterator[str]:
         yield f"<h3>{run.label} against {runs[0].label}</h3><p>{escape(_summary(comparison))}</p>"
         notes = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
         shown = _table(comparison, runs[0].label, run.label)
-        content = table(shown, f"comparison-{place}") + (f"<ul>{notes}</ul>" if notes else "")
+        content = table(shown, f"comparison-{index}") + (f"<ul>{notes}</ul>" if notes else "")
         yield details("Measure by measure", content, opened=comparison.worse)
 
 
 def _summary(comparison: Comparison) -> str:
     counts = ((len(comparison.judged(judgement)), judgement.value) for judgement in Judgement)
-    words = ", ".join(f"{count} {word}" for count, word in counts if count)
-    return f"{len(comparison.measured)} measures, where less than {comparison.threshold:.0%} is no difference: {words}."
+    totals = ", ".join(f"{count} {name}" for count, name in counts if count)
+    return (
+        f"{len(comparison.measured)} measures, where less than {comparison.threshold:.0%} is no difference: {totals}."
+    )
 
 
 def _table(comparison: Comparison, ours: str, theirs: str) -> Table:

@@ -1,4 +1,4 @@
-"""Plots of results against conditions: latency and bandwidth against size, and what else workloads vary."""
+"""Plots of results against conditions: latency and bandwidth against size, and further parameters of workloads."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ from testbed.observe.report.run_summary import RunSummary
 
 @dataclass(frozen=True, slots=True)
 class PublishedPoints:
-    """A paper's points. points: in the units of rows. words: a description for people who do not see them. source: the
-    paper."""
+    """A paper's points. points: in the units of rows. description: text alternative. source: the paper."""
 
     points: tuple[tuple[float, float], ...]
-    words: str
+    description: str
     source: str
 
 
 def published_points(runs: Sequence[RunSummary], x: str, y: str) -> PublishedPoints | None:
-    """Points for these keys, of the first run whose protocol's paper has any."""
+    """Return the points for these keys, of the first run whose protocol's paper has any."""
     for run in runs:
         try:
             paper = paper_of(str(run.parameters.get("protocol", "")))
@@ -53,17 +52,17 @@ def published_points(runs: Sequence[RunSummary], x: str, y: str) -> PublishedPoi
         ]  # fmt: skip
         if rows:
             points = tuple(sorted((float(row.where[x]), row.paper / UNITS[row.unit] * row.per) for row in rows))
-            words = ", ".join(
+            description = ", ".join(
                 f"{format_value(y, value)} at {format_value(x, round(x_value))}" for x_value, value in points
             )
-            return PublishedPoints(points, f"{words}.", f"{paper.authors}, {paper.published}")
+            return PublishedPoints(points, f"{description}.", f"{paper.authors}, {paper.published}")
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A plot of a workload's rows: `y` against `x`, one line for each value of `by`. band: keys of a lower and an upper
-    value around each. log: the axes with a logarithmic scale."""
+    """A plot of a workload's rows: `y` against `x`, one line for each value of `by`. band: keys of the lower and upper
+    bounds around `y`. log: the axes with a logarithmic scale."""
 
     name: str
     title: str
@@ -109,17 +108,17 @@ class Line:
 
 
 def curves(runs: Sequence[RunSummary]) -> list[Plot]:
-    """Plots for which the runs' rows have at least two values of x."""
+    """Return the plots for which the runs' rows have at least two values of x."""
     plots = []
     for curve in CURVES:
-        lines = [line for place, run in enumerate(runs) for line in _lines(curve, place, run, len(runs) > 1)]
+        lines = [line for index, run in enumerate(runs) for line in _lines(curve, index, run, len(runs) > 1)]
         lines = [line for line in lines if len(line.points) > 1][: _MAX_LINES * len(runs)]
         if lines:
             plots.append(_plot(curve, lines, published_points(runs, curve.x, curve.y)))
     return plots
 
 
-def _lines(curve: Curve, run_index: int, run: RunSummary, several: bool) -> list[Line]:
+def _lines(curve: Curve, run_index: int, run: RunSummary, has_several: bool) -> list[Line]:
     lines = []
     for kind in run.kinds:
         if not (kind.is_numeric(curve.x) and kind.is_numeric(curve.y)):
@@ -133,7 +132,7 @@ def _lines(curve: Curve, run_index: int, run: RunSummary, several: bool) -> list
                 if isinstance(value, str)
                 else f"{heading(curve.by)} {format_tick(curve.by, value)}"
             )
-            label = " ".join(part for part in (run.label if several else "", by) if part)
+            label = " ".join(part for part in (run.label if has_several else "", by) if part)
             lines.append(_line(curve, run_index, kind, value, label, by))
     return lines
 
@@ -154,15 +153,15 @@ def _line(curve: Curve, run_index: int, kind: Kind, value: float | str, label: s
 
 def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) -> Plot:
     descriptions = [f"{line.label or curve.axes[1]}: {_ends(curve, line)}" for line in lines]
-    paper_words = f" The paper's values: {paper.words}" if paper is not None else ""
+    paper_words = f" The paper's values: {paper.description}" if paper is not None else ""
     alt_text = f"{curve.title}. {'; '.join(descriptions)}.{paper_words}"
     caption = f"{curve.axes[1].capitalize()}: median of all rows with equal {curve.axes[0]}."
     if any(line.band for line in lines):
         caption += " The band reaches from the shortest to the 99th percentile."
     if paper is not None:
-        caption += f" Hollow diamonds are the paper's own values, on its hardware: {paper.source}."
+        caption += f" Hollow diamonds are the paper's values, measured on its hardware: {paper.source}."
     groups = list(dict.fromkeys(line.by for line in lines))
-    alone = len({line.run for line in lines}) == 1
+    has_single_run = len({line.run for line in lines}) == 1
     with new_figure(3.5) as figure:
         axes = figure.add_subplot()
         zero = any(x == 0 for line in lines for x, _ in line.points)
@@ -170,14 +169,16 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) ->
         ys = [y for line in lines for _, y in line.points]
         set_up_axis(axes, "y", curve.y, log="y" in curve.log, narrow=max(ys) < 15 * min(ys))
         for line in lines:
-            looks = series_style(groups.index(line.by) if alone else line.run)
+            series = series_style(groups.index(line.by) if has_single_run else line.run)
             xs = [x for x, _ in line.points]
             if line.band:
                 low, high = zip(*line.band, strict=True)
-                axes.fill_between(xs, low, high, color=looks["color"], alpha=0.14 if alone else 0.08, linewidth=0)
+                axes.fill_between(
+                    xs, low, high, color=series["color"], alpha=0.14 if has_single_run else 0.08, linewidth=0
+                )
             style = LINES[groups.index(line.by) % len(LINES)]
             points = [y for _, y in line.points]
-            axes.plot(xs, points, linestyle=style, label=line.label or None, **looks)
+            axes.plot(xs, points, linestyle=style, label=line.label or None, **series)
         if paper is not None:
             axes.plot([x for x, _ in paper.points], [y for _, y in paper.points], linestyle="none", marker="D",
                       markersize=8, markerfacecolor="none", markeredgewidth=1.8, markeredgecolor=PAPER,
@@ -191,8 +192,8 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) ->
         axes.set_title(curve.axes[1])
         if any(line.label for line in lines) or paper is not None:
             axes.legend(labelcolor=INK)
-        drawn = to_svg(figure, curve.name, alt_text)
-    return Plot(curve.name, curve.title, drawn, caption, alt_text, _table(curve, lines, paper))
+        svg = to_svg(figure, curve.name, alt_text)
+    return Plot(curve.name, curve.title, svg, caption, alt_text, _table(curve, lines, paper))
 
 
 def _ends(curve: Curve, line: Line) -> str:

@@ -17,27 +17,27 @@ from testbed.observe.report.columns import Numbers, read_chunks
 from testbed.runtime.journal import broken_line, read_numbered
 from testbed.workloads.history import check_event
 
-_Way = tuple[int, int, int, int]  # sender, receiver, context, tag
+_Stream = tuple[int, int, int, int]  # sender, receiver, context, tag
 
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Delivered messages, in order of delivery. at: the clock then, ns. took: since the send began, ns. moved:
+    """Delivered messages, in order of delivery. at: clock at the delivery, ns. took: since the send began, ns. moved:
     bytes."""
 
     at: Numbers
     took: Numbers
-    moved: Numbers
+    bytes_moved: Numbers
 
 
 def read_deliveries(history: Path, names: Sequence[str]) -> Deliveries | None:
-    """Read the histories of all nodes in a folder; None where there is none. names: by rank. Raises BrokenFileError
-    naming the line that is no event of a history."""
+    """Read the histories of all nodes in a folder; None if there are no deliveries. names: by rank. Raises BrokenFileError
+    for a line that is not an event of a history."""
     if not history.is_dir():
         return None
     try:
         return _read(history, names)
-    except (KeyError, TypeError, OverflowError):  # checked only now: checking a million events takes long
+    except (KeyError, TypeError, OverflowError):  # checked only after an error: checking a million events takes long
         for name in names:
             _check_file(history / f"{name}.jsonl")
         raise
@@ -52,43 +52,45 @@ def _check_file(file: Path) -> None:
 
 
 def _read(history: Path, names: Sequence[str]) -> Deliveries | None:
-    sent: dict[_Way, list[tuple[int, int]]] = {}
-    received: dict[_Way, list[tuple[int, int, int, int]]] = {}
+    sent: dict[_Stream, list[tuple[int, int]]] = {}
+    received: dict[_Stream, list[tuple[int, int, int, int]]] = {}
     for rank, name in enumerate(names):
         _read_node(history / f"{name}.jsonl", rank, sent, received)
-    at, took, moved = array("d"), array("d"), array("d")
-    for way, arrivals in received.items():
+    at, took, bytes_moved = array("d"), array("d"), array("d")
+    for stream, arrivals in received.items():
         arrivals.sort()
-        for (begun, size), (_, _, clock, came) in zip(sent.get(way, ()), arrivals, strict=False):
-            if size == came and clock >= begun:  # else an earlier message was lost, and the match is unknown
+        for (start_time, size), (_, _, clock, received_size) in zip(sent.get(stream, ()), arrivals, strict=False):
+            if (
+                size == received_size and clock >= start_time
+            ):  # else an earlier message was lost, and the match is unknown
                 at.append(clock)
-                took.append(clock - begun)
-                moved.append(size)
+                took.append(clock - start_time)
+                bytes_moved.append(size)
     if not at:
         return None
     order = numpy.argsort(numpy.frombuffer(at), kind="stable")
-    return Deliveries(numpy.frombuffer(at)[order], numpy.frombuffer(took)[order], numpy.frombuffer(moved)[order])
+    return Deliveries(numpy.frombuffer(at)[order], numpy.frombuffer(took)[order], numpy.frombuffer(bytes_moved)[order])
 
 
 def _read_node(
     file: Path,
     rank: int,
-    sent: dict[_Way, list[tuple[int, int]]],
-    received: dict[_Way, list[tuple[int, int, int, int]]],
+    sent: dict[_Stream, list[tuple[int, int]]],
+    received: dict[_Stream, list[tuple[int, int, int, int]]],
 ) -> None:
-    life = last = 0  # a restarted program numbers its transfers from 1
+    incarnation = last = 0  # incarnation and last number: a restarted program numbers its transfers from 1
     for events in read_chunks(file, without=b'"what": "sent"'):
         for event in events:
-            what, number = event["what"], event["n"]
-            if what == "received":
-                way = event["peer"], rank, event["context"], event["tag"]
-                received.setdefault(way, []).append((life, number, event["clock_ns"], event["bytes"]))
+            kind, number = event["what"], event["n"]
+            if kind == "received":
+                stream = event["peer"], rank, event["context"], event["tag"]
+                received.setdefault(stream, []).append((incarnation, number, event["clock_ns"], event["bytes"]))
                 continue
-            if what == "send":
-                way = rank, event["peer"], event["context"], event["tag"]
-                sent.setdefault(way, []).append((event["clock_ns"], event["bytes"]))
-            elif what != "receive":
+            if kind == "send":
+                stream = rank, event["peer"], event["context"], event["tag"]
+                sent.setdefault(stream, []).append((event["clock_ns"], event["bytes"]))
+            elif kind != "receive":
                 continue
             if number <= last:
-                life += 1
+                incarnation += 1
             last = number

@@ -1,4 +1,4 @@
-"""Plots of the distribution of times: of all samples where there are any, else of the percentiles in rows."""
+"""Plots of the distribution of times: of all samples if there are any, and of the percentiles in rows."""
 
 from __future__ import annotations
 
@@ -25,51 +25,55 @@ from testbed.observe.report.plots import (
 from testbed.observe.report.run_summary import RunSummary
 from testbed.observe.report.samples import Samples, samples
 
-_SHARES: Final = (("min_ns", 0.0), ("p50_ns", 0.5), ("p90_ns", 0.9), ("p99_ns", 0.99), ("p999_ns", 0.999))
+_QUANTILE_KEYS: Final = (("min_ns", 0.0), ("p50_ns", 0.5), ("p90_ns", 0.9), ("p99_ns", 0.99), ("p999_ns", 0.999))
 _PERCENTILES: Final = numpy.array([0.5, 0.9, 0.99, 0.999])
 _TAILS: Final = (0.5, 0.1, 0.01, 0.001)
-_BARS: Final = 60
-_STEPS: Final = 400
+_BINS: Final = 60
+_CDF_POINTS: Final = 400
 _MAX_LINES: Final = 8
 
 
 def distributions(runs: Sequence[RunSummary]) -> list[Plot]:
-    """Plots of the samples, and of percentiles where rows have them."""
+    """Return plots of the samples, and of percentiles if rows have them."""
     plots = []
-    sampled = [(place, run, sample) for place, run in enumerate(runs) if (sample := samples(run)) is not None]
-    if sampled:
-        plots.append(_sample_plot(sampled, len(runs) > 1))
-    tails = [line for place, run in enumerate(runs) for line in _tails(place, run, len(runs) > 1)]
+    samples_of_runs = [(index, run, sample) for index, run in enumerate(runs) if (sample := samples(run)) is not None]
+    if samples_of_runs:
+        plots.append(_sample_plot(samples_of_runs, len(runs) > 1))
+    tails = [line for index, run in enumerate(runs) for line in _tails(index, run, len(runs) > 1)]
     if tails:
         plots.append(_percentile_plot(tails, len(runs) > 1))
     return plots
 
 
-def _sample_plot(sampled: Sequence[tuple[int, RunSummary, Samples]], several: bool) -> Plot:
-    descriptions = [f"{run.label + ': ' if several else ''}{_quantile_text(sample.took)}" for _, run, sample in sampled]
+def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has_several: bool) -> Plot:
+    descriptions = [
+        f"{run.label + ': ' if has_several else ''}{_quantile_text(sample.took)}" for _, run, sample in samples_of_runs
+    ]
     alt_text = f"Distribution of times. {'; '.join(descriptions)}."
-    every = numpy.concatenate([sample.took for *_, sample in sampled])
-    positive = every[every > 0]
-    least, most = float(positive.min()) if positive.size else 1.0, float(max(every.max(), 2.0))
-    edges = numpy.geomspace(least, most * 1.0001, _BARS + 1) if most / least > 20 else \
-        numpy.linspace(every.min(), most * 1.0001, _BARS + 1)  # fmt: skip
-    log = most / least > 20
+    all_times = numpy.concatenate([sample.took for *_, sample in samples_of_runs])
+    positive = all_times[all_times > 0]
+    shortest, longest = float(positive.min()) if positive.size else 1.0, float(max(all_times.max(), 2.0))
+    edges = numpy.geomspace(shortest, longest * 1.0001, _BINS + 1) if longest / shortest > 20 else \
+        numpy.linspace(all_times.min(), longest * 1.0001, _BINS + 1)  # fmt: skip
+    log = longest / shortest > 20
     with new_figure(2.9) as figure:
-        left, right = figure.subplots(1, 2)
-        for run_index, run, sample in sampled:
-            colour, label = SERIES[run_index % len(SERIES)], run.label if several else None
+        histogram, cumulative = figure.subplots(1, 2)
+        for run_index, run, sample in samples_of_runs:
+            colour, label = SERIES[run_index % len(SERIES)], run.label if has_several else None
             outline = LINES[run_index // len(SERIES)]
             count, _ = numpy.histogram(numpy.clip(sample.took, edges[0], None), edges)
-            left.stairs(count / sample.took.size, edges, color=colour, alpha=0.25, fill=True)
-            left.stairs(count / sample.took.size, edges, color=colour, linewidth=1.2, linestyle=outline, label=label)
-            shares = numpy.linspace(0, 1, _STEPS + 1)
-            right.plot(
+            histogram.stairs(count / sample.took.size, edges, color=colour, alpha=0.25, fill=True)
+            histogram.stairs(
+                count / sample.took.size, edges, color=colour, linewidth=1.2, linestyle=outline, label=label
+            )
+            shares = numpy.linspace(0, 1, _CDF_POINTS + 1)
+            cumulative.plot(
                 numpy.maximum(_quantile_values(numpy.sort(sample.took), shares), edges[0]),
                 shares,
                 color=colour,
                 linestyle=LINES[run_index % len(LINES)],
             )
-        for axes, title in ((left, "share of messages"), (right, "share that took no longer")):
+        for axes, title in ((histogram, "share of messages"), (cumulative, "share that took no longer")):
             axes.set_title(title)
             set_up_axis(axes, "x", "took_ns", log=log)
             if log:
@@ -77,70 +81,70 @@ def _sample_plot(sampled: Sequence[tuple[int, RunSummary, Samples]], several: bo
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
             axes.set_ylim(bottom=0)
             axes.set_xlim(edges[0], edges[-1])
-        if several:
-            left.legend(labelcolor=INK)
+        if has_several:
+            histogram.legend(labelcolor=INK)
         svg = to_svg(figure, "distribution", alt_text)
     rows = [
-        [run.label if several else run.title, f"{sample.took.size:,}", format_time(float(sample.took.min())),
+        [run.label if has_several else run.title, f"{sample.took.size:,}", format_time(float(sample.took.min())),
          *(format_time(float(value)) for value in _quantile_values(numpy.sort(sample.took), _PERCENTILES)),
          format_time(float(sample.took.max()))]
-        for _, run, sample in sampled
+        for _, run, sample in samples_of_runs
     ]  # fmt: skip
     table = Table("Percentiles", ["run", "sample", "min", "p50", "p90", "p99", "p99.9", "max"], rows)
-    first = sampled[0][2]
+    first = samples_of_runs[0][2]
     caption = (
-        f"Time of each {first.what}, from {first.source}: how often, and accumulated. Every value counts; the axis ends "
-        f"with the shortest and the longest."
+        f"Time of each {first.what}, from {first.source}: how often, and accumulated. All values are included; the axis "
+        f"ends at the shortest and the longest."
     )
     return Plot("distribution", "Distribution of times", svg, caption, alt_text, table)
 
 
 def _quantile_values(ordered: Numbers, shares: Numbers) -> Numbers:
-    """Quantiles: the smallest sorted value that at least this share of the values does not exceed."""
+    """Return quantiles: for each share the smallest value that this share of the values does not exceed."""
     quantiles: Numbers = ordered[numpy.maximum(numpy.ceil(shares * ordered.size).astype(int) - 1, 0)]
     return quantiles
 
 
 def _quantile_text(values: Numbers) -> str:
-    low, middle, high = _quantile_values(numpy.sort(values), numpy.array([0.0, 0.5, 0.99]))
-    return f"from {format_time(float(low))}, median {format_time(float(middle))}, 99th percentile {format_time(float(high))}"
+    low, median, high = _quantile_values(numpy.sort(values), numpy.array([0.0, 0.5, 0.99]))
+    return f"from {format_time(float(low))}, median {format_time(float(median))}, 99th percentile {format_time(float(high))}"
 
 
 _Tail = tuple[int, int, str, list[float]]  # run, line within the run, label, a time for each of _TAILS
 
 
-def _tails(run_index: int, run: RunSummary, several: bool) -> list[_Tail]:
+def _tails(run_index: int, run: RunSummary, has_several: bool) -> list[_Tail]:
     tails: list[_Tail] = []
     for kind in run.kinds:
-        if not all(kind.is_numeric(key) for key, _ in _SHARES):
+        if not all(kind.is_numeric(key) for key, _ in _QUANTILE_KEYS):
             continue
         by = next((key for key in ("size_bytes", "clients", "node") if kind.can_split(key)), "")
         groups: Sequence[float | str] = kind.distinct(by) if by else [""]
-        if several:  # the smallest and the largest are enough to compare
+        if has_several:  # only the smallest and the largest, for comparison
             groups = [groups[0], groups[-1]] if len(groups) > 1 else groups
         for number, value in enumerate(groups[:_MAX_LINES]):
-            words = (
+            group = (
                 value if isinstance(value, str) else f"{'' if by == 'size_bytes' else f'{by} '}{format_tick(by, value)}"
             )
-            label = " ".join(part for part in (run.label if several else "", words) if part)
+            label = " ".join(part for part in (run.label if has_several else "", group) if part)
             tails.append((run_index, number, label, _medians(kind, by, value)))
     return tails
 
 
 def _medians(kind: Kind, by: str, value: float | str) -> list[float]:
-    """Medians over the repetitions, for each percentile but the minimum."""
+    """Return the medians over the repetitions, for each percentile except the minimum."""
     chosen = kind.where(**{by: value}) if by else kind.where()
-    return [float(numpy.median(kind.column(key)[chosen])) for key, share in _SHARES if share]
+    return [float(numpy.median(kind.column(key)[chosen])) for key, share in _QUANTILE_KEYS if share]
 
 
-def _percentile_plot(tails: Sequence[_Tail], several: bool) -> Plot:
+def _percentile_plot(tails: Sequence[_Tail], has_several: bool) -> Plot:
     descriptions = [f"{label}: {format_time(times[0])} to {format_time(times[-1])}" for *_, label, times in tails]
     alt_text = f"Percentiles of times, from the median to the 99.9th. {'; '.join(descriptions)}."
     with new_figure(max(3.3, 0.5 + 0.2 * len(tails))) as figure:  # the legend has a line for each
         axes = figure.add_subplot()
         for run, number, label, times in tails:
-            series = run if several else number
-            style = LINES[number % len(LINES)] if several else "-"
+            series = run if has_several else number
+            style = LINES[number % len(LINES)] if has_several else "-"
             axes.plot(_TAILS, times, linestyle=style, label=label, **series_style(series))
         axes.set_xscale("log")
         axes.set_xlim(0.7, 0.0007)
@@ -157,7 +161,5 @@ def _percentile_plot(tails: Sequence[_Tail], several: bool) -> Plot:
         svg = to_svg(figure, "percentiles", alt_text)
     rows = [[label, *(format_time(time) for time in times)] for *_, label, times in tails]
     table = Table("Percentiles, in figures", ["", "p50", "p90", "p99", "p99.9"], rows)
-    caption = (
-        "Each percentile is of all messages; of several repetitions the median. A flat line is a time that is sure."
-    )
+    caption = "Each percentile is of all messages; of several repetitions the median. A flat line is a constant time."
     return Plot("percentiles", "Percentiles of times", svg, caption, alt_text, table)

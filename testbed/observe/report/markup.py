@@ -10,8 +10,8 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. caption: its subject. headed: the first cell of each row is its heading. left: columns of text, aligned
-    left."""
+    """A table. caption: its subject. headed: the first cell of each row is its heading. left: indices of the left-aligned
+    columns, which have text."""
 
     caption: str
     headings: Sequence[str]
@@ -22,19 +22,19 @@ class Table:
 
 
 def table(content: Table, name: str) -> str:
-    """Render a table that scrolls where it is wide, also by keyboard. name: unique in the page."""
+    """Render a table that scrolls if it is too wide, also by keyboard. name: unique in the page."""
 
     def cells(row: Sequence[str]) -> str:
         return "".join(
             f'<th scope="row">{escape(text)}</th>'
-            if place == 0 and content.headed
-            else f"<td{'' if place in content.left else ' class=number'}>{escape(text)}</td>"
-            for place, text in enumerate(row)
+            if column == 0 and content.headed
+            else f"<td{'' if column in content.left else ' class=number'}>{escape(text)}</td>"
+            for column, text in enumerate(row)
         )
 
     head = "".join(
-        f'<th scope="col"{"" if place in content.left else " class=number"}>{escape(text)}</th>'
-        for place, text in enumerate(content.headings)
+        f'<th scope="col"{"" if column in content.left else " class=number"}>{escape(text)}</th>'
+        for column, text in enumerate(content.headings)
     )
     body = "\n".join(f"<tr>{cells(row)}</tr>" for row in content.rows)
     note = f'<p class="note">{escape(content.note)}</p>' if content.note else ""
@@ -81,10 +81,10 @@ def style() -> str:
 def complete_page(
     title: str, brand: str, first: tuple[str, str], links: Mapping[str, str], content: str, footer: str
 ) -> str:
-    """Render a page that needs no network. first: name of its first section, and what it is, to skip to. links: titles of
+    """Render a self-contained page. first: name and description of its first section, for the skip link. links: titles of
     sections, by name. content, footer: markup."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    listed = "".join(f'<li><a href="#{name}">{escape(words)}</a></li>' for name, words in links.items())
+    navigation = "".join(f'<li><a href="#{name}">{escape(text)}</a></li>' for name, text in links.items())
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
@@ -92,6 +92,6 @@ def complete_page(
         f"<title>{escape(title)} · {brand}</title><style>{style()}</style></head>\n<body>"
         f'<a class="skip" href="#{first[0]}">Skip to {first[1]}</a>'
         f'<header><p class="brand">{brand}</p><h1>{escape(title)}</h1>'
-        f'<nav aria-label="Parts of the report"><ul>{listed}</ul></nav></header>\n<main>'
+        f'<nav aria-label="Parts of the report"><ul>{navigation}</ul></nav></header>\n<main>'
         f"{content}</main>\n<footer><p>{footer}</p></footer></body></html>\n"
     )

@@ -1,4 +1,4 @@
-"""Page of reproductions: one HTML file with a section for each paper, which needs no network."""
+"""Page of reproductions: a self-contained HTML file with a section for each paper."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_paper_page(reproductions: Sequence[Scores], output: Path) -> int:
 
 
 def paper_page(reproductions: Sequence[Scores]) -> str:
-    """Page of these reproductions as HTML."""
+    """Render the page of these reproductions as HTML."""
     summary = Table("Errors of the predicted rows", HEADINGS, summary_rows(reproductions), frozenset({0, 6, 7}))
     content = "\n".join(
         [
@@ -42,20 +42,22 @@ def _parts(scores: Scores) -> Iterator[str]:
     constants = f"{paper.constants} calibrated constant{'s' if paper.constants != 1 else ''}"
     yield f"<p>{escape(paper.citation)}. Cluster {escape(paper.cluster)}, {constants}.</p>"
     if scores.failures:
-        yield f"<p>Not reproduced:</p>{_listed(scores.failures)}"
+        yield f"<p>Not reproduced:</p>{_list(scores.failures)}"
     for plot in (*figure_plots(scores), *row_plots(scores)):
         yield framed(plot)
     if scores.errors:
         headings = ["table", "rows", "median", "p90", "worst"]
         yield table(Table("Errors of the predicted rows, by table", headings, table_errors(scores)), f"{system}-errors")
     yield details("All published values", _values(scores))
-    shapes = [f"{'holds' if seen.holds else 'broken'}: {seen.shape.name} ({seen.detail})" for seen in scores.shapes]
+    shapes = [
+        f"{'holds' if result.holds else 'broken'}: {result.shape.name} ({result.detail})" for result in scores.shapes
+    ]
     if shapes:
-        yield details(f"Shapes: {sum(scores.shapes_hold)} of {len(shapes)} hold", _listed(shapes))
-    for number, (content, shown) in enumerate(scores.tables):
+        yield details(f"Shapes: {sum(scores.shapes_hold)} of {len(shapes)} hold", _list(shapes))
+    for number, (content, rows_of_table) in enumerate(scores.tables):
         cells = [
             [format_value(key, row.get(key)) for key in content.columns]
-            for row in shown
+            for row in rows_of_table
             if any(key in row for key in content.columns)
         ]
         headings = [heading(key) for key in content.columns]
@@ -63,7 +65,7 @@ def _parts(scores: Scores) -> Iterator[str]:
         yield details(content.name, table(Table(caption, headings, cells, headed=False), f"{system}-table-{number}"))
     if paper.unmatched:
         yield details(
-            "Published values without a row", _listed([f"{each.value}: {each.why}" for each in paper.unmatched])
+            "Published values without a row", _list([f"{value.value}: {value.why}" for value in paper.unmatched])
         )
 
 
@@ -84,5 +86,5 @@ def _values(scores: Scores) -> str:
     return table(content, f"{scores.system}-values")
 
 
-def _listed(sentences: Sequence[str]) -> str:
+def _list(sentences: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>"

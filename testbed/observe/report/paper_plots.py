@@ -1,5 +1,5 @@
-"""Plots of reproductions: a paper's figures drawn from our rows with the paper's points, its other rows beside ours, and the
-errors of all systems."""
+"""Plots of reproductions: a paper's figures drawn from our rows with the paper's points, its remaining rows and ours, and
+the errors of all systems."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from testbed.observe.report.plots import (
 
 Points = Sequence[tuple[float, float]]
 
-_STRIP: Final = 0.62
-"""Height of a system's dots in its strip of the errors."""
+_DOTS_HEIGHT: Final = 0.62
+"""Height of a system's dots in its row of the error plot."""
 
-_LEVELS: Final = 7
-"""Levels on which neighbouring dots lie, so that one does not hide the next."""
+_DOT_LEVELS: Final = 7
+"""Number of heights over which neighbouring dots are spread, so that they do not overlap."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
-    """A curve: our points, and the paper's, both in the units of rows."""
+class _DrawnCurve:
+    """A curve: our points and the paper's, both in the units of rows."""
 
     label: str
     ours: Points
@@ -52,15 +52,15 @@ class _Drawn:
 
 
 def figure_plots(scores: Scores) -> Iterator[Plot]:
-    """Plots of the paper's figures; none of a figure without rows."""
+    """Yield plots of the paper's figures, except those without rows."""
     for number, figure in enumerate(scores.paper.figures, 1):
-        curves = [_drawn(curve, figure, scores) for curve in figure.curves]
+        curves = [_drawn_curve(curve, figure, scores) for curve in figure.curves]
         curves = [curve for curve in curves if curve.ours]
         if curves:
             yield _figure_plot(f"{scores.system}-figure-{number}", figure, curves)
 
 
-def _drawn(curve: Curve, figure: PaperFigure, scores: Scores) -> _Drawn:
+def _drawn_curve(curve: Curve, figure: PaperFigure, scores: Scores) -> _DrawnCurve:
     ours = [
         (float(row[figure.x]), float(row[figure.y]))
         for row in scores.measured[curve.run]
@@ -71,21 +71,23 @@ def _drawn(curve: Curve, figure: PaperFigure, scores: Scores) -> _Drawn:
         for row in scores.paper.rows
         if (row.name in curve.points or row.table in curve.points) and figure.x in row.where
     ]
-    return _Drawn(curve.label, sorted(ours), sorted(published))
+    return _DrawnCurve(curve.label, sorted(ours), sorted(published))
 
 
 def _is_matched(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
     return all(row.get(key) == value for key, value in where.items())
 
 
-def _figure_plot(name: str, figure: PaperFigure, curves: Sequence[_Drawn]) -> Plot:
-    described = "; ".join(
-        f"{curve.label}: {', '.join(_at(figure, point) for point in (curve.ours[0], curve.ours[-1]))}"
+def _figure_plot(name: str, figure: PaperFigure, curves: Sequence[_DrawnCurve]) -> Plot:
+    description = "; ".join(
+        f"{curve.label}: {', '.join(_format_point(figure, point) for point in (curve.ours[0], curve.ours[-1]))}"
         for curve in curves
     )
     published = [point for curve in curves for point in curve.published]
-    words = f" The paper's values: {', '.join(_at(figure, point) for point in published)}." if published else ""
-    alt_text = f"{figure.name}. Ours: {described}.{words}"
+    values_text = (
+        f" The paper's values: {', '.join(_format_point(figure, point) for point in published)}." if published else ""
+    )
+    alt_text = f"{figure.name}. Ours: {description}.{values_text}"
     caption = f"In the paper: {figure.source}."
     if published:
         caption += " Hollow marks are the paper's values, in the colour of ours."
@@ -108,15 +110,15 @@ def _figure_plot(name: str, figure: PaperFigure, curves: Sequence[_Drawn]) -> Pl
         axes.set_xlabel(figure.axes[0])
         axes.set_title(figure.axes[1])
         axes.legend(labelcolor=INK)
-        drawn = to_svg(drawing, name, alt_text)
-    return Plot(name, figure.name, drawn, caption, alt_text, _figure_table(figure, curves))
+        svg = to_svg(drawing, name, alt_text)
+    return Plot(name, figure.name, svg, caption, alt_text, _figure_table(figure, curves))
 
 
-def _at(figure: PaperFigure, point: tuple[float, float]) -> str:
+def _format_point(figure: PaperFigure, point: tuple[float, float]) -> str:
     return f"{format_value(figure.y, point[1])} at {format_tick(figure.x, point[0])}"
 
 
-def _figure_table(figure: PaperFigure, curves: Sequence[_Drawn]) -> Table:
+def _figure_table(figure: PaperFigure, curves: Sequence[_DrawnCurve]) -> Table:
     columns = {curve.label: dict(curve.ours) for curve in curves}
     columns |= {f"{curve.label}, the paper's": dict(curve.published) for curve in curves if curve.published}
     values = sorted({x for column in columns.values() for x in column})
@@ -128,7 +130,7 @@ def _figure_table(figure: PaperFigure, curves: Sequence[_Drawn]) -> Table:
 
 
 def row_plots(scores: Scores) -> Iterator[Plot]:
-    """Plots of rows beside ours, one for each table and unit, for the rows that are no points of a figure."""
+    """Yield plots of the paper's rows and ours, by table and unit, for the rows that are not points of a figure."""
     points = {point for figure in scores.paper.figures for curve in figure.curves for point in curve.points}
     groups: dict[tuple[str, str], list[Compared]] = {}
     for compared in scores.rows:
@@ -141,20 +143,20 @@ def row_plots(scores: Scores) -> Iterator[Plot]:
 
 
 def _row_plot(name: str, title: str, unit: str, rows: Sequence[Compared]) -> Plot:
-    described = "; ".join(f"{row.name}: the paper's {row.row.paper:g}, ours {row.ours:.4g} {unit}" for row in rows)
-    alt_text = f"{title}. {described}."
+    description = "; ".join(f"{row.name}: the paper's {row.row.paper:g}, ours {row.ours:.4g} {unit}" for row in rows)
+    alt_text = f"{title}. {description}."
     caption = "Hollow diamonds are the paper's values, dots are ours; filled squares are ours of calibrated rows."
     with new_figure(0.9 + 0.27 * len(rows)) as drawing:
         axes = drawing.add_subplot()
-        for place, row in enumerate(rows):
-            axes.plot([row.row.paper, row.ours], [place, place], color=GRID, linewidth=3, zorder=1)
-        places = range(len(rows))
-        axes.plot([row.row.paper for row in rows], places, linestyle="none", marker="D", markersize=7,
+        for position, row in enumerate(rows):
+            axes.plot([row.row.paper, row.ours], [position, position], color=GRID, linewidth=3, zorder=1)
+        row_positions = range(len(rows))
+        axes.plot([row.row.paper for row in rows], row_positions, linestyle="none", marker="D", markersize=7,
                   markerfacecolor="none", markeredgewidth=1.5, markeredgecolor=PAPER, label="the paper's")  # fmt: skip
         for calibrated, marker, label in ((False, "o", "ours, predicted"), (True, "s", "ours, calibrated")):
-            chosen = [place for place in places if rows[place].calibrated is calibrated]
+            chosen = [position for position in row_positions if rows[position].calibrated is calibrated]
             if chosen:
-                axes.plot([rows[place].ours for place in chosen], chosen, linestyle="none", marker=marker,
+                axes.plot([rows[position].ours for position in chosen], chosen, linestyle="none", marker=marker,
                           color=SERIES[0], label=label)  # fmt: skip
         values = [value for row in rows for value in (row.ours, row.row.paper)]
         if max(values) > 8 * min(values):
@@ -165,47 +167,49 @@ def _row_plot(name: str, title: str, unit: str, rows: Sequence[Compared]) -> Plo
             axes.set_xlim(left=0, right=1.05 * max(values))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.set_xlabel(unit)
-        axes.set_yticks(list(places), [row.name for row in rows])
+        axes.set_yticks(list(row_positions), [row.name for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.legend(labelcolor=INK)
-        drawn = to_svg(drawing, name, alt_text)
-    return Plot(name, title, drawn, caption, alt_text)
+        svg = to_svg(drawing, name, alt_text)
+    return Plot(name, title, svg, caption, alt_text)
 
 
 def error_plot(systems: Sequence[Scored]) -> Plot:
-    """Plot of the errors of all systems: a dot for each row."""
+    """Plot the errors of all systems, with a dot for each row."""
     cells = summary_rows(systems)
     alt_text = "Relative errors of the papers' values. " + "; ".join(
         ", ".join(f"{heading} {cell}".strip() for heading, cell in zip(("", *HEADINGS[1:]), row, strict=True))
         for row in cells
     ) + "."  # fmt: skip
     caption = (
-        "Each dot is a published value: how much more or less ours is. Filled dots are predictions, with their median as "
-        "red lines; hollow squares have calibrated a constant."
+        "Each dot is the relative error of our value of a published value. Filled dots are predictions, with their median "
+        "as red lines; hollow squares were used to calibrate a constant."
     )
     with new_figure(0.8 + 0.52 * len(systems), WIDTH) as drawing:
         axes = drawing.add_subplot()
         axes.axvspan(-10, 10, color=GRID, alpha=0.5, linewidth=0)
         axes.axvline(0, color=INK, linewidth=0.8)
-        for place, system in enumerate(systems):
-            _draw_errors(axes, place, system.rows)
+        for position, system in enumerate(systems):
+            _draw_errors(axes, position, system.rows)
         axes.set_yticks(range(len(systems)), [system.system for system in systems])
         axes.set_ylim(len(systems) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f} %" if value else "0"))
         axes.set_title("error of our value; red: the median; grey: within 10 %")
-        drawn = to_svg(drawing, "errors", alt_text)
-    return Plot("errors", "All papers: errors of the published values", drawn, caption, alt_text)
+        svg = to_svg(drawing, "errors", alt_text)
+    return Plot("errors", "All papers: errors of the published values", svg, caption, alt_text)
 
 
-def _draw_errors(axes: Axes, place: int, rows: Sequence[ScoredRow]) -> None:
+def _draw_errors(axes: Axes, position: int, rows: Sequence[ScoredRow]) -> None:
     predicted = sorted(100 * row.error for row in rows if not row.calibrated)
-    heights = [place + _STRIP * ((number % _LEVELS) / (_LEVELS - 1) - 0.5) for number in range(len(predicted))]
+    heights = [
+        position + _DOTS_HEIGHT * ((number % _DOT_LEVELS) / (_DOT_LEVELS - 1) - 0.5) for number in range(len(predicted))
+    ]
     axes.plot(predicted, heights, linestyle="none", marker="o", markersize=4, alpha=0.75, color=SERIES[0])
     if predicted:
         median = 100 * Errors.of([row.error for row in rows if not row.calibrated]).median
-        axes.vlines([-median, median], place - 0.4, place + 0.4, color=FAULT, linewidth=1.2)
+        axes.vlines([-median, median], position - 0.4, position + 0.4, color=FAULT, linewidth=1.2)
     calibrated = [100 * row.error for row in rows if row.calibrated]
-    axes.plot(calibrated, [place] * len(calibrated), linestyle="none", marker="s", markersize=6, markerfacecolor="none",
+    axes.plot(calibrated, [position] * len(calibrated), linestyle="none", marker="s", markersize=6, markerfacecolor="none",
               markeredgecolor=PAPER, markeredgewidth=1.3)  # fmt: skip

@@ -1,7 +1,8 @@
 """Style of the plots, and conversion of Matplotlib figures into parts of a page.
 
-Text stays text, and every colour is a variable of the page's style sheet, so that plots follow its dark or light theme.
-Matplotlib knows no variables: figures are drawn with stand-in colours, which are replaced afterwards.
+Text is not converted to paths, and every colour is a variable of the page's style sheet, so that plots follow its dark or
+light theme. Matplotlib does not support variables: figures are drawn with placeholder colours, which are replaced in the
+SVG text.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ SERIES: Final = ("#110fe1", "#120fe2", "#130fe3", "#140fe4", "#150fe5", "#160fe6
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "h")
 LINES: Final = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 MAX_SERIES: Final = 2 * len(SERIES)
-"""Distinguishable series: each colour with filled markers, and with hollow ones."""
+"""Number of distinguishable series: each colour with filled and with hollow markers."""
 
 _VARIABLES: Final = {
     INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper-value", FAULT: "fault",
-    **{stand_in: f"series-{number}" for number, stand_in in enumerate(SERIES, 1)},
+    **{placeholder: f"series-{number}" for number, placeholder in enumerate(SERIES, 1)},
 }  # fmt: skip
-_FONT: Final = "DejaVu Sans"  # Matplotlib's own; wider than a page's font, so that no text is cut off
+_FONT: Final = "DejaVu Sans"  # Matplotlib's default; wider than a page's font, so that no text is cut off
 _STYLE: Final[dict[Any, object]] = {  # Any: Matplotlib's types list every key literally
     "svg.fonttype": "none", "font.family": _FONT, "font.size": 9.5, "text.color": INK, "axes.labelcolor": MUTED,
     "axes.edgecolor": GRID, "axes.facecolor": "none", "axes.grid": True, "axes.axisbelow": True, "axes.titlesize": 10,
@@ -51,23 +52,23 @@ _STYLE: Final[dict[Any, object]] = {  # Any: Matplotlib's types list every key l
     "figure.constrained_layout.use": True,
 }  # fmt: skip
 
-_WIDE: Final = (1.0, 2.0, 5.0)  # positions of ticks within a decade
-_NARROW: Final = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+_TICKS_WIDE: Final = (1.0, 2.0, 5.0)  # positions of ticks within a decade
+_TICKS_NARROW: Final = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
 
 WIDTH: Final = 7.6  # inches, of 72 points; a page scales it
 
 
 def series_style(number: int) -> dict[str, Any]:
     """Return the colour and markers of a series, as keywords of Matplotlib's `plot`."""
-    place = number % len(SERIES)
-    style: dict[str, Any] = {"color": SERIES[place], "marker": MARKERS[place]}
+    index = number % len(SERIES)
+    style: dict[str, Any] = {"color": SERIES[index], "marker": MARKERS[index]}
     return style if number < len(SERIES) else style | {"markerfacecolor": "none"}
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure of the page. name: unique in it. caption: what is shown, and its source. alt_text: a description for
-    people who do not see it. table: the figures, if not too many."""
+    """A figure of the page. name: unique in the page. caption: content and source. alt_text: text alternative. table: the
+    values, if there are not too many."""
 
     name: str
     title: str
@@ -79,7 +80,7 @@ class Plot:
 
 @contextmanager
 def new_figure(height: float, width: float = WIDTH) -> Iterator[Figure]:
-    """Context manager for a figure in this style; it must be drawn and written inside the block. Sizes in inches."""
+    """Context manager for a figure in this style; draw it and write it inside the block. Sizes in inches."""
     with rc_context(_STYLE):
         figure = Figure(figsize=(width, height))
         FigureCanvasSVG(figure)
@@ -88,15 +89,17 @@ def new_figure(height: float, width: float = WIDTH) -> Iterator[Figure]:
 
 def to_svg(figure: Figure, name: str, alt_text: str) -> str:
     """Write a figure as SVG within a page. name: makes its identifiers unique."""
-    written = io.StringIO()
+    buffer = io.StringIO()
     with rc_context({"svg.hashsalt": name}):
-        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = written.getvalue()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
     text = text.replace("xlink:href", "href").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
-    used = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
-    text = re.sub(r' id="([^"]*)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", text)
+    referenced_ids = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
+    text = re.sub(
+        r' id="([^"]*)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in referenced_ids else "", text
+    )
     text = re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", text)
     text = re.sub(r"#[0-9a-f]{6}", lambda match: _variable(match[0]), text)
     text = text.replace(f"'{_FONT}'", "var(--font)")
@@ -116,8 +119,8 @@ def _svg_tag(alt_text: str) -> Callable[[re.Match[str]], str]:
 def set_up_axis(
     axes: Axes, which: str, key: str, *, log: bool = False, zero: bool = False, narrow: bool = False
 ) -> None:
-    """Set up an axis for values of a row's key, with units. zero: a logarithmic axis includes 0. narrow: the range is
-    so small that it needs more ticks."""
+    """Set up an axis for values of a row's key, with units. zero: a logarithmic axis includes 0. narrow: use more ticks, for
+    a small range."""
     axis: Any = axes.xaxis if which == "x" else axes.yaxis
     set_scale: Any = axes.set_xscale if which == "x" else axes.set_yscale
     if log:
@@ -127,7 +130,7 @@ def set_up_axis(
         else:
             set_scale("log", base=base)
             if base == 10:
-                axis.set_major_locator(LogLocator(base=10, subs=_NARROW if narrow else _WIDE, numticks=12))
+                axis.set_major_locator(LogLocator(base=10, subs=_TICKS_NARROW if narrow else _TICKS_WIDE, numticks=12))
         axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(MaxNLocator(6))
@@ -135,7 +138,7 @@ def set_up_axis(
 
 
 def set_ticks(axes: Axes, values: list[float], key: str) -> None:
-    """Put the ticks of the lower axis at these values, leaving out as many as space requires."""
+    """Set the ticks of the x axis to these values, with at most nine ticks."""
     step = -(-len(values) // 9)
     axes.xaxis.set_major_locator(FixedLocator(values[::step]))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -168,7 +171,7 @@ def framed(plot: Plot) -> str:
 
 
 def standalone(plot: Plot, note: str) -> str:
-    """Render a plot as a file of its own, in the colours of a light or dark page. note: kept in its metadata."""
+    """Render a plot as a separate SVG file, in the colours of a light or dark page. note: stored in its metadata."""
     colours = style().partition("* {")[0]
     return plot.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(
         ">", f"><metadata>{escape(note)}</metadata><style>{colours}svg text {{ font-family: var(--font); }}</style>", 1

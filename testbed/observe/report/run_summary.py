@@ -1,4 +1,4 @@
-"""Summary of a run for the report: all that its folder holds, with a sentence for everything missing."""
+"""Summary of a run for the report: the contents of its folder, with a sentence for each missing file."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from testbed.spec.layout import Layout
 Fates = Counter[tuple[str, str, str]]
 """Frames by link, direction and cause of their fate."""
 
-_LOG: Final = 4_000  # characters of a program's log
+_MAX_LOG: Final = 4_000  # characters of a program's log
 _MAX_LOGS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A run for the report. label: its name among several runs. missing: sentences. zero: the clock when its programs
-    began, or of the first known event, in ns. injected: impairments of links by scenario or cluster while it ran. of:
-    repetitions."""
+    """A run for the report. label: its name among several runs. of: number of repetitions. zero: clock at the start of its
+    programs, or of the first known event, in ns. injected: impairments that were injected during the run, by link.
+    missing: sentences."""
 
     label: str
     record: RecordedRun
@@ -56,12 +56,12 @@ class RunSummary:
 
     @property
     def grade(self) -> str:
-        """Grade of its verdict; its status where there is none."""
+        """Grade of its verdict; its status if it has no verdict."""
         return str((self.record.result.get("verdict") or {}).get("grade", self.record.status))
 
 
 def summarize_run(folder: Path, label: str) -> RunSummary:
-    """Read a run's folder. Raises NotFoundError where there is no run, UnsupportedError for one of a newer version,
+    """Read a run's folder. Raises NotFoundError if there is no run, UnsupportedError for a run of a newer version,
     TestbedError for a broken file."""
     run = read_run(folder)
     try:
@@ -93,7 +93,7 @@ def _summarize(run: RecordedRun, label: str) -> RunSummary:
 def _missing(run: RecordedRun) -> Iterator[str]:
     if not run.result:
         yield (
-            "The run never ended, or was killed: without result.json there is no verdict. The report shows what was written."
+            "The run never ended, or was killed: without result.json there is no verdict. The report shows what exists."
         )
     if not (run.folder / ROWS).exists():
         yield f"{ROWS} is missing: the run's measurements are lost."
@@ -125,7 +125,7 @@ def _fates(folder: Path) -> Fates:
 def _injected(
     run: RecordedRun, layout: Layout | None, events: list[Mapping[str, Any]]
 ) -> Mapping[str, tuple[str, ...]]:
-    """Impairments injected while the run went on, by link, from the cluster's events or else the scenario's targets."""
+    """Return the impairments injected during the run, by link, from the cluster's events or else the scenario's targets."""
     injected: dict[str, dict[str, None]] = {}
     for event in events:
         if event.get("event") == "inject" and not str(event.get("what")).startswith("links held for "):
@@ -133,34 +133,37 @@ def _injected(
             for link in links if isinstance(links, list) else ():
                 injected.setdefault(str(link), {})[str(event.get("what"))] = None
     if layout is not None and not injected and (file := run.folder / "scenario.toml").exists():
-        for what, links in _links_by_fault(file, layout, events):
+        for description, links in _links_by_fault(file, layout, events):
             for link in links:
-                injected.setdefault(link, {})[what] = None
-    return {link: tuple(what) for link, what in injected.items()}
+                injected.setdefault(link, {})[description] = None
+    return {link: tuple(descriptions) for link, descriptions in injected.items()}
 
 
 def _links_by_fault(file: Path, layout: Layout, events: list[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    """Links of each fault. In simulation only a fault's text names its target: ``loss 10% on n1``."""
+    """Yield the description and the links of each fault. In simulation events name no links, so the scenario's targets are
+    used."""
     try:
         faults = tomllib.loads(file.read_text(encoding="utf-8")).get("fault", [])
     except (OSError, ValueError):
         return
-    what = {str(event.get("fault")): str(event.get("what")) for event in events if event.get("event") == "fault begins"}
+    descriptions = {
+        str(event.get("fault")): str(event.get("what")) for event in events if event.get("event") == "fault begins"
+    }
     for number, fault in enumerate(faults, 1):
-        if fault.get("kind") not in ("impair", "down", "flap") or f"fault[{number}]" not in what:
+        if fault.get("kind") not in ("impair", "down", "flap") or f"fault[{number}]" not in descriptions:
             continue
         for target in [fault["on"]] if isinstance(fault.get("on"), str) else fault.get("on", ()):
             try:
-                yield what[f"fault[{number}]"], [link.name for link in links_of(layout, target)]
+                yield descriptions[f"fault[{number}]"], [link.name for link in links_of(layout, target)]
             except TestbedError:
                 continue
 
 
 def _logs(folder: Path) -> Mapping[str, str]:
-    """The ends of the programs' logs."""
+    """Read the ends of the programs' logs."""
     logs: dict[str, str] = {}
     for file in sorted(folder.glob("*.log")) if folder.is_dir() else ():
         text = file.read_text(encoding="utf-8", errors="replace").strip()
         if text and len(logs) < _MAX_LOGS:
-            logs[file.stem] = text[-_LOG:]
+            logs[file.stem] = text[-_MAX_LOG:]
     return logs

@@ -1,4 +1,4 @@
-"""Samples of single measurements: the messages of a history, or the rows of a workload that writes one for each."""
+"""Samples of single measurements: the messages of a history, or the rows of a workload that writes a row for each."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from testbed.observe.format.quantities import heading
 from testbed.observe.report.columns import Kind, Numbers
 from testbed.observe.report.run_summary import RunSummary
 
-_FEW: Final = 30  # fewer rows are results, not a sample
+_MIN_SAMPLES: Final = 30  # fewer rows are treated as results, not as a sample
 _SUMMARY: Final = ("p50_ns", "p99_ns")
 _NOT_TIMES: Final = ("clock_ns", "work_ns")
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Measurements in order of time. at: seconds since the programs began. took: ns. moved: bytes, or None if unknown.
-    what: name of the time measured."""
+    """Measurements in order of time. at: seconds since the start of the programs. took: ns. moved: bytes, or None if
+    unknown. what: name of the measured time."""
 
     at: Numbers
     took: Numbers
@@ -30,19 +30,23 @@ class Samples:
 
 
 def samples(run: RunSummary) -> Samples | None:
-    """Samples of the messages where a history was written, else of the rows, where a kind has enough. None also where
-    no time passes: a simulation in which nothing costs time."""
+    """Return samples of the messages if a history was written, else of the rows of a kind that has enough rows. None if
+    there are none, or if all times are 0, as in a simulation without costs."""
     sample = _samples(run)
     return sample if sample is not None and sample.at[-1] > sample.at[0] and sample.took.any() else None
 
 
 def _samples(run: RunSummary) -> Samples | None:
-    if run.deliveries is not None and run.deliveries.at.size >= _FEW:
+    if run.deliveries is not None and run.deliveries.at.size >= _MIN_SAMPLES:
         deliveries = run.deliveries
         return Samples(
-            (deliveries.at - run.zero) / 1e9, deliveries.took, deliveries.moved, "message", "the programs' histories"
+            (deliveries.at - run.zero) / 1e9,
+            deliveries.took,
+            deliveries.bytes_moved,
+            "message",
+            "the programs' histories",
         )
-    kinds = [kind for kind in run.kinds if kind.count >= _FEW and not any(key in kind.keys for key in _SUMMARY)]
+    kinds = [kind for kind in run.kinds if kind.count >= _MIN_SAMPLES and not any(key in kind.keys for key in _SUMMARY)]
     for kind in sorted(kinds, key=lambda kind: -kind.count):
         times = _first(kind, (key for key in kind.keys if key.endswith("_ns") and key not in _NOT_TIMES))
         if times is not None and kind.is_numeric("clock_ns"):

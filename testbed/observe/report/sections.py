@@ -1,4 +1,4 @@
-"""Sections of the report as text and tables: a run's verdict with the reasons, its figures, and how to repeat it."""
+"""Sections of the report as text and tables: a run's verdict with the reasons, its figures, and its parameters."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _MEANING: Final = {
     "trusted": "The links behaved as configured.",
     "degraded": "Something deviated slightly from the configuration: read the figures with these reasons in mind.",
     "invalid": "Something deviated from the configuration: the figures are meaningless, and shown for diagnosis only.",
-    "failed": "A promise of the protocol was broken: see what the checks say.",
-    "interrupted": "The run was interrupted: what was measured until then is shown.",
-    "unfinished": "The run never ended: what was written until then is shown.",
+    "failed": "The protocol violated a guarantee: see the results of the checks.",
+    "interrupted": "The run was interrupted: the measurements until then are shown.",
+    "unfinished": "The run never ended: the files written until then are shown.",
 }
-_BROKE_OFF: Final = "The run broke off: what was measured until then is shown."
+_ABORTED: Final = "The run failed: the measurements until then are shown."
 _BAD: Final = ("degraded", "invalid", "failed")
 _MAX_REASONS: Final = 8
 _MAX_ROWS: Final = 60
-_FEW_ROWS: Final = 40
+_MAX_OPEN_ROWS: Final = 40
 _PARAMETERS: Final = ("cluster", "protocol", "mode", "profile", "codec", "nics", "dilate", "seed", "repeat")
 
 
 def verdict(run: RunSummary, index: int) -> str:
-    """Card at the top. index: index of the run in the report."""
+    """Render the card of a run's verdict. index: index of the run in the report."""
     grade = run.grade if run.record.status in ("done", "unfinished") else run.record.status
     reasons = list(_reasons(run))
     more = len(reasons) - _MAX_REASONS
@@ -42,14 +42,14 @@ def verdict(run: RunSummary, index: int) -> str:
     rest = f"<li>and {more:,} more, in the table of findings</li>" if more > 0 else ""
     mark = _MARKS.get(grade, "?")
     name = f"run-{index}" if run.label else "verdict-title"
-    lap, place = divmod(index, len(SERIES))
-    series = f"series-{place + 1} hollow" if lap else f"series-{place + 1}"
+    round_, colour = divmod(index, len(SERIES))
+    series = f"series-{colour + 1} hollow" if round_ else f"series-{colour + 1}"
     label = f'<span class="label {series}">{escape(run.label)}</span>'
     title = f'<h3 id="{name}">{label} {escape(run.title)}</h3>' if run.label else ""
     return (
         f'<article class="card {escape(grade)}" aria-labelledby="{name}">{title}'
         f'<p class="grade"><span class="mark" aria-hidden="true">{mark}</span> {escape(grade)}</p>'
-        f"<p>{escape(_BROKE_OFF if run.record.status == 'failed' else _MEANING.get(grade, ''))}</p>"
+        f"<p>{escape(_ABORTED if run.record.status == 'failed' else _MEANING.get(grade, ''))}</p>"
         f"{f'<ul>{listed}{rest}</ul>' if reasons else ''}{_headline(run)}"
         f'<p class="facts">{escape(_facts(run))}</p></article>'
     )
@@ -70,40 +70,42 @@ def _reasons(run: RunSummary) -> Iterator[str]:
             yield f"{finding['what']}{' on ' + where if where else ''}{measured}{reason}: {finding['grade']}"
     for check in run.record.result.get("checks") or ():
         if check.get("passed"):
-            yield "Histories were looked through: nothing lost, nothing twice, in order, unchanged."
+            yield "Histories were checked: no message was lost, duplicated, reordered or changed."
     yield from (str(note)[:1].upper() + str(note)[1:] for note in document.get("notes", ()))
 
 
 def _headline(run: RunSummary) -> str:
-    """The main figures; none for an invalid run."""
-    tiles_shown: list[tuple[str, str]] = []
+    """Render the main figures; empty for an invalid run."""
+    tile_texts: list[tuple[str, str]] = []
     for kind in () if run.grade == "invalid" else run.kinds:
         sizes = kind.column("size_bytes") if kind.is_numeric("size_bytes") else None
         if sizes is not None and kind.is_numeric("p50_ns"):
-            least = float(sizes.min())
-            middle = float(numpy.median(kind.column("p50_ns")[sizes == least]))
-            tiles_shown.append(
-                (format_value("p50_ns", middle), f"median at {format_value('size_bytes', round(least))}")
+            smallest = float(sizes.min())
+            median = float(numpy.median(kind.column("p50_ns")[sizes == smallest]))
+            tile_texts.append(
+                (format_value("p50_ns", median), f"median at {format_value('size_bytes', round(smallest))}")
             )
         if kind.is_numeric("L_ns"):
-            named = (
+            logp_keys = (
                 ("L_ns", "L, latency"),
                 ("o_s_ns", "o, of sending"),
                 ("o_r_ns", "o, of receiving"),
                 ("g_ns", "g, gap"),
             )
-            tiles_shown += [
-                (format_value(key, float(kind.column(key)[0])), words) for key, words in named if kind.is_numeric(key)
+            tile_texts += [
+                (format_value(key, float(kind.column(key)[0])), title)
+                for key, title in logp_keys
+                if kind.is_numeric(key)
             ]
         for key in ("bandwidth_bit_s", "aggregate_bit_s", "messages_per_s", "answered_per_s", "keys_per_s"):
             if kind.is_numeric(key):
-                tiles_shown.append((format_value(key, float(kind.column(key).max())), f"{heading(key)}, at most"))
+                tile_texts.append((format_value(key, float(kind.column(key).max())), f"{heading(key)}, at most"))
     if run.deliveries is not None and run.grade != "invalid":
-        tiles_shown.append((f"{run.deliveries.at.size:,}", "messages delivered"))
-        tiles_shown.append((format_value("took_ns", float(numpy.median(run.deliveries.took))), "median of a message"))
+        tile_texts.append((f"{run.deliveries.at.size:,}", "messages delivered"))
+        tile_texts.append((format_value("took_ns", float(numpy.median(run.deliveries.took))), "median of a message"))
     if run.fates:
-        tiles_shown.append((f"{sum(run.fates.values()):,}", "frames met a fate"))
-    tiles = "".join(f"<div><dt>{escape(words)}</dt><dd>{escape(value)}</dd></div>" for value, words in tiles_shown[:4])
+        tile_texts.append((f"{sum(run.fates.values()):,}", "frames met a fate"))
+    tiles = "".join(f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd></div>" for value, title in tile_texts[:4])
     return f'<dl class="headline">{tiles}</dl>' if tiles else ""
 
 
@@ -127,12 +129,12 @@ def _facts(run: RunSummary) -> str:
 
 
 def figures(run: RunSummary, index: int) -> Iterator[str]:
-    """Tables of the run's rows, one for each kind."""
+    """Yield tables of the run's rows, one for each kind."""
     if not run.kinds:
         yield '<p class="note">There are no rows: nothing was measured or recorded.</p>'
     for number, kind in enumerate(run.kinds):
         rows = table(_rows(kind, run.label), f"rows-{index}-{number}")
-        yield rows if kind.count <= _FEW_ROWS else details(f"{kind.count:,} rows with equal keys", rows)
+        yield rows if kind.count <= _MAX_OPEN_ROWS else details(f"{kind.count:,} rows with equal keys", rows)
 
 
 def _rows(kind: Kind, label: str) -> Table:
@@ -142,13 +144,13 @@ def _rows(kind: Kind, label: str) -> Table:
     shown = min(kind.count, _MAX_ROWS if kind.count > MAX_SHOWN else MAX_SHOWN)
     rows = [[format_value(key, row.get(key)) for key in keys] for row in kind.first[:shown]]
     note = f"The first {shown} of {kind.count:,}; all are in rows.jsonl." if kind.count > shown else ""
-    left = frozenset(place for place, key in enumerate(keys) if not kind.is_numeric(key))
+    left = frozenset(colour for colour, key in enumerate(keys) if not kind.is_numeric(key))
     caption = f"Rows of {label}, {kind.count:,}" if label else f"Rows, {kind.count:,}"
     return Table(caption, [heading(key) for key in keys], rows, left, headed=False, note=note)
 
 
 def evidence(run: RunSummary, index: int) -> Iterator[str]:
-    """Findings behind the verdict, and counters."""
+    """Yield the verdict's findings, and counters."""
     result = run.record.result
     findings = (result.get("verdict") or {}).get("findings") or []
     if findings:
@@ -175,24 +177,24 @@ def evidence(run: RunSummary, index: int) -> Iterator[str]:
                    frozenset({0, 1, 2}))  # fmt: skip
         yield details(f"Fates of frames ({sum(run.fates.values()):,})", table(content, f"fates-{index}"))
     yield from _by_node(
-        result.get("counted"), "What NICs counted", f"counted-{index}", lambda value: format_value("", value)
+        result.get("counted"), "Counters of NICs", f"counted-{index}", lambda value: format_value("", value)
     )
     yield from _by_node(
         [{node: {part: finding["share"] for part, finding in parts.items()} for node, parts in first.items()}
          for first in (result.get("used") or ())[:1]],
-        "How busy the parts of NICs and hosts were", f"used-{index}", lambda value: f"{value:.1%}",
+        "Utilization of the parts of NICs and hosts", f"used-{index}", lambda value: f"{value:.1%}",
     )  # fmt: skip
     yield from _by_node(
         [{f"{node}, {part}": _causes(usage) for node, parts in first.items() for part, usage in parts.items()}
          for first in (result.get("used") or ())[:1]],
-        "What the time of hosts' cores was used for", f"causes-{index}", lambda value: format_value("busy_ns", value),
+        "Time of the hosts' cores by cause", f"causes-{index}", lambda value: format_value("busy_ns", value),
     )  # fmt: skip
     for name, text in run.logs.items():
-        yield details(f"What {name} printed last", preformatted(text, f"log of {name}"))
+        yield details(f"Last output of {name}", preformatted(text, f"log of {name}"))
 
 
 def _by_node(counted: Any, title: str, name: str, format_count: Any) -> Iterator[str]:
-    """Table of the first repetition: a row for each node, a column for each counter; nothing where all are 0."""
+    """Yield a table of the first repetition: a row for each node, a column for each counter; nothing if all are 0."""
     nodes: Mapping[str, Mapping[str, float]] = {name: row for name, row in ((counted or [{}])[0] or {}).items() if row}
     keys = dict.fromkeys(key for values in nodes.values() for key in values)
     keys = {key: None for key in keys if any(values.get(key) for values in nodes.values())}
@@ -215,7 +217,7 @@ def _figure(value: object) -> str:
 
 
 def origin(run: RunSummary) -> Iterator[str]:
-    """Everything needed to repeat the run."""
+    """Yield everything needed to repeat the run."""
     parameters = run.parameters
     yield f"<h3>{escape(run.label)} {escape(run.title)}</h3>"
     if command := parameters.get("command"):
@@ -246,7 +248,7 @@ def origin(run: RunSummary) -> Iterator[str]:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Further files, with their sizes; `testbed decode` prints captures."""
+    """Yield the folder's files with their sizes, and its subfolders."""
     for file in sorted(folder.iterdir()):
         if file.is_file() and not file.name.startswith("."):
             yield f"{file.name} ({file.stat().st_size / 1000:,.1f} kB)"
@@ -255,7 +257,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _parameter(parameters: Mapping[str, Any], key: str) -> str:
-    """A parameter as text; a profile by its name, since its costs are in run.json."""
+    """Return a parameter as text; a profile by its name, since its costs are in run.json."""
     value = parameters.get(key, "")
     return str(value.get("name", "")) if isinstance(value, dict) else str(value)
 
@@ -265,7 +267,7 @@ def _format_setting(value: object) -> str:
 
 
 def differences(runs: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
-    """Parameters that differ between the runs, by key."""
+    """Return the parameters that differ between the runs, by key."""
 
     def parameters(run: RunSummary) -> dict[str, str]:
         flat = {key: _parameter(run.parameters, key) for key in ("workload", *_PARAMETERS)}
@@ -273,8 +275,10 @@ def differences(runs: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
             f"setting {key}": _format_setting(value) for key, value in (run.parameters.get("settings") or {}).items()
         }
 
-    every = [parameters(run) for run in runs]
-    keys = dict.fromkeys(key for values_of_run in every for key in values_of_run)
+    all_parameters = [parameters(run) for run in runs]
+    keys = dict.fromkeys(key for values_of_run in all_parameters for key in values_of_run)
     return [
-        (key, values) for key in keys if len(set(values := [values_of_run.get(key, "") for values_of_run in every])) > 1
+        (key, values)
+        for key in keys
+        if len(set(values := [values_of_run.get(key, "") for values_of_run in all_parameters])) > 1
     ]

@@ -1,4 +1,4 @@
-"""Page of a study: one HTML file with its points and a plot of each measure, which needs no network."""
+"""Page of a study: a self-contained HTML file with its points and a plot of each measure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_SHOWN: Final = 1000  # points
 
 @dataclass(frozen=True, slots=True)
 class PointSummary:
-    """A point of a study. values: of the varied parameters. ending: the run's verdict, or why it did not run."""
+    """A point of a study. values: of the varied parameters. ending: the run's verdict, or the reason why it did not run."""
 
     number: int
     values: Sequence[str]
@@ -44,9 +44,9 @@ def study_page(
     points: Sequence[PointSummary],
     rows: Sequence[Mapping[str, Any]],
 ) -> str:
-    """Page of a study as HTML. See `make_study_page`."""
-    shared = description_list([(key, str(value)) for key, value in common.items()])
-    listed = Table(
+    """Render the page of a study as HTML. See `make_study_page`."""
+    common_list = description_list([(key, str(value)) for key, value in common.items()])
+    point_table = Table(
         f"{len(points):,} points", ["point", *varied, ""],
         [[str(point.number), *point.values, point.ending] for point in points[:_MAX_SHOWN]],
         frozenset(range(len(varied) + 2)),
@@ -58,7 +58,7 @@ def study_page(
             section(
                 "measures", "Measures", map(framed, plots) if plots else ["<p>Nothing varies that has figures.</p>"]
             ),
-            section("points", "Points", [shared, table(listed, "points-table")]),
+            section("points", "Points", [common_list, table(point_table, "points-table")]),
         ]
     )
     links = {"measures": "Measures", "points": "Points"}

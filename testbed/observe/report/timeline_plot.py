@@ -1,7 +1,7 @@
-"""Timeline plot of a run: faults in force, and throughput and latency meanwhile.
+"""Timeline plot of a run: faults in force, throughput and latency.
 
-However many messages there are, a plot has some hundred intervals, each with its throughput, median, percentiles and
-slowest message, so that no extreme is left out.
+A plot has `INTERVALS` intervals for any number of messages. Each has its throughput, median, percentiles and slowest
+message, so that no extreme is left out.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _MAX_CHARACTERS: Final = 44  # characters of a fault beside its bar
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Measurements by interval. edges: seconds, one more than intervals. Each array: messages, bit/s, or percentiles of
-    times in ns (NaN for none)."""
+    """Measurements by interval. edges: seconds, one more than intervals. count: messages. rate: bit/s. low, median, high,
+    slowest: percentiles of times in ns, NaN for an interval without messages."""
 
     edges: Numbers
     count: Numbers
@@ -64,18 +64,18 @@ def divide(samples: Samples, end: float, intervals: int = INTERVALS) -> Interval
 
 
 def timelines(runs: Sequence[RunSummary]) -> list[Plot]:
-    """Plots of the runs with faults or samples, one for each, all with equal scales."""
-    drawn = [(run, samples(run)) for run in runs]
-    drawn = [(run, sample) for run, sample in drawn if sample is not None or run.repetition.faults]
-    duration = max((_end(run, sample) for run, sample in drawn), default=0.0)
-    divided = [divide(sample, duration) if sample is not None else None for _, sample in drawn]
-    top = max(
+    """Return plots of the runs with faults or samples, one for each, all with equal scales."""
+    sampled = [(run, samples(run)) for run in runs]
+    sampled = [(run, sample) for run, sample in sampled if sample is not None or run.repetition.faults]
+    duration = max((_end(run, sample) for run, sample in sampled), default=0.0)
+    divided = [divide(sample, duration) if sample is not None else None for _, sample in sampled]
+    max_rate = max(
         (float(intervals.rate.max()) for intervals in divided if intervals is not None and intervals.rate is not None),
         default=0.0,
     )
     return [
-        _plot(number, run, sample, intervals, duration, top, len(runs) > 1)
-        for number, ((run, sample), intervals) in enumerate(zip(drawn, divided, strict=True))
+        _plot(number, run, sample, intervals, duration, max_rate, len(runs) > 1)
+        for number, ((run, sample), intervals) in enumerate(zip(sampled, divided, strict=True))
     ]
 
 
@@ -90,12 +90,12 @@ def _plot(
     sample: Samples | None,
     intervals: Intervals | None,
     duration: float,
-    top: float,
-    several: bool,
+    max_rate: float,
+    has_several: bool,
 ) -> Plot:
     name = f"timeline-{number + 1}"
     faults = run.repetition.faults
-    label = f" {run.label}" if several else ""
+    label = f" {run.label}" if has_several else ""
     alt_text = f"Timeline{label}, {duration:.3g} s. " + _description(faults, sample)
     panels = ["faults"] if faults else []
     if intervals is not None:
@@ -115,7 +115,7 @@ def _plot(
             elif panel == "latency" and intervals is not None:
                 _draw_latency(axes, intervals, sample.what if sample is not None else "")
             elif intervals is not None:
-                _draw_amount(axes, intervals, top)
+                _draw_amount(axes, intervals, max_rate)
         drawn[-1].set_xlabel("seconds since the programs began")
         svg = to_svg(figure, name, alt_text)
     caption = _caption(run, sample, len(faults))
@@ -125,7 +125,7 @@ def _plot(
 
 
 def fault_spans(faults: Sequence[FaultPeriod], duration: float) -> list[tuple[float, float]]:
-    """Times when any fault was in force, with overlapping and indistinguishably close ones merged."""
+    """Return the periods in which any fault was in force; overlapping and indistinguishably close periods are merged."""
     spans: list[tuple[float, float]] = []
     for begin, end in sorted((fault.begin, duration if fault.end is None else fault.end) for fault in faults):
         if spans and begin <= spans[-1][1] + duration / _RESOLUTION:
@@ -145,34 +145,34 @@ def _draw_faults(axes: Axes, faults: Sequence[FaultPeriod], duration: float) -> 
     for lane, fault in enumerate(faults):
         end = duration if fault.end is None else fault.end
         axes.barh(lane, max(end - fault.begin, duration / 400), left=fault.begin, height=0.55, color=FAULT)
-        words = fault.what if len(fault.what) <= _MAX_CHARACTERS else fault.what[: _MAX_CHARACTERS - 1] + "…"
+        text = fault.what if len(fault.what) <= _MAX_CHARACTERS else fault.what[: _MAX_CHARACTERS - 1] + "…"
         if end < 0.6 * duration:
-            axes.text(end + duration / 100, lane, words, va="center", ha="left", fontsize=8.5, color=INK)
+            axes.text(end + duration / 100, lane, text, va="center", ha="left", fontsize=8.5, color=INK)
         else:
-            axes.text(fault.begin - duration / 100, lane, words, va="center", ha="right", fontsize=8.5, color=INK)
+            axes.text(fault.begin - duration / 100, lane, text, va="center", ha="right", fontsize=8.5, color=INK)
 
 
-def _draw_amount(axes: Axes, intervals: Intervals, top: float) -> None:
+def _draw_amount(axes: Axes, intervals: Intervals, max_rate: float) -> None:
     axes.set_title("throughput, of all nodes" if intervals.rate is not None else "messages per interval")
     values = intervals.rate if intervals.rate is not None else intervals.count
     axes.stairs(values, intervals.edges, color=SERIES[0], alpha=0.22, fill=True)
     axes.stairs(values, intervals.edges, color=SERIES[0], linewidth=1.3, baseline=None)
     set_up_axis(axes, "y", "rate_bit_s" if intervals.rate is not None else "count")
-    axes.set_ylim(0, 1.06 * top if top else None)
+    axes.set_ylim(0, 1.06 * max_rate if max_rate else None)
 
 
 def _draw_latency(axes: Axes, intervals: Intervals, what: str) -> None:
     axes.set_title(f"time of each {what}" if what == "message" else what)
-    middles = (intervals.edges[1:] + intervals.edges[:-1]) / 2
+    centers = (intervals.edges[1:] + intervals.edges[:-1]) / 2
     colour = SERIES[1]
-    axes.fill_between(middles, intervals.low, intervals.high, color=colour, alpha=0.18, linewidth=0, step="mid",
+    axes.fill_between(centers, intervals.low, intervals.high, color=colour, alpha=0.18, linewidth=0, step="mid",
                       label="shortest to 99th percentile")  # fmt: skip
-    axes.plot(middles, intervals.median, color=colour, linewidth=1.6, label="median")
-    axes.plot(middles, intervals.slowest, color=MUTED, linestyle="none", marker=".", markersize=3.5, label="slowest")
+    axes.plot(centers, intervals.median, color=colour, linewidth=1.6, label="median")
+    axes.plot(centers, intervals.slowest, color=MUTED, linestyle="none", marker=".", markersize=3.5, label="slowest")
     if numpy.nanmin(intervals.low) > 0:
         set_up_axis(axes, "y", "took_ns", log=True)
-        least, most = float(numpy.nanmin(intervals.low)), float(numpy.nanmax(intervals.slowest))
-        if most / least > 200:  # a tick for each power of ten is enough
+        fastest, slowest = float(numpy.nanmin(intervals.low)), float(numpy.nanmax(intervals.slowest))
+        if slowest / fastest > 200:  # a tick for each power of ten is enough
             axes.yaxis.set_major_locator(LogLocator(base=10, numticks=8))
     else:
         set_up_axis(axes, "y", "took_ns")
@@ -186,10 +186,7 @@ def _caption(run: RunSummary, sample: Samples | None, faults: int) -> str:
     if sample is not None:
         parts.append(f"From {sample.source}, {sample.at.size:,} in all, in {INTERVALS} intervals.")
     else:
-        parts.append(
-            "Throughput and latency over time are not known: 'testbed run --history' or '--check' writes what they are "
-            "made of."
-        )
+        parts.append("Throughput and latency over time are not known: they need 'testbed run --history' or '--check'.")
     if faults:
         parts.append("Shaded: while a fault was in force.")
     if faults > _MAX_LANES:
@@ -204,16 +201,16 @@ def _description(faults: Sequence[FaultPeriod], sample: Samples | None) -> str:
         f"{fault.what} from {fault.begin:.3g} s to {'the end' if fault.end is None else f'{fault.end:.3g} s'}"
         for fault in faults[:6]
     ]
-    words = f"Faults: {'; '.join(periods)}{' and more' if len(faults) > 6 else ''}. " if faults else "No faults. "
+    text = f"Faults: {'; '.join(periods)}{' and more' if len(faults) > 6 else ''}. " if faults else "No faults. "
     if sample is None:
-        return words.strip()
-    quiet = numpy.ones(sample.at.size, dtype=bool)
+        return text.strip()
+    without_fault = numpy.ones(sample.at.size, dtype=bool)
     for fault in faults:
-        quiet &= ~((sample.at >= fault.begin) & (sample.at <= (numpy.inf if fault.end is None else fault.end)))
-    for label, chosen in (("while no fault is in force", quiet), ("while one is", ~quiet)):
+        without_fault &= ~((sample.at >= fault.begin) & (sample.at <= (numpy.inf if fault.end is None else fault.end)))
+    for label, chosen in (("while no fault is in force", without_fault), ("while one is", ~without_fault)):
         if chosen.any():
-            words += f"Median {label}: {format_time(float(numpy.median(sample.took[chosen])))}. "
-    return words.strip()
+            text += f"Median {label}: {format_time(float(numpy.median(sample.took[chosen])))}. "
+    return text.strip()
 
 
 def _table(faults: Sequence[FaultPeriod]) -> Table:

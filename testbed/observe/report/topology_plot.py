@@ -16,7 +16,7 @@ from testbed.spec.kinds import DEFAULT
 from testbed.spec.layout import Layout, Link
 
 _BOX: Final = (58.0, 26.0)  # of a node: width, height
-_MAX_LABELLED_LINKS: Final = 12  # above which links are not labelled with their impairments
+_MAX_LABELLED_LINKS: Final = 12  # maximum of impaired links that are labelled
 _MAX_ROWS: Final = 40
 _LINE_HEIGHT: Final = 12.5  # of labels
 _CHARACTER_WIDTH: Final = 6.6  # average
@@ -40,9 +40,9 @@ def topology(layout: Layout, injected: Mapping[str, Sequence[str]], name: str, t
     return Plot(name, title, svg, caption, alt_text, _table(layout, declared, injected))
 
 
-def _quantity(count: int, what: str) -> str:
-    plural = what + ("es" if what.endswith("ch") else "s")
-    return f"{count or 'no'} {what if count == 1 else plural}"
+def _quantity(count: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("ch") else "s")
+    return f"{count or 'no'} {noun if count == 1 else plural}"
 
 
 def _declared(link: Link) -> str:
@@ -54,15 +54,15 @@ def _declared(link: Link) -> str:
 
 def _table(layout: Layout, declared: Mapping[str, str], injected: Mapping[str, Sequence[str]]) -> Table:
     """Table of impairments; links without any share one row."""
-    plain = [link.name for link in layout.links if not declared[link.name] and link.name not in injected]
+    unimpaired = [link.name for link in layout.links if not declared[link.name] and link.name not in injected]
     impaired = [
         [link.name, declared[link.name] or "none", "; ".join(injected.get(link.name, ())) or "none"]
         for link in layout.links
-        if link.name not in plain
+        if link.name not in unimpaired
     ]
     rows = impaired[:_MAX_ROWS]
-    if plain:
-        rows.append([f"{len(plain)} others" if impaired else "all links", "none", "none"])
+    if unimpaired:
+        rows.append([f"{len(unimpaired)} others" if impaired else "all links", "none", "none"])
     note = f"{len(impaired) - _MAX_ROWS} more links are impaired." if len(impaired) > _MAX_ROWS else ""
     headings = ["link", "declared", "injected during the run"]
     return Table("Link impairments", headings, rows, frozenset({0, 1, 2}), note=note)
@@ -72,7 +72,7 @@ def _table(layout: Layout, declared: Mapping[str, str], injected: Mapping[str, S
 
 
 def positions(layout: Layout) -> dict[str, Position]:
-    """Positions of all nodes and switches, by name: their centres."""
+    """Return the centres of all nodes and switches, by name."""
     return arrange(_graph(layout), _BOX)
 
 
@@ -95,15 +95,15 @@ def _svg(
     alt_text: str,
 ) -> str:
     labelled = sum(1 for link in layout.links if declared[link.name] or link.name in injected) <= _MAX_LABELLED_LINKS
-    drawn = [
-        _link(link, places, via, declared[link.name], injected.get(link.name, ()))
-        for link, via in zip(layout.links, curves(_graph(layout), places), strict=True)
+    shapes = [
+        _link(link, places, control_point, declared[link.name], injected.get(link.name, ()))
+        for link, control_point in zip(layout.links, curves(_graph(layout), places), strict=True)
     ]
     for switch in layout.switches:
         kind = "" if switch.kind == DEFAULT.name else f" ({switch.kind})"
-        drawn.append(_box(switch.name, places[switch.name], SWITCH, "switch", f"switch {switch.name}{kind}"))
+        shapes.append(_box(switch.name, places[switch.name], SWITCH, "switch", f"switch {switch.name}{kind}"))
     for node in layout.nodes:
-        drawn.append(_box(node.name, places[node.name], _BOX, "node", f"node {node.name} {node.address}".strip()))
+        shapes.append(_box(node.name, places[node.name], _BOX, "node", f"node {node.name} {node.address}".strip()))
     left = min(x for x, _ in places.values()) - 100
     right = max(x for x, _ in places.values()) + 100
     top = min(y for _, y in places.values()) - 46
@@ -112,13 +112,13 @@ def _svg(
         for link in layout.links:
             texts = [text for text in (declared[link.name], *injected.get(link.name, ())) if text]
             label, lowest = _label(link, layout, places, texts, lowest)
-            drawn.append(label)
+            shapes.append(label)
             bottom = max(bottom, lowest)
     box = f"{left:.0f} {top:.0f} {right - left:.0f} {bottom - top:.0f}"
     width = min(960, max(320, 1.15 * (right - left)))
     return (
         f'<svg class="topology" role="img" aria-label="{escape(alt_text, quote=True)}" viewBox="{box}" '
-        f'style="max-width:{width:.0f}px">{"".join(drawn)}</svg>'
+        f'style="max-width:{width:.0f}px">{"".join(shapes)}</svg>'
     )
 
 
@@ -140,8 +140,8 @@ def _label(
     else:
         (x1, y1), (x2, y2) = places[link.a.owner], places[link.b.owner]
         lines = [line for text in texts for line in wrap(text, 30)][:4]
-        beside = _LINE_HEIGHT * (len(lines) - 1)  # above a horizontal line, centred on others
-        x, y = (x1 + x2) / 2, (y1 + y2) / 2 - (beside + 8 if y1 == y2 else beside / 2 - 4)
+        text_height = _LINE_HEIGHT * (len(lines) - 1)  # above a horizontal link, centred on any other
+        x, y = (x1 + x2) / 2, (y1 + y2) / 2 - (text_height + 8 if y1 == y2 else text_height / 2 - 4)
     spans = "".join(
         f'<tspan x="{x:.1f}" y="{y + _LINE_HEIGHT * number:.1f}">{escape(line)}</tspan>'
         for number, line in enumerate(lines)
@@ -150,15 +150,15 @@ def _label(
 
 
 def _short(text: str, link: Link) -> str:
-    """Remove the link's own name from a label: ``loss 10%`` for ``loss 10% on n1``."""
+    """Remove the link's name from a label: ``loss 10%`` for ``loss 10% on n1``."""
     a, b = link.a.owner, link.b.owner
     for prefix in (a, b, str(link.a), str(link.b), f"{a}--{b}", f"{b}--{a}", link.name):
         text = text.removesuffix(f" on {prefix}").removesuffix(f": {prefix}")
     return text
 
 
-def _box(name: str, at: Position, size: Position, kind: str, tooltip: str) -> str:
-    (x, y), (width, height) = at, size
+def _box(name: str, center: Position, size: Position, kind: str, tooltip: str) -> str:
+    (x, y), (width, height) = center, size
     max_characters = int((width - 6) / _CHARACTER_WIDTH)
     shown = name if len(name) <= max_characters else name[: max_characters - 1] + "…"
     radius = height / 2 if kind == "switch" else 5
@@ -169,13 +169,17 @@ def _box(name: str, at: Position, size: Position, kind: str, tooltip: str) -> st
 
 
 def _link(
-    link: Link, places: Mapping[str, Position], via: Position | None, declared: str, injected: Sequence[str]
+    link: Link, places: Mapping[str, Position], control_point: Position | None, declared: str, injected: Sequence[str]
 ) -> str:
     (x1, y1), (x2, y2) = places[link.a.owner], places[link.b.owner]
     classes = " ".join(["link", *(["declared"] if declared else []), *(["injected"] if injected else [])])
     tooltip = f"{link.name}: {declared or 'none declared'}" + (f"; injected: {'; '.join(injected)}" if injected else "")
-    bend = f"L{x2:.1f} {y2:.1f}" if via is None else f"Q{via[0]:.1f} {via[1]:.1f} {x2:.1f} {y2:.1f}"
-    path = f"M{x1:.1f} {y1:.1f}{bend}"
+    segment = (
+        f"L{x2:.1f} {y2:.1f}"
+        if control_point is None
+        else f"Q{control_point[0]:.1f} {control_point[1]:.1f} {x2:.1f} {y2:.1f}"
+    )
+    path = f"M{x1:.1f} {y1:.1f}{segment}"
     return f'<g class="{classes}"><title>{escape(tooltip)}</title><path d="{path}"/></g>'
 
 

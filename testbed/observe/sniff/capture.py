@@ -6,8 +6,8 @@
         ...
     print(capture.result.frames, capture.result.met["loss"])
 
-A capture does not disturb the links: frames are captured where they pass, and the relay reports their fates meanwhile,
-whether it writes a log of fates or not.
+A capture does not disturb the links: frames are captured at the interfaces that they pass, and the relay reports their
+fates during the capture, whether it writes a log of fates or not.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from testbed.observe.sniff.sniffer import Sniffer
 class CaptureResult:
     """Result of a capture.
 
-    frames: their number, by end of a link. met: frames with a fate, by cause (see `fates.records`, and "queue full").
-    dropped: by end, frames the kernel dropped because the ring was full. cut: truncated frames. untold: fates that the
-    relay could not report in time, or of frames missing from the capture. undecided: frames for which it is unknown
-    whether a loss classifier dropped them. late: frames out of order. gone: the cluster was taken down.
+    frames: number of frames, by link end. met: frames with a fate, by cause (see `fates.records`, and "queue full").
+    dropped: by end, frames that the kernel dropped because the ring was full. cut: truncated frames. untold: fates that
+    the relay could not report in time, or whose frames are missing from the capture. undecided: frames for which it is
+    unknown whether a loss classifier dropped them. late: frames out of order. gone: the cluster was taken down.
     """
 
     seconds: float = 0.0
@@ -52,12 +52,13 @@ class CaptureResult:
 
     @property
     def complete(self) -> bool:
-        """Whether every frame is there, with its fate."""
+        """Whether every frame was captured with its fate."""
         return not (any(self.dropped.values()) or self.cut or self.untold or self.undecided)
 
 
 def enter(store: Store, cluster: str) -> None:
-    """Move this process, which must have one thread, into the cluster's user namespace for good, unless it has root."""
+    """Move this process, which must have a single thread, into the cluster's user namespace, unless it has root. The process
+    cannot leave the namespace."""
     if userns.is_root():
         return
     state = store.choose(cluster)
@@ -77,25 +78,25 @@ def capture(
     count: int = 0,
     on_start: Callable[[], object] = lambda: None,
 ) -> CaptureResult:
-    """Pass all frames of the target's links to the sink until the descriptor `stop` is readable, for a number of
-    seconds, or until a number of frames; 0 is no limit.
+    """Pass all frames of the target's links to the sink until the descriptor `stop` is readable, `seconds` have passed, or
+    `count` frames were captured; 0 is no limit.
 
-    target: a link, a node or a switch (all its links), or "all". on_start: called once every frame from then on is
-    captured. Raises NotFoundError, KernelError; OSError of the sink, once earlier frames are written.
+    target: a link, a node or a switch (all its links), or "all". on_start: called when the capture is active: every later
+    frame is captured. Raises NotFoundError, KernelError; OSError of the sink, after earlier frames were written.
     """
     sniffer = Sniffer(store, cluster, target)
     frames: Counter[str] = Counter()
     met: Counter[str] = Counter()
     remaining = count or None
 
-    def give(ready: list[CapturedFrame]) -> bool:
+    def pass_to_sink(ready: list[CapturedFrame]) -> bool:
         """Pass frames to the sink; return whether the limit is reached."""
         nonlocal remaining
         ready = ready[:remaining]
         sink.take(ready)
-        for seen in ready:
-            frames[str(seen.point.end)] += 1
-            met.update(seen.causes)
+        for frame in ready:
+            frames[str(frame.point.end)] += 1
+            met.update(frame.causes)
         if remaining is not None:
             remaining -= len(ready)
         return remaining == 0
@@ -105,12 +106,12 @@ def capture(
         sink.announce(sniffer.points)
         on_start()
         until = time.monotonic() + seconds if seconds else float("inf")
-        enough = False
-        while not (enough or sniffer.gone or sniffer.wait(stop) or time.monotonic() >= until):
-            enough = give(sniffer.frames())
-        if not enough:
+        is_done = False
+        while not (is_done or sniffer.gone or sniffer.wait(stop) or time.monotonic() >= until):
+            is_done = pass_to_sink(sniffer.frames())
+        if not is_done:
             for ready in sniffer.drain():
-                if give(ready):
+                if pass_to_sink(ready):
                     break
         sniffer.update_counts()
         ended = time.time_ns()
@@ -131,9 +132,9 @@ def capture(
 
 
 class Capture:
-    """Context manager: a capture into a file, in a process of its own.
+    """Context manager: a capture into a file, in a separate process.
 
-    When the block begins, every frame is captured; when it has ended, the file is complete, and `result` summarizes it.
+    Every frame that passes during the block is captured. After the block the file is complete, and `result` summarizes it.
     """
 
     def __init__(self, store: Store, cluster: str, target: str, path: str | Path) -> None:
@@ -144,19 +145,19 @@ class Capture:
         self._target = target
 
     def __enter__(self) -> Capture:
-        """Raises TestbedError where there is nothing to capture, or the file cannot be written."""
+        """Raises TestbedError if there is nothing to capture, or the file cannot be written."""
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise TestbedError(f"the capture cannot be written: {reason_of(error)}") from error
 
-        def act(on_start: Callable[[], None], stop: int) -> CaptureResult:
+        def run_capture(on_start: Callable[[], None], stop: int) -> CaptureResult:
             enter(self._store, self._cluster)
             sink = CaptureFile(descriptor, str(self.path))
             return capture(self._store, self._cluster, self._target, sink, stop, on_start=on_start)
 
         try:
-            self._companion = ChildFunction(act)
+            self._companion = ChildFunction(run_capture)
         finally:
             os.close(descriptor)
         return self

@@ -24,18 +24,18 @@ class Sink(Protocol):
         """Announce points whose frames may follow."""
 
     def take(self, frames: Sequence[CapturedFrame]) -> None:
-        """Consume the next frames. Raises OSError where they cannot be written; earlier frames stay readable."""
+        """Consume the next frames. Raises OSError if they cannot be written; earlier frames stay readable."""
 
     def end(self, started: int, ended: int, dropped: Mapping[str, int]) -> None:
-        """Finish the capture. begun, ended: wall clock, nanoseconds. dropped: frames missing from the capture, by
+        """Finish the capture. started, ended: wall clock, nanoseconds. dropped: frames missing from the capture, by
         end."""
 
 
 class CaptureFile:
-    """A pcapng file with one interface for each end captured, all frames in order of time."""
+    """A pcapng file with an interface for each captured end, and all frames in order of time."""
 
     def __init__(self, descriptor: int, name: str = "") -> None:
-        """name: the file's, for error messages; empty where it has none."""
+        """name: of the file, for error messages; may be empty."""
         self._descriptor = descriptor
         self._name = name
         self._written = 0  # bytes of complete writes
@@ -53,14 +53,14 @@ class CaptureFile:
             self._write(blocks)
 
     def take(self, frames: Sequence[CapturedFrame]) -> None:
-        self.announce([seen.point for seen in frames])
+        self.announce([captured.point for captured in frames])
         blocks: list[bytes] = []
-        for seen in frames:
-            number = self._numbers[str(seen.point.end), seen.point.link]
+        for captured in frames:
+            number = self._numbers[str(captured.point.end), captured.point.link]
             self._frames[number] += 1
-            bound: pcapng.Bound = "outbound" if seen.entering else "inbound"
-            before, after = pcapng.enclose(number, seen.when, len(seen.frame), bound, seen.met)
-            blocks += (before, seen.frame, after)
+            bound: pcapng.Bound = "outbound" if captured.entering else "inbound"
+            header, trailer = pcapng.enclose(number, captured.when, len(captured.frame), bound, captured.met)
+            blocks += (header, captured.frame, trailer)
         if blocks:
             self._write(blocks)
 
@@ -97,40 +97,40 @@ class Lines:
         self._width = max([self._width, *(len(str(point.end)) for point in points)])
 
     def take(self, frames: Sequence[CapturedFrame]) -> None:
-        for seen in frames:
-            seconds, rest = divmod(seen.when, _SECOND)
+        for captured in frames:
+            seconds, rest = divmod(captured.when, _SECOND)
             clock = time.strftime("%H:%M:%S", time.localtime(seconds))
-            met = f"  [{seen.met}]" if seen.met else ""
-            way = ">" if seen.entering else "<"
-            self._print(f"{clock}.{rest:09} {seen.point.end!s:{self._width}} {way} {label(seen.frame)}{met}")
+            met = f"  [{captured.met}]" if captured.met else ""
+            way = ">" if captured.entering else "<"
+            self._print(f"{clock}.{rest:09} {captured.point.end!s:{self._width}} {way} {label(captured.frame)}{met}")
 
     def end(self, started: int, ended: int, dropped: Mapping[str, int]) -> None:
         """Do nothing: the summary reports missing frames."""
 
 
 class Facts:
-    """JSON output: all data about a frame except its content, which the file has."""
+    """JSON output: all data about a frame except its bytes, which a capture file has."""
 
     def __init__(self, print_line: Callable[[Mapping[str, object]], object]) -> None:
         """print_line: called with each frame's data."""
         self._print = print_line
 
     def announce(self, points: Sequence[Point]) -> None:
-        """Do nothing: each frame names its point."""
+        """Do nothing: the point is part of each frame."""
 
     def take(self, frames: Sequence[CapturedFrame]) -> None:
-        for seen in frames:
-            point = seen.point
+        for captured in frames:
+            point = captured.point
             self._print(
                 {
-                    "time": seen.when,
+                    "time": captured.when,
                     "link": point.link,
                     "end": str(point.end),
-                    "way": "out" if seen.entering else "in",
-                    "bytes": len(seen.frame),
-                    "what": label(seen.frame),
-                    "causes": list(seen.causes),
-                    "met": seen.met,
+                    "way": "out" if captured.entering else "in",
+                    "bytes": len(captured.frame),
+                    "what": label(captured.frame),
+                    "causes": list(captured.causes),
+                    "met": captured.met,
                 }
             )
 

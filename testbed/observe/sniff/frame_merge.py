@@ -1,10 +1,10 @@
 """Merge of the frames of several interfaces into one stream ordered by time, each frame with its fate.
 
-Frames come from the rings in blocks; their fates come from the relay on another path, earlier or later. So frames are
-held back for a moment and then released in order, with the fates reported so far. A fate is matched to its frame by the
-kernel's time stamp, which the relay and the capture share, and by the frame's content. The stamp that the relay reports
-may be off by the time between two readings of clocks, or be a neighbour's where two processors stamp frames: then the
-match is the nearest frame of that content and direction that has no fate yet.
+Frames come from the rings in blocks; their fates come from the relay, earlier or later. So frames are delayed and then
+released in order, with the fates reported so far. A fate is matched to its frame by the kernel's timestamp, which the
+relay and the capture share, and by the frame's content. The timestamp that the relay reports may be off by the time
+between two clock readings, or be that of a neighbouring frame if two processors stamp frames. Then the match is the nearest
+frame of that content and direction without a fate.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from testbed.observe.sniff.fate_reconstruction import FateReconstruction
 from testbed.observe.sniff.points import Point
 from testbed.runtime.relay.relay_watch import FrameFates
 
-NEAR: Final = 1_000_000
-"""Largest difference in nanoseconds between the stamp that the relay reports and the frame's own."""
+MAX_STAMP_DIFFERENCE: Final = 1_000_000
+"""Maximum difference in nanoseconds between the timestamp that the relay reports and that of the frame."""
 
 _by_time: Final = attrgetter("when")
 
@@ -33,9 +33,9 @@ def _direction_of(point: Point) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class CapturedFrame:
-    """A frame captured at a point. when: wall clock, nanoseconds. entering: whether it enters the link there (else it
-    leaves it). met: its fate in words, empty for most. causes: of that fate. reconstruction: of the fate, if the
-    relay reports none."""
+    """A frame captured at a point. when: wall clock, nanoseconds. entering: whether it enters the link at the point (else it
+    leaves the link). met: text of its fate; empty if it passed. causes: of that fate. reconstruction: of the fate, if the
+    relay does not report it."""
 
     when: int
     point: Point
@@ -47,14 +47,14 @@ class CapturedFrame:
 
 
 class FrameMerge:
-    """Frames waiting for their fates. unplaced: fates whose frame was not captured, or had been released before. late:
-    frames that arrived after later ones had been released."""
+    """Buffer of frames that wait for their fates. unplaced: number of fates whose frame was not captured, or was already
+    released. late: number of frames that arrived after later frames had been released."""
 
     def __init__(self, started: int) -> None:
-        """started: frames stamped until then, in nanoseconds, are ignored."""
+        """started: start time in nanoseconds; earlier frames are ignored."""
         self.unplaced = 0
         self.late = 0
-        self._begun = started
+        self._start_time = started
         self._released = started  # frames until then have been released
         self._frames: list[CapturedFrame] = []
         self._fates: list[FrameFates] = []
@@ -64,8 +64,8 @@ class FrameMerge:
     def add(
         self, point: Point, frames: Iterable[TappedFrame], reconstruction: FateReconstruction | None = None
     ) -> None:
-        """Add frames captured at a point. reconstruction: for the direction that begins there."""
-        started, released, mirrored, seen = self._begun, self._released, point.mirrored, self._frames
+        """Add frames captured at a point. reconstruction: for the direction that enters at the point."""
+        started, released, mirrored, seen = self._start_time, self._released, point.mirrored, self._frames
         entered = self._entering.setdefault((point.link, point.direction), {}) if point.datapath == "relay" else None
         for when, left, frame in frames:
             if when <= released:
@@ -84,8 +84,8 @@ class FrameMerge:
                 reconstruction.add(when, frame)
 
     def reconstruct(self, point: Point, reconstruction: FateReconstruction, since: int) -> None:
-        """Apply a reconstruction to frames already captured at the point since that time: their classifier became known
-        only now."""
+        """Apply a reconstruction to frames that were captured at the point since that time, before their classifier was
+        known."""
         late = [
             seen
             for seen in self._frames
@@ -99,12 +99,12 @@ class FrameMerge:
             reconstruction.add(seen.when, seen.frame)
 
     def add_fates(self, met: Iterable[FrameFates]) -> None:
-        """Add fates reported by the relay, of frames captured already or still to come."""
+        """Add fates reported by the relay; their frames may be added later."""
         self._fates += met
 
-    def release(self, until: int, heard: int = 0) -> list[CapturedFrame]:
-        """Release the frames stamped until `until`. heard: the time until which all frames have been captured, if
-        later."""
+    def release(self, until: int, captured_until: int = 0) -> list[CapturedFrame]:
+        """Release the frames with timestamps up to `until`. captured_until: time until which all frames have been captured,
+        if later."""
         if self._fates:
             self._match_fates(until)
         self._frames.sort(key=_by_time)  # nearly sorted already
@@ -116,16 +116,16 @@ class FrameMerge:
         self._released = until
         for frame in released:
             if frame.reconstruction is not None:
-                cause, frame.met = frame.reconstruction.decide(frame.frame, max(until, heard))
+                cause, frame.met = frame.reconstruction.decide(frame.frame, max(until, captured_until))
                 frame.causes = (cause,) if cause else ()
         return released
 
     def _match_fates(self, until: int) -> None:
-        """Match the reported fates to the frames stamped until then."""
+        """Match the reported fates to the frames with timestamps up to `until`."""
         later: list[FrameFates] = []
         stamps = {key: sorted(entered) for key, entered in self._entering.items()}
         for met in self._fates:
-            if met.stamp > until + NEAR:
+            if met.stamp > until + MAX_STAMP_DIFFERENCE:
                 later.append(met)
                 continue
             key = met.link, met.direction
@@ -134,18 +134,22 @@ class FrameMerge:
                 seen.met, seen.causes = met.words, met.causes
             elif met.stamp > until:
                 later.append(met)
-            elif met.stamp > self._begun:
+            elif met.stamp > self._start_time:
                 self.unplaced += 1
         self._fates = later
 
     def _frame_of(
         self, met: FrameFates, entered: Mapping[int, list[CapturedFrame]], stamps: list[int]
     ) -> CapturedFrame | None:
-        """Find the frame of a fate. stamps: of all frames that entered the direction, sorted."""
+        """Find the frame of a fate. stamps: sorted timestamps of all frames that entered the direction."""
         exact = _first_without_fate(met, entered.get(met.stamp, ()))
         if exact is not None:
             return exact
-        near = stamps[bisect_left(stamps, met.stamp - NEAR) : bisect_right(stamps, met.stamp + NEAR)]
+        near = stamps[
+            bisect_left(stamps, met.stamp - MAX_STAMP_DIFFERENCE) : bisect_right(
+                stamps, met.stamp + MAX_STAMP_DIFFERENCE
+            )
+        ]
         for stamp in sorted(near, key=lambda stamp: abs(stamp - met.stamp)):
             frame = _first_without_fate(met, entered[stamp])
             if frame is not None:
@@ -154,7 +158,7 @@ class FrameMerge:
 
 
 def _first_without_fate(met: FrameFates, frames: Iterable[CapturedFrame]) -> CapturedFrame | None:
-    """Return the first frame of that content without a fate."""
+    """Return the first frame with the fate's content that has no fate yet."""
     for seen in frames:
         if not seen.met and crc32(seen.frame) == met.check:
             return seen

@@ -1,8 +1,8 @@
-"""Points at which the frames of a link can be captured, as it is wired now.
+"""Points at which the frames of a link can be captured with its current wiring.
 
-Every link but a direct one ends in the wire namespace and is captured there: before its datapath takes a frame, and
-after it has delivered one. A frame that an end sends arrives at the end's peer there; one meant for the end leaves by
-that peer. A link plugged straight into a switch has one such point, others have two.
+Every link except a direct one ends in the wire namespace and is captured in it: before its datapath receives a frame, and
+after the datapath has delivered it. A frame that an end sends is received by the end's veth peer; a frame for the end is
+sent by that peer. A link that is attached directly to a switch has one capture point, other links have two.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from testbed.spec.layout import End, Link
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The kernel interface at which one end of a link is captured. namespace: its path. mirrored: it is the end's veth
-    peer, so that frames leaving the end are received here. direction: the link's direction that enters at the end.
-    datapath: the link's. mac: of the NIC at the end; empty for a switch's port."""
+    """The kernel interface at which one end of a link is captured. namespace: path of the interface's network namespace.
+    mirrored: the interface is the end's veth peer, so that it receives the frames that leave the end. direction: the
+    link's direction that enters at the end. datapath: of the link. mac: of the NIC at the end; empty for a switch's
+    port."""
 
     link: str
     end: End
@@ -43,15 +44,15 @@ def points(state: State, links: list[Link]) -> list[Point]:
         datapath = state.datapaths.get(link.name, "direct")
         at_switch = [end.owner in switches for end in (link.a, link.b)]
         if link.datapath == "direct":
-            places = [(state.namespaces[end.owner], end.port, False) for end in (link.a, link.b)]
+            interfaces = [(state.namespaces[end.owner], end.port, False) for end in (link.a, link.b)]
         elif datapath != "direct":
-            places = [(wire, device, True) for device in free_ends(state.layout, link.name)]
+            interfaces = [(wire, device, True) for device in free_ends(state.layout, link.name)]
         else:  # the ends of a link between two switches are the ports themselves
-            places = [(wire, device, not all(at_switch)) for device in ends[link.name]]
-        for end, direction, point, port in zip((link.a, link.b), BOTH, places, at_switch, strict=True):
-            # A NIC's link ends at the switch's port: there is no second point.
-            if not point[1]:  # at a modelled switch, within the relay
+            interfaces = [(wire, device, not all(at_switch)) for device in ends[link.name]]
+        for end, direction, interface, port in zip((link.a, link.b), BOTH, interfaces, at_switch, strict=True):
+            # The link of a NIC ends at the switch's port, which is no second capture point.
+            if not interface[1]:  # at a modelled switch, within the relay
                 continue
             if datapath != "direct" or not port or all(at_switch):
-                result.append(Point(link.name, end, direction, *point, datapath, macs.get(end, "")))
+                result.append(Point(link.name, end, direction, *interface, datapath, macs.get(end, "")))
     return result

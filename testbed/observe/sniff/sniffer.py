@@ -1,8 +1,7 @@
-"""Packet capture on links of a running cluster: packet rings at all their points, the relay's reports of fates, and
-their merge.
+"""Packet capture on links of a running cluster: packet rings at all their capture points, the relay's reports of fates,
+and their merge.
 
-A link's datapath may change during a capture, and with it the points where its frames are captured: the sniffer follows
-the cluster's state.
+A link's datapath may change during a capture, and with it the capture points: the sniffer tracks the cluster's state.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from testbed.observe.sniff.points import Point, points
 from testbed.runtime.relay.relay_watch import Watch
 from testbed.spec.layout import Impairment
 
-HOLD: Final = 100_000_000
-"""Nanoseconds a frame is held back: by then it has been read if the kernel had any processor time at all."""
+RELEASE_DELAY: Final = 100_000_000
+"""Nanoseconds by which a frame's release is delayed, long enough for the kernel to deliver earlier frames."""
 
 TIMEOUT: Final = 10.0
-"""Seconds to wait for another command's work on the cluster to finish."""
+"""Seconds to wait for another command that changes the cluster."""
 
 _RELEASE_INTERVAL: Final = 50_000_000  # ns between two releases of frames
-_POLL_MS: Final = 20  # longest wait for frames before the state is checked
+_POLL_MS: Final = 20  # maximum wait for frames before the state is checked
 _RING_MEMORY: Final = 128 << 20  # bytes of all rings together; each has _MIN_RING to _MAX_RING
 _MAX_RING, _MIN_RING = 16 << 20, 1 << 20
 
 
 class Sniffer:
-    """Capture from `begin` until `close`. dropped: by end, frames the kernel dropped because the ring was full."""
+    """Capture from `begin` until `close`. dropped: by end, frames that the kernel dropped because the ring was full."""
 
     def __init__(self, store: Store, cluster: str, target: str) -> None:
-        """target: as for injections: a link, a node or a switch (all its links), or "all". Raises NotFoundError with
+        """target: a link, a node or a switch (all its links), or "all", as for injections. Raises NotFoundError with
         the valid names."""
         self.dropped: Counter[str] = Counter()
         self.cut = 0
@@ -60,20 +59,20 @@ class Sniffer:
         self._path = store.directory(cluster) / "state.json"
         self._state_stamp = (0, 0)  # inode and mtime of the state's file
         self._rings: dict[tuple[str, str], tuple[Ring, Point]] = {}
-        self._retiring: list[tuple[int, Ring, Point]] = []  # with the time until which they are still read
+        self._retiring: list[tuple[int, Ring, Point]] = []  # with the time until which they are read
         self._reconstructions: dict[tuple[str, DirectionName], FateReconstruction] = {}
         self._all_reconstructions: list[FateReconstruction] = []  # including replaced ones
         self._wire: namespaces.OpenNamespace | None = None
         self._stack = ExitStack()
         self._poll = select.poll()
         self._merge = FrameMerge(0)
-        self._passed: dict[int, int] = {}  # frames an interface had carried when its capture began or ended
-        self._due = 0  # time of the next release
+        self._base_counts: dict[int, int] = {}  # frame count of an interface when its capture began or ended
+        self._next_release = 0  # time of the next release
         self._checked_at = 0  # time of the last check of the state
         links_of(store.choose(cluster).layout, target)
 
     def begin(self) -> None:
-        """Start capturing: every frame that passes after the return is captured. Raises KernelError for a point that
+        """Start capturing: every frame that passes after the return is captured. Raises KernelError for a capture point that
         does not exist."""
         deadline = time.monotonic() + TIMEOUT
         while (state := self._read()) is not None and state.phase != "up":
@@ -90,8 +89,10 @@ class Sniffer:
         self._stack.callback(self._monitor.close)
         self._poll.register(self._monitor.fileno(), select.POLLIN)
         self._wire = namespaces.open_path(state.namespaces[namespace_names.WIRE])
-        self._follow(state, hurry=False)
-        self._passed = {interface.index: _carried(interface) for interface in rtnl_dump.interfaces(self._wire.route)}
+        self._open_current_rings(state, retry=False)
+        self._base_counts = {
+            interface.index: _frame_count_of(interface) for interface in rtnl_dump.interfaces(self._wire.route)
+        }
         self._watch.catch_up(self._links())
         self._read_classifiers()
         for ring, _ in self._rings.values():
@@ -104,26 +105,26 @@ class Sniffer:
 
     @property
     def points(self) -> list[Point]:
-        """The points captured at present."""
+        """The current capture points."""
         return [point for _, point in self._rings.values()]
 
     @property
     def late(self) -> int:
-        """Frames that arrived after later ones had been released."""
+        """Number of frames that arrived after later frames had been released."""
         return self._merge.late
 
     @property
     def untold(self) -> int:
-        """Frames whose fate the relay could not report in time, or that were not captured."""
+        """Number of fates that the relay could not report in time, or whose frames were not captured."""
         return self._watch.untold + self._merge.unplaced
 
     @property
     def undecided(self) -> int:
-        """Frames for which it is unknown whether a loss classifier dropped them."""
+        """Number of frames for which it is unknown whether a loss classifier dropped them."""
         return sum(reconstruction.undecided for reconstruction in self._all_reconstructions)
 
     def wait(self, stop: int) -> bool:
-        """Wait a moment for frames; return whether the descriptor `stop` is readable."""
+        """Wait at most 20 ms for frames; return whether the descriptor `stop` is readable."""
         self._poll.register(stop, select.POLLIN)
         ready = self._sleep()
         self._poll.unregister(stop)
@@ -133,28 +134,28 @@ class Sniffer:
         """Return the frames that are ready, in order of time."""
         now = time.time_ns()
         self._check_state()
-        if now < self._due:
+        if now < self._next_release:
             self._read_rings()
             return []
-        return self._release(now, now - HOLD)
+        return self._release(now, now - RELEASE_DELAY)
 
     def drain(self) -> Iterator[list[CapturedFrame]]:
-        """Yield all frames that have passed until now, as they become ready."""
+        """Yield all frames that passed before the call, as they become ready."""
         end = time.time_ns()
-        while (now := time.time_ns()) <= end + HOLD:
+        while (now := time.time_ns()) <= end + RELEASE_DELAY:
             self._sleep()
             self._check_state()
-            yield self._release(now, min(end, now - HOLD))
+            yield self._release(now, min(end, now - RELEASE_DELAY))
         yield self._release(now, end)
 
     def _release(self, now: int, until: int) -> list[CapturedFrame]:
         self._watch.catch_up(self._links())
         self._read_rings()
-        self._due = now + _RELEASE_INTERVAL
-        return self._merge.release(until, now - HOLD)
+        self._next_release = now + _RELEASE_INTERVAL
+        return self._merge.release(until, now - RELEASE_DELAY)
 
     def _links(self) -> list[str]:
-        """Names of the links the relay forwards."""
+        """Return the names of the links that the relay forwards."""
         return sorted({point.link for _, point in self._rings.values() if point.datapath == "relay"})
 
     def update_counts(self) -> None:
@@ -229,7 +230,7 @@ class Sniffer:
         if self._monitor.drain() or (status.st_ino, status.st_mtime_ns) != self._state_stamp:
             state = self._read()
             if state is not None:
-                self._follow(state, hurry=True)
+                self._open_current_rings(state, retry=True)
         self._checked_at = now
 
     def _read(self) -> State | None:
@@ -238,32 +239,32 @@ class Sniffer:
             self._state_stamp = status.st_ino, status.st_mtime_ns
         return self._store.read(self._cluster)
 
-    def _follow(self, state: State, *, hurry: bool) -> None:
-        """Open rings at the points where the links are captured now. hurry: look again later for a point that does not
-        exist yet.
+    def _open_current_rings(self, state: State, *, retry: bool) -> None:
+        """Open rings at the links' current capture points. retry: retry later if a capture point does not exist yet; else
+        raise KernelError.
 
-        While links are being rewired, the old points stay open, too.
+        While links are being rewired, the old capture points stay open, too.
         """
         try:
-            wanted = points(state, links_of(state.layout, self._target))
+            current = points(state, links_of(state.layout, self._target))
         except NotFoundError:
-            wanted = []  # removed from the cluster
-        self._prepare_reconstructions(state, wanted)
-        kept = {(point.namespace, point.device): point for point in wanted}
+            current = []  # removed from the cluster
+        self._prepare_reconstructions(state, current)
+        by_key = {(point.namespace, point.device): point for point in current}
         for key, (ring, point) in list(self._rings.items()):
-            if key in kept and ring.is_current():
-                if state.phase == "up" or kept[key].end == point.end:
-                    self._rings[key] = ring, kept[key]
+            if key in by_key and ring.is_current():
+                if state.phase == "up" or by_key[key].end == point.end:
+                    self._rings[key] = ring, by_key[key]
             elif state.phase == "up" or not ring.is_current():
                 self._retire(key, ring, point)
-        size = max(_MIN_RING, min(_MAX_RING, _RING_MEMORY // max(1, len(kept))))
-        for key, point in kept.items():
+        size = max(_MIN_RING, min(_MAX_RING, _RING_MEMORY // max(1, len(by_key))))
+        for key, point in by_key.items():
             if key in self._rings:
                 continue
             try:
                 ring = Ring(*key, size)
             except OSError as error:
-                if not hurry:
+                if not retry:
                     reason = error.strerror or error
                     raise KernelError(
                         f"{point.end} of {point.link} cannot be captured at {point.device}: {reason}"
@@ -272,23 +273,25 @@ class Sniffer:
                 continue
             self._rings[key] = ring, point
             self._poll.register(ring.fileno(), select.POLLIN)
-            if hurry:
+            if retry:
                 # Frames may have passed before the ring was opened.
-                missed = self._frames_carried(ring) - self._passed.get(ring.index, 0) - ring.update_counts().received
-                self.dropped[str(point.end)] += max(0, missed)
+                missing_frames = (
+                    self._frame_count(ring) - self._base_counts.get(ring.index, 0) - ring.update_counts().received
+                )
+                self.dropped[str(point.end)] += max(0, missing_frames)
 
     def _retire(self, key: tuple[str, str], ring: Ring, point: Point) -> None:
-        """Stop capturing at a point once its last frames have been read."""
-        self._passed[ring.index] = self._frames_carried(ring)
+        """Stop capturing at a point after its last frames have been read."""
+        self._base_counts[ring.index] = self._frame_count(ring)
         self._poll.unregister(ring.fileno())
-        self._retiring.append((time.time_ns() + HOLD, ring, point))
+        self._retiring.append((time.time_ns() + RELEASE_DELAY, ring, point))
         del self._rings[key]
 
-    def _frames_carried(self, ring: Ring) -> int:
-        """Frames the interface has carried until now; 0 unless it is an interface of the wire namespace."""
+    def _frame_count(self, ring: Ring) -> int:
+        """Return the interface's frame count; 0 if it is not in the wire namespace."""
         assert self._wire is not None  # opened by `begin`
         try:
-            return _carried(rtnl_dump.interface(self._wire.route, ring.index))
+            return _frame_count_of(rtnl_dump.interface(self._wire.route, ring.index))
         except (OSError, RequestError):
             return 0
 
@@ -310,5 +313,5 @@ class Sniffer:
             ring.close()
 
 
-def _carried(interface: rtnl_dump.Interface) -> int:
+def _frame_count_of(interface: rtnl_dump.Interface) -> int:
     return interface.counters.rx_packets + interface.counters.tx_packets

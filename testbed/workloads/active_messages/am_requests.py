@@ -13,18 +13,18 @@ from testbed.workloads.form import Node
 
 ASK, STOP, ANSWER = 1, 2, 3
 
-_REST: Final = (0, 0, 0)  # three of the four words
+_PADDING: Final = (0, 0, 0)  # three of the four words
 
 
 class Client:
-    """Client of one server endpoint, with at most `window` requests under way. trips: round trips in nanoseconds."""
+    """Client of one server endpoint, with at most `window` requests in flight. trips: round trips in nanoseconds."""
 
     def __init__(self, library: ActiveMessages, node: Node, server: EndpointName, window: int) -> None:
         self._now = node.now
         self._window = window
         self._number = 0
-        self._under_way: dict[int, int] = {}  # when each began
-        self._counts = (0, 0)  # from when until when
+        self._in_flight: dict[int, int] = {}  # start time by number
+        self._measured_period = (0, 0)  # begin and end of the measurement
         self.trips: list[int] = []
         endpoint = library.allocate_bundle().allocate_endpoint()
         self.endpoint: Final = endpoint
@@ -33,53 +33,53 @@ class Client:
         endpoint.map(0, server, TAG)
 
     async def burst(self, count: int) -> int:
-        """Send `count` requests, one after the other, and await all replies; return the time taken, in nanoseconds."""
-        begun = self._now()
-        self._counts = (begun, begun + (1 << 62))
+        """Send `count` requests and await all replies; return the duration in nanoseconds."""
+        start_time = self._now()
+        self._measured_period = (start_time, start_time + (1 << 62))
         self.trips = []
         for _ in range(count):
             await self._ask(ASK)
         await self._drain()
-        return self._now() - begun
+        return self._now() - start_time
 
     async def issue(self) -> int:
-        """Send a request and await its reply; return the time until the NIC had the request, in nanoseconds."""
-        begun = self._now()
+        """Send a request and await its reply; return the nanoseconds until the request was posted to the NIC."""
+        start_time = self._now()
         await self._ask(ASK)
-        issued = self._now() - begun
+        issued = self._now() - start_time
         await self._drain()
         return issued
 
     async def keep_asking(self, settle: int, time: int) -> None:
-        """Send requests as fast as possible; trips are those whose replies come within `time` after `settle`,
+        """Send requests as fast as possible. trips: of the replies that arrive within `time` after `settle`, both in
         nanoseconds."""
-        begun = self._now() + settle
-        self._counts = (begun, begun + time)
+        start_time = self._now() + settle
+        self._measured_period = (start_time, start_time + time)
         self.trips = []
-        while self._now() < begun + time:
+        while self._now() < start_time + time:
             await self._ask(ASK)
         await self.stop()
 
     async def stop(self) -> None:
-        """Tell the server that no more requests follow, once all are answered, since messages keep no order."""
+        """Stop the server. All requests are answered before, since messages are not ordered."""
         await self._drain()
         await self._ask(STOP)
         await self._drain()
 
     async def _ask(self, handler: int) -> None:
-        await serve_until(self.endpoint, lambda: len(self._under_way) < self._window)
+        await serve_until(self.endpoint, lambda: len(self._in_flight) < self._window)
         number = self._number = self._number + 1 & 0xFFFF_FFFF
-        self._under_way[number] = self._now()
-        await self.endpoint.request(0, handler, number, *_REST)
+        self._in_flight[number] = self._now()
+        await self.endpoint.request(0, handler, number, *_PADDING)
 
     def _answered(self, _: Token, number: int, *rest: int) -> None:  # noqa: ARG002
         now = self._now()
-        began = self._under_way.pop(number)
-        if self._counts[0] <= now < self._counts[1]:
-            self.trips.append(now - began)
+        request_time = self._in_flight.pop(number)
+        if self._measured_period[0] <= now < self._measured_period[1]:
+            self.trips.append(now - request_time)
 
     async def _drain(self) -> None:
-        await serve_until(self.endpoint, lambda: not self._under_way)
+        await serve_until(self.endpoint, lambda: not self._in_flight)
 
 
 class Server:
@@ -88,7 +88,7 @@ class Server:
     def __init__(self, library: ActiveMessages, endpoints: int) -> None:
         self.bundle: Final[Bundle] = library.allocate_bundle()
         self.stopped: Final[dict[Endpoint, int]] = {}
-        """By endpoint, how many clients have stopped it."""
+        """Number of clients that have stopped it, by endpoint."""
         for _ in range(endpoints):
             endpoint = self.bundle.allocate_endpoint()
             endpoint.tag = TAG

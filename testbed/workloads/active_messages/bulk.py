@@ -14,7 +14,7 @@ _DATA = 4
 
 
 class ActiveBulk(Native[ActiveMessages]):
-    """On active messages: bandwidth from node 0 to node 1 by bulk messages, as many under way as there are credits.
+    """On active messages: bandwidth from node 0 to node 1 by bulk messages, as many in flight as there are credits.
 
     sizes: bytes of messages. count: messages of each size.
     """
@@ -31,38 +31,38 @@ class ActiveBulk(Native[ActiveMessages]):
     async def program(self, library: ActiveMessages, node: Node) -> None:
         if node.rank > 1:
             return
-        meeting = Collectives(library, node, 2)
+        collectives = Collectives(library, node, 2)
         window = library.window
         if node.rank:
-            serving = Server(library, 1)
-            endpoint = serving.endpoints[0]
+            server = Server(library, 1)
+            endpoint = server.endpoints[0]
             endpoint.segment = bytearray(window * max(self.sizes))
             endpoint.set_handler(_DATA, _stored)
-            await meeting.barrier()
-            await serving.until_stopped(endpoint, 1)
+            await collectives.barrier()
+            await server.until_stopped(endpoint, 1)
             return
         endpoint = library.allocate_bundle().allocate_endpoint()
         endpoint.tag = TAG
-        places = list(range(window))  # of the segment, that no message is under way to
-        endpoint.set_handler(ANSWER, lambda _, place, *rest: places.append(place))  # noqa: ARG005
+        free_slots = list(range(window))  # free slots of the segment
+        endpoint.set_handler(ANSWER, lambda _, slot, *rest: free_slots.append(slot))  # noqa: ARG005
         endpoint.map(0, EndpointName(1, 1), TAG)
-        await meeting.barrier()
+        await collectives.barrier()
         for size in self.sizes:
             took = 0
             for count in (warm_up(self.count), self.count):
-                begun = node.now()
+                start_time = node.now()
                 for number in range(count):
-                    await serve_until(endpoint, lambda: bool(places))
-                    place, data = places.pop(), bytes((number & 0xFF,)) * size
-                    await endpoint.request_bulk(0, _DATA, data, place * size, place, number)
-                await serve_until(endpoint, lambda: len(places) == window)
-                took = node.now() - begun
+                    await serve_until(endpoint, lambda: bool(free_slots))
+                    slot, data = free_slots.pop(), bytes((number & 0xFF,)) * size
+                    await endpoint.request_bulk(0, _DATA, data, slot * size, slot, number)
+                await serve_until(endpoint, lambda: len(free_slots) == window)
+                took = node.now() - start_time
             node.row(size_bytes=size, count=self.count, bandwidth_bit_s=8e9 * size * self.count / max(1, took))
-        await endpoint.request(0, STOP, places.pop(), 0, 0, 0)
-        await serve_until(endpoint, lambda: len(places) == window)
+        await endpoint.request(0, STOP, free_slots.pop(), 0, 0, 0)
+        await serve_until(endpoint, lambda: len(free_slots) == window)
 
 
-def _stored(token: Token, data: memoryview, place: int, number: int) -> None:
+def _stored(token: Token, data: memoryview, slot: int, number: int) -> None:
     if not data[0] == data[-1] == number & 0xFF:
-        raise VerificationError(f"message {number} has come with other data than was sent")
-    token.reply(ANSWER, place)
+        raise VerificationError(f"message {number} has arrived with changed data")
+    token.reply(ANSWER, slot)

@@ -1,5 +1,5 @@
 """Delivered bandwidth under contention within one virtual network, as in the paper: N clients send bulk messages to one
-endpoint and get replies of four words."""
+endpoint and receive replies of four words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ActiveBulkContention(Native[ActiveMessages]):
     """On active messages: N clients send bulk requests to one endpoint of node 0, as many as they have credits for:
     aggregate and per-client bandwidth delivered.
 
-    clients: the values of N. size: bytes of a request's data. time: duration of each measurement, which follows a
+    clients: the values of N. size: bytes of a request's data. time: duration of each measurement, after a warm-up of a
     quarter of it.
     """
 
@@ -33,27 +33,27 @@ class ActiveBulkContention(Native[ActiveMessages]):
             raise ValueError("clients: each 1 or more; size: 1 or more; time: more than 0")
 
     async def program(self, library: ActiveMessages, node: Node) -> None:
-        most = max(self.clients)
-        if most >= len(node.names):
-            raise ValueError(f"{most} clients and a server: there are {len(node.names)} nodes")
-        if node.rank > most:
+        max_clients = max(self.clients)
+        if max_clients >= len(node.names):
+            raise ValueError(f"{max_clients} clients and a server: there are {len(node.names)} nodes")
+        if node.rank > max_clients:
             return
-        meeting = Collectives(library, node, most + 1)
+        collectives = Collectives(library, node, max_clients + 1)
         window = library.window
-        serving = None if node.rank else Server(library, 1)
-        if serving is not None:
-            serving.endpoints[0].segment = bytearray(most * window * self.size)
-            serving.endpoints[0].set_handler(_DATA, _stored)
+        server = None if node.rank else Server(library, 1)
+        if server is not None:
+            server.endpoints[0].segment = bytearray(max_clients * window * self.size)
+            server.endpoints[0].set_handler(_DATA, _stored)
         client = _BulkClient(library, node, window, self.size) if node.rank else None
         for clients in self.clients:
-            mine = 0
-            await meeting.barrier()
-            if serving is not None:
-                endpoint = serving.endpoints[0]
-                await serving.until_stopped(endpoint, serving.stopped[endpoint] + clients)
+            answered = 0
+            await collectives.barrier()
+            if server is not None:
+                endpoint = server.endpoints[0]
+                await server.until_stopped(endpoint, server.stopped[endpoint] + clients)
             elif client is not None and node.rank <= clients:
-                mine = await client.keep_sending(self.time // 4, self.time)
-            gathered = await meeting.gather((mine,))
+                answered = await client.keep_sending(self.time // 4, self.time)
+            gathered = await collectives.gather((answered,))
             if gathered is not None:
                 rates = [8e9 * self.size * count / self.time for (count,) in gathered[1 : clients + 1]]
                 node.row(
@@ -68,15 +68,15 @@ class ActiveBulkContention(Native[ActiveMessages]):
 
 
 class _BulkClient:
-    """Client that sends to places of its own in the server's segment, one for each credit."""
+    """Client that sends to separate slots of the server's segment, one for each credit."""
 
     def __init__(self, library: ActiveMessages, node: Node, window: int, size: int) -> None:
         self._now = node.now
         self._size = size
         self._window = window
-        self._first = (node.rank - 1) * window  # of its places
+        self._first = (node.rank - 1) * window  # of its slots
         self._free = list(range(window))
-        self._counts = (0, 0)  # from when until when
+        self._measured_period = (0, 0)  # begin and end of the measurement
         self._count = 0
         self._endpoint = endpoint = library.allocate_bundle().allocate_endpoint()
         endpoint.tag = TAG
@@ -86,14 +86,14 @@ class _BulkClient:
     async def keep_sending(self, settle: int, time: int) -> int:
         """Send as fast as possible; return the number of messages answered within `time` after `settle`, in
         nanoseconds."""
-        begun = self._now() + settle
-        self._counts, self._count = (begun, begun + time), 0
+        start_time = self._now() + settle
+        self._measured_period, self._count = (start_time, start_time + time), 0
         number = 0
-        while self._now() < begun + time:
+        while self._now() < start_time + time:
             await serve_until(self._endpoint, lambda: bool(self._free))
-            place, number = self._free.pop(), number + 1 & 0xFF
+            slot, number = self._free.pop(), number + 1 & 0xFF
             data = bytes((number,)) * self._size
-            await self._endpoint.request_bulk(0, _DATA, data, (self._first + place) * self._size, place, number, 0, 0)
+            await self._endpoint.request_bulk(0, _DATA, data, (self._first + slot) * self._size, slot, number, 0, 0)
         await self._drain()
         await self._endpoint.request(0, STOP, self._free.pop(), 0, 0, 0)
         await self._drain()
@@ -102,13 +102,13 @@ class _BulkClient:
     async def _drain(self) -> None:
         await serve_until(self._endpoint, lambda: len(self._free) == self._window)
 
-    def _answered(self, _: Token, place: int, *rest: int) -> None:  # noqa: ARG002
-        self._free.append(place)
-        if self._counts[0] <= self._now() < self._counts[1]:
+    def _answered(self, _: Token, slot: int, *rest: int) -> None:  # noqa: ARG002
+        self._free.append(slot)
+        if self._measured_period[0] <= self._now() < self._measured_period[1]:
             self._count += 1
 
 
-def _stored(token: Token, data: memoryview, place: int, number: int, *rest: int) -> None:
+def _stored(token: Token, data: memoryview, slot: int, number: int, *rest: int) -> None:
     if not data[0] == data[-1] == number:
-        raise VerificationError(f"message {number} has come with other data than was sent")
-    token.reply(ANSWER, place, number, *rest)
+        raise VerificationError(f"message {number} has arrived with changed data")
+    token.reply(ANSWER, slot, number, *rest)

@@ -21,8 +21,8 @@ class ActiveBursts(Native[ActiveMessages]):
     """On AM-II's endpoints: N clients, each in a virtual network with one of N of node 0: how evenly each client is
     served, in intervals of each length.
 
-    networks: the values of N. intervals: lengths. time: duration of each measurement, which follows a quarter of it and
-    is a multiple of each interval. switch: what it costs the host's core to go on with a thread.
+    networks: the values of N. intervals: lengths. time: duration of each measurement, after a warm-up of a quarter of it; a
+    multiple of each interval. switch: time of the host's core to switch to a thread.
     """
 
     protocol = "am2"
@@ -36,29 +36,30 @@ class ActiveBursts(Native[ActiveMessages]):
     def __post_init__(self) -> None:
         if not self.networks or min(self.networks) < 1 or self.switch < 0:
             raise ValueError("networks: each 1 or more; switch: 0 or more")
-        if not self.intervals or any(each < 1 or self.time < 2 * each or self.time % each for each in self.intervals):
-            raise ValueError("intervals: each more than 0, and two or more of it in time, without a rest")
+        lengths = self.intervals
+        if not lengths or any(length < 1 or self.time < 2 * length or self.time % length for length in lengths):
+            raise ValueError("intervals: each more than 0; time must be a multiple of each, at least twice")
 
     async def program(self, library: ActiveMessages, node: Node) -> None:
-        most = max(self.networks)
-        if most >= len(node.names):
-            raise ValueError(f"{most} clients and a server: there are {len(node.names)} nodes")
-        if node.rank > most:
+        max_networks = max(self.networks)
+        if max_networks >= len(node.names):
+            raise ValueError(f"{max_networks} clients and a server: there are {len(node.names)} nodes")
+        if node.rank > max_networks:
             return
-        meeting = Collectives(library, node, most + 1)
-        serving = None if node.rank else Server(library, most)
+        collectives = Collectives(library, node, max_networks + 1)
+        server = None if node.rank else Server(library, max_networks)
         client = (
             _TimedClient(library, node, EndpointName(0, node.rank), library.settings.credits) if node.rank else None
         )
         for count in self.networks:
-            await meeting.barrier()
-            if serving is not None:
+            await collectives.barrier()
+            if server is not None:
                 threads = [
                     node.spawn(
-                        serve_in_thread(serving, library.endpoint(each.name.endpoint), node, self.switch),
-                        f"thread of {each.name}",
+                        serve_in_thread(server, library.endpoint(endpoint.name.endpoint), node, self.switch),
+                        f"thread of {endpoint.name}",
                     )
-                    for each in serving.endpoints[:count]
+                    for endpoint in server.endpoints[:count]
                 ]
                 for thread in threads:
                     await thread
@@ -67,8 +68,8 @@ class ActiveBursts(Native[ActiveMessages]):
                 client.begun = node.now() + self.time // 4
                 await client.keep_asking(self.time // 4, self.time)
             for interval in self.intervals:
-                mine = _moments(client, interval, self.time) if client is not None else (0, 0, 0)
-                gathered = await meeting.gather(mine)
+                client_moments = _moments(client, interval, self.time) if client is not None else (0, 0, 0)
+                gathered = await collectives.gather(client_moments)
                 if gathered is not None:
                     node.row(
                         networks=count, interval_ns=interval, **_summary(gathered[1 : count + 1], interval, self.time)
@@ -76,7 +77,7 @@ class ActiveBursts(Native[ActiveMessages]):
 
 
 class _TimedClient(Client):
-    """Client that notes when its replies come. begun: of the measurement."""
+    """Client that records the times of its replies. begun: start time of the measurement."""
 
     def __init__(self, library: ActiveMessages, node: Node, server: EndpointName, window: int) -> None:
         self.answers: list[int] = []
@@ -89,26 +90,26 @@ class _TimedClient(Client):
 
 
 def _moments(client: _TimedClient, interval: int, time: int) -> tuple[int, int, int]:
-    """Return of the replies in each interval the sum, the sum of squares, and the number of intervals that have any."""
-    places = ((answer - client.begun) // interval for answer in client.answers)
-    counts = Counter(place for place in places if 0 <= place < time // interval)
+    """Return the sum and the sum of squares of the replies per interval, and the number of intervals with replies."""
+    indices = ((answer - client.begun) // interval for answer in client.answers)
+    counts = Counter(index for index in indices if 0 <= index < time // interval)
     return sum(counts.values()), sum(count * count for count in counts.values()), len(counts)
 
 
 def _summary(moments: Sequence[tuple[int, ...]], interval: int, time: int) -> dict[str, float]:
-    """Return means over clients: their rate, its standard deviation from interval to interval, and that as a share of
-    the rate; the share of the intervals in which they have any reply, and their rate in those."""
+    """Return means over clients: rate, standard deviation of the rate over the intervals, and its share of the rate; the
+    share of the intervals with replies, and the rate in these intervals."""
     intervals = time // interval
     means = [total / intervals for total, _, _ in moments]
-    spreads = [
+    deviations = [
         sqrt(max(0.0, squares / intervals - mean * mean)) for (_, squares, _), mean in zip(moments, means, strict=True)
     ]
-    busy = sum(few for _, _, few in moments)
-    mean, second = sum(means) / len(means), 1e9 / interval
+    busy = sum(count for _, _, count in moments)
+    mean, intervals_per_second = sum(means) / len(means), 1e9 / interval
     return {
-        "mean_per_s": second * mean,
-        "deviation_per_s": second * sum(spreads) / len(spreads),
-        "deviation_share": sum(spreads) / len(spreads) / mean if mean else 0.0,
+        "mean_per_s": intervals_per_second * mean,
+        "deviation_per_s": intervals_per_second * sum(deviations) / len(deviations),
+        "deviation_share": sum(deviations) / len(deviations) / mean if mean else 0.0,
         "busy_share": busy / (intervals * len(moments)),
-        "burst_per_s": second * sum(total for total, _, _ in moments) / busy if busy else 0.0,
+        "burst_per_s": intervals_per_second * sum(total for total, _, _ in moments) / busy if busy else 0.0,
     }

@@ -10,17 +10,17 @@ from protocols.ssam.sba100 import BATCH, CONTROL_SLOT
 from testbed.workloads.form import Native, Node
 from testbed.workloads.quantiles import quantiles
 
-_ASK, _ANSWER, _COUNT, _OVER = range(0x636F_7300, 0x636F_7304)
-_SHORT: Final = 1_000_000
-"""Nanoseconds in which a batch of requests and its answers come, on the slower machine of the paper."""
+_ASK, _ANSWER, _COUNT, _END = range(0x636F_7300, 0x636F_7304)
+_BATCH_TIME: Final = 1_000_000
+"""Nanoseconds for a batch of requests and its answers, on the slower machine of the paper."""
 
 
 class CellCosts(Native[Library]):
-    """On SSAM, between nodes 0 and 1: the core's time for each trap, system call and message, as tables 1 to 3 of the paper
-    have them; the round trip and the stream of messages of `size` bytes.
+    """On SSAM, between nodes 0 and 1: the core's time for each trap, system call and message, as in tables 1 to 3 of the
+    paper; the round trip and the stream of messages of `size` bytes.
 
-    count: round trips. cells: messages of the stream. In namespaces the times are this machine's, and include other
-    processes' turns.
+    count: round trips. cells: messages of the stream. In namespaces the times are this machine's, and include the time of
+    other processes.
     """
 
     protocol = "ssam"
@@ -39,38 +39,38 @@ class CellCosts(Native[Library]):
             return
         exchange = _Exchange(library, node)
         if node.rank:
-            await exchange.until_asked(1)
+            await exchange.until_received(1)
             await exchange.serve_batches()
-            await exchange.until_over()
+            await exchange.until_ended()
             return
         await exchange.trip(b"")
         await exchange.ask_batches()
-        for measure, taken in self._traps(library, node):
-            node.row(measure=measure, ns=taken)
+        for measure, elapsed in self._traps(library, node):
+            node.row(measure=measure, ns=elapsed)
         trips = [await exchange.trip(bytes(self.size)) for _ in range(self.count)]
         node.row(measure="round trip", size_bytes=self.size, **quantiles(trips))
-        taken = await exchange.stream(self.cells, bytes(self.size))
-        node.row(measure="stream", size_bytes=self.size, bit_per_s=self.cells * self.size * 8e9 / taken)
-        await library.request(1, _OVER)
+        elapsed = await exchange.stream(self.cells, bytes(self.size))
+        node.row(measure="stream", size_bytes=self.size, bit_per_s=self.cells * self.size * 8e9 / elapsed)
+        await library.request(1, _END)
         await exchange.settle()
 
     def _traps(self, library: Library, node: Node) -> list[tuple[str, int]]:
         """Measure the traps and the system calls, by cells without a message, which the kernel discards."""
         process, now = library.process, node.now
-        own, peer = process.connect(node.rank), process.connect(1 - node.rank)
+        local, peer = process.connect(node.rank), process.connect(1 - node.rank)
 
         def timed(work: Callable[[], object]) -> int:
-            begun = now()
+            start_time = now()
             work()
-            return now() - begun
+            return now() - start_time
 
         def read(cells: int) -> int:
             for _ in range(cells):
-                process.write(own, CONTROL_SLOT)
+                process.write(local, CONTROL_SLOT)
             return timed(process.read)
 
         first, batch = read(1), read(BATCH)
-        process.write(own, CONTROL_SLOT)
+        process.write(local, CONTROL_SLOT)
         return [
             ("write trap", timed(lambda: process.write(peer, CONTROL_SLOT))),
             ("write call", timed(lambda: process.call_write(peer, CONTROL_SLOT))),
@@ -79,24 +79,24 @@ class CellCosts(Native[Library]):
             ("read trap, 1 cell", first),
             ("read trap, each further cell", (batch - first) // (BATCH - 1)),
             ("write-read trap, 0 cells", timed(lambda: process.write_read(peer, CONTROL_SLOT))),
-            ("write-read trap, 1 cell", timed(lambda: process.write_read(own, CONTROL_SLOT))),
+            ("write-read trap, 1 cell", timed(lambda: process.write_read(local, CONTROL_SLOT))),
         ]
 
 
 class _Exchange:
-    """Messages between two nodes. answers: replies that have come. asked: requests that have come."""
+    """Messages between two nodes. answers: number of replies received. asked: number of requests received."""
 
     def __init__(self, library: Library, node: Node) -> None:
         self._library = library
         self._node = node
         self._peer = 1 - node.rank
-        self._is_over = False
+        self._has_ended = False
         self.answers = 0
         self.asked = 0
         library.set_handler(_ASK, self._ask)
         library.set_handler(_ANSWER, self._answer)
         library.set_handler(_COUNT, self._count)
-        library.set_handler(_OVER, self._end)
+        library.set_handler(_END, self._end)
 
     def _ask(self, _: int, data: bytes) -> Reply:
         self.asked += 1
@@ -109,14 +109,14 @@ class _Exchange:
         self.asked += 1
 
     def _end(self, _: int, data: bytes) -> None:  # noqa: ARG002
-        self._is_over = True
+        self._has_ended = True
 
-    async def until_asked(self, count: int) -> None:
+    async def until_received(self, count: int) -> None:
         while self.asked < count:
             await self._library.poll()
 
-    async def until_over(self) -> None:
-        while not self._is_over:
+    async def until_ended(self) -> None:
+        while not self._has_ended:
             await self._library.poll()
 
     async def settle(self) -> None:
@@ -126,48 +126,48 @@ class _Exchange:
 
     async def trip(self, data: bytes) -> int:
         """Send a request and await its reply; return the time."""
-        begun, before = self._node.now(), self.answers
+        start_time, before = self._node.now(), self.answers
         await self._library.request(self._peer, _ASK, data)
         while self.answers == before:
             await self._library.poll()
-        return self._node.now() - begun
+        return self._node.now() - start_time
 
     async def stream(self, count: int, data: bytes) -> int:
         """Send requests without a reply as fast as the window permits; return the time until all are acknowledged."""
-        begun = self._node.now()
+        start_time = self._node.now()
         for _ in range(count):
             await self._library.request(self._peer, _COUNT, data)
         await self.settle()
-        return self._node.now() - begun
+        return self._node.now() - start_time
 
     async def ask_batches(self) -> None:
-        """Send a batch of requests to be acknowledged, and one to be replied to; measure what they and the answers cost."""
+        """Send a batch of requests with acknowledgements, and a batch with replies; measure the costs of both."""
         for handler, answer in ((_COUNT, "handle acknowledgement"), (_ASK, "handle reply")):
-            begun = self._node.now()
+            start_time = self._node.now()
             for _ in range(BATCH):
                 await self._library.request(self._peer, handler)
-            sent = self._node.now() - begun
-            await self._node.sleep(2 * _SHORT)
+            sent = self._node.now() - start_time
+            await self._node.sleep(2 * _BATCH_TIME)
             if handler == _COUNT:
                 self._node.row(measure="send request", ns=sent // BATCH)
             self._node.row(measure=answer, ns=await self._per_message(self._library.poll))
-            await self._node.sleep(_SHORT // 2)
+            await self._node.sleep(_BATCH_TIME // 2)
 
     async def serve_batches(self) -> None:
-        """Let batches of requests come, and measure what handling them costs."""
+        """Receive batches of requests, and measure the cost of handling them."""
         library, node = self._library, self._node
         for measure in ("handle request, acknowledge", "handle request, reply"):
-            await node.sleep(_SHORT)
-            taken = await self._per_message(library.poll)
-            node.row(measure=measure, ns=taken)
+            await node.sleep(_BATCH_TIME)
+            elapsed = await self._per_message(library.poll)
+            node.row(measure=measure, ns=elapsed)
             if "reply" not in measure:
-                begun = node.now()
+                start_time = node.now()
                 library.process.write(library.process.connect(node.rank), CONTROL_SLOT)
-                node.row(measure="handle request, no answer", ns=taken - (node.now() - begun))
+                node.row(measure="handle request, no answer", ns=elapsed - (node.now() - start_time))
                 library.process.read()
-            await node.sleep(_SHORT * 3 // 2)
+            await node.sleep(_BATCH_TIME * 3 // 2)
 
     async def _per_message(self, poll: Callable[[], Awaitable[int]]) -> int:
-        begun = self._node.now()
+        start_time = self._node.now()
         handled = await poll()
-        return (self._node.now() - begun) // max(handled, 1)
+        return (self._node.now() - start_time) // max(handled, 1)

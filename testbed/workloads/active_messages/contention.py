@@ -1,4 +1,4 @@
-"""Contention within one virtual network, as in the paper: N clients of one endpoint, as fast as they can."""
+"""Contention within one virtual network, as in the paper: N clients of one endpoint, as fast as possible."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from testbed.workloads.workload_settings import Duration
 
 
 class ActiveContention(Native[ActiveMessages]):
-    """On active messages: N clients ask one of node 0: aggregate and per-client rate with all their credits, and the
-    round trip of clients with one request each under way.
+    """On active messages: N clients of one endpoint of node 0: aggregate and per-client rate with all their credits, and the
+    round trip of clients with one request in flight each.
 
-    clients: the values of N. time: duration of each measurement, which follows a quarter of it.
+    clients: the values of N. time: duration of each measurement, after a warm-up of a quarter of it.
     """
 
     bears_restarts = False
@@ -28,29 +28,29 @@ class ActiveContention(Native[ActiveMessages]):
             raise ValueError("clients: each 1 or more; time: more than 0")
 
     async def program(self, library: ActiveMessages, node: Node) -> None:
-        most = max(self.clients)
-        if most >= len(node.names):
-            raise ValueError(f"{most} clients and a server: there are {len(node.names)} nodes")
-        if node.rank > most:
+        max_clients = max(self.clients)
+        if max_clients >= len(node.names):
+            raise ValueError(f"{max_clients} clients and a server: there are {len(node.names)} nodes")
+        if node.rank > max_clients:
             return
-        meeting = Collectives(library, node, most + 1)
-        serving = None if node.rank else Server(library, 1)
+        collectives = Collectives(library, node, max_clients + 1)
+        server = None if node.rank else Server(library, 1)
         window = library.window
-        asking = [Client(library, node, EndpointName(0, 1), each) for each in (window, 1) if node.rank]
+        client_by_turn = [Client(library, node, EndpointName(0, 1), each) for each in (window, 1) if node.rank]
         for clients in self.clients:
             gathered: list[list[tuple[int, ...]]] = []
             for turn in range(2):
-                mine: tuple[int, ...] = (0, 0, 0, 0)
-                await meeting.barrier()
-                if serving is not None:
-                    endpoint = serving.endpoints[0]
-                    await serving.until_stopped(endpoint, serving.stopped[endpoint] + clients)
+                client_values: tuple[int, ...] = (0, 0, 0, 0)
+                await collectives.barrier()
+                if server is not None:
+                    endpoint = server.endpoints[0]
+                    await server.until_stopped(endpoint, server.stopped[endpoint] + clients)
                 elif node.rank <= clients:
-                    await asking[turn].keep_asking(self.time // 4, self.time)
-                    trips = asking[turn].trips
+                    await client_by_turn[turn].keep_asking(self.time // 4, self.time)
+                    trips = client_by_turn[turn].trips
                     summary = quantiles(trips)
-                    mine = (len(trips), sum(trips), summary.get("p50_ns", 0), max(trips, default=0))
-                gathered.append(await meeting.gather(mine) or [])
+                    client_values = (len(trips), sum(trips), summary.get("p50_ns", 0), max(trips, default=0))
+                gathered.append(await collectives.gather(client_values) or [])
             if node.rank:
                 continue
             full, single = (each[1 : clients + 1] for each in gathered)

@@ -16,9 +16,9 @@ class ActiveLogP(Native[ActiveMessages]):
     """On active messages: requests of four words and their replies between nodes 0 and 1: round trip, o_s, o_r, g and
     L.
 
-    o_r is the rest of the host core's time, and L the rest of half the round trip: in namespaces, where the firmware
-    runs on that core, too, they are not the host's and the network's alone. count: round trips. burst: requests without
-    a pause, whose gap is the time that each adds; rounds: bursts.
+    o_r is the rest of the host core's time, and L the rest of half the round trip; in namespaces both include the firmware,
+    which runs on the same core. count: round trips. burst: requests sent back to back; the gap is the additional time of
+    each. rounds: bursts.
     """
 
     bears_restarts = False
@@ -34,28 +34,28 @@ class ActiveLogP(Native[ActiveMessages]):
     async def program(self, library: ActiveMessages, node: Node) -> None:
         if node.rank > 1:
             return
-        meeting = Collectives(library, node, 2)
+        collectives = Collectives(library, node, 2)
         if node.rank:
-            serving = Server(library, 1)
-            await meeting.barrier()
-            await serving.until_stopped(serving.endpoints[0], 1)
+            server = Server(library, 1)
+            await collectives.barrier()
+            await server.until_stopped(server.endpoints[0], 1)
             return
-        asking = Client(library, node, EndpointName(1, 1), library.window)
-        await meeting.barrier()
-        await asking.burst(10)  # both endpoints are in their NICs
+        client = Client(library, node, EndpointName(1, 1), library.window)
+        await collectives.barrier()
+        await client.burst(10)  # loads both endpoints into their NICs
         trips, issues = [], []
         for _ in range(self.count):
-            issues.append(await asking.issue())
+            issues.append(await client.issue())
         for _ in range(self.count):
-            await asking.burst(1)
-            trips += asking.trips
-        used = node.cpu()
-        few = median([await asking.burst(1) for _ in range(self.rounds)])
-        used = (node.cpu() - used) // self.rounds
-        many = median([await asking.burst(self.burst) for _ in range(self.rounds)])
-        await asking.stop()
-        trip, send, gap = median(trips), median(issues), (many - few) / (self.burst - 1)
-        receive = max(0.0, used - send)
+            await client.burst(1)
+            trips += client.trips
+        cpu_time = node.cpu()
+        single = median([await client.burst(1) for _ in range(self.rounds)])
+        cpu_time = (node.cpu() - cpu_time) // self.rounds
+        full_burst = median([await client.burst(self.burst) for _ in range(self.rounds)])
+        await client.stop()
+        trip, send, gap = median(trips), median(issues), (full_burst - single) / (self.burst - 1)
+        receive = max(0.0, cpu_time - send)
         node.row(measure="round trip", words=4, count=self.count, **quantiles(trips))
         node.row(
             measure="logp",

@@ -1,5 +1,5 @@
-"""Many virtual networks, as in the paper: a server with an endpoint for each of its clients, in one thread or in as
-many."""
+"""Many virtual networks, as in the paper: a server with an endpoint for each of its clients, in one thread or in a thread
+for each endpoint."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from testbed.workloads.workload_settings import Duration
 Threads = Literal["both", "one", "each"]
 
 _FAULTS: Final = (Residence.FAULTING, Residence.LOADING)
-_LOOK: Final = 20_000  # nanoseconds between two looks of a thread that is suspended
+_POLL_INTERVAL: Final = 20_000  # polling interval of a suspended thread, nanoseconds
 
 
 class ActiveNetworks(Native[ActiveMessages]):
     """On AM-II's endpoints: N clients, each in a virtual network with one of N of node 0: aggregate and per-client
     rates.
 
-    one: the server is one thread, which polls its endpoints in turn; while one of them is brought into the NIC, it is
-    suspended. each: a thread for each endpoint, which sleeps until a message has come; switch: what it costs the host's
-    core to go on with one. networks: the values of N. time: duration of each measurement, which follows a quarter of
-    it.
+    one: the server is a single thread, which polls its endpoints in turn; it is suspended while an endpoint is loaded into
+    the NIC. each: a thread for each endpoint, which sleeps until a message arrives. switch: time of the host's core to
+    switch to a thread. networks: the values of N. time: duration of each measurement, after a warm-up of a quarter of it.
     """
 
     protocol = "am2"
@@ -45,31 +44,31 @@ class ActiveNetworks(Native[ActiveMessages]):
             raise ValueError("networks: each 1 or more; time: more than 0; switch: 0 or more")
 
     async def program(self, library: ActiveMessages, node: Node) -> None:
-        most = max(self.networks)
-        if most >= len(node.names):
-            raise ValueError(f"{most} clients and a server: there are {len(node.names)} nodes")
-        if node.rank > most:
+        max_networks = max(self.networks)
+        if max_networks >= len(node.names):
+            raise ValueError(f"{max_networks} clients and a server: there are {len(node.names)} nodes")
+        if node.rank > max_networks:
             return
-        meeting = Collectives(library, node, most + 1)
-        serving = None if node.rank else Server(library, most)
+        collectives = Collectives(library, node, max_networks + 1)
+        serving = None if node.rank else Server(library, max_networks)
         window = library.settings.credits
-        asking = Client(library, node, EndpointName(0, node.rank), window) if node.rank else None
+        client = Client(library, node, EndpointName(0, node.rank), window) if node.rank else None
         for threads in ("one", "each") if self.threads == "both" else (self.threads,):
             for count in self.networks:
-                mine = 0
-                await meeting.barrier()
-                before = library.driver.faults
+                answered = 0
+                await collectives.barrier()
+                faults_before = library.driver.faults
                 if serving is not None:
-                    ours = [library.endpoint(each.name.endpoint) for each in serving.endpoints[:count]]
+                    endpoints_served = [library.endpoint(each.name.endpoint) for each in serving.endpoints[:count]]
                     if threads == "one":
-                        await self._in_turn(serving, ours, node)
+                        await self._in_turn(serving, endpoints_served, node)
                     else:
-                        await self._in_threads(serving, ours, node)
-                elif asking is not None and node.rank <= count:
-                    await asking.keep_asking(self.time // 4, self.time)
-                    mine = len(asking.trips)
-                faults = library.driver.faults - before
-                gathered = await meeting.gather((mine,))
+                        await self._in_threads(serving, endpoints_served, node)
+                elif client is not None and node.rank <= count:
+                    await client.keep_asking(self.time // 4, self.time)
+                    answered = len(client.trips)
+                faults = library.driver.faults - faults_before
+                gathered = await collectives.gather((answered,))
                 if gathered is not None:
                     rates = [1e9 * each / self.time for (each,) in gathered[1 : count + 1]]
                     node.row(
@@ -89,8 +88,8 @@ class ActiveNetworks(Native[ActiveMessages]):
         while any(serving.stopped[endpoint] < goal for endpoint, goal in goals.items()):
             handled = 0
             for endpoint in endpoints:
-                while any(state(ours) in _FAULTS for ours in endpoints):
-                    await node.sleep(_LOOK)
+                while any(state(endpoints_served) in _FAULTS for endpoints_served in endpoints):
+                    await node.sleep(_POLL_INTERVAL)
                 if not endpoint.is_empty:
                     await endpoint.wait()  # until it is in the NIC
                     handled += await endpoint.poll()
@@ -109,9 +108,9 @@ class ActiveNetworks(Native[ActiveMessages]):
 
 
 async def serve_in_thread(serving: Server, endpoint: Endpoint, node: Node, switch: int) -> None:
-    """Serve an endpoint in a thread of its own until a client has stopped it: "A server thread waits on a binary
-    semaphore posted upon message arrival". It disables arrival events, processes a batch of requests, and enables them
-    again. switch: nanoseconds of the host's core to go on with the thread."""
+    """Serve an endpoint in a separate thread until a client has stopped it: "A server thread waits on a binary semaphore
+    posted upon message arrival". It disables arrival events, processes a batch of requests, and re-enables the events.
+    switch: nanoseconds of the host's core to switch to the thread."""
     goal = serving.stopped[endpoint] + 1
     while serving.stopped[endpoint] < goal:
         await endpoint.wait()

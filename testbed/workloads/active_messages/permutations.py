@@ -1,5 +1,4 @@
-"""Permutations, as in the paper: all nodes send at once, each to one other, so that links are shared as in each
-pattern.
+"""Permutations, as in the paper: all nodes send concurrently, each to one other node, so that each pattern shares links.
 
 "Bandwidth measured using medium messages, whereas RTT measured using 4-word Active Messages" (section on topology).
 """
@@ -21,9 +20,9 @@ _PATTERNS = {"cshift": "shift", "neighbor": "neighbour", "bisection": "bisection
 
 
 class ActivePermutations(Native[ActiveMessages]):
-    """On active messages: cshift, neighbor and bisection: bandwidth of all and of each node, and the mean round trip.
+    """On active messages: cshift, neighbor and bisection: aggregate and per-node bandwidth, and the mean round trip.
 
-    size: bytes of medium messages, limited by the room of a packet. count: messages of each node. trips: consecutive
+    size: bytes of medium messages, limited by a packet's payload. count: messages of each node. trips: consecutive
     round trips of each node.
     """
 
@@ -38,36 +37,36 @@ class ActivePermutations(Native[ActiveMessages]):
             raise ValueError("size, count and trips: 1 or more")
 
     async def program(self, library: ActiveMessages, node: Node) -> None:
-        meeting = Collectives(library, node, len(node.names))
+        collectives = Collectives(library, node, len(node.names))
         serving = Server(library, 1)
-        own = serving.endpoints[0]
+        endpoint_served = serving.endpoints[0]
         size = min(self.size, library.medium_room(1))
         for name, pattern in _PATTERNS.items():
-            to, _ = partners(pattern, node.rank, len(node.names))
-            sends = to != node.rank
-            asking = Client(library, node, EndpointName(to, 1), 1)
-            streaming = CreditStream(library, node, EndpointName(to, 1), size)
-            streaming.take(own)
-            clients = serving.stopped[own] + sends  # a permutation: a node that sends also receives
-            answered = node.spawn(serving.until_stopped(own, clients), f"{name}, answering")
-            await meeting.barrier()
-            took = took_round = 0
-            if sends:
-                await asking.burst(1)
-                await streaming.send(1)
-            await meeting.barrier()
-            if sends:
-                took = await streaming.send(self.count)
-            await meeting.barrier()
-            if sends:
+            destination, _ = partners(pattern, node.rank, len(node.names))
+            is_sender = destination != node.rank
+            client = Client(library, node, EndpointName(destination, 1), 1)
+            stream = CreditStream(library, node, EndpointName(destination, 1), size)
+            stream.take(endpoint_served)
+            clients = serving.stopped[endpoint_served] + is_sender  # a permutation: a node that sends also receives
+            server_task = node.spawn(serving.until_stopped(endpoint_served, clients), f"{name}, answering")
+            await collectives.barrier()
+            took = trips_time = 0
+            if is_sender:
+                await client.burst(1)
+                await stream.send(1)
+            await collectives.barrier()
+            if is_sender:
+                took = await stream.send(self.count)
+            await collectives.barrier()
+            if is_sender:
                 for _ in range(self.trips):
-                    took_round += await asking.burst(1)
-            gathered = await meeting.gather((took, took_round))
-            if sends:
-                await asking.stop()
-            await answered
-            asking.endpoint.free()
-            streaming.endpoint.free()
+                    trips_time += await client.burst(1)
+            gathered = await collectives.gather((took, trips_time))
+            if is_sender:
+                await client.stop()
+            await server_task
+            client.endpoint.free()
+            stream.endpoint.free()
             if gathered is not None:
                 rates = [8e9 * size * self.count / took for took, _ in gathered if took]
                 trips = [took / self.trips for _, took in gathered if took]
@@ -87,13 +86,13 @@ class ActivePermutations(Native[ActiveMessages]):
 
 
 class CreditStream:
-    """Stream from an endpoint of its own to a server's (see `take`)."""
+    """Stream from a separate endpoint to a server's endpoint (see `take`)."""
 
     def __init__(self, library: ActiveMessages, node: Node, server: EndpointName, size: int) -> None:
         """size: bytes of each message."""
         self._now = node.now
         self._size = size
-        self._taken = 0
+        self._received = 0
         endpoint = library.allocate_bundle().allocate_endpoint()
         self.endpoint: Final = endpoint
         endpoint.tag = TAG
@@ -102,21 +101,21 @@ class CreditStream:
 
     def take(self, server: Endpoint) -> None:
         """Let an endpoint of this node receive streams."""
-        server.set_handler(_DATA, _taken)
+        server.set_handler(_DATA, _received)
 
     async def send(self, count: int) -> int:
-        """Send `count` messages and await all replies; return the time taken, in nanoseconds."""
-        begun, self._taken = self._now(), 0
+        """Send `count` messages and await all replies; return the duration in nanoseconds."""
+        start_time, self._received = self._now(), 0
         for number in range(count):
             await self.endpoint.request_medium(0, _DATA, bytes((number & 0xFF,)) * self._size, number)
-        await serve_until(self.endpoint, lambda: self._taken >= count)
-        return self._now() - begun
+        await serve_until(self.endpoint, lambda: self._received >= count)
+        return self._now() - start_time
 
     def _count(self, _: Token) -> None:
-        self._taken += 1
+        self._received += 1
 
 
-def _taken(token: Token, data: memoryview, number: int) -> None:
+def _received(token: Token, data: memoryview, number: int) -> None:
     if not data[0] == data[-1] == number & 0xFF:
-        raise VerificationError(f"message {number} has come with other data than was sent")
+        raise VerificationError(f"message {number} has arrived with changed data")
     token.reply(_TAKEN)

@@ -1,4 +1,4 @@
-"""Parallel sort in Split-C: local sorts and permutations by turns, as in the introduction of the SSAM paper, verified."""
+"""Verified parallel sort in Split-C: alternating local sorts and permutations, as in the introduction of the SSAM paper."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _WIDTH: Final = array(_TYPE).itemsize
 _DIGITS: Final = 4  # of a key
 _BASE: Final = 256
 _COUNTS: Final = _BASE * _WIDTH
-_SUMS: Final = 5  # words by which a node's keys are compared
-_PAUSE: Final = 10_000_000
+_SUMS: Final = 5  # words of a node's checksums
+_RETRY_DELAY: Final = 10_000_000
 
 
 class RadixSort(Native[ActiveMessages]):
-    """On active messages: Split-C sorts random 32-bit keys that are spread over all nodes: for each of four digits a local
-    sort, and a permutation by stores to where every key belongs.
+    """On active messages: Split-C sorts random 32-bit keys that are distributed over all nodes: for each of four digits a
+    local sort, and a permutation that stores every key at its position.
 
-    Verified: every node's keys are in order, none is below the last of the node before, none is lost or new. keys: of each
-    node.
+    Verified: every node's keys are in order, no key is below the last key of the previous node, no key is lost or new.
+    keys: of each node.
     """
 
     bears_restarts = False
@@ -42,8 +42,8 @@ class RadixSort(Native[ActiveMessages]):
 
 
 class _Sorting:
-    """One node's part. Its memory: two areas of keys, between which the permutations alternate, the counts of all nodes'
-    digits, and the sums of all nodes."""
+    """One node's part. Its memory has two areas of keys, between which the permutations alternate, the digit counts of all
+    nodes, and the checksums of all nodes."""
 
     def __init__(self, library: ActiveMessages, node: Node, keys: int) -> None:
         self._node = node
@@ -52,26 +52,26 @@ class _Sorting:
         self._counts = 2 * keys * _WIDTH
         self._sums = self._counts + self._nodes * _COUNTS
         size = self._sums + self._nodes * _SUMS * _WIDTH
-        self._space = SplitC(library, TAG, bytearray(size), partial(node.sleep, _PAUSE))
+        self._space = SplitC(library, TAG, bytearray(size), partial(node.sleep, _RETRY_DELAY))
 
     async def run(self) -> int:
-        chance = self._node.random("keys")
-        mine = array(_TYPE, [chance.getrandbits(32) for _ in range(self._keys)])
+        rng = self._node.random("keys")
+        initial_keys = array(_TYPE, [rng.getrandbits(32) for _ in range(self._keys)])
         await self._space.barrier()
-        begun = self._node.now()
-        keys, stores = mine, 0
+        start_time = self._node.now()
+        keys, stores = initial_keys, 0
         for digit in range(_DIGITS):
             keys, count = await self._permute(keys, digit)
             stores += count
-        took = self._node.now() - begun
-        await self._verify(mine, keys)
+        took = self._node.now() - start_time
+        await self._verify(initial_keys, keys)
         total = self._keys * self._nodes
         self._node.row(keys=total, stores=stores, took_ns=took, keys_per_s=1e9 * total / max(1, took))
         await self._space.barrier()
         return len(keys)
 
     async def _permute(self, keys: array[int], digit: int) -> tuple[array[int], int]:
-        """Sort by one digit, store every key where it belongs; return this node's new keys, and the number of stores."""
+        """Sort by one digit, and store every key at its position; return this node's new keys, and the number of stores."""
         space, shift, area = self._space, 8 * digit, digit % 2 * self._keys * _WIDTH
         ordered = sorted(keys, key=lambda key: key >> shift & 0xFF)
         runs = [(value, array(_TYPE, list(run))) for value, run in groupby(ordered, lambda key: key >> shift & 0xFF)]
@@ -81,32 +81,35 @@ class _Sorting:
         for node in range(self._nodes):
             await space.store(GlobalAddress(node, self._counts + space.node * _COUNTS), counts.tobytes())
         await space.all_store_sync()
-        begins, stores = self._begins(), 0
+        positions, stores = self._first_positions(), 0
         for value, run in runs:
-            place = begins[value]
+            position = positions[value]
             while run:
-                node, first = divmod(place, self._keys)
+                node, first = divmod(position, self._keys)
                 part = run[: min(len(run), self._keys - first, max(1, space.max_medium // _WIDTH))]
                 await space.store(GlobalAddress(node, area + first * _WIDTH), part.tobytes())
-                run, place, stores = run[len(part) :], place + len(part), stores + 1
+                run, position, stores = run[len(part) :], position + len(part), stores + 1
         await space.all_store_sync()
         return array(_TYPE, bytes(space.memory[area : area + self._keys * _WIDTH])), stores
 
-    def _begins(self) -> list[int]:
-        """Return where this node's keys of each value of the digit begin, among the keys of all nodes."""
+    def _first_positions(self) -> list[int]:
+        """Return for each value of the digit the position of this node's first key among the keys of all nodes."""
         table = array(_TYPE, bytes(self._space.memory[self._counts : self._sums]))
         rows = [table[row * _BASE : (row + 1) * _BASE] for row in range(self._nodes)]
         totals = [sum(column) for column in zip(*rows, strict=True)]
         before = [sum(row[value] for row in rows[: self._space.node]) for value in range(_BASE)]
-        return [start + ours for start, ours in zip(accumulate(totals, initial=0), before, strict=False)]
+        return [
+            start + local_before for start, local_before in zip(accumulate(totals, initial=0), before, strict=False)
+        ]
 
-    async def _verify(self, mine: array[int], keys: array[int]) -> None:
-        """Compare the keys of all nodes, before and after, by what each node writes of them to node 0."""
+    async def _verify(self, initial_keys: array[int], keys: array[int]) -> None:
+        """Compare the keys of all nodes before and after the sort by checksums, which each node writes to all nodes."""
         space, name = self._space, self._node.name
         if any(first > second for first, second in pairwise(keys)):
             raise VerificationError(f"the keys of {name} are not in order")
         mask = 0xFFFF_FFFF
-        sums = array(_TYPE, [sum(mine) & mask, _mixed(mine) & mask, sum(keys) & mask, _mixed(keys) & mask, 0])
+        values = [sum(initial_keys), _checksum(initial_keys), sum(keys), _checksum(keys), 0]
+        sums = array(_TYPE, [value & mask for value in values])
         for node in range(self._nodes):
             sums[4] = keys[-1]
             await space.write(GlobalAddress(node, self._sums + space.node * _SUMS * _WIDTH), sums.tobytes())
@@ -114,14 +117,14 @@ class _Sorting:
         table = array(_TYPE, bytes(space.memory[self._sums :]))
         columns = [[table[row * _SUMS + column] for row in range(self._nodes)] for column in range(_SUMS)]
         before, after = (sum(columns[0]), sum(columns[1])), (sum(columns[2]), sum(columns[3]))
-        if any((one - other) & mask for one, other in zip(before, after, strict=True)):
-            raise VerificationError(f"{name} finds other keys after the sort than before: keys are lost or new")
+        if any((a - b) & mask for a, b in zip(before, after, strict=True)):
+            raise VerificationError(f"{name}: the keys' checksums differ after the sort: keys are lost or new")
         if space.node and keys[0] < columns[4][space.node - 1]:
             raise VerificationError(
                 f"{name} has the key {keys[0]}, and the node before it {columns[4][space.node - 1]}"
             )
 
 
-def _mixed(keys: array[int]) -> int:
-    """Return a sum that detects changes of keys that keep their plain sum."""
+def _checksum(keys: array[int]) -> int:
+    """Return a checksum that detects changes of keys that do not change their sum."""
     return sum(key * key % 2_147_483_647 for key in keys)

@@ -1,4 +1,4 @@
-"""Random requests between all endpoints of all nodes, verified: each is handled once, or returned to its sender."""
+"""Random requests between all endpoints of all nodes, verified: each is handled exactly once, or returned."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from testbed.workloads.quantiles import log_uniform
 from testbed.workloads.workload_settings import Duration, MessageSize
 
 _WORDS, _DATA, _ANSWER, _ANSWER_DATA, _DONE = range(1, 6)
-_NOT_YET: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
-_PAUSE: Final = 5_000_000  # nanoseconds between two looks at whether all is over, and before a request is sent again
+_NOT_STARTED: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
+_POLL_INTERVAL: Final = 5_000_000  # polling interval for the end, and delay of a retransmission, nanoseconds
 _MAX_WORDS: Final = 11
-"""Beside the serial."""
+"""Maximum of argument words besides the serial."""
 _SERIAL: Final = ("rank", "starts", "number")
 
 Serial = tuple[int, int, int]
-"""A request's name in its arguments: the sender's rank, how often its program had been started, and a number."""
+"""Identifier of a request in its arguments: the sender's rank, the number of its program's starts, and a number."""
 
 
 class RandomRequests(Native[ActiveMessages]):
-    """On active messages: random requests of all kinds from each endpoint to any of the other nodes', verified:
-    handled once, or returned.
+    """On active messages: random requests of all kinds from each endpoint to endpoints of other nodes, verified:
+    handled exactly once, or returned.
 
-    requests: of each node. endpoints: of each node. largest: bytes of data; above a medium message's room it is a bulk
-    message. freed: endpoints that a node frees in the middle; requests to them are returned from then on. over: the time
-    over which a node's requests are spread; 0: as fast as possible. patience: a node that has heard nothing for so long
-    abandons its requests, and does not wait for nodes that have not said that they are done. Of a node that was
-    unreachable the others get its requests, until it has sent something.
+    requests: of each node. endpoints: of each node. largest: bytes of data; data that does not fit a medium message is a
+    bulk message. freed: endpoints that a node frees half-way; later requests to them are returned. over: the time over
+    which a node's requests are spread; 0: as fast as possible. patience: after this time without a message a node abandons
+    its requests, and does not wait for nodes that have not reported their end. Requests for an unreachable node are sent to
+    other nodes, until it has sent a message.
     """
 
     checked = True
@@ -57,16 +57,16 @@ class RandomRequests(Native[ActiveMessages]):
         return await _Program(self, library, node).run()
 
 
-class _Open(NamedTuple):
-    """A request without an end. slot: of the destination's segment, for a bulk message; -1: none."""
+class _Pending(NamedTuple):
+    """A pending request. slot: of the destination's segment, for a bulk message; -1: none."""
 
     endpoint: Endpoint
-    to: EndpointName
+    destination: EndpointName
     slot: int
 
 
 class _Program:
-    """The program of one node. counts: of its requests, by what became of them."""
+    """The program of one node. counts: number of requests, by outcome."""
 
     def __init__(self, workload: RandomRequests, library: ActiveMessages, node: Node) -> None:
         self._workload = workload
@@ -77,15 +77,15 @@ class _Program:
         self._words_at_most = min(_MAX_WORDS, library.max_short - len(_SERIAL))
         self.counts: Counter[str] = Counter()
         self._number = 0
-        self._open: dict[int, _Open] = {}
-        self._again: list[tuple[Endpoint, EndpointName]] = []
+        self._pending: dict[int, _Pending] = {}
+        self._retransmissions: list[tuple[Endpoint, EndpointName]] = []
         self._handled: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
-        self._slots: dict[tuple[int, EndpointName], list[int]] = {}  # free ones, by own endpoint and destination
-        self._places: dict[tuple[int, EndpointName], int] = {}
-        self._met: set[int] = set()  # nodes that have answered
-        self._done: set[int] = set()  # nodes that say that they are done
-        self._gone: set[int] = set()  # nodes that were unreachable, and have sent nothing since
-        self._heard = node.now()
+        self._slots: dict[tuple[int, EndpointName], list[int]] = {}  # free slots, by local endpoint and destination
+        self._mappings: dict[tuple[int, EndpointName], int] = {}
+        self._started: set[int] = set()  # nodes that have answered
+        self._done: set[int] = set()  # nodes that have reported their end
+        self._unreachable: set[int] = set()  # unreachable nodes, from which no message has arrived since
+        self._last_arrival = node.now()
         self._is_over = False
         self._bundle = library.allocate_bundle()
         self._endpoints = [self._allocate() for _ in range(workload.endpoints)]
@@ -106,37 +106,39 @@ class _Program:
     async def run(self) -> Mapping[str, int]:
         """Send all requests; serve until all nodes are done. Raises VerificationError."""
         node, spawn = self._node, self._node.spawn
-        begun = node.now()
-        pump, watch = spawn(self._pump(), "what arrives"), spawn(self._watch(), "patience")
+        start_time = node.now()
+        pump, watch = spawn(self._pump(), "incoming messages"), spawn(self._watch(), "patience")
         tasks = [
-            spawn(self._send(number, endpoint, begun), f"requests of endpoint {number}")
+            spawn(self._send(number, endpoint, start_time), f"requests of endpoint {number}")
             for number, endpoint in enumerate(self._endpoints)
         ]
         for task in tasks:
             await task
-        while self._open or self._again:
-            await node.sleep(_PAUSE)
-        others = {rank for rank in range(len(node.names)) if rank != node.rank}
+        while self._pending or self._retransmissions:
+            await node.sleep(_POLL_INTERVAL)
+        other_ranks = {rank for rank in range(len(node.names)) if rank != node.rank}
         first = self._endpoints[0]
-        for rank in others - self._gone:
-            await first.request(self._place(first, EndpointName(rank, 0)), _DONE, node.rank)
-        while not self._is_quiet() and not (self._done | self._gone >= others and self._are_told(first)):
-            await node.sleep(_PAUSE)
+        for rank in other_ranks - self._unreachable:
+            await first.request(self._mapping_of(first, EndpointName(rank, 0)), _DONE, node.rank)
+        while not self._is_quiet() and not (
+            self._done | self._unreachable >= other_ranks and self._is_acknowledged(first)
+        ):
+            await node.sleep(_POLL_INTERVAL)
         self._is_over = True
         del pump, watch  # they end with the run
-        node.row(**self.counts, took_ns=node.now() - begun)
+        node.row(**self.counts, took_ns=node.now() - start_time)
         if self.counts["handled_twice"]:
             raise VerificationError(f"{self.counts['handled_twice']} requests were handled twice")
         return dict(self.counts)
 
     def _is_quiet(self) -> bool:
-        return self._node.now() - self._heard > self._workload.patience
+        return self._node.now() - self._last_arrival > self._workload.patience
 
-    def _are_told(self, first: Endpoint) -> bool:
-        """Whether the other nodes that are there have taken our word that we are done."""
+    def _is_acknowledged(self, first: Endpoint) -> bool:
+        """Whether all reachable nodes have acknowledged this node's end."""
         return all(
-            first.credits(place) == self._window or name.node in self._gone
-            for (endpoint, name), place in self._places.items()
+            first.credits(mapping) == self._window or name.node in self._unreachable
+            for (endpoint, name), mapping in self._mappings.items()
             if endpoint == first.name.endpoint and name.endpoint == 0
         )
 
@@ -146,82 +148,84 @@ class _Program:
             await self._bundle.poll()
 
     async def _watch(self) -> None:
-        """Send again what was returned too early; abandon requests when nothing has been heard for long."""
+        """Retransmit requests that were returned by nodes before their start; abandon requests after a long silence."""
         while not self._is_over:
-            await self._node.sleep(_PAUSE)
-            again, self._again = self._again, []
-            for endpoint, to in again:
-                await self._request(endpoint, to, self._node.random(f"again/{self._number}"))
-            if self._is_quiet() and self._open:
+            await self._node.sleep(_POLL_INTERVAL)
+            again, self._retransmissions = self._retransmissions, []
+            for endpoint, destination in again:
+                await self._request(endpoint, destination, self._node.random(f"again/{self._number}"))
+            if self._is_quiet() and self._pending:
                 abandoned = sum(
-                    endpoint.abandon(self._places[endpoint.name.endpoint, to])
-                    for endpoint, to in {(request.endpoint, request.to) for request in self._open.values()}
+                    endpoint.abandon(self._mappings[endpoint.name.endpoint, destination])
+                    for endpoint, destination in {
+                        (request.endpoint, request.destination) for request in self._pending.values()
+                    }
                 )
                 if abandoned:
-                    self._heard = self._node.now()
+                    self._last_arrival = self._node.now()
 
     # Requests.
 
-    async def _send(self, number: int, endpoint: Endpoint, begun: int) -> None:
+    async def _send(self, number: int, endpoint: Endpoint, start_time: int) -> None:
         """Send an endpoint's share of the requests."""
         node, workload = self._node, self._workload
         is_freed = number >= workload.endpoints - workload.freed
-        chance, others = node.random(f"{number}/{node.starts}"), len(node.names) - 1
+        rng, other_ranks = node.random(f"{number}/{node.starts}"), len(node.names) - 1
         share = range(number, workload.requests, workload.endpoints)
-        for turn in share if others else ():
-            wait = begun + workload.over * turn // workload.requests - node.now()
+        for number_of_request in share if other_ranks else ():
+            wait = start_time + workload.over * number_of_request // workload.requests - node.now()
             if workload.over and wait > 0:
                 await node.sleep(wait)
-            if is_freed and 2 * turn >= workload.requests:
+            if is_freed and 2 * number_of_request >= workload.requests:
                 self._free(endpoint)
                 return
-            rank = (node.rank + 1 + chance.randrange(others)) % len(node.names)
-            if rank in self._gone:
-                present = [other for other in range(len(node.names)) if other not in {*self._gone, node.rank}]
+            rank = (node.rank + 1 + rng.randrange(other_ranks)) % len(node.names)
+            if rank in self._unreachable:
+                present = [other for other in range(len(node.names)) if other not in {*self._unreachable, node.rank}]
                 if not present:
                     self.counts["not_sent"] += 1
                     continue
-                rank = chance.choice(present)
-            await self._request(endpoint, EndpointName(rank, chance.randrange(workload.endpoints)), chance)
+                rank = rng.choice(present)
+            await self._request(endpoint, EndpointName(rank, rng.randrange(workload.endpoints)), rng)
 
     def _free(self, endpoint: Endpoint) -> None:
-        """Free an endpoint, with the requests that it has not heard of."""
+        """Free an endpoint, and give up its pending requests."""
         endpoint.free()
-        for number, request in list(self._open.items()):
+        for number, request in list(self._pending.items()):
             if request.endpoint is endpoint:
-                del self._open[number]
+                del self._pending[number]
                 self.counts["given_up"] += 1
-        self._again = [(origin, to) for origin, to in self._again if origin is not endpoint]
+        self._retransmissions = [entry for entry in self._retransmissions if entry[0] is not endpoint]
 
-    async def _request(self, endpoint: Endpoint, to: EndpointName, chance: random.Random) -> None:
+    async def _request(self, endpoint: Endpoint, destination: EndpointName, rng: random.Random) -> None:
         self._number += 1
         number, node = self._number, self._node
         serial = node.rank, node.starts, number
-        place, form = self._place(endpoint, to), chance.randrange(4)
-        size = log_uniform(chance.random(), self._workload.largest)
-        self._open[number] = _Open(endpoint, to, -1)
+        mapping, kind = self._mapping_of(endpoint, destination), rng.randrange(4)
+        size = log_uniform(rng.random(), self._workload.largest)
+        self._pending[number] = _Pending(endpoint, destination, -1)
         self.counts["sent"] += 1
-        slots = self._slots[endpoint.name.endpoint, to]
-        if form < 2 or not self._workload.largest:
-            words = [chance.getrandbits(32) for _ in range(chance.randrange(self._words_at_most + 1))]
-            await endpoint.request(place, _WORDS, *serial, *words)
-        elif form == 2 and size <= self._room:
-            await endpoint.request_medium(place, _DATA, self._contents.of(number, size), *serial)
+        slots = self._slots[endpoint.name.endpoint, destination]
+        if kind < 2 or not self._workload.largest:
+            words = [rng.getrandbits(32) for _ in range(rng.randrange(self._words_at_most + 1))]
+            await endpoint.request(mapping, _WORDS, *serial, *words)
+        elif kind == 2 and size <= self._room:
+            await endpoint.request_medium(mapping, _DATA, self._contents.of(number, size), *serial)
         elif slots:
             slot = slots.pop()
-            self._open[number] = _Open(endpoint, to, slot)
+            self._pending[number] = _Pending(endpoint, destination, slot)
             offset = slot * self._workload.largest
-            await endpoint.request_bulk(place, _DATA, self._contents.of(number, size), offset, *serial)
+            await endpoint.request_bulk(mapping, _DATA, self._contents.of(number, size), offset, *serial)
         else:
-            await endpoint.request(place, _WORDS, *serial)
+            await endpoint.request(mapping, _WORDS, *serial)
 
-    def _place(self, endpoint: Endpoint, to: EndpointName) -> int:
-        key = endpoint.name.endpoint, to
-        if key not in self._places:
-            self._places[key] = endpoint.map_any(to, TAG)
+    def _mapping_of(self, endpoint: Endpoint, destination: EndpointName) -> int:
+        key = endpoint.name.endpoint, destination
+        if key not in self._mappings:
+            self._mappings[key] = endpoint.map_any(destination, TAG)
             first = (self._node.rank * self._workload.endpoints + self._endpoints.index(endpoint)) * self._window
             self._slots[key] = list(range(first, first + self._window))
-        return self._places[key]
+        return self._mappings[key]
 
     # Handlers.
 
@@ -238,10 +242,10 @@ class _Program:
             token.reply_medium(_ANSWER_DATA, data, rank, starts, number)
 
     def _take(self, words: tuple[int, ...]) -> Serial:
-        """Count a request that is handled."""
-        self._heard = self._node.now()
+        """Record a handled request."""
+        self._last_arrival = self._node.now()
         rank, starts, number = words[:3]
-        self._gone.discard(rank)
+        self._unreachable.discard(rank)
         handled = self._handled[rank, starts]
         self.counts["handled"] += 1
         self.counts["handled_twice"] += number in handled
@@ -253,31 +257,37 @@ class _Program:
         self._answered(token, *serial)
 
     def _answered(self, token: Token, rank: int, starts: int, number: int) -> None:
-        self._heard = self._node.now()
-        self._met.add(token.source.node)
-        self._gone.discard(token.source.node)
-        ended = self._open.pop(number, None)
-        if (rank, starts) != (self._node.rank, self._node.starts) or ended is None or ended.to != token.source:
+        self._last_arrival = self._node.now()
+        self._started.add(token.source.node)
+        self._unreachable.discard(token.source.node)
+        request = self._pending.pop(number, None)
+        if (
+            (rank, starts) != (self._node.rank, self._node.starts)
+            or request is None
+            or request.destination != token.source
+        ):
             self.counts["strange_replies"] += 1
             return
         self.counts["replied"] += 1
-        if ended.slot >= 0:
-            self._slots[ended.endpoint.name.endpoint, ended.to].append(ended.slot)
+        if request.slot >= 0:
+            self._slots[request.endpoint.name.endpoint, request.destination].append(request.slot)
 
     def _returned(self, endpoint: Endpoint, returned: Returned) -> None:
         node, status = returned.destination.node, returned.status
         if status in (Status.UNREACHABLE, Status.ABANDONED):
-            self._gone.add(node)
+            self._unreachable.add(node)
         if returned.is_reply:
             self.counts["replies_returned"] += 1
         elif returned.handler == _DONE:
             self._done.add(node)
-        elif (ended := self._open.pop(returned.arguments[2], None)) is None:
+        elif (request := self._pending.pop(returned.arguments[2], None)) is None:
             self.counts["strange_returns"] += 1
-        elif status in _NOT_YET and node not in self._met and not self._is_quiet():
+        elif status in _NOT_STARTED and node not in self._started and not self._is_quiet():
             self.counts["sent_again"] += 1
-            self._again.append((endpoint, returned.destination))
+            self._retransmissions.append((endpoint, returned.destination))
         else:
             self.counts["returned"] += 1
-            if ended.slot >= 0 and node not in self._gone:  # a message that was unreachable may still write there
-                self._slots[ended.endpoint.name.endpoint, ended.to].append(ended.slot)
+            if (
+                request.slot >= 0 and node not in self._unreachable
+            ):  # an undelivered message may still write to the slot
+                self._slots[request.endpoint.name.endpoint, request.destination].append(request.slot)

@@ -1,4 +1,4 @@
-"""History of a program's active messages, as they happened, for checkers.
+"""History of a program's active messages, for checkers.
 
 A `RequestHistory` observes the host library of a native workload and records the events of each request and reply:
 
@@ -17,12 +17,12 @@ A `RequestHistory` observes the host library of a native workload and records th
     {"clock_ns": 71, "what": "freed", "n": 0, "endpoint": 1}
     {"clock_ns": 90, "what": "end", "n": 0, "unhandled": [[0, 2, 1]]}
 
-n is the number of the request, as its sender counts. endpoint is this node's own. peer and peer_endpoint are the other
-side: of "request", "replied" and "returned" the destination of the request, of the others its sender. life is a NIC's: in
-"begin" the own one, otherwise that of the sender of the request. A reply with handler 0 is the library's own. bytes
-counts arguments, four each, and data; the digest is of handler, arguments and data. "end": the program has ended, however;
-unhandled: by endpoint, the numbers of requests, and of replies and returned messages, that had arrived and were not
-handled.
+n is the sender's number of the request. endpoint is this node's. peer and peer_endpoint are the remote side: in "request",
+"replied" and "returned" the destination of the request, in all other events its sender. life is a NIC's incarnation: in
+"begin" that of this node's NIC, otherwise that of the request's sender. A reply with handler 0 is made by the library. bytes
+is the size of the arguments, four each, and the data; the digest is of handler, arguments and data. "end": the program has
+ended, with or without an error. unhandled: for each endpoint, the numbers of requests, and of replies and returned messages,
+that arrived and were not handled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RETURNED, REPLY_RETURNED, FREED, BEGIN, END = "returned", "reply returned", "fre
 
 _PEER: Final = ("endpoint", "peer", "peer_endpoint")
 _CONTENT: Final = ("handler", "bytes", "digest")
-_HAS: Final[Mapping[str, tuple[str, ...]]] = {
+_KEYS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     BEGIN: ("life",),
     REQUEST: (*_PEER, *_CONTENT),
     HANDLED: (*_PEER, "life", *_CONTENT),
@@ -56,11 +56,11 @@ _NUMBER: Final = (int, "whole number")
 
 
 def check_request_event(event: Mapping[str, Any]) -> None:
-    """Raise ValueError for anything that is no event of a `RequestHistory`."""
+    """Raise ValueError if it is not an event of a `RequestHistory`."""
     what = event.get("what")
-    if not isinstance(what, str) or what not in _HAS:
+    if not isinstance(what, str) or what not in _KEYS_OF:
         raise ValueError(f"what is {str(what)[:20]!r}, none of the events of active messages")
-    for key in ("clock_ns", "n", *_HAS[what]):
+    for key in ("clock_ns", "n", *_KEYS_OF[what]):
         if key not in event:
             raise ValueError(f"{what!r} has no {key}")
         kind, name = _KINDS.get(key, _NUMBER)
@@ -72,7 +72,7 @@ class RequestHistory:
     """Observer of one program's active messages. Implements `protocols.active_messages.observer.Observer`."""
 
     def __init__(self, library: Observable, clock: Callable[[], int], tell: Tell) -> None:
-        """library: whose program is about to begin. clock: returns nanoseconds. tell: called with each event."""
+        """library: of the program, which has not begun. clock: returns nanoseconds. tell: called with each event."""
         self._library = library
         self._clock = clock
         self._tell = tell
@@ -80,21 +80,21 @@ class RequestHistory:
         library.observer = self
 
     def close(self) -> None:
-        """Record the program's end, and what it leaves."""
-        self._record(END, 0, unhandled=[list(left) for left in self._library.unhandled()])
+        """Record the program's end, and its unhandled messages."""
+        self._record(END, 0, unhandled=[list(counts) for counts in self._library.unhandled()])
         self._library.observer = None
 
     def request_sent(self, endpoint: int, number: int, to: tuple[int, int], content: MessageContent) -> None:
-        self._record(REQUEST, number, **_peer(endpoint, to), **_described(content))
+        self._record(REQUEST, number, **_peer(endpoint, to), **_content(content))
 
     def request_handled(self, endpoint: int, request: RequestName, content: MessageContent) -> None:
-        self._record(HANDLED, request.number, **_sender(endpoint, request), **_described(content))
+        self._record(HANDLED, request.number, **_sender(endpoint, request), **_content(content))
 
     def reply_sent(self, endpoint: int, request: RequestName, content: MessageContent) -> None:
-        self._record(REPLY, request.number, **_sender(endpoint, request), **_described(content))
+        self._record(REPLY, request.number, **_sender(endpoint, request), **_content(content))
 
     def reply_handled(self, endpoint: int, number: int, source: tuple[int, int], content: MessageContent) -> None:
-        self._record(REPLIED, number, **_peer(endpoint, source), **_described(content))
+        self._record(REPLIED, number, **_peer(endpoint, source), **_content(content))
 
     def request_returned(self, endpoint: int, number: int, to: tuple[int, int], status: str) -> None:
         self._record(RETURNED, number, **_peer(endpoint, to), error=status)
@@ -117,7 +117,7 @@ def _sender(endpoint: int, request: RequestName) -> Mapping[str, object]:
     return {**_peer(endpoint, (request.node, request.endpoint)), "life": request.life}
 
 
-def _described(content: MessageContent) -> Mapping[str, object]:
+def _content(content: MessageContent) -> Mapping[str, object]:
     handler, arguments, data = content
     words = struct.pack(f"!{len(arguments) + 1}I", handler, *arguments)
     return {

@@ -1,4 +1,4 @@
-"""Split-C's accesses, timed as in the SSAM paper (section 3.4.4): remote read and store of one message, and bulk writes."""
+"""Times of Split-C's accesses, as in the SSAM paper (section 3.4.4): remote read and store of one message, bulk writes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from testbed.workloads.form import Native, Node, VerificationError
 from testbed.workloads.quantiles import quantiles
 from testbed.workloads.workload_settings import MessageSizes
 
-_PAUSE = 10_000_000
+_RETRY_DELAY = 10_000_000
 
 
 class SplitCLogP(Native[ActiveMessages]):
-    """On active messages: Split-C between nodes 0 and 1: a remote read (round trip), a one-way store (half of two, to and
-    fro), a split-phase write, and the bandwidth of bulk writes and reads.
+    """On active messages: Split-C between nodes 0 and 1: a remote read (round trip), a one-way store (half of a store in
+    both directions), a split-phase write, and the bandwidth of bulk writes and reads.
 
-    size: bytes of a read, store and write. count: of each. bulk: bytes of bulk accesses. repeats: of those.
+    size: bytes of a read, store and write. count: number of each. bulk: bytes of bulk accesses. repeats: number of bulk
+    accesses.
     """
 
     bears_restarts = False
@@ -33,60 +34,60 @@ class SplitCLogP(Native[ActiveMessages]):
             raise ValueError("size, count, bulk and repeats: 1 or more")
 
     async def program(self, library: ActiveMessages, node: Node) -> None:
-        most = max(self.size, *self.bulk)
-        space = SplitC(library, TAG, bytearray(2 * most), partial(node.sleep, _PAUSE))
-        space.memory[:most] = bytes(number & 0xFF for number in range(most))
+        max_size = max(self.size, *self.bulk)
+        space = SplitC(library, TAG, bytearray(2 * max_size), partial(node.sleep, _RETRY_DELAY))
+        space.memory[:max_size] = bytes(number & 0xFF for number in range(max_size))
         await space.barrier()
         if node.rank == 0:
-            await self._ask(space, node, most)
+            await self._ask(space, node, max_size)
         await space.barrier()
         if node.rank < 2:
-            await self._exchange(space, node, most)
+            await self._exchange(space, node, max_size)
         await space.barrier()
 
-    async def _ask(self, space: SplitC, node: Node, most: int) -> None:
-        there, data = GlobalAddress(1, 0), bytes(space.memory[: self.size])
+    async def _ask(self, space: SplitC, node: Node, max_size: int) -> None:
+        remote, data = GlobalAddress(1, 0), bytes(space.memory[: self.size])
         reads, writes = [], []
         for _ in range(self.count):
-            begun = node.now()
-            read = await space.read(there, self.size, most)
-            reads.append(node.now() - begun)
+            start_time = node.now()
+            read = await space.read(remote, self.size, max_size)
+            reads.append(node.now() - start_time)
             if read != data:
-                raise VerificationError("a read has come with other bytes than are there")
+                raise VerificationError("a read has returned wrong data")
         for _ in range(self.count):
-            begun = node.now()
-            await space.write(GlobalAddress(1, most), data)
-            writes.append(node.now() - begun)
+            start_time = node.now()
+            await space.write(GlobalAddress(1, max_size), data)
+            writes.append(node.now() - start_time)
         node.row(measure="read", size_bytes=self.size, count=self.count, **quantiles(reads))
         node.row(measure="write", size_bytes=self.size, count=self.count, **quantiles(writes))
         for size in self.bulk:
-            long, took = bytes(space.memory[:size]), {}
-            begun = node.now()
+            bulk_data, took = bytes(space.memory[:size]), {}
+            start_time = node.now()
             for _ in range(self.repeats):
-                await space.bulk_put(GlobalAddress(1, most), long)
+                await space.bulk_put(GlobalAddress(1, max_size), bulk_data)
             await space.sync()
-            took["bulk write"] = node.now() - begun
-            begun = node.now()
+            took["bulk write"] = node.now() - start_time
+            start_time = node.now()
             for _ in range(self.repeats):
-                await space.bulk_get(most, GlobalAddress(1, most), size)
+                await space.bulk_get(max_size, GlobalAddress(1, max_size), size)
             await space.sync()
-            took["bulk read"] = node.now() - begun
-            if space.memory[most : most + size] != long:
-                raise VerificationError("what was written in bulk is read back as other bytes")
+            took["bulk read"] = node.now() - start_time
+            if space.memory[max_size : max_size + size] != bulk_data:
+                raise VerificationError("a bulk read has returned data other than the bulk write's")
             for measure, time in took.items():
                 rate = 8e9 * size * self.repeats / max(1, time)
                 node.row(measure=measure, size_bytes=size, count=self.repeats, bandwidth_bit_s=rate)
 
-    async def _exchange(self, space: SplitC, node: Node, most: int) -> None:
-        """Store to and fro."""
+    async def _exchange(self, space: SplitC, node: Node, max_size: int) -> None:
+        """Store alternately in both directions."""
         times, data = [], bytes(space.memory[: self.size])
         for _ in range(self.count):
-            begun = node.now()
+            start_time = node.now()
             if node.rank == 0:
-                await space.store(GlobalAddress(1, most), data)
+                await space.store(GlobalAddress(1, max_size), data)
             await space.store_sync(self.size)
             if node.rank:
-                await space.store(GlobalAddress(0, most), data)
-            times.append((node.now() - begun) // 2)
+                await space.store(GlobalAddress(0, max_size), data)
+            times.append((node.now() - start_time) // 2)
         if node.rank == 0:
             node.row(measure="store", size_bytes=self.size, count=self.count, **quantiles(times))

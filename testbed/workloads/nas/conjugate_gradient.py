@@ -1,8 +1,8 @@
 """CG: the smallest eigenvalue of a sparse matrix, by inverse iteration with conjugate gradients (RNR-94-007, section
 2.3.1 and 3.4).
 
-The matrix is cut into blocks over a grid of ranks, of as many or twice as many columns as rows (NAS-95-020). A vector is
-cut into as many pieces as there are columns of ranks; all ranks of a column have its piece.
+The matrix is divided into blocks over a grid of ranks, with as many or twice as many columns as rows (NAS-95-020). A
+vector has a piece for each column of ranks; all ranks of a column have the column's piece.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOLERANCE: Final = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """Place of a rank in the grid. wide: 2 where there are twice as many columns as rows, else 1."""
+    """Position of a rank in the grid. wide: 2 if there are twice as many columns as rows, else 1."""
 
     order: int
     rank: int
@@ -46,37 +46,37 @@ class RankGrid:
         return self.rank % self.columns
 
     def edge(self, column: int) -> int:
-        """Return where a column's piece begins."""
+        """Return the first index of a column's piece."""
         return column * self.order // self.columns
 
     @property
     def piece(self) -> tuple[int, int]:
-        """Our columns of the matrix: begin and end."""
+        """This rank's columns of the matrix: begin and end."""
         return self.edge(self.column), self.edge(self.column + 1)
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Our rows of the matrix."""
+        """This rank's rows of the matrix: begin and end."""
         return self.edge(self.row * self.wide), self.edge((self.row + 1) * self.wide)
 
     def half(self, other: bool = False) -> tuple[int, int]:
-        """The part of our rows that we sum up; of a square grid all of them. other: the one of our neighbour."""
+        """Return the part of the rows that this rank sums up; all rows in a square grid. other: the neighbour's part."""
         part = self.row * self.wide + (self.column + other) % self.wide
         return self.edge(part), self.edge(part + 1)
 
     def partners(self) -> list[int]:
-        """The ranks of our row with which we sum up, nearest first."""
+        """Return the ranks of the row that take part in the sums, nearest first."""
         return [self.rank ^ 1 << step for step in range((self.columns - 1).bit_length())]
 
     @property
     def transposed(self) -> int:
-        """The rank that has summed up our piece, and that needs ours."""
+        """Return the rank to swap pieces with after a sum."""
         return (self.column // self.wide) * self.columns + self.row * self.wide + self.column % self.wide
 
 
 @dataclass(frozen=True, slots=True)
 class SparseBlock:
-    """A block of the matrix, from its first row and column on. Elements of one place are to be added."""
+    """A block of the matrix; indices are relative to its first row and column. Elements of the same position are added."""
 
     rows: Array
     columns: Array
@@ -88,8 +88,8 @@ class SparseBlock:
 
 
 def make_block(problem: CgClass, rows: tuple[int, int], columns: tuple[int, int]) -> SparseBlock:
-    """Return a block of the matrix: the sum of outer products of random sparse vectors with themselves, of weights from 1
-    to 0.1 in geometric progression, and a diagonal."""
+    """Return a block of the matrix: the sum of outer products of random sparse vectors with themselves, with weights from 1
+    to 0.1 in geometric progression, plus a diagonal."""
     places, values = _vectors(problem)
     weights = _CONDITION ** (np.arange(problem.order) / problem.order)
     found: tuple[list[int], list[int], list[float]] = ([], [], [])
@@ -114,19 +114,19 @@ def make_block(problem: CgClass, rows: tuple[int, int], columns: tuple[int, int]
 
 
 def _vectors(problem: CgClass) -> tuple[list[list[int]], list[list[float]]]:
-    """Return places and values of the random vectors, each with 0.5 in its own place."""
+    """Return indices and values of the random vectors; the i-th vector has 0.5 at index i."""
     scale = 1 << (problem.order - 1).bit_length()
     places: list[list[int]] = []
     values: list[list[float]] = []
-    chance = stream(2)  # NPB takes one before
-    for own in range(problem.order):
+    rng = stream(2)  # NPB draws a number before
+    for row in range(problem.order):
         vector: dict[int, float] = {}
         while len(vector) < problem.nonzeros:
-            value = next(chance)
-            place = int(scale * next(chance))
+            value = next(rng)
+            place = int(scale * next(rng))
             if place < problem.order:
                 vector.setdefault(place, value)
-        vector[own] = _DIAGONAL
+        vector[row] = _DIAGONAL
         places.append(list(vector))
         values.append(list(vector.values()))
     return places, values
@@ -143,7 +143,7 @@ class ConjugateGradient:
         self._zeta = 0.0
 
     async def prepare(self) -> None:
-        """Do nothing: data are made without the others."""
+        """Do nothing: the data need no communication."""
 
     async def solve(self) -> None:
         begin, end = self._grid.piece
@@ -161,7 +161,7 @@ class ConjugateGradient:
         return self._zeta
 
     async def _solve_system(self, x: Array) -> Array:
-        """Return z of A z = x after some steps."""
+        """Return an approximate solution z of A z = x, after STEPS_OF_CG steps."""
         z, r, p = np.zeros_like(x), x.copy(), x.copy()
         (rho,) = await self._sum(np.array([r @ r]))
         for _ in range(STEPS_OF_CG):
@@ -178,7 +178,7 @@ class ConjugateGradient:
         return z
 
     async def _multiply(self, vector: Array) -> Array:
-        """Return our piece of A times a vector."""
+        """Return this rank's piece of A times a vector."""
         grid, comm = self._grid, self._comm
         first, part = grid.rows[0], slice(0, None)
         product = self._block.multiply(vector)
@@ -195,7 +195,7 @@ class ConjugateGradient:
         return await self._swap(grid.transposed, ours, len(vector))
 
     async def _sum(self, values: Array) -> Array:
-        """Return the sums over our row of ranks, which has all pieces."""
+        """Return the sums over this rank's row of ranks, which has all pieces."""
         for partner in reversed(self._grid.partners()):
             values = values + await self._swap(partner, values, len(values))
         return values

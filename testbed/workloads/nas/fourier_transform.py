@@ -1,7 +1,8 @@
 """FT: the heat equation on a box, solved by Fourier transforms in three dimensions (RNR-94-007, section 2.3.3 and 3.6).
 
-Ranks have planes of z; for the transform along z all exchange with all, after which each has columns of x and y. Transforms
-along x and y, and along z, are NumPy's. There may be as many ranks as planes: NPB's distribution over more is not here.
+Ranks have planes of z; before the transform along z an all-to-all exchange gives each rank columns of x and y. Transforms
+along x and y, and along z, are NumPy's. There may be as many ranks as planes; NPB's distribution over more ranks is not
+implemented.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class FourierTransform:
         self._sums: list[complex] = []
 
     async def prepare(self) -> None:
-        """Do nothing: data are made without the others."""
+        """Do nothing: the data need no communication."""
 
     async def solve(self) -> None:
         nx, ny, _ = self._problem.shape
@@ -44,7 +45,7 @@ class FourierTransform:
             await self._add_up(await self._inverse(spectrum))
 
     async def verify(self) -> float:
-        """Return the last checksum's real part at rank 0, else 0. Raises VerificationError if one differs from NPB's."""
+        """Return the last checksum's real part at rank 0, else 0. Raises VerificationError for a wrong checksum."""
         for iteration, (found, expected) in enumerate(zip(self._sums, self._problem.checksums, strict=False), 1):
             for ours, theirs in ((found.real, expected.real), (found.imag, expected.imag)):
                 if not abs(ours - theirs) <= _TOLERANCE * abs(theirs):
@@ -54,26 +55,26 @@ class FourierTransform:
         return self._sums[-1].real if self._sums else 0.0
 
     async def _forward(self, values: Array) -> Array:
-        """Planes of z to columns of the spectrum."""
+        """Transform planes of z to columns of the spectrum."""
         size = self._comm.size
         flat = np.fft.fft2(values).reshape(self._planes, size, self._columns)
         received = await self._transposed(flat.transpose(1, 0, 2))
         return np.fft.fft(received.reshape(-1, self._columns), axis=0)
 
     async def _inverse(self, spectrum: Array) -> Array:
-        """Columns of the spectrum to planes of z."""
+        """Transform columns of the spectrum to planes of z."""
         nx, ny, _ = self._problem.shape
         received = await self._transposed(np.fft.ifft(spectrum, axis=0))
         return np.fft.ifft2(received.transpose(1, 0, 2).reshape(self._planes, ny, nx))
 
     async def _transposed(self, values: Array) -> Array:
-        """Send the k-th block to rank k. Returns blocks by rank, of planes and columns."""
+        """Send the k-th block to rank k; return the received blocks by rank, of planes and columns."""
         received = np.empty((self._comm.size, self._planes, self._columns), np.complex128)
         await self._comm.Alltoall(np.ascontiguousarray(values).data, received.data)
         return received
 
     def _decay(self) -> Array:
-        """Return the factors by which a step of time lets our part of the spectrum decay."""
+        """Return the decay factors of this rank's part of the spectrum in a time step."""
         nx, ny, nz = self._problem.shape
         place = np.arange(self._columns) + self._comm.rank * self._columns
         plane = _squared(nx)[place % nx] + _squared(ny)[place // nx]
@@ -92,5 +93,5 @@ class FourierTransform:
 
 
 def _squared(count: int) -> Array:
-    """Return the squares of wave numbers, those from the half on negative."""
+    """Return the squares of the wave numbers; the upper half of the indices are negative wave numbers."""
     return np.fft.fftfreq(count, 1 / count) ** 2

@@ -14,7 +14,7 @@ TESTED: Final = 5  # keys of partial verification
 
 
 def change(problem: IsClass, keys: Array, iteration: int) -> None:
-    """Make rank 0's two changes of an iteration, so that none can keep the result of the last one."""
+    """Make the two changes of keys of an iteration, at rank 0, so that the previous result cannot be reused."""
     keys[iteration] = iteration
     keys[iteration + ITERATIONS_OF_IS] = (1 << problem.log_max) - iteration
 
@@ -28,7 +28,7 @@ def count_buckets(problem: IsClass, keys: Array) -> Array:
 
 
 def last_buckets(totals: Array, ranks: int) -> Array:
-    """Return the end of each rank's buckets: its last one reaches its share of all keys."""
+    """Return the end of each rank's buckets: the last bucket reaches the rank's share of all keys."""
     share = int(totals.sum()) // ranks
     ends = np.searchsorted(np.cumsum(totals), share * np.arange(1, ranks + 1)) + 1
     ends[-1] = len(totals)
@@ -36,7 +36,7 @@ def last_buckets(totals: Array, ranks: int) -> Array:
 
 
 def parcels(counts: Array, ends: Array) -> Array:
-    """Return how many keys go to each rank. counts: of our keys by bucket."""
+    """Return the number of keys to send to each rank. counts: of this rank's keys by bucket."""
     sums = np.concatenate(([0], np.cumsum(counts)))
     return np.diff(sums[np.concatenate(([0], ends))]).astype(np.int32)
 
@@ -54,15 +54,15 @@ class IntegerSort:
         self._tested = 0
 
     async def prepare(self) -> None:
-        """Do nothing: data are made without the others."""
+        """Do nothing: the data need no communication."""
 
     async def solve(self) -> None:
         for iteration in range(1, ITERATIONS_OF_IS + 1):
             await self._rank_keys(iteration)
 
     async def verify(self) -> float:
-        """Check that all keys are in order over all ranks, and that every partial verification was made; return how many.
-        Raises VerificationError."""
+        """Check that all keys are in order over all ranks, and that every partial verification was made; return their
+        number. Raises VerificationError."""
         comm, ordered = self._comm, np.sort(self._mine)
         greatest = np.array([ordered[-1] if len(ordered) else 0], np.int32)
         before = np.zeros(1, np.int32)
@@ -107,8 +107,8 @@ class IntegerSort:
         self._check_ranks(iteration, tested, begin, end, int(buckets[:begin].sum()))
 
     def _check_ranks(self, iteration: int, tested: Array, begin: int, end: int, below: int) -> None:
-        """Partial verification: the ranks of five keys, those of them that are in our buckets. begin, end: our buckets.
-        below: keys in lower ones."""
+        """Check the ranks of those of the five test keys that are in this rank's buckets. begin, end: of the buckets. below:
+        number of keys in lower buckets."""
         shift = bucket_shift(self._problem)
         least = begin << shift
         population = np.cumsum(np.bincount(self._mine - least, minlength=(end - begin) << shift))

@@ -1,8 +1,7 @@
 """MG: Poisson's equation on a cube with periodic boundaries, by V cycles of multigrid (RNR-94-007, sections 2.4 and 3.3).
 
-Ranks form a box (NAS-95-020), each with a part of every level's grid and one layer of neighbours' points around it. A
-level with fewer points along an axis than there are ranks is kept by those whose fine points are the coarse ones.
-Axes are z, y, x.
+Ranks form a box (NAS-95-020), each with a part of every level's grid and a layer of neighbours' points around it. If a
+level has fewer points along an axis than there are ranks, only some of the ranks have points of it. Axes are z, y, x.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from testbed.workloads.nas.random_numbers import Array, numbers
 
 AXES: Final = (2, 1, 0)  # x first, as NPB
 CHARGES: Final = 10
-"""Points of each sign."""
+"""Number of points of each sign."""
 _OPERATOR: Final = (-8 / 3, 0.0, 1 / 6, 1 / 12)
 _TOLERANCE: Final = 1e-8
 _INNER: Final = slice(1, -1)
@@ -31,7 +30,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class RankBox:
-    """Place of a rank in the box of ranks."""
+    """Position of a rank in the box of ranks."""
 
     rank: int
     shape: Shape
@@ -48,25 +47,25 @@ class RankBox:
         return (self.rank // (x * y), self.rank // x % y, self.rank % x)[axis]
 
     def neighbour(self, axis: int, distance: int) -> int:
-        """Return the rank that is so far away along an axis."""
+        """Return the rank at a distance along an axis."""
         stride = (self.shape[1] * self.shape[2], self.shape[2], 1)[axis]
         place = self.place(axis)
         return self.rank + ((place + distance) % self.shape[axis] - place) * stride
 
     def stride(self, axis: int, level: int) -> int:
-        """Return the distance of ranks that have points of a level."""
+        """Return the distance between ranks that have points of a level."""
         return max(1, self.shape[axis] >> level)
 
     def has(self, level: int, axes: tuple[int, ...] = AXES) -> bool:
-        """Whether this rank has points of a level, as far as these axes decide."""
+        """Whether this rank has points of a level along these axes."""
         return all((self.place(axis) + 1) % self.stride(axis, level) == 0 for axis in axes)
 
     def points(self, axis: int, level: int) -> int:
-        """Return how many points along an axis each rank has of a level that it has points of."""
+        """Return the number of points along an axis, of a rank that has points of the level."""
         return max(1, (1 << level) // self.shape[axis])
 
     def grid(self, level: int) -> Shape:
-        """Return the shape of our part of a level, with the layer around it."""
+        """Return the shape of this rank's part of a level, with the layer around it."""
         z, y, x = (self.points(axis, level) + 2 for axis in range(3))
         return z, y, x
 
@@ -75,8 +74,9 @@ class RankBox:
         return self.points(axis, level) == 1 << level
 
     def role(self, axis: int, level: int) -> Literal["doubles", "gives", "takes", ""]:
-        """Return what this rank does along an axis when a level's points are interpolated: it has the finer ones too and
-        nobody else's, it gives points to a rank that has finer ones only, it takes them, or it has none."""
+        """Return the rank's role along an axis in the interpolation of a level: "doubles" if it has all points that it
+        needs, "gives" if it also sends points to a rank with only finer points, "takes" if it receives them, "" if it has
+        no points."""
         if self.stride(axis, level) == 1:
             return "doubles"
         if self.has(level, (axis,)):
@@ -85,12 +85,12 @@ class RankBox:
 
 
 def along(axis: int, part: slice | int) -> tuple[slice | int, ...]:
-    """Return an index into an array: of one axis, and everything of the others."""
+    """Return an array index that selects a part along one axis, and everything along the others."""
     return (slice(None),) * axis + (part,)
 
 
 def layer(axis: int, place: int) -> tuple[slice | int, ...]:
-    """Return the index of the layer that is exchanged along an axis: with what was exchanged before it."""
+    """Return the index of the layer that is exchanged along an axis, including the layers of the previous axes."""
     return tuple(place if each == axis else _INNER if each < axis else slice(None) for each in range(3))
 
 
@@ -127,7 +127,7 @@ class MultiGrid:
         return self._norm
 
     async def _charges(self) -> Array:
-        """Return the right side: 1 where the ten greatest random numbers of the grid are, -1 where the least are."""
+        """Return the right-hand side: 1 at the ten largest random numbers of the grid, -1 at the ten smallest."""
         box, edge = self._box, self._problem.edge
         shape = [box.points(axis, self._top) for axis in range(3)]
         first = [box.place(axis) * shape[axis] for axis in range(3)]
@@ -141,21 +141,21 @@ class MultiGrid:
         for number, places in enumerate((order[:CHARGES], order[::-1][:CHARGES])):
             ours[number, : len(places), 0] = values.flat[places]
             ours[number, : len(places), 1:] = np.transpose(np.unravel_index(places, shape)) + first
-            ours[number, len(places) :, 0] = (2, -1)[number]  # never among the ten
-        everybody = np.zeros((self._comm.size, *ours.shape))
-        await self._comm.Allgather(ours.data, everybody.data)
+            ours[number, len(places) :, 0] = (2, -1)[number]  # never among the ten smallest or largest
+        candidates_of_ranks = np.zeros((self._comm.size, *ours.shape))
+        await self._comm.Allgather(ours.data, candidates_of_ranks.data)
         charges = np.zeros(box.grid(self._top))
         for number, charge in enumerate((-1.0, 1.0)):
-            found = everybody[:, number].reshape(-1, 4)
-            ranked = np.argsort(found[:, 0])
-            for place in found[ranked[:CHARGES] if number == 0 else ranked[-CHARGES:], 1:].astype(int) - first:
-                if all(0 <= each < most for each, most in zip(place, shape, strict=True)):
-                    charges[tuple(place + 1)] = charge
+            candidates = candidates_of_ranks[:, number].reshape(-1, 4)
+            ranked = np.argsort(candidates[:, 0])
+            for point in candidates[ranked[:CHARGES] if number == 0 else ranked[-CHARGES:], 1:].astype(int) - first:
+                if all(0 <= index < size for index, size in zip(point, shape, strict=True)):
+                    charges[tuple(point + 1)] = charge
         await self._exchange(self._top, charges)
         return charges
 
     async def _cycle(self, charges: Array) -> None:
-        """One V cycle."""
+        """Run one V cycle."""
         box, top = self._box, self._top
         for level in range(top, 1, -1):
             if box.has(level):
@@ -177,21 +177,21 @@ class MultiGrid:
         await self._smooth(top)
 
     async def _residual(self, level: int, right: Array) -> Array:
-        found = np.zeros_like(right)
-        found[_INNER, _INNER, _INNER] = right[_INNER, _INNER, _INNER] - _stencil(self._u[level], _OPERATOR)
-        await self._exchange(level, found)
-        return found
+        result = np.zeros_like(right)
+        result[_INNER, _INNER, _INNER] = right[_INNER, _INNER, _INNER] - _stencil(self._u[level], _OPERATOR)
+        await self._exchange(level, result)
+        return result
 
     async def _smooth(self, level: int) -> None:
         self._u[level][_INNER, _INNER, _INNER] += _stencil(self._r[level], (*self._problem.smoother, 0.0))
         await self._exchange(level, self._u[level])
 
     async def _restrict(self, level: int) -> None:
-        """Make the residual of the level below."""
+        """Compute the residual of the next coarser level."""
         values = self._r[level]
         for axis in range(3):
             last = values.shape[axis] - 1
-            # The centres are our points 1, 3, ...; of a single point, that one.
+            # The centres are this rank's points 1, 3, ..., or its only point.
             begin = 1 if last == 2 else 2
             centre, low, high = (values[along(axis, slice(begin + at, last + 1 + at, 2))] for at in (0, -1, 1))
             values = centre + (low + high) / 2
@@ -203,7 +203,7 @@ class MultiGrid:
         self._r[level - 1] = coarse
 
     async def _interpolated(self, level: int) -> Array | None:
-        """Return a level's solution on the points of the finer one, if we have any."""
+        """Return a level's solution on the points of the finer level, if this rank has any."""
         box = self._box
         values = self._u[level] if box.has(level) else None
         for number, axis in enumerate(AXES):
@@ -222,7 +222,7 @@ class MultiGrid:
             assert values is not None
             doubled = _doubled(values, axis)
             if role == "gives":
-                # Below us is a rank that has finer points only: between our first point and the one below it.
+                # The lower neighbour has only finer points: those between this rank's first point and the next lower point.
                 pair = np.ascontiguousarray(values[along(axis, slice(0, 2))])
                 await self._comm.Send(pair.data, box.neighbour(axis, -distance), axis)
                 values = doubled[along(axis, slice(1, 4))]
@@ -231,7 +231,7 @@ class MultiGrid:
         return np.ascontiguousarray(values) if values is not None and box.has(level + 1) else None
 
     async def _exchange(self, level: int, values: Array) -> None:
-        """Fill the layer around our points from the neighbours', axis by axis."""
+        """Fill the layer around this rank's points from the neighbours, axis by axis."""
         box, comm = self._box, self._comm
         for axis in AXES:
             edges = [(layer(axis, -2), layer(axis, 0)), (layer(axis, 1), layer(axis, -1))]
@@ -255,11 +255,11 @@ class MultiGrid:
                 await request.Wait()
 
     async def _measure(self) -> float:
-        """Return the residual's norm; as NPB, find its greatest value, too."""
+        """Return the residual's norm; like NPB, also compute the maximum."""
         inner = self._r[self._top][_INNER, _INNER, _INNER]
-        total, most = np.zeros(1), np.zeros(1)
+        total, maximum = np.zeros(1), np.zeros(1)
         await self._comm.Allreduce(np.array([np.sum(inner * inner)]).data, total.data)
-        await self._comm.Allreduce(np.array([np.abs(inner).max()]).data, most.data, MAX)
+        await self._comm.Allreduce(np.array([np.abs(inner).max()]).data, maximum.data, MAX)
         return float(np.sqrt(total[0] / self._problem.edge**3))
 
 
@@ -273,7 +273,7 @@ def _stencil(values: Array, factors: tuple[float, float, float, float]) -> Array
 
 
 def _neighbours(distance: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Yield the inner points' neighbours that differ along so many axes."""
+    """Yield the inner points' neighbours that differ along `distance` axes."""
     for axes in combinations(range(3), distance):
         for signs in range(1 << distance):
             parts = [_INNER, _INNER, _INNER]
@@ -283,11 +283,11 @@ def _neighbours(distance: int) -> Iterator[tuple[slice, slice, slice]]:
 
 
 def _doubled(values: Array, axis: int) -> Array:
-    """Put the mean of each two points between them."""
+    """Insert the mean of each two adjacent points between them."""
     shape: list[Any] = list(values.shape)
     shape[axis] = 2 * shape[axis] - 1
-    found = np.empty(shape)
-    found[along(axis, slice(0, None, 2))] = values
+    result = np.empty(shape)
+    result[along(axis, slice(0, None, 2))] = values
     low, high = values[along(axis, slice(0, -1))], values[along(axis, slice(1, None))]
-    found[along(axis, slice(1, None, 2))] = (low + high) / 2
-    return found
+    result[along(axis, slice(1, None, 2))] = (low + high) / 2
+    return result

@@ -1,4 +1,4 @@
-"""Workload ``nas``: one of NPB's kernels, or its messages."""
+"""Workload ``nas``: a kernel of NPB, or only its messages."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Kernel(Protocol):
     async def solve(self) -> None: ...
 
     async def verify(self) -> float:
-        """Return the value that NPB looks at. Raises VerificationError."""
+        """Return the value that NPB verifies. Raises VerificationError."""
         ...
 
 
 class Nas(Workload):
     """NAS Parallel Benchmarks: the kernels IS, CG, MG and FT, verified, or only their messages.
 
-    kernel, problem: as in NPB's "is.S". As many ranks take part as is the greatest power of two. schedule: exchange the
-    kernel's messages without its data, and let each rank's processor be busy instead for NPB's number of operations.
-    mops: millions of them a second; ours, of no published machine.
-    iterations: of a schedule, up to the class's; 0: all.
+    kernel, problem: as in NPB's "is.S". The number of ranks is rounded down to a power of two. schedule: exchange the
+    kernel's messages without its data, and use each rank's processor for the time of NPB's number of operations.
+    mops: millions of operations per second; the default is not of a published machine.
+    iterations: of a schedule, up to the class's number; 0: all.
     """
 
     bears_restarts = False
@@ -62,7 +62,9 @@ class Nas(Workload):
         if not 0 <= self.iterations <= most:
             raise ValueError(f"iterations: 0 to {most}, of {self.kernel}.{self.problem} with schedule={self.schedule}")
         if self.kernel == "ft" and not self.schedule and not FT[self.problem].checksums:
-            raise ValueError(f"ft.{self.problem}: its checksums are not here, only its messages: schedule=true")
+            raise ValueError(
+                f"ft.{self.problem}: its checksums are not included; only its messages can run: schedule=true"
+            )
 
     @property
     def chosen(self) -> Any:
@@ -126,7 +128,7 @@ class Nas(Workload):
 
 
 class _Scheduled:
-    """A kernel's messages."""
+    """Messages of a kernel."""
 
     def __init__(self, form: Nas, comm: Comm, node: Node) -> None:
         self._form = form
@@ -148,7 +150,7 @@ class _Scheduled:
 
 
 def _most_ranks(kernel: str, problem: str) -> int:
-    """Return how many ranks a problem can be cut for."""
+    """Return the maximum number of ranks of a problem."""
     if kernel == "ft":
         return FT[problem].shape[2]
     if kernel == "mg":

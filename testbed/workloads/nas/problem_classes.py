@@ -1,5 +1,4 @@
-"""NPB's problem classes: sizes, iterations and values of verification, as NPB 3.4 has them; operations as NPB counts them
-for its Mop/s."""
+"""NPB's problem classes: sizes, iterations and verification values of NPB 3.4, and the numbers of operations for Mop/s."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ STEPS_OF_CG: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class IsClass:
-    """Integer sort. log_keys, log_max, log_buckets: powers of two. indexes, ranks: of the keys that partial verification
-    looks at. growth: (factor, offset) of each: after iteration i its rank has changed by factor * (i - offset)."""
+    """Integer sort. log_keys, log_max, log_buckets: powers of two. indexes, ranks: of the keys of the partial verification.
+    growth: (factor, offset) of each: after iteration i its rank has changed by factor * (i - offset)."""
 
     log_keys: int
     log_max: int
@@ -40,7 +39,7 @@ class IsClass:
 
 @dataclass(frozen=True, slots=True)
 class CgClass:
-    """Conjugate gradients. order: of the matrix. nonzeros: of each generating vector. zeta: the value of verification."""
+    """Conjugate gradients. order: of the matrix. nonzeros: of each generating vector. zeta: verification value."""
 
     order: int
     nonzeros: int
@@ -57,7 +56,7 @@ class CgClass:
 @dataclass(frozen=True, slots=True)
 class MgClass:
     """Multigrid. log_edge: power of two of the grid's edge. smoother: factors of the centre, of faces and of edges. norm:
-    the value of verification."""
+    verification value."""
 
     log_edge: int
     iterations: int
@@ -74,7 +73,7 @@ class MgClass:
 
 @dataclass(frozen=True, slots=True)
 class FtClass:
-    """Fourier transforms. shape: nx, ny, nz. checksums: values of verification of the iterations; empty: not here."""
+    """Fourier transforms. shape: nx, ny, nz. checksums: verification values of the iterations; empty: not included."""
 
     shape: tuple[int, int, int]
     iterations: int

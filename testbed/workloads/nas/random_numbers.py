@@ -1,5 +1,5 @@
-"""NPB's random numbers: x(n) = 5^13 x(n - 1) mod 2^46 from x(0) = 314159265 on (RNR-94-007, section 2.3). Number n is
-x(n) / 2^46; any of them is reached at once, so that each rank makes its own. IS makes its keys of them."""
+"""NPB's random numbers: x(n) = 5^13 x(n - 1) mod 2^46, x(0) = 314159265 (RNR-94-007, section 2.3). Number n is
+x(n) / 2^46. Any number can be computed directly, so that each rank computes its part. IS makes its keys from them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _BITS: Final = 46
 _SEED: Final = 314_159_265
 _FACTOR: Final = 5**13
 _MODULUS: Final = 1 << _BITS
-_OF_A_KEY: Final = 4  # random numbers
-_CHUNK: Final = 1 << 20  # keys that are made at once
-_DRAWN: Final = 1 << 16  # numbers that a stream makes at once
+_NUMBERS_PER_KEY: Final = 4  # random numbers
+_CHUNK_KEYS: Final = 1 << 20  # keys per chunk
+_STREAM_CHUNK: Final = 1 << 16  # numbers that a stream computes together
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 def states(first: int, count: int) -> Array:
     """Return x(first), x(first + 1), ...: `count` of them, 1 or more."""
-    found = np.empty(count, np.uint64)
-    found[0] = _SEED * pow(_FACTOR, first, _MODULUS) % _MODULUS
+    sequence = np.empty(count, np.uint64)
+    sequence[0] = _SEED * pow(_FACTOR, first, _MODULUS) % _MODULUS
     filled = 1
     while filled < count:
         step = min(filled, count - filled)
-        # Products wrap at 2^64, of which 2^46 is a divisor: their low bits are right.
-        np.multiply(found[:step], np.uint64(pow(_FACTOR, filled, _MODULUS)), out=found[filled : filled + step])
+        # Products wrap at 2^64, which is a multiple of 2^46, so that their low 46 bits are right.
+        np.multiply(sequence[:step], np.uint64(pow(_FACTOR, filled, _MODULUS)), out=sequence[filled : filled + step])
         filled += step
-    found &= np.uint64(_MODULUS - 1)
-    return found
+    sequence &= np.uint64(_MODULUS - 1)
+    return sequence
 
 
 def numbers(first: int, count: int) -> Array:
@@ -41,20 +41,20 @@ def numbers(first: int, count: int) -> Array:
 
 
 def stream(first: int) -> Iterator[float]:
-    """Yield the same numbers one by one, without an end."""
+    """Yield the numbers of `numbers` one by one, infinitely."""
     while True:
-        yield from numbers(first, _DRAWN).tolist()
-        first += _DRAWN
+        yield from numbers(first, _STREAM_CHUNK).tolist()
+        first += _STREAM_CHUNK
 
 
 def make_keys(problem: IsClass, first: int, count: int) -> Array:
     """Return keys of the sequence: a quarter of the greatest key times the sum of four random numbers."""
-    sums = states(_OF_A_KEY * first + 1, _OF_A_KEY * count).reshape(count, _OF_A_KEY).sum(axis=1)
+    sums = states(_NUMBERS_PER_KEY * first + 1, _NUMBERS_PER_KEY * count).reshape(count, _NUMBERS_PER_KEY).sum(axis=1)
     keys: Array = (sums >> np.uint64(_BITS - problem.log_max + 2)).astype(np.int32)
     return keys
 
 
 def key_chunks(problem: IsClass, first: int, count: int) -> Iterator[Array]:
-    """Yield the same keys in pieces."""
-    for begin in range(first, first + count, _CHUNK):
-        yield make_keys(problem, begin, min(_CHUNK, first + count - begin))
+    """Yield the keys of `make_keys` in chunks."""
+    for begin in range(first, first + count, _CHUNK_KEYS):
+        yield make_keys(problem, begin, min(_CHUNK_KEYS, first + count - begin))

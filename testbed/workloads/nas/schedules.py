@@ -1,7 +1,8 @@
-"""The kernels' messages without their data: who sends how much to whom, in which order, and operations that take time.
+"""Schedules of the kernels: their messages in order, by sender, receiver and size but without data, and simulated
+computation.
 
-Every message goes from and into one block of memory, as long as the longest; of IS each rank counts its keys by bucket,
-which decides how many go where. Test of equality with the kernels: tests/unit/workloads/test_nas_schedules.py.
+All messages use the same block of memory, as long as the longest. For IS each rank counts its keys by bucket, which defines
+the sizes of its messages. tests/unit/workloads/test_nas_schedules.py compares the schedules with the kernels.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from testbed.workloads.nas.problem_classes import (
 from testbed.workloads.nas.random_numbers import key_chunks, make_keys
 
 Compute = Callable[[float], Awaitable[None]]
-"""Let the time of so many operations pass."""
+"""Use the processor for the time of a number of operations."""
 
 _REAL: Final = 8  # bytes
 _COMPLEX: Final = 16
@@ -44,7 +45,7 @@ _INT: Final = 4
 
 
 class Messages:
-    """Messages of given sizes, bytes, of one rank."""
+    """Messages of one rank, by size in bytes."""
 
     def __init__(self, comm: Comm) -> None:
         self.comm = comm
@@ -67,7 +68,7 @@ class Messages:
         await self.comm.Allreduce([self.out(_REAL), DOUBLE], [self.into(_REAL), DOUBLE], MAX)
 
     async def alltoall(self, block: int) -> None:
-        """Alltoall, of which each block has the same memory if blocks are exchanged by pairs of ranks."""
+        """Alltoall. All blocks use the same memory if pairs of ranks exchange them."""
         comm, size = self.comm, self.comm.size
         if choices.alltoall(size, block) != "pairwise":
             await comm.Alltoall(self.out(block * size), self.into(block * size))
@@ -88,21 +89,22 @@ async def integer_sort(messages: Messages, problem: IsClass, compute: Compute) -
     counts = np.zeros(problem.buckets, np.int64)
     for keys in key_chunks(problem, comm.rank * share, share):
         counts += count_buckets(problem, keys)
-    first = make_keys(problem, comm.rank * share, min(share, 2 * ITERATIONS_OF_IS + 1))  # some of them change
+    first = make_keys(problem, comm.rank * share, min(share, 2 * ITERATIONS_OF_IS + 1))  # some of these keys change
     half = problem.operations() / comm.size / problem.iterations / 2
     for iteration in range(1, problem.iterations + 1):
         if comm.rank == 0:
             counts -= count_buckets(problem, first)
             change(problem, first, iteration)
             counts += count_buckets(problem, first)
-        own = np.zeros(problem.buckets + TESTED, np.int32)
-        own[: problem.buckets] = counts
+        contribution = np.zeros(problem.buckets + TESTED, np.int32)
+        contribution[: problem.buckets] = counts
         await compute(half)
-        totals, got = np.zeros_like(own), np.zeros(comm.size, np.int32)
-        await comm.Allreduce(own.data, totals.data)
-        sent = parcels(own[: problem.buckets], last_buckets(totals[: problem.buckets].astype(np.int64), comm.size))
-        await comm.Alltoall(sent.data, got.data)
-        await messages.alltoallv((_INT * sent).tolist(), (_INT * got).tolist())
+        totals, received = np.zeros_like(contribution), np.zeros(comm.size, np.int32)
+        await comm.Allreduce(contribution.data, totals.data)
+        ends = last_buckets(totals[: problem.buckets].astype(np.int64), comm.size)
+        sent = parcels(contribution[: problem.buckets], ends)
+        await comm.Alltoall(sent.data, received.data)
+        await messages.alltoallv((_INT * sent).tolist(), (_INT * received).tolist())
         await compute(half)
 
 
@@ -137,7 +139,8 @@ async def conjugate_gradient(messages: Messages, problem: CgClass, compute: Comp
 
 
 class _MultiGridSchedule:
-    """Passes over all points cost alike: four on each level, and two on the coarsest, of an iteration's operations."""
+    """Schedule of MG. All passes over the points take the same time per point: four passes on each level, two on the
+    coarsest, share an iteration's operations."""
 
     def __init__(self, messages: Messages, problem: MgClass, compute: Compute) -> None:
         self._messages = messages

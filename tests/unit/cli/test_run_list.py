@@ -136,5 +136,5 @@ def test_a_report_is_drawn_once_and_anew_when_the_run_has_changed(tmp_path: Path
 
 def test_a_run_that_cannot_be_drawn_says_why(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    with pytest.raises(TestbedError, match="is no folder of a run"):
+    with pytest.raises(TestbedError, match="is not a run's folder"):
         asyncio.run(ReportPages(tmp_path).page(tmp_path / "run"))

@@ -59,7 +59,7 @@ def test_a_run_of_a_newer_version_is_refused_with_a_sentence_and_does_not_hide_t
     assert len(sentences) == 2
     with pytest.raises(TestbedError, match="damaged"):
         read_run(tmp_path / "damaged")
-    with pytest.raises(NotFoundError, match="no folder of a run"):
+    with pytest.raises(NotFoundError, match="not a run's folder"):
         read_run(tmp_path)
     assert runs(tmp_path / "nowhere") == ([], [])
 

@@ -90,7 +90,7 @@ def test_an_approximation_has_a_bound_and_everything_a_reason(name: str, datapat
 @pytest.mark.parametrize("name", ASKING)
 def test_an_impairment_is_judged_by_what_it_asks_for(name: str) -> None:
     impairment = ASKING[name]
-    assert list(contradictions(impairment, settled=True)) == []
+    assert list(contradictions(impairment, is_resolved=True)) == []
     for datapath in LADDER:
         judged = {assessment.feature: assessment for assessment in assess(datapath, impairment)}
         assert name in judged

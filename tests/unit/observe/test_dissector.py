@@ -347,9 +347,9 @@ class Crooked(Packet):
 @pytest.mark.parametrize(
     ("layer", "why"),
     [
-        (Refused, "Refused.more: no dissector can be made for this field: it hangs on more than its layer's fields"),
-        (Wide, "Wide.more: no dissector can be made for this field: it hangs on size, which has too many values"),
-        (Crooked, "Crooked.text: no dissector can be made for this field: its length is no multiple"),
+        (Refused, "Refused.more: no dissector can be made for this field: it depends on more than its layer's fields"),
+        (Wide, "Wide.more: no dissector can be made for this field: it depends on size, which has too many values"),
+        (Crooked, "Crooked.text: no dissector can be made for this field: its length is not a multiple"),
     ],
 )
 def test_what_hangs_on_something_that_cannot_be_told_is_refused_with_the_field_s_name(
@@ -371,7 +371,7 @@ def test_a_protocol_of_which_no_dissector_can_be_made_keeps_nobody_from_the_othe
     monkeypatch.setattr(lua, "frame_modules", lambda: modules)
     text, lacking = lua.generate_dissector()
     assert 'protocol("emp", ' in text
-    assert lacking == ["other is omitted: other: 0 of its layers are bound to an EtherType, not one"]
+    assert lacking == ["other is omitted: other: 0 of its layers are bound to an EtherType, not 1"]
     del modules["emp"]
     with pytest.raises(TestbedError, match="no protocol has a dissector"):
         lua.generate_dissector()

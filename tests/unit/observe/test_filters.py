@@ -53,7 +53,7 @@ def test_frames_of_which_a_condition_is_true_are_meant_and_times_begin_with_the_
 @pytest.mark.parametrize(("text", "what"), [("link == x", "link"), ("emp and not direction == forward", "direction")])
 def test_what_a_capture_does_not_say_is_not_asked_of_it(text: str, what: str) -> None:
     with pytest.raises(
-        TestbedError, match=f"the filter asks for the {what}, which the capture does not record for n1:eth0"
+        TestbedError, match=f"the filter tests the {what}, which the capture does not record for n1:eth0"
     ):
         Filter(text).select(frames(nics=False))
 

@@ -8,7 +8,7 @@ from zlib import crc32
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.observe.sniff.frame_merge import NEAR, CapturedFrame, FrameMerge
+from testbed.observe.sniff.frame_merge import MAX_STAMP_DIFFERENCE, CapturedFrame, FrameMerge
 from testbed.observe.sniff.points import Point
 from testbed.runtime.relay.relay_watch import FrameFates
 from testbed.spec.layout import End
@@ -60,9 +60,22 @@ def test_frames_alike_at_one_time_are_not_told_of_twice() -> None:
 
 def test_a_stamp_that_is_a_little_off_means_the_nearest_frame_of_that_content() -> None:
     joining = FrameMerge(0)
-    joining.add(N1, [(1_000, False, b"a"), (2_000, False, b"b"), (9_000, False, b"a"), (2_000 + 2 * NEAR, False, b"c")])
+    joining.add(
+        N1,
+        [
+            (1_000, False, b"a"),
+            (2_000, False, b"b"),
+            (9_000, False, b"a"),
+            (2_000 + 2 * MAX_STAMP_DIFFERENCE, False, b"c"),
+        ],
+    )
     joining.add_fates([met(2_000, b"a"), met(2_000, b"c")])
-    assert told(joining.release(10 * NEAR)) == [(1_000, "dropped"), (2_000, ""), (9_000, ""), (2_000 + 2 * NEAR, "")]
+    assert told(joining.release(10 * MAX_STAMP_DIFFERENCE)) == [
+        (1_000, "dropped"),
+        (2_000, ""),
+        (9_000, ""),
+        (2_000 + 2 * MAX_STAMP_DIFFERENCE, ""),
+    ]
     assert joining.unplaced == 1
 
 
@@ -88,8 +101,8 @@ def test_what_was_before_the_beginning_is_nobodys_business() -> None:
 
 def test_a_frame_that_comes_too_late_is_given_out_and_counted_and_so_is_a_fate_without_its_frame() -> None:
     joining = FrameMerge(0)
-    assert joining.release(5 * NEAR) == []
+    assert joining.release(5 * MAX_STAMP_DIFFERENCE) == []
     joining.add(N1, [(10, False, b"a")])
-    joining.add_fates([met(3 * NEAR, b"b")])
-    assert told(joining.release(6 * NEAR)) == [(10, "")]
+    joining.add_fates([met(3 * MAX_STAMP_DIFFERENCE, b"b")])
+    assert told(joining.release(6 * MAX_STAMP_DIFFERENCE)) == [(10, "")]
     assert (joining.unplaced, joining.late) == (1, 1)

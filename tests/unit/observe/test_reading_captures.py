@@ -164,9 +164,9 @@ def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
     ("content", "words"),
     [
         (b"", "x is empty: a capture has at least a header"),
-        (b"\x0a\x0d", "x is cut off within the block that begins at byte 0: 2 bytes of it are there"),
-        (b"root:x:0:0", "x is no capture: it begins with 'root', as no pcapng or pcap does"),
-        (b"\x1f\x8b\x08\x00\x00", "x is no capture: it begins with 0x1f8b0800"),
+        (b"\x0a\x0d", "x is cut off within the block that begins at byte 0: only 2 bytes of it exist"),
+        (b"root:x:0:0", "x is not a capture: it begins with 'root', which is neither pcapng nor pcap"),
+        (b"\x1f\x8b\x08\x00\x00", "x is not a capture: it begins with 0x1f8b0800"),
         (b"\x0a\x0d\x0d\x0a\x1c\x00\x00\x00abcdefgh", "x is damaged at byte 8: invalid byte order 'abcd'"),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_functions_keywords_are_its_settings() -> None:
 
 def test_a_workload_that_has_its_settings_takes_no_others() -> None:
     assert choose(Needed(count=3)).settings == {"count": 3, "other": 1}
-    with pytest.raises(DescriptionError, match="has got its settings already"):
+    with pytest.raises(DescriptionError, match="already has its settings"):
         choose(Needed(count=3), {"count": 4})
 
 
