@@ -18,8 +18,8 @@ from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 class Waiting(Protocol):
     """A collective call that waits."""
 
-    def on_departure(self) -> None:
-        """Fail, if a rank of the call has departed."""
+    def on_failure(self) -> None:
+        """Fail, if a rank of the call has departed, or a message of its communicator's calls is lost."""
         ...
 
 
@@ -44,5 +44,9 @@ class Departures:
     def report(self, rank: int, what: str = "has crashed") -> None:
         """Report the end of a rank's program. what: the end of a sentence, for errors."""
         self.known[rank] = what
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the calls that wait look whether they fail."""
         for call in list(self.waiting):
-            call.on_departure()
+            call.on_failure()

@@ -250,9 +250,11 @@ class Dispatch(Completion[Envelope]):
 class Losses:
     """Failed sends of one node that its program has not been notified of, shared by its communicators."""
 
-    __slots__ = ("_tell", "known")
+    __slots__ = ("_departures", "_tell", "known")
 
-    def __init__(self) -> None:
+    def __init__(self, departures: Departures) -> None:
+        """departures: has the collective calls that wait."""
+        self._departures: Final = departures
         self.known: list[Dispatch] = []
         self._tell: Callable[[str], object] | None = None
 
@@ -261,6 +263,7 @@ class Losses:
             self._tell(_sentence(dispatch))
         elif dispatch not in self.known:
             self.known.append(dispatch)
+            self._departures.wake()
 
     def discard(self, dispatch: Completion[Envelope]) -> None:
         """Remove a send that was reported to its program."""
@@ -346,10 +349,10 @@ class Device:
         self.max_message_size = endpoint.max_message_size
         self.taken: set[int] = set()
         """Numbers of communicators in use on this node."""
-        self.losses: Final = Losses()
+        self.departures: Final = Departures()
+        self.losses: Final = Losses(self.departures)
         self.attached: SendBuffer | None = None
         """The program's own buffer for buffered sends (MPI_Buffer_attach)."""
-        self.departures: Final = Departures()
         self.mailbox: Mailbox | None = None
         """Made by the first collective call."""
         self._sends: deque[_Waiting] = deque()  # waiting for descriptors

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from protocols.core.completion import Completion
+from protocols.mpi.constants import ANY_SOURCE
 from protocols.mpi.device import Device, Dispatch, Incoming, pickled, send_object
 from protocols.mpi.mailbox import Delivery
 from protocols.mpi.mpi_errors import ERR_TRUNCATE, Envelope, MPIError
@@ -17,7 +18,8 @@ class Exchange:
     """One collective call at one rank. call: its name, for errors. rank, size: in its communicator.
 
     Every transfer that is awaited raises MPIError where it fails, and ERR_PROC_FAILED as soon as a rank of the communicator
-    is known to be gone (`departures`): what the call has begun to receive is cancelled then.
+    is known to be gone (`departures`), or a message that was reported sent to be lost (`Losses`), for which another rank
+    may wait, and this one for that: what the call has begun to receive is cancelled then.
     """
 
     __slots__ = ("_context", "_device", "_mailbox", "_peer", "_pending", "_tag", "_waits", "call", "rank", "size")
@@ -71,6 +73,7 @@ class Exchange:
             calls = self._device.departures.waiting
             calls[self] = None
             try:
+                self._check_losses()
                 await waits
             except MPIError:
                 self._abandon()
@@ -149,12 +152,22 @@ class Exchange:
 
     # Failures.
 
-    def on_departure(self) -> None:
-        """Fail the call, if a rank of the communicator has departed."""
+    def on_failure(self) -> None:
+        """Fail the call, if a rank of the communicator has departed, or a message of its calls is lost."""
         waits = self._waits
+        if waits is None or waits.done:
+            return
         error = self._device.departures.error(self.call, self.size, self._peer)
-        if error is not None and waits is not None and not waits.done:
+        try:
+            self._check_losses()
+        except MPIError as lost:
+            error = error or lost
+        if error is not None:
             waits.fail(error)
+
+    def _check_losses(self) -> None:
+        if self._device.losses.known:
+            self._device.losses.check((self._context,), ANY_SOURCE)
 
     def _abandon(self) -> None:
         """Cancel the receives: their buffers are the program's again."""

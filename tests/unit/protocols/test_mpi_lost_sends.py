@@ -143,6 +143,19 @@ def test_every_call_that_may_have_to_do_with_that_rank_tells_it(call: Callable[[
     assert not comm.losses.known
 
 
+def test_a_collective_call_that_waits_tells_of_its_own_message_for_which_others_wait() -> None:
+    nodes = talking()
+    comm = Comm(nodes.devices[0])
+    barrier = comm.Barrier()
+    waits = barrier.send(None)  # its message is reported sent; it waits for the other rank's
+    nodes.restart(1)
+    nodes.wires.elapse(SECOND)
+    assert waits.done
+    with pytest.raises(MPIError, match="a send to rank 1, tag 0, 0 bytes, was reported done, and has failed since"):
+        barrier.send(None)
+    assert not comm.losses.known
+
+
 def test_a_persistent_request_tells_it_when_it_is_started() -> None:
     nodes = talking()
     comm = Comm(nodes.devices[0])
