@@ -111,7 +111,13 @@ def _unnamed_namespaces(cluster_names: set[str]) -> Iterator[Finding]:
             continue
         inspected.add(inode)
         mark = Mark.parse(_alias_at(pid))
-        if mark is None or mark.lasting or mark.cluster in cluster_names or mark.owner.is_alive or not mark.owner.is_local:
+        if (
+            mark is None
+            or mark.lasting
+            or mark.cluster in cluster_names
+            or mark.owner.is_alive
+            or not mark.owner.is_local
+        ):
             continue
         removal.end_programs(mark.cluster, [inode])
         yield Finding(
