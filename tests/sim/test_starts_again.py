@@ -39,7 +39,7 @@ def knows_how_often_it_was_started(mode: Mode) -> None:
 
 
 def ends_at_the_barrier(mode: Mode) -> None:
-    with pytest.raises(ProgramError, match=r"n3: Traceback(.|\n)*n3 was restarted and has come to a barrier"):
+    with pytest.raises(ProgramError, match=r"n3: Traceback(.|\n)*n3 was restarted and called a barrier"):
         play(mode, met, Restart(on="n3", at="300ms"))
 
 
