@@ -89,7 +89,10 @@ def test_what_no_ring_can_have_is_an_error_in_the_description() -> None:
 @pytest.mark.parametrize(
     ("module", "error"),
     [
-        ("class FABRIC: kind = Kind('blank', 'a blank')", r"which has no method network: expected a testbed.fabric.interface.Fabric"),
+        (
+            "class FABRIC: kind = Kind('blank', 'a blank')",
+            r"which has no method network: expected a testbed.fabric.interface.Fabric",
+        ),
         ("class FABRIC: network = print", r"whose kind is None: expected a testbed\.spec\.kinds\.Kind of that name"),
     ],
 )
