@@ -51,6 +51,8 @@ def remove(store: Store, state: State, grace: float = GRACE) -> None:
     if state.phase != "removing":
         store.write(replace(state, phase="removing"))
     _end_services(store.directory(state.name))
+    if state.has_tunnels:
+        _remove_tunnels(state.name)
     _remove_objects(store, state.name, state.inodes.values(), grace, named=state.lasting)
     if state.lasting:
         daemons.end(state.holder, namespace_names.HOLDER, state.name)
@@ -61,6 +63,20 @@ def _end_services(directory: Path) -> None:
     """End supervisor, relay and agents. Each restarts the others as long as orders or the state require them."""
     remove_file(RelayPaths(directory).orders)
     end_all(directory)
+
+
+def _remove_tunnels(cluster: str) -> None:
+    """Remove the tunnels to other machines. The kernel destroys a namespace some time after its name is gone, and until then
+    the cluster that comes next could not use the same VXLAN ids."""
+    from testbed.kernel import netlink_messages, rtnl_dump
+    from testbed.kernel.netlink import RouteSocket
+
+    name = namespace_names.namespace(cluster, namespace_names.WIRE)
+    if name not in own_names(cluster):  # the removal was interrupted before
+        return
+    with namespaces.inside(str(namespaces.NAMES / name)), contextlib.closing(RouteSocket()) as route:
+        tunnels = [interface.index for interface in rtnl_dump.interfaces(route) if interface.kind == "vxlan"]
+        route.execute([netlink_messages.remove_link(index) for index in tunnels])
 
 
 def end_holder(state: State) -> None:
