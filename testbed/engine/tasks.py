@@ -180,8 +180,8 @@ class Task(Waitable, Generic[T]):
             if self._injected is None:
                 awaited = self._send(None)
             else:
-                error, self._injected = self._injected, None
-                awaited = self._coroutine.throw(error)
+                injected, self._injected = self._injected, None
+                awaited = self._coroutine.throw(injected)
         except StopIteration as stop:
             self._result = stop.value
             self._end(None)

@@ -49,9 +49,12 @@ def _broken_by_handlers(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Ite
     for node in _nodes_of(function):
         if isinstance(node, ast.ExceptHandler) and node.name and node.type:
             caught.setdefault(node.name, set()).add(ast.unparse(node.type))
+    assigned = {
+        node.id for node in _nodes_of(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    } | {argument.arg for argument in function.args.args}
     for name, classes in caught.items():
-        if len(classes) > 1:
-            yield f"{function.lineno}: {name} is of {' and of '.join(sorted(classes))}"
+        if len(classes) > 1 or name in assigned:
+            yield f"{function.lineno}: {name} is of {' and of '.join(sorted(classes))}, or of another assignment"
 
 
 def _nodes_of(function: ast.AST) -> Iterator[ast.AST]:
@@ -122,6 +125,7 @@ def test_a_compiled_module_keeps_the_rules(path: str) -> None:
         "HEAD: Final = slice(6, 14)",
         "class A:\n    __slots__ = ('__weakref__',)",
         "def f():\n    try: g()\n    except A as e: h(e)\n    except B as e: h(e)",
+        "def f():\n    e = 1\n    try: g()\n    except A as e: h(e)",
     ],
 )  # fmt: skip
 def test_what_breaks_a_rule_is_found(source: str) -> None:
