@@ -64,21 +64,29 @@ def attach(
             streams = _Streams(dialogue, program, controlling, {controlling: _STDOUT}, is_terminal=True)
         else:
             ends = [os.pipe() for _ in range(3)]
-            kept, given = (ends[0][1], ends[1][0], ends[2][0]), (ends[0][0], ends[1][1], ends[2][1])
+            own_ends, program_ends = (ends[0][1], ends[1][0], ends[2][0]), (ends[0][0], ends[1][1], ends[2][1])
             try:
                 program = start(
-                    context, command, env=environment, stdin=given[0], stdout=given[1], stderr=given[2], group=True
+                    context,
+                    command,
+                    env=environment,
+                    stdin=program_ends[0],
+                    stdout=program_ends[1],
+                    stderr=program_ends[2],
+                    group=True,
                 )
             except BaseException:
-                for descriptor in kept:
+                for descriptor in own_ends:
                     os.close(descriptor)
                 raise
             finally:
-                for descriptor in given:
+                for descriptor in program_ends:
                     os.close(descriptor)
-            for descriptor in kept[1:]:
+            for descriptor in own_ends[1:]:
                 stack.callback(os.close, descriptor)
-            streams = _Streams(dialogue, program, kept[0], {kept[1]: _STDOUT, kept[2]: _STDERR}, is_terminal=False)
+            streams = _Streams(
+                dialogue, program, own_ends[0], {own_ends[1]: _STDOUT, own_ends[2]: _STDERR}, is_terminal=False
+            )
         return {"code": streams.forward()}
 
 
@@ -101,7 +109,7 @@ class _Streams:
         self._outputs = outputs
         self._is_terminal = is_terminal
         self._pending = b""
-        self._has_ended = False  # the controller's input
+        self._is_input_closed = False
         os.set_blocking(source, False)
 
     def forward(self) -> int:
@@ -125,14 +133,14 @@ class _Streams:
         if not lines.is_open():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._program.pid, signal.SIGKILL)
-        if writable or self._pending or self._has_ended:
+        if writable or self._pending or self._is_input_closed:
             self._write()
-        for descriptor in [found for found in self._outputs if found in readable]:
+        for descriptor in [output for output in self._outputs if output in readable]:
             self._read(descriptor)
         if handle not in readable:
             return False
-        while self._outputs and (left := select.select([*self._outputs], [], [], 0)[0]):
-            for descriptor in left:
+        while self._outputs and (unread := select.select([*self._outputs], [], [], 0)[0]):
+            for descriptor in unread:
                 self._read(descriptor)
         return True
 
@@ -143,7 +151,7 @@ class _Streams:
         elif data := b64decode(request["data"]):
             self._pending += data
         else:
-            self._has_ended = True
+            self._is_input_closed = True
 
     def _write(self) -> None:
         """Give the program input, as much as it takes."""
@@ -158,7 +166,7 @@ class _Streams:
         self._pending = self._pending[taken:]
         if taken:
             self._dialogue.say(taken=taken)
-        if self._has_ended and not self._pending and not self._is_terminal:
+        if self._is_input_closed and not self._pending and not self._is_terminal:
             os.close(self._source)
             self._source = None
 
