@@ -77,9 +77,15 @@ def directions(cluster: RunningCluster) -> list[Mapping[str, Any]]:
 
 
 def at_rest(cluster: RunningCluster) -> list[Mapping[str, Any]]:
-    """Return `directions` once no frame is in flight."""
-    eventually(lambda: not any(said["held"] for said in directions(cluster)), "every frame has left")
-    return directions(cluster)
+    """Return `directions` of a moment when no frame is in flight; an acknowledgement may follow it."""
+    found: list[Mapping[str, Any]] = []
+
+    def are_idle() -> bool:
+        found[:] = directions(cluster)
+        return not any(said["held"] for said in found)
+
+    eventually(are_idle, "every frame has left")
+    return found
 
 
 def total(cluster: RunningCluster, group: str, name: str) -> int:

@@ -80,8 +80,16 @@ def impairments(link: str) -> Any:
     return found["forward"]["impairment"], found["backward"]["impairment"]
 
 
-def test_faults_are_injected_seen_and_healed_by_mouse(page: Browser, star: RunningCluster, tmp_path: Path) -> None:
+@pytest.fixture
+def _traffic(star: RunningCluster) -> Iterator[None]:
     pinging = star["n1"].popen(["ping", "-q", "-i0.02", "n2"])
+    yield
+    pinging.kill()
+    pinging.wait()
+
+
+@pytest.mark.usefixtures("_traffic")
+def test_faults_are_injected_seen_and_healed_by_mouse(page: Browser, tmp_path: Path) -> None:
     page.until(f"{part(FIRST, '.half')}.classList.contains('l2')")  # 50 pings a second are some 40 kbit/s
     page.until(f"{part('n1', '.badge')}.getAttribute('visibility') === 'visible'")
 
@@ -130,8 +138,6 @@ def test_faults_are_injected_seen_and_healed_by_mouse(page: Browser, star: Runni
     page.until("document.querySelector('#jobs .running pre')?.textContent.includes('ICMP')")
     page.click("#jobs .running button")
     page.until("document.querySelector('#jobs').firstChild.className === 'done'")
-    pinging.kill()
-    pinging.wait()
 
 
 def test_all_of_it_can_be_done_by_keys(page: Browser, star: RunningCluster) -> None:
@@ -237,8 +243,11 @@ def test_a_run_appears_with_its_progress_and_opens_as_its_report(page: Browser, 
 def test_a_cluster_that_is_taken_down_is_told_and_shown_again_when_it_is_back(
     page: Browser, star: RunningCluster
 ) -> None:
+    place = "JSON.stringify(document.querySelector('main').getBoundingClientRect())"
+    before = page.evaluate(place)
     star.down()
     page.until("document.querySelector('#notice').textContent === 'star has been taken down'")
+    assert page.evaluate(place) == before, "a notice moves what is about to be clicked"
     with Cluster.star(2).up("star", keep=True):
         page.until("document.querySelectorAll('.node').length === 2")
         page.until("document.querySelector('#notice').hidden")

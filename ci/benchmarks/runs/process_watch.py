@@ -6,6 +6,8 @@ kernel walks a process's memory to sum it up.
 
 import contextlib
 import os
+import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.runs.leaks import Sample
+from testbed.kernel import namespaces
 
 MARK = "TESTBED_BENCH"
 CONTROLLER, NODES = "controller", "node processes"
@@ -20,19 +23,19 @@ _KINDS = {
     "testbed-nodes": "warm parent", "testbed-relay": "relay", "testbed-superv": "supervisor",
     "testbed-holder": "namespace holder",
 }  # fmt: skip
+SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h
 _MOSTLY = 0.8  # of the looks; what a moment's work is given to comes and goes
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Sample of one process. memory: bytes of its own. cpu: seconds used. network: inode of its network namespace."""
+    """Sample of one process. memory: bytes of its own. cpu: seconds used."""
 
     pid: int
     kind: str
     memory: int
     descriptors: int
     cpu: float
-    network: int
 
 
 Rounds = list[tuple[float, list[Look]]]
@@ -46,14 +49,17 @@ class Watch:
         self._wanted = f"{MARK}={mark}".encode()
         self.controller = controller
         self._strangers: set[tuple[int, int]] = set()
-        self.networks: set[int] = set()
-        """Network namespaces in which they were."""
+        self._networks: dict[tuple[int, int], int] = {}
         self.rounds: Rounds = []
 
     def look(self) -> None:
         """Once, at all that are there."""
-        self.rounds.append((time.monotonic(), looks := list(self._looks())))
-        self.networks.update(one.network for one in looks)
+        self.rounds.append((time.monotonic(), list(self._looks())))
+
+    @property
+    def networks(self) -> set[int]:
+        """Cookies of the network namespaces in which they were."""
+        return set(self._networks.values())
 
     def pids(self) -> set[int]:
         """The processes that are there, and have not ended."""
@@ -77,8 +83,10 @@ class Watch:
         for pid in self._marked():
             with contextlib.suppress(OSError):
                 kind = CONTROLLER if pid == self.controller else _kind((Path("/proc", str(pid), "comm")).read_text())
-                yield Look(pid, kind, own(pid), len(os.listdir(f"/proc/{pid}/fd")), cpu(pid),
-                           os.stat(f"/proc/{pid}/ns/net").st_ino)  # fmt: skip
+                yield Look(pid, kind, own(pid), len(os.listdir(f"/proc/{pid}/fd")), cpu(pid))
+                network = pid, os.stat(f"/proc/{pid}/ns/net").st_ino
+                if network not in self._networks:
+                    self._networks[network] = network_cookie(f"/proc/{pid}/ns/net")
 
     def kinds(self) -> dict[str, Rounds]:
         """Return samples by kind of process, of the time during which nodes ran.
@@ -122,6 +130,14 @@ def own(pid: int) -> int:
     """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "Swap:")))
+
+
+def network_cookie(path: str) -> int:
+    """Return what identifies a network namespace for ever: inode numbers are used again at once. As root; OSError."""
+    with namespaces.restore_namespace():
+        namespaces.enter(path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inside:
+            return int.from_bytes(inside.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8), sys.byteorder)
 
 
 def cpu(pid: int) -> float:

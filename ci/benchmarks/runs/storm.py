@@ -16,7 +16,7 @@ from benchmarks.harness.rows import REPOSITORY, Row
 from benchmarks.runs import process_watch
 from benchmarks.runs.first_message import SHARE, controller_share
 from benchmarks.runs.leaks import Growth, growth, more_at_least
-from benchmarks.runs.process_watch import MARK, Watch
+from benchmarks.runs.process_watch import MARK, Watch, network_cookie
 
 KERNEL, RELAY = "losses by the kernel", "losses by the relay"
 MESSAGES, TOOK, WRONG, LEFT = "messages received", "time", "lost or twice", "left behind"
@@ -105,10 +105,9 @@ def _left(watch: Watch, before: Machine) -> list[str]:
 def remains(watch: Watch, before: Machine) -> list[str]:
     """List what is left of the watched objects and was not there before, a sentence each."""
     after = machine()
-    ours = watch.networks - {os.stat("/proc/self/ns/net").st_ino}
-    named = {path.stat().st_ino for path in NAMES.iterdir()} if NAMES.exists() else set()
+    ours = watch.networks - {network_cookie("/proc/self/ns/net")}
     found = [f"process {pid}" for pid in sorted(watch.pids())]
-    found += [f"network namespace {inode}" for inode in sorted(ours & (named | _inhabited()))]
+    found += [f"network namespace {cookie}" for cookie in sorted(ours & _networks())]
     name = f"-run-{watch.controller}-"  # in our cluster's; others come and go meanwhile
     found += [f"mount {one}" for one in sorted(after.mounts - before.mounts) if name in one]
     found += [f"file {one}" for one in sorted(after.files - before.files) if name in one]
@@ -127,12 +126,18 @@ def _sockets_of_others() -> set[str]:
     return found
 
 
-def _inhabited() -> set[int]:
+def _networks() -> set[int]:
+    """Return the cookies of the network namespaces that have a name or a process."""
+    paths = [str(path) for path in NAMES.iterdir()] if NAMES.exists() else []
+    paths += [f"/proc/{entry}/ns/net" for entry in os.listdir("/proc") if entry.isdigit()]
+    by_inode = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            by_inode[os.stat(path).st_ino] = path
     found = set()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                found.add(os.stat(f"/proc/{entry}/ns/net").st_ino)
+    for path in by_inode.values():
+        with contextlib.suppress(OSError):
+            found.add(network_cookie(path))
     return found
 
 
