@@ -19,9 +19,10 @@ from typing import Final
 from protocols.core.outgoing_queue import OutgoingQueue
 from protocols.mpi.device import Device, Dispatch
 from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
-from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
+from protocols.mpi.mpi_errors import ERR_OTHER, ERR_PROC_FAILED, Envelope, MPIError
 from protocols.ssam.cells import DATA
 from protocols.ssam.host import Library, Reply, Returned
+from protocols.ssam.sba100 import TrapError
 
 EAGER: Final = 4096
 """Bytes of a message that is sent at once: a hundred cells, which an unexpected message keeps in memory."""
@@ -153,7 +154,11 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
 
     def _send_to(self, node: int) -> None:
         pair, host = self._pairs[node], self._host
-        pair.outgoing.advance()
+        try:
+            pair.outgoing.advance()
+        except TrapError as error:  # too many connections
+            self._fail(node, MPIError(ERR_OTHER, str(error)))
+            return
         while pair.sent and pair.sent[0][0] <= host.settled(node):
             pair.sent.popleft()[1].deliver()
 
@@ -237,12 +242,17 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         self._lose(returned.node, returned.reason)
 
     def _lose(self, node: int, reason: str) -> None:
-        """End everything in progress with a node, whose session has ended: which requests it has handled is not known, and a
-        long message may be under way without a request that could be returned."""
+        """Handle the end of a node's session: which requests it has handled is not known, and a long message may be under
+        way without a request that could be returned."""
+        self._fail(
+            node, MPIError(ERR_PROC_FAILED, f"node {node} {reason}: whether a message sent has arrived is not known")
+        )
+
+    def _fail(self, node: int, error: MPIError) -> None:
+        """End everything in progress with a node."""
         pair = self._pairs.pop(node, None)
         if pair is None:
             return
-        error = MPIError(ERR_PROC_FAILED, f"node {node} {reason}: whether a message sent has arrived is not known")
         sends = [completion for _, completion in pair.sent]
         sends += [item.completion for item in pair.outgoing.items if item.completion is not None]
         sends += [completion for _, completion, _ in pair.offered.values()]
