@@ -69,7 +69,13 @@ class Task(Waitable, Generic[T]):
         """Nanoseconds that a poll takes on a virtual clock; 0: the loop's `poll_time`."""
         self._loop = loop
         self._coroutine = coroutine
-        self._send = coroutine.send
+        try:
+            self._send = coroutine.send
+        except AttributeError:
+            kind = type(coroutine).__name__
+            raise TypeError(
+                f"task {name!r} needs a coroutine, got {kind}: call an 'async def' that awaits it"
+            ) from None
         self._woken = loop.woken
         self._waiting: Awaited | int | None = _START  # None: the task runs, or was woken
         self._poll: Awaited | int | None = None  # awaited in the last poll

@@ -225,3 +225,11 @@ def test_an_error_that_ends_the_run_leaves_no_task_running() -> None:
         loop.run()
     assert line_of_program(loop) == ""
     assert not loop.in_task
+
+
+def test_a_task_of_an_awaitable_that_is_no_coroutine_is_refused() -> None:
+    loop = Loop(VirtualClock())
+    with pytest.raises(
+        TypeError, match="task 'pause' needs a coroutine, got Until: call an 'async def' that awaits it"
+    ):
+        loop.spawn(loop.sleep(5), "pause")  # type: ignore[arg-type]
