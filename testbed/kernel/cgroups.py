@@ -40,7 +40,7 @@ class Hierarchy:
 
 def hierarchy() -> Hierarchy | None:
     """Return the mounted cgroup v2 tree, or None."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
         before, _, after = line.partition(" - ")
         if after.split(" ")[0] == "cgroup2":
             path = Path(before.split(" ")[4])

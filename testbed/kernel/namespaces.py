@@ -200,7 +200,7 @@ class Mount:
 def mounts() -> list[Mount]:
     """List the mounts of this process's mount namespace."""
     entries = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
         head, _, tail = line.partition(" - ")
         fields = head.split(" ")
         target = fields[4].replace("\\040", " ")

@@ -63,7 +63,10 @@ class LineChannel:
     def send(self, line: bytes) -> None:
         """Send a line, with its line feed; several threads may. OSError if the connection has ended."""
         with self._sending:  # a long line is sent in several parts, which must not be interleaved with other lines
-            self._channel.sendall(line)
+            try:
+                self._channel.sendall(line)
+            except (EOFError, SSHException) as error:  # the former has no text
+                raise ConnectionError(str(error) or "connection closed") from error
 
     def receive(self, timeout: float | None) -> bytes:
         """Return the next line; empty once the program or the connection has ended. Raises TimeoutError after `timeout`

@@ -20,6 +20,15 @@ while True:
     signal.pause()
 """
 
+ITS_NAME_IS_NOT_UTF_8 = """
+import os, signal
+with open("/proc/self/comm", "wb") as name:
+    name.write(b"caf\\xe9")
+print(os.getpid(), flush=True)
+while True:
+    signal.pause()
+"""
+
 DOUBLE_FORKED = """
 import os, signal
 if os.fork():

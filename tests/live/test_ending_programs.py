@@ -32,6 +32,7 @@ def cluster(request: pytest.FixtureRequest, machine: Machine) -> RunningCluster:
     "program",
     [
         pytest.param(runaway_programs.IGNORES_SIGTERM, id="ignores SIGTERM"),
+        pytest.param(runaway_programs.ITS_NAME_IS_NOT_UTF_8, id="has a name that is not UTF-8"),
         pytest.param(runaway_programs.DOUBLE_FORKED, id="forked twice into a session of its own"),
         pytest.param(runaway_programs.A_TREE, id="a tree of seven processes"),
         pytest.param(runaway_programs.A_CHILD_WENT_ELSEWHERE, id="a child went to another network namespace"),

@@ -82,7 +82,11 @@ class Watch:
     def _looks(self) -> Iterator[Look]:
         for pid in self._marked():
             with contextlib.suppress(OSError):
-                kind = CONTROLLER if pid == self.controller else _kind((Path("/proc", str(pid), "comm")).read_text())
+                kind = (
+                    CONTROLLER
+                    if pid == self.controller
+                    else _kind((Path("/proc", str(pid), "comm")).read_text(errors="replace"))
+                )
                 yield Look(pid, kind, own(pid), len(os.listdir(f"/proc/{pid}/fd")), cpu(pid))
                 network = pid, os.stat(f"/proc/{pid}/ns/net").st_ino
                 if network not in self._networks:

@@ -88,7 +88,7 @@ def machine() -> Machine:
     """Return the machine's present state."""
     files = (str(path) for place in (NAMES, Path("/run/netns-testbed")) for path in place.rglob("*"))
     return Machine(
-        frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
+        frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()),
         frozenset(files),
         frozenset(line.split()[-1] for line in Path("/proc/net/packet").read_text().splitlines()[1:]),
     )

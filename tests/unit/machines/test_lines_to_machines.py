@@ -6,6 +6,8 @@ import io
 import time
 from threading import Thread
 
+import pytest
+
 from testbed.ssh.machine_connections import LineChannel
 
 
@@ -34,3 +36,14 @@ def test_a_short_line_of_another_thread_does_not_come_into_a_long_one() -> None:
     assert channel.sent.replace(b"\n", b"") == b"x" * 500
     assert b"x" * 500 in channel.sent
     assert channel.sent.count(b"\n") == 21
+
+
+class BrokenChannel(PiecewiseChannel):
+    def sendall(self, data: bytes) -> None:
+        del data
+        raise EOFError  # as paramiko does where the socket is broken
+
+
+def test_a_connection_that_breaks_while_a_line_is_sent_is_an_os_error() -> None:
+    with pytest.raises(ConnectionError, match="connection closed"):
+        LineChannel(None, BrokenChannel()).send(b"\n")
