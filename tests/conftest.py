@@ -27,7 +27,7 @@ STRICT = bool(os.environ.get("TESTBED_STRICT"))
 LONG = bool(os.environ.get("TESTBED_LONG"))
 
 settings.register_profile(
-    "ci", max_examples=40, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "ci", max_examples=28, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "long", max_examples=1000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]

@@ -12,7 +12,7 @@ from scapy.packet import Packet, Raw, bind_layers, split_layers
 from protocols.myrinet.envelope import sealed
 from testbed.observe.format.fixed_layers import FixedLayers, UnfitError
 from testbed.observe.format.layers import format_by_scapy, format_layers, frame_modules
-from tests.unit.protocols.frame_strategies import PACKAGES, drawn_frames, frames_of, on_a_link
+from tests.unit.protocols.frame_strategies import PACKAGES, PER_STACK, drawn_frames, frames_of, on_a_link
 
 STACKS = [(package, stack) for package in PACKAGES for stack in frames_of(package).STACKS]
 FIXED = FixedLayers({module.__name__ for module in frame_modules().values()})
@@ -20,6 +20,7 @@ ROUTES = st.sampled_from([b"", b"\x81", b"\xbf\x80"])
 
 
 @pytest.mark.parametrize(("package", "stack"), STACKS)
+@PER_STACK
 @given(data=st.data(), route=ROUTES, padding=st.sampled_from([b"", bytes(3), b"more than that" * 4]))
 def test_whole_frames_are_shown_alike_and_none_is_left_to_scapy(
     package: str, stack: str, data: st.DataObject, route: bytes, padding: bytes
@@ -32,6 +33,7 @@ def test_whole_frames_are_shown_alike_and_none_is_left_to_scapy(
 
 
 @pytest.mark.parametrize(("package", "stack"), STACKS)
+@PER_STACK
 @given(data=st.data(), cut=st.integers(0, 90), flips=st.lists(st.integers(0, 799), max_size=3))
 def test_broken_frames_are_shown_alike(
     package: str, stack: str, data: st.DataObject, cut: int, flips: list[int]

@@ -9,6 +9,7 @@ from operator import truediv
 from pathlib import Path
 from types import ModuleType
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from scapy.fields import MACField
 from scapy.packet import NoPayload, Packet, Padding, Raw
@@ -23,6 +24,9 @@ PACKAGES = sorted(
     for path in _ROOT.glob("**/frames.py")
     if path.with_name("codec.py").exists()
 )
+
+PER_STACK = settings(max_examples=settings().max_examples // 2)
+"""Half of the usual number of examples, for tests of each stack of layers: there are some thirty."""
 
 
 @dataclass(frozen=True)

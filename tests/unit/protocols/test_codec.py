@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scapy.fields import ByteField, IntField, LEShortField, StrField, XShortField
 from scapy.layers.l2 import Ether
@@ -23,6 +23,7 @@ from testbed.fates.headers import standard_fields
 from tests.unit.protocols import synthetic_frames
 from tests.unit.protocols.frame_strategies import (
     PACKAGES,
+    PER_STACK,
     binding,
     dissected,
     drawn_frames,
@@ -89,6 +90,7 @@ def test_the_codec_that_is_checked_in_is_what_its_frames_give(package: str) -> N
 
 
 @EVERY_STACK
+@PER_STACK
 @given(data=st.data())
 def test_the_codec_packs_the_bytes_that_scapy_builds(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
@@ -98,6 +100,7 @@ def test_the_codec_packs_the_bytes_that_scapy_builds(
 
 
 @EVERY_STACK
+@PER_STACK
 @given(data=st.data(), padding=st.binary(max_size=60))
 def test_scapy_dissects_what_the_codec_packs(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
@@ -117,6 +120,7 @@ def test_scapy_dissects_what_the_codec_packs(
 
 
 @EVERY_STACK
+@PER_STACK
 @given(data=st.data(), padding=st.binary(max_size=60))
 def test_the_codec_reads_what_scapy_builds(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
@@ -129,6 +133,7 @@ def test_the_codec_reads_what_scapy_builds(
 
 
 @EVERY_STACK_WITH_A_PREFIX
+@PER_STACK
 @given(data=st.data(), padding=st.binary(max_size=60))
 def test_what_is_behind_a_known_beginning_is_packed_and_read_as_in_the_whole_frame(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
@@ -147,7 +152,7 @@ def test_what_is_behind_a_known_beginning_is_packed_and_read_as_in_the_whole_fra
 
 
 @EVERY_STACK_WITH_A_PREFIX
-@settings(max_examples=20)
+@PER_STACK
 @given(data=st.data(), flips=st.lists(st.integers(0, 799), min_size=1))
 def test_what_is_behind_a_known_beginning_is_malformed_as_the_whole_frame_is(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, flips: list[int]
@@ -162,7 +167,7 @@ def test_what_is_behind_a_known_beginning_is_malformed_as_the_whole_frame_is(
 
 
 @EVERY_STACK
-@settings(max_examples=20)
+@PER_STACK
 @given(data=st.data())
 def test_a_frame_that_is_cut_off_anywhere_is_malformed(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
@@ -183,6 +188,7 @@ def test_a_frame_that_is_cut_off_anywhere_is_malformed(
 
 
 @EVERY_STACK
+@PER_STACK
 @given(data=st.data(), random=st.binary(max_size=120))
 def test_random_bytes_are_malformed_or_what_scapy_makes_of_them(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, random: bytes
@@ -199,6 +205,7 @@ def test_random_bytes_are_malformed_or_what_scapy_makes_of_them(
 
 
 @EVERY_STACK
+@PER_STACK
 @given(data=st.data())
 def test_a_frame_is_read_as_what_it_is_and_no_other(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
@@ -214,6 +221,7 @@ def test_a_frame_is_read_as_what_it_is_and_no_other(
 
 
 @EVERY_STACK
+@PER_STACK
 @given(data=st.data())
 def test_rules_find_every_field_where_it_is(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.core.malformed import MalformedError
 from protocols.core.scapy_codec import scapy_codec
-from tests.unit.protocols.frame_strategies import drawn_frames
+from tests.unit.protocols.frame_strategies import PER_STACK, drawn_frames
 from tests.unit.protocols.test_codec import MODULES, pack
 
 EVERY_STACK = pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def said(codec: ModuleType, function: str, frame: bytes) -> object:
 
 @EVERY_STACK
 @given(data=st.data())
-@settings(max_examples=30)
+@PER_STACK
 def test_both_pack_the_same_bytes(
     frames: ModuleType, codec: ModuleType, by_scapy: ModuleType, stack: str, data: st.DataObject
 ) -> None:
@@ -50,7 +50,7 @@ def test_both_pack_the_same_bytes(
 
 @EVERY_STACK
 @given(data=st.data(), padding=st.binary(max_size=20), cut=st.integers(0, 80), flips=st.lists(st.integers(0, 799)))
-@settings(max_examples=50)
+@PER_STACK
 def test_both_say_the_same_of_whole_frames_and_of_broken_ones(
     frames: ModuleType,
     codec: ModuleType,
@@ -72,7 +72,7 @@ def test_both_say_the_same_of_whole_frames_and_of_broken_ones(
 
 @pytest.mark.parametrize(("frames", "codec"), MODULES, ids=lambda module: module.__name__)
 @given(frame=st.binary(max_size=100))
-@settings(max_examples=30)
+@PER_STACK
 def test_both_say_the_same_of_random_bytes(frames: ModuleType, codec: ModuleType, frame: bytes) -> None:
     by_scapy = scapy_codec(frames)
     for stack in frames.STACKS:
