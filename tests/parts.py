@@ -2,7 +2,8 @@
 
 beside: tests that run in parallel processes. live: parallel too; each process has a sandbox, and waits more than it
 works. alone: one test at a time: those marked ``alone``, which measure time or memory, files with that mark, and tests
-that share clusters.
+that share clusters. compiled: those of the first two parts that run compiled modules most, once more, for the compiled
+build.
 """
 
 from __future__ import annotations
@@ -27,13 +28,37 @@ GROWTH = 50_000_000
 _HERE = Path(__file__).parent
 _LIVE = _HERE / "live"
 _ALONE = tuple(_HERE / name for name in ("semantics", "vm"))
-_TITLES = {"beside": "beside each other", "live": "live, beside each other", "alone": "alone", "": "all"}
+_COMPILED = tuple(
+    _HERE / name
+    for name in (
+        "unit/engine", "unit/fabric", "unit/fates", "unit/nic", "unit/protocols", "unit/runtime",
+        "unit/suite/test_build_kind.py",
+        "sim/test_am2_simulated.py", "sim/test_am2_swarm.py", "sim/test_active_message_workloads.py",
+        "sim/test_checked_runs.py", "sim/test_exhaustive.py", "sim/test_golden_loss.py", "sim/test_openmx_swarm.py",
+        "sim/test_polling_scripts.py", "sim/test_ranks.py", "sim/test_recording.py", "sim/test_replays.py",
+        "sim/test_request_swarm.py", "sim/test_simulated_emp.py", "sim/test_simulated_network.py",
+        "sim/test_simulated_scenarios.py", "sim/test_stalls.py", "sim/test_storms.py", "sim/test_via_swarm.py",
+        "sim/test_workloads_on_am2.py",
+        "live/test_am2_at_home.py", "live/test_atm_live.py", "live/test_live_runs.py", "live/test_parity_live.py",
+        "live/test_receive_queues.py", "live/test_relay_gso.py", "live/test_replays_live.py",
+        "live/test_restarted_peers.py", "live/test_shared_runs.py", "live/test_stalls_live.py",
+    )
+)  # fmt: skip
+_NOT_COMPILED = tuple(_HERE / "unit" / "protocols" / name for name in ("test_codec.py", "test_scapy_codec.py"))
+"""Of `_COMPILED`, those that take long and run generated code, which is not compiled, and Scapy's."""
+
+_TITLES = {"beside": "beside each other", "live": "live, beside each other", "alone": "alone", "": "all",
+           "compiled": "on the compiled build"}  # fmt: skip
 _OUTCOMES = ("failed", "error", "passed", "skipped", "xfailed")
+
+
+def _is_for_compiled(path: Path) -> bool:
+    return _is_in(path, _COMPILED) and path not in _NOT_COMPILED
 
 
 def part_of(item: pytest.Item) -> str:
     """The part that a test is of."""
-    if item.get_closest_marker("alone") is not None or _in_folders(item.path):
+    if item.get_closest_marker("alone") is not None or _is_in(item.path, _ALONE):
         return "alone"
     return "live" if item.path.is_relative_to(_LIVE) else "beside"
 
@@ -46,14 +71,19 @@ def is_left_out(path: Path, config: pytest.Config) -> bool:
         return path in (*_ALONE, _LIVE)
     if PART == "live":
         return path.is_relative_to(_HERE) and path != _HERE and not path.is_relative_to(_LIVE)
-    return path.suffix == ".py" and not _in_folders(path) and "mark.alone" not in path.read_text()
+    if PART == "compiled":
+        return path.suffix == ".py" and path.name.startswith("test_") and not _is_for_compiled(path)
+    return path.suffix == ".py" and not _is_in(path, _ALONE) and "mark.alone" not in path.read_text()
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of the other parts."""
     if not PART:
         return
-    others = [item for item in items if part_of(item) != PART]
+    if PART == "compiled":
+        others = [item for item in items if part_of(item) == "alone" or not _is_for_compiled(item.path)]
+    else:
+        others = [item for item in items if part_of(item) != PART]
     config.hook.pytest_deselected(items=others)
     left_out = set(others)
     items[:] = [item for item in items if item not in left_out]
@@ -99,5 +129,6 @@ def add_summary(reporter: pytest.TerminalReporter, lines: list[str], peak: int) 
         file.write("\n".join([head, *lines, *broken, ""]))
 
 
-def _in_folders(path: Path) -> bool:
-    return any(path.is_relative_to(folder) for folder in _ALONE)
+def _is_in(path: Path, places: tuple[Path, ...]) -> bool:
+    """Whether a path is one of these files, or in one of these folders."""
+    return any(path.is_relative_to(place) for place in places)

@@ -82,11 +82,7 @@ class Watch:
     def _looks(self) -> Iterator[Look]:
         for pid in self._marked():
             with contextlib.suppress(OSError):
-                kind = (
-                    CONTROLLER
-                    if pid == self.controller
-                    else _kind((Path("/proc", str(pid), "comm")).read_text(errors="replace"))
-                )
+                kind = CONTROLLER if pid == self.controller else _kind(pid)
                 yield Look(pid, kind, own(pid), len(os.listdir(f"/proc/{pid}/fd")), cpu(pid))
                 network = pid, os.stat(f"/proc/{pid}/ns/net").st_ino
                 if network not in self._networks:
@@ -122,8 +118,8 @@ def processor(rounds: Rounds) -> list[Sample]:
     return [(when, sum(one.cpu for one in looks)) for when, looks in rounds]
 
 
-def _kind(name: str) -> str:
-    name = name.strip()
+def _kind(pid: int) -> str:
+    name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     return NODES if name.startswith("node ") else _KINDS.get(name, "others")
 
 

@@ -63,6 +63,14 @@ def test_each_test_is_in_one_part(suite: Path) -> None:
         assert f"{head};" in summary
 
 
+def test_tests_of_compiled_modules_run_once_more(suite: Path) -> None:
+    (suite / "tests" / "unit" / "engine").mkdir()
+    (suite / "tests" / "unit" / "engine" / "test_loops.py").write_text("def test_loop(): pass\n")
+    _, printed, summary = run(suite, part="compiled")
+    assert "::test_loop PASSED" in printed
+    assert summary.startswith("on the compiled build: 1 passed;")
+
+
 def test_a_file_of_the_other_part_that_is_asked_for_is_deselected(suite: Path) -> None:
     code, told, _ = run(suite, "tests/live/test_wires.py", part="beside")
     assert code == pytest.ExitCode.NO_TESTS_COLLECTED
