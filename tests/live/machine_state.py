@@ -100,7 +100,7 @@ def eventually(condition: Callable[[], bool], what: str, deadline: float = DEADL
 def _mounts() -> frozenset[str]:
     """Return the mounts without mount ids and peer group numbers, which are new each time."""
     found = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
         if " master:" in line and " - nsfs " in line:
             continue  # a namespace of the machine's, whose mount reaches into our sandbox
         fields = [
@@ -151,7 +151,7 @@ def _zombies() -> set[int]:
     found = set()
     for pid in processes.all_pids():
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
             continue
         if fields[0] == "Z" and fields[1] == me:

@@ -143,7 +143,7 @@ class Lab:
             try:
                 if os.stat(f"/proc/{pid}/ns/pid").st_ino == apart:
                     line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ").strip()
-                    name = Path(f"/proc/{pid}/comm").read_text().strip()
+                    name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
                     found.append(line or name)
             except OSError:  # it has ended
                 continue

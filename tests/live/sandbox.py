@@ -41,7 +41,7 @@ def inhabitants() -> set[int]:
     found = set()
     for pid in processes.all_pids():
         try:
-            mounted = Path(f"/proc/{pid}/mountinfo").read_text()
+            mounted = Path(f"/proc/{pid}/mountinfo").read_text(errors="replace")
         except OSError:  # it has ended
             continue
         if needle in mounted:

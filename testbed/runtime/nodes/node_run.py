@@ -453,7 +453,7 @@ class Run:
         if name not in self._pids:
             return "its process has not been started"
         with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{self._pids[name]}/status").read_text().splitlines():
+            for line in Path(f"/proc/{self._pids[name]}/status").read_text(errors="replace").splitlines():
                 if line.startswith("State:"):
                     return f"it does not answer; its process's state is {line.removeprefix('State:').strip()}"
         return "it does not answer"
