@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -44,7 +43,7 @@ def capture_command(
     if as_json and path == "-":
         raise click.UsageError("--json cannot go with -w -: standard output is the capture")
     from testbed.cluster.records.state import Store
-    from testbed.observe.sniff.capture import capture, enter
+    from testbed.observe.sniff.capture import capture, enter, open_capture_file
     from testbed.observe.sniff.capture_sinks import CaptureFile, Facts, Lines
 
     seconds = seconds_of(duration)
@@ -54,8 +53,7 @@ def capture_command(
         sink: Sink = Facts(partial(print_json, "frame", line=True)) if as_json else Lines(click.echo)
     else:
         # Opened before entering the user namespace: the file is this user's.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        sink = CaptureFile(1) if path == "-" else CaptureFile(os.open(path, flags, 0o644), path)
+        sink = CaptureFile(1) if path == "-" else CaptureFile(open_capture_file(store, cluster, target, path), path)
     stop = stop_descriptor()
     enter(store, cluster)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 
 def main() -> None:
     """Run the command."""
+    _open_standard_streams()
     try:
         gc.disable()  # imports leave no garbage
         from testbed.cli.main import main as run
@@ -17,3 +19,16 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("testbed: interrupted\n")
         sys.exit(130)
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null for each standard stream that the caller has closed: a socket of ours must not get its descriptor, to
+    which programs in nodes would write."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode))  # noqa: SIM115  until the process ends

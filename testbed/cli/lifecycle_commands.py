@@ -168,10 +168,19 @@ def _without_impairments(layout: Layout) -> Layout:
     return replace(layout, links=links)
 
 
+_MAX_GRACE = 86_400  # seconds; in milliseconds, it fits the 31 bits of poll's time-out
+
+
+def _check_grace(_ctx: click.Context, _param: click.Parameter, seconds: float) -> float:
+    if not 0 <= seconds <= _MAX_GRACE:  # nor is it "nan"
+        raise click.BadParameter(f"{seconds:g} is not in the range 0 to {_MAX_GRACE:,} seconds")
+    return seconds
+
+
 @click.command("down")
 @cluster_argument
 @name_option
-@click.option("--grace", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="SECONDS",
+@click.option("--grace", type=float, default=1.0, show_default=True, metavar="SECONDS", callback=_check_grace,
               help="Time between SIGTERM and SIGKILL.")  # fmt: skip
 @click.option("--all", "all_clusters", is_flag=True, help="Every running cluster of yours.")
 @json_option

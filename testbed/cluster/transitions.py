@@ -282,17 +282,23 @@ def _names_ready() -> Iterator[None]:
 def _write_places(store: Store, state: State) -> None:
     """Write the files that programs in the nodes see."""
     directory = store.directory(state.name)
-    write_in_place(directory / "hosts", _hosts(state.layout))
+    _write_readable(directory / "hosts", _hosts(state.layout))
     for node in state.layout.nodes:
         for target, content in node.files.items():
             source = directory / file_source(node.name, target)
             for above in (source.parent.parent, source.parent):
                 make_directory(above)
-            write_in_place(source, content)
+            _write_readable(source, content)
     wanted = {file_source(node.name, target) for node in state.layout.nodes for target in node.files}
     for found in sorted(directory.glob("files/*/*")):
         if str(found.relative_to(directory)) not in wanted:
             remove_file(found)  # programs that have it bind-mounted keep its content
+
+
+def _write_readable(path: Path, content: str) -> None:
+    """Write a file that programs of all users in the nodes can read, whatever the caller's umask is."""
+    write_in_place(path, content)
+    path.chmod(0o644)
 
 
 def _hosts(layout: Layout) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from testbed.kernel.changes import announce
 from testbed.kernel.filesystem import make_directory, remove_directory, write_setting
+from testbed.kernel.mounts import mount_lines
 from testbed.lazy_dataclass import dataclass
 
 PREFIX = "netns-testbed."
@@ -40,7 +41,7 @@ class Hierarchy:
 
 def hierarchy() -> Hierarchy | None:
     """Return the mounted cgroup v2 tree, or None."""
-    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
+    for line in mount_lines():
         before, _, after = line.partition(" - ")
         if after.split(" ")[0] == "cgroup2":
             path = Path(before.split(" ")[4])

@@ -15,6 +15,11 @@ NO_MOUNT_POINT: Final = (
 )
 
 
+def mount_lines() -> list[str]:
+    """Return the lines of /proc/self/mountinfo. A mount point that is not UTF-8 is decoded as `os.fsdecode` does."""
+    return os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n")[:-1]
+
+
 def make_slave() -> None:
     """Make a new mount namespace a slave of the machine's: its mounts stay private, outer unmounts propagate into it. Raises
     OSError."""
@@ -57,7 +62,11 @@ def make_writable(directory: Path) -> None:
     if existing == Path("/"):
         raise PermissionError(f"cannot add {directory} to the root directory")
     _overlay(existing)
-    directory.mkdir(parents=True, exist_ok=True)
+    mask = os.umask(0o022)  # programs of all users in the node may enter it
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    finally:
+        os.umask(mask)
 
 
 def _nearest(directory: Path) -> Path:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from testbed.kernel import syscalls
 from testbed.kernel.changes import announce
 from testbed.kernel.filesystem import make_directory, remove_directory, remove_file, write_setting
+from testbed.kernel.mounts import mount_lines
 from testbed.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class Mount:
 def mounts() -> list[Mount]:
     """List the mounts of this process's mount namespace."""
     entries = []
-    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
+    for line in mount_lines():
         head, _, tail = line.partition(" - ")
         fields = head.split(" ")
         target = fields[4].replace("\\040", " ")

@@ -57,7 +57,7 @@ def pid_namespace() -> int:
 def _stat(pid: int) -> list[str]:
     """Read the fields of a process from its state on (proc_pid_stat(5)); those of a dead one where it is gone."""
     try:
-        # The name need not be UTF-8: the kernel cuts it off after 15 bytes.
+        # A process may call itself what it likes, and a name is cut after 15 bytes: in the middle of a character, too.
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return ["X", "0"]

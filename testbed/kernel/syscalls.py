@@ -59,8 +59,8 @@ def setns(descriptor: int, kind: int = 0) -> None:
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
     checked(
         _libc.mount(
-            source.encode(),
-            target.encode(),
+            os.fsencode(source),
+            os.fsencode(target),
             kind.encode() or None,
             flags,
             options.encode() or None,
@@ -72,7 +72,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 def umount(target: str) -> None:
     """Detach the mount at `target`; never follows a symbolic link."""
-    checked(_libc.umount2(target.encode(), MNT_DETACH | UMOUNT_NOFOLLOW), target)
+    checked(_libc.umount2(os.fsencode(target), MNT_DETACH | UMOUNT_NOFOLLOW), target)
     announce(f"umount {target}")
 
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 def is_root() -> bool:
     """Whether this process may make namespaces in the machine's own user namespace."""
     effective = 0
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(errors="replace").split("\n"):  # the name may not be UTF-8
         if line.startswith("CapEff:"):
             effective = int(line.split()[1], 16)
     cap_net_admin, cap_sys_admin = 12, 21

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -42,18 +43,23 @@ def keep(cluster: ClusterUnderTest, folder: Path, report: pytest.TestReport, net
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
     sections = [f"\n--- {title} ---\n{content}" for title, content in report.sections]
-    (folder / "report.txt").write_text("\n".join([f"{report.nodeid} ({report.when})", report.longreprtext, *sections]))
-    (folder / "description.toml").write_text(to_toml(cluster.description))
-    (folder / "environment.json").write_text(json.dumps(_environment(cluster, report), indent=2))
+    _write(folder / "report.txt", "\n".join([f"{report.nodeid} ({report.when})", report.longreprtext, *sections]))
+    _write(folder / "description.toml", to_toml(cluster.description))
+    _write(folder / "environment.json", json.dumps(_environment(cluster, report), indent=2))
     if cluster.mode == "live":
         cluster.keep(folder)
-        (folder / "verdict.txt").write_text("\n".join([network.grade.value, *network.reasons, *network.notes]) + "\n")
+        _write(folder / "verdict.txt", "\n".join([network.grade.value, *network.reasons, *network.notes]) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write text of any origin: an error of the test may contain parts of a file name that is not UTF-8."""
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _environment(cluster: ClusterUnderTest, report: pytest.TestReport) -> dict[str, object]:
     return {
         "test": report.nodeid,
-        "again": f"{sys.executable} -m pytest '{report.nodeid}' --testbed-mode {cluster.mode}",
+        "again": shlex.join([sys.executable, "-m", "pytest", report.nodeid, "--testbed-mode", cluster.mode]),
         "mode": cluster.mode,
         "seed": cluster.description.seed,
         "root": os.geteuid() == 0,

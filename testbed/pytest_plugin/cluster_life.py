@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from testbed.pytest_plugin.spread_under_test import SpreadUnderTest
 
 _MAX_NAME: Final = 40  # characters of a test's name in its cluster's, of at most 63
+_MAX_SLUG: Final = 100  # bytes of a test's name in its folder's, of at most 255
 _numbers = count(1)
 
 
@@ -216,5 +217,5 @@ def _prompt(item: pytest.Item, cluster: LiveCluster, report: pytest.TestReport) 
 
 def _slug(nodeid: str) -> str:
     """Folder name of a test; a hash distinguishes similar names."""
-    words = re.sub(r"[^\w.]+", "-", nodeid).strip("-")[-100:]
-    return f"{words}-{hashlib.blake2b(nodeid.encode(), digest_size=3).hexdigest()}"
+    words = re.sub(r"[^\w.]+", "-", nodeid).strip("-").encode()[-_MAX_SLUG:].decode(errors="ignore")
+    return f"{words}-{hashlib.blake2b(nodeid.encode(errors='surrogatepass'), digest_size=3).hexdigest()}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import subprocess
 import sys
@@ -41,7 +42,15 @@ def ask(cluster: str, nodes: Collection[str], say: Callable[[str], object]) -> N
             say(str(error))
             continue
         if words:
-            subprocess.run(command(cluster, nodes, words), check=False)
+            _run(command(cluster, nodes, words))
+
+
+def _run(arguments: list[str]) -> None:
+    """Run a command to its end. Ctrl-C is the command's, and does not end pytest."""
+    with subprocess.Popen(arguments) as process:
+        while process.returncode is None:
+            with contextlib.suppress(KeyboardInterrupt):
+                process.wait()
 
 
 def command(cluster: str, nodes: Collection[str], words: list[str]) -> list[str]:

@@ -29,6 +29,7 @@ those of `testbed run`: ``cluster``, ``workload``, ``protocol``, ``mode``, ``see
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,7 @@ class _Reader:
         listed_points = self._list()
         cores = self._cores()
         self._check_names(common, axes, ranges, listed_points)
+        self._check_size(math.prod(map(len, axes.values())) * count * max(1, len(listed_points)))
         if self.problems:
             return None
         points = []
@@ -113,7 +115,6 @@ class _Reader:
             points += [
                 {**common, **combination, **sample, **point} for sample in sampled for point in (listed_points or [{}])
             ]
-        self._check_points(points)
         varied = (*axes, *ranges, *dict.fromkeys(key for point in listed_points for key in point))
         return Study(str(title), tuple(points), tuple(dict.fromkeys(varied)), base, cores)
 
@@ -247,9 +248,10 @@ class _Reader:
         if not axes and not ranges and not listed_points and not self.problems:
             self.problems.append(Problem("", "nothing that varies", "a table [grid] or [latin], or tables [[point]]"))
 
-    def _check_points(self, points: Sequence[Parameters]) -> None:
-        if len(points) > MAX_POINTS:
-            self.problems.append(Problem("", f"{len(points):,} points", f"{MAX_POINTS:,} at most"))
+    def _check_size(self, points: int) -> None:
+        """Refuse too many points before they are made."""
+        if points > MAX_POINTS:
+            self.problems.append(Problem("", f"{points:,} points", f"{MAX_POINTS:,} at most"))
 
     def _unknown(self, path: str, key: object, known: Sequence[str]) -> None:
         self.problems.append(

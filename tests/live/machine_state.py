@@ -100,7 +100,7 @@ def eventually(condition: Callable[[], bool], what: str, deadline: float = DEADL
 def _mounts() -> frozenset[str]:
     """Return the mounts without mount ids and peer group numbers, which are new each time."""
     found = []
-    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
+    for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
         if " master:" in line and " - nsfs " in line:
             continue  # a namespace of the machine's, whose mount reaches into our sandbox
         fields = [

@@ -26,7 +26,7 @@ from testbed.kernel import mounts, syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.tpacket import BLOCK, Ring
 from tests.live import node_sockets
-from tests.live.machine_state import eventually
+from tests.live.machine_state import DEADLINE, eventually
 from tests.live.traffic import relay_pid, relay_report
 from tests.sim.scapy_captures import read_capture
 
@@ -287,6 +287,7 @@ def test_nothing_of_that_name_and_no_such_folder_are_told_in_a_sentence(tmp_path
     with Cluster.back_to_back().up() as cluster:
         with pytest.raises(NotFoundError, match="no link, node or switch 'n9'"), cluster.capture("n9", tmp_path / "x"):
             pass
+        assert not (tmp_path / "x").exists()
         wrong = cluster.capture("n1", tmp_path / "nowhere" / "x.pcapng")
         with pytest.raises(TestbedError, match="the capture cannot be written: No such file"), wrong:
             pass
@@ -302,6 +303,16 @@ def command(*arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_a_misspelt_link_does_not_cost_an_earlier_capture(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcapng"
+    path.write_bytes(b"an hour of frames")
+    with Cluster.back_to_back().up() as cluster:
+        wrong = command("capture", "n9", "-w", str(path), "--name", cluster.name)
+        assert "no link, node or switch 'n9'" in wrong.communicate(timeout=DEADLINE)[1]
+        assert wrong.returncode == 4
+    assert path.read_bytes() == b"an hour of frames"
 
 
 @pytest.mark.requires("tcpdump")

@@ -211,6 +211,23 @@ def test_a_program_whose_reader_has_gone_ends_as_it_would_outside() -> None:
 
 
 @pytest.mark.usefixtures("star")
+@pytest.mark.parametrize("arguments", [("inject", "n1", "--loss", "5%"), ("exec", "n1", "--", "true"), ("status",)])
+def test_whoever_has_closed_its_standard_streams_has_the_same_command(arguments: tuple[str, ...]) -> None:
+    closed = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", TESTBED, *arguments], check=False, timeout=60)
+    assert closed.returncode == 0
+
+
+def test_whatever_the_umask_is_programs_of_other_users_read_their_files(tmp_path: Path) -> None:
+    file = tmp_path / "private.toml"
+    file.write_text('[[node]]\nname = "n1"\n[node.files]\n"/etc/app/conf.d/own" = "mine\\n"\n')
+    assert testbed("up", str(file), umask=0o077).returncode == 0
+    script = "setpriv --reuid=65534 --regid=65534 --clear-groups cat /etc/app/conf.d/own /etc/hosts"
+    done = testbed("exec", "n1", "--", "sh", "-c", script, umask=0o077)
+    testbed("down", "--all")
+    assert done.stdout == "mine\n127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n", done.stderr
+
+
+@pytest.mark.usefixtures("star")
 def test_a_program_under_nohup_outlives_the_terminal() -> None:
     ignored = "trap '' HUP; exec " + TESTBED + " exec n1 -- grep SigIgn /proc/self/status"
     mask = subprocess.run(["sh", "-c", ignored], capture_output=True, text=True, check=True).stdout.split()[1]
@@ -307,6 +324,12 @@ def test_one_unreadable_state_does_not_hide_the_other_clusters() -> None:
     refused(shown, 1, "second/state.json cannot be understood")
     assert "star-4 (topology:star-4)" in shown.stdout
     assert testbed("down", "--name", "second").returncode == 0
+
+
+@pytest.mark.usefixtures("star")
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "3000000"])
+def test_a_grace_that_is_no_time_is_refused(seconds: str) -> None:
+    refused(testbed("down", "--grace", seconds), 2, "not in the range 0 to 86,400 seconds")
 
 
 def test_down_of_nothing() -> None:

@@ -3,6 +3,7 @@ fifty tests on two workers, costs."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from testbed.cluster.records.state import Store
 from testbed.pytest_plugin import requires_marker
 from tests.live.machine_state import Machine
 from tests.live.ordinary_user import as_user, wait_for_success
+from tests.live.terminals import Terminal
 
 import_module(
     "testbed.pytest_plugin.cluster_life"
@@ -134,6 +136,19 @@ def test_a_prompt_opens_while_the_cluster_is_up(suite: pytest.Pytester) -> None:
     assert "n1  eth0 10.0.0.1" in said
     assert "No closing quotation" in said
     assert "1 failed" in said
+
+
+def test_ctrl_c_ends_a_program_at_the_prompt_and_not_the_tests(suite: pytest.Pytester) -> None:
+    suite.makepyfile(ONE_FAILS)
+    arguments = [sys.executable, "-m", "pytest", "--cli-on-error", "-p", "no:cacheprovider"]
+    with contextlib.chdir(suite.path), Terminal(arguments) as terminal:
+        terminal.shows("ctrl-D: continue")
+        terminal.press("n2 sh -c 'echo the-$((40 + 2)); exec sleep 600'\n")
+        terminal.shows("the-42")
+        terminal.press("\x03")
+        terminal.shows("> ")
+        terminal.press("\x04")
+        terminal.shows("1 failed, 1 passed")
 
 
 def test_where_there_is_no_terminal_the_commands_for_another_are_said(suite: pytest.Pytester) -> None:

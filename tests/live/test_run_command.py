@@ -11,7 +11,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from testbed import Cluster
 from testbed.cli.documents import schema_of
+from testbed.controller.runs import running_commands
+from testbed.controller.runs.command_runs import run_commands
 from testbed.observe.recorded import read_run
 from tests.live.testbed_command import TESTBED, refused
 from tests.live.testbed_command import testbed as command
@@ -95,6 +98,14 @@ def test_commands_run_on_their_nodes_and_a_client_waits_for_its_server(tmp_path:
         0,
         0,
     ]
+
+
+def test_a_client_waits_for_its_server_beside_one_that_listens_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running_commands, "LISTENING", TIMEOUT)  # no machine is too slow for it
+    server = "python3 -c 'import socket; socket.create_server((\"\", {port})).accept()'"
+    clients = "python3 -c 'import socket; [socket.create_connection((\"n1\", port)) for port in (99, 98)]'"
+    commands = [("n1", server.format(port=98)), ("n1", f"sleep 0.2; {server.format(port=99)}"), ("n2", clients)]
+    assert [done.code for done in run_commands(Cluster.star(2), commands).commands] == [0, 0, 0]
 
 
 def test_a_command_that_fails_ends_the_others_and_one_that_does_not_end_is_ended(tmp_path: Path) -> None:

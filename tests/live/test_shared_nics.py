@@ -340,7 +340,7 @@ def test_an_agent_whose_hosts_do_nothing_sleeps() -> None:
 
     def used(pid: int) -> int:
         """Ticks of the processor, a hundred to a second."""
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
     def at_rest() -> bool:
@@ -385,7 +385,7 @@ def test_a_message_that_has_come_before_the_agent_died_is_not_lost() -> None:
 
 def state(pid: int) -> str:
     """Return a process's state letter from /proc: S if it sleeps."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
 
 
 def test_hosts_of_an_agent_that_dies_are_told() -> None:

@@ -202,6 +202,11 @@ def test_a_point_that_cannot_run_is_a_sentence_and_the_exit_code_says_so(tmp_pat
             ["latin.points", "1 to 1,000,000", "more than '2us'"],
         ),
         ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=0\n", ["resources.cores"]),
+        (
+            "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\n"
+            + "".join(f"'settings.s{number}'={list(range(100))}\n" for number in range(8)),
+            ["10,000,000,000,000,000 points", "1,000,000 at most"],
+        ),
     ],
 )  # fmt: skip
 def test_a_file_that_says_no_study_is_refused_with_all_its_mistakes(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from testbed.cluster.access import node_programs
 from testbed.cluster.access.node_programs import CommandError, CommandTimeoutError
@@ -32,6 +32,7 @@ LISTENING: Final = 0.5
 _GRACE: Final = 1.0  # s between SIGTERM and SIGKILL
 _LOOK: Final = 0.005  # s between two checks for listening sockets
 _MAX_SHOWN: Final = 2_000  # bytes of a log's end
+_TRANSPORTS: Final[tuple[Literal["tcp"], Literal["udp"]]] = ("tcp", "udp")
 
 
 @dataclass(slots=True)
@@ -87,13 +88,15 @@ class RunningCommands:
     def start(self, commands: Sequence[tuple[str, str]]) -> None:
         """Start commands in this order, each once the one before listens on a port, has ended, or has had LISTENING
         seconds."""
+        before: set[tuple[str, int]] = set()  # ports that were open in the last command's node already
         for node, text in commands:
             if self.commands:
-                _await_listening(self.commands[-1])
+                _await_listening(self.commands[-1], before)
             log = self._free(node)
             process, begun = self._process(node, text, log)
             self.commands.append(Command(node, text, log, process, begun))
             self._watch(self.commands[-1])
+            before = _listening_ports(process.pid)
         self._begun = time.monotonic_ns()
 
     def wait(self, seconds: float) -> None:
@@ -222,15 +225,15 @@ class RunningCommands:
         return path
 
 
-def _await_listening(command: Command) -> None:
-    """Wait until a command listens, as the next one may connect to it."""
+def _await_listening(command: Command, before: set[tuple[str, int]]) -> None:
+    """Wait until a command listens, as the next one may connect to it. before: ports on which others listen in its node,
+    such as an sshd."""
     deadline = time.monotonic() + LISTENING
-    while (
-        time.monotonic() < deadline and state_of(command.process.pid) not in "XZ" and not _listens(command.process.pid)
-    ):
+    pid = command.process.pid
+    while time.monotonic() < deadline and state_of(pid) not in "XZ" and _listening_ports(pid) <= before:
         time.sleep(_LOOK)
 
 
-def _listens(pid: int) -> bool:
-    """Whether any process in its network namespace listens."""
-    return bool(open_ports(pid, "tcp") or open_ports(pid, "udp"))
+def _listening_ports(pid: int) -> set[tuple[str, int]]:
+    """Return the ports on which processes in its network namespace listen."""
+    return {(transport, port) for transport in _TRANSPORTS for port in open_ports(pid, transport)}

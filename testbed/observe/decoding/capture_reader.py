@@ -25,6 +25,9 @@ _MAX_BLOCK: Final = 1 << 24
 """Maximum block length in bytes; a longer block is treated as damage. The testbed writes far shorter blocks."""
 _END, _COMMENT, _NAME, _DESCRIPTION, _FLAGS, _MAC, _RESOLUTION, _OFFSET = 0, 1, 2, 3, 2, 6, 9, 14
 _SECOND: Final = 1_000_000_000
+_MAX_TIME: Final = (1 << 63) - 1  # ns since 1970
+_TOO_SHORT: Final = "a frame's block is too short"
+_TOO_LATE: Final = "a frame's time is after the year 2262"
 _FLAGS_ONLY: Final = 12
 """Length in bytes of options that hold only a frame's direction. They are equal for many frames and are cached."""
 _BOUND_OF_FLAGS: Final = {1: "inbound", 2: "outbound"}
@@ -190,8 +193,10 @@ class CaptureReader:
         return offset
 
     def _frame(self, frames: list[Frame], offset: int, end: int) -> None:
-        number, high, low, captured, length = self._packet.unpack_from(self._buffer, offset + 8)
         data_offset = offset + 28
+        if data_offset > end:
+            self._fail(offset, _TOO_SHORT)
+        number, high, low, captured, length = self._packet.unpack_from(self._buffer, offset + 8)
         if data_offset + captured > end or number >= len(self._interfaces):
             self._fail(offset, "a frame exceeds its block, or names an unknown interface")
         interface, multiply, divide, add = self._interfaces[number]
@@ -199,6 +204,8 @@ class CaptureReader:
             self.skipped += 1
             return
         when = (high << 32 | low) * multiply // divide + add
+        if when > _MAX_TIME:
+            self._fail(offset, _TOO_LATE)
         options_offset = data_offset + captured + (-captured & 3)
         raw_options = self._buffer[options_offset:end]
         options = self._option_cache.get(raw_options)
@@ -226,10 +233,12 @@ class CaptureReader:
     def _legacy_frame(self, frames: list[Frame], kind: int, offset: int, end: int) -> None:
         """Read a simple or an obsolete packet block, which other programs write."""
         unpack = struct.Struct(f"{self._byte_order}{'I' if kind == _SIMPLE else 'HHIIII'}").unpack_from
+        data_offset = offset + (12 if kind == _SIMPLE else 28)
+        if data_offset > end:
+            self._fail(offset, _TOO_SHORT)
         fields = unpack(self._buffer, offset + 8)
         number, high, low = (0, 0, 0) if kind == _SIMPLE else (fields[0], fields[2], fields[3])
         length = fields[-1]
-        data_offset = offset + (12 if kind == _SIMPLE else 28)
         captured = min(length, end - data_offset) if kind == _SIMPLE else fields[4]
         if data_offset + captured > end or number >= len(self._interfaces):
             self._fail(offset, "a frame exceeds its block, or names an unknown interface")
@@ -238,6 +247,8 @@ class CaptureReader:
             self.skipped += 1
             return
         when = (high << 32 | low) * multiply // divide + add
+        if when > _MAX_TIME:
+            self._fail(offset, _TOO_LATE)
         frames.append(Frame(when, interface, "", self._buffer[data_offset : data_offset + captured], length))
 
     def _interface(self, offset: int, end: int) -> tuple[Interface | None, int, int, int]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from testbed.cluster.faults.injections import links_of
 from testbed.cluster.records.state import Store
 from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.kernel import userns
@@ -65,6 +66,16 @@ def enter(store: Store, cluster: str) -> None:
     if state.holder is None or not state.holder.is_alive:
         raise NotFoundError(f"cluster {cluster} is gone: 'testbed gc' removes what is left of it")
     enter_holder(state.holder.pid)
+
+
+def open_capture_file(store: Store, cluster: str, target: str, path: str | Path) -> int:
+    """Open the file of a capture, once it is known that the target exists: a misspelt name does not cost an earlier capture.
+    Raises NotFoundError, TestbedError."""
+    links_of(store.choose(cluster).layout, target)
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise TestbedError(f"the capture cannot be written: {reason_of(error)}") from error
 
 
 def capture(
@@ -146,10 +157,7 @@ class Capture:
 
     def __enter__(self) -> Capture:
         """Raises TestbedError if there is nothing to capture, or the file cannot be written."""
-        try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise TestbedError(f"the capture cannot be written: {reason_of(error)}") from error
+        descriptor = open_capture_file(self._store, self._cluster, self._target, self.path)
 
         def run_capture(on_start: Callable[[], None], stop: int) -> CaptureResult:
             enter(self._store, self._cluster)

@@ -148,6 +148,21 @@ def test_sections_in_the_other_byte_order_simple_and_old_blocks_units_and_offset
     assert [one.interface.name for one in found] == ["if0", "if0", "if0", "n1:eth0"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "body", "words"),
+    [
+        (6, b"", "a frame's block is too short"),
+        (2, b"", "a frame's block is too short"),
+        (3, b"", "a frame's block is too short"),
+        (6, struct.pack("<IIIII", 0, 1 << 31, 0, 0, 0), "a frame's time is after the year 2262"),
+    ],
+)
+def test_a_block_that_is_no_frame_is_told(kind: int, body: bytes, words: str) -> None:
+    good = capture([(0, 5, b"x", "inbound", "")])
+    with pytest.raises(BrokenCaptureError, match=f"it is damaged at byte {len(good):,}: {words}"):
+        read([good, block("<", kind, body)])
+
+
 def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
     section = pcapng.section_header("a test")
     other = block("<", 1, struct.pack("<HHI", 113, 0, 0))

@@ -121,6 +121,27 @@ def test_own(cluster):
     result.assert_outcomes(passed=9)
 
 
+def test_a_failure_with_a_file_name_that_is_not_utf8_is_kept(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+import pytest
+
+@pytest.mark.cluster("star-2")
+def test_fails(cluster):
+    raise ValueError("caf\\udce9 is not there")
+"""
+    )
+    suite.runpytest("--testbed-mode=sim").assert_outcomes(failed=1)
+    assert "caf\\udce9 is not there" in (only(suite) / "report.txt").read_text()
+
+
+def test_artefacts_of_a_long_name_in_another_alphabet_are_kept(suite: pytest.Pytester) -> None:
+    name = f"test_{90 * chr(0x7DE8)}"  # of three bytes each; a folder's name has 255 at most
+    suite.makepyfile(f"import pytest\n@pytest.mark.cluster('star-2')\ndef {name}(cluster):\n    assert not cluster\n")
+    suite.runpytest("--testbed-mode=sim").assert_outcomes(failed=1)
+    assert name in (only(suite) / "report.txt").read_text()
+
+
 def test_what_happens_beside_the_programs_is_a_parameter(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         PROGRAM
