@@ -45,7 +45,7 @@ _COMPILED = tuple(
     )
 )  # fmt: skip
 _NOT_COMPILED = tuple(_HERE / "unit" / "protocols" / name for name in ("test_codec.py", "test_scapy_codec.py"))
-"""Of `_COMPILED`, those that take long and run generated code, which is not compiled, and Scapy's."""
+"""Files of `_COMPILED` that are left out: they take long, and run generated code and Scapy, which are not compiled."""
 
 _TITLES = {"beside": "beside each other", "live": "live, beside each other", "alone": "alone", "": "all",
            "compiled": "on the compiled build"}  # fmt: skip
