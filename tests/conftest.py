@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,16 @@ _unexplained = pytest.StashKey[list[str]]()
 _unmet = pytest.StashKey[dict[str, int]]()
 _notes = pytest.StashKey[list[str]]()
 _peaks = pytest.StashKey[list[int]]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_temporary_folders() -> Iterator[None]:
+    """Let pytests that tests start have another root of their temporary folders: each makes its root private again, while
+    tests of an ordinary user have opened this one's to him."""
+    with tempfile.TemporaryDirectory(prefix="pytest-", ignore_cleanup_errors=True) as root:
+        Path(root).chmod(0o1777)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = root
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

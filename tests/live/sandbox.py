@@ -15,6 +15,8 @@ from pathlib import Path
 
 from testbed.kernel import mounts, namespaces, processes, syscalls
 
+_STARTUP_FILES = (".bashrc", ".profile", ".bash_profile", ".bash_login", ".zshenv", ".zshrc")
+
 _entered: list[int] = []
 
 
@@ -26,7 +28,17 @@ def enter() -> None:
     syscalls.unshare(syscalls.CLONE_NEWNS)
     mounts.make_slave()
     syscalls.mount("testbed-tests", "/run", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755")
+    _hide_startup_files()
     _start_watcher()
+
+
+def _hide_startup_files() -> None:
+    """Let the user's shells, which sessions of ssh start, read no start-up file: it may take a lock (as pyenv does), which a
+    shell that a test kills leaves, and for which all others then wait."""
+    for name in _STARTUP_FILES:
+        path = Path.home() / name
+        if path.is_file():
+            syscalls.mount("/dev/null", str(path), "", syscalls.MS_BIND)
 
 
 def device() -> str:
