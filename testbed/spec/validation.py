@@ -66,7 +66,8 @@ def check(parts: Parts) -> list[Problem]:
     paths = _make_paths(parts)
     references = list(_references(parts, paths))
     wiring = wire(parts.nodes, parts.switches, parts.links)
-    problems = [*_names(parts, paths), *_host_names(parts, paths), *references, *_ports(parts, paths, wiring), *_doubled_links(parts, paths)]
+    problems = [*_names(parts, paths), *_host_names(parts, paths), *references, *_ports(parts, paths, wiring)]
+    problems += _doubled_links(parts, paths)
     problems += _nics(parts, paths, wiring)
     problems += _hosts(parts, paths)
     problems += _impairments(parts, paths)
