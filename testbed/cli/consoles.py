@@ -27,6 +27,7 @@ _CONTROL_CATEGORIES = (
     "Zp",
 )  # categories: control, format, surrogate, line and paragraph separator
 
+_MAX_PURPOSE = 200  # bytes; a file's name has 255 at most
 FORMAT = 1  # of the JSON documents that the command prints; documents.py describes them
 _FORMATS = {"reproduce": 2}  # of kinds whose form has changed
 
@@ -125,9 +126,9 @@ def cluster_named(cluster: str | None, name: str | None) -> str | None:
 
 
 def new_results_folder(parent: Path, purpose: str) -> Path:
-    """Create and return a new folder named by the time and `purpose`. It is created immediately, since another command may
-    begin in the same second."""
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{purpose}"
+    """Create and return a new folder named by the time and `purpose`, shortened to what a file's name can have. It is
+    created immediately, since another command may begin in the same second."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.fsencode(purpose)[:_MAX_PURPOSE].decode(errors='ignore')}"
     count, folder = 1, parent / stem
     while True:
         try:

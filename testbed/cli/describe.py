@@ -91,9 +91,10 @@ def graph_command(source: str, dot: bool, as_json: bool) -> None:
 def _draw(layout: Layout) -> None:
     """Draw a spanning tree from the first switch (or node); a link that closes a cycle is a leaf marked with an
     arrow."""
-    from rich.console import Console
     from rich.text import Text
     from rich.tree import Tree
+
+    from testbed.cli.table_layout import console
 
     neighbours: dict[str, list[tuple[int, str, str]]] = {}
     for number, link in enumerate(layout.links):
@@ -123,7 +124,7 @@ def _draw(layout: Layout) -> None:
                     stack.append(
                         (neighbour, branch.add(Text(label + kinds.get(neighbour, "") + addresses.get(neighbour, ""))))
                     )
-    Console(highlight=False).print(root)
+    console().print(root, highlight=False)
 
 
 @click.command("schema")

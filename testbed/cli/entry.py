@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 
@@ -10,6 +11,8 @@ import sys
 def main() -> None:
     """Run the command."""
     _open_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # where the locale lacks a character, as standard error does
     try:
         gc.disable()  # imports leave no garbage
         from testbed.cli.main import main as run

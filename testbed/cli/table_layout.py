@@ -29,7 +29,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
             ([format_value(key, row.get(key)) for key in keys] for row in rows_of_kind[:_MAX_ROWS]),
         )
         if len(rows_of_kind) > _MAX_ROWS:
-            _console().print(f"and {len(rows_of_kind) - _MAX_ROWS:,} more in rows.jsonl")
+            console().print(f"and {len(rows_of_kind) - _MAX_ROWS:,} more in rows.jsonl")
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -38,9 +38,9 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(Text(printable(name)), justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(text)) for text in row))
-    _console().print(table)
+    console().print(table)
 
 
-def _console() -> Console:
+def console() -> Console:
     """Return a console as wide as the terminal, or, for a file or a pipe, wide enough for any table."""
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)

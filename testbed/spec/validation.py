@@ -7,6 +7,7 @@ a known mistake are not reported.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import field
@@ -23,6 +24,7 @@ from testbed.spec.problems import item, joined, nearest, shown
 from testbed.spec.wiring import Wiring, nic_names, wire
 
 _ETHERNET_HEADER = 14
+_NUMBER = re.compile("[0-9]+|0[xX][0-9a-fA-F]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ def check(parts: Parts) -> list[Problem]:
     paths = _make_paths(parts)
     references = list(_references(parts, paths))
     wiring = wire(parts.nodes, parts.switches, parts.links)
-    problems = [*_names(parts, paths), *references, *_ports(parts, paths, wiring), *_doubled_links(parts, paths)]
+    problems = [*_names(parts, paths), *_host_names(parts, paths), *references, *_ports(parts, paths, wiring)]
+    problems += _doubled_links(parts, paths)
     problems += _nics(parts, paths, wiring)
     problems += _hosts(parts, paths)
     problems += _impairments(parts, paths)
@@ -128,6 +131,19 @@ def _names(parts: Parts, paths: _Paths) -> Iterator[Problem]:
             expected = f"a name of its own: {first[name]} has it already"
             yield Problem(f"{path}.name", shown(name), expected)
         first.setdefault(name, path)
+
+
+def _host_names(parts: Parts, paths: _Paths) -> Iterator[Problem]:
+    """Find names of nodes that programs would take for another host: resolvers ignore case, and read numbers as addresses
+    (inet_aton(3))."""
+    first: dict[str, str] = {}
+    for node, path in zip(parts.nodes, paths.nodes, strict=True):
+        name = first.setdefault(node.name.lower(), node.name)
+        if name != node.name:
+            yield Problem(f"{path}.name", shown(node.name), f"a name that differs from {name!r} in more than case")
+        if _NUMBER.fullmatch(node.name) or node.name.lower() == "localhost":
+            expected = "a host's name: programs take a number for an IP address, and 'localhost' for the node itself"
+            yield Problem(f"{path}.name", shown(node.name), expected)
 
 
 def _references(parts: Parts, paths: _Paths) -> Iterator[Problem]:

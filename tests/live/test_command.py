@@ -131,6 +131,15 @@ def test_graph_draws_dot_and_a_tree() -> None:
     assert all(name in tree for name in ("n1", "n2", "n3", "n4", "s4", "↑"))
 
 
+def test_graph_of_long_names_has_a_line_for_each_link_in_any_locale(tmp_path: Path) -> None:
+    name = "n" * 60
+    (tmp_path / "long.toml").write_text(
+        f'node = [{{name = "{name}"}}, {{name = "{name}2"}}]\nlink = [{{ends = ["{name}", "{name}2"]}}]\n'
+    )
+    drawn = testbed("graph", str(tmp_path / "long.toml"), env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert f"eth0 \\u2014 eth0  {name}2 10." in drawn.stdout, drawn
+
+
 def test_every_command_has_help() -> None:
     for command in (
         "up",

@@ -80,6 +80,7 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
     refused(run("star-4", "pingpong", "--protocol", "epm"), 4, "no protocol is called 'epm'")
     refused(run("star-4", "pingpong", "--protocol", "tcp", "--mode", "sim"), 3, "tcp is the kernel's own")
     refused(run("sta-4", "pingpong"), 4, "sta-4")
+    refused(run("star-4", "pingpong", "--mode", "sim", "--repeat", "9" * 30), 2, "repeat: found 999", "1 to 1,000,000")
     refused(run("star-4", "--mode", "sim", "--on", "n1", "true"), 3, "commands run in namespaces")
     refused(run("star-4", "--on", "n9", "true"), 4, "has no node 'n9'")
     raised = run("star-4", "./raises.py")

@@ -154,3 +154,4 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own_and_a_refused_o
 
 def test_a_folder_is_claimed_before_the_run_writes_into_it(tmp_path: Path) -> None:
     assert new_results_folder(tmp_path, "star-2") != new_results_folder(tmp_path, "star-2")
+    assert new_results_folder(tmp_path, 300 * "\u7de8").is_dir(), "of three bytes each"

@@ -25,6 +25,9 @@ DILATE: Final = 200
 TIMEOUT: Final = 60.0
 """Default timeout of a repetition, seconds."""
 
+MAX_REPEAT: Final = 1_000_000
+"""Each repetition has a folder."""
+
 MAX_SECONDS: Final = 1_000_000
 """Eleven days: in milliseconds, this fits the 31 bits of the kernel's timeouts."""
 
@@ -118,8 +121,8 @@ def complete(options: RunOptions) -> RunOptions:
     problems = []
     if mode not in ("sim", "live", "dilated"):
         problems.append(Problem("mode", repr(mode), "sim, live or dilated"))
-    if repeat < 1:
-        problems.append(Problem("repeat", str(repeat), "1 or more"))
+    if not 1 <= repeat <= MAX_REPEAT:
+        problems.append(Problem("repeat", str(repeat), f"1 to {MAX_REPEAT:,}"))
     problems += problem_of_seed(given["seed"], max(repeat, 1))
     problems += problem_of_time("timeout", given["timeout"]) + problem_of_time("patience", given["patience"])
     if problems:

@@ -16,7 +16,7 @@ from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
 from testbed.spec.resolver import resolve
 
 MTUS = [1280, 1500, 4000, 9000]
-_NODE_NAMES = ["n1", "n2", "n3", "n07", "n300", "a", "b", "rack1-host2", "rack2-host2", "login", "x_9", "N1"]
+_NODE_NAMES = ["n1", "n2", "n3", "n07", "n300", "a", "b", "rack1-host2", "rack2-host2", "login", "x_9", "M1"]
 
 
 @st.composite

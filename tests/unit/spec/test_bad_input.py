@@ -52,6 +52,21 @@ def test_a_listed_link_beside_the_generated_one_is_no_second_cable_by_accident()
     assert len(meant.links) == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("N1", "a name that differs from 'n1' in more than case"),
+        ("7", "programs take a number for an IP address"),
+        ("0x1F", "programs take a number for an IP address"),
+        ("Localhost", "'localhost' for the node itself"),
+    ],
+)
+def test_a_node_has_a_name_that_programs_take_for_no_other_host(name: str, expected: str) -> None:
+    problem = only(f'name = "c"\nnode = [{{name = "n1"}}, {{name = "{name}"}}, {{name = "0x1G"}}]\n')
+    assert (problem.path, problem.found) == (f"node[2] ({name}).name", repr(name))
+    assert expected in problem.expected
+
+
 def test_a_rate_of_0_says_how_no_limit_and_no_traffic_are_written() -> None:
     problem = only(STAR + '[[link]]\nends = ["n1", "s1"]\nrate = "0"\n')
     assert problem.path == "link[1].rate"
