@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from protocols.mpi.buffers import Message, blocks, readable, typed, vector, writable
+from protocols.mpi.buffers import Message, equal_blocks, as_send_data, reduction_operand, vector_blocks, as_receive_buffer
 from protocols.mpi.collectives import choices, objects, rooted, unrooted
 from protocols.mpi.collectives.collective_exchange import Exchange
 from protocols.mpi.collectives.reductions import (
@@ -24,7 +24,7 @@ from protocols.mpi.collectives.reductions import (
 )
 from protocols.mpi.constants import ANY_SOURCE, InPlace
 from protocols.mpi.device import CallArguments, Communicator, Device
-from protocols.mpi.iovec import Data, IoVec, gathered
+from protocols.mpi.iovec import Data, IoVec, to_contiguous
 from protocols.mpi.mailbox import Mailbox
 from protocols.mpi.mpi_errors import (
     ERR_BUFFER,
@@ -74,7 +74,7 @@ class CollectiveCalls(PointToPoint):
     async def Bcast(self, buf: Message, root: int = 0) -> None:
         """Send the root's buffer to all."""
         self._check_collective("Bcast", root)
-        data = readable(buf) if self.rank == root else writable(buf)
+        data = as_send_data(buf) if self.rank == root else as_receive_buffer(buf)
         whole = _Contiguous(data, filled=self.rank == root)
         name = self.algorithms.get("Bcast") or choices.bcast(self.size, len(data))
         broadcast = rooted.broadcast_binomial if name == "binomial" else rooted.broadcast_in_parts
@@ -85,8 +85,8 @@ class CollectiveCalls(PointToPoint):
     async def Gather(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> None:
         """Gather equal blocks at the root, by rank."""
         self._check_collective("Gather", root)
-        out = _Contiguous(blocks(recvbuf, self.size, True)) if self.rank == root else None
-        block = self._own(out, "Gather") if isinstance(sendbuf, InPlace) else gathered(readable(sendbuf))
+        out = _Contiguous(equal_blocks(recvbuf, self.size, True)) if self.rank == root else None
+        block = self._own(out, "Gather") if isinstance(sendbuf, InPlace) else to_contiguous(as_send_data(sendbuf))
         if out is not None and len(block) * self.size != len(out.data):
             raise _unequal("Gather", len(block), len(out.data), self.size)
         await rooted.gather_binomial(
@@ -99,13 +99,13 @@ class CollectiveCalls(PointToPoint):
         """Gather blocks of any sizes at the root. recvbuf: [buffer, counts, displacements, datatype]."""
         self._check_collective("Gatherv", root)
         is_in_place = isinstance(sendbuf, InPlace)
-        out = _Blocks(vector(recvbuf, self.size, True), filled=is_in_place) if self.rank == root else None
+        out = _Blocks(vector_blocks(recvbuf, self.size, True), filled=is_in_place) if self.rank == root else None
         if isinstance(sendbuf, InPlace):
             if out is None:
                 raise _not_in_place("Gatherv")
             block = out.data[self.rank]
         else:
-            block = gathered(readable(sendbuf))
+            block = to_contiguous(as_send_data(sendbuf))
             if out is not None and len(block) != len(out.data[self.rank]):
                 raise _unequal("Gatherv", len(block), len(out.data[self.rank]), 1)
         await rooted.gather_linear(
@@ -120,13 +120,13 @@ class CollectiveCalls(PointToPoint):
     async def Scatter(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> None:
         """Scatter the root's equal blocks, by rank."""
         self._check_collective("Scatter", root)
-        data = gathered(blocks(sendbuf, self.size, False)) if self.rank == root else None
+        data = to_contiguous(equal_blocks(sendbuf, self.size, False)) if self.rank == root else None
         if isinstance(recvbuf, InPlace):
             if data is None:
                 raise _not_in_place("Scatter")
             own = _Contiguous(memoryview(bytearray(len(data) // self.size)))
         else:
-            own = _Contiguous(writable(recvbuf))
+            own = _Contiguous(as_receive_buffer(recvbuf))
         if data is not None and len(own.data) * self.size != len(data):
             raise _unequal("Scatter", len(own.data), len(data), self.size)
         await rooted.scatter_binomial(self._exchange("Scatter", root=root, size=len(own.data)), data, root, own.data)
@@ -135,13 +135,13 @@ class CollectiveCalls(PointToPoint):
     async def Scatterv(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> None:
         """Scatter the root's blocks of any sizes. sendbuf: [buffer, counts, displacements, datatype]."""
         self._check_collective("Scatterv", root)
-        data = [gathered(block) for block in vector(sendbuf, self.size, False)] if self.rank == root else None
+        data = [to_contiguous(block) for block in vector_blocks(sendbuf, self.size, False)] if self.rank == root else None
         if isinstance(recvbuf, InPlace):
             if data is None:
                 raise _not_in_place("Scatterv")
             own = _Contiguous(memoryview(bytearray(len(data[self.rank]))))
         else:
-            own = _Contiguous(writable(recvbuf))
+            own = _Contiguous(as_receive_buffer(recvbuf))
         if data is not None and len(own.data) != len(data[self.rank]):
             raise _unequal("Scatterv", len(own.data), len(data[self.rank]), 1)
         sizes = None if data is None else [len(block) for block in data]
@@ -152,10 +152,10 @@ class CollectiveCalls(PointToPoint):
     async def Allgather(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Gather equal blocks at all ranks."""
         self._check_collective("Allgather")
-        out = _Contiguous(blocks(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        out = _Contiguous(equal_blocks(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
         step = len(out.data) // self.size
         if not isinstance(sendbuf, InPlace):
-            block = gathered(readable(sendbuf))
+            block = to_contiguous(as_send_data(sendbuf))
             if len(block) != step:
                 raise _unequal("Allgather", len(block), len(out.data), self.size)
             out.data[self.rank * step : (self.rank + 1) * step] = block
@@ -171,9 +171,9 @@ class CollectiveCalls(PointToPoint):
     async def Allgatherv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Gather blocks of any sizes at all ranks. recvbuf: [buffer, counts, displacements, datatype]."""
         self._check_collective("Allgatherv")
-        out = _Blocks(vector(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        out = _Blocks(vector_blocks(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
         if not isinstance(sendbuf, InPlace):
-            block = gathered(readable(sendbuf))
+            block = to_contiguous(as_send_data(sendbuf))
             if len(block) != len(out.data[self.rank]):
                 raise _unequal("Allgatherv", len(block), len(out.data[self.rank]), 1)
             out.data[self.rank][:] = block
@@ -185,9 +185,9 @@ class CollectiveCalls(PointToPoint):
     async def Alltoall(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Send the k-th of equal blocks to rank k."""
         self._check_collective("Alltoall")
-        out = _Contiguous(blocks(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        out = _Contiguous(equal_blocks(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
         data = (
-            memoryview(bytes(out.data)) if isinstance(sendbuf, InPlace) else gathered(blocks(sendbuf, self.size, False))
+            memoryview(bytes(out.data)) if isinstance(sendbuf, InPlace) else to_contiguous(equal_blocks(sendbuf, self.size, False))
         )
         if len(data) != len(out.data):
             raise _unequal("Alltoall", len(data), len(out.data), 1)
@@ -205,11 +205,11 @@ class CollectiveCalls(PointToPoint):
 
     async def Alltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Send the k-th of blocks of any sizes to rank k. Both: [buffer, counts, displacements, datatype]."""
-        out = _Blocks(vector(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        out = _Blocks(vector_blocks(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
         if isinstance(sendbuf, InPlace):
             data = [memoryview(bytes(block)) for block in out.data]
         else:
-            data = [gathered(block) for block in vector(sendbuf, self.size, False)]
+            data = [to_contiguous(block) for block in vector_blocks(sendbuf, self.size, False)]
         await self._alltoall_any("Alltoallv", data, out)
 
     async def Alltoallw(self, sendbuf: Sequence[Any] | InPlace, recvbuf: Sequence[Any]) -> None:
@@ -219,7 +219,7 @@ class CollectiveCalls(PointToPoint):
         if isinstance(sendbuf, InPlace):
             data = [memoryview(bytes(block)) for block in out.data]
         else:
-            data = [gathered(block) for block in _blocks_of_types(sendbuf, self.size, False)]
+            data = [to_contiguous(block) for block in _blocks_of_types(sendbuf, self.size, False)]
         await self._alltoall_any("Alltoallw", data, out)
 
     async def _alltoall_any(self, call: str, data: list[memoryview], out: _Blocks) -> None:
@@ -256,7 +256,7 @@ class CollectiveCalls(PointToPoint):
 
     async def Reduce_scatter_block(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
         """Combine all ranks' items; rank k gets the k-th of equal blocks."""
-        step = None if isinstance(sendbuf, InPlace) else len(readable(sendbuf)) // self.size
+        step = None if isinstance(sendbuf, InPlace) else len(as_send_data(sendbuf)) // self.size
         await self._reduce_scatter("Reduce_scatter_block", sendbuf, recvbuf, None, step, op)
 
     async def Reduce_scatter(
@@ -269,7 +269,7 @@ class CollectiveCalls(PointToPoint):
         """Combine all ranks' items; rank k gets the next recvcounts[k] items. Without counts, each rank's receive buffer
         says its own."""
         if recvcounts is None and not isinstance(sendbuf, InPlace):
-            data, datatype = typed(recvbuf, True)
+            data, datatype = reduction_operand(recvbuf, True)
             recvcounts = await objects.allgather(self._exchange("Reduce_scatter"), len(data) // datatype.extent)
         await self._reduce_scatter("Reduce_scatter", sendbuf, recvbuf, recvcounts, None, op)
 
@@ -290,10 +290,10 @@ class CollectiveCalls(PointToPoint):
             raise MPIError(ERR_COMM, NULL)
         if not 0 <= root < self.size:
             raise MPIError(ERR_ROOT, f"{call}: a root of {root}: 0 to {self.size - 1}")
-        if self.losses.known:
+        if self.lost_sends.known:
             self._check_losses(ANY_SOURCE)
-        departures = self._device.departures
-        if departures.known and self.size > 1 and (error := departures.error(call, self.size, self._peer)) is not None:
+        rank_failures = self._device.rank_failures
+        if rank_failures.known and self.size > 1 and (error := rank_failures.error(call, self.size, self._peer)) is not None:
             raise error
 
     def _exchange(
@@ -311,8 +311,8 @@ class CollectiveCalls(PointToPoint):
         arguments see `CallArguments`. Raises as `_check_collective`."""
         self._check_collective(call, 0 if root is None else root)
         device = self._device
-        if device.slots and device.mailbox is None:
-            device.mailbox = Mailbox(device, device.slots)
+        if device.mailbox_slots and device.mailbox is None:
+            device.mailbox = Mailbox(device, device.mailbox_slots)
         number, context = self._calls, self._contexts[1]
         self._calls += 1
         arguments = CallArguments(-1 if root is None else root, size, op, datatype, out, into)
@@ -338,12 +338,12 @@ class CollectiveCalls(PointToPoint):
         """Return the result's place, if this rank gets one, a copy of the operand, and what reduces it."""
         if isinstance(recvbuf, InPlace) or (isinstance(sendbuf, InPlace) and not receives):
             raise _not_in_place(call)
-        out = typed(recvbuf, True) if receives else None
+        out = reduction_operand(recvbuf, True) if receives else None
         if isinstance(sendbuf, InPlace):
             assert out is not None
             data, datatype = out
         else:
-            data, datatype = typed(sendbuf, False)
+            data, datatype = reduction_operand(sendbuf, False)
             if out is not None and len(out[0]) != len(data):
                 raise _unequal(call, len(data), len(out[0]), 1)
         if datatype.extent and len(data) % datatype.extent:
@@ -365,8 +365,8 @@ class CollectiveCalls(PointToPoint):
     ) -> None:
         """counts: items of each rank. step: bytes of each rank's block, in place of counts."""
         self._check_collective(call)
-        out, datatype = typed(recvbuf, True)
-        data = memoryview(bytearray(out if isinstance(sendbuf, InPlace) else typed(sendbuf, False)[0]))
+        out, datatype = reduction_operand(recvbuf, True)
+        data = memoryview(bytearray(out if isinstance(sendbuf, InPlace) else reduction_operand(sendbuf, False)[0]))
         if counts is None:
             step = len(data) // self.size if step is None else step
             sizes = [step] * self.size
@@ -411,7 +411,7 @@ class _Contiguous:
     def gather(self) -> None:
         """Copy the pieces' contents."""
         if self._pieces is not None:
-            self.data[:] = self._pieces.gathered()
+            self.data[:] = self._pieces.gather()
 
     def scatter(self) -> None:
         """Copy the bytes to the pieces."""
@@ -449,9 +449,9 @@ def _blocks_of_types(message: Sequence[Any], number: int, write: bool) -> list[D
         parts[1:2] = parts[1]
     if len(parts) != 4 or any(len(part) != number for part in parts[1:]):
         raise MPIError(ERR_BUFFER, f"Alltoallw takes [buffer, (counts, displacements), datatypes], {number} of each")
-    whole = writable(parts[0]) if write else readable(parts[0])
+    whole = as_receive_buffer(parts[0]) if write else as_send_data(parts[0])
     assert isinstance(whole, memoryview)
-    convert = writable if write else readable
+    convert = as_receive_buffer if write else as_send_data
     return [convert([whole[place:], count, each]) for count, place, each in zip(*parts[1:], strict=True)]
 
 

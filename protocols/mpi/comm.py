@@ -23,7 +23,7 @@ from protocols.mpi.mpi_errors import (
     ERR_COMM,
     ERR_COUNT,
     ERR_OTHER,
-    NOBODY,
+    PROC_NULL_ENVELOPE,
     Envelope,
     MPIError,
 )
@@ -235,7 +235,7 @@ class Comm(CollectiveCalls):
         """Free the communicator and its context. No transfer may be in progress in it, at any rank."""
         if not self.size:
             raise MPIError(ERR_COMM, NULL)
-        self._device.taken.discard(self._contexts[0] // 2)
+        self._device.contexts_in_use.discard(self._contexts[0] // 2)
         self.size = 0
 
     def _another(self, context: int, ranks: Sequence[int] | None) -> Comm:
@@ -247,7 +247,7 @@ class Comm(CollectiveCalls):
         """Return the free contexts, as a bit mask. Raises MPIError (ERR_COMM) for COMM_NULL."""
         if not self.size:
             raise MPIError(ERR_COMM, NULL)
-        taken = self._device.taken
+        taken = self._device.contexts_in_use
         return sum(1 << number for number in range(self._device.contexts // 2) if number not in taken)
 
     def _begin(self, work: Coroutine[Any, None, None]) -> Request:
@@ -260,7 +260,7 @@ class Comm(CollectiveCalls):
             except Exception as error:  # noqa: BLE001  raised where the request is waited for
                 completion.fail(error)
             else:
-                completion.complete(NOBODY)
+                completion.complete(PROC_NULL_ENVELOPE)
 
         drive(complete())
         return self._request(completion)

@@ -6,7 +6,7 @@ as it has descriptors. `Device` lets a program begin any number of transfers: th
 Sends queue behind sends and receives behind receives, so each kind is begun in the program's order, which keeps
 matching in order.
 
-A send tracks its message after the program has continued (`Dispatch`). MPI 4.1, section 3.4: a standard send may
+A send tracks its message after the program has continued (`SendCompletion`). MPI 4.1, section 3.4: a standard send may
 complete before its message has been received. Section 9.3: a later failure is reported by a later call related to the
 same operation, if there is one. So a request that has not been waited for reports it. If no such call is left, the next
 call that involves the same rank, in the message's communicator, reports it with class ERR_PROC_FAILED, which is about a
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
-from protocols.mpi.departures import Departures
+from protocols.mpi.rank_failures import RankFailures
 from protocols.mpi.endpoints import ConnectingEndpoint, DroppingEndpoint, MatchingEndpoint, ScatteringEndpoint
 from protocols.mpi.iovec import Data, IoVec
 from protocols.mpi.mpi_errors import (
@@ -43,7 +43,7 @@ from protocols.mpi.mpi_errors import (
     ERR_NO_MEM,
     ERR_TRUNCATE,
     ERR_TYPE,
-    NOBODY,
+    PROC_NULL_ENVELOPE,
     Envelope,
     MPIError,
 )
@@ -109,7 +109,7 @@ class ProbeResult(NamedTuple):
     handle: "object"  # noqa: UP037  mypyc looks the name up among the module's, and does not find it
 
 
-class Receipt(Completion[Envelope]):
+class ReceiveCompletion(Completion[Envelope]):
     """A receive in progress. cancel: set by the endpoint that has it, to cancel it: it then completes with
     CANCELLED, unless it has matched a message."""
 
@@ -128,7 +128,7 @@ class Receipt(Completion[Envelope]):
         return f"a receive from {_sought(self._source, self._tag)}, {self._size} bytes"
 
 
-class Search(Completion[ProbeResult | None]):
+class ProbeCompletion(Completion[ProbeResult | None]):
     """A probe in progress."""
 
     __slots__ = ("_source", "_tag")
@@ -144,15 +144,15 @@ class Search(Completion[ProbeResult | None]):
         return f"a message from {_sought(self._source, self._tag)}"
 
 
-class Observer(Enum):
+class FailureRecipient(Enum):
     """The party to which a send itself reports its failure."""
 
     CALLER = "the call that sends, until it returns"
     REQUEST = "the request, until it has been waited for"
-    NOBODY = "nobody: the program has gone on"
+    PROC_NULL_ENVELOPE = "nobody: the program has gone on"
 
 
-class Dispatch(Completion[Envelope]):
+class SendCompletion(Completion[Envelope]):
     """A send in progress.
 
     A protocol that acknowledges reception completes it. One that buffers calls `release` when the program may reuse its
@@ -163,7 +163,7 @@ class Dispatch(Completion[Envelope]):
     the send of which this is a part, and which fails with it.
     """
 
-    __slots__ = ("_losses", "_observer", "context", "destination", "is_open", "on_outcome", "whole")
+    __slots__ = ("_lost_sends", "_observer", "context", "destination", "is_open", "on_outcome", "whole")
 
     def __init__(
         self,
@@ -172,22 +172,22 @@ class Dispatch(Completion[Envelope]):
         tag: int = 0,
         size: int = 0,
         context: int = -1,
-        losses: Losses | None = None,
+        lost_sends: LostSends | None = None,
     ) -> None:
-        """what: %-format for destination, tag and size (bytes). losses: None if its failure need not be reported."""
+        """what: %-format for destination, tag and size (bytes). lost_sends: None if its failure need not be reported."""
         super().__init__(what, destination, tag, size)
         self.destination: Final = destination
         self.context: Final = context
         self.is_open = False
-        self.on_outcome: Callable[[Dispatch], object] | None = None
-        self.whole: Dispatch | None = None
-        self._observer = Observer.CALLER
-        self._losses = losses
+        self.on_outcome: Callable[[SendCompletion], object] | None = None
+        self.whole: SendCompletion | None = None
+        self._observer = FailureRecipient.CALLER
+        self._lost_sends = lost_sends
 
     @property
     def has_request(self) -> bool:
         """Whether a request will report its outcome."""
-        return self._observer is Observer.REQUEST
+        return self._observer is FailureRecipient.REQUEST
 
     def release(self, envelope: Envelope) -> None:
         """Complete it: its buffer may be reused."""
@@ -216,10 +216,10 @@ class Dispatch(Completion[Envelope]):
 
     def fail(self, error: Exception) -> None:
         super().fail(error)
-        if self._observer is not Observer.CALLER:
+        if self._observer is not FailureRecipient.CALLER:
             self._report(error)
 
-    def leave_to(self, observer: Observer) -> None:
+    def report_failures_to(self, observer: FailureRecipient) -> None:
         """Set who reports a failure, when the call that has begun the send returns."""
         self._observer = observer
         if self._error is not None:
@@ -227,9 +227,9 @@ class Dispatch(Completion[Envelope]):
 
     def taken(self) -> None:
         """Record that its request has been waited for, and has reported its outcome so far."""
-        self._observer = Observer.NOBODY
-        if self._losses is not None and self._losses.known:
-            self._losses.discard(self)
+        self._observer = FailureRecipient.NONE
+        if self._lost_sends is not None and self._lost_sends.known:
+            self._lost_sends.discard(self)
 
     def failure(self) -> MPIError:
         """Return the error of a failed send."""
@@ -239,26 +239,26 @@ class Dispatch(Completion[Envelope]):
     def _report(self, error: Exception) -> None:
         whole = self.whole
         if whole is None:
-            if self._losses is not None and isinstance(error, MPIError):
-                self._losses.add(self)
+            if self._lost_sends is not None and isinstance(error, MPIError):
+                self._lost_sends.add(self)
         elif not whole.done:
             whole.fail(error)
         elif isinstance(error, MPIError):
             whole.lose(error)
 
 
-class Losses:
+class LostSends:
     """Failed sends of one node that its program has not been notified of, shared by its communicators."""
 
     __slots__ = ("_departures", "_tell", "known")
 
-    def __init__(self, departures: Departures) -> None:
-        """departures: has the collective calls that wait."""
-        self._departures: Final = departures
-        self.known: list[Dispatch] = []
+    def __init__(self, rank_failures: RankFailures) -> None:
+        """rank_failures: has the collective calls that wait."""
+        self._departures: Final = rank_failures
+        self.known: list[SendCompletion] = []
         self._tell: Callable[[str], object] | None = None
 
-    def add(self, dispatch: Dispatch) -> None:
+    def add(self, dispatch: SendCompletion) -> None:
         if self._tell is not None:
             self._tell(_sentence(dispatch))
         elif dispatch not in self.known:
@@ -285,14 +285,14 @@ class Losses:
         self._raise(self.known)
 
     def close(self, tell: Callable[[str], object]) -> None:
-        """Report losses elsewhere, since the program has ended. tell: is given a sentence for each unreported loss, now
+        """Report lost_sends elsewhere, since the program has ended. tell: is given a sentence for each unreported loss, now
         and later."""
         for dispatch in self.known:
             tell(_sentence(dispatch))
         self.known = []
         self._tell = tell
 
-    def _raise(self, lost: list[Dispatch]) -> None:
+    def _raise(self, lost: list[SendCompletion]) -> None:
         if not lost:
             return
         self.known = [known for known in self.known if known not in lost]
@@ -330,8 +330,8 @@ class Device:
 
     __slots__ = (
         "_continuation", "_dropping", "_endpoint", "_pumping", "_receives", "_scattering", "_sends", "_under_way",
-        "attached", "contexts", "departures", "losses", "mailbox", "max_message_size", "max_tag", "rank", "size", "slots",
-        "standing", "taken",
+        "attached_buffer", "contexts", "rank_failures", "lost_sends", "mailbox", "max_message_size", "max_tag", "rank", "size", "mailbox_slots",
+        "mailbox_context_tag", "contexts_in_use",
     )  # fmt: skip
 
     def __init__(self, endpoint: MatchingEndpoint) -> None:
@@ -340,18 +340,18 @@ class Device:
         self._dropping = endpoint if isinstance(endpoint, DroppingEndpoint) else None
         self.rank = endpoint.rank
         self.size = endpoint.size
-        self.slots: Final = self._dropping.slots if self._dropping is not None else 0
+        self.mailbox_slots: Final = self._dropping.slots if self._dropping is not None else 0
         """Receives of the mailbox that collective calls need, where the NIC drops what has no receive; 0: they need none."""
         self.contexts = endpoint.contexts
-        self.standing: Final = (1, endpoint.max_tag - 1)
+        self.mailbox_context_tag: Final = (1, endpoint.max_tag - 1)
         """Context and tag of the mailbox's messages: the library's of the first communicator, and one that no call has."""
         self.max_tag = endpoint.max_tag
         self.max_message_size = endpoint.max_message_size
-        self.taken: set[int] = set()
+        self.contexts_in_use: set[int] = set()
         """Numbers of communicators in use on this node."""
-        self.departures: Final = Departures()
-        self.losses: Final = Losses(self.departures)
-        self.attached: SendBuffer | None = None
+        self.rank_failures: Final = RankFailures()
+        self.lost_sends: Final = LostSends(self.rank_failures)
+        self.attached_buffer: SendBuffer | None = None
         """The program's own buffer for buffered sends (MPI_Buffer_attach)."""
         self.mailbox: Mailbox | None = None
         """Made by the first collective call."""
@@ -366,22 +366,22 @@ class Device:
         if isinstance(self._endpoint, ConnectingEndpoint):
             await self._endpoint.connect_ranks()
 
-    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch:
+    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> SendCompletion:
         """Begin a send, or queue it. synchronous: it does not complete before it is matched."""
-        completion = Dispatch(destination=destination, tag=tag, size=len(data), context=context, losses=self.losses)
+        completion = SendCompletion(destination=destination, tag=tag, size=len(data), context=context, lost_sends=self.lost_sends)
         begin: Callable[[], bool]
         if isinstance(data, IoVec) and self._scattering is not None and self._scattering.is_gathered(data):
             begin = partial(self._scattering.send_iov, destination, context, tag, data, synchronous, completion)
         else:
-            whole = data.gathered() if isinstance(data, IoVec) else data
+            whole = data.gather() if isinstance(data, IoVec) else data
             send = self._endpoint.send_synchronously if synchronous else self._endpoint.send
             begin = partial(send, destination, context, tag, whole, completion)
         self._begin(self._sends, begin, completion, destination, _NOTHING, tag)
         return completion
 
-    def receive(self, source: int, context: int, tag: int, buffer: Data) -> Receipt:
+    def receive(self, source: int, context: int, tag: int, buffer: Data) -> ReceiveCompletion:
         """Begin a receive, or queue it. source: a rank, or ANY_SOURCE. tag: a tag, or ANY_TAG."""
-        completion = Receipt(source, tag, len(buffer))
+        completion = ReceiveCompletion(source, tag, len(buffer))
         begin: Callable[[], bool]
         if isinstance(buffer, IoVec) and self._scattering is not None and self._scattering.is_gathered(buffer):
             begin = partial(self._scattering.receive_iov, source, context, tag, buffer, completion)
@@ -392,18 +392,18 @@ class Device:
         self._begin(self._receives, begin, completion, source, context, tag)
         return completion
 
-    def receive_standing(self, buffer: memoryview) -> Receipt | None:
+    def receive_standing(self, buffer: memoryview) -> ReceiveCompletion | None:
         """Post a receive of the mailbox, from any rank; None if no descriptor is free. It is no transfer in progress: others
         do not wait for its descriptor."""
-        context, tag = self.standing
-        completion = Receipt(ANY_SOURCE, tag, len(buffer))
+        context, tag = self.mailbox_context_tag
+        completion = ReceiveCompletion(ANY_SOURCE, tag, len(buffer))
         assert self._dropping is not None
         return completion if self._dropping.receive_standing(context, tag, buffer, completion) else None
 
-    def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt:  # noqa: ARG002  histories tell it
+    def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> ReceiveCompletion:  # noqa: ARG002  histories tell it
         """Receive a message that a probe in that context has claimed, or queue this."""
         source, tag, _ = found.envelope
-        completion = Receipt(source, tag, len(buffer))
+        completion = ReceiveCompletion(source, tag, len(buffer))
         begin = partial(self._endpoint.receive_claimed, found, self._contiguous(buffer, completion), completion)
         self._begin(self._receives, begin, completion, source, _NOTHING, tag)
         return completion
@@ -413,7 +413,7 @@ class Device:
     ) -> Completion[ProbeResult | None]:
         """Find the message that a receive, begun now, would get; without wait, None if there is none yet. claim: only
         `receive_claimed` can receive it then."""
-        completion = Search(source, tag)
+        completion = ProbeCompletion(source, tag)
         if wait:
             begin = partial(self._endpoint.probe, source, context, tag, True, claim, completion)
             self._begin(self._receives, begin, completion, source, _NOTHING, tag)
@@ -425,7 +425,7 @@ class Device:
         elif claim:
             completion.complete(None)
         else:
-            looked = Search(source, tag)
+            looked = ProbeCompletion(source, tag)
             looked.add_callback(partial(self._leave_to_receives, context, completion))
             if not self._endpoint.probe(source, context, tag, False, False, looked):
                 looked.complete(None)
@@ -440,7 +440,7 @@ class Device:
                     queue.remove(waiting)
                     completion.complete(CANCELLED)
                     return
-        if isinstance(completion, Receipt) and completion.cancel is not None and not completion.done:
+        if isinstance(completion, ReceiveCompletion) and completion.cancel is not None and not completion.done:
             completion.cancel()
 
     def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
@@ -461,7 +461,7 @@ class Device:
             for waiting in queue
         ]
 
-    def _contiguous(self, buffer: Data, completion: Receipt) -> memoryview:
+    def _contiguous(self, buffer: Data, completion: ReceiveCompletion) -> memoryview:
         """Return contiguous memory for a message that the NIC does not scatter."""
         if isinstance(buffer, IoVec):
             whole = memoryview(bytearray(len(buffer)))
@@ -537,21 +537,21 @@ class ObjectDevice(Protocol):
     def max_message_size(self) -> int: ...
 
     @property
-    def losses(self) -> Losses: ...
+    def lost_sends(self) -> LostSends: ...
 
     @property
     def next_continuation(self) -> Callable[[], int]: ...
 
-    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch: ...
+    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> SendCompletion: ...
 
-    def receive(self, source: int, context: int, tag: int, buffer: Data) -> Receipt: ...
+    def receive(self, source: int, context: int, tag: int, buffer: Data) -> ReceiveCompletion: ...
 
-    def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt: ...
+    def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> ReceiveCompletion: ...
 
 
 def send_object(
     device: ObjectDevice, destination: int, contexts: tuple[int, int], tag: int, obj: object, synchronous: bool = False
-) -> Dispatch:
+) -> SendCompletion:
     """Pickle an object and begin to send it, as `send_pickled`. Also raises the exceptions of pickling."""
     return send_pickled(device, destination, contexts, tag, pickled(obj), synchronous)
 
@@ -562,7 +562,7 @@ def pickled(obj: object) -> bytes:
 
 def send_pickled(
     device: ObjectDevice, destination: int, contexts: tuple[int, int], tag: int, data: bytes, synchronous: bool = False
-) -> Dispatch:
+) -> SendCompletion:
     """Begin to send an object. contexts: the communicator's, and its continuations'. synchronous: it does not complete
     before it is matched. Raises MPIError (ERR_COUNT) if it is too large."""
     size = len(data)
@@ -573,7 +573,7 @@ def send_pickled(
     view = memoryview(data)
     continuation = device.next_continuation()
     what = "a send of an object to rank %s, tag %s, %s bytes"
-    whole = Dispatch(what, destination, tag, size, contexts[0], device.losses)
+    whole = SendCompletion(what, destination, tag, size, contexts[0], device.lost_sends)
     head = memoryview(_HEAD.pack(_MAGIC, continuation, size) + view[:_ROOM])
     send_rest = partial(_send_rest, device, destination, contexts[1], continuation, view[_ROOM:], whole)
     first = device.send(destination, contexts[0], tag, head, synchronous)
@@ -588,7 +588,7 @@ def _send_rest(
     context: int,
     continuation: int,
     rest: memoryview,
-    whole: Dispatch,
+    whole: SendCompletion,
     first: Completion[Envelope],
 ) -> None:
     try:
@@ -604,7 +604,7 @@ def _send_rest(
         last.add_callback(partial(_hand_on, whole))
 
 
-def _hand_on(whole: Dispatch, last: Completion[Envelope]) -> None:
+def _hand_on(whole: SendCompletion, last: Completion[Envelope]) -> None:
     if whole.done:
         return  # its first message is lost
     try:
@@ -613,7 +613,7 @@ def _hand_on(whole: Dispatch, last: Completion[Envelope]) -> None:
         whole.fail(error)
 
 
-class Incoming:
+class ObjectReceive:
     """An incoming object. completion: done when it is complete; fails as a receive does, and with ERR_TYPE if the message is
     not an object's. The envelope's length is the pickle's. first: the receive of its first message."""
 
@@ -688,10 +688,10 @@ def _no_object(envelope: Envelope | None) -> MPIError:
     )
 
 
-def nothing() -> Dispatch:
+def nothing() -> SendCompletion:
     """Return a completed transfer with PROC_NULL."""
-    done = Dispatch("a transfer with rank %s, tag %s, %s bytes", PROC_NULL)
-    done.complete(NOBODY)
+    done = SendCompletion("a transfer with rank %s, tag %s, %s bytes", PROC_NULL)
+    done.complete(PROC_NULL_ENVELOPE)
     return done
 
 
@@ -708,5 +708,5 @@ def _sought(source: int, tag: int) -> str:
     return f"{who}, tag {tag}" if tag >= 0 else f"{who}, any tag"
 
 
-def _sentence(dispatch: Dispatch) -> str:
+def _sentence(dispatch: SendCompletion) -> str:
     return f"{dispatch.what}, was reported done, and has failed since: {dispatch.failure()}"

@@ -26,7 +26,7 @@ from protocols.emp.host import (
 )
 from protocols.emp.host import ProbeResult as EmpFound
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
+from protocols.mpi.device import Device, SendCompletion, ProbeResult, ReceiveCompletion
 from protocols.mpi.iovec import IoVec
 from protocols.mpi.mpi_errors import CANCELLED, ERR_OTHER, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 
@@ -74,7 +74,7 @@ class EmpEndpoint:
         self._sends = 0  # descriptors in use
         self._receives = 0
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         needed = _descriptors(data)
         if (self._sends and self._sends + needed > self._max_per_direction) or self._is_full(needed):
             return False
@@ -87,7 +87,7 @@ class EmpEndpoint:
         return True
 
     def send_synchronously(
-        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch
+        self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion
     ) -> bool:
         return self.send(destination, context, tag, data, completion)  # all sends are synchronous
 
@@ -115,15 +115,15 @@ class EmpEndpoint:
         posted.add_callback(partial(self._sent, needed, completion))
         return True
 
-    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, completion: Receipt) -> bool:
+    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, completion: ReceiveCompletion) -> bool:
         post = partial(self._host.post_receive_iov, *_wanted(source, context, tag), buffer.views())
         return self._receive(post, chained(_pages(buffer)), len(buffer), completion)
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         post = partial(self._host.post_receive, *_wanted(source, context, tag), buffer)
         return self._receive(post, _descriptors(buffer), len(buffer), completion)
 
-    def receive_standing(self, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+    def receive_standing(self, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         try:
             posted = self._host.post_standing(context << _TAG_BITS | tag, buffer)
         except DescriptorsExhaustedError:
@@ -131,7 +131,7 @@ class EmpEndpoint:
         posted.add_callback(partial(_finish, completion, size=len(buffer)))
         return True
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         assert isinstance(found.handle, EmpFound)
         post = partial(self._host.post_claimed, found.handle, buffer)
         return self._receive(post, _descriptors(buffer), len(buffer), completion)
@@ -146,7 +146,7 @@ class EmpEndpoint:
         posted.add_callback(partial(_answer, completion))
         return True
 
-    def _receive(self, post: Callable[[], Completion[Received]], needed: int, size: int, completion: Receipt) -> bool:
+    def _receive(self, post: Callable[[], Completion[Received]], needed: int, size: int, completion: ReceiveCompletion) -> bool:
         if (self._receives and self._receives + needed > self._max_per_direction) or self._is_full(needed):
             return False
         try:

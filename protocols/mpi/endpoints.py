@@ -8,7 +8,7 @@ from protocols.core.completion import Completion
 from protocols.mpi.iovec import IoVec
 
 if TYPE_CHECKING:
-    from protocols.mpi.device import Dispatch, ProbeResult, Receipt
+    from protocols.mpi.device import SendCompletion, ProbeResult, ReceiveCompletion
 
 
 class MatchingEndpoint(Protocol):
@@ -50,23 +50,23 @@ class MatchingEndpoint(Protocol):
     @property
     def max_message_size(self) -> int: ...
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         """Send. Completes when the buffer may be reused; the envelope's source is then the destination. An endpoint
-        that can tell later whether the message has arrived does so: see `Dispatch`."""
+        that can tell later whether the message has arrived does so: see `SendCompletion`."""
         ...
 
     def send_synchronously(
-        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch
+        self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion
     ) -> bool:
         """Send as `send`, but complete only after the message has been matched."""
         ...
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         """Receive. Completes when a message has been received. source: a rank, or ANY_SOURCE. tag: a tag, or
         ANY_TAG."""
         ...
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         """Receive a message that a probe has claimed."""
         ...
 
@@ -87,12 +87,12 @@ class ScatteringEndpoint(MatchingEndpoint, Protocol):
         ...
 
     def send_iov(
-        self, destination: int, context: int, tag: int, data: IoVec, synchronous: bool, completion: Dispatch
+        self, destination: int, context: int, tag: int, data: IoVec, synchronous: bool, completion: SendCompletion
     ) -> bool:
         """Send an I/O vector, as `send` or `send_synchronously`."""
         ...
 
-    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, completion: Receipt) -> bool:
+    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, completion: ReceiveCompletion) -> bool:
         """Receive into an I/O vector, as `receive`."""
         ...
 
@@ -106,7 +106,7 @@ class DroppingEndpoint(MatchingEndpoint, Protocol):
         """Number of standing receives that there are descriptors for, equal at all ranks."""
         ...
 
-    def receive_standing(self, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+    def receive_standing(self, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         """Receive from any rank, as `receive`. Nobody waits for such a receive: reports of what is waited for leave it
         out."""
         ...

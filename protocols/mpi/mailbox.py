@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import Dispatch, Observer, Receipt, nothing, pickler
+from protocols.mpi.device import SendCompletion, FailureRecipient, ReceiveCompletion, nothing, pickler
 from protocols.mpi.iovec import Data
 from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
 
@@ -41,11 +41,11 @@ Lane = tuple[int, int, int]
 class PostingDevice(Protocol):
     """The part of `Device` that a mailbox uses."""
 
-    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch: ...
+    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> SendCompletion: ...
 
-    def receive(self, source: int, context: int, tag: int, buffer: Data) -> Receipt: ...
+    def receive(self, source: int, context: int, tag: int, buffer: Data) -> ReceiveCompletion: ...
 
-    def receive_standing(self, buffer: memoryview) -> Receipt | None: ...
+    def receive_standing(self, buffer: memoryview) -> ReceiveCompletion | None: ...
 
     def cancel(self, completion: Completion[Envelope]) -> None: ...
 
@@ -60,7 +60,7 @@ class _Entry(NamedTuple):
     data: bytes | None
 
 
-class Delivery(Receipt):
+class MailboxReceive(ReceiveCompletion):
     """A receive in progress. data: the received bytes."""
 
     __slots__ = ("data", "direct", "is_sized")
@@ -70,15 +70,15 @@ class Delivery(Receipt):
         super().__init__(source, tag, 0 if buffer is None else len(buffer))
         self.is_sized = buffer is not None
         self.data = memoryview(b"") if buffer is None else buffer
-        self.direct: Receipt | None = None
+        self.direct: ReceiveCompletion | None = None
         """Receive of a long message itself."""
 
     @property
-    def completion(self) -> Delivery:
+    def completion(self) -> MailboxReceive:
         return self
 
     @property
-    def first(self) -> Delivery:
+    def first(self) -> MailboxReceive:
         return self
 
     def load(self) -> object:
@@ -95,20 +95,20 @@ class Mailbox:
         self._device = device
         self._ahead = 0
         self._came: dict[Lane, deque[_Entry]] = {}
-        self._waiting: dict[Lane, deque[Delivery]] = {}
-        self._offered: dict[Lane, deque[tuple[memoryview, Dispatch]]] = {}
+        self._waiting: dict[Lane, deque[MailboxReceive]] = {}
+        self._offered: dict[Lane, deque[tuple[memoryview, SendCompletion]]] = {}
         self._granted: dict[Lane, int] = {}
         for _ in range(slots):
             self._post(memoryview(bytearray(_SLOT)))
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview) -> Dispatch:
+    def send(self, destination: int, context: int, tag: int, data: memoryview) -> SendCompletion:
         """Begin a send. A short message is copied, and its send complete at once unless many are on their way; a later
         failure is reported as of a buffered one."""
         size = len(data)
         if size <= SHORT:
             sent = self._put(destination, _MESSAGE, context, tag, size, data)
             return nothing() if self._ahead <= _AHEAD else sent
-        completion = Dispatch(destination=destination, tag=tag, size=size, context=context)
+        completion = SendCompletion(destination=destination, tag=tag, size=size, context=context)
         lane = destination, context, tag
         self._put(destination, _OFFER, context, tag, size)
         if self._granted.get(lane):
@@ -118,9 +118,9 @@ class Mailbox:
             self._offered.setdefault(lane, deque()).append((data, completion))
         return completion
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview | None) -> Delivery:
-        """Begin a receive; `Delivery.load` returns an object, if there is no buffer. Fails as a device's does."""
-        delivery, lane = Delivery(source, tag, buffer), (source, context, tag)
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview | None) -> MailboxReceive:
+        """Begin a receive; `MailboxReceive.load` returns an object, if there is no buffer. Fails as a device's does."""
+        delivery, lane = MailboxReceive(source, tag, buffer), (source, context, tag)
         delivery.cancel = partial(self._cancel, lane, delivery)
         if buffer is not None and len(buffer) > SHORT:
             self._grant(lane, delivery, buffer)
@@ -136,12 +136,12 @@ class Mailbox:
 
     def _put(
         self, destination: int, kind: int, context: int, tag: int, size: int, data: memoryview | bytes = b""
-    ) -> Dispatch:
+    ) -> SendCompletion:
         """Send a message to a peer's slot."""
         whole = memoryview(b"".join((_HEAD.pack(kind, context, tag, size), data)))
         self._ahead += 1
-        sent = self._device.send(destination, *self._device.standing, whole)
-        sent.leave_to(Observer.NOBODY)
+        sent = self._device.send(destination, *self._device.mailbox_context_tag, whole)
+        sent.report_failures_to(FailureRecipient.NONE)
         sent.add_callback(self._sent)
         return sent
 
@@ -178,7 +178,7 @@ class Mailbox:
             del self._waiting[lane]
         self._deliver(lane, delivery, entry)
 
-    def _deliver(self, lane: Lane, delivery: Delivery, entry: _Entry) -> None:
+    def _deliver(self, lane: Lane, delivery: MailboxReceive, entry: _Entry) -> None:
         """Match a receive with a message, or with its offer."""
         source, _, tag = lane
         if entry.data is None:
@@ -200,7 +200,7 @@ class Mailbox:
             delivery.data[: entry.length] = entry.data
         delivery.complete(Envelope(source, tag, entry.length))
 
-    def _grant(self, lane: Lane, delivery: Delivery, room: memoryview) -> None:
+    def _grant(self, lane: Lane, delivery: MailboxReceive, room: memoryview) -> None:
         """Post a receive for a long message, and tell its sender."""
         source, context, tag = lane
         delivery.data = room
@@ -223,10 +223,10 @@ class Mailbox:
         if not self._granted[lane]:
             del self._granted[lane]
 
-    def _send_granted(self, lane: Lane, data: memoryview, completion: Dispatch) -> None:
+    def _send_granted(self, lane: Lane, data: memoryview, completion: SendCompletion) -> None:
         self._device.send(*lane, data).add_callback(partial(_copy, completion))
 
-    def _cancel(self, lane: Lane, delivery: Delivery) -> None:
+    def _cancel(self, lane: Lane, delivery: MailboxReceive) -> None:
         """Cancel a receive that waits."""
         waiting = self._waiting.get(lane)
         if waiting and delivery in waiting:
@@ -245,7 +245,7 @@ def _copy(completion: Completion[Envelope], inner: Completion[Envelope]) -> None
         completion.fail(error)
 
 
-def _end(delivery: Delivery, direct: Completion[Envelope]) -> None:
+def _end(delivery: MailboxReceive, direct: Completion[Envelope]) -> None:
     """Complete a receive with that of the message itself."""
     if delivery.direct is direct and not delivery.done:
         _copy(delivery, direct)

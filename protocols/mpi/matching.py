@@ -18,7 +18,7 @@ from protocols.core.compiled_build import mypyc_attr
 from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Dispatch, ProbeResult, Receipt
+from protocols.mpi.device import SendCompletion, ProbeResult, ReceiveCompletion
 from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
 
 MATCHED: Final = 0xFFFF
@@ -34,7 +34,7 @@ class Receive:
 
     __slots__ = ("buffer", "completion", "source", "tag")
 
-    def __init__(self, source: int, tag: int, buffer: memoryview, completion: Receipt) -> None:
+    def __init__(self, source: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> None:
         self.source = source
         self.tag = tag
         self.buffer = buffer
@@ -182,7 +182,7 @@ class MatchingQueues:
         place[:] = data if len(place) == len(data) else data[: len(place)]
         return self.complete(arrival)
 
-    def send_to_self(self, rank: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> None:
+    def send_to_self(self, rank: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> None:
         """Carry out a send of this node to itself. It is complete as soon as the bytes are copied, as its receive may only
         be posted later."""
         arrival = self.arrive(rank, context, tag, len(data))
@@ -217,7 +217,7 @@ class MatchingQueues:
             waiting[0].fail(error)
 
     def fail_transfers(
-        self, peer: int, error: MPIError, sends: Iterable[Dispatch], arrivals: Iterable[Arrival] = ()
+        self, peer: int, error: MPIError, sends: Iterable[SendCompletion], arrivals: Iterable[Arrival] = ()
     ) -> None:
         """Fail what is under way with a peer whose session has ended: sends to it, incoming messages from it, and the
         synchronous messages that it has not matched. Receives that no message has matched stay: the next session's may."""
@@ -299,18 +299,18 @@ class SoftwareMatchingEndpoint(ABC):
         self.matching = MatchingQueues(self._report_match)
 
     @abstractmethod
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         """See `MatchingEndpoint.send`."""
 
     def send_synchronously(
-        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch
+        self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion
     ) -> bool:
         matching = self.matching
         matched: Completion[Envelope] = Completion("a match")
         mark = matching.track_synchronous(destination, Envelope(destination, tag, len(data)), matched)
         if mark is None:
             return False
-        sent = Dispatch()
+        sent = SendCompletion()
         sent.add_callback(partial(self._sent, destination, mark))
         for half in (matched, sent):
             half.add_callback(partial(_complete_both, matched, sent, completion))
@@ -319,11 +319,11 @@ class SoftwareMatchingEndpoint(ABC):
         matching.untrack_synchronous(destination, mark)
         return False
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         self.matching.post(context, Receive(source, tag, buffer, completion))
         return True
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         source, tag, _ = found.envelope
         assert isinstance(found.handle, Arrival)
         self.matching.receive_claimed(found.handle, Receive(source, tag, buffer, completion))
@@ -342,11 +342,11 @@ class SoftwareMatchingEndpoint(ABC):
             self.matching.untrack_synchronous(destination, mark, error)
 
     def _report_match(self, source: int, number: int) -> None:
-        self.send(source, MATCHED, number, memoryview(b""), Dispatch())
+        self.send(source, MATCHED, number, memoryview(b""), SendCompletion())
 
 
 def _complete_both(
-    matched: Completion[Envelope], sent: Dispatch, completion: Dispatch, half: Completion[Envelope]
+    matched: Completion[Envelope], sent: SendCompletion, completion: SendCompletion, half: Completion[Envelope]
 ) -> None:
     """Complete a synchronous send once its message is matched and its buffer may be reused."""
     if completion.done:

@@ -13,7 +13,7 @@ from typing import Final
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
+from protocols.mpi.device import Device, SendCompletion, ProbeResult, ReceiveCompletion
 from protocols.mpi.mpi_errors import CANCELLED, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 from protocols.openmx.host import Library
 from protocols.openmx.mx_names import MATCH_NONE, Status
@@ -41,24 +41,24 @@ class OpenMxEndpoint:
         self._endpoint.on_lost = self._lost
         self._index_of = host.index_of
         self._partners: dict[int, Partner] = {}  # by rank
-        self._receives: dict[Request, tuple[int, Receipt]] = {}  # that name a source
+        self._receives: dict[Request, tuple[int, ReceiveCompletion]] = {}  # that name a source
         self._probes: list[tuple[int, Completion[ProbeResult | None]]] = []
         if host.is_restarted:  # what others have sent to the former incarnation is lost, which they may not notice
             for rank in range(self.size):
                 if rank != self.rank:
                     self._endpoint.iconnect(self._partner(rank))
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         self._send(destination, context, tag, data, completion, synchronous=False)
         return True
 
     def send_synchronously(
-        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch
+        self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion
     ) -> bool:
         self._send(destination, context, tag, data, completion, synchronous=True)
         return True
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         match_info, mask = _sought(source, context, tag)
         request = self._endpoint.irecv(buffer, match_info, mask, forget=True)
         if not request.done:
@@ -67,7 +67,7 @@ class OpenMxEndpoint:
         request.add_callback(partial(self._received, completion, request))
         return True
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         assert isinstance(found.handle, Incoming)
         request = self._endpoint.receive_claimed(found.handle, buffer)
         request.add_callback(partial(self._received, completion, request))
@@ -86,7 +86,7 @@ class OpenMxEndpoint:
         return True
 
     def _send(
-        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch, *, synchronous: bool
+        self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion, *, synchronous: bool
     ) -> None:
         endpoint, to = self._endpoint, self._partner(destination)
         match_info = context << _CONTEXT_SHIFT | self.rank << _TAG_BITS | tag
@@ -105,7 +105,7 @@ class OpenMxEndpoint:
             partner = self._partners[rank] = self._endpoint.partner(rank, self._index_of(rank))
         return partner
 
-    def _received(self, completion: Receipt, request: Request, done: Completion[Result]) -> None:
+    def _received(self, completion: ReceiveCompletion, request: Request, done: Completion[Result]) -> None:
         self._receives.pop(request, None)
         status, source, match_info, length, _, _ = done.result()
         envelope = Envelope(match_info >> _TAG_BITS & _SOURCE, match_info & _TAG, length)
@@ -170,13 +170,13 @@ def _sought(source: int, context: int, tag: int) -> tuple[int, int]:
     return match_info, mask
 
 
-def _release(completion: Dispatch, envelope: Envelope, request: Request, done: Completion[Result]) -> None:
+def _release(completion: SendCompletion, envelope: Envelope, request: Request, done: Completion[Result]) -> None:
     """Complete a send whose buffer may be used again, though its message may not have arrived yet."""
     if not completion.done and not request.is_settled and done.result().status is Status.SUCCESS:
         completion.release(envelope)
 
 
-def _settle(completion: Dispatch, envelope: Envelope, to: Partner, status: Status) -> None:
+def _settle(completion: SendCompletion, envelope: Envelope, to: Partner, status: Status) -> None:
     """Tell what has become of a message."""
     if status is Status.SUCCESS:
         if completion.done:

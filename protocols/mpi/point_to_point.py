@@ -15,17 +15,17 @@ from operator import index
 from typing import Final
 
 from protocols.core.completion import Completion, Yield
-from protocols.mpi.buffers import Message, readable, writable
+from protocols.mpi.buffers import Message, as_send_data, as_receive_buffer
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
-from protocols.mpi.device import Device, Dispatch, Incoming, ProbeResult, nothing, pickled, send_object, send_pickled
-from protocols.mpi.iovec import Data, gathered
+from protocols.mpi.device import Device, SendCompletion, ObjectReceive, ProbeResult, nothing, pickled, send_object, send_pickled
+from protocols.mpi.iovec import Data, to_contiguous
 from protocols.mpi.mpi_errors import (
     ERR_BUFFER,
     ERR_COMM,
     ERR_COUNT,
     ERR_RANK,
     ERR_TAG,
-    NOBODY,
+    PROC_NULL_ENVELOPE,
     Envelope,
     MPIError,
 )
@@ -51,7 +51,7 @@ class PointToPoint:
     `device`); in both cases they have no effect.
     """
 
-    __slots__ = ("_contexts", "_device", "_ranks", "losses", "rank", "send_buffer", "size")
+    __slots__ = ("_contexts", "_device", "_ranks", "lost_sends", "rank", "send_buffer", "size")
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class PointToPoint:
         self.size = device.size if ranks is None else len(ranks)
         self.send_buffer = send_buffer
         """Buffer of Send and send; None: they are not buffered."""
-        self.losses = device.losses
+        self.lost_sends = device.lost_sends
         """Failed sends of this node, in any communicator, that the program has not been notified of."""
-        device.taken.add(context)
+        device.contexts_in_use.add(context)
 
     @property
     def tag_ub(self) -> int:
@@ -93,7 +93,7 @@ class PointToPoint:
         if room is None or dest == PROC_NULL or not room.has_room(len(data)):
             await self._send_bytes(data, dest, tag)
         else:
-            room.hold(len(data), self._send_bytes(memoryview(bytes(gathered(data))), dest, tag))
+            room.hold(len(data), self._send_bytes(memoryview(bytes(to_contiguous(data))), dest, tag))
 
     async def Recv(
         self, buf: Message, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
@@ -131,7 +131,7 @@ class PointToPoint:
 
     async def Recv_init(self, buf: Message, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
         """Make a persistent receive."""
-        buffer = writable(buf)
+        buffer = as_receive_buffer(buf)
         self._check(source, tag, receive=True)
         begin = partial(self._start, source, partial(self._receive_into, buffer, source, tag))
         return Prequest(begin, True, self._device, self._ranks)
@@ -166,7 +166,7 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Send the buffer's contents, and receive others into it."""
-        await self.Sendrecv(bytes(gathered(readable(buf))), dest, sendtag, buf, source, recvtag, status)
+        await self.Sendrecv(bytes(to_contiguous(as_send_data(buf))), dest, sendtag, buf, source, recvtag, status)
 
     async def Isendrecv(
         self,
@@ -190,7 +190,7 @@ class PointToPoint:
         self, buf: Message, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
     ) -> Request:
         """Begin a Sendrecv_replace."""
-        return await self.Isendrecv(bytes(gathered(readable(buf))), dest, sendtag, buf, source, recvtag)
+        return await self.Isendrecv(bytes(to_contiguous(as_send_data(buf))), dest, sendtag, buf, source, recvtag)
 
     # A ready send's receive has been posted; the library needs not know.
     Rsend = Send
@@ -213,15 +213,15 @@ class PointToPoint:
     def Attach_buffer(self, buf: bytearray | memoryview) -> None:
         """Attach the program's buffer for buffered sends: it limits them to its size, `BSEND_OVERHEAD` for each message
         included. All communicators share it. Raises MPIError (ERR_BUFFER) if there is one."""
-        if self._device.attached is not None:
+        if self._device.attached_buffer is not None:
             raise MPIError(ERR_BUFFER, "a buffer is attached: detach it first")
-        self._device.attached = SendBuffer(len(memoryview(buf).cast("B")), buf)
+        self._device.attached_buffer = SendBuffer(len(memoryview(buf).cast("B")), buf)
 
     async def Detach_buffer(self) -> object:
         """Wait until all buffered messages are sent; return the buffer. Raises MPIError (ERR_BUFFER) if there is none."""
         attached = self._attached(0)
         await attached.drain()
-        self._device.attached = None
+        self._device.attached_buffer = None
         return attached.memory
 
     # Probes.
@@ -342,16 +342,16 @@ class PointToPoint:
         sent.result()
         return obj
 
-    def _send_copy(self, data: Data, dest: int, tag: int) -> Dispatch:
+    def _send_copy(self, data: Data, dest: int, tag: int) -> SendCompletion:
         """Begin to send a copy that the attached buffer has room for; return a completed transfer."""
         if dest != PROC_NULL:
             room = self._attached(len(data))
-            room.hold(len(data), self._send_bytes(memoryview(bytes(gathered(data))), dest, tag))
+            room.hold(len(data), self._send_bytes(memoryview(bytes(to_contiguous(data))), dest, tag))
         return nothing()
 
     def _attached(self, size: int) -> SendBuffer:
         """Return the attached buffer, which has room for a message of that many bytes."""
-        room = self._device.attached
+        room = self._device.attached_buffer
         if room is None:
             raise MPIError(ERR_BUFFER, "no buffer is attached for buffered sends: MPI.Attach_buffer")
         if size and not room.has_room(size):
@@ -366,16 +366,16 @@ class PointToPoint:
         return Request(completion, None, received, self._device, self._ranks)
 
     def _data(self, buf: Message, dest: int, tag: int) -> Data:
-        data = readable(buf)
+        data = as_send_data(buf)
         self._check(dest, tag)
         if len(data) > self._device.max_message_size:
             raise MPIError(ERR_COUNT, f"a message of {len(data)} bytes: at most {self._device.max_message_size}")
         return data
 
-    def _send(self, buf: Message, dest: int, tag: int, synchronous: bool = False) -> Dispatch:
+    def _send(self, buf: Message, dest: int, tag: int, synchronous: bool = False) -> SendCompletion:
         return self._send_bytes(self._data(buf, dest, tag), dest, tag, synchronous)
 
-    def _send_bytes(self, data: Data, dest: int, tag: int, synchronous: bool = False) -> Dispatch:
+    def _send_bytes(self, data: Data, dest: int, tag: int, synchronous: bool = False) -> SendCompletion:
         if dest == PROC_NULL:
             return nothing()
         return self._device.send(self._peer(dest), self._contexts[0], tag, data, synchronous)
@@ -392,7 +392,7 @@ class PointToPoint:
         return begin()
 
     def _receive(self, buf: Message, source: int, tag: int) -> Completion[Envelope]:
-        buffer = writable(buf)
+        buffer = as_receive_buffer(buf)
         self._check(source, tag, receive=True)
         return self._receive_into(buffer, source, tag)
 
@@ -410,11 +410,11 @@ class PointToPoint:
             found = await self._device.probe(self._peer(source), self._contexts[0], tag, wait, claim)
         if status is not None and (found is not None or source == PROC_NULL):
             completion: Completion[Envelope] = Completion()
-            completion.complete(NOBODY if found is None else found.envelope)
+            completion.complete(PROC_NULL_ENVELOPE if found is None else found.envelope)
             await self._request(completion, received=True).wait(status)
         return found
 
-    def _send_object(self, obj: object, dest: int, tag: int, synchronous: bool = False) -> Dispatch:
+    def _send_object(self, obj: object, dest: int, tag: int, synchronous: bool = False) -> SendCompletion:
         self._check(dest, tag)
         if dest == PROC_NULL:
             return nothing()
@@ -424,7 +424,7 @@ class PointToPoint:
         self._check(source, tag, receive=True)
         if source == PROC_NULL:
             return self._request(nothing(), received=True)
-        incoming = Incoming(self._device, self._peer(source), self._contexts, tag)
+        incoming = ObjectReceive(self._device, self._peer(source), self._contexts, tag)
         return Request(incoming.completion, incoming, True, self._device, self._ranks)
 
     def _check(self, peer: int, tag: int, receive: bool = False) -> None:
@@ -436,11 +436,11 @@ class PointToPoint:
             raise MPIError(ERR_RANK, f"a rank of {peer}: 0 to {self.size - 1}")
         if not 0 <= tag <= self._device.max_tag and not (receive and tag == ANY_TAG):
             raise MPIError(ERR_TAG, f"a tag of {tag}: 0 to {self._device.max_tag}")
-        if self.losses.known:
+        if self.lost_sends.known:
             self._check_losses(peer)
 
     def _check_losses(self, peer: int) -> None:
-        self.losses.check(self._contexts, self._peer(peer))
+        self.lost_sends.check(self._contexts, self._peer(peer))
 
 
 def _complete_both(

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from protocols.core.completion import Completion, Yield
 from protocols.mpi.constants import UNDEFINED
-from protocols.mpi.device import Device, Dispatch, Incoming, Observer
+from protocols.mpi.device import Device, SendCompletion, ObjectReceive, FailureRecipient
 from protocols.mpi.mpi_errors import CANCELLED, ERR_IN_STATUS, ERR_REQUEST, Envelope, MPIError
 from protocols.mpi.mpi_status import Status
 
@@ -30,7 +30,7 @@ class Request:
     def __init__(
         self,
         completion: Completion[Envelope],
-        incoming: Incoming | None = None,
+        incoming: ObjectReceive | None = None,
         received: bool = False,
         device: Device | None = None,
         ranks: Sequence[int] | None = None,
@@ -46,8 +46,8 @@ class Request:
         self._watched = False
         self.active = True
         """Whether it has been started and not been waited for."""
-        if isinstance(completion, Dispatch):
-            completion.leave_to(Observer.REQUEST)
+        if isinstance(completion, SendCompletion):
+            completion.report_failures_to(FailureRecipient.REQUEST)
 
     def __repr__(self) -> str:
         return f"<Request: {self._completion!r}>" if self.active else "<Request: inactive>"
@@ -216,7 +216,7 @@ class Request:
         if not self.active:
             return None
         self.active = False
-        if isinstance(self._completion, Dispatch):
+        if isinstance(self._completion, SendCompletion):
             self._completion.taken()
         envelope = self._completion.result()
         if self._incoming is None or envelope is CANCELLED:
@@ -269,8 +269,8 @@ class Prequest(Request):
         if self.active:
             raise MPIError(ERR_REQUEST, "a persistent request that is active cannot be started")
         self._completion = completion = self._begin()
-        if isinstance(completion, Dispatch):
-            completion.leave_to(Observer.REQUEST)
+        if isinstance(completion, SendCompletion):
+            completion.report_failures_to(FailureRecipient.REQUEST)
         self._any = None
         self._watched = False
         self.active = True

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Final
 
 from protocols.core.outgoing_queue import OutgoingQueue
-from protocols.mpi.device import Device, Dispatch
+from protocols.mpi.device import Device, SendCompletion
 from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from protocols.ssam.cells import DATA
@@ -63,7 +63,7 @@ class Item:
     __slots__ = ("cells", "completion", "envelope", "next")
 
     def __init__(
-        self, cells: Iterator[Cell], completion: Dispatch | None = None, envelope: Envelope | None = None
+        self, cells: Iterator[Cell], completion: SendCompletion | None = None, envelope: Envelope | None = None
     ) -> None:
         self.cells: Final = cells
         self.completion: Final = completion
@@ -82,8 +82,8 @@ class Pair:
         """send: see `OutgoingQueue`."""
         self.outgoing: OutgoingQueue[Item] = OutgoingQueue(send)
         self.number = 0
-        self.offered: dict[int, tuple[memoryview, Dispatch, Envelope]] = {}
-        self.sent: deque[tuple[int, Dispatch]] = deque()
+        self.offered: dict[int, tuple[memoryview, SendCompletion, Envelope]] = {}
+        self.sent: deque[tuple[int, SendCompletion]] = deque()
         self.incoming: Incoming | None = None
         self.expected = 0
         self.offers: dict[int, Arrival] = {}
@@ -118,7 +118,7 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
                 if node != self.rank:
                     self._put(node, Item(iter([(HELLO, b"")])))
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         if destination == self.rank:
             self.matching.send_to_self(destination, context, tag, data, completion)
             return True

@@ -44,7 +44,7 @@ class AttachedRank:
         """Wait until no send is buffered any more. Raises MPIError where a send has failed that was reported done."""
         if self._world.send_buffer is not None:
             self._complete(self._world.send_buffer.drain())
-        self._world.losses.finish()
+        self._world.lost_sends.finish()
 
 
 _attached: list[AttachedRank] = []  # a process may have several NICs; the last one counts

@@ -121,7 +121,7 @@ class Program(greenlet):
 
     def finalize(self) -> None:
         """Raise MPIError where sends have failed and no call has reported it."""
-        self.world.awaited.losses.finish()
+        self.world.awaited.lost_sends.finish()
 
     def _resume(self, switch: Callable[..., Any], *error: BaseException) -> Any:
         """Run the program to its next wait or its end; return the awaitable or the result."""

@@ -26,7 +26,7 @@ from protocols.core.completion import Completion, drive
 from protocols.mpi.am2 import pairs
 from protocols.mpi.am2.pairs import MASK, Chunk, Fragment, Head, Incoming, Lines, Pair, Session, Word
 from protocols.mpi.am2.staging_area import Staging
-from protocols.mpi.device import Dispatch
+from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 
@@ -75,7 +75,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             self._announce()
         drive(self._serve())
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         if destination == self.rank:
             self.matching.send_to_self(destination, context, tag, data, completion)
             return True

@@ -26,7 +26,7 @@ from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.library import ActiveMessages
 from protocols.core.completion import drive
 from protocols.mpi.am2.staging_area import SLOT
-from protocols.mpi.device import Dispatch
+from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import Arrival
 from protocols.mpi.mpi_errors import Envelope
 
@@ -83,7 +83,7 @@ class Outgoing:
 
     __slots__ = ("completion", "context", "data", "number", "sent", "tag", "wanted")
 
-    def __init__(self, number: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> None:
+    def __init__(self, number: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> None:
         self.number = number
         self.context = context
         self.tag = tag
@@ -134,8 +134,8 @@ class Ended(NamedTuple):
 
     sending: list[Outgoing]
     arriving: list[Incoming]
-    doubtful: list[Dispatch]
-    delivered: list[Dispatch]
+    doubtful: list[SendCompletion]
+    delivered: list[SendCompletion]
 
 
 class Pair:
@@ -214,7 +214,7 @@ class Pair:
     def _begin(self) -> None:
         self.numbered = 0
         self.sending: dict[int, Outgoing] = {}
-        self.released: list[tuple[int, Dispatch]] = []
+        self.released: list[tuple[int, SendCompletion]] = []
         self.run = 0
         self.expected = 1
         self.early: dict[int, list[Fragment]] = {}
@@ -263,7 +263,7 @@ class Pair:
         self._begin()
         return ended
 
-    def message(self, context: int, tag: int, data: memoryview, completion: Dispatch) -> Outgoing:
+    def message(self, context: int, tag: int, data: memoryview, completion: SendCompletion) -> Outgoing:
         """Make the next message to the peer."""
         self.numbered = number = self.numbered + 1 & MASK
         self.sending[number] = outgoing = Outgoing(number, context, tag, data, completion)

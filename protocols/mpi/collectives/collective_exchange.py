@@ -9,8 +9,8 @@ from typing import Any
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE
-from protocols.mpi.device import Device, Dispatch, Incoming, pickled, send_object
-from protocols.mpi.mailbox import Delivery
+from protocols.mpi.device import Device, SendCompletion, ObjectReceive, pickled, send_object
+from protocols.mpi.mailbox import MailboxReceive
 from protocols.mpi.mpi_errors import ERR_TRUNCATE, Envelope, MPIError
 
 
@@ -18,7 +18,7 @@ class Exchange:
     """One collective call at one rank. call: its name, for errors. rank, size: in its communicator.
 
     Every transfer that is awaited raises MPIError where it fails, and ERR_PROC_FAILED as soon as a rank of the communicator
-    is known to be gone (`departures`), or a message that was reported sent to be lost (`Losses`), for which another rank
+    is known to be gone (`rank_failures`), or a message that was reported sent to be lost (`LostSends`), for which another rank
     may wait, and this one for that: what the call has begun to receive is cancelled then.
     """
 
@@ -41,7 +41,7 @@ class Exchange:
 
     # Bytes.
 
-    def begin_send(self, to: int, data: memoryview) -> Dispatch:
+    def begin_send(self, to: int, data: memoryview) -> SendCompletion:
         """Begin a send, for `end`; the data must not change until it is complete."""
         through = self._device if self._mailbox is None else self._mailbox
         return through.send(self._peer(to), self._context, self._tag, data)
@@ -70,7 +70,7 @@ class Exchange:
             waits: Completion[None] = Completion("%s", completion)
             self._waits = waits
             completion.add_callback(partial(_wake, waits))
-            calls = self._device.departures.waiting
+            calls = self._device.rank_failures.waiting
             calls[self] = None
             try:
                 self._check_losses()
@@ -119,7 +119,7 @@ class Exchange:
 
     # Objects.
 
-    def begin_send_object(self, to: int, obj: object) -> Dispatch:
+    def begin_send_object(self, to: int, obj: object) -> SendCompletion:
         if self._mailbox is not None:
             return self._mailbox.send(self._peer(to), self._context, self._tag, memoryview(pickled(obj)))
         contexts = self._context, self._context
@@ -141,12 +141,12 @@ class Exchange:
         await self.end(sent)
         return incoming.load()
 
-    def _begin_receive_object(self, source: int) -> Incoming | Delivery:
-        incoming: Incoming | Delivery
+    def _begin_receive_object(self, source: int) -> ObjectReceive | MailboxReceive:
+        incoming: ObjectReceive | MailboxReceive
         if self._mailbox is not None:
             incoming = self._mailbox.receive(self._peer(source), self._context, self._tag, None)
         else:
-            incoming = Incoming(self._device, self._peer(source), (self._context, self._context), self._tag)
+            incoming = ObjectReceive(self._device, self._peer(source), (self._context, self._context), self._tag)
         self._pending.append(incoming.first)
         return incoming
 
@@ -157,7 +157,7 @@ class Exchange:
         waits = self._waits
         if waits is None or waits.done:
             return
-        error = self._device.departures.error(self.call, self.size, self._peer)
+        error = self._device.rank_failures.error(self.call, self.size, self._peer)
         try:
             self._check_losses()
         except MPIError as lost:
@@ -166,8 +166,8 @@ class Exchange:
             waits.fail(error)
 
     def _check_losses(self) -> None:
-        if self._device.losses.known:
-            self._device.losses.check((self._context,), ANY_SOURCE)
+        if self._device.lost_sends.known:
+            self._device.lost_sends.check((self._context,), ANY_SOURCE)
 
     def _abandon(self) -> None:
         """Cancel the receives: their buffers are the program's again."""

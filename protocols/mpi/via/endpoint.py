@@ -19,7 +19,7 @@ from typing import Final
 
 from protocols.core.completion import drive
 from protocols.core.host_work import COPY
-from protocols.mpi.device import Dispatch
+from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
@@ -64,7 +64,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         host.on_error = self._on_error
         drive(self._listen())
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         if destination == self.rank:
             self.matching.send_to_self(destination, context, tag, data, completion)
             return True
@@ -122,7 +122,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         while True:
             request = await self._host.connect_wait(_DISCRIMINATOR)
             known = self.pairs.get(request.node)
-            if known is not None and known.vi is not None and known.is_connected and known.vi.joined != request.number:
+            if known is not None and known.vi is not None and known.is_connected and known.vi.merge_adjacent != request.number:
                 self._lose(known, "has ended the connection")
             if known is None or known.is_lost:
                 if len(self.pairs) < self._most:

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from protocols.core.completion import Completion
 from protocols.core.host_work import COPY, HostWork
 from protocols.core.outgoing_queue import OutgoingQueue
-from protocols.mpi.device import Dispatch
+from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import Arrival
 from protocols.mpi.mpi_errors import Envelope
 from protocols.via.vip_descriptors import Memory, Segment
@@ -70,7 +70,7 @@ class Outgoing:
 
     __slots__ = ("completion", "context", "data", "is_registering", "memory", "tag", "taken")
 
-    def __init__(self, context: int, tag: int, data: memoryview, completion: Dispatch) -> None:
+    def __init__(self, context: int, tag: int, data: memoryview, completion: SendCompletion) -> None:
         self.context = context
         self.tag = tag
         self.data = data

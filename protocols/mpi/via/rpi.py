@@ -121,7 +121,7 @@ class Rpi:
 
     def finalize(self) -> None:
         """`_rpi_c2c_finalize`: end. Raises MPIError for a message that was lost after its send was done."""
-        self._device.losses.finish()
+        self._device.lost_sends.finish()
 
 
 def _first(active: Sequence[Completion[Envelope]]) -> Completion[None]:

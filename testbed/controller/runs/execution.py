@@ -231,8 +231,8 @@ async def run_rank(
     if device.contexts < _CONTEXTS:
         raise UnsupportedError(f"the protocol has {device.contexts} contexts; {_CONTEXTS} are needed")
     if starts > 1:
-        device.departures.report(number, "was started again, and has no part in the communicators of its former life")
-    on_departures(device.departures.report)
+        device.rank_failures.report(number, "was started again, and has no part in the communicators of its former life")
+    on_departures(device.rank_failures.report)
     await device.connect()
     if plan.history:  # of barriers, too: a protocol owes them the same
         device = cast(Device, HistoryDevice(device, clock.now, history.write))
@@ -241,10 +241,10 @@ async def run_rank(
     try:
         result = await plan.chosen.rank(Comm(device), node)
     except Exception:
-        device.losses.close(unable_to_tell)
+        device.lost_sends.close(unable_to_tell)
         raise
     else:
-        device.losses.close(unable_to_tell)
+        device.lost_sends.close(unable_to_tell)
     finally:
         history.close()
     packed("done", result)  # in the simulation, too, which would let a result pass that namespaces refuse

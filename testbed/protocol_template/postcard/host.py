@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from protocols.core.firmware import Adapter, HostActions
 from protocols.core.memory import Pinning
 from protocols.core.outgoing_queue import OutgoingQueue
-from protocols.mpi.device import Dispatch
+from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_NO_MEM, ERR_OTHER, ERR_PROC_FAILED, Envelope, MPIError
 
@@ -28,7 +28,7 @@ class Outgoing(NamedTuple):
     context: int
     tag: int
     data: memoryview
-    completion: Dispatch
+    completion: SendCompletion
 
 
 class Host(SoftwareMatchingEndpoint):
@@ -57,7 +57,7 @@ class Host(SoftwareMatchingEndpoint):
         for index in self._places:
             self._give_place(index)
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         if destination == self.rank:
             self.matching.send_to_self(destination, context, tag, data, completion)
         else:

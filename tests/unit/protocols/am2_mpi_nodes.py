@@ -10,7 +10,7 @@ from protocols.am2.settings import SECOND, Settings
 from protocols.core.completion import Completion
 from protocols.mpi import am2
 from protocols.mpi.am2.endpoint import Am2Endpoint
-from protocols.mpi.device import Receipt
+from protocols.mpi.device import ReceiveCompletion
 from protocols.mpi.mpi_errors import Envelope, MPIError
 from tests.unit.protocols.mpi_devices import Am2Ranks
 
@@ -31,7 +31,7 @@ class Nodes:
     def send(self, source: int, destination: int, data: bytes, *, tag: int = 0) -> Completion[Envelope]:
         return self.devices[source].send(destination, 0, tag, memoryview(data))
 
-    def receive(self, node: int, source: int, size: int, *, tag: int = 0) -> tuple[Receipt, bytearray]:
+    def receive(self, node: int, source: int, size: int, *, tag: int = 0) -> tuple[ReceiveCompletion, bytearray]:
         buffer = bytearray(size)
         return self.devices[node].receive(source, 0, tag, memoryview(buffer)), buffer
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device, ProbeResult, Receipt
+from protocols.mpi.device import Device, ProbeResult, ReceiveCompletion
 from protocols.mpi.matching import SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import Envelope
 from tests.unit.protocols.emp_ranks import Ranks
@@ -101,11 +101,11 @@ class DescriptorsOnly:
 
     send_synchronously = send
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         self.free -= 1
         return self.free >= 0
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         raise AssertionError
 
     def probe(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.completion import Completion
 from protocols.mpi import ANY_SOURCE, ERR_PROC_FAILED
-from protocols.mpi.device import Receipt
+from protocols.mpi.device import ReceiveCompletion
 from protocols.mpi.mpi_errors import Envelope, MPIError
 from tests.unit.protocols.am2_mpi_nodes import Nodes, failure
 
@@ -47,7 +47,7 @@ class Trial:
         self.lives = [0] * COUNT
         self.numbers = 0
         self.sends: list[tuple[int, int, Completion[Envelope]]] = []
-        self.receives: list[dict[int, tuple[Receipt, bytearray]]] = [{} for _ in range(COUNT)]
+        self.receives: list[dict[int, tuple[ReceiveCompletion, bytearray]]] = [{} for _ in range(COUNT)]
         self.heard: list[dict[tuple[int, int], dict[int, int]]] = [{} for _ in range(COUNT)]
         self.begun = self.lost = self.got = 0
         for node in range(COUNT):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from protocols.mpi import BYTE, DOUBLE, ERR_BUFFER, ERR_COUNT, ERR_TYPE, INT
-from protocols.mpi.buffers import readable, writable
+from protocols.mpi.buffers import as_send_data, as_receive_buffer
 from protocols.mpi.mpi_errors import MPIError
 
 
@@ -45,7 +45,7 @@ def text_of(value: object) -> str:
     ids=text_of,
 )
 def test_eight_bytes_said_in_many_ways(message: object) -> None:
-    assert bytes(readable(message)) == b"\1\0\0\0\2\0\0\0"
+    assert bytes(as_send_data(message)) == b"\1\0\0\0\2\0\0\0"
 
 
 @pytest.mark.parametrize(
@@ -54,19 +54,19 @@ def test_eight_bytes_said_in_many_ways(message: object) -> None:
     ids=text_of,
 )
 def test_no_bytes_said_in_many_ways(message: object) -> None:
-    assert len(readable(message)) == 0
+    assert len(as_send_data(message)) == 0
 
 
 def test_a_buffer_is_not_copied() -> None:
     numbers = np.zeros((2, 3), dtype=np.complex128)
-    view = writable([numbers, (1, 5)])
+    view = as_receive_buffer([numbers, (1, 5)])
     view[:] = np.array([1 + 2j]).tobytes()
     assert numbers[1, 2] == 1 + 2j
 
 
 def test_an_array_in_fortrans_order_travels_as_it_lies_in_memory() -> None:
     numbers = np.array([[0, 1, 2], [3, 4, 5]], dtype=np.uint8, order="F")
-    view = writable(numbers)
+    view = as_receive_buffer(numbers)
     assert bytes(view) == bytes([0, 3, 1, 4, 2, 5])
     view[1] = 9
     assert numbers[1, 0] == 9
@@ -80,30 +80,30 @@ def test_an_array_in_fortrans_order_travels_as_it_lies_in_memory() -> None:
         (np.zeros((4, 4))[:, 1], ERR_BUFFER, "not contiguous"),
         (np.array([object()]), ERR_TYPE, "Python's objects"),
         (np.zeros(2, dtype=[("Odd", "i4"), ("who", "O")]), ERR_TYPE, "Python's objects"),
-        ([], ERR_BUFFER, "up to four parts"),
-        ([b"", 0, 0, BYTE, 1], ERR_BUFFER, "up to four parts"),
-        ([b"1234", (1, 1, 2)], ERR_COUNT, r"\(1, 1, 2\) is no \(count, displacement\)"),
-        ([b"1234", 1, 2, 3], ERR_TYPE, "3 is no datatype"),
+        ([], ERR_BUFFER, "has 1 to 4 parts"),
+        ([b"", 0, 0, BYTE, 1], ERR_BUFFER, "has 1 to 4 parts"),
+        ([b"1234", (1, 1, 2)], ERR_COUNT, r"expected \(count, displacement\), got \(1, 1, 2\)"),
+        ([b"1234", 1, 2, 3], ERR_TYPE, "a typecode, got 3"),
         ([b"1234567", INT], ERR_COUNT, "7 bytes does not hold whole items of 4"),
         ([b"1234567", 2, INT], ERR_COUNT, "the buffer has 7 bytes"),
         ([b"12345678", (1, 1), DOUBLE], ERR_COUNT, "1 items of 8 bytes from item 1 on"),
         ([b"1234", -1], ERR_COUNT, "-1 items"),
         ([b"1234", (1, -1)], ERR_COUNT, "from item -1"),
-        ([b"1234", 1.5], ERR_COUNT, "1.5 is no count"),
-        ([b"1234", (1, 0.5)], ERR_COUNT, "0.5 is no displacement"),
+        ([b"1234", 1.5], ERR_COUNT, "count must be an integer, got 1.5"),
+        ([b"1234", (1, 0.5)], ERR_COUNT, "displacement must be an integer, got 0.5"),
         ([b"1234", "x"], ERR_TYPE, "typecode 'x'"),
-        ([b"1234", 1, 2], ERR_TYPE, "2 is no datatype"),
+        ([b"1234", 1, 2], ERR_TYPE, "a typecode, got 2"),
     ],
     ids=text_of,
 )
 def test_what_is_no_buffer_is_refused(message: object, error_class: int, says: str) -> None:
     with pytest.raises(MPIError, match=says) as refused:
-        readable(message)
+        as_send_data(message)
     assert refused.value.Get_error_class() == error_class
 
 
 def test_a_field_whose_name_has_an_o_is_no_object() -> None:
-    assert len(readable(np.zeros(2, dtype=[("Odd", "i4")]))) == 8
+    assert len(as_send_data(np.zeros(2, dtype=[("Odd", "i4")]))) == 8
 
 
 @pytest.mark.parametrize(
@@ -111,5 +111,5 @@ def test_a_field_whose_name_has_an_o_is_no_object() -> None:
 )
 def test_a_receive_is_refused_a_buffer_that_cannot_be_written(message: object) -> None:
     with pytest.raises(MPIError, match="can be written") as refused:
-        writable(message)
+        as_receive_buffer(message)
     assert refused.value.Get_error_class() == ERR_BUFFER

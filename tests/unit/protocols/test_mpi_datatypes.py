@@ -24,8 +24,8 @@ from protocols.mpi import (
     Datatype,
     Status,
 )
-from protocols.mpi.buffers import readable
-from protocols.mpi.iovec import gathered
+from protocols.mpi.buffers import as_send_data
+from protocols.mpi.iovec import to_contiguous
 from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.mpi_devices import everywhere
@@ -59,17 +59,17 @@ def test_a_datatype_is_used_between_its_commit_and_its_end() -> None:
     vector = INT.Create_vector(2, 1, 2)
     for usable in (False, True, False):
         if usable:
-            assert len(readable([bytearray(12), 1, vector.Commit()])) == 8
-            assert len(readable([bytearray(12), 1, vector.Dup()])) == 8
+            assert len(as_send_data([bytearray(12), 1, vector.Commit()])) == 8
+            assert len(as_send_data([bytearray(12), 1, vector.Dup()])) == 8
             vector.Free()
         else:
             with pytest.raises(MPIError, match="not committed") as raised:
-                readable([bytearray(12), 1, vector])
+                as_send_data([bytearray(12), 1, vector])
             assert raised.value.Get_error_class() == ERR_TYPE
     with pytest.raises(MPIError) as raised:
         INT.Free()
     assert raised.value.Get_error_class() == ERR_TYPE
-    assert len(readable([bytearray(8), 2, INT])) == 8
+    assert len(as_send_data([bytearray(8), 2, INT])) == 8
 
 
 def test_datatypes_that_cannot_be_are_refused() -> None:
@@ -90,17 +90,17 @@ def test_datatypes_that_cannot_be_are_refused() -> None:
 def test_a_buffer_must_hold_every_segment() -> None:
     vector = INT.Create_vector(2, 1, 3).Commit()
     backwards = INT.Create_vector(2, 1, -3).Commit()
-    assert len(readable([bytearray(16), 1, vector])) == 8
-    assert len(readable([bytearray(16), (1, 0), vector])) == 8
-    assert len(readable([bytearray(32), vector])) == 16, "as many as the buffer has room for"
-    assert len(readable([bytearray(5), 0, vector])) == 0
+    assert len(as_send_data([bytearray(16), 1, vector])) == 8
+    assert len(as_send_data([bytearray(16), (1, 0), vector])) == 8
+    assert len(as_send_data([bytearray(32), vector])) == 16, "as many as the buffer has room for"
+    assert len(as_send_data([bytearray(5), 0, vector])) == 0
     for wrong in (
         [bytearray(15), 1, vector], [bytearray(16), 2, vector], [bytearray(16), (1, 1), vector],
         [bytearray(15), vector], [bytearray(64), 1, backwards], [bytearray(64), -1, vector],
         [bytearray(8), INT.Create_contiguous(0).Commit()],
     ):  # fmt: skip
         with pytest.raises(MPIError) as raised:
-            readable(wrong)  # type: ignore[arg-type]
+            as_send_data(wrong)  # type: ignore[arg-type]
         assert raised.value.Get_error_class() == ERR_COUNT
 
 
@@ -128,8 +128,8 @@ def test_the_bytes_of_a_message_are_those_of_the_type_map(made: tuple[Datatype, 
     datatype, places = made
     every = [number * datatype.extent + place for number in range(count) for place in places]
     buffer = bytes(range(256)) * (max(every, default=0) // 256 + 1)
-    data = readable([buffer, count, datatype.Commit()])
-    assert bytes(gathered(data)) == bytes(buffer[place] for place in every)
+    data = as_send_data([buffer, count, datatype.Commit()])
+    assert bytes(to_contiguous(data)) == bytes(buffer[place] for place in every)
     assert datatype.size == len(places)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.mpi import ERR_PROC_FAILED, PROC_NULL, Comm, Request
-from protocols.mpi.device import Dispatch
+from protocols.mpi.device import SendCompletion
 from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.send_buffer import SendBuffer
 from tests.unit.protocols.am2_mpi_nodes import Nodes, failure
@@ -45,7 +45,7 @@ def lose(nodes: Nodes, number: int = 1) -> None:
 def test_a_send_is_over_first_and_has_arrived_when_the_receiver_has_answered(size: int) -> None:
     nodes, outcomes = talking(), []
     sent = nodes.send(0, 1, b"x" * size)
-    assert isinstance(sent, Dispatch)
+    assert isinstance(sent, SendCompletion)
     sent.on_outcome = outcomes.append
     assert (sent.done, sent.is_open, outcomes) == (True, True, [])
     nodes.wires.elapse(SECOND)  # it has no receive
@@ -57,7 +57,7 @@ def test_a_send_is_over_first_and_has_arrived_when_the_receiver_has_answered(siz
 def test_a_message_that_comes_back_from_a_node_that_has_started_again_is_told(size: int) -> None:
     nodes, outcomes = talking(), []
     sent = nodes.send(0, 1, b"x" * size)
-    assert isinstance(sent, Dispatch)
+    assert isinstance(sent, SendCompletion)
     sent.on_outcome = outcomes.append
     lose(nodes)
     assert outcomes == [sent]
@@ -140,7 +140,7 @@ def test_every_call_that_may_have_to_do_with_that_rank_tells_it(call: Callable[[
     lose(nodes)
     with pytest.raises(MPIError, match="was reported done, and has failed since"):
         call(comm).send(None)
-    assert not comm.losses.known
+    assert not comm.lost_sends.known
 
 
 def test_a_collective_call_that_waits_tells_of_its_own_message_for_which_others_wait() -> None:
@@ -153,7 +153,7 @@ def test_a_collective_call_that_waits_tells_of_its_own_message_for_which_others_
     assert waits.done
     with pytest.raises(MPIError, match="a send to rank 1, tag 0, 0 bytes, was reported done, and has failed since"):
         barrier.send(None)
-    assert not comm.losses.known
+    assert not comm.lost_sends.known
 
 
 def test_a_persistent_request_tells_it_when_it_is_started() -> None:
@@ -177,7 +177,7 @@ def test_a_request_that_has_not_been_waited_for_tells_it_and_no_other_call_does(
         requests[0].Wait().send(None)
     with pytest.raises(MPIError, match="1 of 1 requests have failed"):
         Request.Waitall(requests[1:]).send(None)
-    assert not comm.losses.known
+    assert not comm.lost_sends.known
 
 
 def test_a_request_that_was_waited_for_before_leaves_it_to_the_next_call() -> None:
@@ -196,7 +196,7 @@ def test_an_object_of_two_messages_of_which_the_first_is_lost_is_told_once() -> 
     lose(nodes)
     with pytest.raises(MPIError, match="has restarted"):
         request.wait().send(None)
-    assert not comm.losses.known
+    assert not comm.lost_sends.known
 
 
 def test_a_buffered_send_that_fails_is_told_by_the_next_call_to_that_rank_only() -> None:
@@ -215,11 +215,11 @@ def test_what_no_call_has_told_is_told_in_the_end_and_so_is_what_comes_later() -
     comm = Comm(nodes.devices[0])
     at_once(comm.Isend(b"never waited for", 1))
     lose(nodes)
-    comm.losses.close(said.append)
+    comm.lost_sends.close(said.append)
     nodes.talk(0, 1)
     at_once(comm.Send(b"the last", 1, 9))
     lose(nodes)
-    comm.losses.finish()  # there is nothing left
+    comm.lost_sends.finish()  # there is nothing left
     assert [sentence.partition(",")[0] for sentence in said] == ["a send to rank 1"] * 2
     assert "tag 9, 8 bytes, was reported done, and has failed since: node 1" in said[1]
 
@@ -230,5 +230,5 @@ def test_finish_raises_what_no_call_has_told() -> None:
     at_once(comm.Send(b"lost", 1))
     lose(nodes)
     with pytest.raises(MPIError, match="was reported done"):
-        comm.losses.finish()
-    comm.losses.finish()
+        comm.lost_sends.finish()
+    comm.lost_sends.finish()

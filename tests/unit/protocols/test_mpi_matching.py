@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Dispatch, ProbeResult, Receipt
+from protocols.mpi.device import SendCompletion, ProbeResult, ReceiveCompletion
 from protocols.mpi.matching import Arrival, MatchingQueues, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 
@@ -34,7 +34,7 @@ class Waiting(NamedTuple):
 def receive(
     matching: MatchingQueues, source: int, tag: int, size: int = 8, context: int = 0
 ) -> tuple[Completion[Envelope], bytearray]:
-    completion = Receipt(source, tag, size)
+    completion = ReceiveCompletion(source, tag, size)
     buffer = bytearray(size)
     matching.post(context, Receive(source, tag, memoryview(buffer), completion))
     return completion, buffer
@@ -113,7 +113,7 @@ def test_a_message_that_was_claimed_and_will_not_come_fails_whoever_receives_it(
     found: Completion[ProbeResult | None] = Completion()
     matching.probe(1, 0, 7, False, True, found)
     matching.fail_arrival(arrival, MPIError(ERR_PROC_FAILED, "gone"))
-    completion = Receipt(1, 7, 5)
+    completion = ReceiveCompletion(1, 7, 5)
     matching.receive_claimed(arrival, Receive(1, 7, memoryview(bytearray(5)), completion))
     assert found.done
     with pytest.raises(MPIError, match="gone"):
@@ -144,7 +144,7 @@ def test_a_message_that_is_too_long_fills_the_buffer_and_fails(first: str) -> No
 
 def test_a_send_to_oneself_is_complete_before_its_receive_is_posted_and_then_fills_it() -> None:
     matching = MatchingQueues()
-    sent = Dispatch()
+    sent = SendCompletion()
     data = bytearray(b"hello")
     matching.send_to_self(1, 0, 7, memoryview(data), sent)
     assert sent.result() == Envelope(1, 7, 5)
@@ -156,7 +156,7 @@ def test_a_send_to_oneself_is_complete_before_its_receive_is_posted_and_then_fil
 
 def test_what_is_under_way_with_a_peer_whose_session_has_ended_fails_and_nothing_else() -> None:
     matching = MatchingQueues()
-    under_way, left, arrived = Dispatch(), Dispatch(), Dispatch()
+    under_way, left, arrived = SendCompletion(), SendCompletion(), SendCompletion()
     left.release(Envelope(1, 7, 5))
     arrived.release(Envelope(1, 7, 5))
     arrived.deliver()
