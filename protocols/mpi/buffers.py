@@ -55,7 +55,9 @@ def _parse(message: Message, write: bool, is_vector: bool = False) -> _MessagePa
     if not isinstance(message, list | tuple):
         return _MessageParts(*_view_bytes(message, write))
     if not 1 <= len(message) <= 4:
-        raise MPIError(ERR_BUFFER, f"a message has 1 to 4 parts [buffer, count, displacement, datatype], got {len(message)}")
+        raise MPIError(
+            ERR_BUFFER, f"a message has 1 to 4 parts [buffer, count, displacement, datatype], got {len(message)}"
+        )
     view, item = _view_bytes(message[0], write)
     parts = list(message[1:])
     datatype = None
@@ -142,7 +144,9 @@ def vector_blocks(message: Message, number: int, write: bool) -> list[Data]:
     elif _is_number(displacements):
         displacements = [rank * index(displacements) for rank in range(number)]
     if len(counts_by_rank) != number or len(displacements) != number:
-        raise MPIError(ERR_COUNT, f"{len(counts_by_rank)} counts and {len(displacements)} displacements for {number} ranks")
+        raise MPIError(
+            ERR_COUNT, f"{len(counts_by_rank)} counts and {len(displacements)} displacements for {number} ranks"
+        )
     return [_slice_items(parsed, count, offset) for count, offset in zip(counts_by_rank, displacements, strict=True)]
 
 
@@ -180,7 +184,9 @@ def _derived_items(view: memoryview, datatype: Datatype, count: int, offset: int
     if any(begin < 0 or begin + length > len(view) for begin, length in spans):
         last = max(begin + length for begin, length in spans)
         first = min(begin for begin, _ in spans)
-        message = f"{count} items of {datatype.name} extend from byte {first} to {last}: the buffer has {len(view)} bytes"
+        message = (
+            f"{count} items of {datatype.name} extend from byte {first} to {last}: the buffer has {len(view)} bytes"
+        )
         raise MPIError(ERR_COUNT, message)
     if len(spans) > 1:
         return IoVec(view, spans)

@@ -191,7 +191,9 @@ class Datatype(Handle):
         ]
         spans = [span for offset, datatype, length in parts for span in datatype.spans_at(offset, length)]
         lb = min((offset + datatype.lb for offset, datatype, _ in parts), default=0)
-        ub = max((offset + (length - 1) * datatype.extent + datatype.ub for offset, datatype, length in parts), default=0)
+        ub = max(
+            (offset + (length - 1) * datatype.extent + datatype.ub for offset, datatype, length in parts), default=0
+        )
         return cls(f"a structure of {len(parts)} blocks", "", spans, lb, ub - lb)
 
     def Create_subarray(
@@ -201,7 +203,9 @@ class Datatype(Handle):
         ORDER_FORTRAN. Raises MPIError (ERR_ARG) for a subarray outside of the array."""
         dimensions = list(zip(sizes, subsizes, starts, strict=True))
         if not dimensions or any(not 0 <= start <= size - part or part < 1 for size, part, start in dimensions):
-            raise MPIError(ERR_ARG, f"a subarray of {list(subsizes)} at {list(starts)} is not inside of an array of {list(sizes)}")
+            raise MPIError(
+                ERR_ARG, f"a subarray of {list(subsizes)} at {list(starts)} is not inside of an array of {list(sizes)}"
+            )
         if order == ORDER_C:
             dimensions.reverse()
         offsets, step = [0], 1

@@ -89,7 +89,9 @@ class Group(Handle):
     @classmethod
     def Union(cls, group1: Group, group2: Group) -> Group:
         """Return the first group's members, followed by the second group's members that are not in the first."""
-        return group1._subgroup([*group1.processes, *(process for process in group2.processes if process not in group1.processes)])
+        return group1._subgroup(
+            [*group1.processes, *(process for process in group2.processes if process not in group1.processes)]
+        )
 
     @classmethod
     def Intersection(cls, group1: Group, group2: Group) -> Group:
@@ -114,7 +116,9 @@ class Group(Handle):
         translated = []
         for rank in range(self.size) if ranks is None else ranks:
             process = PROC_NULL if rank == PROC_NULL else self._process_of(rank)
-            translated.append(PROC_NULL if process == PROC_NULL else members.index(process) if process in members else UNDEFINED)
+            translated.append(
+                PROC_NULL if process == PROC_NULL else members.index(process) if process in members else UNDEFINED
+            )
         return translated
 
     def Dup(self) -> Group:

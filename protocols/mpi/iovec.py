@@ -13,7 +13,7 @@ Span: TypeAlias = tuple[int, int]
 class IoVec:
     """A message that consists of several segments of a buffer, in order. len() is its size in bytes."""
 
-    __slots__ = ("_size", "spans", "buffer")
+    __slots__ = ("_size", "buffer", "spans")
 
     def __init__(self, buffer: memoryview, spans: Sequence[Span]) -> None:
         """buffer: the buffer, as bytes. spans: its segments."""

@@ -22,10 +22,14 @@ class Message:
     __slots__ = ("_contexts", "_device", "_probe_result", "_ranks", "_received")
 
     def __init__(
-        self, device: Device | None, contexts: tuple[int, int], ranks: Sequence[int] | None, probe_result: ProbeResult | None
+        self,
+        device: Device | None,
+        contexts: tuple[int, int],
+        ranks: Sequence[int] | None,
+        probe_result: ProbeResult | None,
     ) -> None:
-        """contexts: of the communicator's messages, and of its continuations. ranks: the device's ranks by the communicator's;
-        None: equal. device, probe_result: None for MPI_MESSAGE_NO_PROC."""
+        """contexts: of the communicator's messages, and of its continuations. ranks: the device's ranks by the
+        communicator's; None: equal. device, probe_result: None for MPI_MESSAGE_NO_PROC."""
         self._device = device
         self._contexts = contexts
         self._ranks = ranks
@@ -54,7 +58,9 @@ class Message:
         probe_result = self._take()
         device = self._device
         completion = (
-            null_transfer() if probe_result is None or device is None else device.receive_claimed(probe_result, self._contexts[0], buffer)
+            null_transfer()
+            if probe_result is None or device is None
+            else device.receive_claimed(probe_result, self._contexts[0], buffer)
         )
         return Request(completion, None, True, self._device, self._ranks)
 
@@ -67,7 +73,9 @@ class Message:
         probe_result = self._take()
         if probe_result is None or self._device is None:
             return Request(null_transfer(), None, True, self._device)
-        incoming = ObjectReceive(self._device, probe_result.envelope.source, self._contexts, probe_result.envelope.tag, probe_result)
+        incoming = ObjectReceive(
+            self._device, probe_result.envelope.source, self._contexts, probe_result.envelope.tag, probe_result
+        )
         return Request(incoming.completion, incoming, True, self._device, self._ranks)
 
     def _take(self) -> ProbeResult | None:

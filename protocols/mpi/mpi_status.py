@@ -69,7 +69,8 @@ class Status(Handle):
         return items if not remainder else UNDEFINED
 
     def Get_elements(self, datatype: Datatype) -> int:
-        """Return the number of basic items received; UNDEFINED for a derived datatype, which does not record its basic one."""
+        """Return the number of basic items received; UNDEFINED for a derived datatype, which does not record its basic
+        one."""
         return self.Get_count(datatype) if datatype.typecode or not datatype else UNDEFINED
 
     def Is_cancelled(self) -> bool:

@@ -43,7 +43,12 @@ class Op(Handle):
 
     @classmethod
     def from_functions(
-        cls, name: str, object_function: ObjectFunction, buffer_function: BufferFunction, commutes: bool = True, predefined: bool = False
+        cls,
+        name: str,
+        object_function: ObjectFunction,
+        buffer_function: BufferFunction,
+        commutes: bool = True,
+        predefined: bool = False,
     ) -> Op:
         """Make an operation from its two functions; called by the library."""
         op = cls()
@@ -63,7 +68,11 @@ class Op(Handle):
 
     def __reduce__(self) -> tuple[Callable[..., Op], tuple[object, ...]]:
         """Pickle a predefined operation by its name, and a user-defined one with its function."""
-        return (_predefined_operation, (self.name,)) if self.is_predefined else (Op.Create, (self._buffer_function, self.commutes))
+        return (
+            (_predefined_operation, (self.name,))
+            if self.is_predefined
+            else (Op.Create, (self._buffer_function, self.commutes))
+        )
 
     def Free(self) -> None:
         """Free the operation. Raises MPIError (ERR_OP) for a predefined one."""
@@ -137,7 +146,10 @@ def _ufunc_function(name: str, ufunc: str) -> BufferFunction:
         with np.errstate(all="ignore"):  # as C's arithmetic
             try:
                 getattr(np, ufunc)(
-                    np.frombuffer(left, dtype), result, out=result, casting="same_kind" if ufunc[:3] != "log" else "unsafe"
+                    np.frombuffer(left, dtype),
+                    result,
+                    out=result,
+                    casting="same_kind" if ufunc[:3] != "log" else "unsafe",
                 )
             except TypeError:
                 raise MPIError(ERR_OP, f"{name} is not defined for {datatype.name}") from None
@@ -156,7 +168,9 @@ def _location_function(name: str, comparison: str) -> BufferFunction:
 
         left_pairs, right_pairs = np.frombuffer(left, dtype), np.frombuffer(right, dtype)
         equal = left_pairs["value"] == right_pairs["value"]
-        is_left = getattr(np, comparison)(left_pairs["value"], right_pairs["value"]) | (equal & (left_pairs["index"] < right_pairs["index"]))
+        is_left = getattr(np, comparison)(left_pairs["value"], right_pairs["value"]) | (
+            equal & (left_pairs["index"] < right_pairs["index"])
+        )
         right_pairs[is_left] = left_pairs[is_left]
 
     return apply

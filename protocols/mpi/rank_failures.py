@@ -27,7 +27,7 @@ class RankFailures:
     """Failed ranks as one rank knows them. reasons: predicates for errors ("has crashed"), by the device's rank.
     pending_calls: collective calls in progress."""
 
-    __slots__ = ("reasons", "pending_calls")
+    __slots__ = ("pending_calls", "reasons")
 
     def __init__(self) -> None:
         self.reasons: Final[dict[int, str]] = {}

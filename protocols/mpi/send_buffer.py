@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from protocols.mpi.constants import BSEND_OVERHEAD
-from protocols.mpi.device import SendCompletion, FailureRecipient
+from protocols.mpi.device import FailureRecipient, SendCompletion
 from protocols.mpi.mpi_errors import MPIError
 
 DEFAULT_SIZE: Final = 1 << 20

@@ -35,7 +35,7 @@ class AttachedRank:
     @cached_property
     def alone(self) -> blocking_calls.Comm:
         """COMM_SELF of this process."""
-        alone = self.world.awaited.alone()
+        alone = self.world.wrapped.make_self()
         return blocking_calls.Comm(
             alone, self._complete, blocking_calls.properties_of(alone, self.name, "MPI_COMM_SELF")
         )

@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE
-from protocols.mpi.device import CallArguments, Communicator, Device, SendCompletion, ProbeResult, ReceiveCompletion
+from protocols.mpi.device import CallArguments, Communicator, Device, ProbeResult, ReceiveCompletion, SendCompletion
 from protocols.mpi.iovec import Data, to_contiguous
 from protocols.mpi.mailbox import Mailbox
 from protocols.mpi.mpi_errors import CANCELLED, Envelope, MPIError
@@ -95,8 +95,25 @@ class HistoryDevice:
     """A `Device` that records its transfers."""
 
     __slots__ = (
-        "_claimed", "_clock", "_count", "_device", "_tell", "attached_buffer", "cancel", "contexts", "rank_failures", "lost_sends",
-        "mailbox", "max_message_size", "max_tag", "next_continuation", "rank", "size", "mailbox_slots", "mailbox_context_tag", "contexts_in_use",
+        "_claimed",
+        "_clock",
+        "_count",
+        "_device",
+        "_tell",
+        "attached_buffer",
+        "cancel",
+        "contexts",
+        "contexts_in_use",
+        "lost_sends",
+        "mailbox",
+        "mailbox_context_tag",
+        "mailbox_slots",
+        "max_message_size",
+        "max_tag",
+        "next_continuation",
+        "rank",
+        "rank_failures",
+        "size",
     )  # fmt: skip
 
     def __init__(self, device: Device, clock: Callable[[], int], tell: Tell) -> None:
@@ -141,9 +158,9 @@ class HistoryDevice:
             completion.add_callback(partial(self._received, number, context, buffer))
         return completion
 
-    def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> ReceiveCompletion:
-        completion = self._device.receive_claimed(found, context, buffer)
-        completion.add_callback(partial(self._received, self._claimed.pop(found), context, buffer))
+    def receive_claimed(self, probe_result: ProbeResult, context: int, buffer: Data) -> ReceiveCompletion:
+        completion = self._device.receive_claimed(probe_result, context, buffer)
+        completion.add_callback(partial(self._received, self._claimed.pop(probe_result), context, buffer))
         return completion
 
     def probe(
@@ -176,9 +193,9 @@ class HistoryDevice:
 
     def _claim(self, context: int, completion: Completion[ProbeResult | None]) -> None:
         with suppress(MPIError):
-            if (found := completion.result()) is not None:
-                peer, tag, size = found.envelope
-                self._claimed[found] = self._begin("receive", peer, context, tag, size)
+            if (probe_result := completion.result()) is not None:
+                peer, tag, size = probe_result.envelope
+                self._claimed[probe_result] = self._begin("receive", peer, context, tag, size)
 
     def _sent(self, number: int, completion: SendCompletion, _: object) -> None:
         try:
@@ -186,7 +203,7 @@ class HistoryDevice:
         except MPIError as error:
             self._failed(number, error)
             return
-        if completion.is_open:
+        if completion.is_unconfirmed:
             completion.on_outcome = partial(self._outcome, number)
             what = "buffered"
         else:
@@ -211,7 +228,9 @@ class HistoryDevice:
             self._tell({"clock_ns": self._clock(), "what": "cancelled", "n": number})
             return
         facts = {"n": number, "peer": peer, "context": context, "tag": tag, "bytes": size}
-        self._tell({"clock_ns": self._clock(), "what": "received", **facts, "digest": digest(to_contiguous(buffer)[:size])})
+        self._tell(
+            {"clock_ns": self._clock(), "what": "received", **facts, "digest": digest(to_contiguous(buffer)[:size])}
+        )
 
     def _failed(self, number: int, error: MPIError, what: str = "failed") -> None:
         facts: dict[str, object] = {"n": number, "error": str(error), "class": error.error_class}

@@ -122,7 +122,7 @@ class Host(SoftwareMatchingEndpoint):
         parts.append(data)
         if card.flags & FLAGS_LAST:
             del self._parts[card.peer]
-            self.matching.arrive_whole(card.peer, card.context, card.tag, b"".join(parts))
+            self.matching.arrive_complete(card.peer, card.context, card.tag, b"".join(parts))
 
     def _lose(self, peer: int) -> None:
         """End what is under way with a peer that has restarted. The NIC returns the messages to it."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device, SendCompletion, ProbeResult, ReceiveCompletion
+from protocols.mpi.device import Device, ProbeResult, ReceiveCompletion, SendCompletion
 from protocols.mpi.matching import SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from testbed.engine.loop import Loop

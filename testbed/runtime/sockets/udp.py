@@ -21,7 +21,7 @@ from typing import Final
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device, SendCompletion, ProbeResult, ReceiveCompletion
+from protocols.mpi.device import Device, ProbeResult, ReceiveCompletion, SendCompletion
 from protocols.mpi.matching import CONTEXTS, MATCHED, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import Envelope
 from testbed.engine.loop import Loop
@@ -196,7 +196,7 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
 
     def _arrived(self, source: int, message: Message) -> None:
         context, tag, content = message
-        if self.matching.arrive_whole(source, context, tag, content):
+        if self.matching.arrive_complete(source, context, tag, content):
             self._nic.post_completion(0)
 
 

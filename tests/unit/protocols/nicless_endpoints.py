@@ -27,7 +27,7 @@ class Post:
 
     def receive(self, now: int, frame: bytes) -> None:
         source, context, tag = frame[12], int.from_bytes(frame[13:15], "big"), int.from_bytes(frame[15:19], "big")
-        self.endpoint.matching.arrive_whole(source, context, tag, frame[19:])
+        self.endpoint.matching.arrive_complete(source, context, tag, frame[19:])
 
     def on_doorbell(self, now: int, index: int) -> None:
         raise AssertionError
@@ -105,7 +105,7 @@ class DescriptorsOnly:
         self.free -= 1
         return self.free >= 0
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: ReceiveCompletion) -> bool:
+    def receive_claimed(self, probe_result: ProbeResult, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         raise AssertionError
 
     def probe(

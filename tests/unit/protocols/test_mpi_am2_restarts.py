@@ -104,7 +104,7 @@ class Trial:
 
 
 @given(steps, st.sampled_from([1, 4]))
-def test_what_is_lost_is_told_and_nothing_is_made_up(all_steps: list[Step], allowed: int) -> None:
+def test_lost_messages_are_reported_and_no_message_arrives_twice(all_steps: list[Step], allowed: int) -> None:
     trial = Trial(allowed)
     for step in all_steps:
         trial.step(*step)

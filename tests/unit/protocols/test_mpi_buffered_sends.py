@@ -11,7 +11,7 @@ from tests.unit.protocols.mpi_devices import RanksOf, everywhere
 
 
 @everywhere
-def test_copies_arrive_though_the_buffer_changes_and_the_room_is_limited(ranks_of: RanksOf) -> None:
+def test_buffered_sends_copy_and_are_limited_by_the_attached_buffer(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         with pytest.raises(MPIError, match="no buffer is attached") as caught:
             await comm.Bsend(b"x", 1)

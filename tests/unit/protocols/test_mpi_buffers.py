@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from protocols.mpi import BYTE, DOUBLE, ERR_BUFFER, ERR_COUNT, ERR_TYPE, INT
-from protocols.mpi.buffers import as_send_data, as_receive_buffer
+from protocols.mpi.buffers import as_receive_buffer, as_send_data
 from protocols.mpi.mpi_errors import MPIError
 
 
@@ -44,7 +44,7 @@ def text_of(value: object) -> str:
     ],
     ids=text_of,
 )
-def test_eight_bytes_said_in_many_ways(message: object) -> None:
+def test_all_forms_of_a_message_argument_give_its_bytes(message: object) -> None:
     assert bytes(as_send_data(message)) == b"\1\0\0\0\2\0\0\0"
 
 
@@ -53,7 +53,7 @@ def test_eight_bytes_said_in_many_ways(message: object) -> None:
     [None, b"", bytearray(), array("d"), np.zeros(0), np.zeros((3, 0)), [None, 0], [b"abc", 0, INT]],
     ids=text_of,
 )
-def test_no_bytes_said_in_many_ways(message: object) -> None:
+def test_all_forms_of_an_empty_message_argument_give_no_bytes(message: object) -> None:
     assert len(as_send_data(message)) == 0
 
 
@@ -64,7 +64,7 @@ def test_a_buffer_is_not_copied() -> None:
     assert numbers[1, 2] == 1 + 2j
 
 
-def test_an_array_in_fortrans_order_travels_as_it_lies_in_memory() -> None:
+def test_an_array_in_fortran_order_is_sent_in_memory_order() -> None:
     numbers = np.array([[0, 1, 2], [3, 4, 5]], dtype=np.uint8, order="F")
     view = as_receive_buffer(numbers)
     assert bytes(view) == bytes([0, 3, 1, 4, 2, 5])
@@ -73,13 +73,13 @@ def test_an_array_in_fortrans_order_travels_as_it_lies_in_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "error_class", "says"),
+    ("message", "error_class", "pattern"),
     [
-        ("text", ERR_BUFFER, "a str has no buffer"),
-        ({"a": 1}, ERR_BUFFER, "send and recv take objects"),
+        ("text", ERR_BUFFER, "a str does not support the buffer protocol"),
+        ({"a": 1}, ERR_BUFFER, "use send and recv for objects"),
         (np.zeros((4, 4))[:, 1], ERR_BUFFER, "not contiguous"),
-        (np.array([object()]), ERR_TYPE, "Python's objects"),
-        (np.zeros(2, dtype=[("Odd", "i4"), ("who", "O")]), ERR_TYPE, "Python's objects"),
+        (np.array([object()]), ERR_TYPE, "references to Python objects"),
+        (np.zeros(2, dtype=[("Odd", "i4"), ("who", "O")]), ERR_TYPE, "references to Python objects"),
         ([], ERR_BUFFER, "has 1 to 4 parts"),
         ([b"", 0, 0, BYTE, 1], ERR_BUFFER, "has 1 to 4 parts"),
         ([b"1234", (1, 1, 2)], ERR_COUNT, r"expected \(count, displacement\), got \(1, 1, 2\)"),
@@ -96,20 +96,20 @@ def test_an_array_in_fortrans_order_travels_as_it_lies_in_memory() -> None:
     ],
     ids=text_of,
 )
-def test_what_is_no_buffer_is_refused(message: object, error_class: int, says: str) -> None:
-    with pytest.raises(MPIError, match=says) as refused:
+def test_invalid_message_arguments_are_rejected(message: object, error_class: int, pattern: str) -> None:
+    with pytest.raises(MPIError, match=pattern) as raised:
         as_send_data(message)
-    assert refused.value.Get_error_class() == error_class
+    assert raised.value.Get_error_class() == error_class
 
 
-def test_a_field_whose_name_has_an_o_is_no_object() -> None:
+def test_a_field_name_with_an_o_does_not_count_as_an_object() -> None:
     assert len(as_send_data(np.zeros(2, dtype=[("Odd", "i4")]))) == 8
 
 
 @pytest.mark.parametrize(
     "message", [b"abc", memoryview(b"abc"), [b"abc", 3], np.broadcast_to(np.zeros(1), 1)], ids=text_of
 )
-def test_a_receive_is_refused_a_buffer_that_cannot_be_written(message: object) -> None:
-    with pytest.raises(MPIError, match="can be written") as refused:
+def test_a_receive_into_a_read_only_buffer_is_rejected(message: object) -> None:
+    with pytest.raises(MPIError, match="can be written") as raised:
         as_receive_buffer(message)
-    assert refused.value.Get_error_class() == ERR_BUFFER
+    assert raised.value.Get_error_class() == ERR_BUFFER

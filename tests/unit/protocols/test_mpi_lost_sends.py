@@ -42,19 +42,19 @@ def lose(nodes: Nodes, number: int = 1) -> None:
 
 
 @ALIKE
-def test_a_send_is_over_first_and_has_arrived_when_the_receiver_has_answered(size: int) -> None:
+def test_a_send_completes_first_and_is_delivered_when_the_receiver_has_answered(size: int) -> None:
     nodes, outcomes = talking(), []
     sent = nodes.send(0, 1, b"x" * size)
     assert isinstance(sent, SendCompletion)
     sent.on_outcome = outcomes.append
-    assert (sent.done, sent.is_open, outcomes) == (True, True, [])
+    assert (sent.done, sent.is_unconfirmed, outcomes) == (True, True, [])
     nodes.wires.elapse(SECOND)  # it has no receive
-    assert (sent.is_open, outcomes) == (False, [sent])
+    assert (sent.is_unconfirmed, outcomes) == (False, [sent])
     assert sent.result().length == size
 
 
 @ALIKE
-def test_a_message_that_comes_back_from_a_node_that_has_started_again_is_told(size: int) -> None:
+def test_a_message_returned_by_a_restarted_node_is_lost(size: int) -> None:
     nodes, outcomes = talking(), []
     sent = nodes.send(0, 1, b"x" * size)
     assert isinstance(sent, SendCompletion)
@@ -64,7 +64,7 @@ def test_a_message_that_comes_back_from_a_node_that_has_started_again_is_told(si
     assert failure(sent) == ERR_PROC_FAILED
 
 
-def test_a_long_message_whose_last_piece_is_lost_is_told() -> None:
+def test_a_long_message_without_its_last_chunk_is_lost() -> None:
     nodes = talking()
     sent = nodes.send(0, 1, b"x" * 100_000)
     nodes.receive(1, 0, 100_000)
@@ -74,7 +74,7 @@ def test_a_long_message_whose_last_piece_is_lost_is_told() -> None:
     assert failure(sent) == ERR_PROC_FAILED
 
 
-def test_of_several_messages_those_are_told_that_were_not_answered() -> None:
+def test_only_unanswered_messages_are_lost() -> None:
     nodes = talking()
     first = [nodes.send(0, 1, b"1") for _ in range(3)]
     nodes.wires.elapse(SECOND)
@@ -87,7 +87,7 @@ def test_of_several_messages_those_are_told_that_were_not_answered() -> None:
     assert [failure(completion) for completion in lost] == [ERR_PROC_FAILED] * 3
 
 
-def test_what_a_receiver_has_taken_early_is_lost_with_the_message_before_it() -> None:
+def test_an_early_message_is_lost_with_the_message_before() -> None:
     nodes = talking()
     receipt, _ = nodes.receive(1, 0, 4)
     before = nodes.send(0, 1, b"here")
@@ -101,7 +101,7 @@ def test_what_a_receiver_has_taken_early_is_lost_with_the_message_before_it() ->
     assert not receipt.done
 
 
-def test_the_next_call_to_that_rank_tells_of_a_send_that_has_failed_since_and_does_nothing_else() -> None:
+def test_the_next_call_to_the_rank_reports_a_lost_send_and_has_no_other_effect() -> None:
     nodes = talking(3)
     comm, other = Comm(nodes.devices[0]), Comm(nodes.devices[0], 1)
     at_once(comm.Send(b"lost", 1, 5))
@@ -133,17 +133,17 @@ CALLS: dict[str, Callable[[Comm], Coroutine[Any, None, object]]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_every_call_that_may_have_to_do_with_that_rank_tells_it(call: Callable[[Comm], Any]) -> None:
+def test_every_call_that_may_involve_the_rank_reports_a_lost_send(call: Callable[[Comm], Any]) -> None:
     nodes = talking()
     comm = Comm(nodes.devices[0])
     at_once(comm.Send(b"lost", 1))
     lose(nodes)
     with pytest.raises(MPIError, match="was reported done, and has failed since"):
         call(comm).send(None)
-    assert not comm.lost_sends.known
+    assert not comm.lost_sends.unreported
 
 
-def test_a_collective_call_that_waits_tells_of_its_own_message_for_which_others_wait() -> None:
+def test_a_waiting_collective_call_reports_its_own_lost_message() -> None:
     nodes = talking()
     comm = Comm(nodes.devices[0])
     barrier = comm.Barrier()
@@ -153,10 +153,10 @@ def test_a_collective_call_that_waits_tells_of_its_own_message_for_which_others_
     assert waits.done
     with pytest.raises(MPIError, match="a send to rank 1, tag 0, 0 bytes, was reported done, and has failed since"):
         barrier.send(None)
-    assert not comm.lost_sends.known
+    assert not comm.lost_sends.unreported
 
 
-def test_a_persistent_request_tells_it_when_it_is_started() -> None:
+def test_the_start_of_a_persistent_request_reports_a_lost_send() -> None:
     nodes = talking()
     comm = Comm(nodes.devices[0])
     request = at_once(comm.Send_init(b"not sent", 1))
@@ -167,7 +167,7 @@ def test_a_persistent_request_tells_it_when_it_is_started() -> None:
     assert not request.active
 
 
-def test_a_request_that_has_not_been_waited_for_tells_it_and_no_other_call_does() -> None:
+def test_an_active_request_reports_its_lost_send_and_no_other_call_does() -> None:
     nodes = talking()
     comm = Comm(nodes.devices[0])
     requests = [at_once(comm.Isend(b"lost", 1)) for _ in range(2)]
@@ -177,10 +177,10 @@ def test_a_request_that_has_not_been_waited_for_tells_it_and_no_other_call_does(
         requests[0].Wait().send(None)
     with pytest.raises(MPIError, match="1 of 1 requests have failed"):
         Request.Waitall(requests[1:]).send(None)
-    assert not comm.lost_sends.known
+    assert not comm.lost_sends.unreported
 
 
-def test_a_request_that_was_waited_for_before_leaves_it_to_the_next_call() -> None:
+def test_after_the_wait_for_its_request_the_next_call_reports_a_lost_send() -> None:
     nodes = talking()
     comm = Comm(nodes.devices[0])
     assert at_once(at_once(comm.Isend(b"lost", 1)).Wait())
@@ -189,17 +189,17 @@ def test_a_request_that_was_waited_for_before_leaves_it_to_the_next_call() -> No
         comm.Isend(b"not sent", 1).send(None)
 
 
-def test_an_object_of_two_messages_of_which_the_first_is_lost_is_told_once() -> None:
+def test_a_lost_object_of_two_messages_is_reported_once() -> None:
     nodes = talking()
     comm = Comm(nodes.devices[0])
     request = at_once(comm.isend(b"x" * 9000, 1, tag=3))
     lose(nodes)
     with pytest.raises(MPIError, match="has restarted"):
         request.wait().send(None)
-    assert not comm.lost_sends.known
+    assert not comm.lost_sends.unreported
 
 
-def test_a_buffered_send_that_fails_is_told_by_the_next_call_to_that_rank_only() -> None:
+def test_only_the_next_call_to_the_rank_reports_a_failed_buffered_send() -> None:
     nodes = Nodes(3, IMPATIENT)
     comm = Comm(nodes.devices[0], send_buffer=SendBuffer())
     at_once(comm.send("to nobody that answers", 1))
@@ -210,7 +210,7 @@ def test_a_buffered_send_that_fails_is_told_by_the_next_call_to_that_rank_only()
     at_once(comm.send("again", 1))
 
 
-def test_what_no_call_has_told_is_told_in_the_end_and_so_is_what_comes_later() -> None:
+def test_close_reports_unreported_and_later_losses() -> None:
     nodes, said = talking(), []
     comm = Comm(nodes.devices[0])
     at_once(comm.Isend(b"never waited for", 1))
@@ -224,7 +224,7 @@ def test_what_no_call_has_told_is_told_in_the_end_and_so_is_what_comes_later() -
     assert "tag 9, 8 bytes, was reported done, and has failed since: node 1" in said[1]
 
 
-def test_finish_raises_what_no_call_has_told() -> None:
+def test_finish_raises_for_unreported_losses() -> None:
     nodes = talking()
     comm = Comm(nodes.devices[0])
     at_once(comm.Send(b"lost", 1))
