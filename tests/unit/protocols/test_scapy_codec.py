@@ -51,7 +51,7 @@ def test_both_pack_the_same_bytes(
 @EVERY_STACK
 @given(data=st.data(), padding=st.binary(max_size=20), cut=st.integers(0, 80), flips=st.lists(st.integers(0, 799)))
 @settings(max_examples=50)
-def test_both_say_the_same_of_whole_frames_and_of_broken_ones(
+def test_both_agree_on_complete_and_damaged_frames(
     frames: ModuleType,
     codec: ModuleType,
     by_scapy: ModuleType,
@@ -73,7 +73,7 @@ def test_both_say_the_same_of_whole_frames_and_of_broken_ones(
 @pytest.mark.parametrize(("frames", "codec"), MODULES, ids=lambda module: module.__name__)
 @given(frame=st.binary(max_size=100))
 @settings(max_examples=30)
-def test_both_say_the_same_of_random_bytes(frames: ModuleType, codec: ModuleType, frame: bytes) -> None:
+def test_both_agree_on_random_bytes(frames: ModuleType, codec: ModuleType, frame: bytes) -> None:
     by_scapy = scapy_codec(frames)
     for stack in frames.STACKS:
         assert said(by_scapy, f"unpack_{stack}", frame) == said(codec, f"unpack_{stack}", frame)
