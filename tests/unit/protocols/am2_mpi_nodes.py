@@ -1,4 +1,4 @@
-"""MPI's devices on AM-II without communicators: transfers are begun and looked at, nodes start again, wires are cut."""
+"""MPI's devices on AM-II without communicators, whose nodes restart and whose frames are dropped."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Nodes:
         return self.devices[node].receive(source, 0, tag, memoryview(buffer)), buffer
 
     def restart(self, number: int) -> None:
-        """The NIC, and its program's device."""
+        """Restart a node: its NIC, and its program's device."""
         self.wires.restart(number)
         self.devices[number] = am2.device(self.wires.agents[number].host)  # type: ignore[arg-type]
 
-    def go(self, span: int, lost: Callable[[bytes], bool]) -> None:
+    def advance(self, span: int, lost: Callable[[bytes], bool]) -> None:
         """Let `span` nanoseconds pass; frames for which `lost` is true are dropped."""
         end = self.wires.now + span
         while True:
@@ -54,13 +54,13 @@ class Nodes:
             self.wires.tick()
         self.wires.now = end
 
-    def deafen(self, span: int) -> None:
+    def drop_all_frames(self, span: int) -> None:
         """Let `span` nanoseconds pass in which no frame arrives."""
-        self.go(span, lambda _: True)
+        self.advance(span, lambda _: True)
 
-    def talk(self, one: int, other: int) -> None:
-        """Let each node learn that it can send to the other."""
-        for source, destination in ((one, other), (other, one)):
+    def exchange(self, first: int, second: int) -> None:
+        """Send a message from each node to the other, so that both know each other's session."""
+        for source, destination in ((first, second), (second, first)):
             receipt, buffer = self.receive(destination, source, 5, tag=99)
             sent = self.send(source, destination, b"hello", tag=99)
             self.wires.elapse(SECOND)
@@ -70,7 +70,7 @@ class Nodes:
 
 
 def failure(completion: Completion[Envelope]) -> int:
-    """The error class of a transfer that has failed."""
+    """Return the error class of a failed transfer."""
     with pytest.raises(MPIError) as raised:
         completion.result()
     return raised.value.Get_error_class()

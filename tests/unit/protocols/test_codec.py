@@ -67,7 +67,7 @@ def unpack(codec: ModuleType, stack: str, frame: bytes | bytearray | memoryview)
     return getattr(codec, f"unpack_{stack}")(frame)
 
 
-def said(codec: ModuleType, stack: str, frame: bytes | bytearray) -> object:
+def outcome(codec: ModuleType, stack: str, frame: bytes | bytearray) -> object:
     """Unpack a frame: the error's reason, or the values behind the known prefix."""
     try:
         values = unpack(codec, stack, frame)
@@ -155,10 +155,10 @@ def test_functions_after_the_prefix_reject_the_frames_that_those_of_complete_fra
     frame = bytearray(data.draw(drawn_frames(frames, stack, most=20)).raw)
     known = codec.PREFIX_SIZE
     for size in range(known, len(frame)):
-        assert said(codec, f"{stack}_behind", frame[:size]) == said(codec, stack, frame[:size])
+        assert outcome(codec, f"{stack}_behind", frame[:size]) == outcome(codec, stack, frame[:size])
     for bit in flips:
         frame[known + (bit >> 3) % (len(frame) - known)] ^= 1 << (bit & 7)
-    assert said(codec, f"{stack}_behind", bytes(frame)) == said(codec, stack, bytes(frame))
+    assert outcome(codec, f"{stack}_behind", bytes(frame)) == outcome(codec, stack, bytes(frame))
 
 
 @EVERY_STACK

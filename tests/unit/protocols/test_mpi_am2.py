@@ -26,12 +26,12 @@ def test_mpi_uses_the_first_endpoint_of_a_node() -> None:
     nodes = Nodes()
     with pytest.raises(ValueError, match="first"):
         am2.device(nodes.wires.agents[0].host)  # type: ignore[arg-type]
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
 
 
 def test_a_send_completes_when_its_buffer_may_be_reused() -> None:
     nodes = Nodes()
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     for size in (4, 100, 3000):
         buffer = bytearray(b"x" * size)
         sent = nodes.devices[0].send(1, 0, 7, memoryview(buffer))
@@ -82,7 +82,7 @@ def test_more_long_messages_than_slots_take_turns() -> None:
 
 def test_early_messages_are_kept_and_limited_by_the_window() -> None:
     nodes = Nodes(2, Settings(sequences=MAX_SEQUENCES))
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     sent = [nodes.send(0, 1, number.to_bytes(2)) for number in range(10 * WINDOW)]
     (first, *others) = nodes.wires.take(0)
     for frame in others:
@@ -103,11 +103,11 @@ def test_early_messages_are_kept_and_limited_by_the_window() -> None:
 
 def test_a_silent_peer_does_not_block_sends_to_other_peers() -> None:
     nodes = Nodes(3)
-    nodes.talk(0, 1)
-    nodes.talk(0, 2)
+    nodes.exchange(0, 1)
+    nodes.exchange(0, 2)
     to_silent = [nodes.send(0, 1, bytes(100)) for _ in range(50)]
     to_lively = [nodes.send(0, 2, bytes(100)) for _ in range(200)]
-    nodes.go(100 * MILLISECOND, lambda frame: frame[:6] == nodes.wires.addresses[1])
+    nodes.advance(100 * MILLISECOND, lambda frame: frame[:6] == nodes.wires.addresses[1])
     assert all(completion.done for completion in to_lively)
     assert sum(completion.done for completion in to_silent) == 4
 
@@ -115,15 +115,15 @@ def test_a_silent_peer_does_not_block_sends_to_other_peers() -> None:
 def test_messages_to_a_silent_peer_fail_and_later_messages_arrive() -> None:
     nodes = Nodes(2, IMPATIENT)
     sent = [nodes.send(0, 1, data) for data in (b"short", bytes(3000), LONG)]
-    nodes.deafen(SECOND)
+    nodes.drop_all_frames(SECOND)
     assert [failure(completion) for completion in sent] == [ERR_PROC_FAILED] * 3
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     assert nodes.ranks.at_rest()
 
 
 def test_an_interrupted_long_message_fails_at_both_ends() -> None:
     nodes = Nodes(2, IMPATIENT)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     sent = nodes.send(0, 1, LONG)
     receipt, _ = nodes.receive(1, 0, len(LONG))
     waiting, buffer = nodes.receive(1, 0, 10, tag=5)
@@ -131,7 +131,7 @@ def test_an_interrupted_long_message_fails_at_both_ends() -> None:
         for number in (0, 1):
             for frame in nodes.wires.take(number):
                 nodes.wires.give(frame)
-    nodes.deafen(150 * MILLISECOND)
+    nodes.drop_all_frames(150 * MILLISECOND)
     assert failure(sent) == ERR_PROC_FAILED
     nodes.wires.elapse(SECOND)  # the other is told that it was begun anew with
     assert failure(receipt) == ERR_PROC_FAILED
@@ -143,55 +143,57 @@ def test_an_interrupted_long_message_fails_at_both_ends() -> None:
     staging = nodes.endpoint(1)._staging
     assert not staging._held
     assert len(staging._free) == SLOTS
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
 
 
 def test_slots_are_held_back_until_nothing_of_the_former_session_is_in_flight() -> None:
     nodes = Nodes(2, replace(IMPATIENT, channels=256))  # so that there is one beside those of lost packets
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     nodes.send(1, 0, b"doomed to be lost")
-    nodes.go(40 * MILLISECOND, lambda frame: b"doom" in frame)
+    nodes.advance(40 * MILLISECOND, lambda frame: b"doom" in frame)
     sent, (receipt, _) = nodes.send(0, 1, LONG), nodes.receive(1, 0, len(LONG))
-    nodes.go(30 * MILLISECOND, lambda frame: b"doom" in frame or len(frame) > 1000)
+    nodes.advance(30 * MILLISECOND, lambda frame: b"doom" in frame or len(frame) > 1000)
     # The receiver has given up its own message, and said so; pieces of the long one are still to come.
     staging, pair = nodes.endpoint(1)._staging, nodes.endpoint(1)._pairs[0]
     assert [failure(completion) for completion in (sent, receipt)] == [ERR_PROC_FAILED] * 2
     assert (pair.own_session, pair.is_open) == ((1, 1), True)
     assert list(map(len, staging._held.values())) == [MAX_SLOTS_PER_MESSAGE]
     nodes.send(0, 1, b"meanwhile")
-    nodes.go(MILLISECOND, lambda frame: len(frame) > 1000)
+    nodes.advance(MILLISECOND, lambda frame: len(frame) > 1000)
     assert nodes.receive(1, 0, 9)[1] == b"meanwhile"
     assert staging._held
     nodes.wires.elapse(SECOND)
     assert not staging._held
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
 
 
 @pytest.mark.parametrize("allowed", [1, 4])
 def test_credits_of_returned_replies_are_restored_when_the_peer_reports_them(allowed: int) -> None:
     nodes = Nodes(2, replace(IMPATIENT, credits=allowed))
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     answerer = nodes.wires.addresses[1]
     for _ in range(2 * allowed):
         sent = [nodes.send(0, 1, b"word") for _ in range(20)]
-        nodes.go(60 * MILLISECOND, lambda frame: frame[6:12] == answerer and codec.kind_of(frame) == codec.KIND_MESSAGE)
+        nodes.advance(
+            60 * MILLISECOND, lambda frame: frame[6:12] == answerer and codec.kind_of(frame) == codec.KIND_MESSAGE
+        )
         nodes.wires.elapse(SECOND)
         assert [completion.done for completion in sent] == [True] * 20
         assert failure(sent[-1]) == ERR_PROC_FAILED
         pair = nodes.endpoint(0)._pairs[1]
         assert (pair.former, pair.lacks_credits) == (0, False)
-        nodes.talk(0, 1)
+        nodes.exchange(0, 1)
         assert nodes.endpoint(0)._endpoint.credits(pair.translation) == allowed
 
 
 def test_messages_of_a_former_session_are_rejected() -> None:
     nodes = Nodes(2, IMPATIENT)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     nodes.send(1, 0, b"doomed to be lost")
-    nodes.go(50 * MILLISECOND, lambda frame: b"doom" in frame)
+    nodes.advance(50 * MILLISECOND, lambda frame: b"doom" in frame)
     nodes.send(0, 1, b"before")
     held = nodes.wires.take(0)
-    nodes.go(10 * MILLISECOND, lambda frame: b"doom" in frame or b"before" in frame)
+    nodes.advance(10 * MILLISECOND, lambda frame: b"doom" in frame or b"before" in frame)
     assert nodes.endpoint(1)._pairs[0].own_session == (1, 1)
     for text in (b"after1", b"after2", b"after3"):
         nodes.send(0, 1, text)
@@ -205,9 +207,9 @@ def test_a_late_identity_of_a_former_incarnation_is_ignored() -> None:
     nodes = Nodes(2, IMPATIENT)
     nodes.send(0, 1, b"first of all")
     asking = nodes.wires.take(0)
-    nodes.deafen(60 * MILLISECOND)
+    nodes.drop_all_frames(60 * MILLISECOND)
     assert nodes.endpoint(0)._pairs[1].own_session == (1, 1)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     sent = nodes.send(1, 0, LONG)
     nodes.wires.exchange()
     for frame in asking:
@@ -222,31 +224,31 @@ def test_a_late_identity_of_a_former_incarnation_is_ignored() -> None:
 @pytest.mark.parametrize("renewed", [0, 1])
 def test_transfers_in_progress_fail_when_a_peer_restarts_and_later_ones_succeed(renewed: int) -> None:
     nodes = Nodes(2)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     left, completion = 1 - renewed, []
     completion.append(nodes.send(left, renewed, LONG))
     completion.append(nodes.receive(left, renewed, len(LONG))[0])
     nodes.send(renewed, left, LONG)
     nodes.wires.exchange()
     nodes.restart(renewed)
-    nodes.talk(renewed, left)
+    nodes.exchange(renewed, left)
     assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
-    nodes.talk(left, renewed)
+    nodes.exchange(left, renewed)
 
 
 def test_a_rank_that_only_sends_detects_the_restart_of_a_peer() -> None:
     nodes = Nodes(2)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     nodes.restart(1)
     completion = [nodes.send(0, 1, LONG), nodes.send(0, 1, LONG)]
     nodes.wires.elapse(SECOND)
     assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
 
 
 def test_replies_that_a_peer_had_not_sent_before_its_restart_are_not_awaited() -> None:
     nodes = Nodes(2)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     sent = [nodes.send(0, 1, bytes(4)) for _ in range(20)]
     for frame in nodes.wires.take(0):
         nodes.wires.give(frame)  # four requests, which are handled
@@ -256,9 +258,9 @@ def test_replies_that_a_peer_had_not_sent_before_its_restart_are_not_awaited() -
     nodes.restart(1)
     nodes.wires.elapse(10 * SECOND)
     assert [completion.done for completion in sent] == [True] * 4 + [False] * 16
-    nodes.talk(1, 0)  # from which the sender hears of it
+    nodes.exchange(1, 0)  # from which the sender hears of it
     assert [failure(completion) for completion in sent[4:]] == [ERR_PROC_FAILED] * 16
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
 
 
 def test_a_synchronous_send_fails_when_its_receiver_restarts_before_the_match() -> None:
@@ -267,7 +269,7 @@ def test_a_synchronous_send_fails_when_its_receiver_restarts_before_the_match() 
     nodes.wires.elapse(SECOND)
     assert not completion.done
     nodes.restart(1)
-    nodes.talk(1, 0)
+    nodes.exchange(1, 0)
     assert failure(completion) == ERR_PROC_FAILED
 
 
@@ -336,7 +338,7 @@ def test_all_ranks_send_long_messages_to_all_ranks_without_deadlock() -> None:
 
 def test_messages_to_a_freed_endpoint_fail() -> None:
     nodes = Nodes(2)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     nodes.wires.agents[1].host.terminate()  # type: ignore[attr-defined]
     completion = [nodes.send(0, 1, LONG), nodes.devices[0].send(1, 0, 0, memoryview(b"short"), True)]
     nodes.wires.elapse(SECOND)
@@ -361,8 +363,8 @@ def test_slots_are_granted_in_turn_and_those_of_a_lost_peer_are_held_back() -> N
 
 def test_messages_that_arrive_during_a_handler_with_a_full_ring_are_handled_later() -> None:
     nodes = Nodes(3, Settings(credits=16))
-    nodes.talk(0, 1)
-    nodes.talk(0, 2)
+    nodes.exchange(0, 1)
+    nodes.exchange(0, 2)
     sent = [nodes.send(0, 1 + number // 20, b"word") for number in range(40)]
     nodes.send(1, 0, b"another")
     host, endpoint = nodes.wires.agents[0].host, nodes.endpoint(0)._endpoint

@@ -92,9 +92,9 @@ class Trial:
         elif what == "elapse":
             wires.elapse(one * MILLISECOND)
         elif what == "cut":
-            self.nodes.deafen(one * MILLISECOND)
+            self.nodes.drop_all_frames(one * MILLISECOND)
         elif what == "deaf":
-            self.nodes.go(other * MILLISECOND, lambda frame: frame[:6] == wires.addresses[one])
+            self.nodes.advance(other * MILLISECOND, lambda frame: frame[:6] == wires.addresses[one])
         elif what == "restart":
             self.nodes.restart(one)
             self.lives[one] += 1
@@ -117,8 +117,8 @@ def test_lost_messages_are_reported_and_no_message_arrives_twice(all_steps: list
         trial.nodes.wires.elapse(SECOND)
     for one in range(COUNT):
         for other in range(one):
-            trial.nodes.talk(one, other)
-            trial.nodes.talk(other, one)
+            trial.nodes.exchange(one, other)
+            trial.nodes.exchange(other, one)
     trial.take()
     for node, life, completion in trial.sends:
         if life == trial.lives[node]:

@@ -315,9 +315,9 @@ def test_a_message_of_unexpected_size_is_an_error_with_every_algorithm(
         if not comm.rank:
             await comm.Bcast(bytes(sent))
             return
-        with pytest.raises(MPIError, match=f"expects {expected} bytes from rank 0") as caught:
+        with pytest.raises(MPIError, match=f"expects {expected} bytes from rank 0") as raised:
             await comm.Bcast(bytearray(expected))
-        assert caught.value.Get_error_class() == ERR_TRUNCATE
+        assert raised.value.Get_error_class() == ERR_TRUNCATE
 
     async def both(comm: Comm) -> None:
         await program(comm)
@@ -388,9 +388,9 @@ def bad_calls() -> Iterator[tuple[int, Callable[[Comm], Program[Any]]]]:
 @pytest.mark.parametrize(("error_class", "call"), list(bad_calls()), ids=lambda value: str(value)[:3])
 def test_invalid_arguments_are_rejected(error_class: int, call: Callable[[Comm], Program[Any]]) -> None:
     async def program(comm: Comm) -> None:
-        with pytest.raises(MPIError) as caught:
+        with pytest.raises(MPIError) as raised:
             await call(comm)
-        assert caught.value.Get_error_class() == error_class
+        assert raised.value.Get_error_class() == error_class
 
     run(2, program)
 
@@ -401,9 +401,9 @@ def test_the_error_names_the_ranks_whose_counts_differ() -> None:
         if not comm.rank:
             await comm.Bcast(buffer, 0)
             return
-        with pytest.raises(MPIError, match="Bcast: rank 1 expects 20 bytes from rank 0, which has sent 16") as caught:
+        with pytest.raises(MPIError, match="Bcast: rank 1 expects 20 bytes from rank 0, which has sent 16") as raised:
             await comm.Bcast(buffer, 0)
-        assert caught.value.Get_error_class() == ERR_TRUNCATE
+        assert raised.value.Get_error_class() == ERR_TRUNCATE
 
     run(2, program)
 
@@ -435,9 +435,9 @@ def test_in_place_data_of_the_root_stays_in_place_in_derived_datatypes() -> None
 
 def test_an_unknown_algorithm_is_rejected() -> None:
     async def program(comm: Comm) -> None:
-        with pytest.raises(MPIError, match="no algorithm 'fast'") as caught:
+        with pytest.raises(MPIError, match="no algorithm 'fast'") as raised:
             comm.algorithms["Bcast"] = "fast"
-        assert caught.value.Get_error_class() == ERR_ARG
+        assert raised.value.Get_error_class() == ERR_ARG
         comm.algorithms["Bcast"] = "parts"
         copy = await comm.Dup()
         assert copy.algorithms == {"Bcast": "parts"}

@@ -44,9 +44,9 @@ def test_comm_null_rejects_every_call() -> None:
         lambda: MPI.COMM_NULL.Create_group(MPI.GROUP_EMPTY),
         MPI.COMM_NULL.Is_inter,
     ):
-        with pytest.raises(MPI.Exception, match="COMM_NULL") as caught:
+        with pytest.raises(MPI.Exception, match="COMM_NULL") as raised:
             call()
-        assert caught.value.Get_error_class() == MPI.ERR_COMM
+        assert raised.value.Get_error_class() == MPI.ERR_COMM
 
 
 def test_freed_and_completed_handles_become_null() -> None:
@@ -106,9 +106,9 @@ def test_attributes_are_copied_and_deleted_by_the_functions_of_their_keys() -> N
         assert world.Get_attr(MPI.UNIVERSE_SIZE) == 1
         assert world.Get_attr(MPI.WTIME_IS_GLOBAL) is False
         for call in (lambda: world.Set_attr(MPI.TAG_UB, 1), lambda: world.Get_attr(MPI.KEYVAL_INVALID)):
-            with pytest.raises(MPI.Exception) as caught:
+            with pytest.raises(MPI.Exception) as raised:
                 call()
-            assert caught.value.Get_error_class() == MPI.ERR_KEYVAL
+            assert raised.value.Get_error_class() == MPI.ERR_KEYVAL
 
     run(Ranks(1), program)
 

@@ -136,9 +136,9 @@ def test_a_message_that_is_too_long_fills_the_buffer_and_fails(first: str) -> No
     completion, buffer = receive(matching, 1, 7, size=3)
     if first == "receive":
         message(matching, 1, 7, b"hello")
-    with pytest.raises(MPIError) as caught:
+    with pytest.raises(MPIError) as raised:
         completion.result()
-    assert (caught.value.error_class, caught.value.envelope) == (ERR_TRUNCATE, Envelope(1, 7, 3))
+    assert (raised.value.error_class, raised.value.envelope) == (ERR_TRUNCATE, Envelope(1, 7, 3))
     assert bytes(buffer) == b"hel"
 
 

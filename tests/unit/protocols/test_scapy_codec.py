@@ -23,7 +23,7 @@ EVERY_STACK = pytest.mark.parametrize(
 )
 
 
-def said(codec: ModuleType, function: str, frame: bytes) -> object:
+def outcome(codec: ModuleType, function: str, frame: bytes) -> object:
     """Return a function's result, or the reason of its MalformedError."""
     try:
         return getattr(codec, function)(frame)
@@ -63,11 +63,11 @@ def test_both_agree_on_complete_and_damaged_frames(
 ) -> None:
     drawn = data.draw(drawn_frames(frames, stack))
     frame = bytearray(pack(codec, stack, *drawn.arguments, drawn.payload) + padding)
-    assert said(by_scapy, f"unpack_{stack}", bytes(frame)) == said(codec, f"unpack_{stack}", bytes(frame))
+    assert outcome(by_scapy, f"unpack_{stack}", bytes(frame)) == outcome(codec, f"unpack_{stack}", bytes(frame))
     for bit in flips:
         frame[(bit >> 3) % len(frame)] ^= 1 << (bit & 7)
     for broken in (bytes(frame), bytes(frame[: len(frame) - cut])):
-        assert said(by_scapy, f"unpack_{stack}", broken) == said(codec, f"unpack_{stack}", broken)
+        assert outcome(by_scapy, f"unpack_{stack}", broken) == outcome(codec, f"unpack_{stack}", broken)
 
 
 @pytest.mark.parametrize(("frames", "codec"), MODULES, ids=lambda module: module.__name__)
@@ -76,8 +76,8 @@ def test_both_agree_on_complete_and_damaged_frames(
 def test_both_agree_on_random_bytes(frames: ModuleType, codec: ModuleType, frame: bytes) -> None:
     by_scapy = scapy_codec(frames)
     for stack in frames.STACKS:
-        assert said(by_scapy, f"unpack_{stack}", frame) == said(codec, f"unpack_{stack}", frame)
+        assert outcome(by_scapy, f"unpack_{stack}", frame) == outcome(codec, f"unpack_{stack}", frame)
     selectors = [name for name in vars(codec) if name.endswith("_of")]
     assert selectors == [name for name in vars(by_scapy) if name.endswith("_of")]
     for name in selectors:
-        assert said(by_scapy, name, frame) == said(codec, name, frame)
+        assert outcome(by_scapy, name, frame) == outcome(codec, name, frame)
