@@ -70,7 +70,7 @@ def protocol(name: str) -> Protocol:
     share an EtherType, unless it is the kernel's own.
     """
     found = _checked(name, registry.load(registry.PROTOCOLS, name))
-    if not found.is_kernels:
+    if not found.uses_kernel_sockets:
         known_fields()  # says which codecs clash
         if sentences := protocol_clashes():
             raise ConflictError("\n".join(sentences))
@@ -89,7 +89,7 @@ def _offer(name: str, entry: Entry) -> Offered:
         found = _checked(name, registry.imported(registry.PROTOCOLS, name, entry))
     except TestbedError as error:
         return Offered(name, package, version, problem=str(error).strip().rpartition("\n")[2])
-    if found.is_kernels:
+    if found.uses_kernel_sockets:
         return Offered(name, package, version, modes=("live",), fabrics=_fabrics(()))
     nics = ("inline", "shared") if found.split_driver is not None else ("inline",)
     modes = ("sim", "live", "dilated")

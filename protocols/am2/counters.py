@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocols.am2.states import STATELESS, TABLES
-from protocols.core.states import counts
+from protocols.core.states import check_counters
 
 
-@counts(TABLES, STATELESS)
+@check_counters(TABLES, STATELESS)
 @dataclass(slots=True)
 class Counters:
     """Counters of one NIC, of packets unless stated otherwise."""

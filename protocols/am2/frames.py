@@ -24,7 +24,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
 from protocols.core.frame_kinds import Kind
-from protocols.core.frames import Counted
+from protocols.core.frames import LengthCheckLayer
 from protocols.myrinet.frames import Myrinet
 
 PACKET_TYPE: Final = 0x0004
@@ -35,7 +35,7 @@ ACK: Final = 2
 NACK: Final = 3
 
 
-class AM2(Counted):
+class AM2(LengthCheckLayer):
     """The header, 28 bytes. An answer (ACK, NACK) is one: channel, generation, sequence and stamp are the packet's."""
 
     name = "AM-II"

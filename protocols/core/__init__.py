@@ -1,1 +1,1 @@
-"""The basis of every NIC's firmware and host library: interfaces, completions, timers, host memory, codecs."""
+"""Common basis of firmware and host libraries: interfaces, completions, timers, host memory, codecs."""

@@ -1,11 +1,11 @@
 """Generate a protocol's codec from its Scapy layers: `python -m protocols.core.codegen protocols.emp` writes its
 codec.py.
 
-`protocols.core.formats` documents what `frames.py` has to define. If it defines PREFIX, each stack gets a second pair
-of functions for frames whose first bytes are known: they take and return only the fields behind the prefix.
+`protocols.core.formats` documents the definitions in `frames.py`. With PREFIX, each stack has a second pair of functions
+for frames whose first bytes are known: they take and return only the fields after the prefix.
 
 The codec has one `struct.Struct` for all headers of a stack. A field is fixed if a binding or an enumeration leaves one
-value. The codec fills in fixed fields, LENGTH and CHECK itself, and neither takes nor returns them.
+value. The codec sets fixed fields, LENGTH and CHECK itself, and neither takes nor returns them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scapy.fields import FlagsField
 
 from protocols.core.formats import Format, FormatError, Part, Stack, enumeration
 from protocols.core.frame_kinds import Kind
-from protocols.core.python_source import folded, literal
+from protocols.core.python_source import fold, literal
 
 _INDENT: Final = "    "
 _ETHERNET: Final = 14
@@ -40,11 +40,11 @@ def generate(frames: ModuleType, command: str) -> str:
         if format_.prefix:
             parts += [_pack(format_, stack, behind=True), _unpack(format_, stack, behind=True)]
     if format_.trailer:
-        parts.append(_mended_trailer(format_))
+        parts.append(_trailer_check_function(format_))
     elif format_.check:
-        parts.append(_mended(format_))
+        parts.append(_check_function(format_))
     source = "\n\n\n".join(part.strip() for part in parts) + "\n"
-    return "\n".join(part for line in source.split("\n") for part in folded(line))
+    return "\n".join(part for line in source.split("\n") for part in fold(line))
 
 
 def _head(format_: Format, command: str) -> str:
@@ -80,7 +80,7 @@ def _constants(format_: Format) -> str:
     seen: set[str] = set()
     for part in chain(*(stack.parts for stack in format_.stacks)):
         name = part.field.name.upper()
-        if not format_.own(part.layer) or name in seen:
+        if not format_.is_own(part.layer) or name in seen:
             continue
         values = {text: value for value, text in enumeration(part.field).items()}
         if isinstance(part.field, FlagsField):
@@ -151,8 +151,8 @@ def _format_kind(kind: Kind) -> str:
 
 
 def _structs(format_: Format, stack: Stack) -> Iterator[str]:
-    """Yield the `struct.Struct` definitions of a stack's headers: one to unpack all, one to pack all but the check,
-    which comes last."""
+    """Yield the `struct.Struct` definitions of a stack's headers: one to unpack all fields, and one to pack the fields
+    before the check; and others for the fields after the check and for frames with a known prefix."""
     name, check = stack.name, format_.find(stack, format_.check)
     check_offset = check[0].offset if check else stack.size
 
@@ -169,7 +169,7 @@ def _structs(format_: Format, stack: Stack) -> Iterator[str]:
 
 
 def _selectors(format_: Format) -> Iterator[str]:
-    """Yield a function for each field of the protocol that names the next layer: it selects the `unpack_*` to use."""
+    """Yield a function for each field that announces the next layer, whose value selects the `unpack_*` to use."""
     for word, part in format_.selectors():
         field, end = part.field.name, word.offset + word.size
         value = f"raw[{word.offset}]"
@@ -185,19 +185,19 @@ def _selectors(format_: Format) -> Iterator[str]:
 
 
 def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
-    """Generate a `pack_*` function. behind: the first bytes, up to and including PREFIX, are given as bytes."""
+    """Generate a `pack_*` function. behind: it takes the first bytes, up to and including PREFIX, as bytes."""
     begin = format_.prefix_size if behind else 0
-    free = [f"{part.name}: {part.kind}" for part in format_.free(stack, begin)]
+    free = [f"{part.name}: {part.kind}" for part in format_.free_parts(stack, begin)]
     payload = [] if format_.trailer and not format_.find_length(stack) else ['payload: Buffer = b""']
-    given = ", ".join([*(["prefix: bytes"] if behind else []), *free, *payload])
+    parameters = ", ".join([*(["prefix: bytes"] if behind else []), *free, *payload])
     values = {
-        word.offset: " | ".join(_value(format_, part, len(word.parts) > 1) for part in word.parts)
+        word.offset: " | ".join(_pack_expression(format_, part, len(word.parts) > 1) for part in word.parts)
         for word in stack.words
         if word.offset >= begin
     }
     name = f"{stack.name}_behind" if behind else stack.name
     lines = [
-        f"def pack_{name}({given}) -> bytes:",
+        f"def pack_{name}({parameters}) -> bytes:",
         f'    """{format_.title(stack)}{", which begins with prefix" if behind else ""}."""',
     ]
     check = format_.find(stack, format_.check)
@@ -222,11 +222,11 @@ def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _value(format_: Format, part: Part, bits: bool) -> str:
-    if format_.made(part):
+def _pack_expression(format_: Format, part: Part, bits: bool) -> str:
+    if format_.is_computed(part):
         text = "len(payload)" if part.field.name in format_.lengths else "0"
     elif len(part.allowed) == 1:
-        text = _number(format_, part, part.allowed[0])
+        text = _constant(format_, part, part.allowed[0])
     else:
         text = part.name
     if not bits:
@@ -234,9 +234,9 @@ def _value(format_: Format, part: Part, bits: bool) -> str:
     return f"({text} & 0x{part.mask:X})" + (f" << {part.shift}" if part.shift else "")
 
 
-def _number(format_: Format, part: Part, value: int) -> str:
-    """Format a field's value, by the name of its constant if it has one."""
-    if not format_.own(part.layer):
+def _constant(format_: Format, part: Part, value: int) -> str:
+    """Format a field's value, as the name of its constant if it has one."""
+    if not format_.is_own(part.layer):
         return "ETHERTYPE" if value == format_.ethertype else str(value)
     values = enumeration(part.field)
     name = part.field.name.upper()
@@ -244,19 +244,19 @@ def _number(format_: Format, part: Part, value: int) -> str:
 
 
 def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
-    """Generate an `unpack_*` function. behind: it unpacks only what is behind PREFIX; the payload has the frame's type,
-    a view only if the frame is a view."""
+    """Generate an `unpack_*` function. behind: it unpacks only the fields after PREFIX, and the payload has the frame's
+    type."""
     begin = format_.prefix_size if behind else 0
-    free, words = format_.free(stack, begin), [word for word in stack.words if word.offset >= begin]
+    free, words = format_.free_parts(stack, begin), [word for word in stack.words if word.offset >= begin]
     view, name = ("raw", f"{stack.name}_behind") if behind else ("memoryview(raw)", stack.name)
     kinds = ", ".join([*(part.kind for part in free), "Buffer" if behind else "memoryview"])
-    given = ", ".join([*(part.name for part in free), "payload"])
+    results = ", ".join([*(part.name for part in free), "payload"])
     names = ", ".join(word.parts[0].name if len(word.parts) == 1 else f"word{word.offset}" for word in words)
     beginning = ", whose beginning is known" if behind else ""
     lines = [
         f"def unpack_{name}(raw: Buffer) -> tuple[{kinds}]:",
         *textwrap.wrap(
-            f'"""{format_.title(stack)}{beginning}: {given}."""',
+            f'"""{format_.title(stack)}{beginning}: {results}."""',
             115,
             initial_indent=_INDENT,
             subsequent_indent=_INDENT,
@@ -272,13 +272,13 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
             lines.append(f"    {part.name} = word{word.offset}{shift} & 0x{part.mask:X}")
     for part in (part for word in words for part in word.parts):
         if part.allowed:
-            values = [_number(format_, part, value) for value in part.allowed]
-            wrong = f"!= {values[0]}" if len(values) == 1 else f"not in ({', '.join(values)})"
+            values = [_constant(format_, part, value) for value in part.allowed]
+            failing = f"!= {values[0]}" if len(values) == 1 else f"not in ({', '.join(values)})"
         elif part.barred:
-            wrong = f"in {part.barred}" if len(part.barred) > 1 else f"== {part.barred[0]}"
+            failing = f"in {part.barred}" if len(part.barred) > 1 else f"== {part.barred[0]}"
         else:
             continue
-        lines += [f"    if {part.name} {wrong}:", f"        raise MalformedError({literal(part.name.strip('_'))})"]
+        lines += [f"    if {part.name} {failing}:", f"        raise MalformedError({literal(part.name.strip('_'))})"]
     end = ""
     check_size = f" + {_CHECK}" if format_.trailer else ""
     if length := format_.find_length(stack):
@@ -311,9 +311,9 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _mended(format_: Format) -> str:
-    """Generate the function that recomputes the check of any of the frames, wherever its header begins."""
-    check = format_.place(format_.check)
+def _check_function(format_: Format) -> str:
+    """Generate the function that recomputes the check of a frame, whose header may follow a source route."""
+    check = format_.field_slice(format_.check)
     lines = [
         "def mended(raw: bytes, begin: int = 14) -> bytes:",
         *textwrap.wrap(
@@ -329,12 +329,14 @@ def _mended(format_: Format) -> str:
     ]
     end = f"len(header) - {format_.trailing}" if format_.trailing else ""
     if format_.lengths:
-        first, *others = sorted(format_.stacks, key=lambda stack: len(format_.announced(stack)))
+        first, *others = sorted(format_.stacks, key=lambda stack: len(format_.announcing_values(stack)))
         lines.append(f"    size = {first.size - _ETHERNET}")
         for stack in others:
-            tests = [f"{_field_of(format_, name)} == {value}" for name, value in format_.announced(stack)]
+            tests = [
+                f"{_field_expression(format_, name)} == {value}" for name, value in format_.announcing_values(stack)
+            ]
             lines += [f"    if {' and '.join(tests)}:", f"        size = {stack.size - _ETHERNET}"]
-        end = f"size + {_field_of(format_, format_.lengths[0])}"
+        end = f"size + {_field_expression(format_, format_.lengths[0])}"
     if end:
         lines.append(f"    end = {end}")
     lines += [
@@ -344,8 +346,8 @@ def _mended(format_: Format) -> str:
     return "\n".join(lines)
 
 
-def _mended_trailer(format_: Format) -> str:
-    """Generate the function that recomputes the CRC-32 behind the payload of any of the frames."""
+def _trailer_check_function(format_: Format) -> str:
+    """Generate the function that recomputes the CRC-32 after the payload of a frame."""
     lines = [
         "def mended(raw: bytes, begin: int = 14) -> bytes:",
         '    """Return the frame with its CRC-32 recomputed; one that is too short, or of no known kind, is unchanged."""',
@@ -353,10 +355,13 @@ def _mended_trailer(format_: Format) -> str:
         "    end = 0",
     ]
     for stack in format_.stacks:
-        pairs = format_.announced(stack)
+        pairs = format_.announcing_values(stack)
         size = stack.size - _ETHERNET
-        longest = max([size, *(format_.place(name).stop for name, _ in pairs)])
-        tests = [f"len(header) >= {longest}", *(f"{_field_of(format_, name)} == {value}" for name, value in pairs)]
+        longest = max([size, *(format_.field_slice(name).stop for name, _ in pairs)])
+        tests = [
+            f"len(header) >= {longest}",
+            *(f"{_field_expression(format_, name)} == {value}" for name, value in pairs),
+        ]
         length = format_.find_length(stack)
         end = f"begin + {size}"
         if length:
@@ -371,9 +376,9 @@ def _mended_trailer(format_: Format) -> str:
     return "\n".join(lines)
 
 
-def _field_of(format_: Format, name: str) -> str:
+def _field_expression(format_: Format, name: str) -> str:
     """Generate the expression that reads a field from `header`."""
-    position = format_.place(name)
+    position = format_.field_slice(name)
     _, _, mask, _ = format_.rule_fields()[name]
     if position.stop - position.start == 1:
         value = f"header[{position.start}]"
@@ -394,9 +399,9 @@ def codec(package: str) -> tuple[Path, str]:
 
 
 def main(packages: Sequence[str]) -> int:
-    """Write the codecs of packages. Returns 2 if one could not be generated; its file stays unchanged."""
+    """Write the codecs of packages. Returns 0, or 2 if a codec cannot be generated, whose file stays unchanged."""
     if not packages:
-        sys.stderr.write("which package? Write: python -m protocols.core.codegen PACKAGE...\n")
+        sys.stderr.write("no package given. Usage: python -m protocols.core.codegen PACKAGE...\n")
         return 2
     for package in packages:
         try:
@@ -406,7 +411,7 @@ def main(packages: Sequence[str]) -> int:
             return 2
         except ModuleNotFoundError as error:
             if not f"{package}.frames".startswith(str(error.name)):
-                raise  # what the frames themselves import
+                raise  # a module that the frames import
             sys.stderr.write(f"{package}: there is no module {error.name}: it has the Scapy layers\n")
             return 2
         path.write_text(source, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""The compiled build: options of classes for the compiler, and whether it has compiled the modules that run.
+"""The compiled build: compiler options of classes, and whether the imported modules are compiled.
 
-docs/internals/compiled.md has the rules for modules that are compiled.
+docs/internals/compiled.md has the rules for compiled modules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ else:
 
 @cache
 def build() -> str:
-    """Return COMPILED where the modules that run per frame and per event are compiled, else INTERPRETED."""
-    found = find_spec("protocols.core.timers")
-    origin = "" if found is None else found.origin or ""
+    """Return COMPILED if the modules that run per frame and per event are compiled, else INTERPRETED."""
+    spec = find_spec("protocols.core.timers")
+    origin = "" if spec is None else spec.origin or ""
     return INTERPRETED if origin.endswith(tuple(SOURCE_SUFFIXES)) else COMPILED

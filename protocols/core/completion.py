@@ -1,7 +1,7 @@
 """Completions: the awaitables of host programs, each for one operation of a NIC.
 
-A completion belongs to no event loop. A driver of coroutines resumes a coroutine that has yielded a completion once
-that is done: ``completion.add_callback(resume)``.
+A completion needs no event loop. When a coroutine yields a completion, its driver calls
+``completion.add_callback(resume)`` to resume the coroutine when the completion is done.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Value = TypeVar("Value")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Completion(Generic[Value]):
-    """Result of an operation; completes once, with a value or an error."""
+    """Future result of an operation; completes once, with a value or an error. done: whether it has completed."""
 
-    __slots__ = ("_about", "_callbacks", "_error", "_value", "done")
+    __slots__ = ("_callbacks", "_description", "_error", "_value", "done")
 
-    def __init__(self, what: str = "", *about: object) -> None:
-        """what: %-format that describes the operation, for reports of a run that makes no progress. about: its
-        arguments; it is formatted only on demand."""
+    def __init__(self, what: str = "", *arguments: object) -> None:
+        """what: %-format that describes the operation, for reports of stalls. arguments: of the format, which is applied
+        only on demand."""
         self.done = False
-        self._about = (what, about)
+        self._description = (what, arguments)
         self._error: Exception | None = None
         self._value: Value
         self._callbacks: list[Callable[[Completion[Value]], object]] | None = None
@@ -32,15 +32,15 @@ class Completion(Generic[Value]):
     @property
     def what(self) -> str:
         """Description of the operation; may be empty."""
-        what, about = self._about
-        return what % about if about else what
+        what, arguments = self._description
+        return what % arguments if arguments else what
 
     def __repr__(self) -> str:
         state = "waiting" if not self.done else f"failed: {self._error}" if self._error else "done"
         return f"<Completion of {self.what or 'something'}: {state}>"
 
     def __str__(self) -> str:
-        """The end of the sentence "it waits for ..."."""
+        """Return the description, for a sentence "it waits for ..."."""
         return self.what or "something"
 
     def __await__(self) -> Generator[Completion[Value], None, Value]:
@@ -53,7 +53,7 @@ class Completion(Generic[Value]):
     def complete(self, value: Value) -> None:
         """Complete with a value. Raises RuntimeError if already done."""
         if self.done:
-            raise RuntimeError(f"{self.what or 'this'} was done already")
+            raise RuntimeError(f"{self.what or 'the operation'} was done already")
         self._value = value
         self.done = True
         callbacks = self._callbacks
@@ -65,7 +65,7 @@ class Completion(Generic[Value]):
     def fail(self, error: Exception) -> None:
         """Complete with an error, which is raised where the completion is awaited. Raises RuntimeError if already done."""
         if self.done:
-            raise RuntimeError(f"{self.what or 'this'} was done already")
+            raise RuntimeError(f"{self.what or 'the operation'} was done already")
         self._error = error
         self.done = True
         callbacks, self._callbacks = self._callbacks, None
@@ -75,7 +75,7 @@ class Completion(Generic[Value]):
     def result(self) -> Value:
         """Return the value. Raises the operation's error, or RuntimeError while it is not done."""
         if not self.done:
-            raise RuntimeError(f"{self.what or 'this'} is not done yet")
+            raise RuntimeError(f"{self.what or 'the operation'} is not done yet")
         if self._error is not None:
             raise self._error
         return self._value
@@ -95,7 +95,7 @@ _DONE.complete(None)
 
 
 class Yield:
-    """Awaitable that lets everything else run that is ready, including the NIC. An unsuccessful poll awaits it."""
+    """Awaitable that lets all other ready tasks run, including the NIC. An unsuccessful poll awaits it."""
 
     __slots__ = ()
 
@@ -103,14 +103,14 @@ class Yield:
         yield _DONE
 
 
-def drive(work: Coroutine[Completion[None], None, None]) -> None:
-    """Drive a coroutine: resume it whenever the completion that it awaits is done."""
+def drive(coroutine: Coroutine[Completion[None], None, None]) -> None:
+    """Run a coroutine to its first await, and resume it whenever the completion that it awaits is done."""
 
     def resume(_: object = None) -> None:
         try:
-            awaited = work.send(None)
+            completion = coroutine.send(None)
         except StopIteration:
             return
-        awaited.add_callback(resume)
+        completion.add_callback(resume)
 
     resume()

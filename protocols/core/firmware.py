@@ -2,8 +2,8 @@
 
 The firmware is a state machine without sockets, clock or threads. It has three inputs: a frame arrives, the host rings
 its doorbell, its deadline passes. It answers with actions on its `Nic`. In a simulation each action reserves its
-resources (processor, DMA engine, bus) and takes effect in time; in namespaces each takes effect at once. The firmware
-does not know which of the two it runs in.
+resources (processor, DMA engine, bus) and takes effect when they have done their work; in namespaces each takes effect
+at once. The firmware does not depend on the environment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Protocol
 Buffer = bytes | bytearray | memoryview
 
 FIRST: Final = 1
-"""Incarnation of a NIC that has not restarted, where incarnations are counted."""
+"""Incarnation of a NIC that has not restarted, if incarnations are counted (and not times)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Adapter:
     either all NICs of a cluster count from FIRST, or none is ever FIRST (if incarnations are times, for example).
     pages_apart: consecutive pages of a buffer are not contiguous in host memory, so each page is a DMA transfer of its
     own. routed: the network forwards by the source routes of frames. ordered: no link of the cluster reorders frames.
-    hosts: by number, the number of the first function of the same NIC; empty: each NIC has one. A frame from one function
-    to another of the same NIC is looped back there. is_restarted: the NIC has had another incarnation since the cluster
-    began to communicate, from which its peers may still expect something.
+    hosts: for each function (as of SR-IOV), the number of the first function of its NIC; empty: each NIC has one function.
+    The NIC loops back frames between its functions. is_restarted: the NIC has had another incarnation since the cluster
+    began to communicate, to which its peers may still refer.
     """
 
     number: int
@@ -46,12 +46,12 @@ class Adapter:
     def address(self) -> bytes:
         return self.addresses[self.number]
 
-    def of_incarnation(self, incarnation: int, *, is_restarted: bool = False) -> Adapter:
-        """Return the adapter of this NIC with another incarnation. is_restarted: it is not the NIC's first one."""
+    def with_incarnation(self, incarnation: int, *, is_restarted: bool = False) -> Adapter:
+        """Return a copy with another incarnation. is_restarted: that is not the NIC's first incarnation."""
         return replace(self, incarnation=incarnation, is_restarted=is_restarted or self.is_restarted)
 
     def host_of(self, number: int) -> int:
-        """Return the number of the first function of a NIC, of any of its functions' numbers."""
+        """Return the number of the first function of the NIC that has function `number`."""
         return self.hosts[number] if self.hosts else number
 
     @property
@@ -70,21 +70,21 @@ class FirmwareActions(Protocol):
 
     def send(self, frame: Buffer) -> bool | None:
         """Put a frame on the wire unchanged, after the frames sent before. The buffer must not be modified
-        afterwards. Returns True if the frame waits in the NIC: `when_sent` then reports when it has left."""
+        afterwards. Returns True if the frame waits in the NIC: then `when_sent` reports its departure."""
         ...
 
     def when_sent(self, then: Callable[[int], object]) -> None:
-        """Call `then` with the time at which the last frame of `send` has left the NIC, after the firmware has
-        returned. Only for a frame that waits."""
+        """Call `then` with the time at which the last frame passed to `send` leaves the NIC, after the firmware has
+        returned. Only for a frame that waits in the NIC."""
         ...
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        """Put a low-priority frame on the wire. The host's immediate reactions to completions may be sent before it, and
-        before `make` is called. Low-priority frames keep their order among themselves."""
+        """Put a low-priority frame on the wire. make: builds it. Frames that the host sends in immediate reaction to
+        completions may be sent before it, and before `make` is called. Low-priority frames keep their order."""
         ...
 
     def dma_write(self, target: memoryview, data: Buffer) -> None:
-        """Write bytes into host memory by DMA; data is as long as the target."""
+        """Write bytes to host memory by DMA; data is as long as the target."""
         ...
 
     def post_completion(self, index: int) -> object:
@@ -92,7 +92,7 @@ class FirmwareActions(Protocol):
         ...
 
     def interrupt(self, index: int) -> object:
-        """Make a returned descriptor visible to the host's kernel by an interrupt, whatever the program is doing."""
+        """Make a returned descriptor visible to the host's kernel by an interrupt, which also interrupts a program."""
         ...
 
 
@@ -106,7 +106,7 @@ class HostActions(Protocol):
 
 
 class Nic(FirmwareActions, HostActions, Protocol):
-    """Actions of both firmware and host library, when they share a process."""
+    """Actions of both firmware and host library that share a process."""
 
 
 class Firmware(Protocol):
@@ -130,11 +130,11 @@ class Firmware(Protocol):
         ...
 
     def counted(self) -> Mapping[str, int]:
-        """Return its counters, by name."""
+        """Return the firmware's counters, by name."""
         ...
 
     def waiting(self) -> list[str]:
-        """Return a sentence for everything that it waits for; shown for a run that makes no progress."""
+        """Return a sentence for each event that the firmware waits for; reports of stalls show them."""
         ...
 
 
@@ -142,19 +142,18 @@ class Host(Protocol):
     """The host library's interface to its NIC."""
 
     def completed(self, index: int) -> bool | None:
-        """Handle a descriptor that the NIC has returned. False: the program made no progress by it (a query was
-        answered); a run in which nothing else is returned is stuck."""
+        """Handle a descriptor that the NIC has returned. Returns False if that is no progress of the program (an answered
+        query, for example): a run without other returned descriptors is stalled."""
         ...
 
     def waiting(self) -> list[str]:
-        """Return a sentence for everything that the host waits for."""
+        """Return a sentence for each event that the host waits for."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One NIC: its firmware, and the host library for the node's program. The library's API is specific to the
-    protocol."""
+    """One NIC: its firmware, and the host library of the node's program, whose API is specific to the protocol."""
 
     firmware: Firmware
     host: Host

@@ -1,20 +1,20 @@
-"""The frame formats that a protocol's `frames.py` defines, parsed for the code generator and for the Scapy codec.
+"""Frame formats of a protocol's `frames.py`, parsed for the code generator and the Scapy codec.
 
 `frames.py` defines the protocol's layers, and:
 
-- STACKS: name -> the layers of a frame, from Ethernet on;
+- STACKS: by name, the layers of a frame, from Ethernet on;
 - FLOW: the fields that distinguish flows;
-- LENGTH, optional: the field for the bytes of payload, or several, of which a stack has at most one;
-- CHECK, optional: the 32-bit field for the CRC-32 of the frame up to the payload's end, excluding itself;
-  a `frames.CheckField` in the first layer instead: the CRC-32 follows the payload;
-- PREFIX, optional: the last field of the bytes with which all frames of one kind between two NICs begin;
-- KIND and KINDS, optional: how frames are described to users (`protocols.core.frame_kinds`).
+- LENGTH, optional: the field for the bytes of payload, or several fields, of which a stack has at most one;
+- CHECK, optional: the 32-bit field for the CRC-32 of the frame up to the payload's end, excluding the field;
+  with a `frames.CheckField` in the first layer instead, the CRC-32 follows the payload;
+- PREFIX, optional: the last field of the first bytes that all frames of a stack between two NICs have in common;
+- KIND and KINDS, optional: descriptions of frames for users (`protocols.core.frame_kinds`).
 
 Scapy's bindings define which layer follows which.
 
 The values of a layer between Ethernet and the protocol's own, such as Myrinet's, identify the protocol: they become
-BEGINS in the codec. Fields that change on the way (`protocols.core.frames`) are not part of the codec. Layers have
-fields of fixed size in network byte order: numbers, MAC addresses, bits and flags.
+BEGINS in the codec. Fields that change between hops (`protocols.core.frames`) are not in the codec. Layers have fields
+of fixed size in network byte order: numbers, MAC addresses, bits and flags.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from scapy.fields import (
 from scapy.packet import Packet
 
 from protocols.core.frame_kinds import Kind, fields_of
-from protocols.core.frames import CheckField, Passing, RouteField, trailing
+from protocols.core.frames import CheckField, MutableField, RouteField, trailing
 
 _BITS: Final = (BitField, BitEnumField, FlagsField)
 _WHOLE: Final = (ByteField, ShortField, IntField, LongField, EnumField, MACField)
@@ -52,9 +52,8 @@ _WORDS: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One field of a frame. name: the codec's variable. shift: position of its lowest bit in its word. allowed: the
-    values that it may have, empty for any. barred: values that it may not have, since they announce a layer that is
-    absent."""
+    """One field of a frame. name: of its variable in the codec. shift: position of its lowest bit in its word. allowed: its
+    valid values; empty: all. barred: invalid values, which announce a layer that the stack does not have."""
 
     layer: type[Packet]
     field: AnyField
@@ -75,7 +74,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A unit that `struct` packs: one field, or the bit fields that share a number."""
+    """A number or byte string that `struct` packs: one field, or several bit fields. format: of `struct`. offset, size:
+    bytes."""
 
     format: str
     offset: int
@@ -85,7 +85,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The headers of one kind of frame."""
+    """The headers of one kind of frame, as words."""
 
     name: str
     words: tuple[Word, ...]
@@ -103,22 +103,22 @@ class Stack:
         return "!" + "".join(word.format for word in self.words)
 
 
-RulePlace = tuple[int, int, int, tuple[tuple[str, int], ...]]
-"""Place of a field for rules: offset behind Ethernet, width, mask, and the values required of other fields."""
+RuleLocation = tuple[int, int, int, tuple[tuple[str, int], ...]]
+"""Location of a field for rules: offset after the Ethernet header, width, mask, and required values of other fields."""
 
 
 class FormatError(TypeError):
-    """Definition in a `frames.py` that no codec can be generated for."""
+    """No codec can be generated for a definition in a `frames.py`."""
 
 
 class Format:
-    """A protocol's frame formats. Raises FormatError where no codec can be generated."""
+    """The frame formats of a protocol. Raises FormatError if no codec can be generated."""
 
     def __init__(self, frames: ModuleType) -> None:
         self.name = frames.__name__
-        for needed in ("STACKS", "FLOW"):
-            if not hasattr(frames, needed):
-                raise FormatError(f"{self.name} has no {needed}")
+        for required in ("STACKS", "FLOW"):
+            if not hasattr(frames, required):
+                raise FormatError(f"{self.name} has no {required}")
         self.flow: tuple[str, ...] = frames.FLOW
         lengths: str | tuple[str, ...] = getattr(frames, "LENGTH", ())
         self.lengths = (lengths,) if isinstance(lengths, str) else lengths
@@ -129,12 +129,12 @@ class Format:
         self.layers: dict[str, tuple[type[Packet], ...]] = frames.STACKS
         ethernet, first = next(iter(self.layers.values()))[:2]
         self.ethertype: int = _binding(ethernet, first)["type"]
-        every = [field for layer in chain.from_iterable(self.layers.values()) for field in layer.fields_desc]
-        self.routed = any(isinstance(field, RouteField) for field in every)
+        fields = [field for layer in chain.from_iterable(self.layers.values()) for field in layer.fields_desc]
+        self.routed = any(isinstance(field, RouteField) for field in fields)
         """Whether a source route may follow the Ethernet header."""
         self.trailing = trailing(next(iter(self.layers.values())))
-        """Bytes that layers below the protocol's put behind its payload."""
-        self.trailer = any(isinstance(field, CheckField) for field in every)
+        """Bytes that the layers below the protocol's append to its payload."""
+        self.trailer = any(isinstance(field, CheckField) for field in fields)
         """Whether a CRC-32 follows the payload."""
         self._check_lengths()
         for role, name in (("CHECK", self.check), ("PREFIX", self.prefix)):
@@ -143,72 +143,72 @@ class Format:
         self.prefix_size = self._prefix_size() if self.prefix else 0
         """Bytes up to and including PREFIX; 0 without a prefix."""
         self.begins = self._begins()
-        """The values of layers between Ethernet and the protocol's own, which distinguish its frames from others of the
+        """Values of the layers between Ethernet and the protocol's own, which distinguish its frames from others of the
         EtherType."""
         self._check_kinds()
         self._check_flow()
         self._check_check()
 
-    def own(self, layer: type[Packet]) -> bool:
-        """Whether the layer is the protocol's own, not Ethernet."""
+    def is_own(self, layer: type[Packet]) -> bool:
+        """Return whether a layer is the protocol's own, and not below it."""
         return bool(layer.__module__ == self.name)
 
     def own_layers(self, stack: Stack) -> list[type[Packet]]:
-        return [layer for layer in self.layers[stack.name] if self.own(layer)]
+        return [layer for layer in self.layers[stack.name] if self.is_own(layer)]
 
     def title(self, stack: Stack) -> str:
         return " / ".join(layer.__name__ for layer in self.layers[stack.name])
 
-    def free(self, stack: Stack, begin: int = 0) -> list[Part]:
-        """Return the fields that a caller passes and receives, from byte `begin` on."""
+    def free_parts(self, stack: Stack, begin: int = 0) -> list[Part]:
+        """Return the fields that are arguments of `pack_*` and results of `unpack_*`, from byte `begin` on."""
         parts = (part for word in stack.words for part in word.parts if word.offset >= begin)
-        return [part for part in parts if len(part.allowed) != 1 and not self.made(part)]
+        return [part for part in parts if len(part.allowed) != 1 and not self.is_computed(part)]
 
-    def made(self, part: Part) -> bool:
-        """Whether the codec computes the field."""
-        return self.own(part.layer) and part.field.name in (*self.lengths, self.check)
+    def is_computed(self, part: Part) -> bool:
+        """Return whether the codec computes a field."""
+        return self.is_own(part.layer) and part.field.name in (*self.lengths, self.check)
 
     def find(self, stack: Stack, field: str) -> tuple[Word, Part] | None:
-        """Find a field of the protocol by its name in Scapy."""
+        """Find a field of the protocol's own layers by its name in Scapy; None if the stack does not have it."""
         for word in stack.words:
             for part in word.parts:
-                if part.field.name == field and self.own(part.layer):
+                if part.field.name == field and self.is_own(part.layer):
                     return word, part
         return None
 
     def find_length(self, stack: Stack) -> tuple[Word, Part] | None:
-        """Find the field for a stack's bytes of payload."""
+        """Find the field for the bytes of payload; None if the stack does not have one."""
         return next((found for name in self.lengths if (found := self.find(stack, name)) is not None), None)
 
     def selectors(self) -> Iterator[tuple[Word, Part]]:
-        """Yield the protocol's fields that name the next layer and so distinguish its stacks, each once."""
-        done: set[str] = set()
+        """Yield the protocol's fields that announce the next layer and so distinguish its stacks, each once."""
+        seen: set[str] = set()
         for stack in self.stacks:
             for below, above in pairwise(self.own_layers(stack)):
                 for field in _binding(below, above):
                     found = self.find(stack, field)
-                    if found is not None and field not in done:
-                        done.add(field)
+                    if found is not None and field not in seen:
+                        seen.add(field)
                         yield found
 
-    def announced(self, stack: Stack) -> tuple[tuple[str, int], ...]:
-        """Return the fields, by their names for rules, and values that announce the stack's layers above the first."""
+    def announcing_values(self, stack: Stack) -> tuple[tuple[str, int], ...]:
+        """Return the fields (names for rules) and values that announce the stack's own layers above the first."""
         names = self._names()
         pairs: list[tuple[str, int]] = []
         for below, layer in pairwise(self.own_layers(stack)):
             pairs += [(_rule_name(below, name, names), value) for name, value in _binding(below, layer).items()]
         return tuple(pairs)
 
-    def place(self, name: str) -> slice:
-        """Return the bytes of a field, by its name for rules, behind Ethernet."""
+    def field_slice(self, name: str) -> slice:
+        """Return the bytes of a field after the Ethernet header. name: for rules."""
         offset, width, *_ = self.rule_fields()[name]
         return slice(offset, offset + width)
 
-    def rule_fields(self) -> dict[str, RulePlace]:
-        """Return name -> offset behind Ethernet, width, mask, guard. A field whose name occurs in several layers is
-        also listed under its layer; a flag under its field."""
+    def rule_fields(self) -> dict[str, RuleLocation]:
+        """Return the locations of fields, by their names for rules. If several layers have a field of one name, the name is
+        that of the layer and the field; the name of a flag is that of the field and the flag."""
         names = self._names()
-        places: dict[str, RulePlace] = {}
+        locations: dict[str, RuleLocation] = {}
         for stack in self.stacks:
             ethernet, layers = self._ethernet(stack), self.own_layers(stack)
             guards: dict[type[Packet], tuple[tuple[str, int], ...]] = {layers[0]: ()}
@@ -218,16 +218,16 @@ class Format:
             for word in stack.words:
                 for part in word.parts if word.parts[0].layer in layers else ():
                     name = _rule_name(part.layer, part.field.name, names)
-                    whole, guard = len(word.parts) == 1, guards[part.layer]
-                    masks = {name: 0 if whole else part.mask << part.shift}
+                    guard = guards[part.layer]
+                    masks = {name: 0 if len(word.parts) == 1 else part.mask << part.shift}
                     if isinstance(part.field, FlagsField):
                         for bit, flag in enumerate(part.field.names):
                             masks[f"{name}.{flag.lower()}"] = 1 << bit + part.shift
-                    for own, mask in masks.items():
-                        place = (word.offset - ethernet, word.size, mask, guard)
-                        if places.setdefault(own, place) != place:
-                            raise FormatError(f"{own} stands in several places")
-        return places
+                    for rule_name, mask in masks.items():
+                        location = (word.offset - ethernet, word.size, mask, guard)
+                        if locations.setdefault(rule_name, location) != location:
+                            raise FormatError(f"the field {rule_name} has different locations in several stacks")
+        return locations
 
     def _ethernet(self, stack: Stack) -> int:
         """Return the size of the Ethernet header in bytes."""
@@ -235,19 +235,23 @@ class Format:
         return sum(word.size for word in stack.words if word.parts[0].layer is ethernet)
 
     def _begins(self) -> bytes:
-        found = set()
+        first_bytes = set()
         for stack in self.stacks:
             begins = b""
             for word in stack.words:
-                if word.offset >= self._ethernet(stack) and not self.own(word.parts[0].layer):
+                if word.offset >= self._ethernet(stack) and not self.is_own(word.parts[0].layer):
                     if any(len(part.allowed) != 1 for part in word.parts):
-                        raise FormatError(f"{word.parts[0].field.name} does not say that {self.title(stack)} is meant")
+                        raise FormatError(
+                            f"{self.title(stack)}: the layer above must determine the value of {word.parts[0].field.name}"
+                        )
                     number = sum(part.allowed[0] << part.shift for part in word.parts)
                     begins += number.to_bytes(word.size, "big")
-            found.add(begins)
-        if len(found) > 1:
-            raise FormatError(f"{self.name}: its frames are distinguished from others of the EtherType in several ways")
-        return found.pop()
+            first_bytes.add(begins)
+        if len(first_bytes) > 1:
+            raise FormatError(
+                f"{self.name}: all stacks must have equal values in the layers between Ethernet and the protocol's own"
+            )
+        return first_bytes.pop()
 
     def _check_kinds(self) -> None:
         """Check that KIND and KINDS name existing fields."""
@@ -255,7 +259,9 @@ class Format:
         for kind in self.kinds.values():
             for name in (self.kind, *fields_of(kind)):
                 if name not in fields:
-                    raise FormatError(f"{self.name} tells of {name!r}, which is no field: {kind.words!r}")
+                    raise FormatError(
+                        f"{self.name}: KINDS names {name!r}, which is no field of its layers: {kind.words!r}"
+                    )
 
     def _check_role(self, role: str, name: str) -> None:
         """Check that a role's name is empty or names exactly one field of the protocol's layers."""
@@ -263,19 +269,22 @@ class Format:
         if name and not names[name]:
             raise FormatError(f"{role} is {name!r}, which is no field of its layers: {', '.join(sorted(names))}")
         if names[name] > 1:
-            raise FormatError(f"{role}: several layers have a field {name}: which one is meant is not clear")
+            raise FormatError(f"{role}: the field {name} must be in one layer only, and is in several")
 
     def _check_lengths(self) -> None:
-        """Check that each stack has at most one field for the bytes of payload. A single one is in one layer."""
+        """Check that each stack has at most one of the LENGTH fields, and that a single LENGTH field is in one layer
+        only."""
         if len(self.lengths) == 1:
             self._check_role("LENGTH", self.lengths[0])
         for stack, layers in self.layers.items():
-            fields = [field.name for layer in layers if self.own(layer) for field in layer.fields_desc]
+            fields = [field.name for layer in layers if self.is_own(layer) for field in layer.fields_desc]
             if len(found := [name for name in fields if name in self.lengths]) > 1:
-                raise FormatError(f"LENGTH: the frame {stack} has several: {', '.join(found)}")
+                raise FormatError(
+                    f"LENGTH: a frame must have at most one of these fields, {stack} has {', '.join(found)}"
+                )
 
     def _check_check(self) -> None:
-        """Check that CHECK is an undivided field of 32 bits."""
+        """Check that CHECK is a field of 32 bits that shares no word with other fields."""
         for stack in self.stacks:
             found = self.find(stack, self.check)
             if found is not None and (found[0].size, len(found[0].parts)) != (4, 1):
@@ -288,9 +297,9 @@ class Format:
                 raise FormatError(f"FLOW names {name!r}, which is no field of its layers: {', '.join(fields)}")
 
     def value_names(self) -> dict[str, dict[int, str]]:
-        """Return the value names of enumerated fields, by the field names of `rule_fields`."""
+        """Return the value names of enumerated fields, by their names for rules."""
         names = self._names()
-        layers = {layer: None for layers in self.layers.values() for layer in layers if self.own(layer)}
+        layers = {layer: None for layers in self.layers.values() for layer in layers if self.is_own(layer)}
         return {
             _rule_name(layer, field.name, names): values
             for layer in layers
@@ -303,21 +312,23 @@ class Format:
         for stack in self.stacks:
             found = self.find(stack, self.prefix)
             size = found[0].offset + found[0].size if found else 0
-            made = [word.offset for word in stack.words if any(map(self.made, word.parts))]
-            ends.add(size if size <= min(made, default=size) else 0)
+            computed = [word.offset for word in stack.words if any(map(self.is_computed, word.parts))]
+            ends.add(size if size <= min(computed, default=size) else 0)
         if len(ends) > 1 or 0 in ends:
-            raise FormatError(f"{self.prefix} ends no beginning of all frames that the codec has nothing to fill in")
+            raise FormatError(
+                f"PREFIX is {self.prefix!r}: it must end at one byte in all stacks, before computed fields"
+            )
         return ends.pop()
 
     def _names(self) -> Counter[str]:
-        """Count the protocol's layers that have a field, by field name."""
-        layers = {layer for layers in self.layers.values() for layer in layers if self.own(layer)}
+        """Count the protocol's own layers that have a field, by field name."""
+        layers = {layer for layers in self.layers.values() for layer in layers if self.is_own(layer)}
         return Counter(field.name for layer in layers for field in layer.fields_desc)
 
     def _stack(self, name: str, layers: tuple[type[Packet], ...]) -> Stack:
         words: list[Word] = []
         offset = 0
-        names = _identifiers(sorted(layers, key=self.own, reverse=True))
+        names = _identifiers(sorted(layers, key=self.is_own, reverse=True))
         for layer, above in zip(layers, (*layers[1:], None), strict=True):
             for format_, size, fields in words_of(layer):
                 shift, parts = 8 * size, []
@@ -332,44 +343,45 @@ class Format:
     def _values(
         self, layer: type[Packet], field: AnyField, above: type[Packet] | None
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return allowed and barred values, from the binding to the layer above, the enumeration, and the bindings to
-        other layers."""
+        """Return the allowed and the barred values of a field, which follow from the binding to the layer above, the
+        enumeration, and the bindings to other layers."""
         bound = _binding(layer, above) if above else {}
         if field.name in bound:
             return (bound[field.name],), ()
-        if not self.own(layer):
+        if not self.is_own(layer):
             return (), ()
-        elsewhere = {values[field.name] for values, _ in layer.payload_guess if set(values) == {field.name}}
-        listed = enumeration(field)
-        if not listed:
-            return (), tuple(sorted(elsewhere))
-        if allowed := tuple(value for value in listed if value not in elsewhere):
+        others = {values[field.name] for values, _ in layer.payload_guess if set(values) == {field.name}}
+        enumerated = enumeration(field)
+        if not enumerated:
+            return (), tuple(sorted(others))
+        if allowed := tuple(value for value in enumerated if value not in others):
             return allowed, ()
-        raise FormatError(f"{layer.__name__}.{field.name}: every value announces a layer that is not there")
+        raise FormatError(f"{layer.__name__}.{field.name}: every value announces a layer that the stack does not have")
 
 
 def _identifiers(layers: list[type[Packet]]) -> dict[tuple[type[Packet], str], str]:
-    """Choose unique variable names for fields, distinct from Python's and the codec's own; earlier layers choose
-    first."""
+    """Choose unique variable names for fields, distinct from Python's builtins and the codec's variables; earlier layers
+    take precedence."""
     names: dict[tuple[type[Packet], str], str] = {}
-    taken = {"crc32", "end", "header", "payload", "raw", "rest", "struct"}
+    used = {"crc32", "end", "header", "payload", "raw", "rest", "struct"}
     for layer in layers:
         for field in layer.fields_desc:
             name = field.name
-            if name in taken:
+            if name in used:
                 name = f"{layer.__name__.lower()}_{name}"
             elif hasattr(builtins, name):
                 name = f"{name}_"
             names[layer, field.name] = name
-            taken |= {name, field.name}
+            used |= {name, field.name}
     return names
 
 
 def _binding(below: type[Packet], above: type[Packet]) -> dict[str, int]:
-    """Return the fields of the layer below that announce the layer above, with their values."""
+    """Return the fields of the layer below that announce the layer above, with their values. Raises FormatError unless
+    there is one binding."""
     bindings = [values for values, layer in below.payload_guess if layer is above]
     if len(bindings) != 1:
-        raise FormatError(f"{above.__name__} is bound to {below.__name__} {len(bindings)} times, not once")
+        raise FormatError(f"{above.__name__} must be bound to {below.__name__} once, is bound {len(bindings)} times")
     return bindings[0]
 
 
@@ -383,11 +395,11 @@ def enumeration(field: AnyField) -> dict[int, str]:
 
 
 def words_of(layer: type[Packet]) -> Iterator[tuple[str, int, list[tuple[AnyField, int]]]]:
-    """Yield format, bytes, and fields with their bits, of the words that do not change on the way. Raises FormatError
-    for unsupported fields."""
+    """Yield the words of a layer, without fields that change between hops: format, bytes, and fields with their bits. Raises
+    FormatError for unsupported fields."""
     bits: list[tuple[AnyField, int]] = []
     for field in layer.fields_desc:
-        if isinstance(field, Passing):
+        if isinstance(field, MutableField):
             continue
         total = sum(size for _, size in bits)
         if isinstance(field, _BITS) and not field.rev:
@@ -399,6 +411,8 @@ def words_of(layer: type[Packet]) -> Iterator[tuple[str, int, list[tuple[AnyFiel
         elif not bits and isinstance(field, _WHOLE) and re.fullmatch(r"!([BHIQ]|\d+s)", field.fmt):
             yield field.fmt[1:], int(field.sz), [(field, 8 * int(field.sz))]
         else:
-            raise FormatError(f"{layer.__name__}.{field.name}: no codec can be made for this field, where it stands")
+            raise FormatError(
+                f"{layer.__name__}.{field.name}: not a number, a MAC address or bit fields of 8, 16, 32 or 64 bits"
+            )
     if bits:
-        raise FormatError(f"{layer.__name__}: its last bits fill no number of 8, 16, 32 or 64 bits")
+        raise FormatError(f"{layer.__name__}: its last bit fields must fill 8, 16, 32 or 64 bits")

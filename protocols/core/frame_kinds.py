@@ -1,8 +1,7 @@
-"""How a protocol's frames are described to users: wording for each kind of frame, and how frames of one message are
-found.
+"""Kinds of frames: templates that describe frames to users, and the fields that identify the message of a frame.
 
-A protocol defines it beside its layers, in `frames.py`: KIND, the field that distinguishes the kinds of frames, and
-KINDS, its value -> a `Kind`. Both are copied into the codec, so that tools that describe frames need neither Scapy nor
+A protocol defines them in `frames.py`, beside its layers: KIND, the field that distinguishes the kinds of frames, and
+KINDS, its values -> `Kind`. Codegen copies both to the codec, so that tools that describe frames need neither Scapy nor
 the protocol's code:
 
     KIND = "type"
@@ -21,21 +20,21 @@ from string import Formatter
 from typing import Final, Literal
 
 Role = Literal["data", "ack", "nack", "control"]
-"""A frame's function for its message: carry it, acknowledge it, refuse it, or something else."""
+"""A frame's function for its message: carry it, acknowledge it, reject it, or another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of frame.
 
-    words: a template. Braces hold fields, as numbers (``{tag:#x}``) or value names; text in brackets is left out where
-    its fields are 0. message: the fields that form the message's id among those from one NIC to another; empty if the
-    frame belongs to no message, or only `handles` tell which. within: fields that distinguish messages with equal ids
-    but are not shown to users as part of the id, such as a NIC's incarnation. part: the field for the piece of the
-    message that this frame carries or acknowledges. total: the field for the bytes of the whole message. back: the
-    frame travels against its message, as acknowledgements do. handles: pairs of a name and a field, for other numbers
-    that identify a message; frames with equal numbers under one name belong together, until a message's first frame
-    assigns the number anew.
+    words: a template. Braces contain fields, shown as numbers (``{tag:#x}``) or value names; text in brackets is omitted
+    if its fields are 0. message: the fields that identify the message among those from one NIC to another; empty if the
+    frame does not belong to a message, or only `handles` identify it. within: fields that distinguish messages with equal
+    ids but are not shown to users as part of the id, such as a NIC's incarnation. part: the field for the part of the
+    message that this frame carries or acknowledges. total: the field for the bytes of the whole message. back: the frame
+    is sent by the receiver of the message, as acknowledgements are. handles: pairs of a name and a field, for other
+    numbers that identify a message; frames with equal numbers under one name belong together, until the first frame of
+    another message reuses the number.
     """
 
     role: Role
@@ -49,21 +48,21 @@ class Kind:
 
 
 FormatField = tuple[str, str, str]
-"""Text, then a field's name and its number format; an empty name means no field."""
+"""Text, and the name and number format of the field that follows; an empty name: no field follows."""
 
 _OPTIONAL: Final = re.compile(r"\[([^][]*)]")
 
 
 def spans(words: str) -> Iterator[tuple[tuple[FormatField, ...], bool]]:
-    """Yield the template's spans, and whether each is optional. Raises ValueError for unbalanced braces."""
-    for number, text in enumerate(_OPTIONAL.split(words)):
-        fields = tuple([(before, name or "", how or "") for before, name, how, _ in Formatter().parse(text)])
+    """Yield the spans of a template, each with whether it is optional. Raises ValueError for unbalanced braces."""
+    for index, text in enumerate(_OPTIONAL.split(words)):
+        fields = tuple([(before, name or "", spec or "") for before, name, spec, _ in Formatter().parse(text)])
         if fields:
-            yield fields, bool(number % 2)
+            yield fields, bool(index % 2)
 
 
 def fields_of(kind: Kind) -> Iterator[str]:
-    """Yield all field names that a kind uses."""
+    """Yield the names of all fields that a kind uses."""
     for fields, _ in spans(kind.words):
         yield from (name for _, name, _ in fields if name)
     yield from (*kind.message, *kind.within, *(field for _, field in kind.handles))

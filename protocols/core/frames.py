@@ -1,4 +1,4 @@
-"""Base classes of Scapy layers: headers with a length and a checksum of the payload, and fields that change between hops and
+"""Base classes of Scapy layers and fields: headers with a length and a checksum, and fields that change between hops, which
 are not in codecs."""
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ MAX_HOPS: Final = 64
 """Maximum bytes of a source route."""
 
 
-class Passing:
-    """A field that changes between hops: it is not in codecs, and no CRC-32 covers it."""
+class MutableField:
+    """Mixin of a field that changes between hops: it is not in codecs, and no CRC-32 covers it."""
 
 
-class RouteField(Passing, StrField):
-    """A source route: all bytes with the top bit set, up to the first byte without it."""
+class RouteField(MutableField, StrField):
+    """A source route: the leading bytes with the top bit set."""
 
     def getfield(self, pkt: Packet | None, s: bytes) -> tuple[bytes, bytes]:  # noqa: ARG002
-        offset, most = 0, min(len(s), MAX_HOPS)
-        while offset < most and s[offset] & 0x80:
+        offset, max_size = 0, min(len(s), MAX_HOPS)
+        while offset < max_size and s[offset] & 0x80:
             offset += 1
         return s[offset:], s[:offset]
 
 
-class LastByteField(Passing, XByteField):
-    """A number after the layer's whole payload, appended by the layer's `post_build`. 0 for a frame without it."""
+class LastByteField(MutableField, XByteField):
+    """A byte after the layer's whole payload, which the layer's `post_build` appends. 0 for a frame without it."""
 
     def getfield(self, pkt: Packet | None, s: bytes) -> tuple[bytes, int]:  # noqa: ARG002
         return s[:-1], s[-1] if s else 0
@@ -39,11 +39,11 @@ class LastByteField(Passing, XByteField):
         return s
 
 
-class CheckField(Passing, XIntField):
-    """The CRC-32 as in zlib of the frame up to the payload's end; it follows the payload. Only for `Trailed` layers."""
+class CheckField(MutableField, XIntField):
+    """The CRC-32 (zlib's) of the frame up to the payload's end; it follows the payload. For `TrailingCheckLayer` only."""
 
     def getfield(self, pkt: Packet | None, s: bytes) -> tuple[bytes, int]:
-        assert isinstance(pkt, Trailed)
+        assert isinstance(pkt, TrailingCheckLayer)
         offset = pkt.payload_end(s)
         return s[:offset] + s[offset + self.sz :], int.from_bytes(s[offset : offset + self.sz], "big")
 
@@ -51,15 +51,15 @@ class CheckField(Passing, XIntField):
         return s
 
 
-class Trailed(Packet):
-    """A protocol's first header, with a `CheckField` named `check` as its last field, which is computed if it is None."""
+class TrailingCheckLayer(Packet):
+    """A protocol's first header. Its last field is a `CheckField` named `check`, which is computed if it is None."""
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        check = crc32(_below(self) + pkt + pay) if self.check is None else self.check
+        check = crc32(_headers_below(self) + pkt + pay) if self.check is None else self.check
         return pkt + pay + check.to_bytes(4, "big")
 
     def post_dissect(self, s: bytes) -> bytes:
-        self.raw_packet_cache = None  # it would have bytes of the payload
+        self.raw_packet_cache = None  # which includes bytes of the payload
         return s
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
@@ -67,93 +67,93 @@ class Trailed(Packet):
         return s[:end], s[end:]
 
     def payload_end(self, rest: bytes) -> int:
-        """Return the size of the next header and its payload in the bytes after this header; if it is not known, of all
-        bytes but the check."""
+        """Return the bytes of the next header and its payload. rest: the bytes after this header. If the next header
+        does not define its size, these are all bytes but the check."""
         above = self.guess_payload_class(rest)
-        return above.end(rest) if issubclass(above, Sized) else max(0, len(rest) - 4)
+        return above.end(rest) if issubclass(above, SizedLayer) else max(0, len(rest) - 4)
 
 
-class Sized(Packet):
-    """A header above a `Trailed` header. payload_size: the field for the bytes of payload, which is computed if it is None;
-    empty: there is no payload."""
+class SizedLayer(Packet):
+    """A header above a `TrailingCheckLayer`. payload_size: name of the field for the bytes of payload, which is computed
+    if it is None; empty: no payload."""
 
     payload_size = ""
 
     @classmethod
     def end(cls, rest: bytes) -> int:
-        """Return the size of the header and its payload in the bytes from this header on."""
+        """Return the bytes of the header and its payload. rest: the bytes from this header on."""
         size, length = header_size(cls), 0
         if cls.payload_size and len(rest) >= size:
-            begin, width = place(cls, cls.payload_size)
+            begin, width = field_location(cls, cls.payload_size)
             length = int.from_bytes(rest[begin : begin + width], "big")
         return min(size + length, len(rest))
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
         if self.payload_size and self.getfieldval(self.payload_size) is None:
-            begin, width = place(type(self), self.payload_size)
+            begin, width = field_location(type(self), self.payload_size)
             pkt = pkt[:begin] + len(pay).to_bytes(width, "big") + pkt[begin + width :]
         return pkt + pay
 
 
-class Counted(Packet):
+class LengthCheckLayer(Packet):
     """A protocol's first header, with the fields `length` and `check`, which are computed if they are None.
 
-    length: bytes of payload after all headers of the protocol. check: CRC-32 as in zlib of the frame from its first byte to
+    length: bytes of payload after all headers of the protocol. check: CRC-32 (zlib's) of the frame from its first byte to
     the end of the payload, without this field and without fields that change between hops. Bytes after the payload are not
     included."""
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
         if self.length is None:
-            pkt = self._filled(pkt, "length", len(pay) - self._inner(pay))
+            pkt = self._with_field(pkt, "length", len(pay) - self._next_header_size(pay))
         if self.check is None:
-            begin, size = place(type(self), "check")
+            begin, size = field_location(type(self), "check")
             others = pkt[:begin] + pkt[begin + size :]
-            pkt = self._filled(pkt, "check", crc32(pay, crc32(_below(self) + others)))
+            pkt = self._with_field(pkt, "check", crc32(pay, crc32(_headers_below(self) + others)))
         return pkt + pay
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        end = self._inner(s) + (self.length or 0)
+        end = self._next_header_size(s) + (self.length or 0)
         return s[:end], s[end:]
 
-    def _inner(self, rest: bytes) -> int:
-        """Return the size of the protocol's next header; 0 if the payload follows."""
+    def _next_header_size(self, rest: bytes) -> int:
+        """Return the bytes of the protocol's next header; 0 if the payload follows. rest: the bytes after this header."""
         above = self.guess_payload_class(rest)
         return min(header_size(above), len(rest)) if above.__module__ == type(self).__module__ else 0
 
-    def _filled(self, pkt: bytes, name: str, value: int) -> bytes:
-        begin, size = place(type(self), name)
+    def _with_field(self, pkt: bytes, name: str, value: int) -> bytes:
+        begin, size = field_location(type(self), name)
         return pkt[:begin] + value.to_bytes(size, "big") + pkt[begin + size :]
 
 
 def header_size(layer: type[Packet]) -> int:
-    """Return the size in bytes of a layer with fields of fixed size."""
+    """Return the bytes of a layer with fields of fixed size."""
     return int(sum([field.sz for field in layer.fields_desc]))
 
 
 def trailing(layers: Iterable[type[Packet]]) -> int:
-    """Return the bytes that these layers append after the payload and that change between hops."""
+    """Return the number of bytes that layers append after the payload and that change between hops."""
     return sum([isinstance(field, LastByteField) for layer in layers for field in layer.fields_desc])
 
 
-def _below(packet: Packet) -> bytes:
-    """Return the headers below a layer, without fields that change between hops."""
+def _headers_below(packet: Packet) -> bytes:
+    """Return the bytes of the headers below a layer, without fields that change between hops."""
     layer, raw = packet.underlayer, b""
     while layer is not None:
-        raw = _header(layer) + raw
+        raw = _stable_bytes(layer) + raw
         layer = layer.underlayer
     return raw
 
 
-def _header(layer: Packet) -> bytes:
+def _stable_bytes(layer: Packet) -> bytes:
     raw = b""
     for field in layer.fields_desc:
-        if not isinstance(field, Passing):
+        if not isinstance(field, MutableField):
             raw = field.addfield(layer, raw, layer.getfieldval(field.name))
     return raw
 
 
-def place(layer: type[Packet], name: str) -> tuple[int, int]:
-    """Return the offset of a field in its header, and its size in bytes."""
+def field_location(layer: type[Packet], name: str) -> tuple[int, int]:
+    """Return the offset of a field in its header, and its size, both in bytes."""
     begin = 0.0
     for field in layer.fields_desc:
         if field.name == name:

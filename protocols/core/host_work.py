@@ -1,16 +1,16 @@
-"""Work on a host's cores: work of host libraries and kernel-side firmware, and its costs.
+"""Work on a host's cores, by host libraries and hosted firmware, and its costs.
 
-EMP and AM-II need little work on the host: a `Profile` has the costs of posting and noticing descriptors. VIA's kernel
+EMP and AM-II do little work on the host: a `Profile` has the costs of posting and noticing descriptors. VIA's kernel
 agent, SSAM's traps and Open-MX's driver run on the host. Such firmware is *hosted* (`Profile.hosted`): a doorbell is a
 trap on the caller's core, a frame raises an interrupt on the core of its receive queue, whose softirq calls
 `Firmware.receive`. Every action of hosted firmware takes effect when its core has finished the earlier work::
 
     work = host_work(nic)                       # in a protocol's plug
-    work.spend("header", 64)                    # a kind of the protocol's own
-    work.spend(COPY, 4096, source=work.core)    # bytes that this core's cache holds
+    work.spend("header", 64)                    # a kind that the protocol defines
+    work.spend(COPY, 4096, source=work.core)    # bytes that are in this core's cache
     nic.send(frame)                             # leaves after both
 
-A kind without a cost in the profile costs nothing. Kinds are the causes in a run's results (`used`).
+A kind without a cost in the profile takes no time. The results of a run list busy times by kind (`used`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from protocols.core.completion import Completion
 TRAP: Final = "trap"
 """Enter the kernel from a program and return: a system call or a fast trap. Charged for every doorbell of a hosted NIC."""
 COPY: Final = "copy"
-"""Copy bytes by the core. The rate depends on where the bytes are, see `Cost`."""
+"""Copy bytes by the core. The rate depends on the caches that have the bytes, see `Cost`."""
 OFFLOAD: Final = "offload"
 """Start a copy by a copy engine (I/OAT). The core pays `fixed`; the engine moves the bytes at `rate`."""
 INTERRUPT: Final = "interrupt"
@@ -31,15 +31,15 @@ INTERRUPT: Final = "interrupt"
 SOFTIRQ: Final = "softirq"
 """Take one frame from the receive ring in the softirq, before the firmware handles it."""
 RETURN: Final = "return"
-"""End a softirq and its interrupt: no frame waits, and the core's programs continue."""
+"""End a softirq and its interrupt when no frame waits; the core's programs continue."""
 WAKE: Final = "wake"
 """Wake a core that has been idle, before it takes an interrupt."""
 SWITCH: Final = "switch"
-"""Switch to another program: to one that slept until the kernel woke it, or that shares its core with others."""
+"""Switch to another program: one that the kernel has woken, or one that shares its core with others."""
 STANDARD: Final = (TRAP, COPY, OFFLOAD, INTERRUPT, SOFTIRQ, RETURN, WAKE, SWITCH)
-"""The kinds of every profile. A protocol declares further kinds in `Protocol.host_work`."""
+"""The kinds of work of every protocol. A protocol declares further kinds in `Protocol.host_work`."""
 
-# Causes that are not priced by kind.
+# Further causes of busy time, which have no `Cost`.
 COMPUTE: Final = "compute"
 """Computation of a program."""
 POLL: Final = "poll"
@@ -48,14 +48,14 @@ LIBRARY: Final = "library"
 """Descriptors that a host library writes and reads (`Profile.post`, `translate`, `notice`)."""
 
 ANYWHERE: Final = -1
-"""Source of bytes that are in no core's cache."""
+"""Source of bytes that are not in any core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one kind of work. fixed: nanoseconds each time. rate: bit/s for its bytes; 0: they take no time.
-    same_rate: for bytes that the working core itself touched last; shared_rate: for bytes touched last by a core that
-    shares a cache with it; 0: as `rate`. Raises ValueError for negative values."""
+    """The cost of one kind of work. fixed: nanoseconds per call. rate: bit/s; 0: bytes take no time. same_rate: rate for
+    bytes that the working core itself touched last; shared_rate: for bytes last touched by a core that shares a cache with
+    it; 0: as `rate`. Raises ValueError for negative values."""
 
     fixed: int = 0
     rate: int = 0
@@ -71,50 +71,49 @@ class Cost:
 
 @runtime_checkable
 class HostWork(Protocol):
-    """A host's cores, for the code that runs on them: a program's host library, and hosted firmware."""
+    """A host's cores, as seen by the code that runs on them: a program's host library, and hosted firmware."""
 
     @property
     def core(self) -> int:
-        """Number of the core on which the calling code runs: the program's, or the one that handles an interrupt."""
+        """Number of the core that runs the calling code: the program's core, or the core that handles an interrupt."""
         ...
 
     @property
     def reached(self) -> int:
-        """When the work of the calling code so far is done, ns of the model; 0 if work has no cost."""
+        """Time in ns of the model at which the calling code's work so far is done; 0 if work has no cost."""
         ...
 
     def caught_up(self) -> Completion[None]:
-        """Return a completion that is done when the calling program's work so far is done. If work has no cost, it is done
-        at once, and awaiting it does not let other tasks run."""
+        """Return a completion that completes when the calling program's work so far is done. If work has no cost, the
+        completion is done already, and an await does not let other tasks run."""
         ...
 
     @property
     def writer(self) -> int:
-        """Number of the core that last wrote to the program's memory, by a copy of the firmware; ANYWHERE: none."""
+        """Number of the core on which firmware last copied to the program's memory; ANYWHERE if none has."""
         ...
 
     def spend(self, kind: str, size: int = 0, source: int = ANYWHERE) -> None:
-        """Charge work to the core. size: bytes. source: the core that touched them last, or ANYWHERE. Later actions of the
-        caller take effect when the work is done."""
+        """Charge work to the core; later actions of the caller take effect when it is done. kind: see STANDARD. size: bytes.
+        source: the core that touched the bytes last, or ANYWHERE."""
         ...
 
     def offload(self, size: int) -> None:
-        """Copy bytes by the copy engine (OFFLOAD). Completions posted afterwards wait for it, frames sent do not."""
+        """Copy `size` bytes by the copy engine (OFFLOAD). Completions posted afterwards wait for the copy, frames do not."""
         ...
 
-    def read_frames(self, most: int) -> int:
-        """Trap into the kernel, and pass at most `most` waiting frames to `Firmware.receive` before returning; return
-        their number. For NICs without interrupts (`Profile.polled`); elsewhere frames come by themselves, and it returns
-        0 at no cost."""
+    def read_frames(self, limit: int) -> int:
+        """Trap into the kernel, and pass at most `limit` waiting frames to `Firmware.receive`; return their number. For NICs
+        without interrupts (`Profile.polled`); for other NICs this returns 0 at no cost."""
         ...
 
     def receiving_core(self, frame: bytes) -> int:
-        """Return the core that a frame like this interrupts, by its receive queue; -1 if it is not a fixed core."""
+        """Return the core that a frame with this header interrupts, by its receive queue; -1 if that is no fixed core."""
         ...
 
     def bind(self, core: int) -> None:
-        """Move the calling program to another core of its node, for all that follows. Raises ValueError for a core that
-        the node does not have."""
+        """Move the calling program to another core of its node. Raises ValueError for a core that the node does not
+        have."""
         ...
 
 
@@ -122,8 +121,8 @@ CAUGHT_UP: Final[Completion[None]] = Completion("the core")
 CAUGHT_UP.complete(None)
 
 
-class FreeWork:
-    """Work without modelled costs: of NICs without a cost profile, and in live mode."""
+class ZeroCostWork:
+    """Host cores without modelled costs: for NICs without a cost profile, and in live mode."""
 
     core: Final = 0
     reached: Final = 0
@@ -138,7 +137,7 @@ class FreeWork:
     def offload(self, size: int) -> None:
         """Do nothing."""
 
-    def read_frames(self, most: int) -> int:  # noqa: ARG002
+    def read_frames(self, limit: int) -> int:  # noqa: ARG002
         return 0
 
     def receiving_core(self, frame: bytes) -> int:  # noqa: ARG002
@@ -148,9 +147,9 @@ class FreeWork:
         """Do nothing: the machine schedules the program."""
 
 
-FREE_WORK: Final = FreeWork()
+ZERO_COST_WORK: Final = ZeroCostWork()
 
 
 def host_work(nic: object) -> HostWork:
-    """Return the host's cores of a NIC's environment; FREE_WORK if it has no costs."""
-    return nic if isinstance(nic, HostWork) else FREE_WORK
+    """Return the host's cores of a NIC's environment; ZERO_COST_WORK if it does not model them."""
+    return nic if isinstance(nic, HostWork) else ZERO_COST_WORK

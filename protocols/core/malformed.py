@@ -1,11 +1,11 @@
-"""The error of codecs for bytes that are no frame of their protocol; receivers drop and count such frames."""
+"""The error of codecs for bytes that are not a frame of their protocol; receivers drop and count such frames."""
 
 from __future__ import annotations
 
 
 class MalformedError(ValueError):
-    """A frame is malformed. reason: "short" (of headers), or the invalid field: "type", "version", "length", "check"
-    ..."""
+    """A frame is malformed. reason: "short" for an incomplete header, or the invalid field: "type", "version", "length",
+    "check" ..."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -1,7 +1,7 @@
 """Host memory as a NIC sees it: pages at physical addresses, which the host obtains from the kernel.
 
 A program's buffer is pinned for a transfer and translated to physical addresses page by page (EMP section 3.2: the
-kernel translates, a page takes below a microsecond). The NIC reaches pinned memory only, whatever address a
+kernel translates, in less than a microsecond per page). The NIC can access pinned memory only, whatever address a
 descriptor contains.
 """
 
@@ -13,24 +13,24 @@ from itertools import accumulate
 from typing import Final, Protocol
 
 PAGE: Final = 4096
-"""Bytes; the page size of the machines in the papers, and of most today."""
+"""Bytes of a page, on the machines of the papers and on most machines today."""
 
-_REGION_BITS: Final = 32  # bits of a physical address below the region's number, which limit a region's size
+_REGION_BITS: Final = 32  # bits of the offset in a region; the region's number is above
 _OFFSET_MASK: Final = (1 << _REGION_BITS) - 1
 
 Page = tuple[int, int]
-"""A physical address, and the length in bytes from there."""
+"""Physical address, and length in bytes."""
 
 
 class UnpinnedError(LookupError):
-    """An address range is not, or not completely, pinned memory."""
+    """An address range is not pinned, or not completely."""
 
 
 class Reachable(Protocol):
     """Host memory as the NIC accesses it."""
 
     def view(self, address: int, length: int) -> memoryview:
-        """Return a view of the bytes there. Raises UnpinnedError."""
+        """Return a view of `length` bytes at a physical address. Raises UnpinnedError if they are not pinned."""
         ...
 
 
@@ -50,24 +50,24 @@ class Pinning(Protocol):
         ...
 
     def pin(self, buffer: memoryview, receive: int = 0) -> list[Page]:
-        """Pin a buffer's pages and return their addresses, each entry at most a page long. buffer: contiguous bytes.
-        receive: nonzero if the NIC will write there, 0 if it will only read. Raises MemoryError if there is no room."""
+        """Pin a buffer, and return its pages, each entry at most a page long. buffer: contiguous bytes. receive: nonzero if
+        the NIC will write to it, 0 if it will only read. Raises MemoryError if there is no room."""
         ...
 
     def pin_page(self, buffer: memoryview, receive: int = 0) -> int:
-        """Pin a buffer that is at most a page long or lies in contiguous pages, and return its address; otherwise as
+        """Pin a buffer of at most a page, or in contiguous pages, and return its address. Arguments and errors as for
         `pin`."""
         ...
 
     def unpin(self, address: int, received: int = 0) -> None:
-        """Release the region that begins at this address (`pin`'s first page) from the NIC. received: bytes that the
-        NIC has written there, or an upper bound."""
+        """Unpin the region at an address (`pin`'s first page). received: bytes that the NIC has written to it, or an upper
+        bound."""
         ...
 
 
 class Allocating(Pinning, Protocol):
-    """Pinnable memory with an allocator: the NIC uses allocated memory in place, and `pin_page` returns where it
-    lies."""
+    """Pinnable memory with an allocator: the NIC accesses allocated memory without a copy, and `pin_page` returns its
+    address."""
 
     def allocate(self, size: int) -> memoryview:
         """Allocate memory, either zeroed or with former contents. Raises MemoryError."""
@@ -87,8 +87,8 @@ class Allocating(Pinning, Protocol):
 
 
 class HostMemory:
-    """The pinned regions of one host that shares a process with its NIC; each region is contiguous. Implements
-    `Reachable` and `Pinning`."""
+    """Pinned regions of a host that shares a process with its NIC; each region is contiguous. Implements `Reachable` and
+    `Pinning`."""
 
     __slots__ = ("_next", "_regions")
 
@@ -104,7 +104,7 @@ class HostMemory:
         base, size = self.pin_page(buffer), len(buffer)
         if size <= PAGE:
             return [(base, size)]
-        return [(base + at, min(PAGE, size - at)) for at in range(0, size, PAGE)]
+        return [(base + offset, min(PAGE, size - offset)) for offset in range(0, size, PAGE)]
 
     def pin_page(self, buffer: memoryview, receive: int = 0) -> int:  # noqa: ARG002
         self._regions[self._next] = buffer
@@ -124,14 +124,14 @@ class HostMemory:
 
 
 class Scatter:
-    """A message's location in host memory if it consists of several segments, in order."""
+    """A message's location in host memory: several segments, in order."""
 
     __slots__ = ("_begins", "_last", "_segments")
 
     def __init__(self, segments: Sequence[memoryview]) -> None:
         self._segments = segments
         self._begins = [0, *accumulate(map(len, segments))]
-        # Index of the segment found last: the next lookup mostly finds it, or a later segment.
+        # Index of the last lookup's segment: the next lookup mostly has the same result, or a later segment.
         self._last = 0
 
     def __len__(self) -> int:
@@ -146,17 +146,17 @@ class Scatter:
         if not begins[index] <= begin < begins[index + 1]:
             index = bisect_right(begins, begin) - 1
         start, segment_end = begins[index], begins[index + 1]
-        out: list[memoryview] = []
+        views: list[memoryview] = []
         while end > segment_end:
             if begin < segment_end:
-                out.append(segments[index][begin - start :])
+                views.append(segments[index][begin - start :])
                 begin = segment_end
             index += 1
             start, segment_end = segment_end, begins[index + 1]
         self._last = index
-        out.append(segments[index][begin - start : end - start])
-        return out
+        views.append(segments[index][begin - start : end - start])
+        return views
 
 
 Span = memoryview | Scatter
-"""A message's location in host memory: most often one segment."""
+"""A message's location in host memory: in most cases one segment."""

@@ -1,8 +1,8 @@
-"""Outgoing items that wait for credits: descriptors, room in a window, or memory that a peer has granted.
+"""Queue of outgoing items that wait for credits: descriptors, room in a window, or memory that a peer has granted.
 
 Host libraries use this queue for sends that need a limited resource. It keeps the order, and sends in a single loop: a send
-may complete at once, and its completion may return credits or queue the next item, which calls `advance` again. The running
-loop then continues, so that a long chain of such sends does not grow the stack.
+may complete at once, and its completion may return credits or queue the next item, which calls `advance` again. Then the
+inner call returns and the running loop continues, so that a long chain of such sends does not grow the stack.
 
     self._outgoing = OutgoingQueue(self._post)
 
@@ -20,24 +20,24 @@ Item = TypeVar("Item")
 
 
 class OutgoingQueue(Generic[Item]):
-    """A queue of items, sent in order. items: not completely sent items; the owner may clear them, even during a send."""
+    """A queue of items, sent in order. items: those not completely sent; the owner may clear them, even during a send."""
 
     __slots__ = ("_is_advancing", "_send", "items")
 
     def __init__(self, send: Callable[[Item], bool]) -> None:
-        """send: sends an item as far as the credits permit, and returns whether it is completely sent; otherwise it is
-        called again for the item."""
+        """send: sends an item as far as the credits permit, and returns whether all of it is sent; if not, it is called
+        again for the item."""
         self.items: Final[deque[Item]] = deque()
         self._send = send
         self._is_advancing = False
 
     def put(self, item: Item) -> None:
-        """Queue an item, and send what the credits permit."""
+        """Queue an item, and send as far as the credits permit."""
         self.items.append(item)
         self.advance()
 
     def advance(self) -> None:
-        """Send what the credits permit."""
+        """Send queued items as far as the credits permit."""
         if self._is_advancing:
             return
         self._is_advancing = True

@@ -1,17 +1,16 @@
-"""The NICs that a NIC knows, each with its last incarnation, and the handshake after a restart.
+"""The peers of a NIC, each with its last known incarnation, and the handshake after a restart.
 
-A NIC that restarts gets a greater incarnation (`Adapter.incarnation`) and forgets everything that was sent to it. So a
-frame names two incarnations: its sender's, and its receiver's as the sender knows it, 0 while it knows none.
+A NIC that restarts gets a greater incarnation (`Adapter.incarnation`) and loses all messages that were sent to it. So a
+frame names two incarnations: its sender's, and its receiver's as known to the sender, 0 if unknown.
 
-- A NIC does not accept a frame meant for another incarnation of it. It answers with a frame that states its
-  incarnation.
-- When a sender learns a peer's first incarnation, it resends what is in progress: frames meant for incarnation 0 have
-  not been accepted.
-- When it learns a later incarnation, the receiver discards partly received messages, and the sender returns to its host
-  what is in progress: whether it has arrived cannot be known.
+- A NIC rejects a frame for another incarnation of it, and answers with a frame that states its incarnation.
+- When a NIC learns a peer's first incarnation, it resends the messages in progress: frames for incarnation 0 have not
+  been accepted.
+- When a NIC learns a later incarnation, it discards partly received messages from the peer, and fails the sends in
+  progress to it: whether these have arrived cannot be known.
 - Frames from an earlier incarnation, or from none, are dropped.
 
-So no message is received by two incarnations. `PEER` is the state table. Firmware uses it like this:
+So no message is received by two incarnations. `PEER` is the state table. Firmware uses this module as follows:
 
     self.peers = Peers(adapter, nic, make_peer)
 
@@ -19,10 +18,10 @@ So no message is received by two incarnations. `PEER` is the state table. Firmwa
     if standing is Standing.MISDIRECTED:
         ...  # answer with `self.peers.incarnation`, to `peer.incarnation`
     elif standing is Standing.CURRENT:
-        ...  # take the frame
+        ...  # handle the frame
 
-In a cluster whose NICs count their incarnations from FIRST on, a protocol may presume that a peer has not restarted,
-and write to its first incarnation without having heard from it.
+In a cluster whose NICs count their incarnations from FIRST, a protocol may presume that a peer has not restarted, and
+write to its first incarnation before it has received a frame from it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ SendLater = Callable[[Callable[[], bytes]], object]
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 1 << 31
 _MAX_CACHED_HEADERS: Final = 256
-"""Maximum number of cached headers; when it is exceeded, the cache is cleared, so that active senders' headers return."""
+"""Maximum cached headers. A full cache is cleared, so that the headers of active senders are cached again."""
 
 UNKNOWN: Final = "unknown"
 KNOWN: Final = "known"
@@ -62,13 +61,13 @@ PEER: Final = StateTable(
         Row(KNOWN, "meant for another incarnation", "drop and answer who is here", KNOWN, ("stale",)),
     ),
 )
-"""State table of another NIC; events are the incarnations that its frames name."""
+"""State table of a peer; the events are the incarnations that its frames name."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Peer:
-    """Another NIC, or this one. number: its node's number. address: its MAC. incarnation: the last one known, or
-    presumed; 0 if none. send, send_later: as in `FirmwareActions`; to this NIC itself, as in `Loopback`."""
+    """Another NIC, or this NIC. number: its node's number. address: its MAC. incarnation: the last known or presumed one;
+    0 if unknown. send, send_later: see `FirmwareActions`; for this NIC itself, those of `Loopback`."""
 
     __slots__ = ("address", "incarnation", "number", "send", "send_later")
 
@@ -91,20 +90,20 @@ class PeerEvents(Protocol[EventPeer]):
     """Firmware callbacks for a change of a peer's incarnation."""
 
     def introduced(self, now: int, peer: EventPeer) -> None:
-        """A peer's incarnation is known for the first time: resend what is in progress."""
+        """Handle the first known incarnation of a peer: resend the messages in progress."""
         ...
 
     def restarting(self, peer: EventPeer) -> None:
-        """A peer has restarted. `peer.incarnation` is still the former one: discard what came from it."""
+        """Handle the restart of a peer, before `peer.incarnation` changes: discard partly received messages from it."""
         ...
 
     def restarted(self, now: int, peer: EventPeer) -> None:
-        """`peer.incarnation` is the new one: return what was in progress to the former."""
+        """Handle the restart of a peer, after `peer.incarnation` has changed: fail the sends in progress to it."""
         ...
 
 
 class Standing(Enum):
-    """Relation of the incarnations that a frame names to the last known ones."""
+    """Comparison of the incarnations that a frame names with the last known ones."""
 
     CURRENT = "from and for the last incarnations"
     STALE = "from an earlier incarnation, or from none"
@@ -120,9 +119,9 @@ def _numbers(addresses: tuple[bytes, ...]) -> Mapping[bytes, int]:
 class Peers(Generic[AnyPeer, CachedHeader]):
     """The peers of one NIC, created on demand.
 
-    incarnation: this NIC's. known: peers by node number; this NIC is the first. loopback: frames to this NIC itself.
-    cached_headers: decoded headers by the first bytes of frames. These bytes name the last incarnations of both NICs, so
-    that further frames that begin with them need no `classify`.
+    incarnation: this NIC's. known: peers by node number, of which this NIC is the first. loopback: frames to this NIC
+    itself. cached_headers: decoded headers, by the first bytes of frames. These bytes name the last incarnations of both
+    NICs, so that later frames that begin with them need no `classify`.
     """
 
     __slots__ = (
@@ -138,7 +137,8 @@ class Peers(Generic[AnyPeer, CachedHeader]):
         *,
         presumes_first: bool = False,
     ) -> None:
-        """presumes_first: while this NIC is in incarnation FIRST, presume that unknown peers are, too."""
+        """make: see `MakePeer`. presumes_first: if this NIC has incarnation FIRST, presume that unknown peers have it,
+        too."""
         self.number: Final = adapter.number
         self.incarnation: Final = adapter.incarnation
         self.known: Final[dict[int, AnyPeer]] = {}
@@ -148,7 +148,7 @@ class Peers(Generic[AnyPeer, CachedHeader]):
         self._numbers: Mapping[bytes, int] | None = None
         self._presumed = FIRST if presumes_first and adapter.incarnation == FIRST else 0
         self._make = make
-        # Bound once: there may be thousands of peers.
+        # One bound method for all of perhaps thousands of peers.
         self._send: Send = nic.send
         self._send_later: SendLater = nic.send_later
         loopback = self.loopback
@@ -161,8 +161,8 @@ class Peers(Generic[AnyPeer, CachedHeader]):
             peer = self.known[number] = self._make(number, self._presumed, self._send, self._send_later)
         return peer
 
-    def at(self, address: bytes) -> AnyPeer | None:
-        """Return the peer with that MAC address in the adapter's list; None if there is no such peer."""
+    def by_address(self, address: bytes) -> AnyPeer | None:
+        """Return the peer with a MAC address of the adapter's list; None for another address."""
         if self._numbers is None:
             self._numbers = _numbers(tuple(self._addresses))
         number = self._numbers.get(address)
@@ -171,15 +171,14 @@ class Peers(Generic[AnyPeer, CachedHeader]):
     def classify(
         self, now: int, peer: AnyPeer, incarnation: int, addressee: int, events: PeerEvents[AnyPeer]
     ) -> Standing:
-        """Classify a frame by the two incarnations that it names: its sender's, which is checked by `admit`, and the
-        addressee's."""
+        """Classify a frame by the two incarnations that it names: the sender's, as in `admit`, and the addressee's."""
         if not self.admit(now, peer, incarnation, events):
             return Standing.STALE
         return Standing.CURRENT if addressee == self.incarnation else Standing.MISDIRECTED
 
     def admit(self, now: int, peer: AnyPeer, incarnation: int, events: PeerEvents[AnyPeer]) -> bool:
-        """Whether a frame's incarnation is its peer's last one. A later incarnation than the known one is adopted.
-        events: the firmware; not stored here, so that a NIC that has ended is freed at once, with its host's memory."""
+        """Return whether a frame's incarnation is the last one of its peer; adopt it if it is later than the known one.
+        events: the firmware; not stored here, so that a stopped NIC is freed at once, with its host's memory."""
         if incarnation == peer.incarnation or not incarnation:
             return incarnation != 0
         if not peer.incarnation:
@@ -202,7 +201,7 @@ class Peers(Generic[AnyPeer, CachedHeader]):
 
 
 class Loopback:
-    """A queue of frames, delivered one at a time. is_running: a frame is being delivered."""
+    """Queue of frames from a NIC to itself, delivered one at a time. is_running: a frame is being delivered."""
 
     __slots__ = ("frames", "is_running")
 
@@ -211,12 +210,12 @@ class Loopback:
         self.is_running = False
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        """Queue a frame, as `FirmwareActions.send_later`; `frames.append` is `FirmwareActions.send`."""
+        """Queue a frame; see `FirmwareActions.send_later`. `frames.append` serves as `FirmwareActions.send`."""
         self.frames.append(make())
 
     def run(self, now: int, receive: Callable[[int, bytes], object]) -> None:
-        """Deliver the queued frames, and those sent meanwhile. A host may ring its doorbell when it gets a completion, which
-        re-enters this method: the outer call then delivers."""
+        """Deliver the queued frames, and frames sent meanwhile. A host that gets a completion may ring its doorbell, which
+        calls this method again: then the outer call delivers."""
         if self.is_running:
             return
         self.is_running = True

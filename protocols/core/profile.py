@@ -1,7 +1,6 @@
-"""Hardware profiles: the costs of NIC and host actions. In the ideal profile all are 0, so that only the links take
-time.
+"""Hardware profiles: the costs of NIC and host actions. The ideal profile has no costs, so that only links take time.
 
-A system's own values are kept, with their sources, beside its firmware. A NIC's firmware is a loop that handles one
+The values for a protocol's hardware, with their sources, are beside its firmware. Firmware is a loop that handles one
 event after the other (`receive`, `ring`, `tick`, `fetched`, `stored`, `sent`); the actions that it takes for an event
 cost extra (`transfer`, `send`, `show`). Times are integer nanoseconds, rates integer bit/s with 0 for "takes no time",
 sizes integer bytes.
@@ -17,14 +16,14 @@ from protocols.core.host_work import Cost
 
 SECOND: Final = 10**9
 
-OF_PROCESSOR: Final = ("receive", "ring", "tick", "fetched", "stored", "sent", "send", "transfer", "show")
-"""The fields that take time of the NIC's processor."""
+PROCESSOR_COSTS: Final = ("receive", "ring", "tick", "fetched", "stored", "sent", "send", "transfer", "show")
+"""The fields for time of the NIC's processors."""
 
-FREE_OF_COST: Final = (
+STRUCTURE_FIELDS: Final = (
     "name", "receive_ring", "receive_queues", "steering", "round_robin", "processors", "ahead", "pages_apart", "bus_burst",
     "hosted", "polled", "busy_waiting", "timeslice", "cores", "cores_per_cache",
 )  # fmt: skip
-"""The fields that describe structure and cost nothing by themselves."""
+"""The fields that describe structure, and are not costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Profile:
 
     # A host core.
     post: int = 0
-    """Pass a descriptor to the NIC, whatever its size."""
+    """Pass a descriptor to the NIC, in addition to the time at `write_rate`."""
     write_rate: int = 0
     """Rate of programmed output to the NIC."""
     translate: int = 0
@@ -47,7 +46,7 @@ class Profile:
     interrupt: int = 0
     """Take an interrupt from the NIC and find its reason."""
     pages_apart: bool = False
-    """A buffer's pages are scattered over the host's memory: each is a DMA transfer of its own."""
+    """Pages of a buffer are not contiguous in physical memory: each is a DMA transfer of its own."""
     cores: int = 1
     """Cores of the host; a cluster's description may override it."""
     cores_per_cache: int = 1
@@ -55,22 +54,21 @@ class Profile:
     work: Mapping[str, Cost] = field(default_factory=dict)
     """Costs of work on host cores, by kind (`host_work`)."""
     timeslice: int = 10_000_000
-    """Longest computation of a program on a core that it shares with others, before another has its turn. The default is a
-    tick of Linux's 100 Hz timer."""
+    """Time slice of programs that share a core. The default is a tick of Linux's 100 Hz timer."""
     hosted: bool = False
     """The firmware runs on the host's cores, by traps, interrupts and softirqs; the NIC only moves frames by DMA."""
     polled: bool = False
     """A hosted NIC has no interrupts: frames wait in it until the host reads them (`HostWork.read_frames`)."""
     busy_waiting: bool = False
-    """Programs that wait poll: a core with a program is never idle."""
+    """Waiting programs poll: a core with a program is never idle."""
     receive_queues: int = 1
-    """Receive queues of a hosted NIC, each with an interrupt of its own (`Protocol.steering`): queue k interrupts core k."""
+    """Receive queues of a hosted NIC, each with an interrupt of its own: queue k interrupts core k (`Protocol.steering`)."""
     steering: str = ""
-    """Name of the hash that chooses a frame's queue; empty: the protocol's first."""
+    """Name of the hash that selects a frame's queue; empty: the protocol's default."""
     round_robin: bool = False
-    """Each interrupt is taken by the core after the one that took the previous interrupt, for all queues."""
+    """Interrupts of all queues are distributed to the cores in turn."""
     coalescing: int = 0
-    """Time that the NIC waits for further frames before an interrupt."""
+    """Time for which the NIC waits for further frames before an interrupt."""
 
     # Between host and NIC.
     doorbell: int = 0
@@ -84,7 +82,7 @@ class Profile:
     bus_burst: int = 0
     """Maximum bytes of a transaction; 0: a transfer is one transaction."""
 
-    # The NIC's processors: to take an event ...
+    # The NIC's processors: handling of events ...
     receive: int = 0
     """A frame has arrived."""
     ring: int = 0
@@ -92,35 +90,35 @@ class Profile:
     tick: int = 0
     """A deadline has passed."""
     fetched: int = 0
-    """A DMA transfer from host memory has finished. The fetched data can be sent from then on."""
+    """A DMA transfer from host memory has finished. The data can be sent afterwards."""
     stored: int = 0
-    """A DMA transfer into host memory has finished. Its consequences follow from then on."""
+    """A DMA transfer to host memory has finished. Actions that depend on it follow afterwards."""
     sent: int = 0
     """A frame has left the NIC."""
-    # ... and to do something about it.
+    # ... and actions.
     send: int = 0
     """Pass a frame to the wire."""
     transfer: int = 0
     """Start one DMA transfer."""
     show: int = 0
-    """Return a descriptor: until the host can see it."""
+    """Return a descriptor, until it is visible to the host."""
 
     processors: int = 1
-    """With 2, received frames, and all actions that they cause, have a processor of their own."""
+    """1 or 2. With 2, received frames, and the actions that they cause, have a processor of their own."""
     receive_ring: int = 0
-    """Frames that can wait for the processor; further frames are lost. 0: any number."""
+    """Maximum frames that wait for the processor; further frames are lost. 0: no limit."""
     ahead: int = 0
-    """Frames that the NIC holds for sending at once: the next is fetched when the first has left. 0: any number."""
+    """Maximum frames fetched ahead for sending: the next is fetched when the first has left. 0: no limit."""
 
     # The DMA engines, one for each direction.
     fetch: int = 0
     """Set-up time of a transfer from host memory."""
     fetch_rate: int = 0
     store: int = 0
-    """Set-up time of a transfer into host memory."""
+    """Set-up time of a transfer to host memory."""
     store_rate: int = 0
     flush: int = 0
-    """The host's core flushes the buffer between bus and memory when a transfer has ended, before its data counts."""
+    """The host's core flushes the buffer between bus and memory after a transfer, before it uses the data."""
 
     def __post_init__(self) -> None:
         for key in self.__slots__:
@@ -134,13 +132,13 @@ class Profile:
                 raise ValueError(f"{key} must be 1 or more, got 0")
 
     @property
-    def is_free(self) -> bool:
-        """Whether the profile has no costs."""
-        return self == Profile(**{key: getattr(self, key) for key in FREE_OF_COST})
+    def is_zero_cost(self) -> bool:
+        """Whether all costs are 0."""
+        return self == Profile(**{key: getattr(self, key) for key in STRUCTURE_FIELDS})
 
     def slowed(self, factor: float) -> Profile:
-        """Return a copy in which everything takes `factor` times as long on the NIC's processors."""
-        costs = {key: round(getattr(self, key) * factor) for key in OF_PROCESSOR}
+        """Return a copy in which all work takes `factor` times as long on the NIC's processors."""
+        costs = {key: round(getattr(self, key) * factor) for key in PROCESSOR_COSTS}
         return replace(self, **costs)
 
 

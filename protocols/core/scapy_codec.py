@@ -1,11 +1,11 @@
-"""A protocol's codec, executed by Scapy on the layers that the generated codec is made from.
+"""A protocol's codec, executed by Scapy on the layers from which the generated codec is made.
 
-It is some hundred times slower than the generated codec. Tests use it to show that both agree, down to whole exchanges
-on a wire. No production module imports it; tests load it by name.
+It is about a hundred times slower than the generated codec. Tests use it to show that both agree, for single frames and
+for complete exchanges on a wire. No production module imports it; a protocol's `by_scapy` loads it on demand.
 
-Firmware that accepts a codec is given this one (`scapy_codec`). For other firmware, `by_scapy` builds NICs whose frames
-Scapy dissects and rebuilds from their fields, with lengths and checksums of its own, between firmware and wire: any
-disagreement between firmware and layers shows in the frames on the wire.
+Firmware may take the codec as a parameter (`scapy_codec`). For other firmware, `by_scapy` makes NICs between whose firmware
+and wire Scapy dissects every frame and rebuilds it from its fields, with lengths and checksums of its own: a disagreement
+between firmware and layers shows in the frames on the wire.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from protocols.core.frames import trailing
 from protocols.core.malformed import MalformedError
 
 Value = int | bytes
-Made = Callable[[Buffer], bytes]
+Rebuild = Callable[[Buffer], bytes]
 
 _ETHERNET = 14
 _CHECK = 4
@@ -50,29 +50,29 @@ def scapy_codec(frames: ModuleType) -> ModuleType:
 
 
 def _pack(format_: Format, stack: Stack, *arguments: Value | memoryview) -> bytes:
-    """Build a frame. arguments: the free fields, then the payload, if any."""
-    free = format_.free(stack)
+    """Build a frame. arguments: the free fields, and the payload, if any."""
+    free = format_.free_parts(stack)
     payload = bytes(*arguments[len(free) :])
     fixed = {part: part.allowed[0] for part in stack.parts if len(part.allowed) == 1}
-    return _built(format_, stack, {**fixed, **dict(zip(free, arguments, strict=False))}, payload)
+    return _build(format_, stack, {**fixed, **dict(zip(free, arguments, strict=False))}, payload)
 
 
 def _pack_behind(format_: Format, stack: Stack, prefix: bytes, *arguments: Value | memoryview) -> bytes:
-    known = _dissected(stack, prefix.ljust(stack.size, b"\0"))
-    return _pack(format_, stack, *[known[part] for part in _before(format_, stack)], *arguments)
+    prefix_values = _dissect(stack, prefix.ljust(stack.size, b"\0"))
+    return _pack(format_, stack, *[prefix_values[part] for part in _prefix_parts(format_, stack)], *arguments)
 
 
 def _unpack_behind(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryview, ...]:
-    return _unpack(format_, stack, raw)[len(_before(format_, stack)) :]
+    return _unpack(format_, stack, raw)[len(_prefix_parts(format_, stack)) :]
 
 
-def _before(format_: Format, stack: Stack) -> list[Part]:
-    """Return the free fields of a frame's first bytes, up to and including PREFIX."""
-    behind = format_.free(stack, format_.prefix_size)
-    return [part for part in format_.free(stack) if part not in behind]
+def _prefix_parts(format_: Format, stack: Stack) -> list[Part]:
+    """Return the free fields up to and including PREFIX."""
+    behind = format_.free_parts(stack, format_.prefix_size)
+    return [part for part in format_.free_parts(stack) if part not in behind]
 
 
-def _built(format_: Format, stack: Stack, values: Mapping[Part, Value | memoryview], payload: bytes) -> bytes:
+def _build(format_: Format, stack: Stack, values: Mapping[Part, Value | memoryview], payload: bytes) -> bytes:
     headers = {layer: layer() for layer in format_.layers[stack.name]}
     for part, value in values.items():
         headers[part.layer].setfieldval(part.field.name, value.hex(":") if isinstance(value, bytes) else value)
@@ -83,7 +83,7 @@ def _built(format_: Format, stack: Stack, values: Mapping[Part, Value | memoryvi
 def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryview, ...]:
     if len(raw) < stack.size:
         raise MalformedError("short")
-    values = _dissected(stack, raw)
+    values = _dissect(stack, raw)
     for part, value in values.items():
         if (part.allowed and value not in part.allowed) or value in part.barred:
             raise MalformedError(part.name.strip("_"))
@@ -95,18 +95,18 @@ def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryv
     if end + (_CHECK if format_.trailer else 0) > len(raw):
         raise MalformedError(length[1].field.name if length else "short")
     if format_.trailer:
-        whole = bytes(raw[: end + _CHECK])
-        if _built(format_, stack, values, whole[stack.size : end]) != whole:
+        expected = bytes(raw[: end + _CHECK])
+        if _build(format_, stack, values, expected[stack.size : end]) != expected:
             raise MalformedError("check")
     if check := format_.find(stack, format_.check):
         unchecked = {part: value for part, value in values.items() if part != check[1]}
-        if _built(format_, stack, unchecked, bytes(raw[stack.size : end])) != bytes(raw[:end]):
+        if _build(format_, stack, unchecked, bytes(raw[stack.size : end])) != bytes(raw[:end]):
             raise MalformedError(format_.check)
-    return (*(values[part] for part in format_.free(stack)), memoryview(raw)[stack.size : end])
+    return (*(values[part] for part in format_.free_parts(stack)), memoryview(raw)[stack.size : end])
 
 
-def _dissected(stack: Stack, raw: Buffer) -> dict[Part, Value]:
-    """Dissect the frame headers that are present into fields, without checking the values."""
+def _dissect(stack: Stack, raw: Buffer) -> dict[Part, Value]:
+    """Dissect the frame headers that are present into field values, without checking them."""
     values: dict[Part, Value] = {}
     for word in stack.words:
         rest = bytes(raw[word.offset : word.offset + word.size])
@@ -119,27 +119,26 @@ def _dissected(stack: Stack, raw: Buffer) -> dict[Part, Value]:
 def _select(stack: Stack, word: Word, part: Part, raw: Buffer) -> int:
     if len(raw) < word.offset + word.size:
         raise MalformedError("short")
-    return int(_dissected(stack, bytes(raw).ljust(stack.size, b"\0"))[part])
+    return int(_dissect(stack, bytes(raw).ljust(stack.size, b"\0"))[part])
 
 
 # NICs.
 
 
 def by_scapy(plug: Plug, *frames: ModuleType) -> Plug:
-    """Wrap a plug so that Scapy rebuilds every frame. frames: modules with the layers of all frames that its NICs
-    send."""
-    make = partial(made, {module.__name__ for module in frames})
+    """Wrap a plug such that Scapy rebuilds every frame. frames: modules with the layers of all frames that its NICs send."""
+    rebuild_frame = partial(rebuild, {module.__name__ for module in frames})
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
-        agent = plug(adapter, _Sending(nic, make))
-        return Agent(_Receiving(agent.firmware, make), agent.host)
+        agent = plug(adapter, _RebuildingNic(nic, rebuild_frame))
+        return Agent(_RebuildingFirmware(agent.firmware, rebuild_frame), agent.host)
 
     return build
 
 
-def made(modules: Container[str], frame: Buffer) -> bytes:
-    """Rebuild a frame with Scapy from its dissected fields; the layers of these modules compute their own fields
-    anew."""
+def rebuild(modules: Container[str], frame: Buffer) -> bytes:
+    """Dissect a frame with Scapy and rebuild it from its fields. modules: names of the modules whose layers compute their
+    lengths and checksums anew."""
     raw = bytes(frame)
     if len(raw) < _ETHERNET:
         return raw
@@ -154,26 +153,26 @@ def made(modules: Container[str], frame: Buffer) -> bytes:
     return bytes(packet)
 
 
-class _Sending:
-    """A NIC that rebuilds with Scapy what the firmware sends."""
+class _RebuildingNic:
+    """A NIC that rebuilds the frames sent by the firmware with Scapy."""
 
-    __slots__ = ("_made", "_nic")
+    __slots__ = ("_nic", "_rebuild")
 
-    def __init__(self, nic: Nic, made: Made) -> None:
+    def __init__(self, nic: Nic, rebuild: Rebuild) -> None:
         self._nic = nic
-        self._made = made
+        self._rebuild = rebuild
 
     def dma_read(self, segments: Sequence[memoryview]) -> bytes:
         return self._nic.dma_read(segments)
 
     def send(self, frame: Buffer) -> bool | None:
-        return self._nic.send(self._made(frame))
+        return self._nic.send(self._rebuild(frame))
 
     def when_sent(self, then: Callable[[int], object]) -> None:
         self._nic.when_sent(then)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        self._nic.send_later(lambda: self._made(make()))
+        self._nic.send_later(lambda: self._rebuild(make()))
 
     def dma_write(self, target: memoryview, data: Buffer) -> None:
         self._nic.dma_write(target, data)
@@ -188,23 +187,23 @@ class _Sending:
         self._nic.ring_doorbell(index, written, translated)
 
 
-class _Receiving:
-    """Firmware that receives frames as Scapy rebuilds them. A frame that Scapy would have built differently, because
-    something in it is wrong, is passed unchanged."""
+class _RebuildingFirmware:
+    """Firmware that receives the frames rebuilt by Scapy. An invalid frame, which Scapy would build differently, is passed
+    unchanged."""
 
-    __slots__ = ("_firmware", "_made")
+    __slots__ = ("_firmware", "_rebuild")
 
-    def __init__(self, firmware: Firmware, made: Made) -> None:
+    def __init__(self, firmware: Firmware, rebuild: Rebuild) -> None:
         self._firmware = firmware
-        self._made = made
+        self._rebuild = rebuild
 
     @property
     def deadline(self) -> int | None:
         return self._firmware.deadline
 
     def receive(self, now: int, frame: bytes) -> None:
-        read = self._made(frame)
-        self._firmware.receive(now, read if read == frame else frame)
+        rebuilt = self._rebuild(frame)
+        self._firmware.receive(now, rebuilt if rebuilt == frame else frame)
 
     def on_doorbell(self, now: int, index: int) -> None:
         self._firmware.on_doorbell(now, index)

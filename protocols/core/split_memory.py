@@ -1,8 +1,8 @@
 """Split drivers: firmware and host library of a protocol in two processes.
 
-They share only the NIC's descriptor memory, the host's pinned memory, and numbers: doorbells in one direction, returned
-descriptors in the other. The host is not trusted: firmware reads a descriptor once and uses the copy. Hosts attach and
-detach, one after the other in the same slot; the NIC stays.
+The processes share only the NIC's descriptor memory, the host's pinned memory, and numbers: doorbells in one direction,
+returned descriptors in the other. The host is not trusted: firmware reads a descriptor once and uses the copy. A host
+attaches to a slot of the NIC, and detaches; then another host may attach to the slot. The NIC remains.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ OnDoorbell = Callable[[int, int], None]
 
 
 class HostSlot(NamedTuple):
-    """A host's slot at a NIC. of: number of slots. turn: ordinal of this host among those that have had this slot, from
-    1."""
+    """A host's slot at a NIC. slots: number of slots of the NIC. turn: ordinal of this host among the hosts that have
+    attached to the slot, from 1."""
 
     number: int
-    of: int
+    slots: int
     turn: int
 
 
@@ -42,7 +42,7 @@ class SharedActions(Protocol):
     def dma_write(self, target: memoryview, data: Buffer) -> None: ...
 
     def post_completion(self, host: int, index: int) -> None:
-        """Do `FirmwareActions.post_completion` and `interrupt` for the host in that slot; does nothing for an empty slot."""
+        """Do `FirmwareActions.post_completion` or `interrupt` for the host in a slot; do nothing for an empty slot."""
         ...
 
 
@@ -56,16 +56,16 @@ class SharedNic(Protocol):
 
     @property
     def firmware(self) -> Firmware:
-        """The current firmware, which gets frames and deadlines. It keeps its own counters."""
+        """The current firmware, which handles frames and deadlines, and has counters of its own."""
         ...
 
     def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> OnDoorbell:
-        """Attach a host to a slot. memory: the host's. descriptors: NIC memory that the host writes, too."""
+        """Attach a host to a slot. memory: the host's memory. descriptors: NIC memory that the host writes, too."""
         ...
 
     def detach(self, now: int, host: int, incarnation: int) -> None:
         """Detach a host that has ended or is no longer trusted; its memory is not accessed afterwards. incarnation: the
-        next one, for a NIC that must restart; its peers are notified."""
+        next incarnation, for a NIC that must restart and notify its peers."""
         ...
 
 
@@ -73,20 +73,20 @@ class SharedNic(Protocol):
 class SplitDriver:
     """A protocol's split driver.
 
-    descriptors: bytes of descriptor memory per host. most: maximum doorbells, and returned descriptors, in flight per
-    host. nic: makes a NIC without hosts, with up to `hosts` slots. host: makes the host library of a slot, on its
-    descriptors.
+    descriptors: bytes of descriptor memory per host. max_in_flight: maximum doorbells, and maximum returned descriptors, in
+    flight per host. nic: makes a NIC without hosts. host: makes the host library of a slot, given its descriptor memory.
+    hosts: maximum slots.
     """
 
     descriptors: int
-    most: int
+    max_in_flight: int
     nic: Callable[[Adapter, SharedActions], SharedNic]
     host: Callable[[Adapter, HostActions, Allocating, memoryview, HostSlot], Host]
     hosts: int = 1
 
 
-class OneHost:
-    """`FirmwareActions` of a NIC that has one host, in slot 0."""
+class SingleHostActions:
+    """`FirmwareActions` of a NIC with a single host, in slot 0."""
 
     __slots__ = ("dma_read", "dma_write", "interrupt", "post_completion", "send", "send_later", "when_sent")
 

@@ -1,7 +1,7 @@
 """State tables: a protocol's state machines as data.
 
-Tests check the tables against the firmware: they watch each transition that the firmware takes, and count how often it
-takes each row. A row also names the firmware counters that it increments; the firmware has exactly these (`counts`).
+Tests check the tables against the firmware: they observe each transition of the firmware, and count how often it takes
+each row. A row also names the firmware counters that it increments; the firmware has exactly these (`check_counters`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Counters = TypeVar("Counters", bound="type[DataclassInstance]")
 
 
 class Row(NamedTuple):
-    """One transition: in `state`, `event` causes `action` and leads to `next_state`. counters: names of the counters
-    incremented."""
+    """One transition: in `state`, `event` causes `action` and leads to `next_state`. counters: names of the counters that it
+    increments."""
 
     state: str
     event: str
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 class StateTable:
-    """The transitions of one state machine, deterministic: no two rows have the same state and event.
+    """The transitions of a deterministic state machine: each row has a different state and event.
 
     initial: the first state. Raises ValueError for an ambiguous table, and for a state that cannot be reached from the
     initial one.
@@ -38,15 +38,15 @@ class StateTable:
         self.name = name
         self.initial = initial
         self.rows = rows
-        self._by_cause = {(row.state, row.event): row for row in rows}
-        if len(self._by_cause) < len(rows):
+        self._by_state_and_event = {(row.state, row.event): row for row in rows}
+        if len(self._by_state_and_event) < len(rows):
             raise ValueError(f"{name}: two rows have the same state and event")
         if unreachable := {row.state for row in rows} - self._reachable():
             raise ValueError(f"{name}: states that cannot be reached from {initial!r}: {sorted(unreachable)}")
 
     def row(self, state: str, event: str) -> Row:
         """Return the transition for an event in a state. Raises KeyError if the table has none."""
-        return self._by_cause[state, event]
+        return self._by_state_and_event[state, event]
 
     @property
     def counters(self) -> frozenset[str]:
@@ -67,17 +67,18 @@ class StateTable:
         return reachable
 
 
-def counts(tables: Sequence[StateTable], stateless: Collection[str]) -> Callable[[Counters], Counters]:
-    """Class decorator of a firmware's counters, a dataclass: it has one for each name in the tables' rows, and those that
-    count outside all states. Raises TypeError for a row without its counter, and for a counter without a row."""
-    raised = frozenset[str]().union(*[table.counters for table in tables])
+def check_counters(tables: Sequence[StateTable], stateless: Collection[str]) -> Callable[[Counters], Counters]:
+    """Return a class decorator for the dataclass of a firmware's counters, which checks that its fields are the counters of
+    the tables' rows and the stateless counters. Raises TypeError for a row without its counter, and for a counter without
+    a row."""
+    row_counters = frozenset[str]().union(*[table.counters for table in tables])
 
-    def checked(counters: Counters) -> Counters:
+    def check(counters: Counters) -> Counters:
         declared = {field.name for field in fields(counters)}
-        if both := raised & set(stateless):
-            raise TypeError(f"rows raise counters that count outside all states: {sorted(both)}")
-        if wrong := declared ^ (raised | set(stateless)):
-            raise TypeError(f"either a row or the class does not have these counters: {sorted(wrong)}")
+        if both := row_counters & set(stateless):
+            raise TypeError(f"counters must not be both in rows and stateless: {sorted(both)}")
+        if differing := declared ^ (row_counters | set(stateless)):
+            raise TypeError(f"counters must be in a row, or stateless, and in the class: {sorted(differing)}")
         return counters
 
-    return checked
+    return check

@@ -9,19 +9,18 @@ from typing import Final, Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 _SLACK: Final = 64
-"""Stale heap entries that are tolerated before the heap is rebuilt."""
+"""Stale heap entries, beyond as many as there are timers, before the heap is rebuilt."""
 
 
 class Timers(Generic[Key]):
-    """At most one deadline for each key, in integer nanoseconds. The cost of setting one hardly grows with their
-    number."""
+    """At most one deadline per key, in integer nanoseconds. The cost of setting a timer hardly grows with their number."""
 
-    __slots__ = ("_entries", "_heap", "_set")
+    __slots__ = ("_entries", "_heap", "_set_count")
 
     def __init__(self) -> None:
         self._entries: dict[Key, tuple[int, int, Key]] = {}
         self._heap: list[tuple[int, int, Key]] = []
-        self._set = 0
+        self._set_count = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -35,12 +34,12 @@ class Timers(Generic[Key]):
 
     def set(self, key: Key, deadline: int) -> None:
         """Set the key's deadline, replacing an earlier one."""
-        self._set = number = self._set + 1
+        self._set_count = number = self._set_count + 1
         entries, heap = self._entries, self._heap
         entries[key] = entry = (deadline, number, key)
         heapq.heappush(heap, entry)
         if not number % _SLACK and len(heap) > 2 * len(entries) + _SLACK:
-            # Most entries were cancelled or replaced: without this, long runs with much traffic would fill the memory.
+            # Most entries are stale (cancelled or replaced), and would fill the memory in long runs with much traffic.
             heap[:] = entries.values()
             heapq.heapify(heap)
 
@@ -50,22 +49,22 @@ class Timers(Generic[Key]):
 
     @property
     def deadline(self) -> int | None:
-        """The earliest deadline, or None."""
+        """The earliest deadline; None without timers."""
         heap, entries = self._heap, self._entries
         while heap:
             deadline, number, key = heap[0]
-            valid = entries.get(key)
-            if valid is not None and valid[1] == number:
+            entry = entries.get(key)
+            if entry is not None and entry[1] == number:
                 return deadline
             heapq.heappop(heap)
         return None
 
     def expired(self, now: int) -> list[Key]:
-        """Remove and return the keys whose deadline has passed, earliest first, equal deadlines in the order in which
-        they were set."""
-        out: list[Key] = []
+        """Remove and return the keys whose deadline has passed, earliest first, with equal deadlines in the order of
+        `set`."""
+        keys: list[Key] = []
         while (deadline := self.deadline) is not None and deadline <= now:
             key = heapq.heappop(self._heap)[2]
             del self._entries[key]
-            out.append(key)
-        return out
+            keys.append(key)
+        return keys

@@ -173,7 +173,7 @@ class Firmware:
         the frame is dropped."""
         card, peers = self._card, self._peers
         counters = card.counters
-        peer = peers.at(by)
+        peer = peers.by_address(by)
         if not unit:
             counters.malformed += 1
             return None
@@ -282,7 +282,7 @@ class Firmware:
         """Take the place of former firmware. If it had an earlier incarnation, its peers are notified at the next tick; if
         it had the same, announcements continue to the peers that have not yet shown that they know."""
         known, peers = former._announcements, former._peers
-        unnotified = known.left() if known is not None else {}
+        unnotified = known.pending() if known is not None else {}
         if peers.incarnation != self._peers.incarnation:
             unnotified |= {number: peer.incarnation for number, peer in peers.known.items() if peer.incarnation}
         self._announcements = announcements = Announcements(self._card.announce)

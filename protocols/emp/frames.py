@@ -24,7 +24,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
 from protocols.core.frame_kinds import Kind
-from protocols.core.frames import Counted
+from protocols.core.frames import LengthCheckLayer
 
 ETHERTYPE: Final = 0x88B5
 """IEEE Std 802 - Local Experimental Ethertype 1."""
@@ -34,7 +34,7 @@ DATA: Final = 2
 ACK: Final = 3
 
 
-class EMP(Counted):
+class EMP(LengthCheckLayer):
     """The frame header, 28 bytes. An acknowledgement is one, nearly that of the last frame received."""
 
     name = "EMP"

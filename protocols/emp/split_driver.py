@@ -18,7 +18,7 @@ from typing import Final
 
 from protocols.core.firmware import Adapter, HostActions
 from protocols.core.memory import HostMemory, Pinning, Reachable
-from protocols.core.split_memory import HostSlot, OnDoorbell, OneHost, SharedActions, SplitDriver
+from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SingleHostActions, SplitDriver
 from protocols.emp import codec
 from protocols.emp.card import Codec
 from protocols.emp.descriptors import SIZE, Descriptors
@@ -60,7 +60,7 @@ class Nic:
 
     def __init__(self, adapter: Adapter, nic: SharedActions, settings: Settings, codec: Codec) -> None:
         self.adapter = adapter
-        self._nic = OneHost(nic)
+        self._nic = SingleHostActions(nic)
         self._settings = settings
         self._codec = codec
         self.firmware = self._vacant()
@@ -75,7 +75,7 @@ class Nic:
         return self.firmware.on_doorbell
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
-        self.adapter = self.adapter.of_incarnation(incarnation)
+        self.adapter = self.adapter.with_incarnation(incarnation)
         former, self.firmware = self.firmware, self._vacant()
         self.firmware.succeed(former)
 

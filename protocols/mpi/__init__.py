@@ -1,9 +1,8 @@
-"""MPI point-to-point with mpi4py's names, for programs that are coroutines, over any host library that matches
-messages.
+"""MPI with mpi4py's names, for programs that are coroutines, over any host library that matches messages.
 
 Use ``comm = Comm(emp.device(endpoint))``, then ``await comm.Send(...)``; `blocking_calls` has the same calls for
-programs that block. Calls behave as the MPI Forum's "MPI: A Message-Passing Interface Standard", version 4.1, chapter
-3, defines them.
+programs that block. Calls behave as the MPI Forum's "MPI: A Message-Passing Interface Standard", version 4.1, defines
+them (chapter 3 for point-to-point calls, chapter 6 for collective ones).
 """
 
 from protocols.mpi import mpi_names

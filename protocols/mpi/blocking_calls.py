@@ -1,5 +1,5 @@
-"""mpi4py's calls of communicators for programs that block: the names and arguments of `comm`, none awaited. Each returns
-when the awaited one would. `blocking_requests` has requests and messages.
+"""mpi4py's calls of communicators for blocking programs, with the names and arguments of `comm`. Each call returns when the
+coroutine of `comm` would. `blocking_requests` has requests and messages.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from protocols.mpi import comm as awaited
+from protocols.mpi import comm as coroutine_comm
 from protocols.mpi.blocking_requests import (
     MESSAGE_NO_PROC,
     MESSAGE_NULL,
     REQUEST_NULL,
-    Face,
+    BlockingWrapper,
     Message,
     Prequest,
     Request,
     Run,
     Work,
-    at_once,
-    begun,
     blocking,
+    nonblocking,
     persistent,
+    run_completed,
 )
 from protocols.mpi.collectives.choices import Algorithms
 from protocols.mpi.comm_properties import (
@@ -54,40 +54,43 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Comm(Face[awaited.Comm]):
-    """See `comm.Comm`. Without an argument it is COMM_NULL, as a communicator is once it has been freed."""
+class Comm(BlockingWrapper[coroutine_comm.Comm]):
+    """Blocking wrapper of `comm.Comm`. Without an argument it is COMM_NULL, which a freed communicator becomes, too."""
 
     __slots__ = ("properties",)
 
     def __init__(
-        self, comm: awaited.Comm | Comm | None = None, run: Run | None = None, properties: Properties | None = None
+        self,
+        comm: coroutine_comm.Comm | Comm | None = None,
+        run: Run | None = None,
+        properties: Properties | None = None,
     ) -> None:
-        """comm: also another handle of the same communicator."""
+        """comm: may also be a Comm, of which this becomes another handle."""
         if isinstance(comm, Comm):
-            run, properties, comm = comm.run, comm.properties, comm.awaited
+            run, properties, comm = comm.run, comm.properties, comm.wrapped
         elif comm is None:
-            comm = awaited.Comm.null()
-        elif not isinstance(comm, awaited.Comm):
+            comm = coroutine_comm.Comm.null()
+        elif not isinstance(comm, coroutine_comm.Comm):
             raise TypeError(f"a Comm is expected, not {type(comm).__name__}")
-        super().__init__(comm, run or at_once)
+        super().__init__(comm, run or run_completed)
         self.properties: Properties = properties or Properties()
 
     def __bool__(self) -> bool:
         """Whether it is not COMM_NULL."""
-        return self.awaited.size != 0
+        return self.wrapped.size != 0
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Comm):
             return False
-        return self.awaited is other.awaited or not (self or other)
+        return self.wrapped is other.wrapped or not (self or other)
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
-    def handle(self, error: MPIError) -> None:
-        """End the program, if the communicator's error handler says so."""
+    def handle_error(self, error: MPIError) -> None:
+        """Call the communicator's error handler: unless it is ERRORS_RETURN, an error ends the program (SystemExit)."""
         if self.properties.errhandler.number > 1:
             raise SystemExit(
-                f"rank {self.awaited.rank}: {error}, and errors are fatal here (Set_errhandler)"
+                f"rank {self.wrapped.rank}: {error}, and errors are fatal here (Set_errhandler)"
             ) from error
 
     @property
@@ -101,132 +104,132 @@ class Comm(Face[awaited.Comm]):
     @property
     def tag_ub(self) -> int:
         """The greatest tag (MPI_TAG_UB)."""
-        return self.awaited.tag_ub
+        return self.wrapped.tag_ub
 
     def Get_rank(self) -> int:
         self._check()
-        return self.awaited.rank
+        return self.wrapped.rank
 
     def Get_size(self) -> int:
         self._check()
-        return self.awaited.size
+        return self.wrapped.size
 
     def _check(self) -> None:
-        if not self.awaited.size:
-            self._refuse()
+        if not self.wrapped.size:
+            self._raise_comm_null()
 
-    def _refuse(self) -> NoReturn:
-        raise MPIError(ERR_COMM, "COMM_NULL, or a communicator that was freed")
+    def _raise_comm_null(self) -> NoReturn:
+        raise MPIError(ERR_COMM, "the communicator is COMM_NULL, or was freed")
 
-    Send = blocking(awaited.Comm.Send)
-    Ssend = blocking(awaited.Comm.Ssend)
-    Recv = blocking(awaited.Comm.Recv)
-    Sendrecv = blocking(awaited.Comm.Sendrecv)
-    Bsend = blocking(awaited.Comm.Bsend)
-    Ibsend = begun(awaited.Comm.Ibsend)
-    Bsend_init = persistent(awaited.Comm.Bsend_init)
-    Detach_buffer = blocking(awaited.Comm.Detach_buffer)
-    Sendrecv_replace = blocking(awaited.Comm.Sendrecv_replace)
-    Isendrecv = begun(awaited.Comm.Isendrecv)
-    Isendrecv_replace = begun(awaited.Comm.Isendrecv_replace)
-    Rsend = blocking(awaited.Comm.Rsend)
-    Irsend = begun(awaited.Comm.Irsend)
-    Rsend_init = persistent(awaited.Comm.Rsend_init)
-    Isend = begun(awaited.Comm.Isend)
-    Issend = begun(awaited.Comm.Issend)
-    Irecv = begun(awaited.Comm.Irecv)
-    Send_init = persistent(awaited.Comm.Send_init)
-    Ssend_init = persistent(awaited.Comm.Ssend_init)
-    Recv_init = persistent(awaited.Comm.Recv_init)
+    Send = blocking(coroutine_comm.Comm.Send)
+    Ssend = blocking(coroutine_comm.Comm.Ssend)
+    Recv = blocking(coroutine_comm.Comm.Recv)
+    Sendrecv = blocking(coroutine_comm.Comm.Sendrecv)
+    Bsend = blocking(coroutine_comm.Comm.Bsend)
+    Ibsend = nonblocking(coroutine_comm.Comm.Ibsend)
+    Bsend_init = persistent(coroutine_comm.Comm.Bsend_init)
+    Detach_buffer = blocking(coroutine_comm.Comm.Detach_buffer)
+    Sendrecv_replace = blocking(coroutine_comm.Comm.Sendrecv_replace)
+    Isendrecv = nonblocking(coroutine_comm.Comm.Isendrecv)
+    Isendrecv_replace = nonblocking(coroutine_comm.Comm.Isendrecv_replace)
+    Rsend = blocking(coroutine_comm.Comm.Rsend)
+    Irsend = nonblocking(coroutine_comm.Comm.Irsend)
+    Rsend_init = persistent(coroutine_comm.Comm.Rsend_init)
+    Isend = nonblocking(coroutine_comm.Comm.Isend)
+    Issend = nonblocking(coroutine_comm.Comm.Issend)
+    Irecv = nonblocking(coroutine_comm.Comm.Irecv)
+    Send_init = persistent(coroutine_comm.Comm.Send_init)
+    Ssend_init = persistent(coroutine_comm.Comm.Ssend_init)
+    Recv_init = persistent(coroutine_comm.Comm.Recv_init)
 
-    send = blocking(awaited.Comm.send)
-    rsend = blocking(awaited.Comm.rsend)
-    irsend = begun(awaited.Comm.irsend)
-    bsend = blocking(awaited.Comm.bsend)
-    ibsend = begun(awaited.Comm.ibsend)
-    ssend = blocking(awaited.Comm.ssend)
-    recv = blocking(awaited.Comm.recv)
-    sendrecv = blocking(awaited.Comm.sendrecv)
-    isend = begun(awaited.Comm.isend)
-    issend = begun(awaited.Comm.issend)
-    irecv = begun(awaited.Comm.irecv)
+    send = blocking(coroutine_comm.Comm.send)
+    rsend = blocking(coroutine_comm.Comm.rsend)
+    irsend = nonblocking(coroutine_comm.Comm.irsend)
+    bsend = blocking(coroutine_comm.Comm.bsend)
+    ibsend = nonblocking(coroutine_comm.Comm.ibsend)
+    ssend = blocking(coroutine_comm.Comm.ssend)
+    recv = blocking(coroutine_comm.Comm.recv)
+    sendrecv = blocking(coroutine_comm.Comm.sendrecv)
+    isend = nonblocking(coroutine_comm.Comm.isend)
+    issend = nonblocking(coroutine_comm.Comm.issend)
+    irecv = nonblocking(coroutine_comm.Comm.irecv)
 
-    Probe = blocking(awaited.Comm.Probe)
-    Iprobe = blocking(awaited.Comm.Iprobe)
+    Probe = blocking(coroutine_comm.Comm.Probe)
+    Iprobe = blocking(coroutine_comm.Comm.Iprobe)
     probe = Probe
     iprobe = Iprobe
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
         """See `comm.Comm.Mprobe`."""
-        return Message(self.run(self.awaited.Mprobe(source, tag, status)), self.run)
+        return Message(self.run(self.wrapped.Mprobe(source, tag, status)), self.run)
 
     def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message | None:
         """See `comm.Comm.Improbe`."""
-        found = self.run(self.awaited.Improbe(source, tag, status))
-        return None if found is None else Message(found, self.run)
+        message = self.run(self.wrapped.Improbe(source, tag, status))
+        return None if message is None else Message(message, self.run)
 
     mprobe = Mprobe
     improbe = Improbe
 
-    Barrier = blocking(awaited.Comm.Barrier)
-    Bcast = blocking(awaited.Comm.Bcast)
-    Gather = blocking(awaited.Comm.Gather)
-    Gatherv = blocking(awaited.Comm.Gatherv)
-    Scatter = blocking(awaited.Comm.Scatter)
-    Scatterv = blocking(awaited.Comm.Scatterv)
-    Allgather = blocking(awaited.Comm.Allgather)
-    Allgatherv = blocking(awaited.Comm.Allgatherv)
-    Alltoall = blocking(awaited.Comm.Alltoall)
-    Alltoallv = blocking(awaited.Comm.Alltoallv)
-    Alltoallw = blocking(awaited.Comm.Alltoallw)
-    Reduce = blocking(awaited.Comm.Reduce)
-    Allreduce = blocking(awaited.Comm.Allreduce)
-    Reduce_scatter_block = blocking(awaited.Comm.Reduce_scatter_block)
-    Reduce_scatter = blocking(awaited.Comm.Reduce_scatter)
-    Scan = blocking(awaited.Comm.Scan)
-    Exscan = blocking(awaited.Comm.Exscan)
+    Barrier = blocking(coroutine_comm.Comm.Barrier)
+    Bcast = blocking(coroutine_comm.Comm.Bcast)
+    Gather = blocking(coroutine_comm.Comm.Gather)
+    Gatherv = blocking(coroutine_comm.Comm.Gatherv)
+    Scatter = blocking(coroutine_comm.Comm.Scatter)
+    Scatterv = blocking(coroutine_comm.Comm.Scatterv)
+    Allgather = blocking(coroutine_comm.Comm.Allgather)
+    Allgatherv = blocking(coroutine_comm.Comm.Allgatherv)
+    Alltoall = blocking(coroutine_comm.Comm.Alltoall)
+    Alltoallv = blocking(coroutine_comm.Comm.Alltoallv)
+    Alltoallw = blocking(coroutine_comm.Comm.Alltoallw)
+    Reduce = blocking(coroutine_comm.Comm.Reduce)
+    Allreduce = blocking(coroutine_comm.Comm.Allreduce)
+    Reduce_scatter_block = blocking(coroutine_comm.Comm.Reduce_scatter_block)
+    Reduce_scatter = blocking(coroutine_comm.Comm.Reduce_scatter)
+    Scan = blocking(coroutine_comm.Comm.Scan)
+    Exscan = blocking(coroutine_comm.Comm.Exscan)
 
-    Ibarrier = begun(awaited.Comm.Ibarrier)
-    Ibcast = begun(awaited.Comm.Ibcast)
-    Igather = begun(awaited.Comm.Igather)
-    Igatherv = begun(awaited.Comm.Igatherv)
-    Iscatter = begun(awaited.Comm.Iscatter)
-    Iscatterv = begun(awaited.Comm.Iscatterv)
-    Iallgather = begun(awaited.Comm.Iallgather)
-    Iallgatherv = begun(awaited.Comm.Iallgatherv)
-    Ialltoall = begun(awaited.Comm.Ialltoall)
-    Ialltoallv = begun(awaited.Comm.Ialltoallv)
-    Ialltoallw = begun(awaited.Comm.Ialltoallw)
-    Ireduce = begun(awaited.Comm.Ireduce)
-    Iallreduce = begun(awaited.Comm.Iallreduce)
-    Ireduce_scatter_block = begun(awaited.Comm.Ireduce_scatter_block)
-    Ireduce_scatter = begun(awaited.Comm.Ireduce_scatter)
-    Iscan = begun(awaited.Comm.Iscan)
-    Iexscan = begun(awaited.Comm.Iexscan)
+    Ibarrier = nonblocking(coroutine_comm.Comm.Ibarrier)
+    Ibcast = nonblocking(coroutine_comm.Comm.Ibcast)
+    Igather = nonblocking(coroutine_comm.Comm.Igather)
+    Igatherv = nonblocking(coroutine_comm.Comm.Igatherv)
+    Iscatter = nonblocking(coroutine_comm.Comm.Iscatter)
+    Iscatterv = nonblocking(coroutine_comm.Comm.Iscatterv)
+    Iallgather = nonblocking(coroutine_comm.Comm.Iallgather)
+    Iallgatherv = nonblocking(coroutine_comm.Comm.Iallgatherv)
+    Ialltoall = nonblocking(coroutine_comm.Comm.Ialltoall)
+    Ialltoallv = nonblocking(coroutine_comm.Comm.Ialltoallv)
+    Ialltoallw = nonblocking(coroutine_comm.Comm.Ialltoallw)
+    Ireduce = nonblocking(coroutine_comm.Comm.Ireduce)
+    Iallreduce = nonblocking(coroutine_comm.Comm.Iallreduce)
+    Ireduce_scatter_block = nonblocking(coroutine_comm.Comm.Ireduce_scatter_block)
+    Ireduce_scatter = nonblocking(coroutine_comm.Comm.Ireduce_scatter)
+    Iscan = nonblocking(coroutine_comm.Comm.Iscan)
+    Iexscan = nonblocking(coroutine_comm.Comm.Iexscan)
 
     barrier = Barrier
-    bcast = blocking(awaited.Comm.bcast)
-    gather = blocking(awaited.Comm.gather)
-    scatter = blocking(awaited.Comm.scatter)
-    allgather = blocking(awaited.Comm.allgather)
-    alltoall = blocking(awaited.Comm.alltoall)
-    reduce = blocking(awaited.Comm.reduce)
-    allreduce = blocking(awaited.Comm.allreduce)
-    scan = blocking(awaited.Comm.scan)
-    exscan = blocking(awaited.Comm.exscan)
+    bcast = blocking(coroutine_comm.Comm.bcast)
+    gather = blocking(coroutine_comm.Comm.gather)
+    scatter = blocking(coroutine_comm.Comm.scatter)
+    allgather = blocking(coroutine_comm.Comm.allgather)
+    alltoall = blocking(coroutine_comm.Comm.alltoall)
+    reduce = blocking(coroutine_comm.Comm.reduce)
+    allreduce = blocking(coroutine_comm.Comm.allreduce)
+    scan = blocking(coroutine_comm.Comm.scan)
+    exscan = blocking(coroutine_comm.Comm.exscan)
 
     @property
     def algorithms(self) -> Algorithms:
         """See `comm.Comm`."""
-        return self.awaited.algorithms
+        return self.wrapped.algorithms
 
     def Attach_buffer(self, buf: bytearray | memoryview) -> None:
         """See `point_to_point.PointToPoint.Attach_buffer`."""
-        self.awaited.Attach_buffer(buf)
+        self.wrapped.Attach_buffer(buf)
 
     def Dup(self, info: Info | None = None) -> Comm:
-        """See `comm.Comm.Dup`. The duplicate gets the attributes whose keys say so."""
-        copy = self._made(self.run(self.awaited.Dup()))
+        """See `comm.Comm.Dup`. Copies attributes as their copy functions determine."""
+        copy = self._wrap_derived(self.run(self.wrapped.Dup()))
         self.properties.copy_to(self, copy.properties)
         if info:
             copy.properties.info = info.Dup()
@@ -247,38 +250,38 @@ class Comm(Face[awaited.Comm]):
 
     def Split(self, color: int = 0, key: int = 0) -> Comm:
         """See `comm.Comm.Split`."""
-        return self._made(self.run(self.awaited.Split(color, key)))
+        return self._wrap_derived(self.run(self.wrapped.Split(color, key)))
 
     def Split_type(self, split_type: int, key: int = 0, info: Info | None = None) -> Comm:  # noqa: ARG002  mpi4py's
-        """Make communicators of the ranks that share memory (COMM_TYPE_SHARED): those of one node. UNDEFINED: of none.
-        Raises MPIError (ERR_ARG) for other types."""
+        """Make communicators of the ranks that share memory (COMM_TYPE_SHARED), which are those of one node. UNDEFINED:
+        return COMM_NULL. Raises MPIError (ERR_ARG) for other types."""
         if split_type not in (COMM_TYPE_SHARED, UNDEFINED):
-            raise MPIError(ERR_ARG, f"a split type of {split_type}: COMM_TYPE_SHARED or UNDEFINED")
-        processors = self.run(self.awaited.allgather(self.properties.processor))
+            raise MPIError(ERR_ARG, f"split_type must be COMM_TYPE_SHARED or UNDEFINED, got {split_type}")
+        processors = self.run(self.wrapped.allgather(self.properties.processor))
         color = processors.index(self.properties.processor) if split_type != UNDEFINED else UNDEFINED
         return self.Split(color, key)
 
     def Idup(self, info: Info | None = None) -> tuple[Comm, Request]:  # noqa: ARG002  mpi4py's
         """See `comm.Comm.Idup`."""
-        made, request = self.run(self.awaited.Idup())
-        copy = self._made(made)
+        comm, request = self.run(self.wrapped.Idup())
+        copy = self._wrap_derived(comm)
         self.properties.copy_to(self, copy.properties)
         return copy, Request(request, self.run)
 
     def Create(self, group: Group) -> Comm:
         """See `comm.Comm.Create`."""
-        return self._made(self.run(self.awaited.Create(group)))
+        return self._wrap_derived(self.run(self.wrapped.Create(group)))
 
     def Create_group(self, group: Group, tag: int = 0) -> Comm:
         """See `comm.Comm.Create_group`."""
-        return self._made(self.run(self.awaited.Create_group(group, tag)))
+        return self._wrap_derived(self.run(self.wrapped.Create_group(group, tag)))
 
-    def _made(self, made: awaited.Comm | None) -> Comm:
-        """Wrap a communicator that was made from this one; None becomes COMM_NULL."""
-        return Comm(made, self.run, self._derived(made))
+    def _wrap_derived(self, comm: coroutine_comm.Comm | None) -> Comm:
+        """Wrap a communicator derived from this one; None becomes COMM_NULL."""
+        return Comm(comm, self.run, self._derived_properties(comm))
 
-    def _derived(self, made: awaited.Comm | None) -> Properties:
-        properties = properties_of(made, self.properties.processor)
+    def _derived_properties(self, comm: coroutine_comm.Comm | None) -> Properties:
+        properties = properties_of(comm, self.properties.processor)
         properties.errhandler = self.properties.errhandler
         return properties
 
@@ -286,28 +289,32 @@ class Comm(Face[awaited.Comm]):
         self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None, reorder: bool = False
     ) -> Comm:
         """See `comm.Comm.Create_cart`."""
-        part = self.run(self.awaited.Create_cart(dims, periods, reorder))
-        return self._made(None) if part is None else Cartcomm(part, self.run, self._derived(part))
+        subgrid = self.run(self.wrapped.Create_cart(dims, periods, reorder))
+        return (
+            self._wrap_derived(None)
+            if subgrid is None
+            else Cartcomm(subgrid, self.run, self._derived_properties(subgrid))
+        )
 
     def Get_group(self) -> Group:
         """See `comm.Comm.Get_group`."""
-        return self.awaited.Get_group()
+        return self.wrapped.Get_group()
 
     def Compare(self, comm: Comm) -> int:
         """See `comm.Comm.Compare`."""
-        return self.awaited.Compare(comm.awaited)
+        return self.wrapped.Compare(comm.wrapped)
 
     @property
     def group(self) -> Group:
-        return self.awaited.Get_group()
+        return self.wrapped.Get_group()
 
     def Free(self) -> None:
-        """See `comm.Comm.Free`. Its attributes are deleted. Raises MPIError (ERR_COMM) for COMM_WORLD and COMM_SELF."""
+        """See `comm.Comm.Free`. Deletes the attributes. Raises MPIError (ERR_COMM) for COMM_WORLD and COMM_SELF."""
         self._check()
         if self.properties.is_predefined:
-            raise MPIError(ERR_COMM, f"{self.name} is MPI's own and cannot be freed")
+            raise MPIError(ERR_COMM, f"the predefined communicator {self.name} cannot be freed")
         self.properties.free(self)
-        self.awaited.Free()
+        self.wrapped.Free()
 
     Disconnect = Free
 
@@ -324,7 +331,7 @@ class Comm(Face[awaited.Comm]):
     name = property(Get_name, Set_name)
 
     def Get_info(self) -> Info:
-        """Return a copy of its hints."""
+        """Return a copy of the communicator's info."""
         self._check()
         return self.properties.info.Dup()
 
@@ -339,16 +346,16 @@ class Comm(Face[awaited.Comm]):
         return Errhandler(self.properties.errhandler)
 
     def Set_errhandler(self, errhandler: Errhandler) -> None:
-        """Say what an error of its calls does; see `comm_properties`. Raises MPIError (ERR_ARG) for ERRHANDLER_NULL."""
+        """Set the error handler; see `comm_properties`. Raises MPIError (ERR_ARG) for ERRHANDLER_NULL."""
         self._check()
         if not errhandler:
-            raise MPIError(ERR_ARG, "ERRHANDLER_NULL handles no errors")
+            raise MPIError(ERR_ARG, "ERRHANDLER_NULL cannot handle errors")
         self.properties.errhandler = Errhandler(errhandler)
 
     def Call_errhandler(self, errorcode: int) -> None:
-        """Let the error handler handle an error; ERRORS_RETURN does nothing."""
+        """Call the error handler with an error code; ERRORS_RETURN does nothing."""
         self._check()
-        self.handle(MPIError(errorcode))
+        self.handle_error(MPIError(errorcode))
 
     @classmethod
     def Create_keyval(
@@ -357,16 +364,16 @@ class Comm(Face[awaited.Comm]):
         delete_fn: DeleteAttribute = None,
         nopython: bool = False,  # noqa: ARG003
     ) -> int:
-        """Make a key for attributes. copy_fn: whether a duplicate gets them, or a function that says so."""
+        """Create an attribute key. copy_fn, delete_fn: see `comm_properties`. nopython: ignored; for mpi4py's signature."""
         return create_keyval(copy_fn, delete_fn)
 
     @classmethod
     def Free_keyval(cls, keyval: int) -> int:
-        """Free a key; returns KEYVAL_INVALID."""
+        """Free an attribute key; returns KEYVAL_INVALID."""
         return free_keyval(keyval)
 
     def Get_attr(self, keyval: int) -> Any:
-        """Return an attribute; None if it was not set."""
+        """Return the value of an attribute; None if it was not set."""
         self._check()
         return self.properties.get(keyval)
 
@@ -381,7 +388,7 @@ class Comm(Face[awaited.Comm]):
     def Get_topology(self) -> int:
         """Return CART, or UNDEFINED for a communicator without a topology."""
         self._check()
-        return CART if isinstance(self.awaited, awaited.Cartcomm) else UNDEFINED
+        return CART if isinstance(self.wrapped, coroutine_comm.Cartcomm) else UNDEFINED
 
     topology = property(Get_topology)
 
@@ -395,17 +402,17 @@ class Comm(Face[awaited.Comm]):
 
 
 class Cartcomm(Comm):
-    """See `comm.Cartcomm`."""
+    """Blocking wrapper of `comm.Cartcomm`."""
 
     __slots__ = ("_cartesian",)
 
-    def __init__(self, comm: awaited.Cartcomm, run: Run, properties: Properties | None = None) -> None:
+    def __init__(self, comm: coroutine_comm.Cartcomm, run: Run, properties: Properties | None = None) -> None:
         super().__init__(comm, run, properties)
         self._cartesian = comm
 
     @property
     def neighbours(self) -> list[int]:
-        """The ranks before and behind this one in each dimension."""
+        """Ranks of the lower and the upper neighbour in each dimension; PROC_NULL beyond the end of the grid."""
         return [rank for dimension in range(self.dim) for rank in self.Shift(dimension, 1)]
 
     indegree = outdegree = property(lambda self: 2 * self.dim)
@@ -432,7 +439,7 @@ class Cartcomm(Comm):
 
     @property
     def coords(self) -> list[int]:
-        """This rank's point."""
+        """This rank's coordinates."""
         return self._cartesian.Get_coords(self.rank)
 
     def Get_dim(self) -> int:
@@ -457,11 +464,11 @@ class Cartcomm(Comm):
 
     def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
         """See `comm.Cartcomm.Sub`."""
-        part = self.run(self._cartesian.Sub(remain_dims))
-        return Cartcomm(part, self.run, self._derived(part))
+        subgrid = self.run(self._cartesian.Sub(remain_dims))
+        return Cartcomm(subgrid, self.run, self._derived_properties(subgrid))
 
 
-def properties_of(comm: awaited.Comm | None, processor: str, name: str = "") -> Properties:
+def properties_of(comm: coroutine_comm.Comm | None, processor: str, name: str = "") -> Properties:
     """Make the properties of a new communicator. processor: name of the rank's node."""
     if comm is None:
         return Properties(processor=processor)

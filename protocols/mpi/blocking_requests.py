@@ -1,8 +1,8 @@
-"""Requests and matched messages for programs that block, as `blocking_calls` has communicators; and the wrapper of an
-awaited object.
+"""Requests and matched messages for blocking programs (`blocking_calls` has communicators), and the base class of blocking
+wrappers.
 
-There is one implementation. A call here makes the awaited call's coroutine and passes it to `run`, which the
-environment of a blocking program provides: it drives the coroutine, and lets everything else run while that waits.
+A wrapper has no implementation of its own: it calls the coroutine of the wrapped object and passes it to `run`, which the
+environment of a blocking program provides. `run` drives the coroutine, and lets everything else run while it waits.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Protoc
 from protocols.mpi import mpi_messages, requests
 from protocols.mpi.buffers import Message as Buffer
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import nothing
+from protocols.mpi.device import null_transfer
 from protocols.mpi.mpi_errors import ERR_REQUEST, Handle, MPIError
 from protocols.mpi.mpi_status import Status
 
@@ -25,55 +25,55 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 Work = Coroutine[Any, None, T]
-"""Coroutine of an ``async def`` in this package: it yields what it waits for, and is sent nothing."""
+"""Coroutine of an ``async def`` in this package: it yields the completions that it awaits, and is sent None."""
 
 
 class Run(Protocol):
-    """Drives a coroutine to its end, and returns or raises its result."""
+    """A function that drives a coroutine to its end, and returns its result or raises its exception."""
 
     def __call__(self, work: Work[T], /) -> T: ...
 
 
-class Face(Handle, Generic[A]):
-    """Blocking wrapper. awaited: the wrapped object."""
+class BlockingWrapper(Handle, Generic[A]):
+    """Blocking wrapper of an object with coroutines. wrapped: the object. run: drives its coroutines."""
 
-    __slots__ = ("__weakref__", "awaited", "run")
+    __slots__ = ("__weakref__", "run", "wrapped")
 
-    def __init__(self, awaited: A, run: Run) -> None:
-        self.awaited = awaited
+    def __init__(self, wrapped: A, run: Run) -> None:
+        self.wrapped = wrapped
         self.run = run
 
     def __repr__(self) -> str:
-        return repr(self.awaited)
+        return repr(self.wrapped)
 
     def __reduce__(self) -> NoReturn:
         raise ValueError(f"a {type(self).__name__} cannot be pickled: it belongs to its rank")
 
-    def handle(self, error: MPIError) -> None:
-        """Handle an error before it is raised."""
+    def handle_error(self, error: MPIError) -> None:
+        """Call the error handler, if the object has one, before an error is raised."""
 
 
-def blocking(method: Callable[Concatenate[A, P], Work[T]]) -> Callable[Concatenate[Face[Any], P], T]:
+def blocking(method: Callable[Concatenate[A, P], Work[T]]) -> Callable[Concatenate[BlockingWrapper[Any], P], T]:
     @wraps(method)
-    def call(face: Face[Any], /, *args: P.args, **named: P.kwargs) -> T:
+    def call(wrapper: BlockingWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return face.run(method(face.awaited, *args, **named))
+            return wrapper.run(method(wrapper.wrapped, *args, **kwargs))
         except MPIError as error:
-            face.handle(error)
+            wrapper.handle_error(error)
             raise
 
     return call
 
 
-def begun(
+def nonblocking(
     method: Callable[Concatenate[A, P], Work[requests.Request]],
-) -> Callable[Concatenate[Face[Any], P], Request]:
+) -> Callable[Concatenate[BlockingWrapper[Any], P], Request]:
     @wraps(method)
-    def call(face: Face[Any], /, *args: P.args, **named: P.kwargs) -> Request:
+    def call(wrapper: BlockingWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> Request:
         try:
-            return Request(face.run(method(face.awaited, *args, **named)), face.run)
+            return Request(wrapper.run(method(wrapper.wrapped, *args, **kwargs)), wrapper.run)
         except MPIError as error:
-            face.handle(error)
+            wrapper.handle_error(error)
             raise
 
     return call
@@ -81,66 +81,66 @@ def begun(
 
 def persistent(
     method: Callable[Concatenate[A, P], Work[requests.Prequest]],
-) -> Callable[Concatenate[Face[Any], P], Prequest]:
+) -> Callable[Concatenate[BlockingWrapper[Any], P], Prequest]:
     @wraps(method)
-    def call(face: Face[Any], /, *args: P.args, **named: P.kwargs) -> Prequest:
+    def call(wrapper: BlockingWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> Prequest:
         try:
-            return Prequest(face.run(method(face.awaited, *args, **named)), face.run)
+            return Prequest(wrapper.run(method(wrapper.wrapped, *args, **kwargs)), wrapper.run)
         except MPIError as error:
-            face.handle(error)
+            wrapper.handle_error(error)
             raise
 
     return call
 
 
-def together(
+def for_requests(
     method: Callable[Concatenate[Sequence[requests.Request], P], Work[T]],
 ) -> Callable[Concatenate[type[Request], Sequence[Request], P], T]:
     @wraps(method)
-    def call(_: type[Request], several: Sequence[Request], /, *args: P.args, **named: P.kwargs) -> T:
-        run = next((one.run for one in several if one.awaited.active), at_once)
-        return run(method([one.awaited for one in several], *args, **named))
+    def call(_: type[Request], handles: Sequence[Request], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        run = next((handle.run for handle in handles if handle.wrapped.active), run_completed)
+        return run(method([handle.wrapped for handle in handles], *args, **kwargs))
 
     return call
 
 
-class Request(Face[requests.Request]):
-    """See `requests.Request`. Without an argument it is REQUEST_NULL."""
+class Request(BlockingWrapper[requests.Request]):
+    """Blocking wrapper of `requests.Request`. Without an argument it is REQUEST_NULL."""
 
     __slots__ = ()
 
     def __init__(self, request: requests.Request | Request | None = None, run: Run | None = None) -> None:
-        """request: also another handle of the same request."""
+        """request: may also be a Request, of which this becomes another handle."""
         if request is None:
-            request = requests.Request(nothing())
+            request = requests.Request(null_transfer())
             request.active = False
         if isinstance(request, Request):
-            run, request = request.run, request.awaited
+            run, request = request.run, request.wrapped
         elif not isinstance(request, requests.Request):
             raise TypeError(f"a Request is expected, not {type(request).__name__}")
-        super().__init__(request, run or at_once)
+        super().__init__(request, run or run_completed)
 
     @property
     def active(self) -> bool:
-        """Whether it has not been waited for yet."""
-        return self.awaited.active
+        """Whether the request is started, and no wait or test has completed it."""
+        return self.wrapped.active
 
     def __bool__(self) -> bool:
-        """Whether it is not REQUEST_NULL, which a completed request becomes."""
-        return self.awaited.active
+        """Whether the request is not REQUEST_NULL, which a completed request becomes."""
+        return self.wrapped.active
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are one request, or both REQUEST_NULL."""
-        return isinstance(other, Request) and (self.awaited is other.awaited or not (self or other))
+        """Whether both are handles of one request, or both are REQUEST_NULL."""
+        return isinstance(other, Request) and (self.wrapped is other.wrapped or not (self or other))
 
     __hash__ = object.__hash__
 
     def Free(self) -> None:
-        """Free the request: it becomes REQUEST_NULL, and its transfer goes on. Raises MPIError (ERR_REQUEST) for the
-        null request."""
+        """Free the request: it becomes REQUEST_NULL, and its transfer continues. Raises MPIError (ERR_REQUEST) for
+        REQUEST_NULL."""
         if not self:
-            raise MPIError(ERR_REQUEST, "the null request cannot be freed")
-        self.awaited.active = False
+            raise MPIError(ERR_REQUEST, "REQUEST_NULL cannot be freed")
+        self.wrapped.active = False
 
     Wait = blocking(requests.Request.Wait)
     wait = blocking(requests.Request.wait)
@@ -151,77 +151,78 @@ class Request(Face[requests.Request]):
     Cancel = blocking(requests.Request.Cancel)
     cancel = Cancel
 
-    Waitall = classmethod(together(requests.Request.Waitall))
-    waitall = classmethod(together(requests.Request.waitall))
-    Testall = classmethod(together(requests.Request.Testall))
-    testall = classmethod(together(requests.Request.testall))
-    Waitany = classmethod(together(requests.Request.Waitany))
-    waitany = classmethod(together(requests.Request.waitany))
-    Testany = classmethod(together(requests.Request.Testany))
-    testany = classmethod(together(requests.Request.testany))
-    Waitsome = classmethod(together(requests.Request.Waitsome))
-    waitsome = classmethod(together(requests.Request.waitsome))
-    Testsome = classmethod(together(requests.Request.Testsome))
-    testsome = classmethod(together(requests.Request.testsome))
+    Waitall = classmethod(for_requests(requests.Request.Waitall))
+    waitall = classmethod(for_requests(requests.Request.waitall))
+    Testall = classmethod(for_requests(requests.Request.Testall))
+    testall = classmethod(for_requests(requests.Request.testall))
+    Waitany = classmethod(for_requests(requests.Request.Waitany))
+    waitany = classmethod(for_requests(requests.Request.waitany))
+    Testany = classmethod(for_requests(requests.Request.Testany))
+    testany = classmethod(for_requests(requests.Request.testany))
+    Waitsome = classmethod(for_requests(requests.Request.Waitsome))
+    waitsome = classmethod(for_requests(requests.Request.waitsome))
+    Testsome = classmethod(for_requests(requests.Request.Testsome))
+    testsome = classmethod(for_requests(requests.Request.testsome))
 
 
 class Prequest(Request):
-    """See `requests.Prequest`."""
+    """Blocking wrapper of `requests.Prequest`."""
 
     __slots__ = ("_is_freed", "_persistent")
 
     def __init__(self, request: requests.Prequest | Request | None = None, run: Run | None = None) -> None:
         super().__init__(request, run)
-        self._persistent = self.awaited if isinstance(self.awaited, requests.Prequest) else None
+        self._persistent = self.wrapped if isinstance(self.wrapped, requests.Prequest) else None
         self._is_freed = self._persistent is None
 
     def Start(self) -> None:
         """Start the transfer."""
-        self.run(self._known().Start())
+        self.run(self._persistent_or_error().Start())
 
     @classmethod
-    def Startall(cls, several: Sequence[Prequest]) -> None:
+    def Startall(cls, handles: Sequence[Prequest]) -> None:
         """Start all, in order."""
-        for one in several:
-            one.Start()
+        for handle in handles:
+            handle.Start()
 
     def Free(self) -> None:
         """Free the request, which cannot be used afterwards: it becomes REQUEST_NULL."""
-        self._known().Free()
+        self._persistent_or_error().Free()
         self._is_freed = True
 
     def __bool__(self) -> bool:
         return not self._is_freed
 
-    def _known(self) -> requests.Prequest:
+    def _persistent_or_error(self) -> requests.Prequest:
         if self._persistent is None or self._is_freed:
-            raise MPIError(ERR_REQUEST, "a persistent request that was freed")
+            raise MPIError(ERR_REQUEST, "the persistent request was freed")
         return self._persistent
 
 
-class Message(Face[mpi_messages.Message]):
-    """See `mpi_messages.Message`. Without an argument it is MESSAGE_NULL, as a message is once it has been received."""
+class Message(BlockingWrapper[mpi_messages.Message]):
+    """Blocking wrapper of `mpi_messages.Message`. Without an argument it is MESSAGE_NULL, which a received message becomes,
+    too."""
 
     __slots__ = ()
 
     def __init__(self, message: mpi_messages.Message | Message | None = None, run: Run | None = None) -> None:
-        """message: also another handle of the same message."""
+        """message: may also be a Message, of which this becomes another handle."""
         if message is None:
             message = mpi_messages.Message.null()
         if isinstance(message, Message):
-            run, message = message.run, message.awaited
+            run, message = message.run, message.wrapped
         elif not isinstance(message, mpi_messages.Message):
             raise TypeError(f"a Message is expected, not {type(message).__name__}")
-        super().__init__(message, run or at_once)
+        super().__init__(message, run or run_completed)
 
     def __bool__(self) -> bool:
         """Whether it is not MESSAGE_NULL."""
-        return not self.awaited.is_null
+        return not self.wrapped.is_null
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
             return False
-        return self.awaited is other.awaited or (self.awaited.is_null and other.awaited.is_null)
+        return self.wrapped is other.wrapped or (self.wrapped.is_null and other.wrapped.is_null)
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
@@ -258,14 +259,14 @@ class Message(Face[mpi_messages.Message]):
 
     def _take(self) -> mpi_messages.Message:
         """Return the message; this handle becomes MESSAGE_NULL, unless it is the constant MESSAGE_NO_PROC."""
-        taken = self.awaited
+        message = self.wrapped
         if self is not MESSAGE_NO_PROC:
-            self.awaited = mpi_messages.Message.null()
-        return taken
+            self.wrapped = mpi_messages.Message.null()
+        return message
 
 
-def at_once(work: Work[T], /) -> T:
-    """Run a coroutine of completed transfers, which does not wait."""
+def run_completed(work: Work[T], /) -> T:
+    """Run a coroutine that does not wait, since its transfers are complete."""
     while True:
         try:
             work.send(None)
@@ -274,8 +275,8 @@ def at_once(work: Work[T], /) -> T:
 
 
 REQUEST_NULL: Final = Request()
-"""The null request: it is complete."""
+"""The null request: a wait returns at once."""
 
 MESSAGE_NULL: Final = Message()
 MESSAGE_NO_PROC: Final = Message(mpi_messages.NO_PROC)
-"""The message that a matched probe finds at PROC_NULL."""
+"""Result of a matched probe of PROC_NULL."""

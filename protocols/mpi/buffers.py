@@ -1,8 +1,8 @@
 """Conversion of message arguments to bytes: a buffer, or mpi4py's [buffer, count, datatype].
 
 Any object with the buffer protocol is accepted (bytes, bytearray, array, NumPy's arrays) if its bytes are contiguous, in C's
-or Fortran's order; they travel as they lie in memory, and nothing is copied. A derived datatype can select some of the
-bytes; the message is then an `IoVec`.
+or Fortran's order; they are sent in memory order, without a copy. A derived datatype can select some of the bytes; the
+message is then an `IoVec`.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 Count: TypeAlias = SupportsIndex | tuple[SupportsIndex, SupportsIndex]
 Message: TypeAlias = "ReadableBuffer | Sequence[ReadableBuffer | Count | Datatype | str | None] | None"
-"""A buffer; [buffer, count], [buffer, datatype], [buffer, count, datatype], where a count may be (count, displacement)
-and a datatype a typecode; [buffer, count, displacement, datatype]; None: no bytes. Parts may be None. Without a datatype,
-counts are of the buffer's own items."""
+"""A buffer; [buffer, count], [buffer, datatype] or [buffer, count, datatype], where a count may be (count, displacement)
+and a datatype may be a typecode; [buffer, count, displacement, datatype]; None for no bytes. Parts may be None. Without a
+datatype, counts are of the items of the buffer."""
 
 
-def readable(message: Message) -> Data:
-    """Return the bytes to be sent. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
+def as_send_data(message: Message) -> Data:
+    """Convert a message argument to the bytes to send. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
     if type(message) is bytes or type(message) is bytearray:
         return memoryview(message)
-    return _bytes(message, False)
+    return _parse_bytes(message, False)
 
 
-def writable(message: Message) -> Data:
-    """Return the bytes to be received into. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
+def as_receive_buffer(message: Message) -> Data:
+    """Convert a message argument to writable memory to receive into. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
     if type(message) is bytearray:
         return memoryview(message)
-    return _bytes(message, True)
+    return _parse_bytes(message, True)
 
 
-class _Parsed(NamedTuple):
-    """A message argument's parts. item: bytes from one item to the next. counts, displacements: numbers, or of a vector
-    one for each rank; None: not given."""
+class _MessageParts(NamedTuple):
+    """Parts of a message argument. item: bytes from one item to the next. counts, displacements: numbers, or for a vector
+    one number per rank; None: omitted."""
 
     view: memoryview
     item: int
@@ -51,57 +51,59 @@ class _Parsed(NamedTuple):
     displacements: Any = None
 
 
-def _parsed(message: Message, write: bool, is_vector: bool = False) -> _Parsed:
+def _parse(message: Message, write: bool, is_vector: bool = False) -> _MessageParts:
     if not isinstance(message, list | tuple):
-        return _Parsed(*_view(message, write))
+        return _MessageParts(*_view_bytes(message, write))
     if not 1 <= len(message) <= 4:
-        raise MPIError(ERR_BUFFER, f"[buffer, count, displacement, datatype] has up to four parts, not {len(message)}")
-    view, item = _view(message[0], write)
+        raise MPIError(
+            ERR_BUFFER, f"a message has 1 to 4 parts [buffer, count, displacement, datatype], got {len(message)}"
+        )
+    view, item = _view_bytes(message[0], write)
     parts = list(message[1:])
     datatype = None
     if parts and isinstance(parts[-1], Datatype | str):
-        datatype = _datatype(parts.pop())
+        datatype = _check_datatype(parts.pop())
         item = datatype.extent
     elif len(message) == 4 or (parts and parts[-1] is None):
         if parts[-1] is not None:
-            raise MPIError(ERR_TYPE, f"{parts[-1]!r} is no datatype")
+            raise MPIError(ERR_TYPE, f"expected a Datatype or a typecode, got {parts[-1]!r}")
         parts.pop()
     elif len(parts) > 1 and not is_vector:
-        raise MPIError(ERR_TYPE, f"{parts[-1]!r} is no datatype")
+        raise MPIError(ERR_TYPE, f"expected a Datatype or a typecode, got {parts[-1]!r}")
     if len(parts) == 1 and isinstance(parts[0], tuple):
         if len(parts[0]) != 2:
-            raise MPIError(ERR_COUNT, f"{parts[0]!r} is no (count, displacement)")
+            raise MPIError(ERR_COUNT, f"expected (count, displacement), got {parts[0]!r}")
         parts = list(parts[0])
-    return _Parsed(view, item, datatype, *parts)
+    return _MessageParts(view, item, datatype, *parts)
 
 
-def _bytes(message: Message, write: bool) -> Data:
-    parsed = _parsed(message, write)
+def _parse_bytes(message: Message, write: bool) -> Data:
+    parsed = _parse(message, write)
     count, displacement = parsed.counts, parsed.displacements or 0
     if count is None:
         if parsed.datatype is None and not displacement:
             return parsed.view
-        count = _whole(parsed) - displacement
-    return _items(parsed, count, displacement)
+        count = _count_items(parsed) - displacement
+    return _slice_items(parsed, count, displacement)
 
 
-def _whole(parsed: _Parsed) -> int:
-    """Return the number of items in the buffer."""
+def _count_items(parsed: _MessageParts) -> int:
+    """Return the number of items in the buffer. Raises MPIError (ERR_COUNT) if the last one is incomplete."""
     view, item = parsed.view, parsed.item
     if item <= 0 or len(view) % item:
         raise MPIError(ERR_COUNT, f"a buffer of {len(view)} bytes does not hold whole items of {item} bytes")
     return len(view) // item
 
 
-def _items(parsed: _Parsed, count: SupportsIndex, displacement: SupportsIndex) -> Data:
-    """Return the bytes of items, from item `displacement` on."""
+def _slice_items(parsed: _MessageParts, count: SupportsIndex, displacement: SupportsIndex) -> Data:
+    """Return the bytes of `count` items, from item `displacement` on."""
     view, item, datatype = parsed.view, parsed.item, parsed.datatype
     for name, number in (("count", count), ("displacement", displacement)):
         if not _is_number(number):
-            raise MPIError(ERR_COUNT, f"{number!r} is no {name}")
+            raise MPIError(ERR_COUNT, f"{name} must be an integer, got {number!r}")
     begin, length = index(displacement) * item, index(count) * item
     if datatype is not None and not datatype.typecode and length >= 0:
-        return _derived(view, datatype, index(count), begin)
+        return _derived_items(view, datatype, index(count), begin)
     if length < 0 or begin < 0 or begin + length > len(view):
         raise MPIError(
             ERR_COUNT, f"{count} items of {item} bytes from item {displacement} on: the buffer has {len(view)} bytes"
@@ -109,55 +111,59 @@ def _items(parsed: _Parsed, count: SupportsIndex, displacement: SupportsIndex) -
     return view[begin : begin + length]
 
 
-def blocks(message: Message, number: int, write: bool) -> Data:
-    """Return the bytes of `number` blocks of one size. A count in the message is that of one block's items. Raises
-    MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
-    parsed = _parsed(message, write)
+def equal_blocks(message: Message, number: int, write: bool) -> Data:
+    """Convert a message argument to the bytes of `number` blocks of equal size. The count in the message is the items per
+    block. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
+    parsed = _parse(message, write)
     if parsed.counts is not None:
-        return _items(parsed, index(parsed.counts) * number, parsed.displacements or 0)
-    items = _whole(parsed) if len(parsed.view) else 0
+        return _slice_items(parsed, index(parsed.counts) * number, parsed.displacements or 0)
+    items = _count_items(parsed) if len(parsed.view) else 0
     if items % number:
-        raise MPIError(ERR_COUNT, f"a buffer of {items} items cannot be cut into {number} blocks of one size")
-    return _items(parsed, items, 0)
+        raise MPIError(ERR_COUNT, f"a buffer of {items} items cannot be divided into {number} equal blocks")
+    return _slice_items(parsed, items, 0)
 
 
-def vector(message: Message, number: int, write: bool) -> list[Data]:
-    """Return the bytes of each of `number` blocks of any sizes. message: [buffer, counts, displacements, datatype], or
-    [buffer, (counts, displacements), datatype]. One number as counts is that of each block; one as displacements is the
-    distance of blocks. Without displacements, blocks follow each other; without counts, they have one size.
+def vector_blocks(message: Message, number: int, write: bool) -> list[Data]:
+    """Convert a message argument to the bytes of each of `number` blocks of any sizes. message: [buffer, counts,
+    displacements, datatype], or [buffer, (counts, displacements), datatype]. A single number as counts is the count of
+    each block; as displacements it is the distance between blocks. Without displacements, blocks are adjacent; without
+    counts, they have equal sizes.
 
     Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE.
     """
-    parsed = _parsed(message, write, is_vector=True)
+    parsed = _parse(message, write, is_vector=True)
     counts, displacements = parsed.counts, parsed.displacements
     if counts is None:
-        items = _whole(parsed) if len(parsed.view) else 0
+        items = _count_items(parsed) if len(parsed.view) else 0
         if items % number:
-            raise MPIError(ERR_COUNT, f"a buffer of {items} items cannot be cut into {number} blocks of one size")
-        counts = items // number  # of each
-    each = [index(counts)] * number if _is_number(counts) else [index(count) for count in counts]
+            raise MPIError(ERR_COUNT, f"a buffer of {items} items cannot be divided into {number} equal blocks")
+        counts = items // number
+    counts_by_rank = [index(counts)] * number if _is_number(counts) else [index(count) for count in counts]
     if displacements is None:
-        displacements = [sum(each[:place]) for place in range(number)]
+        displacements = [sum(counts_by_rank[:rank]) for rank in range(number)]
     elif _is_number(displacements):
-        displacements = [place * index(displacements) for place in range(number)]
-    if len(each) != number or len(displacements) != number:
-        raise MPIError(ERR_COUNT, f"{len(each)} counts and {len(displacements)} displacements for {number} ranks")
-    return [_items(parsed, count, place) for count, place in zip(each, displacements, strict=True)]
+        displacements = [rank * index(displacements) for rank in range(number)]
+    if len(counts_by_rank) != number or len(displacements) != number:
+        raise MPIError(
+            ERR_COUNT, f"{len(counts_by_rank)} counts and {len(displacements)} displacements for {number} ranks"
+        )
+    return [_slice_items(parsed, count, offset) for count, offset in zip(counts_by_rank, displacements, strict=True)]
 
 
-def _is_number(numbers: Any) -> bool:
-    return hasattr(numbers, "__index__") and not hasattr(numbers, "__len__")
+def _is_number(number: Any) -> bool:
+    return hasattr(number, "__index__") and not hasattr(number, "__len__")
 
 
-def typed(message: Message, write: bool) -> tuple[memoryview, Datatype]:
-    """Return the bytes of a message for a reduction, and its datatype. Raises MPIError: ERR_BUFFER, ERR_COUNT, ERR_TYPE."""
-    parsed, data = _parsed(message, write), _bytes(message, write)
+def reduction_operand(message: Message, write: bool) -> tuple[memoryview, Datatype]:
+    """Convert the message argument of a reduction to its bytes and datatype. Raises MPIError: ERR_BUFFER, ERR_COUNT,
+    ERR_TYPE."""
+    parsed, data = _parse(message, write), _parse_bytes(message, write)
     datatype = parsed.datatype
     if datatype is None:
         buffer = message[0] if isinstance(message, list | tuple) else message
         datatype = _datatype_of(buffer)
     if not isinstance(data, memoryview):
-        raise MPIError(ERR_TYPE, f"{datatype.name} is not contiguous: reductions combine contiguous items")
+        raise MPIError(ERR_TYPE, f"reductions need a contiguous datatype, {datatype.name} is not")
     return data, datatype
 
 
@@ -165,56 +171,58 @@ def _datatype_of(buffer: object) -> Datatype:
     """Return the basic datatype of a buffer's items."""
     if buffer is None:
         return BYTE
-    form = memoryview(buffer).format.lstrip("@=<|")  # type: ignore[arg-type]  # `_view` has tried it
-    code = {"Zf": "F", "Zd": "D"}.get(form, form)
+    item_format = memoryview(buffer).format.lstrip("@=<|")  # type: ignore[arg-type]  # `_view_bytes` has checked it
+    code = {"Zf": "F", "Zd": "D"}.get(item_format, item_format)
     if code not in BY_TYPECODE:
-        raise MPIError(ERR_TYPE, f"no basic datatype has items of the format {form!r}: name one")
+        raise MPIError(ERR_TYPE, f"no basic datatype has the item format {item_format!r}: pass [buffer, datatype]")
     return BY_TYPECODE[code]
 
 
-def _derived(view: memoryview, datatype: Datatype, count: int, place: int) -> Data:
-    """Return items of a derived datatype, the first one at byte `place`."""
-    spans = datatype.at(place, count)
+def _derived_items(view: memoryview, datatype: Datatype, count: int, offset: int) -> Data:
+    """Return the bytes of `count` items of a derived datatype, the first at byte `offset`."""
+    spans = datatype.spans_at(offset, count)
     if any(begin < 0 or begin + length > len(view) for begin, length in spans):
         last = max(begin + length for begin, length in spans)
         first = min(begin for begin, _ in spans)
-        message = f"{count} items of {datatype.name} lie from byte {first} to {last}: the buffer has {len(view)} bytes"
+        message = (
+            f"{count} items of {datatype.name} extend from byte {first} to {last}: the buffer has {len(view)} bytes"
+        )
         raise MPIError(ERR_COUNT, message)
     if len(spans) > 1:
         return IoVec(view, spans)
     return view[spans[0][0] : spans[0][0] + spans[0][1]] if spans else view[:0]
 
 
-def _datatype(given: Datatype | str) -> Datatype:
-    if isinstance(given, Datatype):
-        if not given.committed:
-            raise MPIError(ERR_TYPE, f"{given.name} is not committed")
-        return given
+def _check_datatype(datatype: Datatype | str) -> Datatype:
+    if isinstance(datatype, Datatype):
+        if not datatype.committed:
+            raise MPIError(ERR_TYPE, f"the datatype {datatype.name} is not committed: call Commit")
+        return datatype
     try:
-        return BY_TYPECODE[given]
+        return BY_TYPECODE[datatype]
     except KeyError:
-        raise MPIError(ERR_TYPE, f"no basic datatype has the typecode {given!r}") from None
+        raise MPIError(ERR_TYPE, f"no basic datatype has the typecode {datatype!r}") from None
 
 
-def _view(buffer: object, write: bool) -> tuple[memoryview, int]:
-    """Return a buffer's bytes, and the bytes of each item."""
+def _view_bytes(buffer: object, write: bool) -> tuple[memoryview, int]:
+    """Return a view of a buffer's bytes, and the bytes per item."""
     if buffer is None:
         return memoryview(bytearray()), 1
     try:
-        view = memoryview(buffer)  # type: ignore[arg-type]  # whether it has a buffer is what is tried
+        view = memoryview(buffer)  # type: ignore[arg-type]  # objects without a buffer raise TypeError
     except (TypeError, ValueError) as error:
         raise MPIError(
             ERR_BUFFER,
-            f"a {type(buffer).__name__} has no buffer that could be sent or received; send and recv take objects",
+            f"a {type(buffer).__name__} does not support the buffer protocol: use send and recv for objects",
         ) from error
-    if view.f_contiguous and not view.c_contiguous and hasattr(buffer, "T"):  # an array in Fortran's order
+    if view.f_contiguous and not view.c_contiguous and hasattr(buffer, "T"):  # an array in Fortran order
         view = memoryview(buffer.T)
     if not view.c_contiguous:
         raise MPIError(ERR_BUFFER, "the buffer's bytes are not contiguous: copy it first")
     if write and view.readonly:
-        raise MPIError(ERR_BUFFER, "a receive needs a buffer that can be written")
-    # Bytes of items that are references are addresses, meaningless to other processes. Names of fields stand in colons.
+        raise MPIError(ERR_BUFFER, "a receive needs a buffer that can be written, this one is read-only")
+    # References are addresses, which are meaningless in other processes. In a format, colons enclose the names of fields.
     if "O" in view.format and "O" in re.sub(":[^:]*:", "", view.format):
-        raise MPIError(ERR_TYPE, "the buffer's items are Python's objects; send and recv take those")
+        raise MPIError(ERR_TYPE, "the buffer's items are references to Python objects: use send and recv for objects")
     # A view with a zero in its shape cannot be cast.
     return (view.cast("B") if view.nbytes else memoryview(bytearray())), view.itemsize or 1

@@ -11,7 +11,7 @@ from protocols.mpi.mpi_errors import ERR_ARG, ERR_DIMS, ERR_RANK, MPIError
 
 
 class Grid(NamedTuple):
-    """A grid in row-major order. dims: its extents. periods: whether it is closed in each dimension."""
+    """A grid in row-major order. dims: its extents. periods: whether each dimension is periodic."""
 
     dims: tuple[int, ...]
     periods: tuple[bool, ...]
@@ -21,76 +21,81 @@ class Grid(NamedTuple):
         return prod(self.dims)
 
     def coordinates(self, rank: int) -> list[int]:
-        """Return a rank's point. Raises MPIError (ERR_RANK)."""
+        """Return the coordinates of a rank. Raises MPIError (ERR_RANK) for a rank outside of the grid."""
         if not 0 <= rank < self.size:
-            raise MPIError(ERR_RANK, f"a rank of {rank}: 0 to {self.size - 1}")
+            raise MPIError(ERR_RANK, f"rank must be 0 to {self.size - 1}, got {rank}")
         point = []
         for extent in reversed(self.dims):
-            rank, place = divmod(rank, extent)
-            point.append(place)
+            rank, coordinate = divmod(rank, extent)
+            point.append(coordinate)
         return point[::-1]
 
     def rank(self, point: Sequence[int]) -> int:
-        """Return a point's rank. Raises MPIError: ERR_DIMS, or ERR_ARG for one beyond an open end."""
+        """Return the rank of a point. Raises MPIError: ERR_DIMS for a wrong number of coordinates, ERR_ARG for a coordinate
+        outside of a dimension that is not periodic."""
         if len(point) != len(self.dims):
-            raise MPIError(ERR_DIMS, f"{len(point)} coordinates in {len(self.dims)} dimensions")
+            raise MPIError(ERR_DIMS, f"a point must have {len(self.dims)} coordinates, got {len(point)}")
         rank = 0
-        for place, extent, is_closed in zip(point, self.dims, self.periods, strict=True):
-            if not is_closed and not 0 <= place < extent:
+        for coordinate, extent, is_periodic in zip(point, self.dims, self.periods, strict=True):
+            if not is_periodic and not 0 <= coordinate < extent:
                 raise MPIError(ERR_ARG, f"point {list(point)} lies outside the grid of {list(self.dims)}")
-            rank = rank * extent + place % extent
+            rank = rank * extent + coordinate % extent
         return rank
 
     def shift(self, rank: int, direction: int, distance: int) -> tuple[int, int]:
-        """Return the ranks from which and to which data moves by so many points; PROC_NULL beyond an open end."""
+        """Return the source and destination ranks of a shift by `distance` points along dimension `direction`; PROC_NULL
+        beyond the end of a dimension that is not periodic. Raises MPIError: ERR_DIMS for an invalid dimension."""
         if not 0 <= direction < len(self.dims):
-            raise MPIError(ERR_DIMS, f"dimension {direction}: 0 to {len(self.dims) - 1}")
+            raise MPIError(ERR_DIMS, f"direction must be 0 to {len(self.dims) - 1}, got {direction}")
         point = self.coordinates(rank)
         ranks = []
         for step in (-distance, distance):
-            moved = [*point]
-            moved[direction] += step
-            is_inside = self.periods[direction] or 0 <= moved[direction] < self.dims[direction]
-            ranks.append(self.rank(moved) if is_inside else PROC_NULL)
+            shifted = [*point]
+            shifted[direction] += step
+            is_inside = self.periods[direction] or 0 <= shifted[direction] < self.dims[direction]
+            ranks.append(self.rank(shifted) if is_inside else PROC_NULL)
         return ranks[0], ranks[1]
 
 
-def grid_of(dims: Sequence[int], periods: Sequence[bool] | bool | None, size: int) -> Grid:
-    """Return a grid for at most `size` ranks. periods: one for all, or each; None: open. Raises MPIError: ERR_DIMS, or
-    ERR_ARG if it has more points than there are ranks."""
+def make_grid(dims: Sequence[int], periods: Sequence[bool] | bool | None, size: int) -> Grid:
+    """Make a grid of at most `size` points. periods: whether dimensions are periodic, for all or for each; None: none is.
+    Raises MPIError: ERR_DIMS for invalid dimensions, ERR_ARG for too many points."""
     if periods is None or isinstance(periods, bool):
         periods = [bool(periods)] * len(dims)
     if len(periods) != len(dims) or any(extent < 1 for extent in dims):
-        raise MPIError(ERR_DIMS, f"dimensions {list(dims)} with periods {list(periods)}")
+        raise MPIError(
+            ERR_DIMS, f"dims must be 1 or more, and equally many as periods, got {list(dims)} and {list(periods)}"
+        )
     grid = Grid(tuple(dims), tuple(map(bool, periods)))
     if grid.size > size:
-        raise MPIError(ERR_ARG, f"a grid of {list(dims)} has {grid.size} points, and there are {size} ranks")
+        raise MPIError(ERR_ARG, f"a grid of {list(dims)} needs {grid.size} ranks, the communicator has {size}")
     return grid
 
 
 def compute_dims(nodes: int, dims: int | Sequence[int]) -> list[int]:
-    """Return extents whose product is `nodes`, as close to each other as possible and not increasing; given ones that are
-    not 0 stay. Raises MPIError (ERR_DIMS)."""
+    """Return extents whose product is `nodes`, as close to each other as possible and not increasing. dims: the number of
+    dimensions, or their extents, of which zeros are to be computed. Raises MPIError (ERR_DIMS) if there are none."""
     extents = [0] * dims if isinstance(dims, int) else list(dims)
     fixed = prod(extent for extent in extents if extent)
-    free = [place for place, extent in enumerate(extents) if not extent]
+    free = [dimension for dimension, extent in enumerate(extents) if not extent]
     if nodes < 1 or any(extent < 0 for extent in extents) or nodes % fixed or (not free and nodes != fixed):
         raise MPIError(ERR_DIMS, f"{nodes} nodes cannot be divided into {extents}")
-    for place, extent in zip(free, _divided(nodes // fixed, len(free)), strict=True):
-        extents[place] = extent
+    for dimension, extent in zip(free, _balanced_factors(nodes // fixed, len(free)), strict=True):
+        extents[dimension] = extent
     return extents
 
 
-def _divided(number: int, parts: int, most: int | None = None) -> list[int]:
-    """Return the most balanced factors, not increasing: of all such lists, the one with the least first factor."""
+def _balanced_factors(number: int, parts: int, max_factor: int | None = None) -> list[int]:
+    """Factorize a number into `parts` factors that do not increase, with the least possible first factor. max_factor: limit
+    of the first factor. Returns an empty list if there are none."""
     if not parts:
         return []
-    most = number if most is None else most
+    max_factor = number if max_factor is None else max_factor
     if parts == 1:
-        return [number] if number <= most else []
-    for first in range(1, min(number, most) + 1):
+        return [number] if number <= max_factor else []
+    for first in range(1, min(number, max_factor) + 1):
         if number % first == 0 and first**parts >= number:
-            rest = _divided(number // first, parts - 1, first)
+            rest = _balanced_factors(number // first, parts - 1, first)
             if rest:
                 return [first, *rest]
     return []

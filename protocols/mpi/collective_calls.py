@@ -1,8 +1,8 @@
 """Collective calls on buffers, with mpi4py's names, as coroutines. MPI 4.1, chapter 6; `collectives` has the algorithms.
 
-Every rank of a communicator makes its collective calls in the same order. Their messages are of a context of the
-library's own; each call's have a tag of their own, an even one (continuations of objects have odd ones), so that
-non-blocking calls may be in progress at once.
+Every rank of a communicator makes its collective calls in the same order. Their messages use a context of the library's
+own. Each call has a tag of its own, so that several non-blocking calls may be in progress; the tag is even, since
+continuations of objects use the odd ones.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
@@ -12,19 +12,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from protocols.mpi.buffers import Message, blocks, readable, typed, vector, writable
+from protocols.mpi.buffers import (
+    Message,
+    as_receive_buffer,
+    as_send_data,
+    equal_blocks,
+    reduction_operand,
+    vector_blocks,
+)
 from protocols.mpi.collectives import choices, objects, rooted, unrooted
 from protocols.mpi.collectives.collective_exchange import Exchange
 from protocols.mpi.collectives.reductions import (
     Reduction,
     allreduce_doubling,
-    allreduce_in_parts,
+    allreduce_rabenseifner,
     reduce_scatter_pairwise,
     scan_doubling,
 )
 from protocols.mpi.constants import ANY_SOURCE, InPlace
 from protocols.mpi.device import CallArguments, Communicator, Device
-from protocols.mpi.iovec import Data, IoVec, gathered
+from protocols.mpi.iovec import Data, IoVec, to_contiguous
 from protocols.mpi.mailbox import Mailbox
 from protocols.mpi.mpi_errors import (
     ERR_BUFFER,
@@ -35,7 +42,7 @@ from protocols.mpi.mpi_errors import (
     MPIError,
 )
 from protocols.mpi.operations import SUM, Op
-from protocols.mpi.point_to_point import NULL, PointToPoint
+from protocols.mpi.point_to_point import COMM_NULL_ERROR, PointToPoint
 from protocols.mpi.send_buffer import SendBuffer
 
 T = TypeVar("T")
@@ -44,12 +51,12 @@ T = TypeVar("T")
 class CollectiveCalls(PointToPoint):
     """Collective calls of a communicator.
 
-    algorithms: names of the algorithms of collective calls, where the program chooses: see `collectives.choices`. Equal at
-    all ranks.
+    algorithms: names of the algorithms that the program chooses, by call (`collectives.choices`); they must be equal at all
+    ranks.
 
-    Raises MPIError: ERR_ROOT for an invalid root; ERR_COUNT where a rank's own buffers do not fit each other; ERR_TRUNCATE
-    where another rank's do not fit them; ERR_OP and ERR_TYPE for reductions of what an operation is not defined for;
-    ERR_PROC_FAILED where a rank is gone.
+    Calls raise MPIError: ERR_ROOT for an invalid root; ERR_COUNT if a rank's own buffers do not fit each other;
+    ERR_TRUNCATE if those of another rank do not fit; ERR_OP and ERR_TYPE for a reduction of a datatype for which the
+    operation is not defined; ERR_PROC_FAILED if a rank has failed.
     """
 
     __slots__ = ("_calls", "algorithms")
@@ -62,35 +69,35 @@ class CollectiveCalls(PointToPoint):
         send_buffer: SendBuffer | None = None,
     ) -> None:
         super().__init__(device, context, ranks, send_buffer)
-        self._calls = 0  # collective ones so far
+        self._calls = 0  # collective calls so far
         self.algorithms = choices.Algorithms()
 
     async def Barrier(self) -> None:
-        """Wait until every rank has called this."""
-        await rooted.barrier(self._exchange("Barrier"))
+        """Wait until every rank has called Barrier."""
+        await rooted.barrier(self._begin_exchange("Barrier"))
 
     barrier = Barrier
 
     async def Bcast(self, buf: Message, root: int = 0) -> None:
-        """Send the root's buffer to all."""
+        """Send the root's buffer to all ranks."""
         self._check_collective("Bcast", root)
-        data = readable(buf) if self.rank == root else writable(buf)
-        whole = _Contiguous(data, filled=self.rank == root)
+        data = as_send_data(buf) if self.rank == root else as_receive_buffer(buf)
+        buffer = _Contiguous(data, is_input=self.rank == root)
         name = self.algorithms.get("Bcast") or choices.bcast(self.size, len(data))
-        broadcast = rooted.broadcast_binomial if name == "binomial" else rooted.broadcast_in_parts
-        await broadcast(self._exchange("Bcast", root=root, size=len(data)), whole.data, root)
+        broadcast = rooted.broadcast_binomial if name == "binomial" else rooted.broadcast_scatter_allgather
+        await broadcast(self._begin_exchange("Bcast", root=root, size=len(data)), buffer.data, root)
         if self.rank != root:
-            whole.scatter()
+            buffer.scatter()
 
     async def Gather(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> None:
         """Gather equal blocks at the root, by rank."""
         self._check_collective("Gather", root)
-        out = _Contiguous(blocks(recvbuf, self.size, True)) if self.rank == root else None
-        block = self._own(out, "Gather") if isinstance(sendbuf, InPlace) else gathered(readable(sendbuf))
+        out = _Contiguous(equal_blocks(recvbuf, self.size, True)) if self.rank == root else None
+        block = self._own_block(out, "Gather") if isinstance(sendbuf, InPlace) else to_contiguous(as_send_data(sendbuf))
         if out is not None and len(block) * self.size != len(out.data):
-            raise _unequal("Gather", len(block), len(out.data), self.size)
+            raise _size_mismatch("Gather", len(block), len(out.data), self.size)
         await rooted.gather_binomial(
-            self._exchange("Gather", root=root, size=len(block)), block, root, None if out is None else out.data
+            self._begin_exchange("Gather", root=root, size=len(block)), block, root, None if out is None else out.data
         )
         if out is not None:
             out.scatter()
@@ -99,17 +106,17 @@ class CollectiveCalls(PointToPoint):
         """Gather blocks of any sizes at the root. recvbuf: [buffer, counts, displacements, datatype]."""
         self._check_collective("Gatherv", root)
         is_in_place = isinstance(sendbuf, InPlace)
-        out = _Blocks(vector(recvbuf, self.size, True), filled=is_in_place) if self.rank == root else None
+        out = _Blocks(vector_blocks(recvbuf, self.size, True), is_input=is_in_place) if self.rank == root else None
         if isinstance(sendbuf, InPlace):
             if out is None:
-                raise _not_in_place("Gatherv")
+                raise _in_place_error("Gatherv")
             block = out.data[self.rank]
         else:
-            block = gathered(readable(sendbuf))
+            block = to_contiguous(as_send_data(sendbuf))
             if out is not None and len(block) != len(out.data[self.rank]):
-                raise _unequal("Gatherv", len(block), len(out.data[self.rank]), 1)
+                raise _size_mismatch("Gatherv", len(block), len(out.data[self.rank]), 1)
         await rooted.gather_linear(
-            self._exchange("Gatherv", root=root, out=[len(block)], into=_sizes(out)),
+            self._begin_exchange("Gatherv", root=root, out=[len(block)], into=_sizes(out)),
             block,
             root,
             None if out is None else out.data,
@@ -120,113 +127,123 @@ class CollectiveCalls(PointToPoint):
     async def Scatter(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> None:
         """Scatter the root's equal blocks, by rank."""
         self._check_collective("Scatter", root)
-        data = gathered(blocks(sendbuf, self.size, False)) if self.rank == root else None
+        data = to_contiguous(equal_blocks(sendbuf, self.size, False)) if self.rank == root else None
         if isinstance(recvbuf, InPlace):
             if data is None:
-                raise _not_in_place("Scatter")
-            own = _Contiguous(memoryview(bytearray(len(data) // self.size)))
+                raise _in_place_error("Scatter")
+            own_buffer = _Contiguous(memoryview(bytearray(len(data) // self.size)))
         else:
-            own = _Contiguous(writable(recvbuf))
-        if data is not None and len(own.data) * self.size != len(data):
-            raise _unequal("Scatter", len(own.data), len(data), self.size)
-        await rooted.scatter_binomial(self._exchange("Scatter", root=root, size=len(own.data)), data, root, own.data)
-        own.scatter()
+            own_buffer = _Contiguous(as_receive_buffer(recvbuf))
+        if data is not None and len(own_buffer.data) * self.size != len(data):
+            raise _size_mismatch("Scatter", len(own_buffer.data), len(data), self.size)
+        await rooted.scatter_binomial(
+            self._begin_exchange("Scatter", root=root, size=len(own_buffer.data)), data, root, own_buffer.data
+        )
+        own_buffer.scatter()
 
     async def Scatterv(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> None:
         """Scatter the root's blocks of any sizes. sendbuf: [buffer, counts, displacements, datatype]."""
         self._check_collective("Scatterv", root)
-        data = [gathered(block) for block in vector(sendbuf, self.size, False)] if self.rank == root else None
+        data = (
+            [to_contiguous(block) for block in vector_blocks(sendbuf, self.size, False)] if self.rank == root else None
+        )
         if isinstance(recvbuf, InPlace):
             if data is None:
-                raise _not_in_place("Scatterv")
-            own = _Contiguous(memoryview(bytearray(len(data[self.rank]))))
+                raise _in_place_error("Scatterv")
+            own_buffer = _Contiguous(memoryview(bytearray(len(data[self.rank]))))
         else:
-            own = _Contiguous(writable(recvbuf))
-        if data is not None and len(own.data) != len(data[self.rank]):
-            raise _unequal("Scatterv", len(own.data), len(data[self.rank]), 1)
+            own_buffer = _Contiguous(as_receive_buffer(recvbuf))
+        if data is not None and len(own_buffer.data) != len(data[self.rank]):
+            raise _size_mismatch("Scatterv", len(own_buffer.data), len(data[self.rank]), 1)
         sizes = None if data is None else [len(block) for block in data]
-        exchange = self._exchange("Scatterv", root=root, out=sizes, into=[len(own.data)])
-        await rooted.scatter_linear(exchange, data, root, own.data)
-        own.scatter()
+        exchange = self._begin_exchange("Scatterv", root=root, out=sizes, into=[len(own_buffer.data)])
+        await rooted.scatter_linear(exchange, data, root, own_buffer.data)
+        own_buffer.scatter()
 
     async def Allgather(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Gather equal blocks at all ranks."""
         self._check_collective("Allgather")
-        out = _Contiguous(blocks(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
-        step = len(out.data) // self.size
+        out = _Contiguous(equal_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
+        block_size = len(out.data) // self.size
         if not isinstance(sendbuf, InPlace):
-            block = gathered(readable(sendbuf))
-            if len(block) != step:
-                raise _unequal("Allgather", len(block), len(out.data), self.size)
-            out.data[self.rank * step : (self.rank + 1) * step] = block
+            block = to_contiguous(as_send_data(sendbuf))
+            if len(block) != block_size:
+                raise _size_mismatch("Allgather", len(block), len(out.data), self.size)
+            out.data[self.rank * block_size : (self.rank + 1) * block_size] = block
         name = self.algorithms.get("Allgather") or choices.allgather(self.size, len(out.data))
         if name == "doubling" and not self.size & self.size - 1:
-            await unrooted.allgather_doubling(self._exchange("Allgather", size=step), out.data)
+            await unrooted.allgather_doubling(self._begin_exchange("Allgather", size=block_size), out.data)
         elif name == "ring":
-            await unrooted.allgather_ring(self._exchange("Allgather", size=step), _cut(out.data, self.size))
+            await unrooted.allgather_ring(
+                self._begin_exchange("Allgather", size=block_size), _split_equally(out.data, self.size)
+            )
         else:
-            await unrooted.allgather_bruck(self._exchange("Allgather", size=step), out.data)
+            await unrooted.allgather_bruck(self._begin_exchange("Allgather", size=block_size), out.data)
         out.scatter()
 
     async def Allgatherv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Gather blocks of any sizes at all ranks. recvbuf: [buffer, counts, displacements, datatype]."""
         self._check_collective("Allgatherv")
-        out = _Blocks(vector(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        out = _Blocks(vector_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if not isinstance(sendbuf, InPlace):
-            block = gathered(readable(sendbuf))
+            block = to_contiguous(as_send_data(sendbuf))
             if len(block) != len(out.data[self.rank]):
-                raise _unequal("Allgatherv", len(block), len(out.data[self.rank]), 1)
+                raise _size_mismatch("Allgatherv", len(block), len(out.data[self.rank]), 1)
             out.data[self.rank][:] = block
         sizes = [len(block) for block in out.data]
-        exchange = self._exchange("Allgatherv", out=[sizes[self.rank]], into=sizes)
+        exchange = self._begin_exchange("Allgatherv", out=[sizes[self.rank]], into=sizes)
         await unrooted.allgather_ring(exchange, out.data)
         out.scatter()
 
     async def Alltoall(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
-        """Send the k-th of equal blocks to rank k."""
+        """Send the k-th of equal blocks to rank k; receive one from each rank."""
         self._check_collective("Alltoall")
-        out = _Contiguous(blocks(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        out = _Contiguous(equal_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         data = (
-            memoryview(bytes(out.data)) if isinstance(sendbuf, InPlace) else gathered(blocks(sendbuf, self.size, False))
+            memoryview(bytes(out.data))
+            if isinstance(sendbuf, InPlace)
+            else to_contiguous(equal_blocks(sendbuf, self.size, False))
         )
         if len(data) != len(out.data):
-            raise _unequal("Alltoall", len(data), len(out.data), 1)
+            raise _size_mismatch("Alltoall", len(data), len(out.data), 1)
         name = self.algorithms.get("Alltoall") or choices.alltoall(self.size, len(data) // self.size)
         if name == "bruck":
-            await unrooted.alltoall_bruck(self._exchange("Alltoall", size=len(data) // self.size), data, out.data)
+            await unrooted.alltoall_bruck(self._begin_exchange("Alltoall", size=len(data) // self.size), data, out.data)
         else:
             exchange_all = unrooted.alltoall_spread if name == "spread" else unrooted.alltoall_pairwise
             await exchange_all(
-                self._exchange("Alltoall", size=len(data) // self.size),
-                _cut(data, self.size),
-                _cut(out.data, self.size),
+                self._begin_exchange("Alltoall", size=len(data) // self.size),
+                _split_equally(data, self.size),
+                _split_equally(out.data, self.size),
             )
         out.scatter()
 
     async def Alltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
-        """Send the k-th of blocks of any sizes to rank k. Both: [buffer, counts, displacements, datatype]."""
-        out = _Blocks(vector(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        """Send the k-th of blocks of any sizes to rank k. sendbuf, recvbuf: [buffer, counts, displacements, datatype]."""
+        out = _Blocks(vector_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if isinstance(sendbuf, InPlace):
             data = [memoryview(bytes(block)) for block in out.data]
         else:
-            data = [gathered(block) for block in vector(sendbuf, self.size, False)]
-        await self._alltoall_any("Alltoallv", data, out)
+            data = [to_contiguous(block) for block in vector_blocks(sendbuf, self.size, False)]
+        await self._alltoall_blocks("Alltoallv", data, out)
 
     async def Alltoallw(self, sendbuf: Sequence[Any] | InPlace, recvbuf: Sequence[Any]) -> None:
-        """Send blocks of any sizes and datatypes. Both: [buffer, (counts, displacements), datatypes], displacements in
-        bytes, or [buffer, counts, displacements, datatypes]."""
-        out = _Blocks(_blocks_of_types(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        """Send blocks of any sizes and datatypes. sendbuf, recvbuf: [buffer, (counts, displacements), datatypes], or
+        [buffer, counts, displacements, datatypes]; displacements in bytes."""
+        out = _Blocks(_typed_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if isinstance(sendbuf, InPlace):
             data = [memoryview(bytes(block)) for block in out.data]
         else:
-            data = [gathered(block) for block in _blocks_of_types(sendbuf, self.size, False)]
-        await self._alltoall_any("Alltoallw", data, out)
+            data = [to_contiguous(block) for block in _typed_blocks(sendbuf, self.size, False)]
+        await self._alltoall_blocks("Alltoallw", data, out)
 
-    async def _alltoall_any(self, call: str, data: list[memoryview], out: _Blocks) -> None:
+    async def _alltoall_blocks(self, call: str, data: list[memoryview], out: _Blocks) -> None:
         self._check_collective(call)
         if len(data[self.rank]) != len(out.data[self.rank]):
-            raise _unequal(call, len(data[self.rank]), len(out.data[self.rank]), 1)
-        exchange = self._exchange(call, out=[len(block) for block in data], into=[len(block) for block in out.data])
+            raise _size_mismatch(call, len(data[self.rank]), len(out.data[self.rank]), 1)
+        exchange = self._begin_exchange(
+            call, out=[len(block) for block in data], into=[len(block) for block in out.data]
+        )
         await unrooted.alltoall_spread(exchange, data, out.data)
         out.scatter()
 
@@ -235,29 +252,29 @@ class CollectiveCalls(PointToPoint):
     ) -> None:
         """Combine all ranks' items at the root."""
         self._check_collective("Reduce", root)
-        out, data, reduction = self._reduction(
+        out, data, reduction = self._prepare_reduction(
             "Reduce", sendbuf, recvbuf if self.rank == root else None, op, self.rank == root
         )
-        way = self.algorithms.get("Reduce") or self._way(reduction, data)
-        reduce = rooted.reduce_in_parts if way == "parts" and op.commutes else rooted.reduce_binomial
-        await reduce(self._reducing("Reduce", reduction, len(data), root), reduction, data, root)
+        algorithm = self.algorithms.get("Reduce") or self._choose_reduction(reduction, data)
+        reduce = rooted.reduce_scatter_gather if algorithm == "parts" and op.commutes else rooted.reduce_binomial
+        await reduce(self._begin_reduction("Reduce", reduction, len(data), root), reduction, data, root)
         if out is not None:
             out[:] = data
 
     async def Allreduce(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
-        """Combine all ranks' items at all of them."""
+        """Combine all ranks' items; every rank receives the result."""
         self._check_collective("Allreduce")
-        out, data, reduction = self._reduction("Allreduce", sendbuf, recvbuf, op)
+        out, data, reduction = self._prepare_reduction("Allreduce", sendbuf, recvbuf, op)
         assert out is not None
-        way = self.algorithms.get("Allreduce") or self._way(reduction, data)
-        allreduce = allreduce_in_parts if way == "parts" and op.commutes else allreduce_doubling
-        await allreduce(self._reducing("Allreduce", reduction, len(data)), reduction, data)
+        algorithm = self.algorithms.get("Allreduce") or self._choose_reduction(reduction, data)
+        allreduce = allreduce_rabenseifner if algorithm == "parts" and op.commutes else allreduce_doubling
+        await allreduce(self._begin_reduction("Allreduce", reduction, len(data)), reduction, data)
         out[:] = data
 
     async def Reduce_scatter_block(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
-        """Combine all ranks' items; rank k gets the k-th of equal blocks."""
-        step = None if isinstance(sendbuf, InPlace) else len(readable(sendbuf)) // self.size
-        await self._reduce_scatter("Reduce_scatter_block", sendbuf, recvbuf, None, step, op)
+        """Combine all ranks' items; rank k receives the k-th of equal blocks of the result."""
+        block_size = None if isinstance(sendbuf, InPlace) else len(as_send_data(sendbuf)) // self.size
+        await self._reduce_scatter("Reduce_scatter_block", sendbuf, recvbuf, None, block_size, op)
 
     async def Reduce_scatter(
         self,
@@ -266,37 +283,41 @@ class CollectiveCalls(PointToPoint):
         recvcounts: Sequence[int] | None = None,
         op: Op = SUM,
     ) -> None:
-        """Combine all ranks' items; rank k gets the next recvcounts[k] items. Without counts, each rank's receive buffer
-        says its own."""
+        """Combine all ranks' items; rank k receives the next recvcounts[k] items of the result. recvcounts: None: the sizes
+        of the ranks' receive buffers."""
         if recvcounts is None and not isinstance(sendbuf, InPlace):
-            data, datatype = typed(recvbuf, True)
-            recvcounts = await objects.allgather(self._exchange("Reduce_scatter"), len(data) // datatype.extent)
+            data, datatype = reduction_operand(recvbuf, True)
+            recvcounts = await objects.allgather(self._begin_exchange("Reduce_scatter"), len(data) // datatype.extent)
         await self._reduce_scatter("Reduce_scatter", sendbuf, recvbuf, recvcounts, None, op)
 
     async def Scan(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
-        """Combine the items of this rank and all lower ones."""
+        """Combine the items of this rank and all lower ranks."""
         await self._scan("Scan", sendbuf, recvbuf, op, True)
 
     async def Exscan(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
-        """Combine the items of all lower ranks. Rank 0's receive buffer stays as it was."""
+        """Combine the items of all lower ranks. Rank 0's receive buffer stays unchanged."""
         await self._scan("Exscan", sendbuf, recvbuf, op, False)
 
-    # For the calls.
+    # Common parts of the calls.
 
     def _check_collective(self, call: str, root: int = 0) -> None:
-        """Check a collective call, before its arguments. Raises MPIError: ERR_COMM for a communicator that was freed,
-        ERR_ROOT."""
+        """Check communicator, root and ranks of a collective call. Raises MPIError: ERR_COMM for a communicator that was
+        freed, ERR_ROOT, and ERR_PROC_FAILED for a lost message or a failed rank."""
         if not self.size:
-            raise MPIError(ERR_COMM, NULL)
+            raise MPIError(ERR_COMM, COMM_NULL_ERROR)
         if not 0 <= root < self.size:
-            raise MPIError(ERR_ROOT, f"{call}: a root of {root}: 0 to {self.size - 1}")
-        if self.losses.known:
-            self._check_losses(ANY_SOURCE)
-        departures = self._device.departures
-        if departures.known and self.size > 1 and (error := departures.error(call, self.size, self._peer)) is not None:
+            raise MPIError(ERR_ROOT, f"{call}: root must be 0 to {self.size - 1}, got {root}")
+        if self.lost_sends.unreported:
+            self._check_lost_sends(ANY_SOURCE)
+        rank_failures = self._device.rank_failures
+        if (
+            rank_failures.reasons
+            and self.size > 1
+            and (error := rank_failures.error(call, self.size, self._device_rank)) is not None
+        ):
             raise error
 
-    def _exchange(
+    def _begin_exchange(
         self,
         call: str,
         *,
@@ -307,50 +328,53 @@ class CollectiveCalls(PointToPoint):
         out: Sequence[int] | None = None,
         into: Sequence[int] | None = None,
     ) -> Exchange:
-        """Begin a collective call whose arguments are right: a refused one must not count, since ranks count alike. For the
-        arguments see `CallArguments`. Raises as `_check_collective`."""
+        """Begin a collective call, after its arguments have been checked: a rejected call must not be counted, since the
+        counts of all ranks must agree. For the arguments see `CallArguments`. Raises as `_check_collective`."""
         self._check_collective(call, 0 if root is None else root)
         device = self._device
-        if device.slots and device.mailbox is None:
-            device.mailbox = Mailbox(device, device.slots)
+        if device.mailbox_slots and device.mailbox is None:
+            device.mailbox = Mailbox(device, device.mailbox_slots)
         number, context = self._calls, self._contexts[1]
         self._calls += 1
         arguments = CallArguments(-1 if root is None else root, size, op, datatype, out, into)
         device.note_collective(call, Communicator(context, self._ranks, number), arguments)
         tag = 2 * (number % (device.max_tag // 2))
-        return Exchange(call, device, self._peer, self.rank, self.size, context, tag)
+        return Exchange(call, device, self._device_rank, self.rank, self.size, context, tag)
 
-    def _reducing(self, call: str, reduction: Reduction, size: int, root: int | None = None) -> Exchange:
-        """Begin a reduction of so many bytes."""
-        return self._exchange(call, root=root, size=size, op=reduction.op.name, datatype=reduction.datatype.name)
+    def _begin_reduction(self, call: str, reduction: Reduction, size: int, root: int | None = None) -> Exchange:
+        """Begin a reduction of `size` bytes."""
+        return self._begin_exchange(call, root=root, size=size, op=reduction.op.name, datatype=reduction.datatype.name)
 
-    def _own(self, out: _Contiguous | None, call: str) -> memoryview:
+    def _own_block(self, out: _Contiguous | None, call: str) -> memoryview:
         """Return this rank's block of the root's receive buffer, for IN_PLACE."""
         if out is None:
-            raise _not_in_place(call)
+            raise _in_place_error(call)
         out.gather()
-        step = len(out.data) // self.size
-        return out.data[self.rank * step : (self.rank + 1) * step]
+        block_size = len(out.data) // self.size
+        return out.data[self.rank * block_size : (self.rank + 1) * block_size]
 
-    def _reduction(
+    def _prepare_reduction(
         self, call: str, sendbuf: Message | InPlace, recvbuf: Message | InPlace, op: Op, receives: bool = True
     ) -> tuple[memoryview | None, memoryview, Reduction]:
-        """Return the result's place, if this rank gets one, a copy of the operand, and what reduces it."""
+        """Return the receive buffer (None if this rank receives no result), a copy of the operand, and the reduction."""
         if isinstance(recvbuf, InPlace) or (isinstance(sendbuf, InPlace) and not receives):
-            raise _not_in_place(call)
-        out = typed(recvbuf, True) if receives else None
+            raise _in_place_error(call)
+        out = reduction_operand(recvbuf, True) if receives else None
         if isinstance(sendbuf, InPlace):
             assert out is not None
             data, datatype = out
         else:
-            data, datatype = typed(sendbuf, False)
+            data, datatype = reduction_operand(sendbuf, False)
             if out is not None and len(out[0]) != len(data):
-                raise _unequal(call, len(data), len(out[0]), 1)
+                raise _size_mismatch(call, len(data), len(out[0]), 1)
         if datatype.extent and len(data) % datatype.extent:
-            raise MPIError(ERR_TYPE, f"{call}: {len(data)} bytes are no whole items of {datatype.name}")
+            raise MPIError(
+                ERR_TYPE,
+                f"{call}: {len(data)} bytes are not whole items of {datatype.name}, of {datatype.extent} bytes",
+            )
         return None if out is None else out[0], memoryview(bytearray(data)), Reduction(op, datatype)
 
-    def _way(self, reduction: Reduction, data: memoryview) -> str:
+    def _choose_reduction(self, reduction: Reduction, data: memoryview) -> str:
         items = len(data) // (reduction.datatype.extent or 1)
         return choices.reduce(self.size, len(data), reduction.commutes, items)
 
@@ -360,107 +384,117 @@ class CollectiveCalls(PointToPoint):
         sendbuf: Message | InPlace,
         recvbuf: Message,
         counts: Sequence[int] | None,
-        step: int | None,
+        block_size: int | None,
         op: Op,
     ) -> None:
-        """counts: items of each rank. step: bytes of each rank's block, in place of counts."""
+        """Reduce, and scatter the result. counts: items of each rank; None: `block_size` bytes for each rank."""
         self._check_collective(call)
-        out, datatype = typed(recvbuf, True)
-        data = memoryview(bytearray(out if isinstance(sendbuf, InPlace) else typed(sendbuf, False)[0]))
+        out, datatype = reduction_operand(recvbuf, True)
+        data = memoryview(bytearray(out if isinstance(sendbuf, InPlace) else reduction_operand(sendbuf, False)[0]))
         if counts is None:
-            step = len(data) // self.size if step is None else step
-            sizes = [step] * self.size
+            block_size = len(data) // self.size if block_size is None else block_size
+            sizes = [block_size] * self.size
         else:
             sizes = [count * datatype.extent for count in counts]
         if len(sizes) != self.size or sum(sizes) != len(data):
-            raise MPIError(ERR_COUNT, f"{call}: {len(data)} bytes are to be cut into {sizes}, for {self.size} ranks")
-        mine = out[: sizes[self.rank]]
-        if len(mine) != sizes[self.rank]:
-            raise _unequal(call, sizes[self.rank], len(out), 1)
+            raise MPIError(
+                ERR_COUNT,
+                f"{call}: {len(data)} bytes cannot be divided into blocks of {sizes} bytes for {self.size} ranks",
+            )
+        own_block = out[: sizes[self.rank]]
+        if len(own_block) != sizes[self.rank]:
+            raise _size_mismatch(call, sizes[self.rank], len(out), 1)
         ends = [sum(sizes[: rank + 1]) for rank in range(self.size)]
-        cuts = [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        parts = [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         reduction = Reduction(op, datatype)
-        exchange = self._reducing(call, reduction, len(data))
+        exchange = self._begin_reduction(call, reduction, len(data))
         if op.commutes:
-            await reduce_scatter_pairwise(exchange, reduction, data, cuts, mine)
+            await reduce_scatter_pairwise(exchange, reduction, data, parts, own_block)
         else:
             await rooted.reduce_binomial(exchange, reduction, data, 0)
-            await rooted.scatter_linear(exchange, [data[slice(*cut)] for cut in cuts], 0, mine)
+            await rooted.scatter_linear(exchange, [data[slice(*part)] for part in parts], 0, own_block)
 
     async def _scan(self, call: str, sendbuf: Message | InPlace, recvbuf: Message, op: Op, inclusive: bool) -> None:
         self._check_collective(call)
-        out, data, reduction = self._reduction(call, sendbuf, recvbuf, op)
+        out, data, reduction = self._prepare_reduction(call, sendbuf, recvbuf, op)
         assert out is not None
-        await scan_doubling(self._reducing(call, reduction, len(data)), reduction, data, inclusive)
+        await scan_doubling(self._begin_reduction(call, reduction, len(data)), reduction, data, inclusive)
         if inclusive or self.rank:
             out[:] = data
 
 
 class _Contiguous:
-    """A receive buffer as contiguous bytes. data: the bytes, a copy if it is an I/O vector."""
+    """A buffer as contiguous memory. data: the bytes; a copy for an I/O vector."""
 
-    __slots__ = ("_pieces", "data")
+    __slots__ = ("_iov", "data")
 
-    def __init__(self, data: Data, filled: bool = False) -> None:
-        """filled: its present contents count."""
-        self._pieces = data if isinstance(data, IoVec) else None
-        self.data = memoryview(bytearray(len(data))) if isinstance(data, IoVec) else data
-        if filled:
+    def __init__(self, buffer: Data, is_input: bool = False) -> None:
+        """buffer: the message's memory. is_input: whether its contents are input of the call."""
+        self._iov = buffer if isinstance(buffer, IoVec) else None
+        self.data = memoryview(bytearray(len(buffer))) if isinstance(buffer, IoVec) else buffer
+        if is_input:
             self.gather()
 
     def gather(self) -> None:
-        """Copy the pieces' contents."""
-        if self._pieces is not None:
-            self.data[:] = self._pieces.gathered()
+        """Copy the segments of an I/O vector to `data`."""
+        if self._iov is not None:
+            self.data[:] = self._iov.gather()
 
     def scatter(self) -> None:
-        """Copy the bytes to the pieces."""
-        if self._pieces is not None:
-            self._pieces.scatter(self.data)
+        """Copy `data` to the segments of an I/O vector."""
+        if self._iov is not None:
+            self._iov.scatter(self.data)
 
 
 class _Blocks:
-    """Receive buffers of all ranks. data: contiguous bytes of each."""
+    """Blocks of a buffer, one for each rank. data: the blocks as contiguous memory."""
 
-    __slots__ = ("_all", "data")
+    __slots__ = ("_blocks", "data")
 
-    def __init__(self, several: Sequence[Data], filled: bool = False) -> None:
-        self._all = [_Contiguous(data, filled) for data in several]
-        self.data = [each.data for each in self._all]
+    def __init__(self, buffers: Sequence[Data], is_input: bool = False) -> None:
+        self._blocks = [_Contiguous(buffer, is_input) for buffer in buffers]
+        self.data = [block.data for block in self._blocks]
 
     def scatter(self) -> None:
-        for each in self._all:
-            each.scatter()
+        for block in self._blocks:
+            block.scatter()
 
 
 def _sizes(out: _Blocks | None) -> list[int] | None:
     return None if out is None else [len(block) for block in out.data]
 
 
-def _cut(data: memoryview, number: int) -> list[memoryview]:
-    step = len(data) // number
-    return [data[place * step : (place + 1) * step] for place in range(number)]
+def _split_equally(data: memoryview, number: int) -> list[memoryview]:
+    block_size = len(data) // number
+    return [data[rank * block_size : (rank + 1) * block_size] for rank in range(number)]
 
 
-def _blocks_of_types(message: Sequence[Any], number: int, write: bool) -> list[Data]:
+def _typed_blocks(message: Sequence[Any], number: int, write: bool) -> list[Data]:
     """Return the blocks of an Alltoallw argument, one for each rank."""
     parts = list(message)
     if len(parts) == 3 and isinstance(parts[1], tuple):
         parts[1:2] = parts[1]
     if len(parts) != 4 or any(len(part) != number for part in parts[1:]):
-        raise MPIError(ERR_BUFFER, f"Alltoallw takes [buffer, (counts, displacements), datatypes], {number} of each")
-    whole = writable(parts[0]) if write else readable(parts[0])
-    assert isinstance(whole, memoryview)
-    convert = writable if write else readable
-    return [convert([whole[place:], count, each]) for count, place, each in zip(*parts[1:], strict=True)]
+        raise MPIError(
+            ERR_BUFFER,
+            f"Alltoallw takes [buffer, (counts, displacements), datatypes], each of {number} elements",
+        )
+    buffer = as_receive_buffer(parts[0]) if write else as_send_data(parts[0])
+    assert isinstance(buffer, memoryview)
+    convert = as_receive_buffer if write else as_send_data
+    return [
+        convert([buffer[displacement:], count, datatype])
+        for count, displacement, datatype in zip(*parts[1:], strict=True)
+    ]
 
 
-def _unequal(call: str, own: int, other: int, number: int) -> MPIError:
+def _size_mismatch(call: str, block: int, buffer: int, number: int) -> MPIError:
+    """Make the error for `number` blocks of `block` bytes that do not fill a buffer of `buffer` bytes."""
     blocks = f"{number} blocks of " if number > 1 else ""
-    return MPIError(ERR_COUNT, f"{call}: {blocks}{own} bytes do not fit the other buffer of {other} bytes")
+    return MPIError(ERR_COUNT, f"{call}: {blocks}{block} bytes do not fit the other buffer of {buffer} bytes")
 
 
-def _not_in_place(call: str) -> MPIError:
+def _in_place_error(call: str) -> MPIError:
     return MPIError(
-        ERR_BUFFER, f"{call}: IN_PLACE stands only for the buffer that MPI says, and only at the root if there is one"
+        ERR_BUFFER, f"{call}: IN_PLACE is not allowed for this buffer (in calls with a root, only the root may pass it)"
     )

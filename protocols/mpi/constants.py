@@ -1,14 +1,14 @@
-"""MPI's special constants. The values are ours: the standard does not define them."""
+"""MPI's special constants. The standard does not define the values; these are this library's own."""
 
 from typing import Final
 
 ANY_SOURCE: Final = -1
 ANY_TAG: Final = -1
 PROC_NULL: Final = -2
-"""The null process: a transfer with it completes at once and moves nothing."""
+"""The null process: a transfer with it completes at once and transfers no data."""
 
 UNDEFINED: Final = -32766
-"""A count that is no whole number of items, or the index of a request where there is none."""
+"""Returned for a count that is not a whole number of items, and as the index if no request is active."""
 
 COMM_NULL: Final = None
 """Result of `Comm.Split` for a rank without a communicator."""
@@ -24,23 +24,23 @@ class InPlace:
 
 
 IN_PLACE: Final = InPlace()
-"""In place of a buffer of a collective call: the call's other buffer holds the data already."""
+"""Replaces one buffer of a collective call: input and output are in the other buffer."""
 
 BOTTOM: Final = None
-"""A buffer without bytes."""
+"""An empty buffer. Absolute addresses, for which C programs use it, are not supported."""
 
 ROOT: Final = -3
 BSEND_OVERHEAD: Final = 1024
-"""Bytes that a program adds to each message's for the size of its own buffer; a message counts for at least as many."""
+"""Bytes per message that a program adds to the size of an attached buffer. A message occupies at least this many."""
 
 COMM_TYPE_SHARED: Final = 1
 CART: Final = 1
-"""A communicator's topology; UNDEFINED: it has none."""
+"""Kind of topology: Cartesian. A communicator without a topology has UNDEFINED."""
 
 ORDER_C: Final = 0
 ORDER_FORTRAN: Final = 1
 ORDER_F: Final = ORDER_FORTRAN
-"""Order of an array's elements in memory: the last index is the fastest in C, the first one in Fortran."""
+"""Memory order of an array's elements: the last index varies fastest in C, the first in Fortran."""
 
 MAX_PROCESSOR_NAME: Final = 256
 MAX_ERROR_STRING: Final = 512
@@ -62,4 +62,4 @@ WTIME_IS_GLOBAL: Final = 4
 UNIVERSE_SIZE: Final = 5
 LASTUSEDCODE: Final = 6
 APPNUM: Final = 7
-"""Keys of the attributes that every communicator has."""
+"""Keys of the predefined attributes of communicators."""

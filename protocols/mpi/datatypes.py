@@ -1,5 +1,5 @@
-"""MPI's datatypes: basic and derived. Nothing is converted, since all of a cluster's nodes have one architecture. MPI
-4.1, chapter 5."""
+"""MPI's basic and derived datatypes. MPI 4.1, chapter 5. Data is not converted, since all nodes of a cluster have one
+architecture."""
 
 # ruff: noqa: N802 -- the names are mpi4py's
 
@@ -10,7 +10,7 @@ from struct import calcsize
 from typing import Final
 
 from protocols.mpi.constants import ORDER_C
-from protocols.mpi.iovec import Span, joined
+from protocols.mpi.iovec import Span, merge_adjacent
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_COUNT, ERR_TYPE, Handle, MPIError
 
 _NULL: Final = "MPI_DATATYPE_NULL"
@@ -19,9 +19,9 @@ _NULL: Final = "MPI_DATATYPE_NULL"
 class Datatype(Handle):
     """A datatype.
 
-    size: bytes of one item. extent: bytes from one item to the next. lb: offset of an item's first byte from its
-    nominal place. typecode: as in `array`, `struct` and NumPy; empty for derived types. spans: locations of an item's
-    bytes, in the order of sending.
+    size: bytes of one item. extent: bytes from one item to the next. lb: lower bound, in bytes from the item's address.
+    typecode: as in `array`, `struct` and NumPy; empty for derived types. spans: offsets and lengths of an item's bytes,
+    in the order of the type map.
 
     A derived type must be committed before it is used (`Commit`).
     """
@@ -36,14 +36,14 @@ class Datatype(Handle):
         lb: int = 0,
         extent: int = 0,
     ) -> None:
-        """name: also a datatype, for another handle of it; None: DATATYPE_NULL."""
+        """name: may also be a datatype, of which this becomes another handle; None: DATATYPE_NULL."""
         if isinstance(name, Datatype):
             typecode, spans, lb, extent, name = name.typecode, name.spans, name.lb, name.extent, name.name
         elif name is not None and not isinstance(name, str):
             raise TypeError(f"a Datatype is expected, not {type(name).__name__}")
         self.name: str = name or _NULL
         self.typecode: str = typecode
-        self.spans: Sequence[Span] = tuple(joined(spans))
+        self.spans: Sequence[Span] = tuple(merge_adjacent(spans))
         self.size = sum(length for _, length in self.spans)
         self.lb: int = lb
         self.extent: int = extent
@@ -66,14 +66,14 @@ class Datatype(Handle):
 
     @classmethod
     def fromcode(cls, code: str) -> Datatype:
-        """Return a basic datatype. code: see `BY_TYPECODE`. Raises ValueError."""
+        """Return a basic datatype. code: a key of `BY_TYPECODE`. Raises ValueError for another one."""
         if code not in BY_TYPECODE:
             raise ValueError(f"no basic datatype has the code {code!r}")
         return BY_TYPECODE[code]
 
     @property
     def ub(self) -> int:
-        """Upper bound: offset of the end of an item from its nominal place."""
+        """Upper bound, in bytes from the item's address."""
         return self.lb + self.extent
 
     @property
@@ -113,16 +113,16 @@ class Datatype(Handle):
         return self.name
 
     def Commit(self) -> Datatype:
-        """Allow its use, and return itself. Raises MPIError (ERR_TYPE) for DATATYPE_NULL."""
+        """Commit the type: transfers may use it. Returns the type. Raises MPIError (ERR_TYPE) for DATATYPE_NULL."""
         if not self:
             raise MPIError(ERR_TYPE, _NULL)
         self.committed = True
         return self
 
     def Free(self) -> None:
-        """Forbid its use; transfers in progress continue. Raises MPIError (ERR_TYPE) for a basic type."""
+        """Free a derived type; transfers in progress continue. Raises MPIError (ERR_TYPE) for a basic type."""
         if self.typecode or not self:
-            raise MPIError(ERR_TYPE, f"{self.name} is MPI's own and cannot be freed")
+            raise MPIError(ERR_TYPE, f"the predefined datatype {self.name} cannot be freed")
         self.committed = False
 
     def Dup(self) -> Datatype:
@@ -133,20 +133,21 @@ class Datatype(Handle):
         return copy
 
     def Create_contiguous(self, count: int) -> Datatype:
-        """Derive a type of `count` contiguous items. Raises MPIError (ERR_COUNT), as do all that follow."""
+        """Derive a type of `count` contiguous items. Raises MPIError (ERR_COUNT) for a negative count, as do the other
+        constructors."""
         return self._blocks(f"{count} of {self.name}", [(0, count)])
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Derive a type of `count` blocks of items. stride: items from one block's beginning to the next one's."""
         name = f"{count} x {blocklength} of {self.name}, {stride} apart"
-        _check(count)
+        _check_count(count)
         return self._blocks(name, [(number * stride, blocklength) for number in range(count)])
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
-        """Derive a type of blocks of given lengths and beginnings, in items. Raises MPIError (ERR_ARG) if the numbers
-        of these differ."""
+        """Derive a type of blocks. blocklengths, displacements: in items. Raises MPIError (ERR_ARG) if they are not equally
+        many."""
         if len(blocklengths) != len(displacements):
-            raise MPIError(ERR_ARG, f"{len(blocklengths)} lengths of blocks, and {len(displacements)} displacements")
+            raise MPIError(ERR_ARG, f"{len(blocklengths)} block lengths, but {len(displacements)} displacements")
         name = f"{len(blocklengths)} blocks of {self.name}"
         return self._blocks(name, list(zip(displacements, blocklengths, strict=True)))
 
@@ -156,14 +157,14 @@ class Datatype(Handle):
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Derive as Create_vector does, with a stride in bytes."""
-        _check(count)
+        _check_count(count)
         name = f"{count} x {blocklength} of {self.name}, {stride} bytes apart"
         return self._blocks(name, [(number * stride, blocklength) for number in range(count)], 1)
 
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Derive as Create_indexed does, with displacements in bytes."""
         if len(blocklengths) != len(displacements):
-            raise MPIError(ERR_ARG, f"{len(blocklengths)} lengths of blocks, and {len(displacements)} displacements")
+            raise MPIError(ERR_ARG, f"{len(blocklengths)} block lengths, but {len(displacements)} displacements")
         name = f"{len(blocklengths)} blocks of {self.name}"
         return self._blocks(name, list(zip(displacements, blocklengths, strict=True)), 1)
 
@@ -175,75 +176,80 @@ class Datatype(Handle):
     def Create_struct(
         cls, blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Datatype]
     ) -> Datatype:
-        """Derive a type of blocks of several types; displacements in bytes. There is no padding at its end, as in MPI 4.1,
-        section 5.1.6, an implementation may choose: resize it to C's size."""
+        """Derive a type of blocks of several types; displacements in bytes. The type has no padding at its end, which MPI
+        4.1, section 5.1.6, leaves to the implementation: resize it to the size of C's structure."""
         if not len(blocklengths) == len(displacements) == len(datatypes):
             raise MPIError(
                 ERR_ARG, f"{len(blocklengths)} lengths, {len(displacements)} displacements, {len(datatypes)} types"
             )
         for length in blocklengths:
-            _check(length)
+            _check_count(length)
         parts = [
-            (place, datatype, length)
-            for place, datatype, length in zip(displacements, datatypes, blocklengths, strict=True)
+            (offset, datatype, length)
+            for offset, datatype, length in zip(displacements, datatypes, blocklengths, strict=True)
             if length
         ]
-        spans = [span for place, datatype, length in parts for span in datatype.at(place, length)]
-        lb = min((place + datatype.lb for place, datatype, _ in parts), default=0)
-        ub = max((place + (length - 1) * datatype.extent + datatype.ub for place, datatype, length in parts), default=0)
+        spans = [span for offset, datatype, length in parts for span in datatype.spans_at(offset, length)]
+        lb = min((offset + datatype.lb for offset, datatype, _ in parts), default=0)
+        ub = max(
+            (offset + (length - 1) * datatype.extent + datatype.ub for offset, datatype, length in parts), default=0
+        )
         return cls(f"a structure of {len(parts)} blocks", "", spans, lb, ub - lb)
 
     def Create_subarray(
         self, sizes: Sequence[int], subsizes: Sequence[int], starts: Sequence[int], order: int = ORDER_C
     ) -> Datatype:
-        """Derive a type of a part of an array of items; its extent is that of the array. order: ORDER_C or ORDER_FORTRAN.
-        Raises MPIError (ERR_ARG) for a part that is not in the array."""
+        """Derive a type of a subarray of an array of items; its extent is that of the whole array. order: ORDER_C or
+        ORDER_FORTRAN. Raises MPIError (ERR_ARG) for a subarray outside of the array."""
         dimensions = list(zip(sizes, subsizes, starts, strict=True))
         if not dimensions or any(not 0 <= start <= size - part or part < 1 for size, part, start in dimensions):
-            raise MPIError(ERR_ARG, f"a part of {list(subsizes)} from {list(starts)} on, of an array of {list(sizes)}")
+            raise MPIError(
+                ERR_ARG, f"a subarray of {list(subsizes)} at {list(starts)} is not inside of an array of {list(sizes)}"
+            )
         if order == ORDER_C:
             dimensions.reverse()
-        places, step = [0], 1
-        for size, part, start in dimensions:  # the fastest one first
-            places = [place + (start + number) * step for number in range(part) for place in places]
+        offsets, step = [0], 1
+        for size, part, start in dimensions:  # the fastest-varying dimension first
+            offsets = [offset + (start + number) * step for number in range(part) for offset in offsets]
             step *= size
-        spans = [span for place in places for span in self.at(place * self.extent, 1)]
-        return Datatype(f"a part of {list(sizes)} of {self.name}", "", spans, 0, step * self.extent)
+        spans = [span for offset in offsets for span in self.spans_at(offset * self.extent, 1)]
+        return Datatype(f"a subarray of {list(sizes)} of {self.name}", "", spans, 0, step * self.extent)
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
-        """Derive a type with other bounds, and so another distance between items; for a matrix's columns, for
-        example."""
+        """Derive a type with other bounds, and so with another distance between items (for the columns of a matrix, for
+        example)."""
         return Datatype(f"{self.name}, resized", "", self.spans, lb, extent)
 
-    def at(self, place: int, count: int) -> list[Span]:
-        """Return the locations of `count` items' bytes, the first item's place being byte `place`."""
+    def spans_at(self, offset: int, count: int) -> list[Span]:
+        """Return the spans of `count` consecutive items, the first at byte `offset`."""
         extent = self.extent
         if len(self.spans) == 1 and self.size == extent:
-            begin = self.spans[0][0] + place
+            begin = self.spans[0][0] + offset
             return [(begin, count * extent)] if count and extent else []
-        return joined(
-            (place + number * extent + begin, length) for number in range(count) for begin, length in self.spans
+        return merge_adjacent(
+            (offset + number * extent + begin, length) for number in range(count) for begin, length in self.spans
         )
 
     def _blocks(self, name: str, blocks: Sequence[tuple[int, int]], unit: int = 0) -> Datatype:
-        """Derive a type of blocks. blocks: beginning of each, in units of bytes (0: of an item), and length, in items. MPI
-        4.1, section 5.1.2: the bounds are the least and the greatest of any item; without items both are 0."""
+        """Derive a type of blocks. blocks: displacement and length (in items) of each. unit: bytes per unit of a
+        displacement; 0: the extent of an item. MPI 4.1, section 5.1.2: the bounds are the least and the greatest of any
+        item; without items both are 0."""
         unit = unit or self.extent
         for _, length in blocks:
-            _check(length)
+            _check_count(length)
         filled = [(first, length) for first, length in blocks if length]
-        spans = [span for first, length in filled for span in self.at(first * unit, length)]
-        places = [
-            place for first, length in filled for place in (first * unit, first * unit + (length - 1) * self.extent)
+        spans = [span for first, length in filled for span in self.spans_at(first * unit, length)]
+        offsets = [
+            offset for first, length in filled for offset in (first * unit, first * unit + (length - 1) * self.extent)
         ]
-        if not places:
+        if not offsets:
             return Datatype(name, "", (), 0, 0)
-        return Datatype(name, "", spans, min(places) + self.lb, max(places) - min(places) + self.extent)
+        return Datatype(name, "", spans, min(offsets) + self.lb, max(offsets) - min(offsets) + self.extent)
 
 
-def _check(count: int) -> None:
+def _check_count(count: int) -> None:
     if count < 0:
-        raise MPIError(ERR_COUNT, f"a count of {count}: 0 or more")
+        raise MPIError(ERR_COUNT, f"count must be 0 or more, got {count}")
 
 
 def _basic(name: str, typecode: str, size: int) -> Datatype:
@@ -310,7 +316,7 @@ SHORT_INT: Final = _basic("SHORT_INT", "hi", 8)
 LONG_DOUBLE_INT: Final = _basic("LONG_DOUBLE_INT", "gi", 32)
 TWOINT: Final = _basic("2INT", "ii", 8)
 PAIRS: Final = frozenset(("fi", "di", "li", "hi", "ii", "gi"))
-"""Typecodes of the pairs of a value and an index, for MAXLOC and MINLOC, as C's structures."""
+"""Typecodes of pairs of a value and an index, for MAXLOC and MINLOC, laid out as C's structures."""
 
 BY_TYPECODE: Final[Mapping[str, Datatype]] = {
     datatype.typecode: datatype

@@ -1,25 +1,25 @@
-"""Sends and receives in progress, of bytes and of objects, and the queues in front of a host library. MPICH, from which
-EMP's own MPI is derived, calls this a device.
+"""The MPI device: sends and receives of bytes and objects, queued in front of a host library. The name is that of MPICH,
+from which EMP's own MPI is derived.
 
 A host library that matches messages (`MatchingEndpoint`) sends and receives messages by rank, context and tag as long
 as it has descriptors. `Device` lets a program begin any number of transfers: those without a descriptor wait for one.
-Sends queue behind sends and receives behind receives, so each kind is begun in the program's order, which keeps
-matching in order.
+Sends and receives wait in queues of their own, so that each kind begins in program order, which keeps the matching in
+order.
 
-A send tracks its message after the program has continued (`Dispatch`). MPI 4.1, section 3.4: a standard send may
-complete before its message has been received. Section 9.3: a later failure is reported by a later call related to the
-same operation, if there is one. So a request that has not been waited for reports it. If no such call is left, the next
-call that involves the same rank, in the message's communicator, reports it with class ERR_PROC_FAILED, which is about a
-rank (ULFM). Failures that no call has reported are reported when the program ends.
+A `SendCompletion` tracks its message after the send has completed. MPI 4.1, section 3.4: a standard send may complete
+before its message has been received. Section 9.3: a later failure is reported by a later call of the same operation, if
+there is one. So the request reports it, if the program has yet to wait for the request. Otherwise the next call that
+involves the same rank, in the message's communicator, reports it with class ERR_PROC_FAILED, as in ULFM. Failures that no
+call has reported are reported when the program ends.
 
-The receiver of a pickled object does not know its size, and EMP has no probe that would tell. So an object's message
-has at most FIRST bytes, for which every receive of an object has room: a head (magic, tag of the continuation, bytes of
-the pickle) and the beginning of the pickle. The rest is a second message, the continuation. It uses a context of the
-library's own, under a tag that the sender uses for nothing else, so only the receive that follows the first one can
-take it: matching and order are those of the first message alone, wildcards included. The continuation is sent when the
-first message is complete. On EMP that means that it has been received, so the continuation usually finds its receive.
-FIRST is a page: one descriptor, and at 1500 bytes a frame one collection of EMP's. As always with pickle, the receiver
-must trust the sender.
+The receiver of a pickled object does not know its size, and EMP has no probe that reports it. So the first message of an
+object has at most FIRST_SIZE bytes, which every receive of an object can hold: a header (magic number, tag of the
+continuation, bytes of the pickle) and the beginning of the pickle. The rest is a second message, the continuation, in a
+context of the library's own, with a tag that the sender uses for nothing else. So only the receive that follows the first
+one can match it: matching and order, wildcards included, are those of the first message. The continuation is sent when
+the first message is complete. On EMP that means that it has been received, so the continuation usually finds its receive
+posted. FIRST_SIZE is a page: one descriptor, and one collection of EMP's at 1500 bytes a frame. As always with pickle, the
+receiver must trust the sender.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
-from protocols.mpi.departures import Departures
 from protocols.mpi.endpoints import ConnectingEndpoint, DroppingEndpoint, MatchingEndpoint, ScatteringEndpoint
 from protocols.mpi.iovec import Data, IoVec
 from protocols.mpi.mpi_errors import (
@@ -43,24 +42,26 @@ from protocols.mpi.mpi_errors import (
     ERR_NO_MEM,
     ERR_TRUNCATE,
     ERR_TYPE,
-    NOBODY,
+    PROC_NULL_ENVELOPE,
     Envelope,
     MPIError,
 )
+from protocols.mpi.rank_failures import RankFailures
 
 if TYPE_CHECKING:
     from protocols.mpi.mailbox import Mailbox
     from protocols.mpi.send_buffer import SendBuffer
 
 
-FIRST: Final = 4096
-_MAGIC: Final = bytes.fromhex("80500059 9d1ce4a7 53f0b26e 4d8801c5")  # ours: no pickle begins so
-_HEAD: Final = Struct("!16sIQ")
-_ROOM: Final = FIRST - _HEAD.size
+FIRST_SIZE: Final = 4096
+_MAGIC: Final = bytes.fromhex("80500059 9d1ce4a7 53f0b26e 4d8801c5")  # of this library: no pickle begins with it
+_HEADER: Final = Struct("!16sIQ")
+_FIRST_PAYLOAD: Final = FIRST_SIZE - _HEADER.size
 
 
 class Pickle:
-    """The functions that convert objects, which a program may replace (mpi4py's MPI.pickle). PROTOCOL: of pickle."""
+    """The functions that pickle and unpickle objects, which a program may replace (mpi4py's MPI.pickle). PROTOCOL: pickle's
+    protocol version; None: `dumps` takes none."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ pickler: Final = Pickle()
 
 
 class Communicator(NamedTuple):
-    """A communicator as its collective calls name it. ranks: the device's; None: all. number: of the call in it, from 0."""
+    """Communicator of a collective call. ranks: the device's; None: all. number: ordinal of the call in it, from 0."""
 
     context: int
     ranks: Sequence[int] | None
@@ -91,8 +92,8 @@ class Communicator(NamedTuple):
 
 
 class CallArguments(NamedTuple):
-    """Arguments of a collective call that ranks must agree on. root, size: equal at all ranks; size in bytes, of each
-    block; -1: there is none. op, datatype: names, of reductions. out, into: bytes to each rank, and from each."""
+    """Arguments of a collective call on which ranks must agree. root, size: equal at all ranks; size: bytes per block; -1:
+    the call has no such argument. op, datatype: names, for reductions. out, into: bytes to each rank and from each rank."""
 
     root: int = -1
     size: int = -1
@@ -103,15 +104,15 @@ class CallArguments(NamedTuple):
 
 
 class ProbeResult(NamedTuple):
-    """Result of a probe. handle: the endpoint's own, for `receive_claimed`."""
+    """A message that a probe has found. handle: the endpoint's reference to it, for `receive_claimed`."""
 
     envelope: Envelope
-    handle: "object"  # noqa: UP037  mypyc looks the name up among the module's, and does not find it
+    handle: "object"  # noqa: UP037  mypyc looks the unquoted name up among the module's
 
 
-class Receipt(Completion[Envelope]):
-    """A receive in progress. cancel: set by the endpoint that has it, to cancel it: it then completes with
-    CANCELLED, unless it has matched a message."""
+class ReceiveCompletion(Completion[Envelope]):
+    """A receive in progress. cancel: set by its endpoint; cancels the receive, which then completes with CANCELLED, unless
+    it has matched a message."""
 
     __slots__ = ("_size", "_source", "_tag", "cancel")
 
@@ -125,10 +126,10 @@ class Receipt(Completion[Envelope]):
 
     @property
     def what(self) -> str:
-        return f"a receive from {_sought(self._source, self._tag)}, {self._size} bytes"
+        return f"a receive from {_describe_source_and_tag(self._source, self._tag)}, {self._size} bytes"
 
 
-class Search(Completion[ProbeResult | None]):
+class ProbeCompletion(Completion[ProbeResult | None]):
     """A probe in progress."""
 
     __slots__ = ("_source", "_tag")
@@ -141,29 +142,37 @@ class Search(Completion[ProbeResult | None]):
 
     @property
     def what(self) -> str:
-        return f"a message from {_sought(self._source, self._tag)}"
+        return f"a message from {_describe_source_and_tag(self._source, self._tag)}"
 
 
-class Observer(Enum):
-    """The party to which a send itself reports its failure."""
+class FailureRecipient(Enum):
+    """The party to which a send reports its failure directly."""
 
     CALLER = "the call that sends, until it returns"
     REQUEST = "the request, until it has been waited for"
-    NOBODY = "nobody: the program has gone on"
+    NONE = "no party: the program has continued"
 
 
-class Dispatch(Completion[Envelope]):
+class SendCompletion(Completion[Envelope]):
     """A send in progress.
 
-    A protocol that acknowledges reception completes it. One that buffers calls `release` when the program may reuse its
-    buffer, and later `deliver` or `lose`, unless the run ends before the outcome is known.
+    A protocol that acknowledges reception completes it. A protocol that buffers calls `release` when the program may reuse
+    its buffer, and later `deliver` or `lose`, unless the run ends before the outcome is known.
 
-    destination: the device's rank. context: the message's. is_open: it is complete, and its message's arrival is not
-    known yet. on_outcome: called once, when that is known: `result` then raises the error if it has not arrived. whole:
-    the send of which this is a part, and which fails with it.
+    destination: the device's rank. context: the message's. is_unconfirmed: the send is complete, but whether its message
+    has arrived is not known yet. on_outcome: called once, when that is known: `result` then raises the error of a lost
+    message. parent: the send of an object of which this is a part, and which fails with it.
     """
 
-    __slots__ = ("_losses", "_observer", "context", "destination", "is_open", "on_outcome", "whole")
+    __slots__ = (
+        "_failure_recipient",
+        "_lost_sends",
+        "context",
+        "destination",
+        "is_unconfirmed",
+        "on_outcome",
+        "parent",
+    )
 
     def __init__(
         self,
@@ -172,141 +181,142 @@ class Dispatch(Completion[Envelope]):
         tag: int = 0,
         size: int = 0,
         context: int = -1,
-        losses: Losses | None = None,
+        lost_sends: LostSends | None = None,
     ) -> None:
-        """what: %-format for destination, tag and size (bytes). losses: None if its failure need not be reported."""
+        """what: %-format for destination, tag and size (bytes). lost_sends: records its failure; None: failures need not be
+        reported."""
         super().__init__(what, destination, tag, size)
         self.destination: Final = destination
         self.context: Final = context
-        self.is_open = False
-        self.on_outcome: Callable[[Dispatch], object] | None = None
-        self.whole: Dispatch | None = None
-        self._observer = Observer.CALLER
-        self._losses = losses
+        self.is_unconfirmed = False
+        self.on_outcome: Callable[[SendCompletion], object] | None = None
+        self.parent: SendCompletion | None = None
+        self._failure_recipient = FailureRecipient.CALLER
+        self._lost_sends = lost_sends
 
     @property
     def has_request(self) -> bool:
         """Whether a request will report its outcome."""
-        return self._observer is Observer.REQUEST
+        return self._failure_recipient is FailureRecipient.REQUEST
 
     def release(self, envelope: Envelope) -> None:
-        """Complete it: its buffer may be reused."""
-        self.is_open = True
+        """Complete the send: its buffer may be reused."""
+        self.is_unconfirmed = True
         self.complete(envelope)
 
     def deliver(self) -> None:
         """Record that its message has arrived."""
-        self.is_open = False
+        self.is_unconfirmed = False
         if self.on_outcome is not None:
             self.on_outcome(self)
 
     def lose(self, error: MPIError) -> None:
-        """Record that its message has not arrived, or that the outcome will remain unknown, and complete it."""
+        """Record that the message of a completed send has not arrived, or that this will remain unknown."""
         self._error = error
         self.deliver()
         self._report(error)
 
     def abandon(self, error: MPIError) -> None:
-        """End it because of its peer, as far as its outcome is open: `lose` it if the program may have reused its buffer,
-        and otherwise `fail` it."""
-        if self.is_open:
+        """Fail a send whose session with the peer has ended: `lose` it if it is complete but unconfirmed, `fail` it if it
+        is not complete."""
+        if self.is_unconfirmed:
             self.lose(error)
         elif not self.done:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
         super().fail(error)
-        if self._observer is not Observer.CALLER:
+        if self._failure_recipient is not FailureRecipient.CALLER:
             self._report(error)
 
-    def leave_to(self, observer: Observer) -> None:
-        """Set who reports a failure, when the call that has begun the send returns."""
-        self._observer = observer
+    def report_failures_to(self, recipient: FailureRecipient) -> None:
+        """Set the recipient of failures once the call that has begun the send returns."""
+        self._failure_recipient = recipient
         if self._error is not None:
             self._report(self._error)
 
-    def taken(self) -> None:
-        """Record that its request has been waited for, and has reported its outcome so far."""
-        self._observer = Observer.NOBODY
-        if self._losses is not None and self._losses.known:
-            self._losses.discard(self)
+    def request_reported(self) -> None:
+        """Record that the program has waited for its request, which has reported the outcome so far."""
+        self._failure_recipient = FailureRecipient.NONE
+        if self._lost_sends is not None and self._lost_sends.unreported:
+            self._lost_sends.discard(self)
 
     def failure(self) -> MPIError:
-        """Return the error of a failed send."""
+        """Return the error of a failed send; only for one that has failed."""
         assert isinstance(self._error, MPIError)
         return self._error
 
     def _report(self, error: Exception) -> None:
-        whole = self.whole
-        if whole is None:
-            if self._losses is not None and isinstance(error, MPIError):
-                self._losses.add(self)
-        elif not whole.done:
-            whole.fail(error)
+        parent = self.parent
+        if parent is None:
+            if self._lost_sends is not None and isinstance(error, MPIError):
+                self._lost_sends.add(self)
+        elif not parent.done:
+            parent.fail(error)
         elif isinstance(error, MPIError):
-            whole.lose(error)
+            parent.lose(error)
 
 
-class Losses:
-    """Failed sends of one node that its program has not been notified of, shared by its communicators."""
+class LostSends:
+    """Failed sends of one node whose failures no call has reported, shared by its communicators."""
 
-    __slots__ = ("_departures", "_tell", "known")
+    __slots__ = ("_rank_failures", "_reporter", "unreported")
 
-    def __init__(self, departures: Departures) -> None:
-        """departures: has the collective calls that wait."""
-        self._departures: Final = departures
-        self.known: list[Dispatch] = []
-        self._tell: Callable[[str], object] | None = None
+    def __init__(self, rank_failures: RankFailures) -> None:
+        """rank_failures: has the collective calls in progress, which a lost message may concern."""
+        self._rank_failures: Final = rank_failures
+        self.unreported: list[SendCompletion] = []
+        self._reporter: Callable[[str], object] | None = None
 
-    def add(self, dispatch: Dispatch) -> None:
-        if self._tell is not None:
-            self._tell(_sentence(dispatch))
-        elif dispatch not in self.known:
-            self.known.append(dispatch)
-            self._departures.wake()
+    def add(self, send: SendCompletion) -> None:
+        if self._reporter is not None:
+            self._reporter(_describe_loss(send))
+        elif send not in self.unreported:
+            self.unreported.append(send)
+            self._rank_failures.wake()
 
-    def discard(self, dispatch: Completion[Envelope]) -> None:
-        """Remove a send that was reported to its program."""
-        self.known = [known for known in self.known if known is not dispatch]
+    def discard(self, send: Completion[Envelope]) -> None:
+        """Remove a send whose failure has been reported."""
+        self.unreported = [lost for lost in self.unreported if lost is not send]
 
     def check(self, contexts: Collection[int], peer: int) -> None:
-        """Raise MPIError, once, if messages to this rank are lost that no request can report. peer: a rank, or
-        ANY_SOURCE."""
-        self._raise(
+        """Raise MPIError, once, if messages to a rank are lost and no request can report that. contexts: of the messages.
+        peer: the rank, or ANY_SOURCE for all."""
+        self._raise_for(
             [
-                known
-                for known in self.known
-                if not known.has_request and known.context in contexts and peer in (ANY_SOURCE, known.destination)
+                send
+                for send in self.unreported
+                if not send.has_request and send.context in contexts and peer in (ANY_SOURCE, send.destination)
             ]
         )
 
     def finish(self) -> None:
-        """Raise MPIError for all of them, since the program makes no further call."""
-        self._raise(self.known)
+        """Raise MPIError if failures are unreported, since the program makes no further call."""
+        self._raise_for(self.unreported)
 
-    def close(self, tell: Callable[[str], object]) -> None:
-        """Report losses elsewhere, since the program has ended. tell: is given a sentence for each unreported loss, now
-        and later."""
-        for dispatch in self.known:
-            tell(_sentence(dispatch))
-        self.known = []
-        self._tell = tell
+    def close(self, report: Callable[[str], object]) -> None:
+        """Report losses to a callback, since the program has ended. report: called with a sentence for each unreported
+        loss, now and later."""
+        for send in self.unreported:
+            report(_describe_loss(send))
+        self.unreported = []
+        self._reporter = report
 
-    def _raise(self, lost: list[Dispatch]) -> None:
+    def _raise_for(self, lost: list[SendCompletion]) -> None:
         if not lost:
             return
-        self.known = [known for known in self.known if known not in lost]
+        self.unreported = [send for send in self.unreported if send not in lost]
         more = f"; and {len(lost) - 1} more" if len(lost) > 1 else ""
         error = lost[0].failure()
-        raise MPIError(error.error_class, _sentence(lost[0]) + more)
+        raise MPIError(error.error_class, _describe_loss(lost[0]) + more)
 
 
 AnyCompletion = Completion[Envelope] | Completion[ProbeResult | None]
 
 
-class _Waiting(NamedTuple):
-    """A transfer that waits for a descriptor. source, context, tag: what it receives; context is -1 if it receives
-    nothing."""
+class _QueuedTransfer(NamedTuple):
+    """A transfer that waits for a descriptor. begin: begins it; returns False without a free descriptor. source, context,
+    tag: of a receive; context is _NO_CONTEXT for other transfers."""
 
     begin: Callable[[], bool]
     completion: AnyCompletion
@@ -314,7 +324,7 @@ class _Waiting(NamedTuple):
     context: int
     tag: int
 
-    def takes(self, context: int, envelope: Envelope) -> bool:
+    def matches(self, context: int, envelope: Envelope) -> bool:
         return (
             self.context == context
             and self.source in (ANY_SOURCE, envelope.source)
@@ -322,16 +332,33 @@ class _Waiting(NamedTuple):
         )
 
 
-_NOTHING: Final = -1
+_NO_CONTEXT: Final = -1
 
 
 class Device:
-    """A node's endpoint with queues in front; all of the node's communicators share one."""
+    """A node's endpoint with queues of transfers; all communicators of the node share one device."""
 
     __slots__ = (
-        "_continuation", "_dropping", "_endpoint", "_pumping", "_receives", "_scattering", "_sends", "_under_way",
-        "attached", "contexts", "departures", "losses", "mailbox", "max_message_size", "max_tag", "rank", "size", "slots",
-        "standing", "taken",
+        "_continuation",
+        "_dropping",
+        "_endpoint",
+        "_in_progress",
+        "_pumping",
+        "_receives",
+        "_scattering",
+        "_sends",
+        "attached_buffer",
+        "contexts",
+        "contexts_in_use",
+        "lost_sends",
+        "mailbox",
+        "mailbox_context_tag",
+        "mailbox_slots",
+        "max_message_size",
+        "max_tag",
+        "rank",
+        "rank_failures",
+        "size",
     )  # fmt: skip
 
     def __init__(self, endpoint: MatchingEndpoint) -> None:
@@ -340,48 +367,51 @@ class Device:
         self._dropping = endpoint if isinstance(endpoint, DroppingEndpoint) else None
         self.rank = endpoint.rank
         self.size = endpoint.size
-        self.slots: Final = self._dropping.slots if self._dropping is not None else 0
-        """Receives of the mailbox that collective calls need, where the NIC drops what has no receive; 0: they need none."""
+        self.mailbox_slots: Final = self._dropping.slots if self._dropping is not None else 0
+        """Receives of the mailbox, which collective calls use if the NIC drops messages without a receive; 0: no mailbox."""
         self.contexts = endpoint.contexts
-        self.standing: Final = (1, endpoint.max_tag - 1)
-        """Context and tag of the mailbox's messages: the library's of the first communicator, and one that no call has."""
+        self.mailbox_context_tag: Final = (1, endpoint.max_tag - 1)
+        """Context and tag of the mailbox's messages: the library's context of the first communicator, and a tag that no call
+        uses."""
         self.max_tag = endpoint.max_tag
         self.max_message_size = endpoint.max_message_size
-        self.taken: set[int] = set()
+        self.contexts_in_use: set[int] = set()
         """Numbers of communicators in use on this node."""
-        self.departures: Final = Departures()
-        self.losses: Final = Losses(self.departures)
-        self.attached: SendBuffer | None = None
+        self.rank_failures: Final = RankFailures()
+        self.lost_sends: Final = LostSends(self.rank_failures)
+        self.attached_buffer: SendBuffer | None = None
         """The program's own buffer for buffered sends (MPI_Buffer_attach)."""
         self.mailbox: Mailbox | None = None
-        """Made by the first collective call."""
-        self._sends: deque[_Waiting] = deque()  # waiting for descriptors
-        self._receives: deque[_Waiting] = deque()  # including waiting probes
-        self._under_way = 0
+        """Created by the first collective call."""
+        self._sends: deque[_QueuedTransfer] = deque()  # waiting for descriptors
+        self._receives: deque[_QueuedTransfer] = deque()  # including waiting probes
+        self._in_progress = 0
         self._pumping = False
         self._continuation = -1
 
     async def connect(self) -> None:
-        """Make the connections that a program is to find, where the protocol has any. Raises MPIError."""
+        """Connect the ranks before the program begins, if the protocol has connections. Raises MPIError."""
         if isinstance(self._endpoint, ConnectingEndpoint):
             await self._endpoint.connect_ranks()
 
-    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch:
-        """Begin a send, or queue it. synchronous: it does not complete before it is matched."""
-        completion = Dispatch(destination=destination, tag=tag, size=len(data), context=context, losses=self.losses)
+    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> SendCompletion:
+        """Begin a send, or queue it. synchronous: the send does not complete before its message is matched."""
+        completion = SendCompletion(
+            destination=destination, tag=tag, size=len(data), context=context, lost_sends=self.lost_sends
+        )
         begin: Callable[[], bool]
         if isinstance(data, IoVec) and self._scattering is not None and self._scattering.is_gathered(data):
             begin = partial(self._scattering.send_iov, destination, context, tag, data, synchronous, completion)
         else:
-            whole = data.gathered() if isinstance(data, IoVec) else data
+            contiguous = data.gather() if isinstance(data, IoVec) else data
             send = self._endpoint.send_synchronously if synchronous else self._endpoint.send
-            begin = partial(send, destination, context, tag, whole, completion)
-        self._begin(self._sends, begin, completion, destination, _NOTHING, tag)
+            begin = partial(send, destination, context, tag, contiguous, completion)
+        self._begin_or_queue(self._sends, begin, completion, destination, _NO_CONTEXT, tag)
         return completion
 
-    def receive(self, source: int, context: int, tag: int, buffer: Data) -> Receipt:
+    def receive(self, source: int, context: int, tag: int, buffer: Data) -> ReceiveCompletion:
         """Begin a receive, or queue it. source: a rank, or ANY_SOURCE. tag: a tag, or ANY_TAG."""
-        completion = Receipt(source, tag, len(buffer))
+        completion = ReceiveCompletion(source, tag, len(buffer))
         begin: Callable[[], bool]
         if isinstance(buffer, IoVec) and self._scattering is not None and self._scattering.is_gathered(buffer):
             begin = partial(self._scattering.receive_iov, source, context, tag, buffer, completion)
@@ -389,126 +419,129 @@ class Device:
             begin = partial(
                 self._endpoint.receive, source, context, tag, self._contiguous(buffer, completion), completion
             )
-        self._begin(self._receives, begin, completion, source, context, tag)
+        self._begin_or_queue(self._receives, begin, completion, source, context, tag)
         return completion
 
-    def receive_standing(self, buffer: memoryview) -> Receipt | None:
-        """Post a receive of the mailbox, from any rank; None if no descriptor is free. It is no transfer in progress: others
-        do not wait for its descriptor."""
-        context, tag = self.standing
-        completion = Receipt(ANY_SOURCE, tag, len(buffer))
+    def receive_standing(self, buffer: memoryview) -> ReceiveCompletion | None:
+        """Post a receive of the mailbox, from any rank; None if no descriptor is free. It does not count as a transfer in
+        progress: queued transfers do not wait for its descriptor."""
+        context, tag = self.mailbox_context_tag
+        completion = ReceiveCompletion(ANY_SOURCE, tag, len(buffer))
         assert self._dropping is not None
         return completion if self._dropping.receive_standing(context, tag, buffer, completion) else None
 
-    def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt:  # noqa: ARG002  histories tell it
-        """Receive a message that a probe in that context has claimed, or queue this."""
-        source, tag, _ = found.envelope
-        completion = Receipt(source, tag, len(buffer))
-        begin = partial(self._endpoint.receive_claimed, found, self._contiguous(buffer, completion), completion)
-        self._begin(self._receives, begin, completion, source, _NOTHING, tag)
+    def receive_claimed(self, probe_result: ProbeResult, context: int, buffer: Data) -> ReceiveCompletion:  # noqa: ARG002  histories record it
+        """Begin to receive a message that a probe in that context has claimed, or queue the receive."""
+        source, tag, _ = probe_result.envelope
+        completion = ReceiveCompletion(source, tag, len(buffer))
+        begin = partial(self._endpoint.receive_claimed, probe_result, self._contiguous(buffer, completion), completion)
+        self._begin_or_queue(self._receives, begin, completion, source, _NO_CONTEXT, tag)
         return completion
 
     def probe(
         self, source: int, context: int, tag: int, wait: bool = True, claim: bool = False
     ) -> Completion[ProbeResult | None]:
-        """Find the message that a receive, begun now, would get; without wait, None if there is none yet. claim: only
-        `receive_claimed` can receive it then."""
-        completion = Search(source, tag)
+        """Find the message that a receive, begun now, would match. wait: until there is one; otherwise the result is None if
+        there is none yet. claim: only `receive_claimed` can receive the message afterwards."""
+        completion = ProbeCompletion(source, tag)
         if wait:
             begin = partial(self._endpoint.probe, source, context, tag, True, claim, completion)
-            self._begin(self._receives, begin, completion, source, _NOTHING, tag)
+            self._begin_or_queue(self._receives, begin, completion, source, _NO_CONTEXT, tag)
             return completion
-        # Receives queued here were begun earlier, though the NIC does not know of them.
+        # Queued receives precede the probe, though the NIC does not know of them.
         if not self._receives:
             if not self._endpoint.probe(source, context, tag, False, claim, completion):
                 completion.complete(None)
         elif claim:
             completion.complete(None)
         else:
-            looked = Search(source, tag)
-            looked.add_callback(partial(self._leave_to_receives, context, completion))
-            if not self._endpoint.probe(source, context, tag, False, False, looked):
-                looked.complete(None)
+            endpoint_probe = ProbeCompletion(source, tag)
+            endpoint_probe.add_callback(partial(self._exclude_queued_receives, context, completion))
+            if not self._endpoint.probe(source, context, tag, False, False, endpoint_probe):
+                endpoint_probe.complete(None)
         return completion
 
     def cancel(self, completion: Completion[Envelope]) -> None:
-        """Complete a transfer with CANCELLED, if possible: a send until it has been begun, a receive until it is
-        matched."""
+        """Complete a transfer with CANCELLED, if possible: a send that is still queued, a receive without a message."""
         for queue in (self._receives, self._sends):
-            for waiting in queue:
-                if waiting.completion is completion:
-                    queue.remove(waiting)
+            for queued in queue:
+                if queued.completion is completion:
+                    queue.remove(queued)
                     completion.complete(CANCELLED)
                     return
-        if isinstance(completion, Receipt) and completion.cancel is not None and not completion.done:
+        if isinstance(completion, ReceiveCompletion) and completion.cancel is not None and not completion.done:
             completion.cancel()
 
     def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
-        """Note that this rank makes a collective call; a history records it, so that the calls of ranks can be compared."""
+        """Do nothing; the device of a history (`testbed.workloads.history`) records the call, to compare the calls of
+        ranks."""
 
     def next_continuation(self) -> int:
-        """Return an odd tag for a continuation, unused by this node until the tags wrap around. (Even ones are those of
-        collective calls.)"""
-        following = self._continuation + 2
-        self._continuation = following = following if following <= self.max_tag else 1
-        return following
+        """Return an odd tag for a continuation, unused by this node until the tags wrap around. (Collective calls use the
+        even tags.)"""
+        next_tag = self._continuation + 2
+        self._continuation = next_tag = next_tag if next_tag <= self.max_tag else 1
+        return next_tag
 
     def waiting(self) -> list[str]:
-        """Return a sentence for each transfer that waits for a descriptor."""
+        """Return a sentence for each transfer that waits for a descriptor; reports of stalls show them."""
         return [
-            f"{waiting.completion.what}: no descriptor is free"
+            f"{queued.completion.what}: no descriptor is free"
             for queue in (self._sends, self._receives)
-            for waiting in queue
+            for queued in queue
         ]
 
-    def _contiguous(self, buffer: Data, completion: Receipt) -> memoryview:
-        """Return contiguous memory for a message that the NIC does not scatter."""
+    def _contiguous(self, buffer: Data, completion: ReceiveCompletion) -> memoryview:
+        """Return contiguous memory for a message that the NIC does not scatter; `completion` scatters it to an I/O
+        vector."""
         if isinstance(buffer, IoVec):
-            whole = memoryview(bytearray(len(buffer)))
+            contiguous = memoryview(bytearray(len(buffer)))
             completion.add_callback(
-                partial(_scatter, buffer, whole)
-            )  # the first callback: it scatters before others are told
-            buffer = whole
-        # No message is longer than max_message_size, so no descriptor needs to be.
+                partial(_scatter, buffer, contiguous)
+            )  # first: other callbacks see the scattered data
+            buffer = contiguous
+        # No message is longer than max_message_size, so the descriptor need not be, either.
         return buffer[: self.max_message_size]
 
-    def _leave_to_receives(
-        self, context: int, completion: Completion[ProbeResult | None], looked: Completion[ProbeResult | None]
+    def _exclude_queued_receives(
+        self, context: int, completion: Completion[ProbeResult | None], endpoint_probe: Completion[ProbeResult | None]
     ) -> None:
-        found = looked.result()
-        taken = found is not None and any(one.takes(context, found.envelope) for one in self._receives)
-        completion.complete(None if taken else found)
+        probe_result = endpoint_probe.result()
+        is_matched = probe_result is not None and any(
+            receive.matches(context, probe_result.envelope) for receive in self._receives
+        )
+        completion.complete(None if is_matched else probe_result)
 
-    def _begin(
+    def _begin_or_queue(
         self,
-        queue: deque[_Waiting],
+        queue: deque[_QueuedTransfer],
         begin: Callable[[], bool],
         completion: AnyCompletion,
         source: int,
         context: int,
         tag: int,
     ) -> None:
-        if queue or not self._begun(begin, completion):
-            queue.append(_Waiting(begin, completion, source, context, tag))
-            if not self._under_way:
+        if queue or not self._try_begin(begin, completion):
+            queue.append(_QueuedTransfer(begin, completion, source, context, tag))
+            if not self._in_progress:
                 self._pump()
 
-    def _begun(self, begin: Callable[[], bool], completion: AnyCompletion) -> bool:
-        self._under_way += 1
+    def _try_begin(self, begin: Callable[[], bool], completion: AnyCompletion) -> bool:
+        self._in_progress += 1
         if begin():
-            completion.add_callback(self._ended)
+            completion.add_callback(self._on_transfer_done)
             return True
-        self._under_way -= 1
+        self._in_progress -= 1
         return False
 
-    def _ended(self, _: object) -> None:
-        self._under_way -= 1
+    def _on_transfer_done(self, _: object) -> None:
+        self._in_progress -= 1
         if self._sends or self._receives:
             self._pump()
 
     def _pump(self) -> None:
-        """Begin what can be begun. A transfer that completes at once calls this again, recursively: then the running
-        loop continues, so that a chain of such transfers does not grow the stack."""
+        """Begin queued transfers while descriptors are free. A transfer that completes at once calls this method again,
+        which returns: the running loop continues, so that a chain of such transfers does not grow the stack."""
         if self._pumping:
             return
         self._pumping = True
@@ -517,13 +550,13 @@ class Device:
             while again:
                 again = False
                 for queue in (self._sends, self._receives):
-                    while queue and self._begun(queue[0].begin, queue[0].completion):
+                    while queue and self._try_begin(queue[0].begin, queue[0].completion):
                         queue.popleft()
                         again = True
-                    if queue and not self._under_way:
+                    if queue and not self._in_progress:
                         completion = queue.popleft().completion
                         completion.fail(
-                            MPIError(ERR_NO_MEM, f"{completion.what}: the NIC has not that many descriptors")
+                            MPIError(ERR_NO_MEM, f"{completion.what}: the NIC has too few descriptors for it")
                         )
                         again = True
         finally:
@@ -531,55 +564,60 @@ class Device:
 
 
 class ObjectDevice(Protocol):
-    """The part of `Device` that messages of objects use; one that records a history has it, too."""
+    """The part of `Device` that messages of objects use; the device of a history has it, too."""
 
     @property
     def max_message_size(self) -> int: ...
 
     @property
-    def losses(self) -> Losses: ...
+    def lost_sends(self) -> LostSends: ...
 
     @property
     def next_continuation(self) -> Callable[[], int]: ...
 
-    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch: ...
+    def send(
+        self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False
+    ) -> SendCompletion: ...
 
-    def receive(self, source: int, context: int, tag: int, buffer: Data) -> Receipt: ...
+    def receive(self, source: int, context: int, tag: int, buffer: Data) -> ReceiveCompletion: ...
 
-    def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt: ...
+    def receive_claimed(self, probe_result: ProbeResult, context: int, buffer: Data) -> ReceiveCompletion: ...
 
 
 def send_object(
     device: ObjectDevice, destination: int, contexts: tuple[int, int], tag: int, obj: object, synchronous: bool = False
-) -> Dispatch:
-    """Pickle an object and begin to send it, as `send_pickled`. Also raises the exceptions of pickling."""
-    return send_pickled(device, destination, contexts, tag, pickled(obj), synchronous)
+) -> SendCompletion:
+    """Pickle an object and begin to send it, as `send_pickled`. Raises the exceptions of pickling, too."""
+    return send_pickled(device, destination, contexts, tag, pickle_object(obj), synchronous)
 
 
-def pickled(obj: object) -> bytes:
+def pickle_object(obj: object) -> bytes:
     return pickler.dumps(obj)
 
 
 def send_pickled(
     device: ObjectDevice, destination: int, contexts: tuple[int, int], tag: int, data: bytes, synchronous: bool = False
-) -> Dispatch:
-    """Begin to send an object. contexts: the communicator's, and its continuations'. synchronous: it does not complete
-    before it is matched. Raises MPIError (ERR_COUNT) if it is too large."""
+) -> SendCompletion:
+    """Begin to send a pickled object. contexts: of the communicator's messages, and of its continuations. synchronous: the
+    send does not complete before its message is matched. Raises MPIError (ERR_COUNT) for an object that is too large."""
     size = len(data)
-    if size <= FIRST:
+    if size <= FIRST_SIZE:
         return device.send(destination, contexts[0], tag, memoryview(data), synchronous)
-    if size - _ROOM > device.max_message_size:
-        raise MPIError(ERR_COUNT, f"a pickled object of {size} bytes: at most {device.max_message_size + _ROOM}")
+    if size - _FIRST_PAYLOAD > device.max_message_size:
+        raise MPIError(
+            ERR_COUNT,
+            f"a pickled object must have at most {device.max_message_size + _FIRST_PAYLOAD} bytes, got {size}",
+        )
     view = memoryview(data)
     continuation = device.next_continuation()
-    what = "a send of an object to rank %s, tag %s, %s bytes"
-    whole = Dispatch(what, destination, tag, size, contexts[0], device.losses)
-    head = memoryview(_HEAD.pack(_MAGIC, continuation, size) + view[:_ROOM])
-    send_rest = partial(_send_rest, device, destination, contexts[1], continuation, view[_ROOM:], whole)
+    description = "a send of an object to rank %s, tag %s, %s bytes"
+    parent = SendCompletion(description, destination, tag, size, contexts[0], device.lost_sends)
+    head = memoryview(_HEADER.pack(_MAGIC, continuation, size) + view[:_FIRST_PAYLOAD])
+    send_rest = partial(_send_rest, device, destination, contexts[1], continuation, view[_FIRST_PAYLOAD:], parent)
     first = device.send(destination, contexts[0], tag, head, synchronous)
-    first.whole = whole
+    first.parent = parent
     first.add_callback(send_rest)
-    return whole
+    return parent
 
 
 def _send_rest(
@@ -588,89 +626,94 @@ def _send_rest(
     context: int,
     continuation: int,
     rest: memoryview,
-    whole: Dispatch,
+    parent: SendCompletion,
     first: Completion[Envelope],
 ) -> None:
     try:
         first.result()
     except MPIError as error:
-        whole.fail(error)
+        parent.fail(error)
         return
     if first.result() is CANCELLED:
-        whole.complete(CANCELLED)
+        parent.complete(CANCELLED)
     else:
         last = device.send(destination, context, continuation, rest)
-        last.whole = whole
-        last.add_callback(partial(_hand_on, whole))
+        last.parent = parent
+        last.add_callback(partial(_complete_parent, parent))
 
 
-def _hand_on(whole: Dispatch, last: Completion[Envelope]) -> None:
-    if whole.done:
-        return  # its first message is lost
+def _complete_parent(parent: SendCompletion, last: Completion[Envelope]) -> None:
+    if parent.done:
+        return  # its first message was lost
     try:
-        whole.complete(last.result())
+        parent.complete(last.result())
     except MPIError as error:
-        whole.fail(error)
+        parent.fail(error)
 
 
-class Incoming:
-    """An incoming object. completion: done when it is complete; fails as a receive does, and with ERR_TYPE if the message is
-    not an object's. The envelope's length is the pickle's. first: the receive of its first message."""
+class ObjectReceive:
+    """A receive of an object. completion: completes with an envelope whose length is that of the pickle; fails as a receive
+    does, and with ERR_TYPE if the message is not an object. first_receive: the receive of the first message."""
 
-    __slots__ = ("_contexts", "_data", "_device", "_envelope", "completion", "first")
+    __slots__ = ("_contexts", "_data", "_device", "_envelope", "completion", "first_receive")
 
     def __init__(
-        self, device: ObjectDevice, source: int, contexts: tuple[int, int], tag: int, claimed: ProbeResult | None = None
+        self,
+        device: ObjectDevice,
+        source: int,
+        contexts: tuple[int, int],
+        tag: int,
+        probe_result: ProbeResult | None = None,
     ) -> None:
-        """claimed: the message, if a probe has claimed it."""
+        """contexts: as for `send_pickled`. probe_result: the first message, if a probe has claimed it."""
         self._device = device
         self._contexts = contexts
-        self._data = memoryview(bytearray(FIRST))
+        self._data = memoryview(bytearray(FIRST_SIZE))
         self._envelope: Envelope
-        if claimed is None:
-            self.first = device.receive(source, contexts[0], tag, self._data)
+        if probe_result is None:
+            self.first_receive = device.receive(source, contexts[0], tag, self._data)
         else:
-            self.first = device.receive_claimed(claimed, contexts[0], self._data)
-        self.completion: Completion[Envelope] = Completion("%s", self.first)
-        self.first.add_callback(self._first)
+            self.first_receive = device.receive_claimed(probe_result, contexts[0], self._data)
+        self.completion: Completion[Envelope] = Completion("%s", self.first_receive)
+        self.first_receive.add_callback(self._on_first_message)
 
     def load(self) -> object:
-        """Return the object, once it is complete; None, as in mpi4py, of an empty message. Raises MPIError (ERR_TYPE) if
-        it is no pickle, and the exceptions of unpickling."""
+        """Unpickle the complete object; an empty message gives None, as in mpi4py. Raises MPIError (ERR_TYPE) if the bytes
+        are not a pickle, and the exceptions of unpickling."""
         if not self._data:
             return None
         try:
             return pickler.loads(self._data)
         except (pickle.UnpicklingError, EOFError) as error:
-            raise _no_object(self._envelope) from error
+            raise _not_an_object(self._envelope) from error
 
-    def _first(self, first: Completion[Envelope]) -> None:
+    def _on_first_message(self, first: Completion[Envelope]) -> None:
         try:
             source, tag, length = envelope = first.result()
         except MPIError as error:
-            self.completion.fail(_no_object(error.envelope) if error.error_class == ERR_TRUNCATE else error)
+            self.completion.fail(_not_an_object(error.envelope) if error.error_class == ERR_TRUNCATE else error)
             return
         if envelope is CANCELLED:
             self.completion.complete(envelope)
             return
-        if length != FIRST or self._data[: len(_MAGIC)] != _MAGIC:
+        if length != FIRST_SIZE or self._data[: len(_MAGIC)] != _MAGIC:
             self._envelope = envelope
             self._data = self._data[:length]
             self.completion.complete(envelope)
             return
-        _, continuation, size = _HEAD.unpack_from(self._data)
+        _, continuation, size = _HEADER.unpack_from(self._data)
         self._envelope = Envelope(source, tag, size)
-        begin = self._data[_HEAD.size :]
+        begin = self._data[_HEADER.size :]
         try:
             self._data = memoryview(bytearray(size))
         except (MemoryError, OverflowError):
             self.completion.fail(MPIError(ERR_NO_MEM, f"no memory for an object of {size} bytes", self._envelope))
             return
-        self._data[:_ROOM] = begin
-        rest = self._device.receive(source, self._contexts[1], continuation, self._data[_ROOM:])
-        rest.add_callback(self._rest)
+        self._data[:_FIRST_PAYLOAD] = begin
+        rest = self._device.receive(source, self._contexts[1], continuation, self._data[_FIRST_PAYLOAD:])
+        rest.add_callback(self._on_continuation)
 
-    def _rest(self, rest: Completion[Envelope]) -> None:
+    def _on_continuation(self, rest: Completion[Envelope]) -> None:
         try:
             rest.result()
         except MPIError as error:
@@ -679,34 +722,34 @@ class Incoming:
             self.completion.complete(self._envelope)
 
 
-def _no_object(envelope: Envelope | None) -> MPIError:
-    who = f" from rank {envelope.source}, tag {envelope.tag}," if envelope else ""
+def _not_an_object(envelope: Envelope | None) -> MPIError:
+    origin = f" from rank {envelope.source}, tag {envelope.tag}," if envelope else ""
     return MPIError(
         ERR_TYPE,
-        f"the message{who} is no object: its bytes are no pickle, or more than {FIRST}; Recv receives it",
+        f"the message{origin} is not a pickled object, or has more than {FIRST_SIZE} bytes: use Recv for it",
         envelope,
     )
 
 
-def nothing() -> Dispatch:
-    """Return a completed transfer with PROC_NULL."""
-    done = Dispatch("a transfer with rank %s, tag %s, %s bytes", PROC_NULL)
-    done.complete(NOBODY)
-    return done
+def null_transfer() -> SendCompletion:
+    """Make a completed transfer with PROC_NULL."""
+    completion = SendCompletion("a transfer with rank %s, tag %s, %s bytes", PROC_NULL)
+    completion.complete(PROC_NULL_ENVELOPE)
+    return completion
 
 
-def _scatter(iov: IoVec, whole: memoryview, completion: Completion[Envelope]) -> None:
+def _scatter(iov: IoVec, contiguous: memoryview, completion: Completion[Envelope]) -> None:
     try:
         length = completion.result().length
     except MPIError as error:
         length = error.envelope.length if error.envelope is not None else 0
-    iov.scatter(whole[:length])
+    iov.scatter(contiguous[:length])
 
 
-def _sought(source: int, tag: int) -> str:
-    who = f"rank {source}" if source >= 0 else "any rank"
-    return f"{who}, tag {tag}" if tag >= 0 else f"{who}, any tag"
+def _describe_source_and_tag(source: int, tag: int) -> str:
+    origin = f"rank {source}" if source >= 0 else "any rank"
+    return f"{origin}, tag {tag}" if tag >= 0 else f"{origin}, any tag"
 
 
-def _sentence(dispatch: Dispatch) -> str:
-    return f"{dispatch.what}, was reported done, and has failed since: {dispatch.failure()}"
+def _describe_loss(send: SendCompletion) -> str:
+    return f"{send.what}, was reported done, and has failed since: {send.failure()}"

@@ -24,9 +24,9 @@ from protocols.emp.host import (
     any_tag,
     pages_of,
 )
-from protocols.emp.host import ProbeResult as EmpFound
+from protocols.emp.host import ProbeResult as EmpProbeResult
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
+from protocols.mpi.device import Device, ProbeResult, ReceiveCompletion, SendCompletion
 from protocols.mpi.iovec import IoVec
 from protocols.mpi.mpi_errors import CANCELLED, ERR_OTHER, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 
@@ -34,16 +34,18 @@ _TAG_BITS: Final = 24
 _TAG: Final = (1 << _TAG_BITS) - 1
 _MAX_CHAIN: Final = 4  # descriptors
 _MAX_SLOTS: Final = 8
-"""Maximum number of standing receives (ours), each of which is reposted as soon as its message has been copied."""
+"""Maximum number of standing receives, each of which is reposted as soon as its message has been copied. (The limit is not
+EMP's.)"""
 _MIN_MEAN_SEGMENT: Final = 256
-"""Minimum mean size of segments in bytes for which the NIC gathers or scatters; the host copies shorter ones. Ours."""
+"""Minimum mean size of segments, in bytes, for which the NIC gathers or scatters; the host copies shorter ones. (The
+limit is not EMP's.)"""
 
 
 class EmpEndpoint:
     """Adapter of EMP's host library to MPI. Implements `MatchingEndpoint`.
 
     Sends leave an eighth of the descriptors to receives, and receives leave an eighth to sends; with enough descriptors, one
-    is reserved for probes. A transfer counts as many descriptors as its longest possible chain has.
+    is reserved for probes. A transfer is charged for the descriptors of its longest possible chain.
     """
 
     __slots__ = (
@@ -74,26 +76,28 @@ class EmpEndpoint:
         self._sends = 0  # descriptors in use
         self._receives = 0
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
-        needed = _descriptors(data)
-        if (self._sends and self._sends + needed > self._max_per_direction) or self._is_full(needed):
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
+        descriptor_count = _count_descriptors(data)
+        if (self._sends and self._sends + descriptor_count > self._max_per_direction) or self._is_full(
+            descriptor_count
+        ):
             return False
         try:
-            posted = self._host.post_send(destination, context << _TAG_BITS | tag, data)
+            operation = self._host.post_send(destination, context << _TAG_BITS | tag, data)
         except DescriptorsExhaustedError:
             return False
-        self._sends += needed
-        posted.add_callback(partial(self._sent, needed, completion))
+        self._sends += descriptor_count
+        operation.add_callback(partial(self._sent, descriptor_count, completion))
         return True
 
     def send_synchronously(
-        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch
+        self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion
     ) -> bool:
         return self.send(destination, context, tag, data, completion)  # all sends are synchronous
 
     def is_gathered(self, iov: IoVec) -> bool:
-        """Whether the NIC gathers the segments: each takes a descriptor entry and a DMA; short ones are copied."""
-        return len(iov) >= _MIN_MEAN_SEGMENT * len(iov.spans) and _pages(iov) <= MAX_PAGES
+        """Whether the NIC gathers the segments. Each costs a descriptor entry and a DMA, so that short ones are copied."""
+        return len(iov) >= _MIN_MEAN_SEGMENT * len(iov.spans) and _count_pages(iov) <= MAX_PAGES
 
     def send_iov(
         self,
@@ -104,70 +108,78 @@ class EmpEndpoint:
         synchronous: bool,  # noqa: ARG002  all sends are synchronous
         completion: Completion[Envelope],
     ) -> bool:
-        needed = chained(_pages(data))
-        if (self._sends and self._sends + needed > self._max_per_direction) or self._is_full(needed):
+        descriptor_count = chained(_count_pages(data))
+        if (self._sends and self._sends + descriptor_count > self._max_per_direction) or self._is_full(
+            descriptor_count
+        ):
             return False
         try:
-            posted = self._host.post_send_iov(destination, context << _TAG_BITS | tag, data.views())
+            operation = self._host.post_send_iov(destination, context << _TAG_BITS | tag, data.views())
         except DescriptorsExhaustedError:
             return False
-        self._sends += needed
-        posted.add_callback(partial(self._sent, needed, completion))
+        self._sends += descriptor_count
+        operation.add_callback(partial(self._sent, descriptor_count, completion))
         return True
 
-    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, completion: Receipt) -> bool:
-        post = partial(self._host.post_receive_iov, *_wanted(source, context, tag), buffer.views())
-        return self._receive(post, chained(_pages(buffer)), len(buffer), completion)
+    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, completion: ReceiveCompletion) -> bool:
+        post = partial(self._host.post_receive_iov, *_match_arguments(source, context, tag), buffer.views())
+        return self._receive(post, chained(_count_pages(buffer)), len(buffer), completion)
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
-        post = partial(self._host.post_receive, *_wanted(source, context, tag), buffer)
-        return self._receive(post, _descriptors(buffer), len(buffer), completion)
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
+        post = partial(self._host.post_receive, *_match_arguments(source, context, tag), buffer)
+        return self._receive(post, _count_descriptors(buffer), len(buffer), completion)
 
-    def receive_standing(self, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+    def receive_standing(self, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         try:
-            posted = self._host.post_standing(context << _TAG_BITS | tag, buffer)
+            operation = self._host.post_standing(context << _TAG_BITS | tag, buffer)
         except DescriptorsExhaustedError:
             return False
-        posted.add_callback(partial(_finish, completion, size=len(buffer)))
+        operation.add_callback(partial(_complete_transfer, completion, size=len(buffer)))
         return True
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
-        assert isinstance(found.handle, EmpFound)
-        post = partial(self._host.post_claimed, found.handle, buffer)
-        return self._receive(post, _descriptors(buffer), len(buffer), completion)
+    def receive_claimed(self, probe_result: ProbeResult, buffer: memoryview, completion: ReceiveCompletion) -> bool:
+        assert isinstance(probe_result.handle, EmpProbeResult)
+        post = partial(self._host.post_claimed, probe_result.handle, buffer)
+        return self._receive(post, _count_descriptors(buffer), len(buffer), completion)
 
     def probe(
         self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
         try:
-            posted = self._host.post_probe(*_wanted(source, context, tag), wait=wait, claim=claim)
+            operation = self._host.post_probe(*_match_arguments(source, context, tag), wait=wait, claim=claim)
         except DescriptorsExhaustedError:
             return False
-        posted.add_callback(partial(_answer, completion))
+        operation.add_callback(partial(_complete_probe, completion))
         return True
 
-    def _receive(self, post: Callable[[], Completion[Received]], needed: int, size: int, completion: Receipt) -> bool:
-        if (self._receives and self._receives + needed > self._max_per_direction) or self._is_full(needed):
+    def _receive(
+        self, post: Callable[[], Completion[Received]], descriptor_count: int, size: int, completion: ReceiveCompletion
+    ) -> bool:
+        if (self._receives and self._receives + descriptor_count > self._max_per_direction) or self._is_full(
+            descriptor_count
+        ):
             return False
         try:
-            posted = post()
+            operation = post()
         except DescriptorsExhaustedError:
             return False
-        self._receives += needed
-        completion.cancel = partial(self._host.cancel, posted)
-        posted.add_callback(partial(self._received, needed, size, completion))
+        self._receives += descriptor_count
+        completion.cancel = partial(self._host.cancel, operation)
+        operation.add_callback(partial(self._received, descriptor_count, size, completion))
         return True
 
-    def _is_full(self, needed: int) -> bool:
-        return self._sends + self._receives + needed > self._max_in_use
+    def _is_full(self, descriptor_count: int) -> bool:
+        return self._sends + self._receives + descriptor_count > self._max_in_use
 
-    def _sent(self, needed: int, completion: Completion[Envelope], posted: Completion[Received]) -> None:
-        self._sends -= needed
-        _finish(completion, posted, 0)
+    def _sent(self, descriptor_count: int, completion: Completion[Envelope], operation: Completion[Received]) -> None:
+        self._sends -= descriptor_count
+        _complete_transfer(completion, operation, 0)
 
-    def _received(self, needed: int, size: int, completion: Completion[Envelope], posted: Completion[Received]) -> None:
-        self._receives -= needed
-        _finish(completion, posted, size)
+    def _received(
+        self, descriptor_count: int, size: int, completion: Completion[Envelope], operation: Completion[Received]
+    ) -> None:
+        self._receives -= descriptor_count
+        _complete_transfer(completion, operation, size)
 
 
 def device(host: Endpoint) -> Device:
@@ -175,37 +187,39 @@ def device(host: Endpoint) -> Device:
     return Device(EmpEndpoint(host))
 
 
-def _descriptors(buffer: memoryview) -> int:
+def _count_descriptors(buffer: memoryview) -> int:
     return 1 if len(buffer) <= PAGE else chained((len(buffer) + PAGE - 1) // PAGE)
 
 
-def _pages(iov: IoVec) -> int:
+def _count_pages(iov: IoVec) -> int:
     return pages_of([length for _, length in iov.spans])
 
 
-def _wanted(source: int, context: int, tag: int) -> tuple[int, int]:
-    """Convert MPI's source and tag to EMP's."""
+def _match_arguments(source: int, context: int, tag: int) -> tuple[int, int]:
+    """Convert MPI's source, context and tag to EMP's source and tag."""
     return (
         descriptors.ANY_SOURCE if source == ANY_SOURCE else source,
         any_tag(context) if tag == ANY_TAG else context << _TAG_BITS | tag,
     )
 
 
-def _answer(completion: Completion[ProbeResult | None], posted: Completion[EmpFound | None]) -> None:
+def _complete_probe(completion: Completion[ProbeResult | None], operation: Completion[EmpProbeResult | None]) -> None:
     try:
-        found = posted.result()
+        probe_result = operation.result()
     except EmpError as error:
         completion.fail(MPIError(ERR_OTHER, str(error)))
         return
-    if found is None:
+    if probe_result is None:
         completion.complete(None)
     else:
-        completion.complete(ProbeResult(Envelope(found.source, found.tag & _TAG, found.length), found))
+        completion.complete(
+            ProbeResult(Envelope(probe_result.source, probe_result.tag & _TAG, probe_result.length), probe_result)
+        )
 
 
-def _finish(completion: Completion[Envelope], posted: Completion[Received], size: int) -> None:
+def _complete_transfer(completion: Completion[Envelope], operation: Completion[Received], size: int) -> None:
     try:
-        source, tag, length = posted.result()
+        source, tag, length = operation.result()
     except TruncatedError as truncated:
         source, tag, length = truncated.received
         tag &= _TAG

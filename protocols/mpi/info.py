@@ -1,4 +1,4 @@
-"""Info objects: hints of a program, keys and values that are strings. MPI 4.1, chapter 10. No call heeds any."""
+"""Info objects: hints of a program, with strings as keys and values. MPI 4.1, chapter 10. No call evaluates them."""
 
 # ruff: noqa: N802 -- the names are mpi4py's
 
@@ -11,7 +11,7 @@ from protocols.mpi.mpi_errors import ERR_ARG, ERR_INFO, ERR_INFO_NOKEY, Handle, 
 
 
 class Info(Handle):
-    """An info object, which is used like a dictionary. Without contents it is INFO_NULL, as it is once it has been freed."""
+    """An info object, used like a dictionary. Without an argument it is INFO_NULL, which a freed object becomes, too."""
 
     __slots__ = ("__weakref__", "_entries")
 
@@ -31,37 +31,37 @@ class Info(Handle):
         return info
 
     def Dup(self) -> Info:
-        """Copy it. Raises MPIError (ERR_INFO) for INFO_NULL, as all calls do."""
-        return Info.Create(self._known())
+        """Copy the info object. Raises MPIError (ERR_INFO) for INFO_NULL, as do the other upper-case calls."""
+        return Info.Create(self._valid_entries())
 
     def Free(self) -> None:
-        """Free it: it becomes INFO_NULL."""
-        self._known()
+        """Free the info object: it becomes INFO_NULL."""
+        self._valid_entries()
         self._entries = None
 
     def Get(self, key: str, maxlen: int = -1) -> str | None:  # noqa: ARG002  mpi4py's argument
-        """Return a key's value; None if there is none."""
-        return self._known().get(key)
+        """Return a key's value; None for an unknown key."""
+        return self._valid_entries().get(key)
 
     def Set(self, key: str, value: str) -> None:
-        self._known()[key] = value
+        self._valid_entries()[key] = value
 
     def Delete(self, key: str) -> None:
-        """Delete a key. Raises MPIError (ERR_INFO_NOKEY)."""
-        if self._known().pop(key, None) is None:
-            raise MPIError(ERR_INFO_NOKEY, f"no key {key!r}")
+        """Delete a key. Raises MPIError (ERR_INFO_NOKEY) for an unknown key."""
+        if self._valid_entries().pop(key, None) is None:
+            raise MPIError(ERR_INFO_NOKEY, f"the info object has no key {key!r}")
 
     def Get_nkeys(self) -> int:
-        return len(self._known())
+        return len(self._valid_entries())
 
     def Get_nthkey(self, n: int) -> str:
-        """Return the n-th key, in the order in which they were set. Raises MPIError (ERR_ARG)."""
-        keys = list(self._known())
+        """Return the n-th key, in the order of insertion, from 0. Raises MPIError (ERR_ARG) if there is none."""
+        keys = list(self._valid_entries())
         if not 0 <= n < len(keys):
-            raise MPIError(ERR_ARG, f"key {n} of {len(keys)}")
+            raise MPIError(ERR_ARG, f"n must be below the number of keys, {len(keys)}, got {n}")
         return keys[n]
 
-    # As a dictionary; INFO_NULL is an empty one.
+    # Dictionary interface; INFO_NULL is empty.
 
     def __bool__(self) -> bool:
         return self._entries is not None
@@ -85,10 +85,10 @@ class Info(Handle):
         return (self._entries or {})[key]
 
     def __setitem__(self, key: str, value: str) -> None:
-        self._changing(key)[key] = value
+        self._mutable_entries(key)[key] = value
 
     def __delitem__(self, key: str) -> None:
-        del self._changing(key)[key]
+        del self._mutable_entries(key)[key]
 
     def get(self, key: str, default: str | None = None) -> str | None:
         return (self._entries or {}).get(key, default)
@@ -103,13 +103,13 @@ class Info(Handle):
         return list((self._entries or {}).items())
 
     def update(self, items: Mapping[str, str] | Iterable[tuple[str, str]] = (), **more: str) -> None:
-        self._changing("update").update(items, **more)
+        self._mutable_entries("update").update(items, **more)
 
     def pop(self, key: str, *default: str | None) -> str | None:
         return (self._entries if self._entries is not None else {}).pop(key, *default)
 
     def popitem(self) -> tuple[str, str]:
-        return self._changing("popitem").popitem()
+        return self._mutable_entries("popitem").popitem()
 
     def copy(self) -> Info:
         return Info.Create(self._entries) if self._entries is not None else Info()
@@ -118,13 +118,13 @@ class Info(Handle):
         if self._entries is not None:
             self._entries.clear()
 
-    def _known(self) -> dict[str, str]:
+    def _valid_entries(self) -> dict[str, str]:
         if self._entries is None:
-            raise MPIError(ERR_INFO, "INFO_NULL has no contents")
+            raise MPIError(ERR_INFO, "the info object is INFO_NULL, or was freed")
         return self._entries
 
-    def _changing(self, key: str) -> dict[str, str]:
-        """Return the contents, for a change. Raises KeyError for INFO_NULL, as mpi4py does."""
+    def _mutable_entries(self, key: str) -> dict[str, str]:
+        """Return the entries, to change them. Raises KeyError for INFO_NULL, as mpi4py does."""
         if self._entries is None:
             raise KeyError(key)
         return self._entries
@@ -132,4 +132,4 @@ class Info(Handle):
 
 INFO_NULL: Final = Info()
 INFO_ENV: Final = Info.Create()
-"""MPI tells a program here how it was started; this one says nothing."""
+"""MPI's description of the start of the program; always empty here."""

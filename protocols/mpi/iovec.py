@@ -1,5 +1,5 @@
-"""Messages that are not contiguous, as derived datatypes define them. A NIC with scatter/gather descriptors moves them
-in place."""
+"""I/O vectors: messages that are not contiguous in memory, as derived datatypes define them. A NIC with scatter/gather
+descriptors transfers them without a copy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Span: TypeAlias = tuple[int, int]
 class IoVec:
     """A message that consists of several segments of a buffer, in order. len() is its size in bytes."""
 
-    __slots__ = ("_size", "spans", "whole")
+    __slots__ = ("_size", "buffer", "spans")
 
-    def __init__(self, whole: memoryview, spans: Sequence[Span]) -> None:
-        """whole: the buffer, as bytes. spans: its segments."""
-        self.whole = whole
+    def __init__(self, buffer: memoryview, spans: Sequence[Span]) -> None:
+        """buffer: the buffer, as bytes. spans: its segments."""
+        self.buffer = buffer
         self.spans = spans
         self._size = sum(length for _, length in spans)
 
@@ -26,21 +26,21 @@ class IoVec:
 
     def views(self) -> list[memoryview]:
         """Return a view of each segment."""
-        whole = self.whole
-        return [whole[begin : begin + length] for begin, length in self.spans]
+        buffer = self.buffer
+        return [buffer[begin : begin + length] for begin, length in self.spans]
 
-    def gathered(self) -> memoryview:
+    def gather(self) -> memoryview:
         """Return a contiguous copy."""
         return memoryview(b"".join(self.views()))
 
     def scatter(self, data: memoryview) -> None:
-        """Copy a message to the segments; it may be shorter."""
-        at = 0
+        """Copy a message to the segments, the last of which it may not fill."""
+        position = 0
         for begin, length in self.spans:
-            segment = data[at : at + length]
-            self.whole[begin : begin + len(segment)] = segment
-            at += length
-            if at >= len(data):
+            segment = data[position : position + length]
+            self.buffer[begin : begin + len(segment)] = segment
+            position += length
+            if position >= len(data):
                 return
 
 
@@ -48,21 +48,21 @@ Data: TypeAlias = memoryview | IoVec
 """A message's memory: contiguous bytes, or an I/O vector."""
 
 
-def gathered(data: Data) -> memoryview:
-    """Return the message's bytes contiguously; only an I/O vector is copied."""
-    return data if isinstance(data, memoryview) else data.gathered()
+def to_contiguous(data: Data) -> memoryview:
+    """Return the message's bytes as contiguous memory; only an I/O vector is copied."""
+    return data if isinstance(data, memoryview) else data.gather()
 
 
-def joined(spans: Iterable[Span]) -> list[Span]:
+def merge_adjacent(spans: Iterable[Span]) -> list[Span]:
     """Merge adjacent spans and remove empty ones, in order."""
-    out: list[Span] = []
+    merged: list[Span] = []
     end = -1
     for begin, length in spans:
         if not length:
             continue
         if begin == end:
-            out[-1] = (out[-1][0], out[-1][1] + length)
+            merged[-1] = (merged[-1][0], merged[-1][1] + length)
         else:
-            out.append((begin, length))
+            merged.append((begin, length))
         end = begin + length
-    return out
+    return merged

@@ -1,15 +1,16 @@
-"""Mailbox of a rank: receives posted ahead for the messages of collective calls, over a NIC that drops the data of messages
-that have no receive.
+"""Mailbox of a rank: pre-posted receives for the messages of collective calls, over a NIC that drops the data of messages
+without a posted receive.
 
-Ranks do not come to a collective call together, so that messages come before their receives; on EMP each costs a time-out.
-EMP's own programs keep receives for such messages (Balaji, Shivam, Wyckoff, Panda, "High performance user level sockets over
-Gigabit Ethernet", 2002: the unexpected queue). Here, SLOTS receives from any rank are always posted:
+Ranks enter a collective call at different times, so that messages arrive before their receives are posted; on EMP each of
+them costs a time-out. Programs of EMP pre-post receives for such messages (Balaji, Shivam, Wyckoff, Panda, "High
+performance user level sockets over Gigabit Ethernet", 2002: the unexpected queue). The slots of a mailbox are receives
+from any rank that are always posted:
 
-- a short message goes to a slot, with a head in front, and is copied from there;
-- of a long one only the head does (an offer). Its receiver posts a receive for the message itself, and tells the sender
-  (a grant), perhaps before the offer has come. The sender then sends it.
+- a short (eager) message is sent to a slot, with a header, and copied from there;
+- for a long (rendezvous) message only the header is sent to a slot, as an offer. Its receiver posts a receive for the
+  message, and grants it to the sender, possibly before the offer has arrived. Then the sender sends the message.
 
-Messages of one sender, context and tag are received in the order in which they were sent.
+Messages with equal sender, context and tag are received in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -20,232 +21,234 @@ from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import Dispatch, Observer, Receipt, nothing, pickler
+from protocols.mpi.device import FailureRecipient, ReceiveCompletion, SendCompletion, null_transfer, pickler
 from protocols.mpi.iovec import Data
 from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
 
-_HEAD: Final = Struct("!HHIQ")  # kind, context, tag, bytes of the message
-_SLOT: Final = 4096
-SHORT: Final = _SLOT - _HEAD.size
-"""Bytes of the longest message that goes to a slot."""
-_AHEAD: Final = 64
-"""Messages that may be on their way to slots before a sender of another one waits (ours)."""
+_HEADER: Final = Struct("!HHIQ")  # kind, context, tag, bytes of the message
+_SLOT_SIZE: Final = 4096
+SHORT: Final = _SLOT_SIZE - _HEADER.size
+"""Bytes of the longest message that is sent to a slot."""
+_MAX_IN_FLIGHT: Final = 64
+"""Maximum messages in flight to slots of other ranks; the sender of a further one waits. (The limit is not EMP's.)"""
 _MESSAGE: Final = 0
 _OFFER: Final = 1
 _GRANT: Final = 2
 
-Lane = tuple[int, int, int]
+MatchKey = tuple[int, int, int]
 """Peer, context and tag."""
 
 
 class PostingDevice(Protocol):
     """The part of `Device` that a mailbox uses."""
 
-    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch: ...
+    def send(
+        self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False
+    ) -> SendCompletion: ...
 
-    def receive(self, source: int, context: int, tag: int, buffer: Data) -> Receipt: ...
+    def receive(self, source: int, context: int, tag: int, buffer: Data) -> ReceiveCompletion: ...
 
-    def receive_standing(self, buffer: memoryview) -> Receipt | None: ...
+    def receive_standing(self, buffer: memoryview) -> ReceiveCompletion | None: ...
 
     def cancel(self, completion: Completion[Envelope]) -> None: ...
 
     @property
-    def standing(self) -> tuple[int, int]: ...
+    def mailbox_context_tag(self) -> tuple[int, int]: ...
 
 
-class _Entry(NamedTuple):
-    """A message that has come, or its offer. data: None for an offer."""
+class _UnexpectedMessage(NamedTuple):
+    """A message without a receive, or the offer of one. length: of the message. data: None for an offer."""
 
     length: int
     data: bytes | None
 
 
-class Delivery(Receipt):
-    """A receive in progress. data: the received bytes."""
+class MailboxReceive(ReceiveCompletion):
+    """A receive in progress. data: the received bytes. direct_receive: the receive of a long message at the device."""
 
-    __slots__ = ("data", "direct", "is_sized")
+    __slots__ = ("data", "direct_receive", "is_sized")
 
     def __init__(self, source: int, tag: int, buffer: memoryview | None) -> None:
-        """buffer: None for any size."""
+        """buffer: None for a message of any size."""
         super().__init__(source, tag, 0 if buffer is None else len(buffer))
         self.is_sized = buffer is not None
         self.data = memoryview(b"") if buffer is None else buffer
-        self.direct: Receipt | None = None
-        """Receive of a long message itself."""
+        self.direct_receive: ReceiveCompletion | None = None
 
     @property
-    def completion(self) -> Delivery:
+    def completion(self) -> MailboxReceive:
         return self
 
     @property
-    def first(self) -> Delivery:
+    def first_receive(self) -> MailboxReceive:
         return self
 
     def load(self) -> object:
-        """Return the object that was sent."""
+        """Unpickle the received object."""
         return pickler.loads(self.data)
 
 
 class Mailbox:
-    """Mailbox of one rank, for all of its communicators. slots: number of receives."""
+    """Mailbox of one rank, for all of its communicators. slots: number of pre-posted receives."""
 
-    __slots__ = ("_ahead", "_came", "_device", "_granted", "_offered", "_waiting")
+    __slots__ = ("_device", "_early_grants", "_in_flight", "_offers", "_posted", "_unexpected")
 
     def __init__(self, device: PostingDevice, slots: int) -> None:
         self._device = device
-        self._ahead = 0
-        self._came: dict[Lane, deque[_Entry]] = {}
-        self._waiting: dict[Lane, deque[Delivery]] = {}
-        self._offered: dict[Lane, deque[tuple[memoryview, Dispatch]]] = {}
-        self._granted: dict[Lane, int] = {}
+        self._in_flight = 0
+        self._unexpected: dict[MatchKey, deque[_UnexpectedMessage]] = {}
+        self._posted: dict[MatchKey, deque[MailboxReceive]] = {}
+        self._offers: dict[MatchKey, deque[tuple[memoryview, SendCompletion]]] = {}
+        self._early_grants: dict[MatchKey, int] = {}
         for _ in range(slots):
-            self._post(memoryview(bytearray(_SLOT)))
+            self._post_slot(memoryview(bytearray(_SLOT_SIZE)))
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview) -> Dispatch:
-        """Begin a send. A short message is copied, and its send complete at once unless many are on their way; a later
-        failure is reported as of a buffered one."""
+    def send(self, destination: int, context: int, tag: int, data: memoryview) -> SendCompletion:
+        """Begin a send. A short message is copied, and its send completes at once unless too many are in flight; a later
+        failure is reported as that of a buffered send."""
         size = len(data)
         if size <= SHORT:
-            sent = self._put(destination, _MESSAGE, context, tag, size, data)
-            return nothing() if self._ahead <= _AHEAD else sent
-        completion = Dispatch(destination=destination, tag=tag, size=size, context=context)
-        lane = destination, context, tag
-        self._put(destination, _OFFER, context, tag, size)
-        if self._granted.get(lane):
-            self._use_grant(lane)
-            self._send_granted(lane, data, completion)
+            slot_send = self._send_to_slot(destination, _MESSAGE, context, tag, size, data)
+            return null_transfer() if self._in_flight <= _MAX_IN_FLIGHT else slot_send
+        completion = SendCompletion(destination=destination, tag=tag, size=size, context=context)
+        key = destination, context, tag
+        self._send_to_slot(destination, _OFFER, context, tag, size)
+        if self._early_grants.get(key):
+            self._use_grant(key)
+            self._send_granted(key, data, completion)
         else:
-            self._offered.setdefault(lane, deque()).append((data, completion))
+            self._offers.setdefault(key, deque()).append((data, completion))
         return completion
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview | None) -> Delivery:
-        """Begin a receive; `Delivery.load` returns an object, if there is no buffer. Fails as a device's does."""
-        delivery, lane = Delivery(source, tag, buffer), (source, context, tag)
-        delivery.cancel = partial(self._cancel, lane, delivery)
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview | None) -> MailboxReceive:
+        """Begin a receive. buffer: None to receive an object, which `MailboxReceive.load` returns. Fails as a receive of the
+        device does."""
+        receive, key = MailboxReceive(source, tag, buffer), (source, context, tag)
+        receive.cancel = partial(self._cancel, key, receive)
         if buffer is not None and len(buffer) > SHORT:
-            self._grant(lane, delivery, buffer)
-        came = self._came.get(lane)
-        if not came:
-            self._waiting.setdefault(lane, deque()).append(delivery)
-            return delivery
-        entry = came.popleft()
-        if not came:
-            del self._came[lane]
-        self._deliver(lane, delivery, entry)
-        return delivery
+            self._grant(key, receive, buffer)
+        unexpected = self._unexpected.get(key)
+        if not unexpected:
+            self._posted.setdefault(key, deque()).append(receive)
+            return receive
+        message = unexpected.popleft()
+        if not unexpected:
+            del self._unexpected[key]
+        self._match(key, receive, message)
+        return receive
 
-    def _put(
+    def _send_to_slot(
         self, destination: int, kind: int, context: int, tag: int, size: int, data: memoryview | bytes = b""
-    ) -> Dispatch:
-        """Send a message to a peer's slot."""
-        whole = memoryview(b"".join((_HEAD.pack(kind, context, tag, size), data)))
-        self._ahead += 1
-        sent = self._device.send(destination, *self._device.standing, whole)
-        sent.leave_to(Observer.NOBODY)
-        sent.add_callback(self._sent)
-        return sent
+    ) -> SendCompletion:
+        """Send a header and data to a peer's slot."""
+        packet = memoryview(b"".join((_HEADER.pack(kind, context, tag, size), data)))
+        self._in_flight += 1
+        slot_send = self._device.send(destination, *self._device.mailbox_context_tag, packet)
+        slot_send.report_failures_to(FailureRecipient.NONE)
+        slot_send.add_callback(self._sent)
+        return slot_send
 
     def _sent(self, _: object) -> None:
-        self._ahead -= 1
+        self._in_flight -= 1
 
-    def _post(self, slot: memoryview) -> None:
-        standing = self._device.receive_standing(slot)
-        if standing is not None:
-            standing.add_callback(partial(self._come, slot))
+    def _post_slot(self, slot: memoryview) -> None:
+        slot_receive = self._device.receive_standing(slot)
+        if slot_receive is not None:
+            slot_receive.add_callback(partial(self._on_slot_filled, slot))
 
-    def _come(self, slot: memoryview, standing: Completion[Envelope]) -> None:
-        """Take a message out of its slot, and post the slot again."""
+    def _on_slot_filled(self, slot: memoryview, slot_receive: Completion[Envelope]) -> None:
+        """Copy a message from its slot, and post the slot again."""
         try:
-            source, _, length = envelope = standing.result()
-        except MPIError:  # its sender is gone: the call hears of that elsewhere
-            self._post(slot)
+            source, _, length = envelope = slot_receive.result()
+        except MPIError:  # its sender has failed, which the collective call learns from `rank_failures`
+            self._post_slot(slot)
             return
         if envelope is CANCELLED:
             return
-        kind, context, tag, size = _HEAD.unpack_from(slot)
-        data = bytes(slot[_HEAD.size : length])
-        self._post(slot)
-        lane = source, context, tag
+        kind, context, tag, size = _HEADER.unpack_from(slot)
+        data = bytes(slot[_HEADER.size : length])
+        self._post_slot(slot)
+        key = source, context, tag
         if kind == _GRANT:
-            self._on_grant(lane)
+            self._on_grant(key)
             return
-        entry, waiting = _Entry(size, data if kind == _MESSAGE else None), self._waiting.get(lane)
-        if not waiting:
-            self._came.setdefault(lane, deque()).append(entry)
+        message, posted = _UnexpectedMessage(size, data if kind == _MESSAGE else None), self._posted.get(key)
+        if not posted:
+            self._unexpected.setdefault(key, deque()).append(message)
             return
-        delivery = waiting.popleft()
-        if not waiting:
-            del self._waiting[lane]
-        self._deliver(lane, delivery, entry)
+        receive = posted.popleft()
+        if not posted:
+            del self._posted[key]
+        self._match(key, receive, message)
 
-    def _deliver(self, lane: Lane, delivery: Delivery, entry: _Entry) -> None:
-        """Match a receive with a message, or with its offer."""
-        source, _, tag = lane
-        if entry.data is None:
-            if delivery.direct is None:
-                room = delivery.data if delivery.is_sized else memoryview(bytearray(entry.length))
-                self._grant(lane, delivery, room)
+    def _match(self, key: MatchKey, receive: MailboxReceive, message: _UnexpectedMessage) -> None:
+        """Match a receive with a message or an offer."""
+        source, _, tag = key
+        if message.data is None:
+            if receive.direct_receive is None:
+                buffer = receive.data if receive.is_sized else memoryview(bytearray(message.length))
+                self._grant(key, receive, buffer)
             return
-        if delivery.direct is not None:
-            # A message shorter than was expected: it has come in a slot.
-            direct, delivery.direct = delivery.direct, None
-            self._device.cancel(direct)
-        if not delivery.is_sized:
-            delivery.data = memoryview(entry.data)
-        elif entry.length > len(delivery.data):
-            what = f"a message of {entry.length} bytes from rank {source}, for a buffer of {len(delivery.data)} bytes"
-            delivery.fail(MPIError(ERR_TRUNCATE, what))
+        if receive.direct_receive is not None:
+            # The message is shorter than the buffer, and so was sent to a slot.
+            direct_receive, receive.direct_receive = receive.direct_receive, None
+            self._device.cancel(direct_receive)
+        if not receive.is_sized:
+            receive.data = memoryview(message.data)
+        elif message.length > len(receive.data):
+            error = f"a message of {message.length} bytes from rank {source}, for a buffer of {len(receive.data)} bytes"
+            receive.fail(MPIError(ERR_TRUNCATE, error))
             return
         else:
-            delivery.data[: entry.length] = entry.data
-        delivery.complete(Envelope(source, tag, entry.length))
+            receive.data[: message.length] = message.data
+        receive.complete(Envelope(source, tag, message.length))
 
-    def _grant(self, lane: Lane, delivery: Delivery, room: memoryview) -> None:
-        """Post a receive for a long message, and tell its sender."""
-        source, context, tag = lane
-        delivery.data = room
-        delivery.direct = self._device.receive(source, context, tag, room)
-        delivery.direct.add_callback(partial(_end, delivery))
-        self._put(source, _GRANT, context, tag, len(room))
+    def _grant(self, key: MatchKey, receive: MailboxReceive, buffer: memoryview) -> None:
+        """Post a receive for a long message, and grant it to the sender."""
+        source, context, tag = key
+        receive.data = buffer
+        receive.direct_receive = self._device.receive(source, context, tag, buffer)
+        receive.direct_receive.add_callback(partial(_complete_from_direct_receive, receive))
+        self._send_to_slot(source, _GRANT, context, tag, len(buffer))
 
-    def _on_grant(self, lane: Lane) -> None:
-        offered = self._offered.get(lane)
-        if not offered:
-            self._granted[lane] = self._granted.get(lane, 0) + 1
+    def _on_grant(self, key: MatchKey) -> None:
+        offers = self._offers.get(key)
+        if not offers:
+            self._early_grants[key] = self._early_grants.get(key, 0) + 1
             return
-        data, completion = offered.popleft()
-        if not offered:
-            del self._offered[lane]
-        self._send_granted(lane, data, completion)
+        data, completion = offers.popleft()
+        if not offers:
+            del self._offers[key]
+        self._send_granted(key, data, completion)
 
-    def _use_grant(self, lane: Lane) -> None:
-        self._granted[lane] -= 1
-        if not self._granted[lane]:
-            del self._granted[lane]
+    def _use_grant(self, key: MatchKey) -> None:
+        self._early_grants[key] -= 1
+        if not self._early_grants[key]:
+            del self._early_grants[key]
 
-    def _send_granted(self, lane: Lane, data: memoryview, completion: Dispatch) -> None:
-        self._device.send(*lane, data).add_callback(partial(_copy, completion))
+    def _send_granted(self, key: MatchKey, data: memoryview, completion: SendCompletion) -> None:
+        self._device.send(*key, data).add_callback(partial(_copy_outcome, completion))
 
-    def _cancel(self, lane: Lane, delivery: Delivery) -> None:
-        """Cancel a receive that waits."""
-        waiting = self._waiting.get(lane)
-        if waiting and delivery in waiting:
-            waiting.remove(delivery)
-        if delivery.direct is not None:
-            self._device.cancel(delivery.direct)
-        elif not delivery.done:
-            delivery.complete(CANCELLED)
+    def _cancel(self, key: MatchKey, receive: MailboxReceive) -> None:
+        """Cancel a receive."""
+        posted = self._posted.get(key)
+        if posted and receive in posted:
+            posted.remove(receive)
+        if receive.direct_receive is not None:
+            self._device.cancel(receive.direct_receive)
+        elif not receive.done:
+            receive.complete(CANCELLED)
 
 
-def _copy(completion: Completion[Envelope], inner: Completion[Envelope]) -> None:
-    """Complete a transfer as the one that it stands for."""
+def _copy_outcome(completion: Completion[Envelope], carrier: Completion[Envelope]) -> None:
+    """Complete a transfer with the outcome of the one that carries it out."""
     try:
-        completion.complete(inner.result())
+        completion.complete(carrier.result())
     except MPIError as error:
         completion.fail(error)
 
 
-def _end(delivery: Delivery, direct: Completion[Envelope]) -> None:
-    """Complete a receive with that of the message itself."""
-    if delivery.direct is direct and not delivery.done:
-        _copy(delivery, direct)
+def _complete_from_direct_receive(receive: MailboxReceive, direct_receive: Completion[Envelope]) -> None:
+    """Complete a receive with the outcome of its direct receive."""
+    if receive.direct_receive is direct_receive and not receive.done:
+        _copy_outcome(receive, direct_receive)

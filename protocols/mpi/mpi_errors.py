@@ -65,11 +65,11 @@ ERR_SIZE: Final = 51
 ERR_DISP: Final = 52
 ERR_ASSERT: Final = 53
 ERR_PROC_FAILED: Final = 101
-"""The peer has restarted or does not answer. MPI 4 has no such class; this is the one of its fault-tolerance proposal
-(ULFM), which mpi4py has, too."""
+"""The peer has restarted or does not answer. MPI 4.1 has no class for this; the name is that of the fault-tolerance
+proposal ULFM (User-Level Failure Mitigation), which mpi4py has, too."""
 ERR_LASTCODE: Final = 0x3FFF_FFFF
 
-_WORDS: Final = {
+_CLASS_STRINGS: Final = {
     ERR_BUFFER: "invalid buffer", ERR_COUNT: "invalid count", ERR_TYPE: "invalid datatype", ERR_TAG: "invalid tag",
     ERR_COMM: "invalid communicator", ERR_RANK: "invalid rank", ERR_ROOT: "invalid root", ERR_GROUP: "invalid group",
     ERR_OP: "invalid operation", ERR_TOPOLOGY: "invalid topology", ERR_DIMS: "invalid dimensions",
@@ -81,35 +81,35 @@ _WORDS: Final = {
 }  # fmt: skip
 
 
-class _Subset(type):
-    """Type of mpi4py's classes, for the names that they lack here."""
+class _SubsetMeta(type):
+    """Metaclass of MPI's handles: reports class attributes of mpi4py's that this subset lacks."""
 
     def __getattr__(cls, name: str) -> NoReturn:
-        raise missing(cls, name)
+        raise missing_attribute(cls, name)
 
 
-class Handle(metaclass=_Subset):
-    """An object of MPI. A name of mpi4py's that it lacks raises AttributeError, which says so."""
+class Handle(metaclass=_SubsetMeta):
+    """Base class of MPI's handles. An attribute of mpi4py's that this subset lacks raises AttributeError with a hint."""
 
     __slots__ = ()
 
     def __new__(cls, *_: object, **__: object) -> Self:
-        """Ignore what is for `__init__`: subclasses in programs pass it on, as in mpi4py."""
+        """Ignore the arguments of `__init__`, which subclasses in programs pass on, as in mpi4py."""
         return super().__new__(cls)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise missing(type(self), name)
+        raise missing_attribute(type(self), name)
 
 
-def missing(cls: type, name: str) -> AttributeError:
-    """Make the error for a name that a class lacks."""
+def missing_attribute(cls: type, name: str) -> AttributeError:
+    """Make the error for an attribute that a class lacks."""
     if name.startswith("_"):
         return AttributeError(f"{cls.__name__!r} has no attribute {name!r}")
     return AttributeError(f"MPI.{cls.__name__}.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)")
 
 
 class Envelope(NamedTuple):
-    """Description of a message. source: its sender's rank. length: bytes."""
+    """Envelope and size of a message. source: the sender's rank; of a send, the destination's. length: bytes."""
 
     source: int
     tag: int
@@ -117,25 +117,25 @@ class Envelope(NamedTuple):
 
 
 CANCELLED: Final = Envelope(ANY_SOURCE, ANY_TAG, 0)
-"""Result of a cancelled transfer, identified by identity, not by equality."""
+"""Result of a cancelled transfer. Compare with `is`: an equal envelope may be a message's."""
 
 
-NOBODY: Final = Envelope(PROC_NULL, ANY_TAG, 0)
-"""Result of a receive from PROC_NULL."""
+PROC_NULL_ENVELOPE: Final = Envelope(PROC_NULL, ANY_TAG, 0)
+"""Result of a transfer with PROC_NULL."""
 
 
 @total_ordering
 class MPIError(RuntimeError):
     """mpi4py's MPI.Exception: an invalid call, or a failed transfer. It equals, and is ordered by, its error code.
 
-    envelope: of the message, if a receive has failed although one arrived; its length is what the buffer holds of it.
-    is_about_a_call: its traceback ends with the program's line (`testbed.engine.tracebacks`).
+    envelope: of the message, for a receive that failed after a message arrived; its length counts the bytes that are in the
+    buffer. is_about_a_call: its traceback ends with the program's line (`testbed.engine.tracebacks`).
     """
 
     is_about_a_call: Final = True
 
     def __init__(self, error_class: int = SUCCESS, message: str = "", envelope: Envelope | None = None) -> None:
-        """message: by default, the class in words."""
+        """error_class: an error class, or an error code of the program's own. message: default: the string of the class."""
         super().__init__(message or Get_error_string(error_class))
         self.error_class = Get_error_class(error_class)
         self.error_code = error_class
@@ -178,42 +178,42 @@ class MPIError(RuntimeError):
         return str(self)
 
 
-_added: dict[int, tuple[int, str]] = {}  # error codes of programs: their class, and their string
+_program_codes: dict[int, tuple[int, str]] = {}  # the program's own error codes: their class and string
 
 
 def Get_error_class(errorcode: int) -> int:
     """Return an error code's class."""
-    return _added[errorcode][0] if errorcode in _added else errorcode
+    return _program_codes[errorcode][0] if errorcode in _program_codes else errorcode
 
 
 def Get_error_string(errorcode: int) -> str:
-    """Return an error code in words."""
-    if errorcode in _added:
-        return _added[errorcode][1]
-    return "no error" if errorcode == SUCCESS else _WORDS.get(errorcode, f"error {errorcode}")
+    """Return the string of an error code."""
+    if errorcode in _program_codes:
+        return _program_codes[errorcode][1]
+    return "no error" if errorcode == SUCCESS else _CLASS_STRINGS.get(errorcode, f"error {errorcode}")
 
 
 def last_used_code() -> int:
     """Return the greatest error code (MPI_LASTUSEDCODE)."""
-    return ERR_LASTCODE + len(_added)
+    return ERR_LASTCODE + len(_program_codes)
 
 
 def Add_error_class() -> int:
-    """Make an error class of the program's own."""
+    """Add an error class of the program's own; return it."""
     code = last_used_code() + 1
-    _added[code] = code, ""
+    _program_codes[code] = code, ""
     return code
 
 
 def Add_error_code(errorclass: int) -> int:
-    """Make an error code of a class."""
+    """Add an error code to a class; return it."""
     code = last_used_code() + 1
-    _added[code] = errorclass, ""
+    _program_codes[code] = errorclass, ""
     return code
 
 
 def Add_error_string(errorcode: int, string: str) -> None:
-    """Say an error code of the program's own in words. Raises MPIError (ERR_ARG) for others."""
-    if errorcode not in _added:
-        raise MPIError(ERR_ARG, f"{errorcode} is no error code of the program's own")
-    _added[errorcode] = _added[errorcode][0], string
+    """Set the string of an error code of the program's own. Raises MPIError (ERR_ARG) for a predefined or unknown code."""
+    if errorcode not in _program_codes:
+        raise MPIError(ERR_ARG, f"error code {errorcode} was not added by Add_error_class or Add_error_code")
+    _program_codes[errorcode] = _program_codes[errorcode][0], string

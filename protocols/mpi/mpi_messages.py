@@ -1,4 +1,4 @@
-"""Messages found by a matched probe, which no other receive can get."""
+"""Messages that a matched probe has claimed, and that no other receive can match. MPI 4.1, section 3.8.2."""
 
 # ruff: noqa: N802 -- the names are mpi4py's
 
@@ -8,27 +8,32 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocols.mpi.buffers import Message as Buffer
-from protocols.mpi.buffers import writable
-from protocols.mpi.device import Device, Incoming, ProbeResult, nothing
+from protocols.mpi.buffers import as_receive_buffer
+from protocols.mpi.device import Device, ObjectReceive, ProbeResult, null_transfer
 from protocols.mpi.mpi_errors import ERR_REQUEST, MPIError
 from protocols.mpi.mpi_status import Status
 from protocols.mpi.requests import Request
 
 
 class Message:
-    """A message to be received once, through this object. Upper-case calls receive into a buffer, lower-case ones an
+    """A claimed message, which can be received once. Upper-case calls receive into a buffer, lower-case calls return an
     object."""
 
-    __slots__ = ("_contexts", "_device", "_found", "_ranks", "_received")
+    __slots__ = ("_contexts", "_device", "_probe_result", "_ranks", "_received")
 
     def __init__(
-        self, device: Device | None, contexts: tuple[int, int], ranks: Sequence[int] | None, found: ProbeResult | None
+        self,
+        device: Device | None,
+        contexts: tuple[int, int],
+        ranks: Sequence[int] | None,
+        probe_result: ProbeResult | None,
     ) -> None:
-        """found, device: None for MPI_MESSAGE_NO_PROC."""
+        """contexts: of the communicator's messages, and of its continuations. ranks: the device's ranks by the
+        communicator's; None: equal. device, probe_result: None for MPI_MESSAGE_NO_PROC."""
         self._device = device
         self._contexts = contexts
         self._ranks = ranks
-        self._found = found
+        self._probe_result = probe_result
         self._received = False
 
     @classmethod
@@ -40,41 +45,45 @@ class Message:
 
     @property
     def is_null(self) -> bool:
-        """Whether it has been received."""
+        """Whether it has been received, or is MPI_MESSAGE_NULL."""
         return self._received
 
     async def Recv(self, buf: Buffer, status: Status | None = None) -> None:
-        """Receive it. Raises MPIError: ERR_TRUNCATE as Comm.Recv, ERR_REQUEST if it was received before."""
+        """Receive the message. Raises MPIError: ERR_TRUNCATE as Comm.Recv, ERR_REQUEST if it was received before."""
         await (await self.Irecv(buf)).wait(status)
 
     async def Irecv(self, buf: Buffer) -> Request:
-        """Begin to receive it."""
-        buffer = writable(buf)
-        found = self._take()
+        """Begin to receive the message."""
+        buffer = as_receive_buffer(buf)
+        probe_result = self._take()
         device = self._device
         completion = (
-            nothing() if found is None or device is None else device.receive_claimed(found, self._contexts[0], buffer)
+            null_transfer()
+            if probe_result is None or device is None
+            else device.receive_claimed(probe_result, self._contexts[0], buffer)
         )
         return Request(completion, None, True, self._device, self._ranks)
 
     async def recv(self, status: Status | None = None) -> object:
-        """Receive it as an object. Raises MPIError: ERR_TYPE if it is one of Send's."""
+        """Receive the message as an object. Raises MPIError: ERR_TYPE for a message of Send."""
         return await (await self.irecv()).wait(status)
 
     async def irecv(self) -> Request:
-        """Begin to receive it as an object; `Request.wait` returns the object."""
-        found = self._take()
-        if found is None or self._device is None:
-            return Request(nothing(), None, True, self._device)
-        incoming = Incoming(self._device, found.envelope.source, self._contexts, found.envelope.tag, found)
+        """Begin to receive the message as an object, which `Request.wait` returns."""
+        probe_result = self._take()
+        if probe_result is None or self._device is None:
+            return Request(null_transfer(), None, True, self._device)
+        incoming = ObjectReceive(
+            self._device, probe_result.envelope.source, self._contexts, probe_result.envelope.tag, probe_result
+        )
         return Request(incoming.completion, incoming, True, self._device, self._ranks)
 
     def _take(self) -> ProbeResult | None:
         if self._received:
             raise MPIError(ERR_REQUEST, "the message was received before")
-        self._received = self._found is not None
-        return self._found
+        self._received = self._probe_result is not None
+        return self._probe_result
 
 
 NO_PROC: Final = Message(None, (0, 0), None, None)
-"""MPI_MESSAGE_NO_PROC."""
+"""MPI_MESSAGE_NO_PROC: the result of a matched probe of PROC_NULL."""

@@ -14,13 +14,13 @@ _FIELDS: Final = ("cancelled", "count", "error", "source", "tag")
 
 
 class Status(Handle):
-    """A status, filled by the call that it is passed to. count: bytes. error: an error class. cancelled: the transfer
-    was cancelled."""
+    """A status, filled by the call to which it is passed. count: bytes received. error: an error class. cancelled: whether
+    the transfer was cancelled."""
 
     __slots__ = ("__weakref__", "cancelled", "count", "error", "source", "tag")
 
     def __init__(self, status: Status | None = None) -> None:
-        """status: to be copied."""
+        """status: a status to copy."""
         self.source: int = ANY_SOURCE
         self.tag: int = ANY_TAG
         self.count: int = 0
@@ -44,7 +44,7 @@ class Status(Handle):
         return f"<Status: source {self.source}, tag {self.tag}, {self.count} bytes, error {self.error}>"
 
     def fill(self, envelope: Envelope | None, error: int = SUCCESS) -> None:
-        """Set a transfer's outcome; for the library. None: no message, as for a send."""
+        """Record a transfer's outcome; called by the library. envelope: None for a send, and for no transfer."""
         self.source, self.tag, self.count = envelope or (ANY_SOURCE, ANY_TAG, 0)
         self.error = error
         self.cancelled = envelope is CANCELLED
@@ -59,17 +59,18 @@ class Status(Handle):
         return self.error
 
     def Get_count(self, datatype: Datatype = BYTE) -> int:
-        """Return the number of items of the datatype received; UNDEFINED if it is not whole. Raises MPIError (ERR_TYPE) for
-        DATATYPE_NULL, as do the other calls."""
+        """Return the number of items received; UNDEFINED for a fraction of an item. Raises MPIError (ERR_TYPE) for
+        DATATYPE_NULL, as do the other calls with a datatype."""
         if not datatype:
             raise MPIError(ERR_TYPE, "DATATYPE_NULL has no items")
         if not datatype.size:
             return 0 if not self.count else UNDEFINED
-        whole, rest = divmod(self.count, datatype.size)
-        return whole if not rest else UNDEFINED
+        items, remainder = divmod(self.count, datatype.size)
+        return items if not remainder else UNDEFINED
 
     def Get_elements(self, datatype: Datatype) -> int:
-        """Return the number of basic items received; UNDEFINED for a derived datatype, whose basic one is not known."""
+        """Return the number of basic items received; UNDEFINED for a derived datatype, which does not record its basic
+        one."""
         return self.Get_count(datatype) if datatype.typecode or not datatype else UNDEFINED
 
     def Is_cancelled(self) -> bool:
@@ -85,7 +86,7 @@ class Status(Handle):
         self.error = error
 
     def Set_elements(self, datatype: Datatype, count: int) -> None:
-        """Set the count to that of so many items."""
+        """Set the count of bytes to that of `count` items."""
         if not datatype:
             raise MPIError(ERR_TYPE, "DATATYPE_NULL has no items")
         self.count = count * datatype.size
@@ -95,7 +96,7 @@ class Status(Handle):
 
 
 def _status(*fields: Any) -> Status:
-    """Make a status of its fields, for pickling."""
+    """Make a status from the values of _FIELDS; unpickling calls it."""
     status = Status()
     for name, value in zip(_FIELDS, fields, strict=True):
         setattr(status, name, value)

@@ -1,6 +1,6 @@
-"""MPI's reduction operations, predefined and the program's own, on buffers and on objects. MPI 4.1, section 6.9.
+"""MPI's reduction operations, predefined and user-defined, on buffers and on objects. MPI 4.1, section 6.9.
 
-Buffers are combined by NumPy, which is loaded when the first one is.
+NumPy combines buffers; it is imported at the first such reduction.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
@@ -11,23 +11,23 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from protocols.mpi.buffers import Message, typed
+from protocols.mpi.buffers import Message, reduction_operand
 from protocols.mpi.datatypes import PAIRS, Datatype
 from protocols.mpi.mpi_errors import ERR_COUNT, ERR_OP, Handle, MPIError
 
 if TYPE_CHECKING:
     import numpy as np
 
-OnObjects = Callable[[Any, Any], Any]
+ObjectFunction = Callable[[Any, Any], Any]
 """(left, right) -> combined value."""
-OnBuffers = Callable[[memoryview, memoryview, Datatype], object]
-"""(left, right, datatype): writes the combined items into `right`, as MPI's user functions do."""
+BufferFunction = Callable[[memoryview, memoryview, Datatype], object]
+"""(left, right, datatype); writes the combined items to `right`, as MPI's user-defined functions do."""
 
 
 class Op(Handle):
-    """An operation, associative. `op(x, y)` combines two objects. name: MPI's. commutes: operands may change places."""
+    """An associative operation. `op(x, y)` combines two objects. name: MPI's. commutes: whether it is commutative."""
 
-    __slots__ = ("__weakref__", "_on_buffers", "_on_objects", "commutes", "is_predefined", "name")
+    __slots__ = ("__weakref__", "_buffer_function", "_object_function", "commutes", "is_predefined", "name")
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
@@ -38,38 +38,47 @@ class Op(Handle):
         self.name: str = op.name if op is not None else "MPI_OP_NULL"
         self.commutes: bool = op.commutes if op is not None else False
         self.is_predefined: bool = op.is_predefined if op is not None else True
-        self._on_objects: OnObjects | None = op._on_objects if op is not None else _refused
-        self._on_buffers: OnBuffers = op._on_buffers if op is not None else _refused
+        self._object_function: ObjectFunction | None = op._object_function if op is not None else _undefined_on_buffers
+        self._buffer_function: BufferFunction = op._buffer_function if op is not None else _undefined_on_buffers
 
     @classmethod
-    def of(
-        cls, name: str, on_objects: OnObjects, on_buffers: OnBuffers, commutes: bool = True, predefined: bool = False
+    def from_functions(
+        cls,
+        name: str,
+        object_function: ObjectFunction,
+        buffer_function: BufferFunction,
+        commutes: bool = True,
+        predefined: bool = False,
     ) -> Op:
-        """Make an operation of functions; for the library."""
+        """Make an operation from its two functions; called by the library."""
         op = cls()
         op.name, op.commutes, op.is_predefined = name, commutes, predefined
-        op._on_objects, op._on_buffers = on_objects, on_buffers
+        op._object_function, op._buffer_function = object_function, buffer_function
         return op
 
     @classmethod
     def Create(cls, function: Callable[..., Any], commute: bool = False) -> Op:
-        """Make an operation of ``function(inbuf, inoutbuf, datatype)``, which combines into the second buffer; for objects,
-        of which the datatype is None, it returns the combined one. The first operand is of the lower ranks."""
+        """Make an operation from ``function(inbuf, inoutbuf, datatype)``, which combines into the second buffer. For
+        objects its datatype is None, and it returns the combined object. The first operand is that of the lower ranks."""
 
-        def on_objects(left: Any, right: Any) -> Any:
+        def object_function(left: Any, right: Any) -> Any:
             return function(left, right, None)
 
-        return cls.of(getattr(function, "__name__", "a function"), on_objects, function, commute)
+        return cls.from_functions(getattr(function, "__name__", "a function"), object_function, function, commute)
 
     def __reduce__(self) -> tuple[Callable[..., Op], tuple[object, ...]]:
-        """Pickle a predefined operation by its name, and another one as its function."""
-        return (_named, (self.name,)) if self.is_predefined else (Op.Create, (self._on_buffers, self.commutes))
+        """Pickle a predefined operation by its name, and a user-defined one with its function."""
+        return (
+            (_predefined_operation, (self.name,))
+            if self.is_predefined
+            else (Op.Create, (self._buffer_function, self.commutes))
+        )
 
     def Free(self) -> None:
         """Free the operation. Raises MPIError (ERR_OP) for a predefined one."""
         if self.is_predefined:
-            raise MPIError(ERR_OP, f"{self.name} is MPI's own and cannot be freed")
-        self._on_objects = None
+            raise MPIError(ERR_OP, f"the predefined operation {self.name} cannot be freed")
+        self._object_function = None
 
     def Is_commutative(self) -> bool:
         return self.commutes
@@ -83,33 +92,33 @@ class Op(Handle):
 
     def __bool__(self) -> bool:
         """Whether it is not OP_NULL."""
-        return self._on_objects not in (None, _refused)
+        return self._object_function not in (None, _undefined_on_buffers)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Op):
             return False
-        return self._on_objects is other._on_objects or not (self or other)
+        return self._object_function is other._object_function or not (self or other)
 
     def __call__(self, left: Any, right: Any) -> Any:
-        if self._on_objects is None:
+        if self._object_function is None:
             raise MPIError(ERR_OP, f"the operation {self.name} was freed")
-        return self._on_objects(left, right)
+        return self._object_function(left, right)
 
     def Reduce_local(self, inbuf: Message, inoutbuf: Message) -> None:
-        """Combine two buffers of this rank into the second."""
-        data, datatype = typed(inoutbuf, True)
-        left = typed(inbuf, False)[0]
+        """Combine two buffers of this rank; the second becomes the result."""
+        data, datatype = reduction_operand(inoutbuf, True)
+        left = reduction_operand(inbuf, False)[0]
         if len(left) != len(data):
-            raise MPIError(ERR_COUNT, f"buffers of {len(left)} and {len(data)} bytes")
+            raise MPIError(ERR_COUNT, f"both buffers must have one size, got {len(left)} and {len(data)} bytes")
         self.combine(left, data, datatype)
 
     def combine(self, left: memoryview, right: memoryview, datatype: Datatype) -> None:
-        """Write ``left op right`` into `right`. Raises MPIError (ERR_OP) for a datatype that the operation is not
-        defined for, and the exceptions of a program's function."""
-        if self._on_objects is None:
+        """Write ``left op right`` to `right`. Raises MPIError (ERR_OP) for a datatype for which the operation is not
+        defined, and the exceptions of a user-defined function."""
+        if self._object_function is None:
             raise MPIError(ERR_OP, f"the operation {self.name} was freed")
         if right:
-            self._on_buffers(left, right, datatype)
+            self._buffer_function(left, right, datatype)
 
 
 def _dtype(datatype: Datatype) -> np.dtype[Any]:
@@ -124,8 +133,8 @@ def _dtype(datatype: Datatype) -> np.dtype[Any]:
     return np.dtype(datatype.typecode)
 
 
-def _ufunc(name: str, ufunc: str) -> OnBuffers:
-    """Return the function that applies one of NumPy's to buffers. name: MPI's."""
+def _ufunc_function(name: str, ufunc: str) -> BufferFunction:
+    """Return a function that applies a NumPy ufunc to buffers. name: MPI's, for errors. ufunc: NumPy's name."""
 
     def apply(left: memoryview, right: memoryview, datatype: Datatype) -> None:
         if not datatype.typecode or datatype.typecode in (*PAIRS, "c"):
@@ -133,11 +142,14 @@ def _ufunc(name: str, ufunc: str) -> OnBuffers:
         dtype = _dtype(datatype)
         import numpy as np
 
-        ours = np.frombuffer(right, dtype)
+        result = np.frombuffer(right, dtype)
         with np.errstate(all="ignore"):  # as C's arithmetic
             try:
                 getattr(np, ufunc)(
-                    np.frombuffer(left, dtype), ours, out=ours, casting="same_kind" if ufunc[:3] != "log" else "unsafe"
+                    np.frombuffer(left, dtype),
+                    result,
+                    out=result,
+                    casting="same_kind" if ufunc[:3] != "log" else "unsafe",
                 )
             except TypeError:
                 raise MPIError(ERR_OP, f"{name} is not defined for {datatype.name}") from None
@@ -145,8 +157,8 @@ def _ufunc(name: str, ufunc: str) -> OnBuffers:
     return apply
 
 
-def _located(name: str, wins: str) -> OnBuffers:
-    """Return the function for MAXLOC or MINLOC. wins: NumPy's comparison that the better value passes."""
+def _location_function(name: str, comparison: str) -> BufferFunction:
+    """Return the function of MAXLOC or MINLOC. comparison: name of the NumPy comparison that the chosen value passes."""
 
     def apply(left: memoryview, right: memoryview, datatype: Datatype) -> None:
         if datatype.typecode not in PAIRS:
@@ -154,32 +166,34 @@ def _located(name: str, wins: str) -> OnBuffers:
         dtype = _dtype(datatype)
         import numpy as np
 
-        theirs, ours = np.frombuffer(left, dtype), np.frombuffer(right, dtype)
-        equal = theirs["value"] == ours["value"]
-        taken = getattr(np, wins)(theirs["value"], ours["value"]) | (equal & (theirs["index"] < ours["index"]))
-        ours[taken] = theirs[taken]
+        left_pairs, right_pairs = np.frombuffer(left, dtype), np.frombuffer(right, dtype)
+        equal = left_pairs["value"] == right_pairs["value"]
+        is_left = getattr(np, comparison)(left_pairs["value"], right_pairs["value"]) | (
+            equal & (left_pairs["index"] < right_pairs["index"])
+        )
+        right_pairs[is_left] = left_pairs[is_left]
 
     return apply
 
 
 def _maxloc(left: Any, right: Any) -> Any:
-    (value, index), (other, its_index) = left, right
-    is_right = other > value or (not value > other and its_index < index)
-    return (other, its_index) if is_right else (value, index)
+    (left_value, left_index), (right_value, right_index) = left, right
+    is_right = right_value > left_value or (not left_value > right_value and right_index < left_index)
+    return (right_value, right_index) if is_right else (left_value, left_index)
 
 
 def _minloc(left: Any, right: Any) -> Any:
-    (value, index), (other, its_index) = left, right
-    is_right = other < value or (not value < other and its_index < index)
-    return (other, its_index) if is_right else (value, index)
+    (left_value, left_index), (right_value, right_index) = left, right
+    is_right = right_value < left_value or (not left_value < right_value and right_index < left_index)
+    return (right_value, right_index) if is_right else (left_value, left_index)
 
 
-def _refused(*_: object) -> object:
-    raise MPIError(ERR_OP, "MPI_REPLACE, MPI_NO_OP and MPI_OP_NULL reduce no buffers")
+def _undefined_on_buffers(*_: object) -> object:
+    raise MPIError(ERR_OP, "MPI_REPLACE, MPI_NO_OP and MPI_OP_NULL cannot reduce buffers")
 
 
-def _predefined(name: str, on_objects: OnObjects, ufunc: str) -> Op:
-    return Op.of(f"MPI_{name}", on_objects, _ufunc(name, ufunc), predefined=True)
+def _predefined(name: str, object_function: ObjectFunction, ufunc: str) -> Op:
+    return Op.from_functions(f"MPI_{name}", object_function, _ufunc_function(name, ufunc), predefined=True)
 
 
 MAX: Final = _predefined("MAX", max, "maximum")
@@ -192,15 +206,15 @@ LXOR: Final = _predefined("LXOR", lambda left, right: bool(left) ^ bool(right), 
 BAND: Final = _predefined("BAND", operator.and_, "bitwise_and")
 BOR: Final = _predefined("BOR", operator.or_, "bitwise_or")
 BXOR: Final = _predefined("BXOR", operator.xor, "bitwise_xor")
-MAXLOC: Final = Op.of("MPI_MAXLOC", _maxloc, _located("MAXLOC", "greater"), predefined=True)
-MINLOC: Final = Op.of("MPI_MINLOC", _minloc, _located("MINLOC", "less"), predefined=True)
-REPLACE: Final = Op.of("MPI_REPLACE", lambda _left, right: right, _refused, predefined=True)
-NO_OP: Final = Op.of("MPI_NO_OP", lambda left, _right: left, _refused, predefined=True)
+MAXLOC: Final = Op.from_functions("MPI_MAXLOC", _maxloc, _location_function("MAXLOC", "greater"), predefined=True)
+MINLOC: Final = Op.from_functions("MPI_MINLOC", _minloc, _location_function("MINLOC", "less"), predefined=True)
+REPLACE: Final = Op.from_functions("MPI_REPLACE", lambda _left, right: right, _undefined_on_buffers, predefined=True)
+NO_OP: Final = Op.from_functions("MPI_NO_OP", lambda left, _right: left, _undefined_on_buffers, predefined=True)
 OP_NULL: Final = Op()
 
 
-def _named(name: str) -> Op:
-    """Return a predefined operation, for pickling."""
+def _predefined_operation(name: str) -> Op:
+    """Return a predefined operation; unpickling calls it."""
     return next(op for op in _PREDEFINED if op.name == name)
 
 

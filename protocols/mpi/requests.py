@@ -1,7 +1,7 @@
 """Requests: transfers in progress.
 
-As in MPI, a request is inactive once it has been waited for or tested successfully; further calls return at once, with
-an empty result. A persistent request can then be started again.
+As in MPI, a request becomes inactive when a wait or a successful test has completed it; further calls return at once,
+with an empty result. A persistent request can then be started again.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
@@ -13,41 +13,41 @@ from contextlib import suppress
 
 from protocols.core.completion import Completion, Yield
 from protocols.mpi.constants import UNDEFINED
-from protocols.mpi.device import Device, Dispatch, Incoming, Observer
+from protocols.mpi.device import Device, FailureRecipient, ObjectReceive, SendCompletion
 from protocols.mpi.mpi_errors import CANCELLED, ERR_IN_STATUS, ERR_REQUEST, Envelope, MPIError
 from protocols.mpi.mpi_status import Status
 
 
 class Request:
-    """One transfer. Upper-case calls are about buffers, as in mpi4py; lower-case ones about objects, which they return
-    (None for a send). Every call is awaited; ``await request`` is ``await request.wait()``.
+    """One transfer. As in mpi4py, lower-case calls return the object of the transfer (None for a send). Every call is
+    awaited; ``await request`` is ``await request.wait()``.
 
-    A failure raises MPIError in the call that waits for it, and still fills the status.
+    The call that completes a failed request raises MPIError, and fills the status nevertheless.
     """
 
-    __slots__ = ("_any", "_completion", "_device", "_incoming", "_ranks", "_received", "_watched", "active")
+    __slots__ = ("_completion", "_device", "_first_done", "_incoming", "_is_receive", "_is_watched", "_ranks", "active")
 
     def __init__(
         self,
         completion: Completion[Envelope],
-        incoming: Incoming | None = None,
-        received: bool = False,
+        incoming: ObjectReceive | None = None,
+        is_receive: bool = False,
         device: Device | None = None,
         ranks: Sequence[int] | None = None,
     ) -> None:
-        """incoming: of a receive for an object. received: whether it is a receive, whose status has values. device: required
-        to cancel. ranks: the device's rank of each rank of the communicator, if they differ."""
+        """incoming: the receive of an object. is_receive: whether the status describes a received message. device: for
+        `Cancel`. ranks: the device's ranks by the communicator's; None: equal."""
         self._completion = completion
         self._incoming = incoming
-        self._received = received
+        self._is_receive = is_receive
         self._device = device
         self._ranks = ranks
-        self._any: Completion[None] | None = None  # to complete for a caller that waits for any of several requests
-        self._watched = False
+        self._first_done: Completion[None] | None = None  # awaited by a caller that waits for any of several requests
+        self._is_watched = False
         self.active = True
-        """Whether it has been started and not been waited for."""
-        if isinstance(completion, Dispatch):
-            completion.leave_to(Observer.REQUEST)
+        """Whether it is started, and no wait or test has completed it."""
+        if isinstance(completion, SendCompletion):
+            completion.report_failures_to(FailureRecipient.REQUEST)
 
     def __repr__(self) -> str:
         return f"<Request: {self._completion!r}>" if self.active else "<Request: inactive>"
@@ -64,7 +64,7 @@ class Request:
         """Wait until it is complete; returns its object."""
         if self.active and not self._completion.done:
             await self._wait_quietly()
-        return self._take(status)
+        return self._take_result(status)
 
     async def Test(self, status: Status | None = None) -> bool:
         """Whether it is complete. If not, other tasks run first."""
@@ -73,10 +73,10 @@ class Request:
     async def test(self, status: Status | None = None) -> tuple[bool, object]:
         """Whether it is complete, and its object. If not, other tasks run first.
 
-        In a simulation, a test without success continues when something else has happened.
+        In a simulation, an unsuccessful test returns after the next event.
         """
         if await self._test():
-            return True, self._take(status)
+            return True, self._take_result(status)
         return False, None
 
     async def Get_status(self, status: Status | None = None) -> bool:
@@ -90,13 +90,13 @@ class Request:
     get_status = Get_status
 
     async def Cancel(self) -> None:
-        """Cancel it if possible: it completes soon, with a status that shows whether it was cancelled. A receive cannot
-        be cancelled once a message has matched it, nor a send once the NIC has it. Raises MPIError (ERR_REQUEST) for an
-        inactive request."""
+        """Cancel the transfer if possible: it completes soon, and the status shows whether it was cancelled. A receive
+        cannot be cancelled once a message has matched it, nor a send once the NIC has it. Raises MPIError (ERR_REQUEST)
+        for an inactive request."""
         if not self.active:
             raise MPIError(ERR_REQUEST, "an inactive request cannot be cancelled")
         if self._device is not None:
-            self._device.cancel(self._completion if self._incoming is None else self._incoming.first)
+            self._device.cancel(self._completion if self._incoming is None else self._incoming.first_receive)
 
     cancel = Cancel
 
@@ -133,12 +133,12 @@ class Request:
 
     @classmethod
     async def Waitany(cls, requests: Sequence[Request], status: Status | None = None) -> int:
-        """Wait for one; returns its index, or UNDEFINED if none is active."""
+        """Wait for any request; returns its index, or UNDEFINED if none is active."""
         return (await cls.waitany(requests, status))[0]
 
     @classmethod
     async def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, object]:
-        """Wait for one; returns its index and its object. The index is UNDEFINED if none is active."""
+        """Wait for any request; returns its index and its object. The index is UNDEFINED if none is active."""
         await _wait_for_any(requests)
         return _take_any(requests, status)
 
@@ -188,7 +188,7 @@ class Request:
 
     @property
     def is_complete(self) -> bool:
-        """Whether waiting for it would return at once."""
+        """Whether a wait for the request would return at once."""
         return not self.active or self._completion.done
 
     async def _test(self) -> bool:
@@ -197,7 +197,7 @@ class Request:
         return self.is_complete
 
     async def _wait_quietly(self) -> None:
-        with suppress(MPIError):  # `_take` raises it
+        with suppress(MPIError):  # `_take_result` raises it
             await self._completion
 
     def _fill_status(self, status: Status) -> None:
@@ -207,17 +207,17 @@ class Request:
         except MPIError as error:
             status.fill(self._in_communicator(error.envelope), error.error_class)
         else:
-            status.fill(self._in_communicator(envelope) if self._received or envelope is CANCELLED else None)
+            status.fill(self._in_communicator(envelope) if self._is_receive or envelope is CANCELLED else None)
 
-    def _take(self, status: Status | None) -> object:
+    def _take_result(self, status: Status | None) -> object:
         """Return the result of a complete transfer, and deactivate the request."""
         if status is not None:
             self._fill_status(status)
         if not self.active:
             return None
         self.active = False
-        if isinstance(self._completion, Dispatch):
-            self._completion.taken()
+        if isinstance(self._completion, SendCompletion):
+            self._completion.request_reported()
         envelope = self._completion.result()
         if self._incoming is None or envelope is CANCELLED:
             return None
@@ -235,32 +235,32 @@ class Request:
         return envelope._replace(source=self._ranks.index(envelope.source))
 
     def _watch(self, first: Completion[None]) -> None:
-        """Complete `first` when this request completes. Repeated calls register only one callback."""
-        self._any = first
-        if not self._watched:
-            self._watched = True
-            self._completion.add_callback(self._notice)
+        """Complete `first_receive` when this request completes. Repeated calls register only one callback."""
+        self._first_done = first
+        if not self._is_watched:
+            self._is_watched = True
+            self._completion.add_callback(self._on_done)
 
-    def _notice(self, completion: Completion[Envelope]) -> None:
-        if completion is self._completion and self._any is not None and not self._any.done:
-            self._any.complete(None)
+    def _on_done(self, completion: Completion[Envelope]) -> None:
+        if completion is self._completion and self._first_done is not None and not self._first_done.done:
+            self._first_done.complete(None)
 
 
 class Prequest(Request):
-    """A persistent request: a transfer that `Start` begins, repeatedly. It is inactive before `Start`, and once it has been
-    waited for."""
+    """A persistent request: a transfer that `Start` can begin repeatedly. It is inactive before `Start`, and after a wait or
+    test has completed it."""
 
     __slots__ = ("_begin",)
 
     def __init__(
         self,
         begin: Callable[[], Completion[Envelope]],
-        received: bool = False,
+        is_receive: bool = False,
         device: Device | None = None,
         ranks: Sequence[int] | None = None,
     ) -> None:
-        nothing: Completion[Envelope] = Completion("a request that was never started")
-        super().__init__(nothing, None, received, device, ranks)
+        unstarted: Completion[Envelope] = Completion("a request that was never started")
+        super().__init__(unstarted, None, is_receive, device, ranks)
         self._begin = begin
         self.active = False
 
@@ -269,10 +269,10 @@ class Prequest(Request):
         if self.active:
             raise MPIError(ERR_REQUEST, "a persistent request that is active cannot be started")
         self._completion = completion = self._begin()
-        if isinstance(completion, Dispatch):
-            completion.leave_to(Observer.REQUEST)
-        self._any = None
-        self._watched = False
+        if isinstance(completion, SendCompletion):
+            completion.report_failures_to(FailureRecipient.REQUEST)
+        self._first_done = None
+        self._is_watched = False
         self.active = True
 
     @classmethod
@@ -295,7 +295,7 @@ def _complete_indices(requests: Sequence[Request]) -> list[int]:
 
 
 async def _wait_for_any(requests: Sequence[Request]) -> None:
-    """Wait until one of the active requests is complete, if there are any."""
+    """Wait until an active request is complete, if any request is active."""
     active = [request for request in requests if request.active]
     if not active or _complete_indices(active):
         return
@@ -307,7 +307,7 @@ async def _wait_for_any(requests: Sequence[Request]) -> None:
 
 def _take_any(requests: Sequence[Request], status: Status | None) -> tuple[int, object]:
     for index in _complete_indices(requests):
-        return index, requests[index]._take(status)
+        return index, requests[index]._take_result(status)
     if status is not None:
         status.fill(None)
     return UNDEFINED, None
@@ -323,16 +323,17 @@ def _take_some(
 
 
 def _take_all(requests: Sequence[Request], statuses: Sequence[Status] | None) -> list[object]:
-    """Return the results of complete requests, and deactivate all. Raises MPIError (ERR_IN_STATUS) if some failed."""
-    if isinstance(statuses, list):  # grows as needed
+    """Return the results of complete requests, and deactivate the requests. Raises MPIError (ERR_IN_STATUS) if some
+    failed."""
+    if isinstance(statuses, list):  # extended as needed, as in mpi4py
         statuses += [Status() for _ in range(len(requests) - len(statuses))]
     objects: list[object] = []
     failures: list[MPIError] = []
     for index, request in enumerate(requests):
         try:
-            # A tuple that is too short gets as many statuses as it has, as in mpi4py.
+            # As in mpi4py, a tuple that is too short is filled as far as it goes.
             has_status = statuses is not None and index < len(statuses)
-            objects.append(request._take(statuses[index] if statuses is not None and has_status else None))
+            objects.append(request._take_result(statuses[index] if statuses is not None and has_status else None))
         except MPIError as error:
             failures.append(error)
     if failures:

@@ -1,11 +1,11 @@
 """MPI on SSAM: messages as streams of one-cell requests, with matching by the library.
 
 Requests between two nodes are handled in the order in which they were sent, so all traffic to a node is one stream of
-items, each in consecutive cells: a message, an offer of a long message, a grant, or the bytes that a grant asks for. A
-message up to EAGER bytes is sent at once. A longer one is offered; when it is matched, its receiver grants it.
+items, each in consecutive cells: a message, an offer of a long message, a grant, or the granted bytes. A message of up to
+EAGER bytes is sent at once. A longer one is offered (rendezvous); when it is matched, its receiver grants it.
 
 A send completes when its last byte is in the window's buffers, and its message has arrived when all of its requests have
-been answered. Where requests are returned, everything in progress with that node fails.
+been answered. When requests are returned, all transfers in progress with that node fail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Final
 
 from protocols.core.outgoing_queue import OutgoingQueue
-from protocols.mpi.device import Device, Dispatch
+from protocols.mpi.device import Device, SendCompletion
 from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_OTHER, ERR_PROC_FAILED, Envelope, MPIError
 from protocols.ssam.cells import DATA
@@ -25,21 +25,21 @@ from protocols.ssam.host import Library, Reply, Returned
 from protocols.ssam.sba100 import TrapError
 
 EAGER: Final = 4096
-"""Bytes of a message that is sent at once: a hundred cells, which an unexpected message keeps in memory."""
+"""Maximum bytes of a message that is sent at once: a hundred cells, which an unexpected message keeps in memory."""
 
 MESSAGE, MORE, OFFER, GRANT, BYTES, HELLO = range(0x4D50_4900, 0x4D50_4906)
 """Handlers, at addresses that spell MPI."""
 
 _MESSAGE: Final = Struct("!HII")  # context, tag, length
 _OFFER: Final = Struct("!IHII")  # number, context, tag, length
-_GRANT: Final = Struct("!II")  # number, bytes wanted
+_GRANT: Final = Struct("!II")  # number, bytes granted
 
 Cell = tuple[int, bytes]
 """Handler and data of a request."""
 
 
 class Incoming:
-    """A message whose bytes are arriving."""
+    """A message whose bytes are arriving. length: of the message. received: bytes so far."""
 
     __slots__ = ("arrival", "length", "received")
 
@@ -48,23 +48,24 @@ class Incoming:
         self.length: Final = length
         self.received = 0
 
-    def take(self, data: bytes) -> bool:
-        """Store the next bytes; return whether these were the last. Bytes without room are discarded."""
-        place = self.arrival.buffer
+    def store(self, data: bytes) -> bool:
+        """Store the next bytes; return whether the message is complete. Bytes beyond the buffer are discarded."""
+        buffer = self.arrival.buffer
         begin = self.received
         self.received += len(data)
-        if begin < len(place):
-            place[begin : begin + len(data)] = data[: len(place) - begin]
+        if begin < len(buffer):
+            buffer[begin : begin + len(data)] = data[: len(buffer) - begin]
         return self.received >= self.length
 
 
 class Item:
-    """Cells to send to one node. completion: done, with `envelope`, when the last cell is in the window's buffers."""
+    """Cells to send to one node. completion: of a send, which completes with `envelope` when the last cell is in the
+    window's buffers. next: the next cell; None at the end."""
 
     __slots__ = ("cells", "completion", "envelope", "next")
 
     def __init__(
-        self, cells: Iterator[Cell], completion: Dispatch | None = None, envelope: Envelope | None = None
+        self, cells: Iterator[Cell], completion: SendCompletion | None = None, envelope: Envelope | None = None
     ) -> None:
         self.cells: Final = cells
         self.completion: Final = completion
@@ -73,20 +74,20 @@ class Item:
 
 
 class Pair:
-    """The traffic with one node, in one session. offered: our long messages, by number, until they are granted. sent:
-    messages that have left, with the count of requests after which they have arrived. offers, granted: its long messages, by
-    number, until they are matched, and until their bytes come."""
+    """State for one node, in one session. outgoing: queue of items to it. number: of the next offer to it. offered: long
+    messages to it, by number, until they are granted. sent: completed sends to it, each with the count of answered requests
+    at which its message has arrived. incoming: a partly received message. offers: long messages from it, by number, until
+    they are matched. granted: and then until their bytes arrive."""
 
-    __slots__ = ("expected", "granted", "incoming", "number", "offered", "offers", "outgoing", "sent")
+    __slots__ = ("granted", "incoming", "number", "offered", "offers", "outgoing", "sent")
 
     def __init__(self, send: Callable[[Item], bool]) -> None:
         """send: see `OutgoingQueue`."""
         self.outgoing: OutgoingQueue[Item] = OutgoingQueue(send)
         self.number = 0
-        self.offered: dict[int, tuple[memoryview, Dispatch, Envelope]] = {}
-        self.sent: deque[tuple[int, Dispatch]] = deque()
+        self.offered: dict[int, tuple[memoryview, SendCompletion, Envelope]] = {}
+        self.sent: deque[tuple[int, SendCompletion]] = deque()
         self.incoming: Incoming | None = None
-        self.expected = 0
         self.offers: dict[int, Arrival] = {}
         self.granted: dict[int, tuple[Arrival, int]] = {}
 
@@ -104,34 +105,34 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         self._host = host
         self._pairs: dict[int, Pair] = {}
         for address, handler in (
-            (MESSAGE, self._message), (MORE, self._more), (OFFER, self._offer), (GRANT, self._grant), (BYTES, self._bytes),
-            (HELLO, self._hello),
+            (MESSAGE, self._on_message), (MORE, self._on_more), (OFFER, self._on_offer), (GRANT, self._on_grant),
+            (BYTES, self._on_bytes), (HELLO, self._on_hello),
         ):  # fmt: skip
             host.set_handler(address, handler)
         host.on_cells = host.on_space = self._send_all
-        host.on_returned = self._returned
-        host.on_renewed = partial(self._lose, reason="has begun anew")
+        host.on_returned = self._on_returned
+        host.on_renewed = partial(self._end_session, reason="has begun anew")
         host.watch()
-        # What others have sent to the NIC's former incarnation is lost, which they may not notice. Where there are more
-        # nodes than connections, those are left for the program.
+        # Messages to the NIC's former incarnation are lost, which their senders may not detect: announce the session. If
+        # there are more nodes than connections, the connections are left to the program.
         if host.is_restarted and self.size - 1 <= host.settings.connections:
             for node in range(self.size):
                 if node != self.rank:
-                    self._put(node, Item(iter([(HELLO, b"")])))
+                    self._queue_item(node, Item(iter([(HELLO, b"")])))
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         if destination == self.rank:
             self.matching.send_to_self(destination, context, tag, data, completion)
             return True
         envelope = Envelope(destination, tag, len(data))
         pair = self._pair(destination)
         if len(data) <= EAGER:
-            head = _MESSAGE.pack(context, tag, len(data))
-            self._put(destination, Item(_cells(MESSAGE, head, data), completion, envelope))
+            header = _MESSAGE.pack(context, tag, len(data))
+            self._queue_item(destination, Item(_cells(MESSAGE, header, data), completion, envelope))
         else:
             number, pair.number = pair.number, pair.number + 1 & 0xFFFF_FFFF
             pair.offered[number] = data, completion, envelope
-            self._put(destination, Item(iter([(OFFER, _OFFER.pack(number, context, tag, len(data)))])))
+            self._queue_item(destination, Item(iter([(OFFER, _OFFER.pack(number, context, tag, len(data)))])))
         return True
 
     def _pair(self, node: int) -> Pair:
@@ -140,15 +141,15 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
             pair = self._pairs[node] = Pair(partial(self._send_item, node))
         return pair
 
-    # To other nodes.
+    # Outgoing requests.
 
-    def _put(self, node: int, item: Item) -> None:
+    def _queue_item(self, node: int, item: Item) -> None:
         self._pair(node).outgoing.items.append(item)
         if not self._host.is_handling:
             self._send_to(node)
 
     def _send_all(self) -> None:
-        """Send what the windows permit, and record what has arrived."""
+        """Send queued items to all nodes, as far as the windows permit, and record delivered messages."""
         for node in list(self._pairs):
             self._send_to(node)
 
@@ -157,13 +158,13 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         try:
             pair.outgoing.advance()
         except TrapError as error:  # too many connections
-            self._fail(node, MPIError(ERR_OTHER, str(error)))
+            self._fail_transfers(node, MPIError(ERR_OTHER, str(error)))
             return
         while pair.sent and pair.sent[0][0] <= host.settled(node):
             pair.sent.popleft()[1].deliver()
 
     def _send_item(self, node: int, item: Item) -> bool:
-        """Send an item's cells as far as the window permits; return whether the last one was among them."""
+        """Send an item's cells as far as the window permits; return whether all are sent."""
         host = self._host
         while item.next is not None:
             if not host.try_request(node, *item.next):
@@ -175,81 +176,81 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
             item.completion.release(item.envelope)
         return True
 
-    # From other nodes: handlers, none of which replies.
+    # Handlers of incoming requests, none of which replies.
 
-    def _hello(self, source: int, data: bytes) -> Reply | None:
-        """Handle nothing: the session in which this has come is the news."""
+    def _on_hello(self, source: int, data: bytes) -> Reply | None:
+        """Do nothing: the request only announces its sender's session."""
         del source, data
         return None
 
-    def _message(self, source: int, data: bytes) -> Reply | None:
+    def _on_message(self, source: int, data: bytes) -> Reply | None:
         context, tag, length = _MESSAGE.unpack_from(data)
         arrival = self.matching.arrive(source, context, tag, length)
         self._begin(source, Incoming(arrival, length), data[_MESSAGE.size :])
         return None
 
-    def _more(self, source: int, data: bytes) -> Reply | None:
+    def _on_more(self, source: int, data: bytes) -> Reply | None:
         pair = self._pair(source)
         incoming = pair.incoming
-        if incoming is not None and incoming.take(data):
+        if incoming is not None and incoming.store(data):
             pair.incoming = None
             self.matching.complete(incoming.arrival)
         return None
 
-    def _offer(self, source: int, data: bytes) -> Reply | None:
+    def _on_offer(self, source: int, data: bytes) -> Reply | None:
         number, context, tag, length = _OFFER.unpack(data)
-        arrival = self.matching.arrive(source, context, tag, length, partial(self._wanted, source, number))
+        arrival = self.matching.arrive(source, context, tag, length, partial(self._grant_offer, source, number))
         if arrival.receive is None:
             self._pair(source).offers[number] = arrival
         return None
 
-    def _wanted(self, source: int, number: int, arrival: Arrival) -> None:
-        """Grant an offered message, which has been matched."""
-        wanted = len(arrival.buffer)
+    def _grant_offer(self, source: int, number: int, arrival: Arrival) -> None:
+        """Grant an offered message that has been matched."""
+        granted_size = len(arrival.buffer)
         self._pair(source).offers.pop(number, None)
-        self._put(source, Item(iter([(GRANT, _GRANT.pack(number, wanted))])))
-        if wanted:
-            self._pair(source).granted[number] = arrival, wanted
+        self._queue_item(source, Item(iter([(GRANT, _GRANT.pack(number, granted_size))])))
+        if granted_size:
+            self._pair(source).granted[number] = arrival, granted_size
         else:
             self.matching.complete(arrival)
 
-    def _grant(self, source: int, data: bytes) -> Reply | None:
-        number, wanted = _GRANT.unpack(data)
+    def _on_grant(self, source: int, data: bytes) -> Reply | None:
+        number, granted_size = _GRANT.unpack(data)
         offered = self._pair(source).offered.pop(number, None)
         if offered is not None:
             message, completion, envelope = offered
-            cells = _cells(BYTES, _GRANT.pack(number, wanted), message[:wanted])
-            self._put(source, Item(cells, completion, envelope))
+            cells = _cells(BYTES, _GRANT.pack(number, granted_size), message[:granted_size])
+            self._queue_item(source, Item(cells, completion, envelope))
         return None
 
-    def _bytes(self, source: int, data: bytes) -> Reply | None:
-        number, wanted = _GRANT.unpack_from(data)
+    def _on_bytes(self, source: int, data: bytes) -> Reply | None:
+        number, granted_size = _GRANT.unpack_from(data)
         granted = self._pair(source).granted.pop(number, None)
         if granted is not None:
-            self._begin(source, Incoming(granted[0], wanted), data[_GRANT.size :])
+            self._begin(source, Incoming(granted[0], granted_size), data[_GRANT.size :])
         return None
 
     def _begin(self, source: int, incoming: Incoming, data: bytes) -> None:
-        """Begin to receive a message's bytes, with those of its first cell."""
-        if incoming.take(data):
+        """Begin to receive a message. data: the bytes of its first cell."""
+        if incoming.store(data):
             self.matching.complete(incoming.arrival)
         else:
             self._pair(source).incoming = incoming
 
     # Failures.
 
-    def _returned(self, returned: Returned) -> None:
-        self._lose(returned.node, returned.reason)
+    def _on_returned(self, returned: Returned) -> None:
+        self._end_session(returned.node, returned.reason)
 
-    def _lose(self, node: int, reason: str) -> None:
-        """Handle the end of a node's session: which requests it has handled is not known, and a long message may be under
-        way without a request that could be returned."""
-        self._fail(
+    def _end_session(self, node: int, reason: str) -> None:
+        """Handle the end of a node's session: which requests it has handled is not known, and a long message may be in
+        progress without a request that could be returned."""
+        self._fail_transfers(
             node, MPIError(ERR_PROC_FAILED, f"node {node} {reason}: whether a message sent has arrived is not known")
         )
 
-    def _fail(self, node: int, error: MPIError) -> None:
-        """End everything in progress with a node."""
+    def _fail_transfers(self, node: int, error: MPIError) -> None:
+        """Fail all transfers in progress with a node."""
         pair = self._pairs.pop(node, None)
         if pair is None:
             return
@@ -262,11 +263,11 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         self.matching.fail_transfers(node, error, sends, arrivals)
 
 
-def _cells(handler: int, head: bytes, data: memoryview) -> Iterator[Cell]:
-    """Cut an item into requests. The first one carries the head."""
-    room = DATA - len(head)
-    yield handler, head + bytes(data[:room])
-    for begin in range(room, len(data), DATA):
+def _cells(handler: int, header: bytes, data: memoryview) -> Iterator[Cell]:
+    """Split an item into requests. The first one carries the header."""
+    payload_size = DATA - len(header)
+    yield handler, header + bytes(data[:payload_size])
+    for begin in range(payload_size, len(data), DATA):
         yield MORE, bytes(data[begin : begin + DATA])
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocols.core.states import counts
+from protocols.core.states import check_counters
 from protocols.openmx.states import STATELESS, TABLES
 
 
-@counts(TABLES, STATELESS)
+@check_counters(TABLES, STATELESS)
 @dataclass(slots=True)
 class Counters:
     """Counters of one NIC, of frames unless stated otherwise. The library's are 0 if it is in another process."""

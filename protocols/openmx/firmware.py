@@ -87,7 +87,7 @@ class Firmware:
         self._early = previous._early
         for index, _, _ in self._early:
             self._driver.endpoints[index] = DriverEndpoint(index)
-        pending = previous._close_notices.left() if previous._close_notices is not None else {}
+        pending = previous._close_notices.pending() if previous._close_notices is not None else {}
         self._close_notices = notices = Announcements(self._driver.notify_closed)
         for connection, seqnum in (pending | previous._connections).items():
             notices.begin(connection, seqnum, now + settings.tick * settings.resend)

@@ -25,7 +25,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import bind_layers
 
 from protocols.core.frame_kinds import Kind
-from protocols.core.frames import CheckField, Sized, Trailed
+from protocols.core.frames import CheckField, SizedLayer, TrailingCheckLayer
 
 ETHERTYPE: Final = 0x86DF
 
@@ -47,7 +47,7 @@ _ZERO: Final = {0: "ZERO"}  # of unused fields
 NACKS: Final = {1: "BAD_ENDPOINT", 2: "ENDPOINT_CLOSED", 3: "BAD_SESSION", 4: "BAD_RDMAWIN"}
 
 
-class OpenMX(Trailed):
+class OpenMX(TrailingCheckLayer):
     """The beginning of every frame, 3 bytes."""
 
     name = "Open-MX"
@@ -79,7 +79,7 @@ _MATCH: Final[list[AnyField]] = [
 ]
 
 
-class Tiny(Sized):
+class Tiny(SizedLayer):
     """A message of at most 32 bytes: 23 bytes after the type."""
 
     name = "Open-MX tiny"
@@ -87,7 +87,7 @@ class Tiny(Sized):
     fields_desc = [*_TO, *_MATCH]  # noqa: RUF012
 
 
-class Small(Sized):
+class Small(SizedLayer):
     """A message of at most 128 bytes: 23 bytes after the type."""
 
     name = "Open-MX small"
@@ -95,7 +95,7 @@ class Small(Sized):
     fields_desc = [*_TO, *_MATCH]  # noqa: RUF012
 
 
-class Medium(Sized):
+class Medium(SizedLayer):
     """A fragment of a message of at most 32 KiB: 31 bytes after the type."""
 
     name = "Open-MX medium"
@@ -115,7 +115,7 @@ class Medium(Sized):
     ]
 
 
-class Rendezvous(Sized):
+class Rendezvous(SizedLayer):
     """Announcement of a message above 32 KiB, for the receiver to pull: 31 bytes after the type."""
 
     name = "Open-MX rendezvous"
@@ -130,7 +130,7 @@ class Rendezvous(Sized):
     ]
 
 
-class Pull(Sized):
+class Pull(SizedLayer):
     """The receiver requests a block of a region: 43 bytes after the type."""
 
     name = "Open-MX pull"
@@ -151,7 +151,7 @@ class Pull(Sized):
     ]
 
 
-class PullReply(Sized):
+class PullReply(SizedLayer):
     """Data of a block: 15 bytes after the type."""
 
     name = "Open-MX pull reply"
@@ -165,7 +165,7 @@ class PullReply(Sized):
     ]
 
 
-class Notify(Sized):
+class Notify(SizedLayer):
     """Notice that a message above 32 KiB was pulled: 23 bytes after the type."""
 
     name = "Open-MX notify"
@@ -183,7 +183,7 @@ class Notify(Sized):
     ]
 
 
-class Truc(Sized):
+class Truc(SizedLayer):
     """An acknowledgement between libraries, opaque to the driver: 27 bytes after the type."""
 
     name = "Open-MX acknowledgement"
@@ -204,7 +204,7 @@ class Truc(Sized):
     ]
 
 
-class Connect(Sized):
+class Connect(SizedLayer):
     """Connection request between endpoints, or its answer: 31 bytes after the type."""
 
     name = "Open-MX connect"
@@ -227,7 +227,7 @@ class Connect(Sized):
     ]
 
 
-class NackLib(Sized):
+class NackLib(SizedLayer):
     """The driver refuses a message: 15 bytes after the type."""
 
     name = "Open-MX nack to the library"
@@ -244,7 +244,7 @@ class NackLib(Sized):
     ]
 
 
-class NackMcp(Sized):
+class NackMcp(SizedLayer):
     """The driver refuses a pull: 15 bytes after the type."""
 
     name = "Open-MX nack to the driver"

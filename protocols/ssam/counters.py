@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocols.core.states import counts
+from protocols.core.states import check_counters
 from protocols.ssam.states import CONNECTION, REQUEST, SLOT
 
 STATELESS = ("overruns", "bad_headers", "bad_checks", "no_circuit", "no_handler", "cells_read", "cells_written")
 
 
-@counts((SLOT, REQUEST, CONNECTION), STATELESS)
+@check_counters((SLOT, REQUEST, CONNECTION), STATELESS)
 @dataclass(slots=True)
 class Counters:
     """Cells and messages, by cause."""

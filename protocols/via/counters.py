@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocols.core.states import counts
+from protocols.core.states import check_counters
 from protocols.via.states import STATELESS, TABLES
 
 
-@counts(TABLES, STATELESS)
+@check_counters(TABLES, STATELESS)
 @dataclass(slots=True)
 class Counters:
     """Counters of one NIC, of frames unless stated otherwise."""

@@ -150,7 +150,7 @@ class Firmware:
         if former._card.state != VACANT:
             former._card.step("host ends")
         previous, peers = former._announcements, former._card.peers
-        pending = previous.left() if previous is not None else {}
+        pending = previous.pending() if previous is not None else {}
         if peers.incarnation != self._card.incarnation:
             pending |= {number: peer.incarnation for number, peer in peers.known.items() if peer.incarnation}
         self._announcements = announcements = Announcements(self._card.announce)
@@ -215,7 +215,7 @@ class Firmware:
             else:
                 counters.malformed += 1
             return
-        peer = card.peers.at(source)
+        peer = card.peers.by_address(source)
         if peer is None:
             counters.strangers += 1
             return

@@ -23,7 +23,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
 from protocols.core.frame_kinds import Kind
-from protocols.core.frames import Counted
+from protocols.core.frames import LengthCheckLayer
 
 ETHERTYPE: Final = 0x5649
 """Ours, the letters VI: no EtherType of M-VIA is published."""
@@ -46,7 +46,7 @@ TYPES: Final = {
 }
 
 
-class VIA(Counted):
+class VIA(LengthCheckLayer):
     """The header of every frame, 53 bytes."""
 
     name = "VIA"

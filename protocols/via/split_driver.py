@@ -11,7 +11,7 @@ from typing import Final
 
 from protocols.core.firmware import Adapter, HostActions
 from protocols.core.memory import Allocating, HostMemory, Reachable
-from protocols.core.split_memory import HostSlot, OnDoorbell, OneHost, SharedActions, SplitDriver
+from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SingleHostActions, SplitDriver
 from protocols.via import codec
 from protocols.via.card import Codec
 from protocols.via.firmware import Firmware
@@ -40,7 +40,7 @@ class Nic:
 
     def __init__(self, adapter: Adapter, nic: SharedActions, settings: Settings, codec: Codec) -> None:
         self.adapter = adapter
-        self._nic: Final = OneHost(nic)
+        self._nic: Final = SingleHostActions(nic)
         self._settings = settings
         self._codec = codec
         self.firmware = self._vacant_firmware()
@@ -54,7 +54,7 @@ class Nic:
         return self.firmware.on_doorbell
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
-        self.adapter = self.adapter.of_incarnation(incarnation)
+        self.adapter = self.adapter.with_incarnation(incarnation)
         previous, self.firmware = self.firmware, self._vacant_firmware()
         self.firmware.succeed(previous)
 

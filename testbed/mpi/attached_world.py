@@ -35,7 +35,7 @@ class AttachedRank:
     @cached_property
     def alone(self) -> blocking_calls.Comm:
         """COMM_SELF of this process."""
-        alone = self.world.awaited.alone()
+        alone = self.world.wrapped.make_self()
         return blocking_calls.Comm(
             alone, self._complete, blocking_calls.properties_of(alone, self.name, "MPI_COMM_SELF")
         )
@@ -44,7 +44,7 @@ class AttachedRank:
         """Wait until no send is buffered any more. Raises MPIError where a send has failed that was reported done."""
         if self._world.send_buffer is not None:
             self._complete(self._world.send_buffer.drain())
-        self._world.losses.finish()
+        self._world.lost_sends.finish()
 
 
 _attached: list[AttachedRank] = []  # a process may have several NICs; the last one counts

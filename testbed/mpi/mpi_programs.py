@@ -114,14 +114,14 @@ class Program(greenlet):
     @cached_property
     def alone(self) -> blocking_calls.Comm:
         """COMM_SELF of this program."""
-        alone = self.world.awaited.alone()
+        alone = self.world.wrapped.make_self()
         return blocking_calls.Comm(
             alone, self.wait_for, blocking_calls.properties_of(alone, self.name, "MPI_COMM_SELF")
         )
 
     def finalize(self) -> None:
         """Raise MPIError where sends have failed and no call has reported it."""
-        self.world.awaited.losses.finish()
+        self.world.wrapped.lost_sends.finish()
 
     def _resume(self, switch: Callable[..., Any], *error: BaseException) -> Any:
         """Run the program to its next wait or its end; return the awaitable or the result."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from protocols.core.firmware import Adapter
 from protocols.core.host_work import SWITCH, Cost
 from protocols.core.profile import Profile
-from protocols.core.protocol import Steering, chosen
+from protocols.core.protocol import Steering, select_hash
 from testbed.engine.loop import POLL_TIME, Loop, VirtualClock
 from testbed.engine.server import Core, Server
 from testbed.engine.tasks import Task
@@ -92,7 +92,7 @@ class SimHost:
         """Replace the NIC's parts by unused ones: a restarted NIC has lost its state."""
         profile = self.profile
         self.hardware = Hardware(self._clock, self._loop, self.name, profile.processors)
-        steering = chosen(self._steering, profile.steering)
+        steering = select_hash(self._steering, profile.steering)
         steer = None if steering is None else steering.steer
         self.hosted_parts = HostSide(self._clock, self.name, self.cores, self.caches, profile.receive_queues, steer)
 
@@ -101,7 +101,7 @@ class SimHost:
         clock, loop, port, profile = self._clock, self._loop, self.port, self.profile
         number, mtu = rank.rank.core, adapter.mtu
         rank.core = self.cores[number]
-        if profile.is_free:
+        if profile.is_zero_cost:
             return ImmediateNic(clock, loop, port, mtu)
         if not profile.hosted:
             return PricedNic(clock, loop, port, rank.core, profile, mtu, self.hardware)
@@ -131,7 +131,7 @@ class PollAccounts:
 
     def adopt(self, task: Task[Any], rank: SimNode, profile: Profile) -> None:
         """Account a task's polls to a rank, if its profile has costs."""
-        if not profile.is_free:
+        if not profile.is_zero_cost:
             self._loop.on_poll = self._polled
             task.poll_time = profile.poll or POLL_TIME
             self._ranks[task.number] = rank

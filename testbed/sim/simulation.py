@@ -236,7 +236,7 @@ class Simulation:
         for rank in host.ranks:
             before = rank.adapter
             incarnation = before.incarnation % 0xFFFF_FFFF + 1  # a serial number of 32 bits, not 0
-            self._start(rank, before.of_incarnation(incarnation, is_restarted=True))
+            self._start(rank, before.with_incarnation(incarnation, is_restarted=True))
         return host.ranks[0]
 
     def crash(self, node: str, *, returns: bool = False) -> Callable[[], object]:

@@ -39,8 +39,8 @@ from typing import Any, Final
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE
-from protocols.mpi.device import CallArguments, Communicator, Device, Dispatch, ProbeResult, Receipt
-from protocols.mpi.iovec import Data, gathered
+from protocols.mpi.device import CallArguments, Communicator, Device, ProbeResult, ReceiveCompletion, SendCompletion
+from protocols.mpi.iovec import Data, to_contiguous
 from protocols.mpi.mailbox import Mailbox
 from protocols.mpi.mpi_errors import CANCELLED, Envelope, MPIError
 from protocols.mpi.send_buffer import SendBuffer
@@ -95,8 +95,25 @@ class HistoryDevice:
     """A `Device` that records its transfers."""
 
     __slots__ = (
-        "_claimed", "_clock", "_count", "_device", "_tell", "attached", "cancel", "contexts", "departures", "losses",
-        "mailbox", "max_message_size", "max_tag", "next_continuation", "rank", "size", "slots", "standing", "taken",
+        "_claimed",
+        "_clock",
+        "_count",
+        "_device",
+        "_tell",
+        "attached_buffer",
+        "cancel",
+        "contexts",
+        "contexts_in_use",
+        "lost_sends",
+        "mailbox",
+        "mailbox_context_tag",
+        "mailbox_slots",
+        "max_message_size",
+        "max_tag",
+        "next_continuation",
+        "rank",
+        "rank_failures",
+        "size",
     )  # fmt: skip
 
     def __init__(self, device: Device, clock: Callable[[], int], tell: Tell) -> None:
@@ -112,38 +129,38 @@ class HistoryDevice:
         self.max_tag = device.max_tag
         self.max_message_size = device.max_message_size
         self.next_continuation = device.next_continuation
-        self.taken = device.taken
+        self.contexts_in_use = device.contexts_in_use
         self.cancel = device.cancel
-        self.losses = device.losses
-        self.departures = device.departures
-        self.attached: SendBuffer | None = None
+        self.lost_sends = device.lost_sends
+        self.rank_failures = device.rank_failures
+        self.attached_buffer: SendBuffer | None = None
         self.mailbox: Mailbox | None = None
-        self.slots = device.slots
-        self.standing = device.standing
+        self.mailbox_slots = device.mailbox_slots
+        self.mailbox_context_tag = device.mailbox_context_tag
 
-    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch:
-        number = self._begin("send", destination, context, tag, len(data), digest=digest(gathered(data)))
+    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> SendCompletion:
+        number = self._begin("send", destination, context, tag, len(data), digest=digest(to_contiguous(data)))
         completion = self._device.send(destination, context, tag, data, synchronous)
         completion.add_callback(partial(self._sent, number, completion))
         return completion
 
-    def receive(self, source: int, context: int, tag: int, buffer: Data) -> Receipt:
+    def receive(self, source: int, context: int, tag: int, buffer: Data) -> ReceiveCompletion:
         number = self._begin("receive", source, context, tag, len(buffer))
         completion = self._device.receive(source, context, tag, buffer)
         completion.add_callback(partial(self._received, number, context, buffer))
         return completion
 
-    def receive_standing(self, buffer: memoryview) -> Receipt | None:
+    def receive_standing(self, buffer: memoryview) -> ReceiveCompletion | None:
         completion = self._device.receive_standing(buffer)
         if completion is not None:
-            context, tag = self.standing
+            context, tag = self.mailbox_context_tag
             number = self._begin("receive", ANY_SOURCE, context, tag, len(buffer))
             completion.add_callback(partial(self._received, number, context, buffer))
         return completion
 
-    def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt:
-        completion = self._device.receive_claimed(found, context, buffer)
-        completion.add_callback(partial(self._received, self._claimed.pop(found), context, buffer))
+    def receive_claimed(self, probe_result: ProbeResult, context: int, buffer: Data) -> ReceiveCompletion:
+        completion = self._device.receive_claimed(probe_result, context, buffer)
+        completion.add_callback(partial(self._received, self._claimed.pop(probe_result), context, buffer))
         return completion
 
     def probe(
@@ -176,24 +193,24 @@ class HistoryDevice:
 
     def _claim(self, context: int, completion: Completion[ProbeResult | None]) -> None:
         with suppress(MPIError):
-            if (found := completion.result()) is not None:
-                peer, tag, size = found.envelope
-                self._claimed[found] = self._begin("receive", peer, context, tag, size)
+            if (probe_result := completion.result()) is not None:
+                peer, tag, size = probe_result.envelope
+                self._claimed[probe_result] = self._begin("receive", peer, context, tag, size)
 
-    def _sent(self, number: int, completion: Dispatch, _: object) -> None:
+    def _sent(self, number: int, completion: SendCompletion, _: object) -> None:
         try:
             envelope = completion.result()
         except MPIError as error:
             self._failed(number, error)
             return
-        if completion.is_open:
+        if completion.is_unconfirmed:
             completion.on_outcome = partial(self._outcome, number)
             what = "buffered"
         else:
             what = "sent" if envelope is not CANCELLED else "cancelled"
         self._tell({"clock_ns": self._clock(), "what": what, "n": number})
 
-    def _outcome(self, number: int, completion: Dispatch) -> None:
+    def _outcome(self, number: int, completion: SendCompletion) -> None:
         try:
             completion.result()
         except MPIError as error:
@@ -211,7 +228,9 @@ class HistoryDevice:
             self._tell({"clock_ns": self._clock(), "what": "cancelled", "n": number})
             return
         facts = {"n": number, "peer": peer, "context": context, "tag": tag, "bytes": size}
-        self._tell({"clock_ns": self._clock(), "what": "received", **facts, "digest": digest(gathered(buffer)[:size])})
+        self._tell(
+            {"clock_ns": self._clock(), "what": "received", **facts, "digest": digest(to_contiguous(buffer)[:size])}
+        )
 
     def _failed(self, number: int, error: MPIError, what: str = "failed") -> None:
         facts: dict[str, object] = {"n": number, "error": str(error), "class": error.error_class}

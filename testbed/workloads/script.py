@@ -54,7 +54,7 @@ def script(path: Path) -> Callable[..., Coroutine[object, object, None]]:
             sys.path.insert(0, directory)
         arguments = [str(absolute), *shlex.split(args)]
         await Program(partial(_execute, code, main), comm, node.now, node.name, main, arguments).drive()
-        comm.losses.finish()  # like MPI_Finalize, which mpi4py calls at the end of a program
+        comm.lost_sends.finish()  # like MPI_Finalize, which mpi4py calls at the end of a program
 
     return rank
 

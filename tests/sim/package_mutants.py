@@ -35,7 +35,7 @@ MUTANTS: Final = (
     ),
     PackageMutant(
         "wildcards", "messages of all contexts are those of the first", "host.py",
-        "arrive_whole(card.peer, card.context, card.tag", "arrive_whole(card.peer, 0, card.tag",
+        "arrive_complete(card.peer, card.context, card.tag", "arrive_complete(card.peer, 0, card.tag",
     ),
     PackageMutant(
         "cancel", "a cancelled receive is told so, and stays in the queue", "host.py",
@@ -49,7 +49,7 @@ MUTANTS: Final = (
     ),
     PackageMutant(
         "truncation", "a message without room is received as if it had been as short as the buffer", "host.py",
-        '            self.matching.arrive_whole(card.peer, card.context, card.tag, b"".join(parts))\n',
+        '            self.matching.arrive_complete(card.peer, card.context, card.tag, b"".join(parts))\n',
         '            data = b"".join(parts)\n'
         "            arrival = self.matching.arrive(card.peer, card.context, card.tag, len(data))\n"
         "            arrival.buffer[:] = data[: len(arrival.buffer)]\n"

@@ -148,7 +148,7 @@ def run(seed: int) -> Counter[str]:
     emp_plug = EMP.plug(settings)
 
     def plug(adapter: Adapter, nic: Nic) -> Agent:
-        return emp_plug(adapter.of_incarnation(adapter.incarnation + earlier), nic)
+        return emp_plug(adapter.with_incarnation(adapter.incarnation + earlier), nic)
 
     layout = layout_of(case.shape, case.nodes)
     rows: Counter[str] = Counter()

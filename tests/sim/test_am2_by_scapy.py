@@ -8,7 +8,7 @@ import pytest
 
 from protocols.am2 import codec, frames
 from protocols.am2.plug import plug
-from protocols.core.scapy_codec import by_scapy, made
+from protocols.core.scapy_codec import by_scapy, rebuild
 from protocols.myrinet import frames as myrinet_layer
 from protocols.myrinet.envelope import sealed
 from protocols.myrinet.mapper import codec as mapper
@@ -57,9 +57,9 @@ def test_a_frame_that_is_not_what_its_fields_say_is_made_otherwise() -> None:
     hint = sealed(mapper.pack_frame(*MACS, mapper.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b"\x81")
     ack = sealed(codec.pack_answer(*MACS, codec.KIND_ACK, codec.REASON_NONE, 1, 2, 3, 4, 5, 6, 7, 8), b"")
     for frame in (hint, ack):
-        assert made(modules, frame) == frame
+        assert rebuild(modules, frame) == frame
         for place in (-3, -1):  # in the check, and the CRC-8
             wrong = bytearray(frame)
             wrong[place] ^= 4
-            assert made(modules, wrong) == frame
-    assert made(modules, b"short") == b"short"
+            assert rebuild(modules, wrong) == frame
+    assert rebuild(modules, b"short") == b"short"

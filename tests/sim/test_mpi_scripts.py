@@ -63,7 +63,7 @@ def test_a_script_that_raises_ends_the_run_with_its_traceback_and_its_node(tmp_p
     with pytest.raises(ProgramError, match="n2: ") as raised:
         testbed.run(STAR, script, mode="sim")
     assert 'script.py", line 4, in <module>' in str(raised.value)
-    assert str(raised.value).endswith("MPIError: a rank of 7: 0 to 1")
+    assert str(raised.value).endswith("MPIError: rank must be 0 to 1, got 7")
 
 
 def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_where(tmp_path: Path) -> None:

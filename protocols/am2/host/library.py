@@ -172,21 +172,21 @@ class ActiveMessages:
     @property
     def rank(self) -> int:
         """This process's rank among those of all nodes, numbered node by node; each node has equally many."""
-        return self.node * self.place.of + self.place.number
+        return self.node * self.place.slots + self.place.number
 
     @property
     def ranks(self) -> int:
         """Number of processes."""
-        return self.size * self.place.of
+        return self.size * self.place.slots
 
     def name_of(self, rank: int) -> EndpointName:
         """Return the name of a process's first endpoint."""
-        node, place = divmod(rank, self.place.of)
+        node, place = divmod(rank, self.place.slots)
         return EndpointName(node, place * self.settings.numbers)
 
     def rank_of(self, name: EndpointName) -> int:
         """Return the rank of the process that has an endpoint."""
-        return name.node * self.place.of + name.endpoint // self.settings.numbers
+        return name.node * self.place.slots + name.endpoint // self.settings.numbers
 
     def endpoint(self, number: int) -> Endpoint:
         """Return one of this node's endpoints. Raises LookupError."""

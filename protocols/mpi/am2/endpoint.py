@@ -1,14 +1,14 @@
 """MPI on AM-II: active messages between one endpoint of each node, with matching by the library.
 
-A message takes one of three ways. A short one's bytes are words of a request. Up to the size that medium messages carry
-within one peer's credits, it is sent at once, in fragments. A longer one is offered; when it is matched, the receiver
-grants its sender slots of the receiver's staging region, and the sender fills them by bulk messages, each again when
-its contents have been copied out.
+There are three message protocols. The bytes of a short message are words of a request. Up to the size that medium messages
+carry within one peer's credits, a message is eager: it is sent at once, in fragments. A longer message is offered
+(rendezvous); when it is matched, the receiver grants the sender slots of its staging region, and the sender fills them by
+bulk messages, each slot again when its contents have been copied out.
 
-A send completes when AM-II has copied its last byte, a synchronous one when it is matched. The message has arrived when
-all of its requests have been answered: then the receiver's library has it. Before a node first sends to another, it
-asks for its identity. A returned request, or a peer with a new identity, ends the session (`pairs`): transfers in
-progress fail, and the next message begins a new session.
+A send completes when AM-II has copied its last byte, a synchronous send when its message is matched. The message has
+arrived when all of its requests have been count_reply: then the receiver's library has it. Before a node first sends to
+another, it asks for its identity. A returned request, or a peer with a new identity, ends the session (`pairs`): transfers
+in progress fail, and the next message begins a new session.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.core.completion import Completion, drive
 from protocols.mpi.am2 import pairs
-from protocols.mpi.am2.pairs import MASK, Chunk, Fragment, Head, Incoming, Lines, Pair, Session, Word
+from protocols.mpi.am2.pairs import MASK, Chunk, ControlRequest, Fragment, Head, Incoming, Pair, SendQueues, Session
 from protocols.mpi.am2.staging_area import Staging
-from protocols.mpi.device import Dispatch
+from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 
 _PACK: Final = tuple(struct.Struct(f"!{count}I").pack for count in range(10))
-_REFUSALS: Final = 10_000
-"""Round trips for which a node may be present while its endpoint is not yet (ours)."""
-_ABSENT: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
+_MAX_REFUSALS: Final = 10_000
+"""Maximum round trips in which a node answers that its endpoint does not exist yet. (Not AM-II's.)"""
+_ABSENT_ENDPOINT: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
 _OFFERED: Final = -1
-_WHY: Final = {
+_REASONS: Final = {
     Status.UNREACHABLE: "has acknowledged nothing within the time limit, or has restarted",
     Status.BAD_ENDPOINT: "has no endpoint for MPI",
     Status.BAD_TAG: "has another endpoint in the place of MPI's",
@@ -46,7 +46,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
     """Adapter of AM-II's host library to MPI. Implements `MatchingEndpoint`."""
 
     def __init__(self, host: ActiveMessages) -> None:
-        """Raises ValueError if the node has endpoints already."""
+        """host: the node's library. Raises ValueError if the node has endpoints already."""
         super().__init__()
         self.rank = host.rank
         self.size = host.ranks
@@ -58,89 +58,94 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         self._endpoint = endpoint = self._bundle.allocate_endpoint()
         if endpoint.name != host.name_of(host.rank):
             self._bundle.free()
-            raise ValueError("MPI's endpoint is a process's first, and this one has others already")
-        self._lines = Lines(host, endpoint)
+            raise ValueError(
+                "MPI's endpoint must be the first endpoint of a process, and this process has others already"
+            )
+        self._send_queues = SendQueues(host, endpoint)
         self._pairs: dict[int, Pair] = {}
         self._staging = Staging()
-        self._waiting: deque[tuple[Pair, int, Incoming]] = deque()  # messages that wait for slots
+        self._waiting: deque[tuple[Pair, int, Incoming]] = deque()  # matched messages that wait for slots
         for handler, function in (
-            (pairs.HELLO, self._hello), (pairs.SHORT, self._short), (pairs.EAGER, self._eager),
-            (pairs.OFFER, self._offer), (pairs.GRANT, self._granted), (pairs.CHUNK, self._chunk),
-            (pairs.CLEAR, self._clear), (pairs.TAKEN, self._taken), (pairs.PLACED, self._placed), (pairs.MEET, self._met),
+            (pairs.HELLO, self._on_hello), (pairs.SHORT, self._on_short), (pairs.EAGER, self._on_eager),
+            (pairs.OFFER, self._on_offer), (pairs.GRANT, self._on_grant), (pairs.CHUNK, self._on_chunk),
+            (pairs.CLEAR, self._on_clear), (pairs.TAKEN, self._on_taken), (pairs.PLACED, self._on_placed),
+            (pairs.MEET, self._on_meet),
         ):  # fmt: skip
             endpoint.set_handler(handler, function)
-        endpoint.error_handler = self._returned
+        endpoint.error_handler = self._on_returned
         endpoint.tag = pairs.TAG
         if host.is_restarted:
             self._announce()
         drive(self._serve())
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         if destination == self.rank:
             self.matching.send_to_self(destination, context, tag, data, completion)
             return True
         pair = self._pairs.get(destination) or self._pair(destination)
-        self._lines.put(pair, pair.message(context, tag, data, completion))
+        self._send_queues.put(pair, pair.next_message(context, tag, data, completion))
         return True
 
     async def _serve(self) -> None:
-        """Handle incoming messages, and continue the transfers that they permit."""
-        bundle, endpoint, host, advance = self._bundle, self._endpoint, self._host, self._lines.advance
+        """Handle incoming requests and replies, and continue the transfers that wait for them."""
+        bundle, endpoint, host, advance = self._bundle, self._endpoint, self._host, self._send_queues.advance
         while True:
             changed: Completion[None] = Completion("a message for MPI")
             bundle.changed = changed
             if host.handling is None:
                 if not endpoint.handle():
-                    for pair in self._lines.forsaken():
-                        self._lose(pair, "has restarted", [number for number, _ in pair.released])
+                    for pair in self._send_queues.restarted_peers():
+                        self._end_session(pair, "has restarted", [number for number, _ in pair.released])
                 advance()
             await changed
 
     # Handlers of requests, each of which replies.
 
-    def _hello(self, token: Token, *words: int) -> None:
-        a, b, c, d, unheard = words
+    def _on_hello(self, token: Token, *words: int) -> None:
+        a, b, c, d, returned_replies = words
         pair = self._pair(self._host.rank_of(token.source))
-        self._meet(pair, (a, b), unheard)
-        token.reply(pairs.MEET, a, b, c, d, *pair.ours, pair.unheard)
+        self._on_identity(pair, (a, b), returned_replies)
+        token.reply(pairs.MEET, a, b, c, d, *pair.own_session, pair.returned_replies)
 
-    def _short(
-        self, token: Token, a: int, b: int, c: int, d: int, number: int, what: int, tag: int, *data: int
+    def _on_short(
+        self, token: Token, a: int, b: int, c: int, d: int, number: int, context_and_length: int, tag: int, *data: int
     ) -> None:
-        pair = self._sender(token, (a, b, c, d), number)
+        pair = self._check_sender(token, (a, b, c, d), number)
         if pair is not None:
-            length = what & 0xFFFF
-            self._come(pair, number, Fragment(what >> 16, tag, length, 0, _PACK[len(data)](*data)[:length]))
+            length = context_and_length & 0xFFFF
+            self._receive_fragment(
+                pair, number, Fragment(context_and_length >> 16, tag, length, 0, _PACK[len(data)](*data)[:length])
+            )
 
-    def _eager(self, token: Token, data: memoryview, *words: int) -> None:
+    def _on_eager(self, token: Token, data: memoryview, *words: int) -> None:
         a, b, c, d, number, context, tag, length, offset = words
-        pair = self._sender(token, (a, b, c, d), number)
+        pair = self._check_sender(token, (a, b, c, d), number)
         if pair is not None:
-            self._come(pair, number, Fragment(context, tag, length, offset, data))
+            self._receive_fragment(pair, number, Fragment(context, tag, length, offset, data))
 
-    def _offer(self, token: Token, *words: int) -> None:
+    def _on_offer(self, token: Token, *words: int) -> None:
         a, b, c, d, number, context, tag, length = words
-        pair = self._sender(token, (a, b, c, d), number)
+        pair = self._check_sender(token, (a, b, c, d), number)
         if pair is not None:
-            self._come(pair, number, Fragment(context, tag, length, _OFFERED, b""))
+            self._receive_fragment(pair, number, Fragment(context, tag, length, _OFFERED, b""))
 
-    def _granted(self, token: Token, *words: int) -> None:
-        """Handle a grant: our offer has been matched."""
-        a, b, c, d, number, wanted, *slots = words
-        pair = self._sender(token, (a, b, c, d))
+    def _on_grant(self, token: Token, *words: int) -> None:
+        """Handle a grant: our offered message has been matched."""
+        a, b, c, d, number, granted, *slots = words
+        pair = self._check_sender(token, (a, b, c, d))
         message = None if pair is None else pair.sending.get(number)
         if pair is None or message is None:
             return
-        message.wanted = wanted
+        message.granted = granted
         for slot in slots:
-            self._lines.put(pair, Chunk(message, slot))
-        if not wanted:
+            self._send_queues.put(pair, Chunk(message, slot))
+        if not granted:
             del pair.sending[number]
             message.completion.complete(Envelope(pair.peer, message.tag, len(message.data)))
 
-    def _chunk(self, token: Token, data: memoryview, *words: int) -> None:
+    def _on_chunk(self, token: Token, data: memoryview, *words: int) -> None:
         a, b, c, d, number, _, offset = words
-        pair = self._sender(token, (a, b, c, d), number, silent=True)
+        pair = self._check_sender(token, (a, b, c, d), number, silent=True)
         if pair is None:
             return
         incoming = pair.arriving.get(number)
@@ -151,68 +156,74 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             incoming.missing -= len(data)
             if not incoming.missing:
                 del pair.arriving[number]
-                self._staging.give_back(incoming.slots)
+                self._staging.free(incoming.slots)
                 self._grant()
                 self.matching.complete(incoming.arrival)
 
-    def _clear(self, token: Token, *words: int) -> None:
+    def _on_clear(self, token: Token, *words: int) -> None:
         a, b, c, d = words
-        pair = self._sender(token, (a, b, c, d))
+        pair = self._check_sender(token, (a, b, c, d))
         if pair is not None:
             self._staging.release(pair.peer)
             self._grant()
 
-    # Handlers of replies, and of returned messages.
+    # Handlers of replies, and of returned requests and replies.
 
-    def _taken(self, token: Token, a: int, b: int, c: int, d: int) -> None:
-        self._answered(self._pairs[self._host.rank_of(token.source)], (a, b, c, d))
+    def _on_taken(self, token: Token, a: int, b: int, c: int, d: int) -> None:
+        self._on_reply(self._pairs[self._host.rank_of(token.source)], (a, b, c, d))
 
-    def _placed(self, token: Token, a: int, b: int, c: int, d: int, number: int, slot: int) -> None:
+    def _on_placed(self, token: Token, a: int, b: int, c: int, d: int, number: int, slot: int) -> None:
         pair, head = self._pairs[self._host.rank_of(token.source)], (a, b, c, d)
         message = pair.sending.get(number)
-        if message is not None and head == pair.outgoing and message.sent < message.wanted:
+        if message is not None and head == pair.outgoing and message.sent < message.granted:
             pair.queue.append(Chunk(message, slot))
-        self._answered(pair, head)
+        self._on_reply(pair, head)
 
-    def _met(self, token: Token, *words: int) -> None:
-        """Handle the peer's identity, and the message that it has not accepted, if any."""
-        a, b, c, d, incarnation, epoch, unheard, *refused = words
+    def _on_meet(self, token: Token, *words: int) -> None:
+        """Handle the peer's identity, and the number of the message that it has rejected, if any."""
+        a, b, c, d, incarnation, epoch, returned_replies, *rejected = words
         pair = self._pairs[self._host.rank_of(token.source)]
-        if (a, b) == pair.ours:  # the session ends before this counts as an answer: the message has not arrived
-            self._meet(pair, (incarnation, epoch), unheard, refused)
-        self._answered(pair, (a, b, c, d))
+        if (a, b) == pair.own_session:  # first end the session: this reply does not mean that the message has arrived
+            self._on_identity(pair, (incarnation, epoch), returned_replies, rejected)
+        self._on_reply(pair, (a, b, c, d))
 
-    def _returned(self, returned: Returned) -> None:
+    def _on_returned(self, returned: Returned) -> None:
         pair, status = self._pair(self._host.rank_of(returned.destination)), returned.status
         a, b, c, d = returned.arguments[:4]
         if returned.is_reply:
-            # The peer would wait for it for ever if it were not told.
-            if status is Status.UNREACHABLE and pair.theirs is not None and a == pair.theirs[0]:
-                pair.unheard += 1
-                if pair.is_open and (a, b) == pair.theirs:
-                    self._lose(pair, _WHY[status], ())
+            # Report the loss to the peer, which would wait for the reply for ever.
+            if status is Status.UNREACHABLE and pair.peer_session is not None and a == pair.peer_session[0]:
+                pair.returned_replies += 1
+                if pair.is_open and (a, b) == pair.peer_session:
+                    self._end_session(pair, _REASONS[status], ())
                 else:
-                    self._owe(pair)
+                    self._send_notices(pair)
             return
         if (a, b, c, d) == pair.outgoing:
-            if returned.handler == pairs.HELLO and status in _ABSENT and pair.queue and pair.refusals < _REFUSALS:
+            if (
+                returned.handler == pairs.HELLO
+                and status in _ABSENT_ENDPOINT
+                and pair.queue
+                and pair.refusals < _MAX_REFUSALS
+            ):
                 pair.refusals += 1
                 pair.is_announced = False
-                self._lines.wake(pair)
+                self._send_queues.wake(pair)
             else:
-                why = _WHY.get(status) or f"has sent a message back: {status.name.lower().replace('_', ' ')}"
-                self._lose(pair, why, returned.arguments[4:5] if returned.handler in pairs.MESSAGES else ())
-        self._answered(pair, (a, b, c, d))
+                reason = _REASONS.get(status) or f"has sent a message back: {status.name.lower().replace('_', ' ')}"
+                self._end_session(pair, reason, returned.arguments[4:5] if returned.handler in pairs.MESSAGES else ())
+        self._on_reply(pair, (a, b, c, d))
 
     # Sessions.
 
     def _announce(self) -> None:
-        """Tell all peers our session: what they sent to the former process or NIC is lost, and nobody has told them."""
+        """Announce our session to all peers: messages that they sent to the former process or NIC are lost, which they may
+        not detect."""
         for peer in range(self.size):
             if peer != self.rank:
                 pair = self._pair(peer)
                 pair.notices_left = 1
-                self._lines.wake(pair)
+                self._send_queues.wake(pair)
 
     def _pair(self, peer: int) -> Pair:
         pair = self._pairs.get(peer)
@@ -220,129 +231,131 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             pair = self._pairs[peer] = Pair(peer, self._host.incarnation, self._host.place.turn)
         return pair
 
-    def _sender(self, token: Token, head: Head, *number: int, silent: bool = False) -> Pair | None:
-        """Return the sender of a request whose head names the present sessions. Any other sender is told our identity,
-        and the number of its message. silent: no reply confirms the request."""
+    def _check_sender(self, token: Token, head: Head, *number: int, silent: bool = False) -> Pair | None:
+        """Return the sender of a request whose head names the current sessions. For another head, reply with our
+        identity and the number of the message, and return None. silent: do not reply to a valid request."""
         peer = self._host.rank_of(token.source)
         pair = self._pairs.get(peer) or self._pair(peer)
-        if head != pair.incoming and not (self._meet(pair, head[:2]) and head == pair.incoming):
-            token.reply(pairs.MEET, *head, *pair.ours, pair.unheard, *number)
+        if head != pair.incoming and not (self._on_identity(pair, head[:2]) and head == pair.incoming):
+            token.reply(pairs.MEET, *head, *pair.own_session, pair.returned_replies, *number)
             return None
         if not silent:
             token.reply(pairs.TAKEN, *head)
         return pair
 
-    def _meet(self, pair: Pair, theirs: Session, unheard: int = 0, refused: Sequence[int] = ()) -> bool:
-        """Handle a peer's identity. unheard: number of its answers that were returned to it. refused: the number of a
-        message that it has not accepted. Returns False if its session has changed."""
-        if theirs != pair.theirs:
-            if not pair.is_news(theirs):
+    def _on_identity(
+        self, pair: Pair, peer_session: Session, returned_replies: int = 0, rejected: Sequence[int] = ()
+    ) -> bool:
+        """Handle a peer's identity. returned_replies: number of its replies that were returned to it. rejected: the
+        number of a message that it has rejected. Returns False if the session is older than the known one."""
+        if peer_session != pair.peer_session:
+            if not pair.is_newer(peer_session):
                 return False
-            if pair.is_of_another(theirs):
-                pair.is_another()
+            if pair.is_of_other_process(peer_session):
+                pair.reset_replies()
                 self._staging.release(pair.peer)
             if pair.is_open:
-                self._lose(pair, "has restarted", refused, renew=False)
-        if unheard > pair.missed:
-            pair.misses(unheard)
-            self._lines.restore(pair)
+                self._end_session(pair, "has restarted", rejected, renew=False)
+        if returned_replies > pair.lost_replies:
+            pair.on_lost_replies(returned_replies)
+            self._send_queues.restore(pair)
         if not pair.is_open:
-            pair.open(theirs)
+            pair.open(peer_session)
             if pair.queue:
-                self._lines.wake(pair)
-        self._owe(pair)
+                self._send_queues.wake(pair)
+        self._send_notices(pair)
         return True
 
-    def _lose(self, pair: Pair, why: str, doubtful: Sequence[int], renew: bool = True) -> None:
-        """End a session: fail everything in progress. doubtful: numbers of messages known not to be completely
-        answered. renew: the peer is to be told."""
+    def _end_session(self, pair: Pair, reason: str, doubtful: Sequence[int], renew: bool = True) -> None:
+        """End a session: fail all transfers in progress. doubtful: numbers of messages that are known to have unanswered
+        requests. renew: begin a new session, and announce it to the peer."""
         if pair.released:
-            doubtful = [*doubtful, *self._unanswered(pair)]
+            doubtful = [*doubtful, *self._unanswered_messages(pair)]
         ended = pair.end(renew, doubtful)
         for incoming in ended.arriving:
-            self._staging.hold(pair.peer, incoming.slots)
+            self._staging.hold_back(pair.peer, incoming.slots)
         for delivered in ended.delivered:
             delivered.deliver()
         self.matching.fail_transfers(
             pair.peer,
-            MPIError(ERR_PROC_FAILED, f"node {pair.peer} {why}: whether a message sent has arrived is not known"),
+            MPIError(ERR_PROC_FAILED, f"node {pair.peer} {reason}: whether a message sent has arrived is not known"),
             sends=[*ended.doubtful, *(message.completion for message in ended.sending)],
             arrivals=[incoming.arrival for incoming in ended.arriving],
         )
         if renew:
-            self._lines.wake(pair)
+            self._send_queues.wake(pair)
 
-    def _unanswered(self, pair: Pair) -> list[int]:
-        """Return the numbers of the session's messages that have an unanswered request."""
-        unanswered = self._endpoint.unanswered(pair.place) if pair.place >= 0 else []
+    def _unanswered_messages(self, pair: Pair) -> list[int]:
+        """Return the numbers of the session's messages with unanswered requests."""
+        unanswered = self._endpoint.unanswered(pair.translation) if pair.translation >= 0 else []
         return [
             arguments[4]
             for handler, arguments in unanswered
             if handler in pairs.MESSAGES and arguments[:4] == pair.outgoing
         ]
 
-    def _answered(self, pair: Pair, head: Head) -> None:
-        pair.answered(head)
-        self._lines.answered(pair)
-        if pair.owes:
-            self._owe(pair)
+    def _on_reply(self, pair: Pair, head: Head) -> None:
+        pair.count_reply(head)
+        self._send_queues.on_reply(pair)
+        if pair.owes_clear:
+            self._send_notices(pair)
 
-    def _owe(self, pair: Pair) -> None:
-        """Tell a peer that nothing of a former session is in flight any more, when that is so and the peer waits for
-        it; and the number of returned answers, if it has changed."""
+    def _send_notices(self, pair: Pair) -> None:
+        """Send the control requests that are due: the number of returned replies, if it has changed, and CLEAR, if the peer
+        waits for it and nothing of a former session is in flight any more."""
         if not pair.is_open:
             return
-        if pair.unheard != pair.said:
-            pair.said = pair.unheard
-            self._lines.put(pair, Word(pairs.HELLO, (pair.unheard,)))
-        if pair.owes and not pair.former:
-            pair.owes = False
-            self._lines.put(pair, Word(pairs.CLEAR))
+        if pair.returned_replies != pair.reported_replies:
+            pair.reported_replies = pair.returned_replies
+            self._send_queues.put(pair, ControlRequest(pairs.HELLO, (pair.returned_replies,)))
+        if pair.owes_clear and not pair.former:
+            pair.owes_clear = False
+            self._send_queues.put(pair, ControlRequest(pairs.CLEAR))
 
     # Incoming messages.
 
-    def _come(self, pair: Pair, number: int, fragment: Fragment) -> None:
-        ahead = pair.ahead(number)
-        if ahead > 0:
+    def _receive_fragment(self, pair: Pair, number: int, fragment: Fragment) -> None:
+        messages_before = pair.messages_before(number)
+        if messages_before > 0:
             pair.early.setdefault(number, []).append(fragment._replace(data=bytes(fragment.data)))
             return
-        if ahead < 0:
-            self._more(pair, number, fragment)
+        if messages_before < 0:
+            self._store_fragment(pair, number, fragment)
             return
         self._begin(pair, fragment)
-        while pair.early and (kept := pair.early.pop(number := pair.expected, None)) is not None:
-            self._begin(pair, kept[0])
-            for one in kept[1:]:
-                self._more(pair, number, one)
+        while pair.early and (fragments := pair.early.pop(number := pair.expected, None)) is not None:
+            self._begin(pair, fragments[0])
+            for later in fragments[1:]:
+                self._store_fragment(pair, number, later)
 
     def _begin(self, pair: Pair, fragment: Fragment) -> None:
-        """Begin the next message, with the fragment that has arrived first."""
+        """Begin to receive the next message, with its first fragment."""
         context, tag, length, offset, data = fragment
         number, pair.expected = pair.expected, pair.expected + 1 & MASK
         if offset == _OFFERED:
             incoming = pair.arriving[number] = Incoming(length)
-            wanted = partial(self._wanted, pair, number, incoming)
-            incoming.arrival = self.matching.arrive(pair.peer, context, tag, length, wanted)
+            on_match = partial(self._grant_offer, pair, number, incoming)
+            incoming.arrival = self.matching.arrive(pair.peer, context, tag, length, on_match)
             return
         if len(data) == length:
-            self.matching.arrive_whole(pair.peer, context, tag, data)
+            self.matching.arrive_complete(pair.peer, context, tag, data)
             return
         arrival = self.matching.arrive(pair.peer, context, tag, length)
         incoming = pair.arriving[number] = Incoming(length)
         incoming.arrival = arrival
-        self._more(pair, number, fragment)
+        self._store_fragment(pair, number, fragment)
 
-    def _more(self, pair: Pair, number: int, fragment: Fragment) -> None:
+    def _store_fragment(self, pair: Pair, number: int, fragment: Fragment) -> None:
         incoming, offset, data = pair.arriving[number], fragment.offset, fragment.data
-        place = incoming.arrival.buffer[offset : offset + len(data)]
-        place[:] = data[: len(place)]
+        buffer = incoming.arrival.buffer[offset : offset + len(data)]
+        buffer[:] = data[: len(buffer)]
         incoming.missing -= len(data)
         if not incoming.missing:
             del pair.arriving[number]
             self.matching.complete(incoming.arrival)
 
-    def _wanted(self, pair: Pair, number: int, incoming: Incoming, arrival: Arrival) -> None:
-        """Accept an offered message, which has been matched."""
+    def _grant_offer(self, pair: Pair, number: int, incoming: Incoming, arrival: Arrival) -> None:
+        """Grant an offered message that has been matched."""
         incoming.arrival = arrival
         incoming.missing = len(arrival.buffer)
         if incoming.missing:
@@ -350,11 +363,11 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             self._grant()
             return
         del pair.arriving[number]
-        self._lines.put(pair, Word(pairs.GRANT, (number, 0)))
+        self._send_queues.put(pair, ControlRequest(pairs.GRANT, (number, 0)))
         self.matching.complete(arrival)
 
     def _grant(self) -> None:
-        """Grant slots to messages that wait for some."""
+        """Grant slots to the messages that wait for them."""
         waiting = self._waiting
         while waiting:
             pair, number, incoming = waiting[0]
@@ -364,5 +377,5 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
                     return
                 if self._endpoint.segment is None:
                     self._endpoint.segment = self._staging.memory
-                self._lines.put(pair, Word(pairs.GRANT, (number, incoming.missing, *incoming.slots)))
+                self._send_queues.put(pair, ControlRequest(pairs.GRANT, (number, incoming.missing, *incoming.slots)))
             waiting.popleft()

@@ -1,10 +1,10 @@
-"""The staging region for long messages: memory in slots, which a node grants to senders of such messages.
+"""The staging region for long messages: slots of memory that a node grants to the senders of long messages.
 
-AM-II's NIC writes the data of bulk messages into the segment of their endpoint. A receive's buffer is not part of it:
-the handler copies, as AM-II copies once on each side.
+AM-II's NIC writes the data of bulk messages to the segment of their endpoint, of which a receive's buffer is not a part:
+the handler copies the data, since AM-II copies once on each side.
 
-Slots granted to a peer that is then lost are held back, since its NIC may still be sending. They are free again when
-the peer says that nothing is in flight, or is another incarnation: NICs accept nothing from the former one any more.
+Slots granted to a peer whose session ends are held back, since its NIC may still be sending. They are free again when the
+peer reports that nothing is in flight, or has a new incarnation: NICs accept nothing from the former one any more.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Iterable
 from typing import Final
 
 SLOT: Final = 65_536
-"""Bytes (ours): long enough to be worth a request and an answer."""
+"""Bytes of a slot: long enough to be worth a request and an answer. (Not AM-II's.)"""
 SLOTS: Final = 16
-FOR_ONE: Final = 2
-"""Slots for one message: one is being filled while the other is being granted again."""
+MAX_SLOTS_PER_MESSAGE: Final = 2
+"""Maximum slots for a message: one is filled while the other is granted again."""
 
 
 class Staging:
-    """Slots of one node. memory: None before the first slot is granted."""
+    """Staging region of one node. memory: None before the first slot is granted."""
 
     __slots__ = ("_free", "_held", "memory")
 
@@ -31,24 +31,24 @@ class Staging:
         self._held: dict[int, list[int]] = {}  # by peer
 
     def take(self, size: int) -> tuple[int, ...]:
-        """Take slots for a message of that many bytes; none if no slot is free."""
+        """Take slots for a message of `size` bytes; returns an empty tuple if no slot is free."""
         if self.memory is None:
             self.memory = bytearray(SLOTS * SLOT)
         free = self._free
         if not free and sum(map(len, self._held.values())) == SLOTS:
-            self.release(next(iter(self._held)))  # all slots are held back: free those of the first lost peer
-        return tuple([free.popleft() for _ in range(min(FOR_ONE, -(-size // SLOT), len(free)))])
+            self.release(next(iter(self._held)))  # all slots are held back: free those of the peer lost first
+        return tuple([free.popleft() for _ in range(min(MAX_SLOTS_PER_MESSAGE, -(-size // SLOT), len(free)))])
 
-    def give_back(self, slots: Iterable[int]) -> None:
-        """Free slots that no sender fills any more."""
+    def free(self, slots: Iterable[int]) -> None:
+        """Free slots that no sender will fill any more."""
         self._free.extend(slots)
 
-    def hold(self, peer: int, slots: Iterable[int]) -> None:
+    def hold_back(self, peer: int, slots: Iterable[int]) -> None:
         """Hold back slots granted to a lost peer."""
-        held = list(slots)
-        if held:
-            self._held.setdefault(peer, []).extend(held)
+        slot_list = list(slots)
+        if slot_list:
+            self._held.setdefault(peer, []).extend(slot_list)
 
     def release(self, peer: int) -> None:
-        """Free the slots held back for a peer of which nothing is in flight any more."""
+        """Free the slots held back for a peer from which nothing is in flight any more."""
         self._free.extend(self._held.pop(peer, ()))

@@ -1,2 +1,2 @@
-"""Algorithms of MPI's collective calls, as coroutines over `collective_exchange.Exchange`. `choices` says which one a
-call uses."""
+"""Algorithms of MPI's collective calls, as coroutines over `collective_exchange.Exchange`. `choices` selects the algorithm
+of a call."""

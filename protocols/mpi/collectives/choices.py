@@ -1,7 +1,7 @@
-"""Choice of the algorithm of a collective call, by the size of its messages and the number of ranks, as MPICH chooses
-(Thakur, Rabenseifner, Gropp, 2005; the sizes are those of MPICH's parameters), unless the program names one.
+"""Choice of the algorithm of a collective call by message size and number of ranks, as in MPICH (Thakur, Rabenseifner,
+Gropp, 2005; the thresholds are the defaults of MPICH's parameters), unless the program names an algorithm.
 
-All ranks must choose the same: only what MPI requires to be equal at all of them is used.
+All ranks must make the same choice, so it depends only on arguments that MPI requires to be equal at all ranks.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "Reduce": ("binomial", "parts"),
     "Allreduce": ("doubling", "parts"),
 }
-"""Call -> its algorithms."""
+"""Names of algorithms, by call. "parts" scatters the data and gathers it at the other ranks."""
 
-_SHORT_BCAST: Final = 12_288
+_SHORT_BCAST: Final = 12_288  # bytes, as all but _FEW_*
 _FEW_BCAST: Final = 8  # ranks
 _SHORT_REDUCE: Final = 2_048
 _SHORT_ALLGATHER: Final = 81_920
@@ -31,36 +31,37 @@ _FEW_ALLTOALL: Final = 8  # ranks
 
 
 class Algorithms(dict[str, str]):
-    """Algorithms that a program names: ``comm.algorithms["Bcast"] = "parts"``. Raises MPIError (ERR_ARG) for unknown
-    ones."""
+    """Names of the algorithms that a program chooses, by call: ``comm.algorithms["Bcast"] = "parts"``. Raises MPIError
+    (ERR_ARG) for an unknown name."""
 
     def __setitem__(self, call: str, name: str) -> None:
         if name not in NAMES.get(call, ()):
             known = "; ".join(f"{call}: {', '.join(names)}" for call, names in NAMES.items())
-            raise MPIError(ERR_ARG, f"{call} has no algorithm {name!r}. There are {known}")
+            raise MPIError(ERR_ARG, f"{call} has no algorithm {name!r}. Known are {known}")
         super().__setitem__(call, name)
 
 
 def bcast(size: int, length: int) -> str:
-    """length: bytes of the message."""
+    """Choose the algorithm of Bcast. size: ranks, in all of these functions. length: bytes of the message."""
     return "binomial" if length < _SHORT_BCAST or size < _FEW_BCAST else "parts"
 
 
 def allgather(size: int, length: int) -> str:
-    """length: bytes of all blocks."""
+    """Choose the algorithm of Allgather. length: bytes of all blocks."""
     if length < _LONG_ALLGATHER and not size & size - 1:
         return "doubling"
     return "bruck" if length < _SHORT_ALLGATHER else "ring"
 
 
 def alltoall(size: int, length: int) -> str:
-    """length: bytes of one block."""
+    """Choose the algorithm of Alltoall. length: bytes of one block."""
     if length <= _SHORT_ALLTOALL and size >= _FEW_ALLTOALL:
         return "bruck"
     return "spread" if length <= _MEDIUM_ALLTOALL else "pairwise"
 
 
 def reduce(size: int, length: int, commutes: bool, items: int) -> str:
-    """Choose the algorithm of reduce; also of allreduce, whose "binomial" is called "doubling". items: of the message."""
-    whole = length <= _SHORT_REDUCE or not commutes or items < 1 << (size.bit_length() - 1)
-    return "binomial" if whole else "parts"
+    """Choose the algorithm of Reduce, and of Allreduce, for which "binomial" means "doubling". length, items: of the
+    message."""
+    is_undivided = length <= _SHORT_REDUCE or not commutes or items < 1 << (size.bit_length() - 1)
+    return "binomial" if is_undivided else "parts"

@@ -1,4 +1,4 @@
-"""Collective calls on pickled objects, whose sizes only their senders know."""
+"""Algorithms of collective calls on pickled objects, whose sizes only their senders know."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def broadcast(exchange: Exchange, obj: Any, root: int) -> Any:
-    """Binomial tree."""
+    """Broadcast by a binomial tree; return the root's object."""
     size, relative = exchange.size, (exchange.rank - root) % exchange.size
     if relative:
         obj = await exchange.receive_object((root + (relative & relative - 1)) % size)
@@ -22,55 +22,56 @@ async def broadcast(exchange: Exchange, obj: Any, root: int) -> Any:
 
 
 async def gather(exchange: Exchange, obj: T, root: int) -> list[T] | None:
-    """Binomial tree, in which each rank passes on the list of its subtree's."""
-    size, relative, have = exchange.size, (exchange.rank - root) % exchange.size, [obj]
+    """Gather by a binomial tree, in which each rank forwards the list of its subtree's objects."""
+    size, relative, subtree_objects = exchange.size, (exchange.rank - root) % exchange.size, [obj]
     for child, _ in reversed(children(relative, size)):
-        have += await exchange.receive_object((root + child) % size)
+        subtree_objects += await exchange.receive_object((root + child) % size)
     if relative:
-        await exchange.send_object((root + (relative & relative - 1)) % size, have)
+        await exchange.send_object((root + (relative & relative - 1)) % size, subtree_objects)
         return None
-    return [have[(rank - root) % size] for rank in range(size)]
+    return [subtree_objects[(rank - root) % size] for rank in range(size)]
 
 
 async def scatter(exchange: Exchange, objects: Sequence[T] | None, root: int) -> T:
-    """Binomial tree, the reverse of `gather`."""
+    """Scatter by a binomial tree, the reverse of `gather`."""
     size, relative = exchange.size, (exchange.rank - root) % exchange.size
-    have: Sequence[T]
+    subtree_objects: Sequence[T]
     if relative:
-        have = await exchange.receive_object((root + (relative & relative - 1)) % size)
+        subtree_objects = await exchange.receive_object((root + (relative & relative - 1)) % size)
     else:
         assert objects is not None
-        have = [objects[(root + place) % size] for place in range(size)]
+        subtree_objects = [objects[(root + child) % size] for child in range(size)]
     for child, end in children(relative, size):
-        await exchange.send_object((root + child) % size, have[child - relative : end - relative])
-    return have[0]
+        await exchange.send_object((root + child) % size, subtree_objects[child - relative : end - relative])
+    return subtree_objects[0]
 
 
 async def allgather(exchange: Exchange, obj: T) -> list[T]:
-    """log2(n) rounds, in each of which the known objects double (Bruck and others, "Efficient algorithms for all-to-all
-    communications", 1997, section 4)."""
+    """Allgather by Bruck's algorithm: log2(n) rounds, each of which doubles the objects that a rank has (Bruck and others,
+    "Efficient algorithms for all-to-all communications", 1997, section 4)."""
     rank, size, distance = exchange.rank, exchange.size, 1
-    known = [obj]  # of this rank, the one before it, and so on
+    gathered = [obj]  # of this rank, the rank below, and so on
     while distance < size:
-        known += await exchange.swap_objects(
-            (rank + distance) % size, known[: size - distance], (rank - distance) % size
+        gathered += await exchange.sendrecv_objects(
+            (rank + distance) % size, gathered[: size - distance], (rank - distance) % size
         )
         distance *= 2
-    return [known[(rank - other) % size] for other in range(size)]
+    return [gathered[(rank - source) % size] for source in range(size)]
 
 
 async def alltoall(exchange: Exchange, objects: Sequence[T]) -> list[T]:
-    """n - 1 rounds of exchanges."""
+    """Alltoall in n - 1 rounds: in round k each rank sends to the rank k above."""
     rank, size = exchange.rank, exchange.size
-    got = dict[int, T]({rank: objects[rank]})
+    received = dict[int, T]({rank: objects[rank]})
     for step in range(1, size):
-        to, source = (rank + step) % size, (rank - step) % size
-        got[source] = await exchange.swap_objects(to, objects[to], source)
-    return [got[source] for source in range(size)]
+        destination, source = (rank + step) % size, (rank - step) % size
+        received[source] = await exchange.sendrecv_objects(destination, objects[destination], source)
+    return [received[source] for source in range(size)]
 
 
 async def reduce(exchange: Exchange, obj: Any, op: Callable[[Any, Any], Any], root: int) -> Any:
-    """Binomial tree with rank 0 on top, so that operands keep the ranks' order; it passes the result on to the root."""
+    """Reduce by a binomial tree whose root is rank 0, to keep the operands in rank order; rank 0 forwards the result to
+    `root`."""
     rank, size = exchange.rank, exchange.size
     for child, _ in reversed(children(rank, size)):
         obj = op(obj, await exchange.receive_object(child))
@@ -84,17 +85,20 @@ async def reduce(exchange: Exchange, obj: Any, op: Callable[[Any, Any], Any], ro
 
 
 async def scan(exchange: Exchange, obj: Any, op: Callable[[Any, Any], Any], inclusive: bool) -> Any:
-    """Recursive doubling. If not inclusive, rank 0 gets None."""
+    """Scan by recursive doubling. inclusive: include the rank's own object; otherwise rank 0 receives None."""
     rank, size, distance = exchange.rank, exchange.size, 1
-    group, below, has_below = obj, obj if inclusive else None, inclusive
+    group, lower_ranks, has_lower_ranks = obj, obj if inclusive else None, inclusive
     while distance < size:
-        other = rank ^ distance
-        if other < size:
-            theirs = await exchange.swap_objects(other, group, other)
-            if other < rank:
-                below, has_below = op(theirs, below) if has_below else theirs, True
-                group = op(theirs, group)
+        partner = rank ^ distance
+        if partner < size:
+            partner_result = await exchange.sendrecv_objects(partner, group, partner)
+            if partner < rank:
+                lower_ranks, has_lower_ranks = (
+                    op(partner_result, lower_ranks) if has_lower_ranks else partner_result,
+                    True,
+                )
+                group = op(partner_result, group)
             else:
-                group = op(group, theirs)
+                group = op(group, partner_result)
         distance *= 2
-    return below
+    return lower_ranks

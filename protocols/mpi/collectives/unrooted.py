@@ -1,4 +1,4 @@
-"""Collective calls that give every rank something of every rank: allgather and alltoall.
+"""Algorithms of collective calls in which every rank receives data of every rank: allgather and alltoall.
 
 Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005, sections 4.1 and 4.3;
 Bruck and others, "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997.
@@ -10,84 +10,98 @@ from collections.abc import Sequence
 
 from protocols.mpi.collectives.collective_exchange import Exchange
 
-# Blocks: one for each rank, in order; before an allgather, a rank's own is filled.
+# blocks: one for each rank, in rank order; the input of an allgather is the rank's own block.
 
 
 async def allgather_ring(exchange: Exchange, blocks: Sequence[memoryview]) -> None:
-    """n - 1 rounds: each rank passes on to the next one what it has got last. Blocks may have any sizes."""
+    """Allgather in a ring, in n - 1 rounds: each rank forwards the block received last to the next rank. Blocks may have
+    any sizes."""
     rank, size = exchange.rank, exchange.size
-    for step in range(size - 1):
-        out, into = blocks[(rank - step) % size], blocks[(rank - step - 1) % size]
-        await exchange.swap((rank + 1) % size, out, (rank - 1) % size, into)
+    for round_number in range(size - 1):
+        out, buffer = blocks[(rank - round_number) % size], blocks[(rank - round_number - 1) % size]
+        await exchange.sendrecv((rank + 1) % size, out, (rank - 1) % size, buffer)
 
 
 async def allgather_doubling(exchange: Exchange, data: memoryview) -> None:
-    """Recursive doubling, for a power of two of ranks: log2(n) rounds, in each of which pairs swap all that they have.
-    data: blocks of one size."""
-    rank, step, distance = exchange.rank, len(data) // exchange.size, 1
+    """Allgather by recursive doubling, for a power of two of ranks: log2(n) rounds, in each of which pairs of ranks exchange
+    all blocks that they have. data: blocks of equal size."""
+    rank, block_size, distance = exchange.rank, len(data) // exchange.size, 1
     while distance < exchange.size:
-        other = rank ^ distance
-        ours, theirs = rank & -distance, other & -distance
-        await exchange.swap(
-            other, data[ours * step : (ours + distance) * step], other, data[theirs * step : (theirs + distance) * step]
+        partner = rank ^ distance
+        own_first, partner_first = rank & -distance, partner & -distance
+        await exchange.sendrecv(
+            partner,
+            data[own_first * block_size : (own_first + distance) * block_size],
+            partner,
+            data[partner_first * block_size : (partner_first + distance) * block_size],
         )
         distance *= 2
 
 
 async def allgather_bruck(exchange: Exchange, data: memoryview) -> None:
-    """Bruck's, for any number of ranks: log2(n) rounds. data: blocks of one size."""
-    rank, size, step, distance = exchange.rank, exchange.size, len(data) // exchange.size, 1
-    have = memoryview(bytearray(len(data)))  # blocks of this rank, the next one, and so on
-    have[:step] = data[rank * step : (rank + 1) * step]
+    """Allgather by Bruck's algorithm, for any number of ranks: log2(n) rounds. data: blocks of equal size."""
+    rank, size, block_size, distance = exchange.rank, exchange.size, len(data) // exchange.size, 1
+    gathered = memoryview(bytearray(len(data)))  # blocks of this rank, the next rank, and so on
+    gathered[:block_size] = data[rank * block_size : (rank + 1) * block_size]
     while distance < size:
-        number = min(distance, size - distance)
-        await exchange.swap(
+        count = min(distance, size - distance)
+        await exchange.sendrecv(
             (rank - distance) % size,
-            have[: number * step],
+            gathered[: count * block_size],
             (rank + distance) % size,
-            have[distance * step : (distance + number) * step],
+            gathered[distance * block_size : (distance + count) * block_size],
         )
         distance *= 2
-    first = (size - rank) * step
-    data[rank * step :] = have[:first]
-    data[: rank * step] = have[first:]
+    first = (size - rank) * block_size
+    data[rank * block_size :] = gathered[:first]
+    data[: rank * block_size] = gathered[first:]
 
 
 async def alltoall_bruck(exchange: Exchange, data: memoryview, out: memoryview) -> None:
-    """Bruck's: log2(n) rounds, in each of which half of the blocks moves. data, out: blocks of one size."""
-    rank, size, step, distance = exchange.rank, exchange.size, len(data) // exchange.size, 1
-    moving = [bytes(data[to * step : (to + 1) * step]) for to in (*range(rank, size), *range(rank))]
+    """Alltoall by Bruck's algorithm: log2(n) rounds, in each of which half of the blocks moves. data, out: blocks of equal
+    size."""
+    rank, size, block_size, distance = exchange.rank, exchange.size, len(data) // exchange.size, 1
+    moving_blocks = [
+        bytes(data[destination * block_size : (destination + 1) * block_size])
+        for destination in (*range(rank, size), *range(rank))
+    ]
     while distance < size:
-        places = [place for place in range(size) if place & distance]
-        theirs = memoryview(bytearray(len(places) * step))
-        packed = memoryview(b"".join(moving[place] for place in places))
-        await exchange.swap((rank + distance) % size, packed, (rank - distance) % size, theirs)
-        for number, place in enumerate(places):
-            moving[place] = bytes(theirs[number * step : (number + 1) * step])
+        relative_ranks = [relative_rank for relative_rank in range(size) if relative_rank & distance]
+        received = memoryview(bytearray(len(relative_ranks) * block_size))
+        packed = memoryview(b"".join(moving_blocks[relative_rank] for relative_rank in relative_ranks))
+        await exchange.sendrecv((rank + distance) % size, packed, (rank - distance) % size, received)
+        for index, relative_rank in enumerate(relative_ranks):
+            moving_blocks[relative_rank] = bytes(received[index * block_size : (index + 1) * block_size])
         distance *= 2
-    for place, block in enumerate(moving):
-        source = (rank - place) % size
-        out[source * step : (source + 1) * step] = block
+    for relative_rank, block in enumerate(moving_blocks):
+        source = (rank - relative_rank) % size
+        out[source * block_size : (source + 1) * block_size] = block
 
 
 async def alltoall_spread(exchange: Exchange, data: Sequence[memoryview], out: Sequence[memoryview]) -> None:
-    """All sends and receives at once, each rank beginning with its neighbour. Blocks may have any sizes."""
+    """Alltoall with all sends and receives at once; each rank begins with the next rank. Blocks may have any sizes."""
     rank, size = exchange.rank, exchange.size
-    sources = [(rank - step) % size for step in range(1, size)]
+    sources = [(rank - offset) % size for offset in range(1, size)]
     receives = [exchange.begin_receive(source, out[source]) for source in sources]
-    sends = [exchange.begin_send(to, data[to]) for to in ((rank + step) % size for step in range(1, size))]
+    sends = [
+        exchange.begin_send(destination, data[destination])
+        for destination in ((rank + offset) % size for offset in range(1, size))
+    ]
     out[rank][:] = data[rank]
     for source, completion in zip(sources, receives, strict=True):
         await exchange.end_receive(source, out[source], completion)
     for send in sends:
-        await exchange.end(send)
+        await exchange.wait_for(send)
 
 
 async def alltoall_pairwise(exchange: Exchange, data: Sequence[memoryview], out: Sequence[memoryview]) -> None:
-    """n - 1 rounds of exchanges with one rank each, so that no port has two senders. Blocks may have any sizes."""
+    """Alltoall in n - 1 rounds, in each of which a rank receives from one rank only, so that its link has one sender. Blocks
+    may have any sizes."""
     rank, size = exchange.rank, exchange.size
     out[rank][:] = data[rank]
-    in_pairs = not size & size - 1
-    for step in range(1, size):
-        to, source = (rank ^ step, rank ^ step) if in_pairs else ((rank + step) % size, (rank - step) % size)
-        await exchange.swap(to, data[to], source, out[source])
+    is_power_of_two = not size & size - 1
+    for offset in range(1, size):
+        destination, source = (
+            (rank ^ offset, rank ^ offset) if is_power_of_two else ((rank + offset) % size, (rank - offset) % size)
+        )
+        await exchange.sendrecv(destination, data[destination], source, out[source])

@@ -1,14 +1,13 @@
 """MPI on VIA: a VI to each rank, connected on demand, and matching by the library.
 
-One completion queue has the receive queues of all VIs, which serves receives from any source. Unmatched messages are
-kept in a list (`protocols.mpi.matching`). A synchronous send completes when the receiver returns a message that it has
-been matched.
+The receive queues of all VIs have one completion queue, so that receives from any source need one wait. Unmatched messages
+are kept in a list (`protocols.mpi.matching`). A synchronous send completes when the receiver reports the match.
 
-Both ranks of a pair ask for a peer-to-peer connection: one because it has a message, the other because it is asked. A
-send completes when its last part has been copied. When a connection is lost, transfers in progress fail, and the next
-message makes a new one. A rank has as many connections as the NIC has descriptors for; a further one fails, with the
-setting that allows more, and a peer that asks for one is rejected. Over an unreliable provider a lost message is found out
-by the number of the next one; the paper leaves recovery to future work, and so the connection ends there.
+Both ranks of a pair request a peer-to-peer connection: one because it has a message, the other in answer to the request.
+A send completes when its last part has been copied. When a connection is lost, transfers in progress fail, and the next
+message connects again. A rank has as many connections as the NIC has descriptors for; a further connection fails, with an
+error that names the setting, and the request of a further peer is rejected. Over an unreliable provider the number of a
+message shows that the one before was lost; then the connection ends, since the paper leaves recovery to future work.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Final
 
 from protocols.core.completion import drive
 from protocols.core.host_work import COPY
-from protocols.mpi.device import Dispatch
+from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
@@ -29,17 +28,17 @@ from protocols.via.vipl_names import AsyncError, ViaError, ViState
 from protocols.via.virtual_interface import CompletionEntry, CompletionQueue, Descriptor, ErrorReport, Vi
 
 MPI: Final = "mpi"
-"""Work on the host (`protocols.core.host_work`): the MPI library's for one message, at its sender and at its receiver."""
+"""Kind of work on the host (`protocols.core.host_work`): the MPI library's work for one message, at sender and receiver."""
 _DISCRIMINATOR: Final = b"mpi"
 _MIN_DEPTH: Final = 8
-"""Receive descriptors of a VI."""
+"""Minimum receive descriptors of a VI."""
 _COMMANDS: Final = 16
-"""Slots of the NIC that no connection uses: of commands, two of which wait all the time."""
+"""Slots of the NIC for commands, which no connection uses; two of them wait all the time."""
 
 
 class ViaEndpoint(SoftwareMatchingEndpoint):
-    """Adapter of VIA's host library to MPI. Implements `MatchingEndpoint` and `ConnectingEndpoint`. pairs: connections, by
-    the peer's rank."""
+    """Adapter of VIA's host library to MPI. Implements `MatchingEndpoint` and `ConnectingEndpoint`. pairs: connections,
+    by the peer's rank."""
 
     def __init__(self, host: ViaNic) -> None:
         super().__init__()
@@ -50,21 +49,21 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         self.max_message_size = 1 << 30
         self._host = host
         self._depth = min(host.settings.depth, max(_MIN_DEPTH, host.settings.slots // 2 // host.size))
-        self._most = min(host.size - 1, (host.settings.slots - _COMMANDS) // (self._depth + 1))  # connections
-        self._held = 0  # connections that use slots, or are going to
-        self._posted = 0  # of them, those whose receives are posted
-        self._unopened: deque[Pair] = deque()  # that wait until lost ones are closed
-        self._closing: deque[tuple[Pair, Vi]] = deque()
+        self._max_connections = min(host.size - 1, (host.settings.slots - _COMMANDS) // (self._depth + 1))
+        self._allocated = 0  # connections that use slots, or will use them
+        self._posted = 0  # connections whose receives are posted
+        self._unopened: deque[Pair] = deque()  # connections that wait until lost ones are closed
+        self._lost_pairs: deque[tuple[Pair, Vi]] = deque()
         self._is_closing = False
         self.pairs: dict[int, Pair] = {}
         self._by_vi: dict[Vi, Pair] = {}
         self._cq: CompletionQueue = host.create_cq(self._depth * host.size)
-        self._cq.notify(self._arrived)
+        self._cq.notify(self._on_receives_done)
         self._ptag = 0
         host.on_error = self._on_error
         drive(self._listen())
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         if destination == self.rank:
             self.matching.send_to_self(destination, context, tag, data, completion)
             return True
@@ -80,7 +79,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         return True
 
     async def _register_message(self, pair: Pair, outgoing: Outgoing) -> None:
-        """Register a message's memory on the fly. Where that is impossible, the message is copied."""
+        """Register a message's memory on the fly. If that fails, the message is copied."""
         try:
             memory = await self._host.register(outgoing.data, self._ptag)
         except (ViaError, MemoryError):
@@ -97,8 +96,8 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
     # Slots of the NIC.
 
     def _has_room(self) -> bool:
-        """Whether a send leaves enough slots for commands, and for the receives of all connections that may come."""
-        return self._host.free > _COMMANDS // 2 + (self._most - self._posted) * (self._depth + 1)
+        """Whether a send leaves enough slots for commands, and for the receives of all further connections."""
+        return self._host.free > _COMMANDS // 2 + (self._max_connections - self._posted) * (self._depth + 1)
 
     def _pump_starved(self) -> None:
         for pair in [pair for pair in self.pairs.values() if pair.is_starved]:
@@ -107,7 +106,8 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
     # Connections.
 
     async def connect_ranks(self) -> None:
-        """Connect to all ranks, if the settings say so. Raises MPIError for the first that cannot be connected."""
+        """Connect to all ranks, if the setting `connect_all` is true. Raises MPIError for the first rank that cannot be
+        connected."""
         if not self._host.settings.connect_all:
             return
         pairs = [self._connect(rank) for rank in range(self.size) if rank != self.rank]
@@ -115,25 +115,30 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             await pair.opened
 
     async def _listen(self) -> None:
-        """Answer each rank that asks for a connection by asking it, too."""
+        """Answer the connection request of each rank by a request to it."""
         self._ptag = await self._host.create_ptag()
-        for pair in list(self.pairs.values()):  # of messages sent before there was a protection tag
+        for pair in list(self.pairs.values()):  # for messages sent before the protection tag was created
             drive(self._open(pair))
         while True:
             request = await self._host.connect_wait(_DISCRIMINATOR)
-            known = self.pairs.get(request.node)
-            if known is not None and known.vi is not None and known.is_connected and known.vi.joined != request.number:
-                self._lose(known, "has ended the connection")
-            if known is None or known.is_lost:
-                if len(self.pairs) < self._most:
+            existing = self.pairs.get(request.node)
+            if (
+                existing is not None
+                and existing.vi is not None
+                and existing.is_connected
+                and existing.vi.joined != request.number
+            ):
+                self._end_connection(existing, "has ended the connection")
+            if existing is None or existing.is_lost:
+                if len(self.pairs) < self._max_connections:
                     self._connect(request.node)
                 else:
                     await self._host.reject(request)
 
     def _connect(self, peer: int) -> Pair:
-        known = self.pairs.get(peer)
-        if known is not None:
-            return known
+        pair = self.pairs.get(peer)
+        if pair is not None:
+            return pair
         settings = self._host.settings
         self.pairs[peer] = pair = Pair(
             peer, self._depth, settings.area, settings.buffer, self._host.work, self._has_room
@@ -143,25 +148,25 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         return pair
 
     async def _open(self, pair: Pair) -> None:
-        """Create a pair's VI and memory, and connect."""
+        """Create a connection's VI and memory, and connect."""
         host, ptag = self._host, self._ptag
-        if len(self.pairs) > self._most:
-            self._lose(
+        if len(self.pairs) > self._max_connections:
+            self._end_connection(
                 pair,
-                f"cannot be connected: the NIC's {host.settings.slots} descriptors suffice for {self._most} connections;"
-                " more slots allow more (--firmware slots=...)",
+                f"cannot be connected: the NIC's {host.settings.slots} descriptors suffice for "
+                f"{self._max_connections} connections; more slots allow more (--firmware slots=...)",
             )
             return
-        if self._held >= self._most:
+        if self._allocated >= self._max_connections:
             self._unopened.append(pair)
             return
-        self._held += 1
+        self._allocated += 1
         try:
             pair.writable = await self._register(pair.writable_size, rdma_write=True)
             pair.readable = await self._register(pair.readable_size, rdma_write=False)
             pair.vi = vi = await host.create_vi(ptag, receive_cq=self._cq)
             self._by_vi[vi] = pair
-            vi.send_queue.notify(partial(self._send_done, pair, vi))
+            vi.send_queue.notify(partial(self._on_send_done, pair, vi))
             self._posted += 1
             for descriptor in pair.receives():
                 vi.post_receive(descriptor)
@@ -169,9 +174,9 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             pair.is_connected = True
             pair.greet()
         except (ViaError, MemoryError) as error:
-            self._lose(pair, f"cannot be connected: {error}")
+            self._end_connection(pair, f"cannot be connected: {error}")
             if pair.vi is None:
-                self._held -= 1
+                self._allocated -= 1
 
     async def _register(self, size: int, rdma_write: bool) -> tuple[memoryview, Memory]:
         view = self._host.allocate(size)
@@ -182,17 +187,19 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         pair = None if vi is None else self._by_vi.get(vi)
         if pair is None or vi is None:
             return
-        if vi.state is ViState.ERROR or report.error is AsyncError.RECVQ_EMPTY:  # dropped, at the unreliable level
-            self._lose(pair, f"has restarted or ended the connection ({report.error.name})")
+        if (
+            vi.state is ViState.ERROR or report.error is AsyncError.RECVQ_EMPTY
+        ):  # a frame was dropped, at the unreliable level
+            self._end_connection(pair, f"has restarted or ended the connection ({report.error.name})")
 
-    def _lose(self, pair: Pair, why: str) -> None:
-        """End a connection: fail everything in progress."""
+    def _end_connection(self, pair: Pair, reason: str) -> None:
+        """End a connection: fail all transfers in progress."""
         if pair.is_lost:
             return
         pair.is_lost = True
         if self.pairs.get(pair.peer) is pair:
             del self.pairs[pair.peer]
-        error = MPIError(ERR_PROC_FAILED, f"rank {pair.peer} {why}")
+        error = MPIError(ERR_PROC_FAILED, f"rank {pair.peer} {reason}")
         outgoing = [message for message in (*pair.released, *pair.queue) if message is not None]
         self.matching.fail_transfers(
             pair.peer,
@@ -205,17 +212,17 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         pair.registered += [message.memory for message in outgoing if message.memory is not None]
         pair.queue.clear()
         if pair.vi is not None:
-            self._closing.append((pair, pair.vi))
+            self._lost_pairs.append((pair, pair.vi))
             if not self._is_closing:
                 drive(self._close_lost())
 
     async def _close_lost(self) -> None:
-        """Close lost connections one after the other: many may be lost at once, and each command takes a slot."""
+        """Close lost connections one by one: many may be lost at once, and each command takes a slot."""
         self._is_closing = True
         try:
-            while self._closing:
-                await self._close(*self._closing.popleft())
-                self._held -= 1
+            while self._lost_pairs:
+                await self._close(*self._lost_pairs.popleft())
+                self._allocated -= 1
                 self._pump_starved()
                 if self._unopened:
                     drive(self._open(self._unopened.popleft()))
@@ -223,7 +230,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             self._is_closing = False
 
     async def _close(self, pair: Pair, vi: Vi) -> None:
-        """Free a lost pair's VI and memory."""
+        """Free a lost connection's VI and memory."""
         await vi.disconnect()
         self._posted -= 1
         self._by_vi.pop(vi, None)
@@ -236,47 +243,47 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
 
     # Messages.
 
-    def _arrived(self, entry: CompletionEntry | None) -> None:
-        """Handle completions of the receive queues. A handler is called once, so it is set anew."""
+    def _on_receives_done(self, entry: CompletionEntry | None) -> None:
+        """Handle completions of the receive queues. A handler is called once, so this sets it again."""
         while entry is not None:
             descriptor = entry.queue.done()
             pair = self._by_vi.get(entry.vi)
             if descriptor is not None and pair is not None and not pair.is_lost and not descriptor.has_failed:
-                self._received(pair, descriptor)
+                self._on_receive_done(pair, descriptor)
             entry = self._cq.done()
-        self._cq.notify(self._arrived)
+        self._cq.notify(self._on_receives_done)
 
-    def _received(self, pair: Pair, descriptor: Descriptor) -> None:
+    def _on_receive_done(self, pair: Pair, descriptor: Descriptor) -> None:
         try:
-            pair.received(descriptor, self._take)
+            pair.received(descriptor, self._receive_part)
         except LostPartError:
-            self._lose(pair, "has sent a message that was lost")
+            self._end_connection(pair, "has sent a message that was lost")
             return
         pair.pump()
         if pair.is_open and not pair.opened.done:
             pair.opened.complete(None)
 
-    def _send_done(self, pair: Pair, vi: Vi, descriptor: Descriptor) -> None:
-        vi.send_queue.notify(partial(self._send_done, pair, vi))
+    def _on_send_done(self, pair: Pair, vi: Vi, descriptor: Descriptor) -> None:
+        vi.send_queue.notify(partial(self._on_send_done, pair, vi))
         if pair.is_lost or descriptor.has_failed:
-            return  # the asynchronous error tells why
+            return  # `_on_error` handles it
         memory = pair.sent(descriptor)
         if memory is not None:
             drive(self._host.deregister(memory))
         pair.pump()
         self._pump_starved()
 
-    def _take(self, pair: Pair, part: Part) -> None:
-        """Take a part of a message out of the RDMA area."""
+    def _receive_part(self, pair: Pair, part: Part) -> None:
+        """Copy a part of a message from the RDMA area."""
         arrival = pair.arrival
         if not part.offset:
             self._host.work.spend(MPI)
             arrival = self.matching.arrive(pair.peer, part.context, part.tag, part.total)
         if arrival is None:
             raise LostPartError
-        room = arrival.buffer[part.offset : part.offset + len(part.data)]
-        room[:] = part.data[: len(room)]
-        self._host.work.spend(COPY, len(room), self._host.work.writer)
+        buffer = arrival.buffer[part.offset : part.offset + len(part.data)]
+        buffer[:] = part.data[: len(buffer)]
+        self._host.work.spend(COPY, len(buffer), self._host.work.writer)
         if part.offset + len(part.data) < part.total:
             pair.arrival = arrival
         else:

@@ -1,22 +1,22 @@
-"""The connection of two ranks: RDMA areas, and the sender's account of what the receiver can still take.
+"""The connection of two ranks: RDMA areas, and the flow control of the sender.
 
-The paper's protocol: memory is registered once; receive descriptors are posted before connecting; then each side tells
-where its RDMA area is. A message is copied into registered memory and RDMA-written to the peer's area at WritePointer,
-with its length as immediate data, negative if the write has gone back to the area's beginning. The immediate data
-consumes a receive descriptor, which tells the receiver of the message at its ReadPointer.
+The paper's protocol: memory is registered once; receive descriptors are posted before connecting; then each side sends the
+address of its RDMA area. A message is copied to registered memory and RDMA-written to the peer's area at WritePointer,
+with its length as immediate data, negated if the write has wrapped around to the area's beginning. The immediate data
+consumes a receive descriptor, which notifies the receiver of the message at its ReadPointer.
 
-The sender has two limits. RDMAmaxread is what the receiver has freed of its area, and RDMAmaxwrite what the sender has
-used; the receiver writes the former into the sender's memory by RDMA, each time half of the area is free again. descLeft
-is the number of the receiver's descriptors that messages may still use: when it falls to a threshold, the sender asks
-for the receiver's count by an RDMA write, and the receiver answers, since its descriptors are posted again by then.
+The sender has two limits. RDMAmaxread counts the bytes of its area that the receiver has freed, RDMAmaxwrite those that the
+sender has used; the receiver RDMA-writes the former to the sender's memory, each time half of the area is free again.
+descLeft is the number of the receiver's descriptors that messages may still use: when it falls to a threshold, the sender
+asks for the receiver's count by an RDMA write, and the receiver answers, since it has posted its descriptors again by then.
 
-Unlike the paper's, these writes have immediate data, so that a rank that waits is told of them: 0 with a credit, ASK with
+Unlike the paper's, these writes have immediate data, so that a waiting rank is notified of them: 0 with a credit, ASK with
 a question. Each takes one of the descriptors that messages may not use: a peer that has processed none of them has
 received at most four, namely one question, the answer to its own, and two credits, each for half of the area. So ranks
 out of credit in both directions do not deadlock.
 
-A message longer than a send buffer is cut. Its parts follow each other in the area. The paper's cure for the cost of
-copying large messages is a setting: their memory is registered on the fly, and written from where it is; a send buffer
+A message longer than a send buffer is sent in parts, which are adjacent in the area. A setting avoids the cost of copying
+large messages, as the paper proposes: their memory is registered on the fly, and the NIC writes from it; a send buffer
 then has only the part's header.
 """
 
@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from protocols.core.completion import Completion
 from protocols.core.host_work import COPY, HostWork
 from protocols.core.outgoing_queue import OutgoingQueue
-from protocols.mpi.device import Dispatch
+from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import Arrival
 from protocols.mpi.mpi_errors import Envelope
 from protocols.via.vip_descriptors import Memory, Segment
@@ -38,18 +38,19 @@ from protocols.via.vipl_names import IMMEDIATE, OP_RDMAWRITE, OP_SENDRECV
 from protocols.via.virtual_interface import Descriptor, Vi
 
 _BUFFERS: Final = 4
-"""Send buffers. One is at most a quarter of an area, so half an area has room for it, wherever WritePointer is."""
+"""Number of send buffers. A buffer is at most a quarter of an area, so half an area has room for it, wherever WritePointer
+is."""
 RESERVE: Final = 5
-"""Receive descriptors that messages may not use."""
+"""Receive descriptors that are reserved for credits and questions."""
 ASK: Final = 1 << 31
-"""Immediate data of a question; a length is smaller, and a negative one greater."""
+"""Immediate data of a question; lengths are smaller, and negated lengths greater."""
 _GREETING: Final = Struct("!QQII")  # addresses of area and credit cell, their handles
-_CREDIT: Final = Struct("!QQQ")  # bytes freed, descriptors posted again, questions answered, since the beginning
+_CREDIT: Final = Struct("!QQQ")  # totals: bytes freed, descriptors posted again, questions answered
 _HEAD: Final = Struct("!HHIII")  # context, number of the part, tag, bytes of the message, offset of the part
-_ALIGNED: Final = 8
+_ALIGNMENT: Final = 8
 _CELL: Final = 64
 _CELLS: Final = 8
-"""Copies of credit that are being sent."""
+"""Credits that may be in flight."""
 _MASK: Final = 0xFFFF_FFFF
 _NUMBERS: Final = 0xFFFF
 
@@ -65,17 +66,17 @@ class Part(NamedTuple):
 
 
 class Outgoing:
-    """A message that is being sent. taken: bytes of it in parts so far. memory: of a message that is registered on the
-    fly. is_registering: it waits for that."""
+    """A message that is being sent. posted: bytes in parts posted so far. memory: of a message that is registered on the
+    fly. is_registering: the message waits for the registration."""
 
-    __slots__ = ("completion", "context", "data", "is_registering", "memory", "tag", "taken")
+    __slots__ = ("completion", "context", "data", "is_registering", "memory", "posted", "tag")
 
-    def __init__(self, context: int, tag: int, data: memoryview, completion: Dispatch) -> None:
+    def __init__(self, context: int, tag: int, data: memoryview, completion: SendCompletion) -> None:
         self.context = context
         self.tag = tag
         self.data = data
         self.completion = completion
-        self.taken = 0
+        self.posted = 0
         self.memory: Memory | None = None
         self.is_registering = False
 
@@ -85,40 +86,42 @@ class LostPartError(Exception):
 
 
 class Pair:
-    """The connection with one rank. vi, writable, readable: None until they are created. is_open: the peer has told where
-    its area is. is_lost: the connection has ended. arrival: the message that is being received. opened: completes
-    when `is_open`. registered: memory of messages that a lost connection leaves. is_starved: it has something to send, and
-    the NIC no descriptor for it.
+    """The connection with one rank. vi: None until it is created. writable, readable: registered memory. is_open: the peer
+    has sent the address of its area. is_lost: the connection has ended. arrival: the message that is being received. opened:
+    completes when `is_open`. registered: memory of messages, to deregister when a lost connection is closed. is_starved: the
+    queue waits for a descriptor of the NIC.
 
-    The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft. `sent_parts` and `written` are
-    what the peer counts as `received_parts` and `consumed`.
+    The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft. The peer counts `sent_parts` and
+    `written` as its `received_parts` and `consumed`.
     """
 
     def __init__(
         self, peer: int, depth: int, area: int, buffer: int, work: HostWork, has_room: Callable[[], bool]
     ) -> None:
-        """depth: receive descriptors. area, buffer: bytes of an RDMA area and of a send buffer. work: the host's cores.
-        has_room: whether the NIC has a descriptor for a send."""
+        """depth: receive descriptors. area, buffer: bytes of the RDMA area and of a send buffer. work: for the cost of
+        copies. has_room: returns whether the NIC has a descriptor for a send."""
         self.peer: Final = peer
         self.depth: Final = depth
         self.writable_size: Final = area + _CELL
         """Bytes of memory that the peer writes: RDMA area, and credit cell."""
         self.readable_size: Final = _BUFFERS * buffer + (_CELLS + 1) * _CELL
-        """Bytes of memory that it sends from: buffers, credits, and greeting."""
+        """Bytes of memory from which this rank sends: buffers, credits, and greeting."""
         self._work = work
         self._area_size = area
         self._buffer_size = buffer
         self._threshold = (depth - RESERVE) // 4
-        self._asked = 0  # questions
-        self._answered = 0  # of them, by the peer
-        self._answers = 0  # to the peer
+        self._asked = 0  # questions sent
+        self._answered = 0  # questions answered by the peer
+        self._answers = 0  # answers to the peer
         self._is_pumping = False
         self._has_room = has_room
         self._owes_credit = False
         self.is_starved = False
         self._outgoing: OutgoingQueue[Outgoing] = OutgoingQueue(self._send_parts)
-        self.queue: Final = self._outgoing.items  # messages with parts still to send
-        self.released: deque[Outgoing | None] = deque()  # per part under way: the message of which it is the last
+        self.queue: Final = self._outgoing.items  # messages with unsent parts
+        self.released: deque[Outgoing | None] = (
+            deque()
+        )  # for each posted send: the message of which it is the last part
         self.vi: Vi | None = None
         self.is_connected = False
         self.is_open = False
@@ -132,36 +135,36 @@ class Pair:
         self._cell: Segment
         self._buffers: deque[int] = deque(range(_BUFFERS))
         self._next_cell = 0
-        self.sent_parts = 0  # parts
+        self.sent_parts = 0
         self._write_pointer = 0
-        self.written = 0  # bytes of the peer's area used since the beginning
+        self.written = 0  # total bytes used of the peer's area
         self.freed = 0
-        self._posted_again = 0  # by the peer
-        self.received_parts = 0  # parts
+        self._reposted = 0  # descriptors posted again by the peer
+        self.received_parts = 0
         self._read_pointer = 0
-        self.consumed = 0  # bytes of the own area
-        self._told = 0  # bytes in the last credit
+        self.consumed = 0  # total bytes of this rank's area
+        self._credited = 0  # value of `consumed` in the last credit
 
     @property
     def desc_left(self) -> int:
         """Receive descriptors of the peer that messages may still use."""
-        return self.depth - RESERVE - (self.sent_parts - self._posted_again)
+        return self.depth - RESERVE - (self.sent_parts - self._reposted)
 
     @property
     def space_left(self) -> int:
         """Free bytes of the peer's area."""
         return self._area_size - (self.written - self.freed)
 
-    # Begin.
+    # Connecting.
 
     def receives(self) -> list[Descriptor]:
-        """Return the receive descriptors to post before connecting. Only the greeting has data, and comes first; it lands
-        in the credit cell, which no credit needs before."""
+        """Return the receive descriptors to post before connecting. Only the greeting, which comes first, has data; it is
+        received in the credit cell, which no credit needs before."""
         memory = self.writable[1]
         return [Descriptor(data=(memory.segment(self._area_size, _CELL),)) for _ in range(self.depth)]
 
     def greet(self) -> None:
-        """Tell the peer where the RDMA area and the credit cell are."""
+        """Send the addresses of the RDMA area and the credit cell to the peer."""
         view, memory = self.readable
         own = self.writable[1]
         at = self.readable_size - _CELL
@@ -170,18 +173,18 @@ class Pair:
         self.released.append(None)
         self.vi.post_send(Descriptor(OP_SENDRECV, (memory.segment(at, _GREETING.size),)))
 
-    def greeted(self) -> None:
-        """Take the peer's greeting."""
+    def on_greeting(self) -> None:
+        """Handle the peer's greeting."""
         area, cell, area_handle, cell_handle = _GREETING.unpack_from(self.writable[0], self._area_size)
         _CREDIT.pack_into(self.writable[0], self._area_size, 0, 0, 0)
         self._area, self._cell = Segment(area, area_handle), Segment(cell, cell_handle)
         self.is_open = True
 
-    # Send.
+    # Sending.
 
     def pump(self) -> None:
-        """Send credits and parts of messages, as far as buffers, area and descriptors permit. A send that is done at once
-        calls this again: then the running loop goes on."""
+        """Send credits and parts of messages, as far as buffers, area and descriptors permit. A send that completes at once
+        calls this method again, which returns: the running loop continues."""
         if self._is_pumping:
             return
         self._is_pumping = True
@@ -190,7 +193,7 @@ class Pair:
             self._send_credit()
             if self.queue:
                 self._outgoing.advance()
-                self._ask()
+                self._send_question()
             self._send_credit()
         finally:
             self._is_pumping = False
@@ -202,21 +205,21 @@ class Pair:
     def _send_credit(self) -> None:
         if self._owes_credit and self._may_post():
             self._owes_credit = False
-            self._credit()
+            self._post_credit()
 
     def _send_parts(self, outgoing: Outgoing) -> bool:
-        """Send parts of a message; return whether the last one was among them."""
+        """Send parts of a message; return whether all are sent."""
         while self.is_open and self._buffers and self.desc_left > 0 and self._may_post():
-            if outgoing.is_registering or not self._write(outgoing):
+            if outgoing.is_registering or not self._write_part(outgoing):
                 return False
-            if outgoing.taken == len(outgoing.data):
+            if outgoing.posted == len(outgoing.data):
                 if outgoing.memory is None:
                     self._release(outgoing)
                 return True
         return False
 
-    def _ask(self) -> None:
-        """Ask for the peer's count of descriptors, before there are none left."""
+    def _send_question(self) -> None:
+        """Ask for the peer's count of descriptors before none is left."""
         is_asking = self._asked != self._answered
         if self.queue and self.is_open and self.desc_left <= self._threshold and not is_asking and self._may_post():
             self._asked += 1
@@ -224,29 +227,30 @@ class Pair:
             self._post((), self._cell, ASK, None)
 
     def sent(self, descriptor: Descriptor) -> Memory | None:
-        """Handle a send descriptor that is done; return the memory of a message that was registered on the fly, and of which
-        it was the last part."""
+        """Handle a completed send descriptor. Returns the memory of a message that was registered on the fly, if this
+        was its last part."""
         message = self.released.popleft()
         if isinstance(descriptor.context, int):
             self._buffers.append(descriptor.context)
         if message is None:
             return None
-        self._release(message)  # at the unreliable level a send is done while it is posted
-        if message.completion.is_open:
+        self._release(message)  # at the unreliable level a send completes while it is posted
+        if message.completion.is_unconfirmed:
             message.completion.deliver()
         return message.memory
 
     def _release(self, outgoing: Outgoing) -> None:
-        """The program may reuse a message's memory."""
+        """Complete the send of a message, whose memory the program may reuse."""
         if not outgoing.completion.done:
             outgoing.completion.release(Envelope(self.peer, outgoing.tag, len(outgoing.data)))
 
-    def _write(self, outgoing: Outgoing) -> bool:
-        """Write a part to the peer's area, from a send buffer or from where it is; False: there is no space."""
-        begin = outgoing.taken
+    def _write_part(self, outgoing: Outgoing) -> bool:
+        """Write the next part to the peer's area, from a send buffer or from registered memory; return False if the area has
+        no space."""
+        begin = outgoing.posted
         data = outgoing.data[begin : begin + self._buffer_size - _HEAD.size]
         length = _HEAD.size + len(data)
-        need = _aligned(length)
+        need = _align(length)
         wraps = self._write_pointer + need > self._area_size
         skipped = self._area_size - self._write_pointer if wraps else 0
         if self.space_left < skipped + need:
@@ -264,12 +268,12 @@ class Pair:
             segments: tuple[Segment, ...] = (memory.segment(at, length),)
         else:
             segments = (memory.segment(at, _HEAD.size), outgoing.memory.segment(begin, len(data)))
-        outgoing.taken = begin + len(data)
+        outgoing.posted = begin + len(data)
         remote = Segment(self._area.address + self._write_pointer, self._area.handle)
         self._write_pointer += need
         self.written += skipped + need
         self.sent_parts += 1
-        self.released.append(outgoing if outgoing.taken == total else None)
+        self.released.append(outgoing if outgoing.posted == total else None)
         immediate = (-length if wraps else length) & _MASK
         self._post(segments, remote, immediate, buffer)
         return True
@@ -278,29 +282,29 @@ class Pair:
         assert self.vi is not None
         self.vi.post_send(Descriptor(OP_RDMAWRITE | IMMEDIATE, segments, remote, immediate, context))
 
-    # Receive.
+    # Receiving.
 
-    def received(self, descriptor: Descriptor, take: Callable[[Pair, Part], object]) -> None:
-        """Handle a receive descriptor that is done. take: is given a part of a message. Raises LostPartError."""
+    def received(self, descriptor: Descriptor, on_part: Callable[[Pair, Part], object]) -> None:
+        """Handle a completed receive descriptor. on_part: called with a part of a message. Raises LostPartError."""
         immediate = descriptor.immediate
         if not self.is_open:
-            self.greeted()
+            self.on_greeting()
         elif not immediate:
             credit = _CREDIT.unpack_from(self.writable[0], self._area_size)
-            self.freed, self._posted_again, self._answered = credit
+            self.freed, self._reposted, self._answered = credit
         elif immediate != ASK:
-            self._read(immediate, take)
+            self._read_part(immediate, on_part)
         assert self.vi is not None
         self.vi.post_receive(descriptor)
         if immediate == ASK:
             self._answers += 1
             self._owes_credit = True
-        if self.consumed - self._told >= self._area_size // 2:
+        if self.consumed - self._credited >= self._area_size // 2:
             self._owes_credit = True
 
-    def _credit(self) -> None:
-        """Tell the peer how much of the area is free again, and how many descriptors were posted again."""
-        self._told = self.consumed
+    def _post_credit(self) -> None:
+        """Send the counts of freed bytes of the area, and of descriptors posted again, to the peer."""
+        self._credited = self.consumed
         view, memory = self.readable
         at = _BUFFERS * self._buffer_size + self._next_cell * _CELL
         self._next_cell = (self._next_cell + 1) % _CELLS
@@ -308,7 +312,7 @@ class Pair:
         self.released.append(None)
         self._post((memory.segment(at, _CREDIT.size),), self._cell, 0, None)
 
-    def _read(self, immediate: int, take: Callable[[Pair, Part], object]) -> None:
+    def _read_part(self, immediate: int, on_part: Callable[[Pair, Part], object]) -> None:
         length = immediate
         if immediate & 1 << 31:
             length = (1 << 32) - immediate
@@ -322,10 +326,10 @@ class Pair:
         if number != self.received_parts & _NUMBERS:
             raise LostPartError
         self.received_parts += 1
-        take(self, Part(context, tag, total, offset, area[begin + _HEAD.size : begin + length]))
-        self._read_pointer += _aligned(length)
-        self.consumed += _aligned(length)
+        on_part(self, Part(context, tag, total, offset, area[begin + _HEAD.size : begin + length]))
+        self._read_pointer += _align(length)
+        self.consumed += _align(length)
 
 
-def _aligned(length: int) -> int:
-    return (length + _ALIGNED - 1) // _ALIGNED * _ALIGNED
+def _align(length: int) -> int:
+    return (length + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT

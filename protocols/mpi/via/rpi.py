@@ -1,19 +1,19 @@
 """LAM's request progression interface (RPI) on `Device`: the eight functions that the paper implements for VIA (section 4).
 
-LAM's MPI library calls them with its list of requests; what a request is for VIA, and how it progresses, is the RPI's. Here
-the device progresses requests by itself when completions come, so `advance` only waits, and these functions show which part
-of it does what the paper's did:
+LAM's MPI library calls them with its list of requests, whose progress on VIA the RPI implements. Here the device makes
+progress by itself when completions arrive, so that `advance` only waits; the functions show which part of the device
+corresponds to which function of the paper:
 
-| LAM | here | what carries it out |
+| LAM | here | implemented by |
 | --- | --- | --- |
 | `_rpi_c2c_init` | `init` | `ViaEndpoint`: protection tag, completion queue, a server for connection requests |
 | `_rpi_c2c_addprocs` | `addprocs` | `ViaEndpoint.connect_ranks`: a VI, registered memory and descriptors to each rank |
 | `_rpi_c2c_build` | `build` | `Request`, the envelope of a transfer |
 | `_rpi_c2c_start` | `start` | `Device.send`, `Device.receive`: RDMA writes, or the list of unexpected messages |
-| `_rpi_c2c_advance` | `advance` | completions; the device has handled them |
-| `_rpi_c2c_destroy` | `destroy` | `Device.cancel` for one that is still under way |
+| `_rpi_c2c_advance` | `advance` | completions, which the device has handled |
+| `_rpi_c2c_destroy` | `destroy` | `Device.cancel`, for a request in progress |
 | `_rpi_c2c_iprobe` | `iprobe` | `Device.probe` |
-| `_rpi_c2c_finalize` | `finalize` | `Device.losses`: failures that no request has reported |
+| `_rpi_c2c_finalize` | `finalize` | `Device.lost_sends`: failures that no request has reported |
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class State(Enum):
 
 
 class Request:
-    """A request of LAM's MPI library. rank: the peer's, of a receive also ANY_SOURCE. tag: of a receive also ANY_TAG."""
+    """A request of LAM's MPI library. rank: the peer's; for a receive, may be ANY_SOURCE. tag: for a receive, may be
+    ANY_TAG."""
 
     __slots__ = ("buffer", "completion", "context", "kind", "rank", "tag")
 
@@ -63,25 +64,25 @@ class Request:
         return State.DONE if self.completion.done else State.ACTIVE
 
     def envelope(self) -> Envelope:
-        """Return what was sent or received. Raises MPIError if it has failed, RuntimeError if it is not done."""
+        """Return the envelope of the message. Raises MPIError if the request has failed, RuntimeError if it is not done."""
         if self.completion is None:
             raise RuntimeError("the request has not been started")
         return self.completion.result()
 
 
 class Rpi:
-    """The eight functions, for one rank."""
+    """The eight functions of LAM's RPI, for one rank."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
 
     async def init(self) -> None:
-        """`_rpi_c2c_init`: be ready for connections. The endpoint has been since it was made."""
+        """`_rpi_c2c_init`: prepare for connections. Does nothing, since the endpoint's constructor has done that."""
 
     async def addprocs(self, ranks: Collection[int]) -> None:
-        """`_rpi_c2c_addprocs`: connect to ranks, if the settings say so (`connect_all`), otherwise with the first message.
-        Raises ValueError for a rank outside of the world, which has all of them from the beginning; MPIError if one cannot
-        be connected."""
+        """`_rpi_c2c_addprocs`: connect to all ranks, if the setting `connect_all` is true; otherwise the first message to a
+        rank connects. Raises ValueError for a rank outside of the world, which is fixed; MPIError if a rank cannot be
+        connected."""
         if unknown := sorted(rank for rank in ranks if not 0 <= rank < self._device.size):
             raise ValueError(f"ranks must be 0 to {self._device.size - 1}, got {unknown}")
         await self._device.connect()
@@ -103,35 +104,35 @@ class Rpi:
             )
 
     async def advance(self, requests: Sequence[Request], blocks: bool) -> list[Request]:
-        """`_rpi_c2c_advance`: return those that are done. blocks: wait for the first if none is."""
+        """`_rpi_c2c_advance`: return the requests that are done. blocks: wait for the first if none is."""
         active = [request.completion for request in requests if request.completion is not None]
         if not any(completion.done for completion in active):
-            await (_first(active) if blocks and active else Yield())
+            await (_first_of(active) if blocks and active else Yield())
         return [request for request in requests if request.state is State.DONE]
 
     def destroy(self, request: Request) -> None:
-        """`_rpi_c2c_destroy`: free one. A transfer that has not begun, or a receive without a message, is cancelled."""
+        """`_rpi_c2c_destroy`: free a request. A queued transfer, or a receive without a message, is cancelled."""
         if request.state is State.ACTIVE and request.completion is not None:
             self._device.cancel(request.completion)
 
     async def iprobe(self, rank: int, context: int, tag: int) -> Envelope | None:
-        """`_rpi_c2c_iprobe`: return the envelope of the message that a receive would get; None if there is none yet."""
-        found = await self._device.probe(rank, context, tag, wait=False)
-        return found.envelope if found is not None else None
+        """`_rpi_c2c_iprobe`: return the envelope of the message that a receive would match; None if there is none yet."""
+        probe_result = await self._device.probe(rank, context, tag, wait=False)
+        return probe_result.envelope if probe_result is not None else None
 
     def finalize(self) -> None:
-        """`_rpi_c2c_finalize`: end. Raises MPIError for a message that was lost after its send was done."""
-        self._device.losses.finish()
+        """`_rpi_c2c_finalize`: finish. Raises MPIError for a message that was lost after its send was done."""
+        self._device.lost_sends.finish()
 
 
-def _first(active: Sequence[Completion[Envelope]]) -> Completion[None]:
-    """Return a completion of the first that is done."""
+def _first_of(active: Sequence[Completion[Envelope]]) -> Completion[None]:
+    """Return a completion that completes with the first of several."""
     first: Completion[None] = Completion("one of %d requests", len(active))
 
-    def end(_: object) -> None:
+    def complete_first(_: object) -> None:
         if not first.done:
             first.complete(None)
 
     for completion in active:
-        completion.add_callback(end)
+        completion.add_callback(complete_first)
     return first

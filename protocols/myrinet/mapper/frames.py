@@ -13,7 +13,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
 from protocols.core.frame_kinds import Kind
-from protocols.core.frames import Counted
+from protocols.core.frames import LengthCheckLayer
 from protocols.myrinet.fields import MAPPING
 from protocols.myrinet.frames import Myrinet
 
@@ -25,7 +25,7 @@ ACK: Final = 5
 HINT: Final = 6
 
 
-class Mapping(Counted):
+class Mapping(LengthCheckLayer):
     """The header, 29 bytes."""
 
     name = "Mapping"

@@ -52,7 +52,7 @@ def candidate(name: str) -> Candidate:
     """Return a registered protocol. Raises NotFoundError, UnsupportedError for one without firmware, and TestbedError with a
     traceback where no NIC, or no device on it, can be made."""
     protocol = packages.protocol(name)
-    if protocol.is_kernels:
+    if protocol.uses_kernel_sockets:
         raise UnsupportedError(f"{name} is the kernel's own protocol: it has no firmware that could be checked")
     try:
         with Simulation(Description.back_to_back(), protocol.plug) as simulation:

@@ -10,7 +10,7 @@ from typing import Final
 
 from protocols.core.firmware import FIRST
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Device, Dispatch
+from protocols.mpi.device import Device, SendCompletion
 from protocols.mpi.mpi_errors import CANCELLED, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 from testbed.controller.conformance.candidate import TIMEOUT, Candidate, converse
 from testbed.controller.conformance.exchanges import GUARD, UNTOUCHED, reuse
@@ -64,7 +64,7 @@ def content(number: int, size: int) -> bytes:
     return bytes((number * 31 + at * at // 7 + at) & 0xFF for at in range(size))
 
 
-def send(device: Device, to: int, tag: int, data: bytes, context: int = 0, synchronous: bool = False) -> Dispatch:
+def send(device: Device, to: int, tag: int, data: bytes, context: int = 0, synchronous: bool = False) -> SendCompletion:
     """Send from a buffer that is overwritten as soon as it may be reused."""
     memory = bytearray(data)
     completion = device.send(to, context, tag, memoryview(memory), synchronous)
@@ -307,6 +307,6 @@ def _restart_one(candidate: Candidate, data: bytes, moment: int, restarting: int
         raise Violation(f"a message of {len(data)} bytes, whose {what} restarts after {moment / 1e6:g} ms, never ends")
 
 
-async def _all(overs: list[Dispatch]) -> None:
+async def _all(overs: list[SendCompletion]) -> None:
     for completion in overs:
         await completion

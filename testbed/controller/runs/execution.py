@@ -104,7 +104,7 @@ class Plan:
     @property
     def is_priced(self) -> bool:
         """Whether any node's NIC or host takes time."""
-        return not all(profile.is_free for profile in (self.profile, *self.profiles.values()))
+        return not all(profile.is_zero_cost for profile in (self.profile, *self.profiles.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def check_layout(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
             f"node {first} is at a switch of {lacking[first].title}'s, which goes by the {lacking[first].framing} of "
             f"frames: this protocol's have none{_others(lacking[first])}"
         )
-    if not protocol.is_kernels and (beyond := _beyond(layout)):
+    if not protocol.uses_kernel_sockets and (beyond := _beyond(layout)):
         first, second = (f"{node.name}:{node.nics[0].name}" for node in (layout.nodes[0], beyond))
         raise UnsupportedError(
             f"no frame gets from {first} to {second}: a NIC's firmware has its node's first NIC, and these are in different "
@@ -161,7 +161,7 @@ def check_layout(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
 
 def _check_several_ranks(layout: Layout, protocol: NicProtocol) -> None:
     """Check that nodes may have several ranks. Raises UnsupportedError."""
-    if protocol.is_kernels:
+    if protocol.uses_kernel_sockets:
         raise UnsupportedError(
             "several ranks on a node share its NIC's firmware, which the kernel's protocols have not"
         )
@@ -231,8 +231,10 @@ async def run_rank(
     if device.contexts < _CONTEXTS:
         raise UnsupportedError(f"the protocol has {device.contexts} contexts; {_CONTEXTS} are needed")
     if starts > 1:
-        device.departures.report(number, "was started again, and has no part in the communicators of its former life")
-    on_departures(device.departures.report)
+        device.rank_failures.report(
+            number, "was started again, and has no part in the communicators of its former life"
+        )
+    on_departures(device.rank_failures.report)
     await device.connect()
     if plan.history:  # of barriers, too: a protocol owes them the same
         device = cast(Device, HistoryDevice(device, clock.now, history.write))
@@ -241,10 +243,10 @@ async def run_rank(
     try:
         result = await plan.chosen.rank(Comm(device), node)
     except Exception:
-        device.losses.close(unable_to_tell)
+        device.lost_sends.close(unable_to_tell)
         raise
     else:
-        device.losses.close(unable_to_tell)
+        device.lost_sends.close(unable_to_tell)
     finally:
         history.close()
     packed("done", result)  # in the simulation, too, which would let a result pass that namespaces refuse

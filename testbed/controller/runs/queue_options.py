@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from protocols.core.profile import Profile
-from protocols.core.protocol import Instruction, Protocol, chosen
+from protocols.core.protocol import Instruction, Protocol, select_hash
 from testbed.errors import DescriptionError, Problem, UnsupportedError
 from testbed.runtime.shared.workers import ReceiveQueues
 
@@ -58,6 +58,6 @@ def _program(steering: str, protocol: Protocol, name: str) -> tuple[Instruction,
     if steering and steering not in protocol.steering:
         known = ", ".join([*protocol.steering, IN_TURN])
         raise DescriptionError("the run", [Problem("steering", repr(steering), f"one of {known}")])
-    found = chosen(protocol.steering, steering)
+    found = select_hash(protocol.steering, steering)
     assert found is not None
     return found.program

@@ -284,7 +284,7 @@ def _resolve_check(check: bool | None, chosen: Chosen, protocol: str, stack_of: 
 def _prices(profile: str | Path | Profile | Mapping[str, Any], mode: Mode, protocol: Protocol) -> Profile:
     """Return the profile of NICs and hosts. Raises UnsupportedError for one that mode live cannot have."""
     prices = profile_of(profile, protocol)
-    if mode == "live" and not prices.is_free:
+    if mode == "live" and not prices.is_zero_cost:
         raise UnsupportedError(
             f"profile {prices.name}: in namespaces NICs take what this machine takes; sim and dilated price"
         )
@@ -406,7 +406,7 @@ def _scenario(
     asked = target.up.state.asked if target.up is not None else "auto"
     lasting = chosen.name if chosen.bears_restarts is False else ""
     check(
-        scenario, target.layout, mode, over_kernel=protocol.is_kernels, asked=asked, slow=slow, lasting=lasting
+        scenario, target.layout, mode, over_kernel=protocol.uses_kernel_sockets, asked=asked, slow=slow, lasting=lasting
     )  # fmt: skip
     return scenario
 
@@ -422,7 +422,7 @@ def _presuming_nothing(protocol: Protocol, faults: Scenario | None, mode: Mode) 
 
 
 def _plug_later(plug: Plug, adapter: Adapter, nic: Nic) -> Agent:
-    return plug(adapter.of_incarnation(adapter.incarnation + 1), nic)
+    return plug(adapter.with_incarnation(adapter.incarnation + 1), nic)
 
 
 def _slow(mode: Mode, dilate: int | None, protocol: Protocol) -> int:
@@ -431,7 +431,7 @@ def _slow(mode: Mode, dilate: int | None, protocol: Protocol) -> int:
         if dilate is not None:
             raise UnsupportedError(f"time in {mode} cannot be slowed: dilate goes with mode dilated")
         return 0
-    if protocol.is_kernels:
+    if protocol.uses_kernel_sockets:
         raise UnsupportedError("the kernel's own protocols know this machine's time only: they run in live")
     if dilate is not None and dilate < 1:
         raise DescriptionError("the run", [Problem("dilate", str(dilate), "1 or more")])
@@ -464,7 +464,7 @@ def _players(
     from testbed.controller.scenarios.player import Dilated, ScenarioPlayer
 
     folder.scenario(scenario.to_toml())
-    dilated = Dilated(slow, not prices.is_free) if slow else None
+    dilated = Dilated(slow, not prices.is_zero_cost) if slow else None
     return (ScenarioPlayer(scenario, seconds=timeout, tell=folder.event, dilated=dilated),)
 
 
@@ -472,7 +472,7 @@ def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:
     """Return a registered protocol. Raises the errors of `packages.protocol`, and UnsupportedError where it cannot run
     so."""
     found = packages.protocol(name)
-    if mode == "sim" and found.is_kernels:
+    if mode == "sim" and found.uses_kernel_sockets:
         raise UnsupportedError(f"{name} is the kernel's own: it runs in live; in sim, only protocols on NICs do")
     if codec == "scapy":
         if found.by_scapy is None:

@@ -189,7 +189,7 @@ class SimulatedStage:
             busy = sum(nic.processed for nic in firsts) - before
             return {"busy_ns": busy, "longer_ns": round(busy * (1 - 1 / fault.factor))}
 
-        reason = NOTHING_PRICED if all(host.profile.is_free for host in hosts) else ""
+        reason = NOTHING_PRICED if all(host.profile.is_zero_cost for host in hosts) else ""
         return Active(occurrence, counted, lift, needed=("longer_ns",), reason=reason)
 
     def _burn(self, occurrence: Occurrence, fault: Cpu) -> Active:

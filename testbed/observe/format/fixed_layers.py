@@ -16,7 +16,14 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from protocols.core.formats import words_of
-from protocols.core.frames import CheckField, Counted, LastByteField, RouteField, Sized, Trailed
+from protocols.core.frames import (
+    CheckField,
+    LastByteField,
+    LengthCheckLayer,
+    RouteField,
+    SizedLayer,
+    TrailingCheckLayer,
+)
 from testbed.fates.header_fields import skip_route
 
 Show = Callable[[Any], str]
@@ -59,7 +66,7 @@ class FixedLayers:
             at, end = at + shape.size, last
             above = shape.above(values)
             if shape.check is not None:
-                if above is None or not issubclass(above, Sized):
+                if above is None or not issubclass(above, SizedLayer):
                     raise UnfitError
                 payload_end = at + above.end(frame[at:end])
                 if payload_end + _CHECK_BYTES > end:
@@ -145,7 +152,7 @@ class _Shape:
         packed = struct.Struct(format_)
         self.size: Final = packed.size
         self.unpack: Final = packed.unpack_from
-        self.length = locations["length"][0] if issubclass(layer, Counted) else None
+        self.length = locations["length"][0] if issubclass(layer, LengthCheckLayer) else None
         self._guess = list(layer.payload_guess)
         self._names = list(dict.fromkeys(name for condition, _ in self._guess for name in condition))
         self._locations = [locations[name] for name in self._names]
@@ -167,7 +174,7 @@ class _Shape:
         layer = self.layer
         if layer is Ether:
             return True
-        base = next((kind for kind in (Counted, Trailed) if issubclass(layer, kind)), Packet)
+        base = next((kind for kind in (LengthCheckLayer, TrailingCheckLayer) if issubclass(layer, kind)), Packet)
         names = ["do_dissect", "guess_payload_class", "do_dissect_payload"]
         names += [] if self.last is not None else ["pre_dissect", "post_dissect"]
         return layer.extract_padding is base.extract_padding and all(

@@ -87,7 +87,7 @@ class Firmware:
     def succeed(self, former: Firmware) -> None:
         """Take the place of firmware whose host has ended: tell the peers that it knew of the new incarnation."""
         known = {number: peer.incarnation for number, peer in former._peers.known.items() if peer.incarnation}
-        for number, incarnation in (former._announcements.left() | known).items():
+        for number, incarnation in (former._announcements.pending() | known).items():
             if number != self._adapter.number:
                 self._announcements.begin(number, incarnation)
 
@@ -126,7 +126,7 @@ class Firmware:
         except MalformedError:
             self._counts["malformed"] += 1
             return
-        peer = self._peers.at(by)
+        peer = self._peers.by_address(by)
         if to != self._adapter.address or peer is None:  # a switch floods what it has not learnt
             return
         standing = self._peers.classify(now, peer, sender, receiver, self)

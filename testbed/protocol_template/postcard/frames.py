@@ -12,7 +12,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
 from protocols.core.frame_kinds import Kind
-from protocols.core.frames import Counted
+from protocols.core.frames import LengthCheckLayer
 
 ETHERTYPE: Final = 0x88B7
 
@@ -21,7 +21,7 @@ RECEIPT: Final = 2
 NOTICE: Final = 3
 
 
-class Postcard(Counted):
+class Postcard(LengthCheckLayer):
     """The header of every frame, 26 bytes. A receipt has its card's numbers; a notice says which incarnation is here."""
 
     name = "Postcard"

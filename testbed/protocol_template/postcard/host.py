@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from protocols.core.firmware import Adapter, HostActions
 from protocols.core.memory import Pinning
 from protocols.core.outgoing_queue import OutgoingQueue
-from protocols.mpi.device import Dispatch
+from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_NO_MEM, ERR_OTHER, ERR_PROC_FAILED, Envelope, MPIError
 
@@ -28,7 +28,7 @@ class Outgoing(NamedTuple):
     context: int
     tag: int
     data: memoryview
-    completion: Dispatch
+    completion: SendCompletion
 
 
 class Host(SoftwareMatchingEndpoint):
@@ -57,7 +57,7 @@ class Host(SoftwareMatchingEndpoint):
         for index in self._places:
             self._give_place(index)
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         if destination == self.rank:
             self.matching.send_to_self(destination, context, tag, data, completion)
         else:
@@ -122,7 +122,7 @@ class Host(SoftwareMatchingEndpoint):
         parts.append(data)
         if card.flags & FLAGS_LAST:
             del self._parts[card.peer]
-            self.matching.arrive_whole(card.peer, card.context, card.tag, b"".join(parts))
+            self.matching.arrive_complete(card.peer, card.context, card.tag, b"".join(parts))
 
     def _lose(self, peer: int) -> None:
         """End what is under way with a peer that has restarted. The NIC returns the messages to it."""

@@ -140,7 +140,7 @@ def build_dilated_host(
     # NICs are new, and incarnations count as in the simulation.
     adapters = [
         replace(
-            adapter.of_incarnation(adapter.incarnation + starts - 1, is_restarted=starts > 1),
+            adapter.with_incarnation(adapter.incarnation + starts - 1, is_restarted=starts > 1),
             pages_apart=model.profile.pages_apart,
         )
         for adapter in model.adapters
@@ -216,7 +216,7 @@ class _Node:
             self._agents = [_RankAgent(placement.name, placement.adapter.number, shared, shared.host)]
             shared.attach(watched(shared.host))
         else:
-            adapter = placement.adapter.of_incarnation(incarnation(), is_restarted=starts > 1)
+            adapter = placement.adapter.with_incarnation(incarnation(), is_restarted=starts > 1)
             self._wire, nic, agent, self._driver = build_inline_nic(orders, placement.device, adapter)
             nic.attach(Agent(agent.firmware, watched(agent.host)))
             self._nic, self._port = nic, nic.port

@@ -88,7 +88,7 @@ class SharedAgent:
             raise ValueError("a shared NIC needs a processor that keeps stores in order, as x86 does: use inline ones")
         self._offer = offer
         self._layout = Layout(
-            1 << (offer.split_driver.most - 1).bit_length(), offer.split_driver.descriptors, offer.heap
+            1 << (offer.split_driver.max_in_flight - 1).bit_length(), offer.split_driver.descriptors, offer.heap
         )
         self._routed = offer.adapters[0].routed
         self._socket = socket_on(offer.device, offer.ethertype, offer.adapters[0].mtu, holding=self._routed)
@@ -105,7 +105,8 @@ class SharedAgent:
         started = incarnation()
         self._suspects: list[Attached] = []
         self._functions = [
-            Function(adapter.of_incarnation(started), self._wire, offer.split_driver, self._suspects) for adapter in own
+            Function(adapter.with_incarnation(started), self._wire, offer.split_driver, self._suspects)
+            for adapter in own
         ]
         self._turns_of: Counter[int] = Counter()
         """Number of hosts that each slot has had."""

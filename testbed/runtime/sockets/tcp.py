@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
+from protocols.mpi.device import Device, ProbeResult, ReceiveCompletion, SendCompletion
 from protocols.mpi.matching import SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from testbed.engine.loop import Loop
@@ -42,7 +42,7 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
             self._ready.register(opened.fileno(), select.EPOLLIN)
         loop.watch(self._ready.fileno(), self._serve)
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
             self.matching.send_to_self(destination, context, tag, data, completion)
@@ -66,7 +66,7 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
             self._ready.modify(connection.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
         return True
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         if 0 <= source != self.rank and source not in self._connections:
             completion.fail(_gone(source))
             return True

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from protocols.mpi.device import Dispatch
+from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import Arrival, MatchingQueues
 from protocols.mpi.mpi_errors import Envelope, MPIError
 from testbed.engine.loop import Loop
@@ -42,7 +42,7 @@ class Connection:
         self.peer = peer
         self.socket = opened
         self._matching = matching
-        self._unsent: deque[tuple[memoryview, Dispatch | None, Envelope]] = deque()
+        self._unsent: deque[tuple[memoryview, SendCompletion | None, Envelope]] = deque()
         self._head = memoryview(bytearray(HEAD.size))
         self._view = self._head  # where the next bytes go
         self._filled = 0
@@ -54,7 +54,7 @@ class Connection:
         """Datagrams that the kernel has not taken yet."""
         return len(self._unsent)
 
-    def send(self, head: bytes, data: memoryview, completion: Dispatch, envelope: Envelope) -> bool:
+    def send(self, head: bytes, data: memoryview, completion: SendCompletion, envelope: Envelope) -> bool:
         """Begin to send; return whether the kernel has taken all. If not, `send_on` returns `completion` later. OSError."""
         if self._unsent:
             sent = 0
@@ -71,7 +71,7 @@ class Connection:
         self._unsent.append((data[sent - len(head) :], completion, envelope))
         return False
 
-    def send_on(self) -> list[tuple[Dispatch, Envelope]]:
+    def send_on(self) -> list[tuple[SendCompletion, Envelope]]:
         """Continue to send; return the sends that are complete now. OSError."""
         ended = []
         unsent = self._unsent

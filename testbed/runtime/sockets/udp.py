@@ -21,7 +21,7 @@ from typing import Final
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
+from protocols.mpi.device import Device, ProbeResult, ReceiveCompletion, SendCompletion
 from protocols.mpi.matching import CONTEXTS, MATCHED, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import Envelope
 from testbed.engine.loop import Loop
@@ -79,7 +79,7 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
         loop.watch(self._ready.fileno(), self._serve)
         await self._beside.connect(loop, addresses)
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         if context % CONTEXTS >= _DATAGRAMS and context != MATCHED:
             return self._beside.send(destination, context, tag, data, completion)
         envelope = Envelope(destination, tag, len(data))
@@ -99,13 +99,13 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
         return True
 
     def send_synchronously(
-        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch
+        self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion
     ) -> bool:
         """Send synchronously; in the first communicator the receiver's acknowledgement may be lost, too."""
         send = self._beside.send_synchronously if context >= _DATAGRAMS else super().send_synchronously
         return send(destination, context, tag, data, completion)
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         receive = self._beside.receive if context >= _DATAGRAMS else super().receive
         return receive(source, context, tag, buffer, completion)
 
@@ -196,7 +196,7 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
 
     def _arrived(self, source: int, message: Message) -> None:
         context, tag, content = message
-        if self.matching.arrive_whole(source, context, tag, content):
+        if self.matching.arrive_complete(source, context, tag, content):
             self._nic.post_completion(0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocols.core.host_work import Cost
-from protocols.core.profile import IDEAL, OF_PROCESSOR, Profile
+from protocols.core.profile import IDEAL, PROCESSOR_COSTS, Profile
 from protocols.emp.profile import EMP_2001, EMP_2002
 from protocols.emp.protocol import PROTOCOL
 from testbed.controller.runs.profiles import profile_of, profile_values
@@ -32,7 +32,7 @@ def test_a_file_says_what_differs_from_another_profile(tmp_path: Path) -> None:
     assert found.stored == EMP_2001.stored
     file.write_text('name = "wire only"\npages_apart = true\n')
     assert profile_of(str(file), PROTOCOL) == Profile("wire only", pages_apart=True)
-    assert profile_of(file, PROTOCOL).is_free
+    assert profile_of(file, PROTOCOL).is_zero_cost
 
 
 def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_file_prices_work_on_host_cores_by_kind(tmp_path: Path) -> None:
     found = profile_of(file, PROTOCOL)
     assert found.hosted
     assert found.work == {"trap": Cost(300), "copy": Cost(0, 2 * 10**9, 4 * 10**9)}
-    assert not found.is_free
+    assert not found.is_zero_cost
     assert profile_of(json.loads(json.dumps(profile_values(found))), PROTOCOL) == found
 
 
@@ -101,6 +101,6 @@ def test_what_a_folder_tells_of_a_profile_gives_it_again(profile: Profile) -> No
 def test_a_slow_processor_takes_a_multiple_for_everything_and_nothing_else_does() -> None:
     slowed = EMP_2001.slowed(3)
     for key in Profile.__slots__:
-        factor = 3 if key in OF_PROCESSOR else 1
+        factor = 3 if key in PROCESSOR_COSTS else 1
         value = getattr(EMP_2001, key)
         assert getattr(slowed, key) == (factor * value if isinstance(value, int) else value)

@@ -47,7 +47,7 @@ def test_the_traceback_of_an_mpi_error_ends_with_the_programs_line() -> None:
         '  File "/home/me/work.py", line 3, in <module>',
         '  File "/home/me/work.py", line 2, in call',
     ]
-    assert said[-1].endswith("MPI_INT is MPI's own and cannot be freed")
+    assert said[-1].endswith("the predefined datatype MPI_INT cannot be freed")
 
 
 def test_an_mpi_error_that_another_task_awaits_shows_the_programs_line_once_and_nothing_of_ours() -> None:

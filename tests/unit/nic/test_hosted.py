@@ -9,7 +9,6 @@ import pytest
 from protocols.core.firmware import Agent
 from protocols.core.host_work import (
     COPY,
-    FREE_WORK,
     INTERRUPT,
     LIBRARY,
     OFFLOAD,
@@ -18,6 +17,7 @@ from protocols.core.host_work import (
     SWITCH,
     TRAP,
     WAKE,
+    ZERO_COST_WORK,
     Cost,
     HostWork,
     host_work,
@@ -252,7 +252,7 @@ def test_a_nic_has_no_core_that_its_node_has_not() -> None:
 def test_a_nic_without_prices_offers_work_that_costs_nothing() -> None:
     clock = VirtualClock()
     machine = Machine()
-    assert host_work(ImmediateNic(clock, Loop(clock), machine, 1_500)) is FREE_WORK
+    assert host_work(ImmediateNic(clock, Loop(clock), machine, 1_500)) is ZERO_COST_WORK
     assert host_work(machine.nic) is machine.nic
-    assert isinstance(FREE_WORK, HostWork)
-    assert FREE_WORK.read_frames(3) == 0
+    assert isinstance(ZERO_COST_WORK, HostWork)
+    assert ZERO_COST_WORK.read_frames(3) == 0

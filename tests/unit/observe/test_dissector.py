@@ -30,7 +30,7 @@ from scapy.packet import NoPayload, Packet, Padding, Raw, bind_layers, split_lay
 from scapy.utils import PcapNgWriter
 
 from protocols.atm import frames as atm
-from protocols.core.frames import CheckField, LastByteField, RouteField, Sized
+from protocols.core.frames import CheckField, LastByteField, RouteField, SizedLayer
 from protocols.myrinet import frames as myrinet
 from protocols.myrinet.envelope import sealed
 from protocols.ssam import frames as ssam
@@ -126,7 +126,7 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
             packet, last = packet / layer(**values), layer
             layer = next((one for bound, one in above.items() if values.items() >= dict(bound).items()), None)
         payload = chance.randbytes(chance.randrange(0, 60))
-        if issubclass(last, Sized) and not last.payload_size:
+        if issubclass(last, SizedLayer) and not last.payload_size:
             payload = b""
         padding = bytes(chance.randrange(0, 20)) if getattr(module, "LENGTH", "") else b""
         whole, padding = bytes(packet / Raw(payload) if payload else packet), padding if number % 3 == 0 else b""

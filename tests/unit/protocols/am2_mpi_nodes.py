@@ -1,4 +1,4 @@
-"""MPI's devices on AM-II without communicators: transfers are begun and looked at, nodes start again, wires are cut."""
+"""MPI's devices on AM-II without communicators, whose nodes restart and whose frames are dropped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocols.am2.settings import SECOND, Settings
 from protocols.core.completion import Completion
 from protocols.mpi import am2
 from protocols.mpi.am2.endpoint import Am2Endpoint
-from protocols.mpi.device import Receipt
+from protocols.mpi.device import ReceiveCompletion
 from protocols.mpi.mpi_errors import Envelope, MPIError
 from tests.unit.protocols.mpi_devices import Am2Ranks
 
@@ -31,16 +31,16 @@ class Nodes:
     def send(self, source: int, destination: int, data: bytes, *, tag: int = 0) -> Completion[Envelope]:
         return self.devices[source].send(destination, 0, tag, memoryview(data))
 
-    def receive(self, node: int, source: int, size: int, *, tag: int = 0) -> tuple[Receipt, bytearray]:
+    def receive(self, node: int, source: int, size: int, *, tag: int = 0) -> tuple[ReceiveCompletion, bytearray]:
         buffer = bytearray(size)
         return self.devices[node].receive(source, 0, tag, memoryview(buffer)), buffer
 
     def restart(self, number: int) -> None:
-        """The NIC, and its program's device."""
+        """Restart a node: its NIC, and its program's device."""
         self.wires.restart(number)
         self.devices[number] = am2.device(self.wires.agents[number].host)  # type: ignore[arg-type]
 
-    def go(self, span: int, lost: Callable[[bytes], bool]) -> None:
+    def advance(self, span: int, lost: Callable[[bytes], bool]) -> None:
         """Let `span` nanoseconds pass; frames for which `lost` is true are dropped."""
         end = self.wires.now + span
         while True:
@@ -54,13 +54,13 @@ class Nodes:
             self.wires.tick()
         self.wires.now = end
 
-    def deafen(self, span: int) -> None:
+    def drop_all_frames(self, span: int) -> None:
         """Let `span` nanoseconds pass in which no frame arrives."""
-        self.go(span, lambda _: True)
+        self.advance(span, lambda _: True)
 
-    def talk(self, one: int, other: int) -> None:
-        """Let each node learn that it can send to the other."""
-        for source, destination in ((one, other), (other, one)):
+    def exchange(self, first: int, second: int) -> None:
+        """Send a message from each node to the other, so that both know each other's session."""
+        for source, destination in ((first, second), (second, first)):
             receipt, buffer = self.receive(destination, source, 5, tag=99)
             sent = self.send(source, destination, b"hello", tag=99)
             self.wires.elapse(SECOND)
@@ -70,7 +70,7 @@ class Nodes:
 
 
 def failure(completion: Completion[Envelope]) -> int:
-    """The error class of a transfer that has failed."""
+    """Return the error class of a failed transfer."""
     with pytest.raises(MPIError) as raised:
         completion.result()
     return raised.value.Get_error_class()

@@ -15,7 +15,7 @@ from scapy.fields import MACField
 from scapy.packet import NoPayload, Packet, Padding, Raw
 
 import protocols
-from protocols.core.frames import Passing, Sized, trailing
+from protocols.core.frames import MutableField, SizedLayer, trailing
 from protocols.myrinet.envelope import sealed
 
 _ROOT = Path(protocols.__path__[0])
@@ -47,7 +47,7 @@ class Drawn:
     @property
     def headers(self) -> int:
         """Bytes of the headers, behind which the payload begins."""
-        fields = [field for layer in self.layers for field in layer.fields_desc if not isinstance(field, Passing)]
+        fields = [field for layer in self.layers for field in layer.fields_desc if not isinstance(field, MutableField)]
         return int(sum([field.sz for field in fields]))
 
 
@@ -106,14 +106,18 @@ def drawn_frames(draw: st.DrawFn, module: ModuleType, stack: str, most: int = 20
         fixed = binding(layer, above) if above else {}
         values: dict[str, object] = {}
         for field in layer.fields_desc:
-            if isinstance(field, Passing) or field.name in fixed or (layer is not layers[0] and field.name in made):
+            if (
+                isinstance(field, MutableField)
+                or field.name in fixed
+                or (layer is not layers[0] and field.name in made)
+            ):
                 continue
             value = draw(field_values(layer, field))
             values[field.name] = value.hex(":") if isinstance(value, bytes) else value
             if len(possible(layer, field)) != 1:
                 arguments.append(value)
         headers.append(layer(**values))
-    has_none = issubclass(layers[-1], Sized) and not layers[-1].payload_size
+    has_none = issubclass(layers[-1], SizedLayer) and not layers[-1].payload_size
     payload = b"" if has_none else draw(st.binary(max_size=most))
     packet = reduce(truediv, [*headers, Raw(payload)] if payload else headers)
     return Drawn(tuple(arguments), payload, packet, layers)
@@ -124,7 +128,7 @@ def dissected(layers: tuple[type[Packet], ...], packet: Packet) -> list[dict[str
     out: list[dict[str, int | bytes]] = []
     for layer in layers:
         assert type(packet) is layer
-        lasting = [field.name for field in layer.fields_desc if not isinstance(field, Passing)]
+        lasting = [field.name for field in layer.fields_desc if not isinstance(field, MutableField)]
         out.append({name: number(packet.getfieldval(name)) for name in lasting})
         packet = packet.payload
     out.append({"payload": b"" if isinstance(packet, (NoPayload, Padding)) else bytes(packet.load)})

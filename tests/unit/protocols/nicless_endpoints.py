@@ -1,6 +1,6 @@
-"""Endpoints for MPI's device that are no NIC: one that leaves matching to the library, and one that has descriptors only."""
+"""Endpoints for MPI's device without a NIC: one with software matching, and one with descriptors only."""
 
-# ruff: noqa: ARG002 -- they look at little of what they are given
+# ruff: noqa: ARG002 -- most arguments are not used
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device, ProbeResult, Receipt
+from protocols.mpi.device import Device, ProbeResult, ReceiveCompletion
 from protocols.mpi.matching import SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import Envelope
 from tests.unit.protocols.emp_ranks import Ranks
@@ -16,7 +16,7 @@ from tests.unit.protocols.list_wires import Wires
 
 
 class Post:
-    """Firmware and host library in one: a frame is a message, and none is lost. A send is over when it has been sent."""
+    """Firmware and host library in one: a frame is a message. A send completes when its frame is sent."""
 
     deadline = None
 
@@ -27,7 +27,7 @@ class Post:
 
     def receive(self, now: int, frame: bytes) -> None:
         source, context, tag = frame[12], int.from_bytes(frame[13:15], "big"), int.from_bytes(frame[15:19], "big")
-        self.endpoint.matching.arrive_whole(source, context, tag, frame[19:])
+        self.endpoint.matching.arrive_complete(source, context, tag, frame[19:])
 
     def on_doorbell(self, now: int, index: int) -> None:
         raise AssertionError
@@ -85,14 +85,14 @@ by_library: Callable[..., Ranks] = LibraryRanks
 class DescriptorsOnly:
     """Endpoint whose receives end only when they are cancelled.
 
-    held: messages that probes find, (source, context, tag, length) each.
+    unexpected: messages that probes find, as (source, context, tag, length).
     """
 
     rank, size, contexts, max_tag, max_message_size = 0, 2, 4, 100, 1000
 
     def __init__(self, receives: int) -> None:
         self.free = receives
-        self.held: Sequence[tuple[int, int, int, int]] = []
+        self.unexpected: Sequence[tuple[int, int, int, int]] = []
 
     def send(
         self, destination: int, context: int, tag: int, data: memoryview, completion: Completion[Envelope]
@@ -101,16 +101,18 @@ class DescriptorsOnly:
 
     send_synchronously = send
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         self.free -= 1
         return self.free >= 0
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
+    def receive_claimed(self, probe_result: ProbeResult, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         raise AssertionError
 
     def probe(
         self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
-        fits = [held for held in self.held if held[:3] == (source, context, tag)]
-        completion.complete(ProbeResult(Envelope(fits[0][0], fits[0][2], fits[0][3]), None) if fits else None)
+        matching = [message for message in self.unexpected if message[:3] == (source, context, tag)]
+        completion.complete(
+            ProbeResult(Envelope(matching[0][0], matching[0][2], matching[0][3]), None) if matching else None
+        )
         return True

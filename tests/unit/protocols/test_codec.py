@@ -68,7 +68,7 @@ def unpack(codec: ModuleType, stack: str, frame: bytes | bytearray | memoryview)
     return getattr(codec, f"unpack_{stack}")(frame)
 
 
-def said(codec: ModuleType, stack: str, frame: bytes | bytearray) -> object:
+def outcome(codec: ModuleType, stack: str, frame: bytes | bytearray) -> object:
     """Unpack a frame: the error's reason, or the values behind the known prefix."""
     try:
         values = unpack(codec, stack, frame)
@@ -84,7 +84,7 @@ def said(codec: ModuleType, stack: str, frame: bytes | bytearray) -> object:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_the_codec_that_is_checked_in_is_what_its_frames_give(package: str) -> None:
+def test_the_committed_codec_is_generated_from_its_frames(package: str) -> None:
     path, source = codec(package)
     assert path.read_text() == source, f"run python -m protocols.core.codegen {package}"
 
@@ -102,7 +102,7 @@ def test_the_codec_packs_the_bytes_that_scapy_builds(
 @EVERY_STACK
 @PER_STACK
 @given(data=st.data(), padding=st.binary(max_size=60))
-def test_scapy_dissects_what_the_codec_packs(
+def test_scapy_dissects_the_frames_that_the_codec_packs(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
 ) -> None:
     drawn = data.draw(drawn_frames(frames, stack))
@@ -122,7 +122,7 @@ def test_scapy_dissects_what_the_codec_packs(
 @EVERY_STACK
 @PER_STACK
 @given(data=st.data(), padding=st.binary(max_size=60))
-def test_the_codec_reads_what_scapy_builds(
+def test_the_codec_unpacks_the_frames_that_scapy_builds(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
 ) -> None:
     drawn = data.draw(drawn_frames(frames, stack))
@@ -135,7 +135,7 @@ def test_the_codec_reads_what_scapy_builds(
 @EVERY_STACK_WITH_A_PREFIX
 @PER_STACK
 @given(data=st.data(), padding=st.binary(max_size=60))
-def test_what_is_behind_a_known_beginning_is_packed_and_read_as_in_the_whole_frame(
+def test_fields_after_the_prefix_are_packed_and_unpacked_as_in_the_complete_frame(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
 ) -> None:
     drawn = data.draw(drawn_frames(frames, stack))
@@ -154,24 +154,22 @@ def test_what_is_behind_a_known_beginning_is_packed_and_read_as_in_the_whole_fra
 @EVERY_STACK_WITH_A_PREFIX
 @PER_STACK
 @given(data=st.data(), flips=st.lists(st.integers(0, 799), min_size=1))
-def test_what_is_behind_a_known_beginning_is_malformed_as_the_whole_frame_is(
+def test_functions_after_the_prefix_reject_the_frames_that_those_of_complete_frames_reject(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, flips: list[int]
 ) -> None:
     frame = bytearray(data.draw(drawn_frames(frames, stack, most=20)).raw)
     known = codec.PREFIX_SIZE
     for size in range(known, len(frame)):
-        assert said(codec, f"{stack}_behind", frame[:size]) == said(codec, stack, frame[:size])
+        assert outcome(codec, f"{stack}_behind", frame[:size]) == outcome(codec, stack, frame[:size])
     for bit in flips:
         frame[known + (bit >> 3) % (len(frame) - known)] ^= 1 << (bit & 7)
-    assert said(codec, f"{stack}_behind", bytes(frame)) == said(codec, stack, bytes(frame))
+    assert outcome(codec, f"{stack}_behind", bytes(frame)) == outcome(codec, stack, bytes(frame))
 
 
 @EVERY_STACK
 @PER_STACK
 @given(data=st.data())
-def test_a_frame_that_is_cut_off_anywhere_is_malformed(
-    frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
-) -> None:
+def test_a_truncated_frame_is_malformed(frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject) -> None:
     drawn = data.draw(drawn_frames(frames, stack, most=20))
     frame = drawn.raw
     for size in range(drawn.headers):
@@ -190,7 +188,7 @@ def test_a_frame_that_is_cut_off_anywhere_is_malformed(
 @EVERY_STACK
 @PER_STACK
 @given(data=st.data(), random=st.binary(max_size=120))
-def test_random_bytes_are_malformed_or_what_scapy_makes_of_them(
+def test_random_bytes_are_malformed_or_unpacked_as_by_scapy(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, random: bytes
 ) -> None:
     kept = data.draw(drawn_frames(frames, stack, most=0)).raw
@@ -207,7 +205,7 @@ def test_random_bytes_are_malformed_or_what_scapy_makes_of_them(
 @EVERY_STACK
 @PER_STACK
 @given(data=st.data())
-def test_a_frame_is_read_as_what_it_is_and_no_other(
+def test_a_frame_is_unpacked_by_the_functions_of_its_stack_only(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
 ) -> None:
     frame = data.draw(drawn_frames(frames, stack)).raw
@@ -223,7 +221,7 @@ def test_a_frame_is_read_as_what_it_is_and_no_other(
 @EVERY_STACK
 @PER_STACK
 @given(data=st.data())
-def test_rules_find_every_field_where_it_is(
+def test_rule_fields_have_the_locations_of_the_fields(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
 ) -> None:
     fields = standard_fields()
@@ -255,19 +253,19 @@ def test_flags_have_names_in_rules() -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_codec_does_without_scapy(package: str) -> None:
+def test_a_codec_does_not_import_scapy(package: str) -> None:
     program = f"import sys, {package}.codec; sys.exit('scapy' in sys.modules)"
     root = Path(__file__).parents[3]
     assert subprocess.run([sys.executable, "-c", program], cwd=root, check=False).returncode == 0
 
 
-def test_a_number_that_does_not_fit_its_field_is_not_packed() -> None:
+def test_a_number_too_large_for_its_field_is_not_packed() -> None:
     codec = synthetic_codec()
     with pytest.raises(struct.error):
         codec.pack_order(bytes(6), bytes(6), 0, 0, 0x100, 0)
 
 
-def refused(name: str, *layers: type[Packet], **more: str) -> str:
+def generation_error(name: str, *layers: type[Packet], **more: str) -> str:
     frames = ModuleType(name)
     frames.__dict__.update(ETHERTYPE=0x88B6, STACKS={"frame": (Ether, *layers)}, FLOW=(), **more)
     with pytest.raises(TypeError) as raised:
@@ -275,7 +273,7 @@ def refused(name: str, *layers: type[Packet], **more: str) -> str:
     return str(raised.value)
 
 
-def test_a_layer_that_no_codec_can_be_made_for_is_an_error_that_names_the_field() -> None:
+def test_the_error_for_an_unsupported_layer_names_the_field() -> None:
     class Text(Packet):
         fields_desc = [ByteField("size", 0), StrField("text", b"")]  # noqa: RUF012
 
@@ -296,21 +294,25 @@ def test_a_layer_that_no_codec_can_be_made_for_is_an_error_that_names_the_field(
 
     for layer in (Text, Little, Crooked, Short, Open):
         bind_layers(Ether, layer, type=0x88B7)
-    assert "Text.text" in refused(__name__, Text)
-    assert "Little.size" in refused(__name__, Little)
-    assert "Crooked.number" in refused(__name__, Crooked)
-    assert "Short: its last bits" in refused(__name__, Short)
+    assert "Text.text" in generation_error(__name__, Text)
+    assert "Little.size" in generation_error(__name__, Little)
+    assert "Crooked.number" in generation_error(__name__, Crooked)
+    assert "Short: its last bit fields" in generation_error(__name__, Short)
     bind_layers(Open, Alone, kind=1)
-    assert "Open.kind: every value announces" in refused(__name__, Open)
-    assert "Alone is bound to Ether 0 times" in refused(__name__, Alone)
+    assert "Open.kind: every value announces" in generation_error(__name__, Open)
+    assert "Alone must be bound to Ether once, is bound 0 times" in generation_error(__name__, Alone)
 
 
-def test_a_beginning_that_not_all_frames_have_is_an_error() -> None:
+def test_a_prefix_that_some_stacks_lack_is_an_error() -> None:
     layers = synthetic_frames.Base, synthetic_frames.Call
-    assert "PREFIX is 'nothing', which is no field" in refused(synthetic_frames.__name__, *layers, PREFIX="nothing")
-    assert "id ends no beginning" in refused(synthetic_frames.__name__, *layers, PREFIX="id", CHECK="id")
+    assert "PREFIX is 'nothing', which is no field" in generation_error(
+        synthetic_frames.__name__, *layers, PREFIX="nothing"
+    )
+    assert "PREFIX is 'id': it must end" in generation_error(
+        synthetic_frames.__name__, *layers, PREFIX="id", CHECK="id"
+    )
 
 
-def test_a_length_that_two_layers_have_is_an_error() -> None:
+def test_a_length_field_in_two_layers_is_an_error() -> None:
     layers = synthetic_frames.Base, synthetic_frames.Call, synthetic_frames.More
-    assert "several layers have a field id" in refused(synthetic_frames.__name__, *layers, LENGTH="id")
+    assert "the field id must be in one layer only" in generation_error(synthetic_frames.__name__, *layers, LENGTH="id")

@@ -12,7 +12,7 @@ import pytest
 
 from protocols.core.codegen import generate
 from protocols.core.formats import FormatError
-from protocols.core.python_source import WIDTH, folded, literal
+from protocols.core.python_source import WIDTH, fold, literal
 
 LAYERS = """
 from scapy.fields import IntField, ShortField
@@ -29,23 +29,23 @@ STACKS = {"parcel": (Ether, Parcel)}
 """
 
 
-def generated(place: Path, roles: str, package: str = "parcels") -> subprocess.CompletedProcess[str]:
+def run_codegen(folder: Path, roles: str, package: str = "parcels") -> subprocess.CompletedProcess[str]:
     """Run codegen as a user of the package does, without any development dependency."""
-    (place / "parcels").mkdir(exist_ok=True)
-    (place / "parcels" / "frames.py").write_text(LAYERS + roles)
-    blocked = place / "blocked"
+    (folder / "parcels").mkdir(exist_ok=True)
+    (folder / "parcels" / "frames.py").write_text(LAYERS + roles)
+    blocked = folder / "blocked"
     (blocked / "ruff").mkdir(parents=True, exist_ok=True)
     (blocked / "ruff" / "__init__.py").write_text("raise ImportError('ruff is not installed')\n")
-    paths = os.pathsep.join([str(blocked), str(place), *sys.path])
+    paths = os.pathsep.join([str(blocked), str(folder), *sys.path])
     return subprocess.run(
         [sys.executable, "-m", "protocols.core.codegen", package],
-        cwd=place, env={**os.environ, "PYTHONPATH": paths, "PATH": ""}, capture_output=True, text=True, check=False,
+        cwd=folder, env={**os.environ, "PYTHONPATH": paths, "PATH": ""}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
-def test_it_writes_a_codec_with_what_the_package_installs_alone(tmp_path: Path) -> None:
-    done = generated(tmp_path, 'FLOW = ("colour",)\nLENGTH = "size"\nCHECK = "sum"\n')
-    assert (done.returncode, done.stderr) == (0, "")
+def test_codegen_needs_no_development_dependencies(tmp_path: Path) -> None:
+    process = run_codegen(tmp_path, 'FLOW = ("colour",)\nLENGTH = "size"\nCHECK = "sum"\n')
+    assert (process.returncode, process.stderr) == (0, "")
     sys.path.insert(0, str(tmp_path))
     try:
         from parcels import codec  # type: ignore[import-not-found]
@@ -59,7 +59,7 @@ FIELDS = "colour, size, sum"
 
 
 @pytest.mark.parametrize(
-    ("roles", "sentence"),
+    ("roles", "message"),
     [
         ({"LENGTH": "sice"}, f"LENGTH is 'sice', which is no field of its layers: {FIELDS}"),
         ({"CHECK": "crc"}, f"CHECK is 'crc', which is no field of its layers: {FIELDS}"),
@@ -69,40 +69,40 @@ FIELDS = "colour, size, sum"
     ],
     ids=str,
 )
-def test_a_name_that_is_no_fields_is_refused(roles: dict[str, object], sentence: str) -> None:
+def test_an_unknown_field_name_is_rejected(roles: dict[str, object], message: str) -> None:
     frames = ModuleType("parcels_frames")
     exec(LAYERS, frames.__dict__)
     frames.__dict__.update({"FLOW": (), **roles})
-    with pytest.raises(FormatError) as refused:
+    with pytest.raises(FormatError) as raised:
         generate(frames, "the tests")
-    assert str(refused.value) == sentence
+    assert str(raised.value) == message
 
 
-def test_refused_is_a_sentence_and_the_codec_is_as_it_was(tmp_path: Path) -> None:
+def test_an_error_is_one_sentence_and_leaves_the_codec_unchanged(tmp_path: Path) -> None:
     (tmp_path / "parcels").mkdir()
     codec = tmp_path / "parcels" / "codec.py"
     codec.write_text("# before\n")
-    done = generated(tmp_path, "")
-    assert (done.returncode, done.stderr) == (2, "parcels: parcels.frames has no FLOW\n")
+    process = run_codegen(tmp_path, "")
+    assert (process.returncode, process.stderr) == (2, "parcels: parcels.frames has no FLOW\n")
     assert codec.read_text() == "# before\n"
 
 
-def test_a_package_that_there_is_not_is_a_sentence(tmp_path: Path) -> None:
-    done = generated(tmp_path, "FLOW = ()\n", "letters")
-    assert (done.returncode, done.stderr) == (2, "letters: there is no module letters: it has the Scapy layers\n")
+def test_an_unknown_package_is_a_one_line_error(tmp_path: Path) -> None:
+    process = run_codegen(tmp_path, "FLOW = ()\n", "letters")
+    assert (process.returncode, process.stderr) == (2, "letters: there is no module letters: it has the Scapy layers\n")
 
 
 def test_long_lines_are_folded_at_brackets_and_never_in_strings() -> None:
     words = "a (b, c] " * 20
-    source = "\n".join(folded(f"told = Kind('data', {literal(words)}, part={literal(('one', 'two'))}, back=True)"))
+    source = "\n".join(fold(f"told = Kind('data', {literal(words)}, part={literal(('one', 'two'))}, back=True)"))
     assert eval(source.partition(" = ")[2], {"Kind": lambda *given, **more: (given, more)}) == (
         ("data", words),
         {"part": ("one", "two"), "back": True},
     )
     arguments = ", ".join(f"argument_{number}=1" for number in range(20))
-    assert max(map(len, folded(f"    told = call({arguments})"))) <= WIDTH
+    assert max(map(len, fold(f"    told = call({arguments})"))) <= WIDTH
 
 
 @pytest.mark.parametrize("value", ["it's", 'say "no"', "both ' and \"", b"\x00'", ("one",), {"a": {1: "b"}}, 7])
-def test_a_literal_is_the_value(value: object) -> None:
+def test_a_literal_evaluates_to_the_value(value: object) -> None:
     assert eval(literal(value)) == value

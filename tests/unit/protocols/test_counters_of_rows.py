@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from protocols.core.states import Row, StateTable, counts
+from protocols.core.states import Row, StateTable, check_counters
 
 DOOR = StateTable(
     "door",
@@ -15,8 +15,8 @@ DOOR = StateTable(
 )
 
 
-def test_a_counter_for_each_row_and_those_of_no_state_are_all() -> None:
-    @counts([DOOR], {"knocks"})
+def test_counters_are_those_of_the_rows_and_the_stateless_ones() -> None:
+    @check_counters([DOOR], {"knocks"})
     @dataclass(slots=True)
     class Counters:
         pushed: int = 0
@@ -27,23 +27,23 @@ def test_a_counter_for_each_row_and_those_of_no_state_are_all() -> None:
 
 
 @dataclass(slots=True)
-class Fewer:
+class MissingCounter:
     pushed: int = 0
 
 
 @dataclass(slots=True)
-class More:
+class ExtraCounter:
     pushed: int = 0
     pulled: int = 0
     slammed: int = 0
 
 
 @pytest.mark.parametrize(
-    ("counters", "stateless", "named"),
-    [(Fewer, (), "pulled"), (More, (), "slammed"), (More, ("slammed", "pushed"), "pushed")],
+    ("counters", "stateless", "name_in_error"),
+    [(MissingCounter, (), "pulled"), (ExtraCounter, (), "slammed"), (ExtraCounter, ("slammed", "pushed"), "pushed")],
 )
-def test_a_row_without_its_counter_and_a_counter_without_a_row_are_refused(
-    counters: type[Fewer | More], stateless: tuple[str, ...], named: str
+def test_a_row_without_its_counter_and_a_counter_without_a_row_are_rejected(
+    counters: type[MissingCounter | ExtraCounter], stateless: tuple[str, ...], name_in_error: str
 ) -> None:
-    with pytest.raises(TypeError, match=rf"\['{named}'\]"):
-        counts([DOOR], stateless)(counters)
+    with pytest.raises(TypeError, match=rf"\['{name_in_error}'\]"):
+        check_counters([DOOR], stateless)(counters)

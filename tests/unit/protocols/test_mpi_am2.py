@@ -12,7 +12,7 @@ from protocols.am2.plug import plug
 from protocols.am2.settings import MAX_SEQUENCES, MILLISECOND, SECOND, Settings
 from protocols.mpi import ERR_PROC_FAILED, Comm, Request, Status, am2
 from protocols.mpi.am2.pairs import WINDOW
-from protocols.mpi.am2.staging_area import FOR_ONE, SLOT, SLOTS, Staging
+from protocols.mpi.am2.staging_area import MAX_SLOTS_PER_MESSAGE, SLOT, SLOTS, Staging
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.am2_mpi_nodes import Nodes, failure
@@ -22,16 +22,16 @@ IMPATIENT = Settings(retries=3, longest_timeout=20 * MILLISECOND)
 LONG = bytes(range(256)) * (4 * SLOT // 256)  # twice what one message has of the staging region
 
 
-def test_a_node_has_one_endpoint_for_mpi_and_it_is_the_first() -> None:
+def test_mpi_uses_the_first_endpoint_of_a_node() -> None:
     nodes = Nodes()
     with pytest.raises(ValueError, match="first"):
         am2.device(nodes.wires.agents[0].host)  # type: ignore[arg-type]
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
 
 
-def test_a_send_is_over_when_its_buffer_may_be_used_again() -> None:
+def test_a_send_completes_when_its_buffer_may_be_reused() -> None:
     nodes = Nodes()
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     for size in (4, 100, 3000):
         buffer = bytearray(b"x" * size)
         sent = nodes.devices[0].send(1, 0, 7, memoryview(buffer))
@@ -43,7 +43,7 @@ def test_a_send_is_over_when_its_buffer_may_be_used_again() -> None:
         assert received == b"x" * size
 
 
-def test_a_long_message_waits_for_its_receive_and_nothing_of_it_is_sent_before() -> None:
+def test_a_long_message_is_sent_only_after_the_match() -> None:
     nodes = Nodes()
     sent = nodes.send(0, 1, LONG)
     nodes.wires.elapse(SECOND)
@@ -55,7 +55,7 @@ def test_a_long_message_waits_for_its_receive_and_nothing_of_it_is_sent_before()
     assert buffer == LONG
 
 
-def test_of_a_long_message_only_what_its_receive_has_room_for_is_sent() -> None:
+def test_only_as_much_of_a_long_message_is_sent_as_fits_the_receive() -> None:
     for room in (0, 1000):
         nodes = Nodes()
         sent = nodes.send(0, 1, LONG)
@@ -68,7 +68,7 @@ def test_of_a_long_message_only_what_its_receive_has_room_for_is_sent() -> None:
         assert nodes.wires.agents[1].firmware.counted()["packets_received"] < 20
 
 
-def test_more_long_messages_than_there_are_slots_wait_for_their_turn() -> None:
+def test_more_long_messages_than_slots_take_turns() -> None:
     count = 2 * SLOTS
     nodes = Nodes(3)
     sent = [nodes.send(1 + number % 2, 0, LONG[: 2 * SLOT + number], tag=number) for number in range(count)]
@@ -80,9 +80,9 @@ def test_more_long_messages_than_there_are_slots_wait_for_their_turn() -> None:
     assert nodes.ranks.at_rest()
 
 
-def test_what_comes_before_its_turn_is_kept_and_no_more_than_a_window_of_it() -> None:
+def test_early_messages_are_kept_and_limited_by_the_window() -> None:
     nodes = Nodes(2, Settings(sequences=MAX_SEQUENCES))
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     sent = [nodes.send(0, 1, number.to_bytes(2)) for number in range(10 * WINDOW)]
     (first, *others) = nodes.wires.take(0)
     for frame in others:
@@ -101,29 +101,29 @@ def test_what_comes_before_its_turn_is_kept_and_no_more_than_a_window_of_it() ->
         assert buffer == number.to_bytes(2)
 
 
-def test_a_peer_that_does_not_answer_keeps_nobody_else_from_being_sent_to() -> None:
+def test_a_silent_peer_does_not_block_sends_to_other_peers() -> None:
     nodes = Nodes(3)
-    nodes.talk(0, 1)
-    nodes.talk(0, 2)
+    nodes.exchange(0, 1)
+    nodes.exchange(0, 2)
     to_silent = [nodes.send(0, 1, bytes(100)) for _ in range(50)]
     to_lively = [nodes.send(0, 2, bytes(100)) for _ in range(200)]
-    nodes.go(100 * MILLISECOND, lambda frame: frame[:6] == nodes.wires.addresses[1])
+    nodes.advance(100 * MILLISECOND, lambda frame: frame[:6] == nodes.wires.addresses[1])
     assert all(completion.done for completion in to_lively)
     assert sum(completion.done for completion in to_silent) == 4
 
 
-def test_what_is_for_a_peer_that_never_answers_fails_and_later_it_is_as_if_nothing_had_been() -> None:
+def test_messages_to_a_silent_peer_fail_and_later_messages_arrive() -> None:
     nodes = Nodes(2, IMPATIENT)
     sent = [nodes.send(0, 1, data) for data in (b"short", bytes(3000), LONG)]
-    nodes.deafen(SECOND)
+    nodes.drop_all_frames(SECOND)
     assert [failure(completion) for completion in sent] == [ERR_PROC_FAILED] * 3
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     assert nodes.ranks.at_rest()
 
 
-def test_a_long_message_that_is_broken_off_fails_at_both_ends() -> None:
+def test_an_interrupted_long_message_fails_at_both_ends() -> None:
     nodes = Nodes(2, IMPATIENT)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     sent = nodes.send(0, 1, LONG)
     receipt, _ = nodes.receive(1, 0, len(LONG))
     waiting, buffer = nodes.receive(1, 0, 10, tag=5)
@@ -131,7 +131,7 @@ def test_a_long_message_that_is_broken_off_fails_at_both_ends() -> None:
         for number in (0, 1):
             for frame in nodes.wires.take(number):
                 nodes.wires.give(frame)
-    nodes.deafen(150 * MILLISECOND)
+    nodes.drop_all_frames(150 * MILLISECOND)
     assert failure(sent) == ERR_PROC_FAILED
     nodes.wires.elapse(SECOND)  # the other is told that it was begun anew with
     assert failure(receipt) == ERR_PROC_FAILED
@@ -143,56 +143,58 @@ def test_a_long_message_that_is_broken_off_fails_at_both_ends() -> None:
     staging = nodes.endpoint(1)._staging
     assert not staging._held
     assert len(staging._free) == SLOTS
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
 
 
-def test_slots_are_held_back_until_nothing_of_the_former_session_is_under_way() -> None:
+def test_slots_are_held_back_until_nothing_of_the_former_session_is_in_flight() -> None:
     nodes = Nodes(2, replace(IMPATIENT, channels=256))  # so that there is one beside those of lost packets
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     nodes.send(1, 0, b"doomed to be lost")
-    nodes.go(40 * MILLISECOND, lambda frame: b"doom" in frame)
+    nodes.advance(40 * MILLISECOND, lambda frame: b"doom" in frame)
     sent, (receipt, _) = nodes.send(0, 1, LONG), nodes.receive(1, 0, len(LONG))
-    nodes.go(30 * MILLISECOND, lambda frame: b"doom" in frame or len(frame) > 1000)
+    nodes.advance(30 * MILLISECOND, lambda frame: b"doom" in frame or len(frame) > 1000)
     # The receiver has given up its own message, and said so; pieces of the long one are still to come.
     staging, pair = nodes.endpoint(1)._staging, nodes.endpoint(1)._pairs[0]
     assert [failure(completion) for completion in (sent, receipt)] == [ERR_PROC_FAILED] * 2
-    assert (pair.ours, pair.is_open) == ((1, 1), True)
-    assert list(map(len, staging._held.values())) == [FOR_ONE]
+    assert (pair.own_session, pair.is_open) == ((1, 1), True)
+    assert list(map(len, staging._held.values())) == [MAX_SLOTS_PER_MESSAGE]
     nodes.send(0, 1, b"meanwhile")
-    nodes.go(MILLISECOND, lambda frame: len(frame) > 1000)
+    nodes.advance(MILLISECOND, lambda frame: len(frame) > 1000)
     assert nodes.receive(1, 0, 9)[1] == b"meanwhile"
     assert staging._held
     nodes.wires.elapse(SECOND)
     assert not staging._held
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
 
 
 @pytest.mark.parametrize("allowed", [1, 4])
-def test_credits_whose_answers_could_not_be_delivered_come_back_when_that_is_told(allowed: int) -> None:
+def test_credits_of_returned_replies_are_restored_when_the_peer_reports_them(allowed: int) -> None:
     nodes = Nodes(2, replace(IMPATIENT, credits=allowed))
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     answerer = nodes.wires.addresses[1]
     for _ in range(2 * allowed):
         sent = [nodes.send(0, 1, b"word") for _ in range(20)]
-        nodes.go(60 * MILLISECOND, lambda frame: frame[6:12] == answerer and codec.kind_of(frame) == codec.KIND_MESSAGE)
+        nodes.advance(
+            60 * MILLISECOND, lambda frame: frame[6:12] == answerer and codec.kind_of(frame) == codec.KIND_MESSAGE
+        )
         nodes.wires.elapse(SECOND)
         assert [completion.done for completion in sent] == [True] * 20
         assert failure(sent[-1]) == ERR_PROC_FAILED
         pair = nodes.endpoint(0)._pairs[1]
-        assert (pair.former, pair.lacks) == (0, False)
-        nodes.talk(0, 1)
-        assert nodes.endpoint(0)._endpoint.credits(pair.place) == allowed
+        assert (pair.former, pair.lacks_credits) == (0, False)
+        nodes.exchange(0, 1)
+        assert nodes.endpoint(0)._endpoint.credits(pair.translation) == allowed
 
 
-def test_what_was_sent_in_a_former_session_is_not_taken_for_a_message_of_this_one() -> None:
+def test_messages_of_a_former_session_are_rejected() -> None:
     nodes = Nodes(2, IMPATIENT)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     nodes.send(1, 0, b"doomed to be lost")
-    nodes.go(50 * MILLISECOND, lambda frame: b"doom" in frame)
+    nodes.advance(50 * MILLISECOND, lambda frame: b"doom" in frame)
     nodes.send(0, 1, b"before")
     held = nodes.wires.take(0)
-    nodes.go(10 * MILLISECOND, lambda frame: b"doom" in frame or b"before" in frame)
-    assert nodes.endpoint(1)._pairs[0].ours == (1, 1)
+    nodes.advance(10 * MILLISECOND, lambda frame: b"doom" in frame or b"before" in frame)
+    assert nodes.endpoint(1)._pairs[0].own_session == (1, 1)
     for text in (b"after1", b"after2", b"after3"):
         nodes.send(0, 1, text)
     for frame in held:
@@ -201,13 +203,13 @@ def test_what_was_sent_in_a_former_session_is_not_taken_for_a_message_of_this_on
     assert [nodes.receive(1, 0, 6)[1] for _ in range(3)] == [b"after1", b"after2", b"after3"]
 
 
-def test_who_hears_late_who_a_peer_was_does_not_take_it_for_who_it_is() -> None:
+def test_a_late_identity_of_a_former_incarnation_is_ignored() -> None:
     nodes = Nodes(2, IMPATIENT)
     nodes.send(0, 1, b"first of all")
     asking = nodes.wires.take(0)
-    nodes.deafen(60 * MILLISECOND)
-    assert nodes.endpoint(0)._pairs[1].ours == (1, 1)
-    nodes.talk(0, 1)
+    nodes.drop_all_frames(60 * MILLISECOND)
+    assert nodes.endpoint(0)._pairs[1].own_session == (1, 1)
+    nodes.exchange(0, 1)
     sent = nodes.send(1, 0, LONG)
     nodes.wires.exchange()
     for frame in asking:
@@ -216,37 +218,37 @@ def test_who_hears_late_who_a_peer_was_does_not_take_it_for_who_it_is() -> None:
     nodes.wires.elapse(SECOND)
     assert (sent.result().length, receipt.result().length) == (len(LONG), len(LONG))
     assert buffer == LONG
-    assert nodes.endpoint(1)._pairs[0].theirs == (1, 1)
+    assert nodes.endpoint(1)._pairs[0].peer_session == (1, 1)
 
 
 @pytest.mark.parametrize("renewed", [0, 1])
-def test_what_is_under_way_when_a_peer_starts_again_fails_and_the_new_one_is_talked_to(renewed: int) -> None:
+def test_transfers_in_progress_fail_when_a_peer_restarts_and_later_ones_succeed(renewed: int) -> None:
     nodes = Nodes(2)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     left, completion = 1 - renewed, []
     completion.append(nodes.send(left, renewed, LONG))
     completion.append(nodes.receive(left, renewed, len(LONG))[0])
     nodes.send(renewed, left, LONG)
     nodes.wires.exchange()
     nodes.restart(renewed)
-    nodes.talk(renewed, left)
+    nodes.exchange(renewed, left)
     assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
-    nodes.talk(left, renewed)
+    nodes.exchange(left, renewed)
 
 
-def test_who_only_sends_notices_too_that_a_peer_has_started_again() -> None:
+def test_a_rank_that_only_sends_detects_the_restart_of_a_peer() -> None:
     nodes = Nodes(2)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     nodes.restart(1)
     completion = [nodes.send(0, 1, LONG), nodes.send(0, 1, LONG)]
     nodes.wires.elapse(SECOND)
     assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
 
 
-def test_answers_that_a_peer_did_not_get_out_before_it_started_again_are_not_waited_for() -> None:
+def test_replies_that_a_peer_had_not_sent_before_its_restart_are_not_awaited() -> None:
     nodes = Nodes(2)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     sent = [nodes.send(0, 1, bytes(4)) for _ in range(20)]
     for frame in nodes.wires.take(0):
         nodes.wires.give(frame)  # four requests, which are handled
@@ -256,18 +258,18 @@ def test_answers_that_a_peer_did_not_get_out_before_it_started_again_are_not_wai
     nodes.restart(1)
     nodes.wires.elapse(10 * SECOND)
     assert [completion.done for completion in sent] == [True] * 4 + [False] * 16
-    nodes.talk(1, 0)  # from which the sender hears of it
+    nodes.exchange(1, 0)  # from which the sender hears of it
     assert [failure(completion) for completion in sent[4:]] == [ERR_PROC_FAILED] * 16
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
 
 
-def test_a_synchronous_send_fails_when_its_receiver_starts_again_before_it_has_received() -> None:
+def test_a_synchronous_send_fails_when_its_receiver_restarts_before_the_match() -> None:
     nodes = Nodes(2)
     completion = nodes.devices[0].send(1, 0, 3, memoryview(b"short"), True)
     nodes.wires.elapse(SECOND)
     assert not completion.done
     nodes.restart(1)
-    nodes.talk(1, 0)
+    nodes.exchange(1, 0)
     assert failure(completion) == ERR_PROC_FAILED
 
 
@@ -284,7 +286,7 @@ class LateRanks(Am2Ranks):
         return self.devices[1]
 
 
-def test_an_endpoint_that_is_not_there_yet_is_asked_for_until_it_is() -> None:
+def test_hello_is_repeated_until_the_peer_has_an_endpoint() -> None:
     ranks = LateRanks()
     completion = ranks.devices[0].send(1, 0, 3, memoryview(b"early"))
     for _ in range(50):
@@ -300,14 +302,14 @@ def test_an_endpoint_that_is_not_there_yet_is_asked_for_until_it_is() -> None:
     assert buffer == b"early"
 
 
-def test_an_endpoint_that_never_comes_is_an_error_after_some_time() -> None:
+def test_a_peer_without_an_endpoint_fails_after_the_time_limit() -> None:
     ranks = LateRanks()
     completion = ranks.devices[0].send(1, 0, 3, memoryview(b"early"))
     ranks.wires.elapse(SECOND)
     assert failure(completion) == ERR_PROC_FAILED
 
 
-def test_peers_take_turns_at_the_places_of_a_translation_table() -> None:
+def test_peers_take_turns_at_the_entries_of_the_translation_table() -> None:
     nodes = Nodes(6, Settings(translations=2))
     sent = [nodes.send(0, 1 + number % 5, bytes([number])) for number in range(100)]
     nodes.wires.elapse(SECOND)
@@ -319,7 +321,7 @@ def test_peers_take_turns_at_the_places_of_a_translation_table() -> None:
             assert buffer == bytes([number])
 
 
-def test_a_program_in_which_all_send_long_messages_to_all_ends() -> None:
+def test_all_ranks_send_long_messages_to_all_ranks_without_deadlock() -> None:
     async def program(comm: Comm) -> None:
         others = [rank for rank in range(comm.size) if rank != comm.rank]
         buffers = [bytearray(len(LONG)) for _ in others]
@@ -334,35 +336,35 @@ def test_a_program_in_which_all_send_long_messages_to_all_ends() -> None:
     assert ranks.at_rest()
 
 
-def test_what_is_for_a_peer_whose_endpoint_is_gone_fails() -> None:
+def test_messages_to_a_freed_endpoint_fail() -> None:
     nodes = Nodes(2)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     nodes.wires.agents[1].host.terminate()  # type: ignore[attr-defined]
     completion = [nodes.send(0, 1, LONG), nodes.devices[0].send(1, 0, 0, memoryview(b"short"), True)]
     nodes.wires.elapse(SECOND)
     assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
 
 
-def test_slots_are_handed_out_in_turn_and_those_of_a_lost_peer_are_held_back() -> None:
+def test_slots_are_granted_in_turn_and_those_of_a_lost_peer_are_held_back() -> None:
     staging = Staging()
     first, second = staging.take(SLOT), staging.take(10 * SLOT)
     assert (len(first), len(second)) == (1, 2)
-    staging.hold(1, first)
-    staging.give_back(second)
+    staging.hold_back(1, first)
+    staging.free(second)
     others = [staging.take(2 * SLOT) for _ in range(SLOTS)]
     assert sorted(sum(others, ())) == sorted({*range(SLOTS)} - {*first})
     assert not staging.take(1)
     staging.release(1)
     assert staging.take(1) == first
     for peer, slots in enumerate([first, *others]):
-        staging.hold(peer, slots)
+        staging.hold_back(peer, slots)
     assert staging.take(1) == first, "when all are held, what was lost first is lost for good"
 
 
-def test_what_comes_while_a_handler_runs_and_the_ring_is_full_is_handled_later() -> None:
+def test_messages_that_arrive_during_a_handler_with_a_full_ring_are_handled_later() -> None:
     nodes = Nodes(3, Settings(credits=16))
-    nodes.talk(0, 1)
-    nodes.talk(0, 2)
+    nodes.exchange(0, 1)
+    nodes.exchange(0, 2)
     sent = [nodes.send(0, 1 + number // 20, b"word") for number in range(40)]
     nodes.send(1, 0, b"another")
     host, endpoint = nodes.wires.agents[0].host, nodes.endpoint(0)._endpoint

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.completion import Completion
 from protocols.mpi import ANY_SOURCE, ERR_PROC_FAILED
-from protocols.mpi.device import Receipt
+from protocols.mpi.device import ReceiveCompletion
 from protocols.mpi.mpi_errors import Envelope, MPIError
 from tests.unit.protocols.am2_mpi_nodes import Nodes, failure
 
@@ -47,7 +47,7 @@ class Trial:
         self.lives = [0] * COUNT
         self.numbers = 0
         self.sends: list[tuple[int, int, Completion[Envelope]]] = []
-        self.receives: list[dict[int, tuple[Receipt, bytearray]]] = [{} for _ in range(COUNT)]
+        self.receives: list[dict[int, tuple[ReceiveCompletion, bytearray]]] = [{} for _ in range(COUNT)]
         self.heard: list[dict[tuple[int, int], dict[int, int]]] = [{} for _ in range(COUNT)]
         self.begun = self.lost = self.got = 0
         for node in range(COUNT):
@@ -92,9 +92,9 @@ class Trial:
         elif what == "elapse":
             wires.elapse(one * MILLISECOND)
         elif what == "cut":
-            self.nodes.deafen(one * MILLISECOND)
+            self.nodes.drop_all_frames(one * MILLISECOND)
         elif what == "deaf":
-            self.nodes.go(other * MILLISECOND, lambda frame: frame[:6] == wires.addresses[one])
+            self.nodes.advance(other * MILLISECOND, lambda frame: frame[:6] == wires.addresses[one])
         elif what == "restart":
             self.nodes.restart(one)
             self.lives[one] += 1
@@ -104,7 +104,7 @@ class Trial:
 
 
 @given(steps, st.sampled_from([1, 4]))
-def test_what_is_lost_is_told_and_nothing_is_made_up(all_steps: list[Step], allowed: int) -> None:
+def test_lost_messages_are_reported_and_no_message_arrives_twice(all_steps: list[Step], allowed: int) -> None:
     trial = Trial(allowed)
     for step in all_steps:
         trial.step(*step)
@@ -117,8 +117,8 @@ def test_what_is_lost_is_told_and_nothing_is_made_up(all_steps: list[Step], allo
         trial.nodes.wires.elapse(SECOND)
     for one in range(COUNT):
         for other in range(one):
-            trial.nodes.talk(one, other)
-            trial.nodes.talk(other, one)
+            trial.nodes.exchange(one, other)
+            trial.nodes.exchange(other, one)
     trial.take()
     for node, life, completion in trial.sends:
         if life == trial.lives[node]:

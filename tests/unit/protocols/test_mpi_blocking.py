@@ -30,7 +30,7 @@ def run(ranks: Ranks, *functions: Callable[[], object]) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    ("awaited", "face"),
+    ("coroutine_class", "blocking_class"),
     [
         (comm.Comm, blocking_calls.Comm),
         (comm.Cartcomm, blocking_calls.Cartcomm),
@@ -39,7 +39,7 @@ def run(ranks: Ranks, *functions: Callable[[], object]) -> list[object]:
         (mpi_messages.Message, blocking_calls.Message),
     ],
 )
-def test_every_call_has_both_faces(awaited: type, face: type) -> None:
+def test_every_call_has_a_coroutine_and_a_blocking_version(coroutine_class: type, blocking_class: type) -> None:
     def calls(form: type) -> set[str]:
         return {name for name, value in inspect.getmembers(form) if not name.startswith("_") and callable(value)}
 
@@ -48,11 +48,13 @@ def test_every_call_has_both_faces(awaited: type, face: type) -> None:
         "Get_errhandler", "Get_info", "Get_name", "Get_topology", "Set_attr", "Set_errhandler", "Set_info", "Set_name",
         "Split_type",
     }  # fmt: skip
-    of_handles = {"handle", "Free", "Probe", "Iprobe", "probe", "iprobe"}
-    assert calls(awaited) - {"alone", "null"} - of_handles == calls(face) - properties - of_handles
+    of_handles = {"handle_error", "Free", "Probe", "Iprobe", "probe", "iprobe"}
+    assert (
+        calls(coroutine_class) - {"make_self", "null"} - of_handles == calls(blocking_class) - properties - of_handles
+    )
 
 
-def test_buffers_go_there_and_back() -> None:
+def test_buffers_are_sent_forth_and_back() -> None:
     def ping() -> bytearray:
         world = MPI.COMM_WORLD
         assert (world.Get_rank(), world.Get_size(), MPI.Get_processor_name()) == (0, 2, "n1")
@@ -72,7 +74,7 @@ def test_buffers_go_there_and_back() -> None:
     assert ranks.at_rest()
 
 
-def test_requests_are_waited_for_together_and_objects_come_back() -> None:
+def test_waits_for_several_requests_return_objects() -> None:
     def program() -> object:
         world = MPI.COMM_WORLD
         other = 1 - world.rank
@@ -127,7 +129,7 @@ def test_probes_persistent_requests_and_cancelling_block_as_well() -> None:
     assert ranks.at_rest()
 
 
-def test_communicators_are_made_by_all_together() -> None:
+def test_constructors_of_communicators_are_collective() -> None:
     def program() -> tuple[int, int, int]:
         world = MPI.COMM_WORLD
         half = world.Split(world.rank % 2, -world.rank)
@@ -145,7 +147,7 @@ def test_communicators_are_made_by_all_together() -> None:
     assert run(Ranks(4), program, program, program, program) == [(1, 2, 2), (1, 2, 3), (0, 2, 0), (0, 2, 1)]
 
 
-def test_an_error_is_raised_at_the_call_and_what_is_not_caught_ends_the_run() -> None:
+def test_an_error_is_raised_at_the_call_and_ends_the_run_if_not_caught() -> None:
     def sender() -> None:
         MPI.COMM_WORLD.Send(b"too long", 1)
 
@@ -160,7 +162,7 @@ def test_an_error_is_raised_at_the_call_and_what_is_not_caught_ends_the_run() ->
     assert raised.traceback[-1].name == "receiver"
 
 
-def test_programs_that_wait_for_each_other_are_told_with_the_line_at_which_they_wait() -> None:
+def test_a_deadlock_is_reported_with_the_lines_of_the_waiting_calls() -> None:
     script = "from testbed.mpi import MPI\n\n\ndef wait():\n    MPI.COMM_WORLD.Recv(bytearray(4), tag=3)\n\n\nwait()\n"
     main = ModuleType("__main__")
     main.__file__ = "/somewhere/deadlock.py"
@@ -196,7 +198,7 @@ def test_a_program_is_main_while_it_runs_and_has_its_own_arguments() -> None:
     assert (sys.modules["__main__"], sys.argv) == usual
 
 
-def test_a_communicator_is_its_own_ranks() -> None:
+def test_a_communicator_of_another_rank_is_rejected() -> None:
     kept: list[blocking_calls.Comm] = []
 
     def first() -> None:
@@ -211,14 +213,14 @@ def test_a_communicator_is_its_own_ranks() -> None:
     run(Ranks(), first, second)
 
 
-def test_where_no_rank_runs_there_is_no_world() -> None:
+def test_comm_world_does_not_exist_outside_of_a_rank() -> None:
     with pytest.raises(RuntimeError, match="there is no rank here"):
         MPI.COMM_WORLD  # noqa: B018
     with pytest.raises(AttributeError, match="COMM_WORD is not in testbed's subset"):
         MPI.COMM_WORD  # noqa: B018
 
 
-def test_a_program_that_is_interrupted_cleans_up_where_it_waits() -> None:
+def test_an_interrupted_program_runs_its_cleanup_at_the_waiting_call() -> None:
     steps: list[str] = []
 
     def program() -> None:
@@ -247,10 +249,10 @@ def test_a_program_that_is_interrupted_cleans_up_where_it_waits() -> None:
     assert steps == ["cleaned up"] * 2
 
 
-def test_a_send_that_finds_room_is_buffered_and_one_that_does_not_waits() -> None:
+def test_a_send_is_buffered_if_the_buffer_has_room_and_waits_otherwise() -> None:
     def sender() -> list[int]:
         world, data, left = MPI.COMM_WORLD, bytearray(b"0"), []
-        world.awaited.send_buffer = SendBuffer(3 * 1024)
+        world.wrapped.send_buffer = SendBuffer(3 * 1024)
         for number in range(3):
             data[0] = number
             world.Send(data, 1, number)
@@ -271,7 +273,7 @@ def test_a_send_that_finds_room_is_buffered_and_one_that_does_not_waits() -> Non
     assert ranks.at_rest()
 
     def too_much() -> None:
-        MPI.COMM_WORLD.awaited.send_buffer = SendBuffer(2 * 1024)
+        MPI.COMM_WORLD.wrapped.send_buffer = SendBuffer(2 * 1024)
         for tag in range(3):
             MPI.COMM_WORLD.Send(b"x", 1, tag)
 
@@ -279,7 +281,7 @@ def test_a_send_that_finds_room_is_buffered_and_one_that_does_not_waits() -> Non
         run(Ranks(), too_much, lambda: MPI.COMM_WORLD.Recv(bytearray(1), 0, 9))
 
 
-def test_a_buffered_send_that_fails_is_told_by_the_next_one() -> None:
+def test_the_next_call_reports_a_failed_buffered_send() -> None:
     def fails_later() -> None:
         world = MPI.COMM_WORLD
         world.Send(b"lost", 1)

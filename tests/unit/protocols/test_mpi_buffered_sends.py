@@ -11,11 +11,11 @@ from tests.unit.protocols.mpi_devices import RanksOf, everywhere
 
 
 @everywhere
-def test_copies_arrive_though_the_buffer_changes_and_the_room_is_limited(ranks_of: RanksOf) -> None:
+def test_buffered_sends_copy_and_are_limited_by_the_attached_buffer(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
-        with pytest.raises(MPIError, match="no buffer is attached") as caught:
+        with pytest.raises(MPIError, match="no buffer is attached") as raised:
             await comm.Bsend(b"x", 1)
-        assert caught.value.Get_error_class() == ERR_BUFFER
+        assert raised.value.Get_error_class() == ERR_BUFFER
         memory, data = bytearray(3 * (BSEND_OVERHEAD + 8)), bytearray(b"12345678")
         comm.Attach_buffer(memory)
         with pytest.raises(MPIError, match="a buffer is attached"):

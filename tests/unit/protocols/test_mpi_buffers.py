@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from protocols.mpi import BYTE, DOUBLE, ERR_BUFFER, ERR_COUNT, ERR_TYPE, INT
-from protocols.mpi.buffers import readable, writable
+from protocols.mpi.buffers import as_receive_buffer, as_send_data
 from protocols.mpi.mpi_errors import MPIError
 
 
@@ -44,8 +44,8 @@ def text_of(value: object) -> str:
     ],
     ids=text_of,
 )
-def test_eight_bytes_said_in_many_ways(message: object) -> None:
-    assert bytes(readable(message)) == b"\1\0\0\0\2\0\0\0"
+def test_all_forms_of_a_message_argument_give_its_bytes(message: object) -> None:
+    assert bytes(as_send_data(message)) == b"\1\0\0\0\2\0\0\0"
 
 
 @pytest.mark.parametrize(
@@ -53,63 +53,63 @@ def test_eight_bytes_said_in_many_ways(message: object) -> None:
     [None, b"", bytearray(), array("d"), np.zeros(0), np.zeros((3, 0)), [None, 0], [b"abc", 0, INT]],
     ids=text_of,
 )
-def test_no_bytes_said_in_many_ways(message: object) -> None:
-    assert len(readable(message)) == 0
+def test_all_forms_of_an_empty_message_argument_give_no_bytes(message: object) -> None:
+    assert len(as_send_data(message)) == 0
 
 
 def test_a_buffer_is_not_copied() -> None:
     numbers = np.zeros((2, 3), dtype=np.complex128)
-    view = writable([numbers, (1, 5)])
+    view = as_receive_buffer([numbers, (1, 5)])
     view[:] = np.array([1 + 2j]).tobytes()
     assert numbers[1, 2] == 1 + 2j
 
 
-def test_an_array_in_fortrans_order_travels_as_it_lies_in_memory() -> None:
+def test_an_array_in_fortran_order_is_sent_in_memory_order() -> None:
     numbers = np.array([[0, 1, 2], [3, 4, 5]], dtype=np.uint8, order="F")
-    view = writable(numbers)
+    view = as_receive_buffer(numbers)
     assert bytes(view) == bytes([0, 3, 1, 4, 2, 5])
     view[1] = 9
     assert numbers[1, 0] == 9
 
 
 @pytest.mark.parametrize(
-    ("message", "error_class", "says"),
+    ("message", "error_class", "pattern"),
     [
-        ("text", ERR_BUFFER, "a str has no buffer"),
-        ({"a": 1}, ERR_BUFFER, "send and recv take objects"),
+        ("text", ERR_BUFFER, "a str does not support the buffer protocol"),
+        ({"a": 1}, ERR_BUFFER, "use send and recv for objects"),
         (np.zeros((4, 4))[:, 1], ERR_BUFFER, "not contiguous"),
-        (np.array([object()]), ERR_TYPE, "Python's objects"),
-        (np.zeros(2, dtype=[("Odd", "i4"), ("who", "O")]), ERR_TYPE, "Python's objects"),
-        ([], ERR_BUFFER, "up to four parts"),
-        ([b"", 0, 0, BYTE, 1], ERR_BUFFER, "up to four parts"),
-        ([b"1234", (1, 1, 2)], ERR_COUNT, r"\(1, 1, 2\) is no \(count, displacement\)"),
-        ([b"1234", 1, 2, 3], ERR_TYPE, "3 is no datatype"),
+        (np.array([object()]), ERR_TYPE, "references to Python objects"),
+        (np.zeros(2, dtype=[("Odd", "i4"), ("who", "O")]), ERR_TYPE, "references to Python objects"),
+        ([], ERR_BUFFER, "has 1 to 4 parts"),
+        ([b"", 0, 0, BYTE, 1], ERR_BUFFER, "has 1 to 4 parts"),
+        ([b"1234", (1, 1, 2)], ERR_COUNT, r"expected \(count, displacement\), got \(1, 1, 2\)"),
+        ([b"1234", 1, 2, 3], ERR_TYPE, "a typecode, got 3"),
         ([b"1234567", INT], ERR_COUNT, "7 bytes does not hold whole items of 4"),
         ([b"1234567", 2, INT], ERR_COUNT, "the buffer has 7 bytes"),
         ([b"12345678", (1, 1), DOUBLE], ERR_COUNT, "1 items of 8 bytes from item 1 on"),
         ([b"1234", -1], ERR_COUNT, "-1 items"),
         ([b"1234", (1, -1)], ERR_COUNT, "from item -1"),
-        ([b"1234", 1.5], ERR_COUNT, "1.5 is no count"),
-        ([b"1234", (1, 0.5)], ERR_COUNT, "0.5 is no displacement"),
+        ([b"1234", 1.5], ERR_COUNT, "count must be an integer, got 1.5"),
+        ([b"1234", (1, 0.5)], ERR_COUNT, "displacement must be an integer, got 0.5"),
         ([b"1234", "x"], ERR_TYPE, "typecode 'x'"),
-        ([b"1234", 1, 2], ERR_TYPE, "2 is no datatype"),
+        ([b"1234", 1, 2], ERR_TYPE, "a typecode, got 2"),
     ],
     ids=text_of,
 )
-def test_what_is_no_buffer_is_refused(message: object, error_class: int, says: str) -> None:
-    with pytest.raises(MPIError, match=says) as refused:
-        readable(message)
-    assert refused.value.Get_error_class() == error_class
+def test_invalid_message_arguments_are_rejected(message: object, error_class: int, pattern: str) -> None:
+    with pytest.raises(MPIError, match=pattern) as raised:
+        as_send_data(message)
+    assert raised.value.Get_error_class() == error_class
 
 
-def test_a_field_whose_name_has_an_o_is_no_object() -> None:
-    assert len(readable(np.zeros(2, dtype=[("Odd", "i4")]))) == 8
+def test_a_field_name_with_an_o_does_not_count_as_an_object() -> None:
+    assert len(as_send_data(np.zeros(2, dtype=[("Odd", "i4")]))) == 8
 
 
 @pytest.mark.parametrize(
     "message", [b"abc", memoryview(b"abc"), [b"abc", 3], np.broadcast_to(np.zeros(1), 1)], ids=text_of
 )
-def test_a_receive_is_refused_a_buffer_that_cannot_be_written(message: object) -> None:
-    with pytest.raises(MPIError, match="can be written") as refused:
-        writable(message)
-    assert refused.value.Get_error_class() == ERR_BUFFER
+def test_a_receive_into_a_read_only_buffer_is_rejected(message: object) -> None:
+    with pytest.raises(MPIError, match="can be written") as raised:
+        as_receive_buffer(message)
+    assert raised.value.Get_error_class() == ERR_BUFFER

@@ -16,7 +16,7 @@ async def nothing(_: Comm) -> None:
 
 
 @everywhere
-def test_a_receive_that_is_cancelled_says_so_and_the_next_one_gets_the_message(ranks_of: type[Ranks]) -> None:
+def test_the_status_shows_a_cancelled_receive_and_the_next_receive_gets_the_message(ranks_of: type[Ranks]) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Recv(None, 1)
         await comm.Send(b"hello", 1, 3)
@@ -39,7 +39,7 @@ def test_a_receive_that_is_cancelled_says_so_and_the_next_one_gets_the_message(r
 
 
 @everywhere
-def test_a_receive_that_has_its_message_is_not_cancelled(ranks_of: type[Ranks]) -> None:
+def test_a_matched_receive_is_not_cancelled(ranks_of: type[Ranks]) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"hello", 1, 3)
         await comm.Send(b"", 1, 4)
@@ -58,7 +58,7 @@ def test_a_receive_that_has_its_message_is_not_cancelled(ranks_of: type[Ranks]) 
     ranks_of(2).run(sender, receiver)
 
 
-def test_all_descriptors_come_back_from_receives_that_are_cancelled() -> None:
+def test_cancelled_receives_free_their_descriptors() -> None:
     """More than there are descriptors for: some are the NIC's, and some have not been posted yet."""
 
     async def program(comm: Comm) -> None:
@@ -76,7 +76,7 @@ def test_all_descriptors_come_back_from_receives_that_are_cancelled() -> None:
     assert ranks.wires.agents[0].host.free == 8  # type: ignore[attr-defined]
 
 
-def test_a_send_that_the_nic_has_goes_on_and_one_that_waits_for_a_descriptor_does_not() -> None:
+def test_a_posted_send_is_not_cancelled_and_a_queued_send_is() -> None:
     async def sender(comm: Comm) -> list[bool]:
         requests = [await comm.Isend(bytes([number]), 1, number) for number in range(10)]
         statuses = [Status() for _ in requests]
@@ -101,7 +101,7 @@ def test_a_send_that_the_nic_has_goes_on_and_one_that_waits_for_a_descriptor_doe
 
 @everywhere
 @pytest.mark.parametrize("size", [1, 10_000])
-def test_a_receive_for_an_object_is_cancelled_or_gets_all_of_it(ranks_of: type[Ranks], size: int) -> None:
+def test_a_receive_of_an_object_is_cancelled_or_complete(ranks_of: type[Ranks], size: int) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Recv(None, 1, 9)
         await comm.send("x" * size, 1, 5)
@@ -126,7 +126,7 @@ def test_a_receive_for_an_object_is_cancelled_or_gets_all_of_it(ranks_of: type[R
 
 
 @everywhere
-def test_whoever_waits_for_a_receive_goes_on_when_another_task_cancels_it(ranks_of: RanksOf) -> None:
+def test_a_wait_returns_when_another_task_cancels_the_receive(ranks_of: RanksOf) -> None:
     requests: list[Request] = []
 
     async def program(comm: Comm) -> bool:

@@ -11,7 +11,7 @@ from tests.unit.protocols.mpi_devices import RanksOf, everywhere
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
 @everywhere
-def test_nobody_leaves_a_barrier_before_all_have_come(count: int, ranks_of: RanksOf) -> None:
+def test_no_rank_leaves_a_barrier_before_all_ranks_have_entered(count: int, ranks_of: RanksOf) -> None:
     come: list[int] = []
 
     async def program(comm: Comm) -> None:
@@ -29,7 +29,7 @@ def test_nobody_leaves_a_barrier_before_all_have_come(count: int, ranks_of: Rank
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
 @everywhere
-def test_a_duplicate_has_the_same_ranks_and_messages_of_its_own(count: int, ranks_of: RanksOf) -> None:
+def test_a_duplicate_has_equal_ranks_and_separate_messages(count: int, ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         copy = await comm.Dup()
         assert (copy.rank, copy.size) == (comm.rank, comm.size)
@@ -49,7 +49,7 @@ def test_a_duplicate_has_the_same_ranks_and_messages_of_its_own(count: int, rank
 
 
 @everywhere
-def test_a_split_orders_by_key_and_then_by_rank_and_statuses_have_its_ranks(ranks_of: RanksOf) -> None:
+def test_a_split_orders_by_key_then_rank_and_statuses_have_ranks_of_the_communicator(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> tuple[int, int] | None:
         color = UNDEFINED if comm.rank == 4 else comm.rank % 2
         part = await comm.Split(color, key=-(comm.rank // 2))
@@ -98,7 +98,7 @@ def test_a_split_of_a_split_and_its_duplicate(ranks_of: RanksOf) -> None:
 
 
 @everywhere
-def test_contexts_are_used_again_when_they_have_been_freed_and_run_out_when_not(ranks_of: RanksOf) -> None:
+def test_freed_contexts_are_reused_and_contexts_can_run_out(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> int:
         for _ in range(300):
             (await comm.Dup()).Free()
@@ -112,10 +112,10 @@ def test_contexts_are_used_again_when_they_have_been_freed_and_run_out_when_not(
 
 
 @everywhere
-def test_what_is_free_at_one_rank_only_is_not_taken(ranks_of: RanksOf) -> None:
+def test_a_context_must_be_free_at_all_ranks(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         if comm.rank:
-            comm.alone()
+            comm.make_self()
         copy = await comm.Dup()
         request = await copy.Irecv(None, 1 - comm.rank)
         await copy.Send(None, 1 - comm.rank)
@@ -125,7 +125,7 @@ def test_what_is_free_at_one_rank_only_is_not_taken(ranks_of: RanksOf) -> None:
 
 
 @everywhere
-def test_a_freed_communicator_and_a_color_below_zero_are_errors(ranks_of: RanksOf) -> None:
+def test_a_freed_communicator_and_a_negative_color_are_errors(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         copy = await comm.Dup()
         copy.Free()

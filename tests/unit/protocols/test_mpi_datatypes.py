@@ -24,8 +24,8 @@ from protocols.mpi import (
     Datatype,
     Status,
 )
-from protocols.mpi.buffers import readable
-from protocols.mpi.iovec import gathered
+from protocols.mpi.buffers import as_send_data
+from protocols.mpi.iovec import to_contiguous
 from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.mpi_devices import everywhere
@@ -47,7 +47,7 @@ from tests.unit.protocols.mpi_devices import everywhere
         (INT.Create_resized(-4, 12).Create_contiguous(3), 12, -4, 36),
     ],
 )
-def test_sizes_and_extents_are_as_the_standard_says(datatype: Datatype, size: int, lb: int, extent: int) -> None:
+def test_sizes_and_extents_follow_the_standard(datatype: Datatype, size: int, lb: int, extent: int) -> None:
     """MPI 4.1, section 5.1.2 ff."""
     assert datatype.Get_size() == datatype.size == size
     assert datatype.Get_extent() == (lb, extent)
@@ -55,24 +55,24 @@ def test_sizes_and_extents_are_as_the_standard_says(datatype: Datatype, size: in
     assert not datatype.is_predefined
 
 
-def test_a_datatype_is_used_between_its_commit_and_its_end() -> None:
+def test_a_datatype_is_usable_between_commit_and_free() -> None:
     vector = INT.Create_vector(2, 1, 2)
     for usable in (False, True, False):
         if usable:
-            assert len(readable([bytearray(12), 1, vector.Commit()])) == 8
-            assert len(readable([bytearray(12), 1, vector.Dup()])) == 8
+            assert len(as_send_data([bytearray(12), 1, vector.Commit()])) == 8
+            assert len(as_send_data([bytearray(12), 1, vector.Dup()])) == 8
             vector.Free()
         else:
             with pytest.raises(MPIError, match="not committed") as raised:
-                readable([bytearray(12), 1, vector])
+                as_send_data([bytearray(12), 1, vector])
             assert raised.value.Get_error_class() == ERR_TYPE
     with pytest.raises(MPIError) as raised:
         INT.Free()
     assert raised.value.Get_error_class() == ERR_TYPE
-    assert len(readable([bytearray(8), 2, INT])) == 8
+    assert len(as_send_data([bytearray(8), 2, INT])) == 8
 
 
-def test_datatypes_that_cannot_be_are_refused() -> None:
+def test_invalid_datatypes_are_rejected() -> None:
     for make in (
         lambda: INT.Create_contiguous(-1),
         lambda: INT.Create_vector(-1, 1, 1),
@@ -90,17 +90,17 @@ def test_datatypes_that_cannot_be_are_refused() -> None:
 def test_a_buffer_must_hold_every_segment() -> None:
     vector = INT.Create_vector(2, 1, 3).Commit()
     backwards = INT.Create_vector(2, 1, -3).Commit()
-    assert len(readable([bytearray(16), 1, vector])) == 8
-    assert len(readable([bytearray(16), (1, 0), vector])) == 8
-    assert len(readable([bytearray(32), vector])) == 16, "as many as the buffer has room for"
-    assert len(readable([bytearray(5), 0, vector])) == 0
+    assert len(as_send_data([bytearray(16), 1, vector])) == 8
+    assert len(as_send_data([bytearray(16), (1, 0), vector])) == 8
+    assert len(as_send_data([bytearray(32), vector])) == 16, "as many as the buffer has room for"
+    assert len(as_send_data([bytearray(5), 0, vector])) == 0
     for wrong in (
         [bytearray(15), 1, vector], [bytearray(16), 2, vector], [bytearray(16), (1, 1), vector],
         [bytearray(15), vector], [bytearray(64), 1, backwards], [bytearray(64), -1, vector],
         [bytearray(8), INT.Create_contiguous(0).Commit()],
     ):  # fmt: skip
         with pytest.raises(MPIError) as raised:
-            readable(wrong)  # type: ignore[arg-type]
+            as_send_data(wrong)  # type: ignore[arg-type]
         assert raised.value.Get_error_class() == ERR_COUNT
 
 
@@ -128,15 +128,15 @@ def test_the_bytes_of_a_message_are_those_of_the_type_map(made: tuple[Datatype, 
     datatype, places = made
     every = [number * datatype.extent + place for number in range(count) for place in places]
     buffer = bytes(range(256)) * (max(every, default=0) // 256 + 1)
-    data = readable([buffer, count, datatype.Commit()])
-    assert bytes(gathered(data)) == bytes(buffer[place] for place in every)
+    data = as_send_data([buffer, count, datatype.Commit()])
+    assert bytes(to_contiguous(data)) == bytes(buffer[place] for place in every)
     assert datatype.size == len(places)
 
 
 @everywhere
 @pytest.mark.parametrize("rows", [3, 500])  # columns of short segments are copied, blocks of long ones are not
 @pytest.mark.parametrize("width", [1, 100])
-def test_columns_go_to_rows_and_rows_to_columns(ranks_of: type[Ranks], rows: int, width: int) -> None:
+def test_columns_are_received_as_rows_and_rows_as_columns(ranks_of: type[Ranks], rows: int, width: int) -> None:
     matrix = np.arange(rows * 3 * width, dtype=np.float64).reshape(rows, 3 * width)
     columns = DOUBLE.Create_vector(rows, width, 3 * width).Commit()
 
@@ -162,7 +162,7 @@ def test_columns_go_to_rows_and_rows_to_columns(ranks_of: type[Ranks], rows: int
 
 @everywhere
 @pytest.mark.parametrize("length", [2, 700])
-def test_a_message_longer_than_its_pieces_fills_them_and_is_an_error(ranks_of: type[Ranks], length: int) -> None:
+def test_a_message_longer_than_the_segments_fills_them_and_is_an_error(ranks_of: type[Ranks], length: int) -> None:
     gapped = BYTE.Create_indexed([length, length], [0, 2 * length]).Commit()
 
     async def sender(comm: Comm) -> None:
@@ -187,7 +187,7 @@ def test_a_message_longer_than_its_pieces_fills_them_and_is_an_error(ranks_of: t
 
 
 @pytest.mark.parametrize("count", [2, 5, 7, 8, 300])
-def test_emps_nic_moves_long_pieces_where_they_are(count: int) -> None:
+def test_emps_nic_gathers_and_scatters_long_segments(count: int) -> None:
     """A chain of descriptors names up to seven pages, a list more; all descriptors are free again at the end."""
     blocks = BYTE.Create_vector(count, 1000, 1500).Commit()
     fetched: list[int] = []
@@ -214,7 +214,7 @@ def test_emps_nic_moves_long_pieces_where_they_are(count: int) -> None:
     assert max(fetched) in (2, 3), "a frame of 1500 bytes has parts of two or three segments"
 
 
-def test_more_messages_in_pieces_than_descriptors_all_arrive() -> None:
+def test_more_noncontiguous_messages_than_descriptors_all_arrive() -> None:
     blocks = BYTE.Create_vector(4, 300, 400).Commit()
 
     async def program(comm: Comm) -> None:
@@ -232,7 +232,7 @@ def test_more_messages_in_pieces_than_descriptors_all_arrive() -> None:
     assert ranks.at_rest()
 
 
-def test_a_persistent_send_of_a_column_sends_what_it_has_then() -> None:
+def test_a_persistent_send_of_a_column_sends_the_contents_at_its_start() -> None:
     column = DOUBLE.Create_vector(3, 1, 2).Commit()
     values = array("d", range(6))
 

@@ -52,7 +52,7 @@ class Sparse:
         return True
 
 
-def test_what_finds_no_descriptor_is_begun_in_its_order() -> None:
+def test_transfers_that_wait_for_descriptors_begin_in_order() -> None:
     endpoint = Sparse(2)
     device = Device(endpoint)
     sends = [device.send(1, 0, tag, memoryview(b"")) for tag in range(5)]
@@ -65,7 +65,7 @@ def test_what_finds_no_descriptor_is_begun_in_its_order() -> None:
     assert device.waiting() == []
 
 
-def test_a_send_does_not_pass_one_that_waits_although_a_descriptor_is_free() -> None:
+def test_a_send_does_not_overtake_a_queued_send_although_a_descriptor_is_free() -> None:
     endpoint = Sparse(1)
     device = Device(endpoint)
     for tag in (0, 1):
@@ -77,7 +77,7 @@ def test_a_send_does_not_pass_one_that_waits_although_a_descriptor_is_free() -> 
     assert endpoint.begun == [("send", 0), ("send", 1), ("send", 2)]
 
 
-def test_ten_thousand_that_are_over_as_soon_as_they_are_begun_do_not_grow_the_stack() -> None:
+def test_ten_thousand_transfers_that_complete_at_once_do_not_grow_the_stack() -> None:
     endpoint = Sparse(1)
     device = Device(endpoint)
     sends = [device.send(1, 0, 0, memoryview(b"")) for _ in range(10_000)]
@@ -86,7 +86,7 @@ def test_ten_thousand_that_are_over_as_soon_as_they_are_begun_do_not_grow_the_st
     assert all(send.done for send in sends)
 
 
-def test_a_callback_may_begin_transfers_while_others_wait() -> None:
+def test_a_callback_may_begin_transfers_while_others_are_queued() -> None:
     endpoint = Sparse(1)
     device = Device(endpoint)
 
@@ -100,10 +100,10 @@ def test_a_callback_may_begin_transfers_while_others_wait() -> None:
     assert sorted(endpoint.begun) == [("receive", 1), ("receive", 2), ("send", 10), ("send", 20)]
 
 
-def test_a_transfer_that_no_descriptor_will_ever_be_free_for_fails() -> None:
+def test_a_transfer_that_needs_more_descriptors_than_exist_fails() -> None:
     device = Device(Sparse(0))
     for transfer in (device.send(1, 0, 0, memoryview(b"")), device.receive(-1, 0, -1, memoryview(b""))):
-        with pytest.raises(MPIError, match="the NIC has not that many descriptors") as raised:
+        with pytest.raises(MPIError, match="the NIC has too few descriptors") as raised:
             transfer.result()
         assert raised.value.Get_error_class() == ERR_NO_MEM
     assert device.waiting() == []
@@ -138,7 +138,7 @@ def test_both_ranks_begin_two_thousand_receives_before_they_send(descriptors: in
     assert ranks.at_rest()
 
 
-def test_messages_of_several_descriptors_each_wait_for_enough() -> None:
+def test_messages_of_several_descriptors_wait_for_all_of_them() -> None:
     async def program(comm: Comm) -> None:
         other = 1 - comm.rank
         sizes = [number * 3001 % 30_000 for number in range(100)]  # one page to a list: one to four descriptors

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocols import mpi as MPI  # noqa: N812  as programs name it
 from protocols.mpi import Comm, Group
-from protocols.mpi.cartesian import compute_dims, grid_of
+from protocols.mpi.cartesian import compute_dims, make_grid
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_DIMS, ERR_RANK, MPIError
 from tests.unit.protocols.nicless_endpoints import by_library
 
@@ -38,12 +38,12 @@ def test_groups_are_ordered_sets() -> None:
     assert odd.Compare(odd.Dup()) == MPI.IDENT  # mpi4py 4 has methods of instances
     assert odd.Translate_ranks(group=low) == [1, 3, MPI.UNDEFINED]
     for bad in (lambda: world.Incl([6]), lambda: world.Incl([1, 1]), lambda: odd.Excl([3])):
-        with pytest.raises(MPIError) as caught:
+        with pytest.raises(MPIError) as raised:
             bad()
-        assert caught.value.Get_error_class() == ERR_RANK
+        assert raised.value.Get_error_class() == ERR_RANK
 
 
-def test_communicators_are_made_of_groups_by_all_ranks_or_by_its_members_alone() -> None:
+def test_communicators_of_groups_are_created_by_all_ranks_or_by_the_members() -> None:
     async def program(comm: Comm) -> object:
         group = comm.Get_group()
         odd, back = group.Incl([1, 3]), group.Incl([4, 2, 0])
@@ -74,19 +74,19 @@ def test_dimensions_are_balanced_divisors(nodes: int, number: int) -> None:
     assert dims[0] == best
 
 
-def test_dimensions_that_are_given_stay() -> None:
+def test_fixed_dimensions_stay_unchanged() -> None:
     assert compute_dims(12, [0, 3]) == [4, 3]
     assert compute_dims(24, [0, 2, 0]) == [4, 2, 3]
     for nodes, dims in ((7, [2, 0]), (6, [2, 2]), (0, [0])):
-        with pytest.raises(MPIError) as caught:
+        with pytest.raises(MPIError) as raised:
             compute_dims(nodes, dims)
-        assert caught.value.Get_error_class() == ERR_DIMS
+        assert raised.value.Get_error_class() == ERR_DIMS
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data())
-def test_ranks_and_points_are_each_others_inverses_and_shifts_return(dims: list[int], data: st.DataObject) -> None:
+def test_ranks_and_coordinates_are_inverse_and_opposite_shifts_cancel(dims: list[int], data: st.DataObject) -> None:
     periods = [data.draw(st.booleans()) for _ in dims]
-    grid = grid_of(dims, periods, prod(dims))
+    grid = make_grid(dims, periods, prod(dims))
     for rank in range(grid.size):
         assert grid.rank(grid.coordinates(rank)) == rank
         for direction in range(len(dims)):
@@ -96,9 +96,9 @@ def test_ranks_and_points_are_each_others_inverses_and_shifts_return(dims: list[
             assert periods[direction] or (to == MPI.PROC_NULL) == (
                 grid.coordinates(rank)[direction] == dims[direction] - 1
             )
-    with pytest.raises(MPIError) as caught:
-        grid_of([*dims, 2], None, prod(dims))
-    assert caught.value.Get_error_class() == ERR_ARG
+    with pytest.raises(MPIError) as raised:
+        make_grid([*dims, 2], None, prod(dims))
+    assert raised.value.Get_error_class() == ERR_ARG
 
 
 def test_halos_are_exchanged_on_a_grid_and_rows_are_communicators() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.mpi import ERR_PROC_FAILED, PROC_NULL, Comm, Request
-from protocols.mpi.device import Dispatch
+from protocols.mpi.device import SendCompletion
 from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.send_buffer import SendBuffer
 from tests.unit.protocols.am2_mpi_nodes import Nodes, failure
@@ -19,7 +19,7 @@ ALIKE = pytest.mark.parametrize("size", [40, 20, 3000], ids=["in two words", "sh
 T = TypeVar("T")
 
 
-def at_once(call: Coroutine[Any, None, T]) -> T:
+def run_without_waiting(call: Coroutine[Any, None, T]) -> T:
     """Return the result of a call that must not wait."""
     with pytest.raises(StopIteration) as stop:
         call.send(None)
@@ -27,95 +27,95 @@ def at_once(call: Coroutine[Any, None, T]) -> T:
     return value
 
 
-def talking(count: int = 2) -> Nodes:
+def connected_nodes(count: int = 2) -> Nodes:
     """Return nodes of which the first has talked to all others, so that no send of its own waits."""
     nodes = Nodes(count, IMPATIENT)
     for other in range(1, count):
-        nodes.talk(0, other)
+        nodes.exchange(0, other)
     return nodes
 
 
-def lose(nodes: Nodes, number: int = 1) -> None:
+def restart_node(nodes: Nodes, number: int = 1) -> None:
     """Restart a node, which loses the messages in flight to it."""
     nodes.restart(number)
     nodes.wires.elapse(SECOND)
 
 
 @ALIKE
-def test_a_send_is_over_first_and_has_arrived_when_the_receiver_has_answered(size: int) -> None:
-    nodes, outcomes = talking(), []
+def test_a_send_completes_first_and_is_delivered_when_the_receiver_has_answered(size: int) -> None:
+    nodes, outcomes = connected_nodes(), []
     sent = nodes.send(0, 1, b"x" * size)
-    assert isinstance(sent, Dispatch)
+    assert isinstance(sent, SendCompletion)
     sent.on_outcome = outcomes.append
-    assert (sent.done, sent.is_open, outcomes) == (True, True, [])
+    assert (sent.done, sent.is_unconfirmed, outcomes) == (True, True, [])
     nodes.wires.elapse(SECOND)  # it has no receive
-    assert (sent.is_open, outcomes) == (False, [sent])
+    assert (sent.is_unconfirmed, outcomes) == (False, [sent])
     assert sent.result().length == size
 
 
 @ALIKE
-def test_a_message_that_comes_back_from_a_node_that_has_started_again_is_told(size: int) -> None:
-    nodes, outcomes = talking(), []
+def test_a_message_returned_by_a_restarted_node_is_lost(size: int) -> None:
+    nodes, outcomes = connected_nodes(), []
     sent = nodes.send(0, 1, b"x" * size)
-    assert isinstance(sent, Dispatch)
+    assert isinstance(sent, SendCompletion)
     sent.on_outcome = outcomes.append
-    lose(nodes)
+    restart_node(nodes)
     assert outcomes == [sent]
     assert failure(sent) == ERR_PROC_FAILED
 
 
-def test_a_long_message_whose_last_piece_is_lost_is_told() -> None:
-    nodes = talking()
+def test_a_long_message_without_its_last_chunk_is_lost() -> None:
+    nodes = connected_nodes()
     sent = nodes.send(0, 1, b"x" * 100_000)
     nodes.receive(1, 0, 100_000)
     while not sent.done:
         nodes.wires.exchange()
-    lose(nodes)
+    restart_node(nodes)
     assert failure(sent) == ERR_PROC_FAILED
 
 
-def test_of_several_messages_those_are_told_that_were_not_answered() -> None:
-    nodes = talking()
+def test_only_unanswered_messages_are_lost() -> None:
+    nodes = connected_nodes()
     first = [nodes.send(0, 1, b"1") for _ in range(3)]
     nodes.wires.elapse(SECOND)
     lost = [nodes.send(0, 1, b"2") for _ in range(3)]
-    lose(nodes)
-    nodes.talk(0, 1)
+    restart_node(nodes)
+    nodes.exchange(0, 1)
     last = [nodes.send(0, 1, b"3") for _ in range(3)]
     nodes.wires.elapse(SECOND)
     assert [completion.result().length for completion in (*first, *last)] == [1] * 6
     assert [failure(completion) for completion in lost] == [ERR_PROC_FAILED] * 3
 
 
-def test_what_a_receiver_has_taken_early_is_lost_with_the_message_before_it() -> None:
-    nodes = talking()
+def test_an_early_message_is_lost_with_the_message_before() -> None:
+    nodes = connected_nodes()
     receipt, _ = nodes.receive(1, 0, 4)
     before = nodes.send(0, 1, b"here")
     gap = nodes.send(0, 1, b"gone")
     early = nodes.send(0, 1, b"next")
-    nodes.go(SECOND, lambda frame: b"gone" in frame)  # however often it is sent
+    nodes.advance(SECOND, lambda frame: b"gone" in frame)  # however often it is sent
     assert receipt.result().length == before.result().length == 4
     assert failure(gap) == failure(early) == ERR_PROC_FAILED
     receipt, _ = nodes.receive(1, 0, 4)
-    nodes.talk(0, 1)
+    nodes.exchange(0, 1)
     assert not receipt.done
 
 
-def test_the_next_call_to_that_rank_tells_of_a_send_that_has_failed_since_and_does_nothing_else() -> None:
-    nodes = talking(3)
+def test_the_next_call_to_the_rank_reports_a_lost_send_and_has_no_other_effect() -> None:
+    nodes = connected_nodes(3)
     comm, other = Comm(nodes.devices[0]), Comm(nodes.devices[0], 1)
-    at_once(comm.Send(b"lost", 1, 5))
-    at_once(comm.Send(b"lost, too", 1, 6))
-    lose(nodes)
-    at_once(comm.Send(b"to somebody else", 2))
-    at_once(comm.Irecv(bytearray(4), 2))
-    at_once(comm.Irecv(bytearray(4), PROC_NULL))
-    at_once(other.Isend(b"in another communicator", 1))
-    with pytest.raises(MPIError, match=r"a send to rank 1, tag 5, 4 bytes, was reported done.*; and 1 more") as told:
+    run_without_waiting(comm.Send(b"lost", 1, 5))
+    run_without_waiting(comm.Send(b"lost, too", 1, 6))
+    restart_node(nodes)
+    run_without_waiting(comm.Send(b"to somebody else", 2))
+    run_without_waiting(comm.Irecv(bytearray(4), 2))
+    run_without_waiting(comm.Irecv(bytearray(4), PROC_NULL))
+    run_without_waiting(other.Isend(b"in another communicator", 1))
+    with pytest.raises(MPIError, match=r"a send to rank 1, tag 5, 4 bytes, was reported done.*; and 1 more") as raised:
         comm.Isend(b"not sent", 1).send(None)
-    assert told.value.Get_error_class() == ERR_PROC_FAILED
+    assert raised.value.Get_error_class() == ERR_PROC_FAILED
     receipt, buffer = nodes.receive(1, 0, 4)
-    at_once(comm.Isend(b"sent", 1))  # it is told once
+    run_without_waiting(comm.Isend(b"sent", 1))  # it is told once
     nodes.wires.elapse(SECOND)
     assert (receipt.result().length, buffer) == (4, b"sent")
 
@@ -133,18 +133,18 @@ CALLS: dict[str, Callable[[Comm], Coroutine[Any, None, object]]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_every_call_that_may_have_to_do_with_that_rank_tells_it(call: Callable[[Comm], Any]) -> None:
-    nodes = talking()
+def test_every_call_that_may_involve_the_rank_reports_a_lost_send(call: Callable[[Comm], Any]) -> None:
+    nodes = connected_nodes()
     comm = Comm(nodes.devices[0])
-    at_once(comm.Send(b"lost", 1))
-    lose(nodes)
+    run_without_waiting(comm.Send(b"lost", 1))
+    restart_node(nodes)
     with pytest.raises(MPIError, match="was reported done, and has failed since"):
         call(comm).send(None)
-    assert not comm.losses.known
+    assert not comm.lost_sends.unreported
 
 
-def test_a_collective_call_that_waits_tells_of_its_own_message_for_which_others_wait() -> None:
-    nodes = talking()
+def test_a_waiting_collective_call_reports_its_own_lost_message() -> None:
+    nodes = connected_nodes()
     comm = Comm(nodes.devices[0])
     barrier = comm.Barrier()
     waits = barrier.send(None)  # its message is reported sent; it waits for the other rank's
@@ -153,82 +153,82 @@ def test_a_collective_call_that_waits_tells_of_its_own_message_for_which_others_
     assert waits.done
     with pytest.raises(MPIError, match="a send to rank 1, tag 0, 0 bytes, was reported done, and has failed since"):
         barrier.send(None)
-    assert not comm.losses.known
+    assert not comm.lost_sends.unreported
 
 
-def test_a_persistent_request_tells_it_when_it_is_started() -> None:
-    nodes = talking()
+def test_the_start_of_a_persistent_request_reports_a_lost_send() -> None:
+    nodes = connected_nodes()
     comm = Comm(nodes.devices[0])
-    request = at_once(comm.Send_init(b"not sent", 1))
-    at_once(comm.Send(b"lost", 1))
-    lose(nodes)
+    request = run_without_waiting(comm.Send_init(b"not sent", 1))
+    run_without_waiting(comm.Send(b"lost", 1))
+    restart_node(nodes)
     with pytest.raises(MPIError, match="was reported done, and has failed since"):
         request.Start().send(None)
     assert not request.active
 
 
-def test_a_request_that_has_not_been_waited_for_tells_it_and_no_other_call_does() -> None:
-    nodes = talking()
+def test_an_active_request_reports_its_lost_send_and_no_other_call_does() -> None:
+    nodes = connected_nodes()
     comm = Comm(nodes.devices[0])
-    requests = [at_once(comm.Isend(b"lost", 1)) for _ in range(2)]
-    lose(nodes)
-    at_once(comm.Isend(b"sent", 1))
+    requests = [run_without_waiting(comm.Isend(b"lost", 1)) for _ in range(2)]
+    restart_node(nodes)
+    run_without_waiting(comm.Isend(b"sent", 1))
     with pytest.raises(MPIError, match="has restarted"):
         requests[0].Wait().send(None)
     with pytest.raises(MPIError, match="1 of 1 requests have failed"):
         Request.Waitall(requests[1:]).send(None)
-    assert not comm.losses.known
+    assert not comm.lost_sends.unreported
 
 
-def test_a_request_that_was_waited_for_before_leaves_it_to_the_next_call() -> None:
-    nodes = talking()
+def test_after_the_wait_for_its_request_the_next_call_reports_a_lost_send() -> None:
+    nodes = connected_nodes()
     comm = Comm(nodes.devices[0])
-    assert at_once(at_once(comm.Isend(b"lost", 1)).Wait())
-    lose(nodes)
+    assert run_without_waiting(run_without_waiting(comm.Isend(b"lost", 1)).Wait())
+    restart_node(nodes)
     with pytest.raises(MPIError, match="was reported done"):
         comm.Isend(b"not sent", 1).send(None)
 
 
-def test_an_object_of_two_messages_of_which_the_first_is_lost_is_told_once() -> None:
-    nodes = talking()
+def test_a_lost_object_of_two_messages_is_reported_once() -> None:
+    nodes = connected_nodes()
     comm = Comm(nodes.devices[0])
-    request = at_once(comm.isend(b"x" * 9000, 1, tag=3))
-    lose(nodes)
+    request = run_without_waiting(comm.isend(b"x" * 9000, 1, tag=3))
+    restart_node(nodes)
     with pytest.raises(MPIError, match="has restarted"):
         request.wait().send(None)
-    assert not comm.losses.known
+    assert not comm.lost_sends.unreported
 
 
-def test_a_buffered_send_that_fails_is_told_by_the_next_call_to_that_rank_only() -> None:
+def test_only_the_next_call_to_the_rank_reports_a_failed_buffered_send() -> None:
     nodes = Nodes(3, IMPATIENT)
     comm = Comm(nodes.devices[0], send_buffer=SendBuffer())
-    at_once(comm.send("to nobody that answers", 1))
-    nodes.deafen(30 * SECOND)
-    at_once(comm.send("to somebody else", 2))
+    run_without_waiting(comm.send("to nobody that answers", 1))
+    nodes.drop_all_frames(30 * SECOND)
+    run_without_waiting(comm.send("to somebody else", 2))
     with pytest.raises(MPIError, match=r"to rank 1, tag 0.*acknowledged nothing"):
         comm.recv(source=1).send(None)
-    at_once(comm.send("again", 1))
+    run_without_waiting(comm.send("again", 1))
 
 
-def test_what_no_call_has_told_is_told_in_the_end_and_so_is_what_comes_later() -> None:
-    nodes, said = talking(), []
+def test_close_reports_unreported_and_later_losses() -> None:
+    nodes, reports = connected_nodes(), []
     comm = Comm(nodes.devices[0])
-    at_once(comm.Isend(b"never waited for", 1))
-    lose(nodes)
-    comm.losses.close(said.append)
-    nodes.talk(0, 1)
-    at_once(comm.Send(b"the last", 1, 9))
-    lose(nodes)
-    comm.losses.finish()  # there is nothing left
-    assert [sentence.partition(",")[0] for sentence in said] == ["a send to rank 1"] * 2
-    assert "tag 9, 8 bytes, was reported done, and has failed since: node 1" in said[1]
+    run_without_waiting(comm.Isend(b"never waited for", 1))
+    restart_node(nodes)
+    comm.lost_sends.close(reports.append)
+    nodes.exchange(0, 1)
+    run_without_waiting(comm.Send(b"the last", 1, 9))
+    restart_node(nodes)
+    comm.lost_sends.finish()  # there is nothing left
+    assert [sentence.partition(",")[0] for sentence in reports] == ["a send to rank 1"] * 2
+    assert "tag 9, 8 bytes, was reported done, and has failed since: node 1" in reports[1]
 
 
-def test_finish_raises_what_no_call_has_told() -> None:
-    nodes = talking()
+def test_finish_raises_for_unreported_losses() -> None:
+    nodes = connected_nodes()
     comm = Comm(nodes.devices[0])
-    at_once(comm.Send(b"lost", 1))
-    lose(nodes)
+    run_without_waiting(comm.Send(b"lost", 1))
+    restart_node(nodes)
     with pytest.raises(MPIError, match="was reported done"):
-        comm.losses.finish()
-    comm.losses.finish()
+        comm.lost_sends.finish()
+    comm.lost_sends.finish()

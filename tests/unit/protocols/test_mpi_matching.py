@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Dispatch, ProbeResult, Receipt
+from protocols.mpi.device import ProbeResult, ReceiveCompletion, SendCompletion
 from protocols.mpi.matching import Arrival, MatchingQueues, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 
@@ -34,17 +34,17 @@ class Waiting(NamedTuple):
 def receive(
     matching: MatchingQueues, source: int, tag: int, size: int = 8, context: int = 0
 ) -> tuple[Completion[Envelope], bytearray]:
-    completion = Receipt(source, tag, size)
+    completion = ReceiveCompletion(source, tag, size)
     buffer = bytearray(size)
     matching.post(context, Receive(source, tag, memoryview(buffer), completion))
     return completion, buffer
 
 
 def message(matching: MatchingQueues, source: int, tag: int, data: bytes, context: int = 0) -> None:
-    matching.arrive_whole(source, context, tag, data)
+    matching.arrive_complete(source, context, tag, data)
 
 
-def test_a_message_goes_to_the_oldest_receive_that_fits() -> None:
+def test_a_message_matches_the_oldest_matching_receive() -> None:
     matching = MatchingQueues()
     other, _ = receive(matching, 2, ANY_TAG)
     first, buffer = receive(matching, ANY_SOURCE, 7)
@@ -56,7 +56,7 @@ def test_a_message_goes_to_the_oldest_receive_that_fits() -> None:
     assert not second.done
 
 
-def test_a_receive_takes_the_oldest_message_that_fits() -> None:
+def test_a_receive_matches_the_oldest_matching_message() -> None:
     matching = MatchingQueues()
     for number, tag in enumerate((5, 7, 7)):
         message(matching, 1, tag, bytes([number]))
@@ -66,7 +66,7 @@ def test_a_receive_takes_the_oldest_message_that_fits() -> None:
     assert (taken.result(), buffer[0]) == (Envelope(1, 5, 1), 0)
 
 
-def test_a_receive_may_take_a_message_that_still_comes() -> None:
+def test_a_receive_may_match_an_incomplete_message() -> None:
     matching = MatchingQueues()
     arrival = matching.arrive(1, 0, 7, 5)
     completion, buffer = receive(matching, 1, 7)
@@ -77,7 +77,7 @@ def test_a_receive_may_take_a_message_that_still_comes() -> None:
 
 
 @pytest.mark.parametrize("first", ["receive", "message"])
-def test_a_message_whose_bytes_come_later_is_asked_for_when_it_has_its_receive(first: str) -> None:
+def test_a_rendezvous_message_calls_back_when_it_is_matched(first: str) -> None:
     matching, asked = MatchingQueues(), list[Arrival]()
     if first == "message":
         arrival = matching.arrive(1, 0, 7, 5, asked.append)
@@ -93,7 +93,7 @@ def test_a_message_whose_bytes_come_later_is_asked_for_when_it_has_its_receive(f
     assert bytes(buffer) == b"hel"
 
 
-def test_of_a_message_that_will_not_come_to_its_end_only_its_own_receive_hears() -> None:
+def test_a_failed_arrival_fails_its_own_receive_only() -> None:
     matching, error = MatchingQueues(), MPIError(ERR_PROC_FAILED, "gone")
     completion, _ = receive(matching, 1, 7)
     has_receive, unexpected = matching.arrive(1, 0, 7, 5), matching.arrive(1, 0, 7, 5)
@@ -107,20 +107,20 @@ def test_of_a_message_that_will_not_come_to_its_end_only_its_own_receive_hears()
     assert not other.done
 
 
-def test_a_message_that_was_claimed_and_will_not_come_fails_whoever_receives_it() -> None:
+def test_a_failed_claimed_message_fails_its_receive() -> None:
     matching = MatchingQueues()
     arrival = matching.arrive(1, 0, 7, 5)
     found: Completion[ProbeResult | None] = Completion()
     matching.probe(1, 0, 7, False, True, found)
     matching.fail_arrival(arrival, MPIError(ERR_PROC_FAILED, "gone"))
-    completion = Receipt(1, 7, 5)
+    completion = ReceiveCompletion(1, 7, 5)
     matching.receive_claimed(arrival, Receive(1, 7, memoryview(bytearray(5)), completion))
     assert found.done
     with pytest.raises(MPIError, match="gone"):
         completion.result()
 
 
-def test_contexts_do_not_meet() -> None:
+def test_messages_match_receives_of_their_own_context_only() -> None:
     matching = MatchingQueues()
     completion, _ = receive(matching, ANY_SOURCE, ANY_TAG, context=1)
     message(matching, 1, 7, b"x", context=0)
@@ -136,15 +136,15 @@ def test_a_message_that_is_too_long_fills_the_buffer_and_fails(first: str) -> No
     completion, buffer = receive(matching, 1, 7, size=3)
     if first == "receive":
         message(matching, 1, 7, b"hello")
-    with pytest.raises(MPIError) as caught:
+    with pytest.raises(MPIError) as raised:
         completion.result()
-    assert (caught.value.error_class, caught.value.envelope) == (ERR_TRUNCATE, Envelope(1, 7, 3))
+    assert (raised.value.error_class, raised.value.envelope) == (ERR_TRUNCATE, Envelope(1, 7, 3))
     assert bytes(buffer) == b"hel"
 
 
 def test_a_send_to_oneself_is_complete_before_its_receive_is_posted_and_then_fills_it() -> None:
     matching = MatchingQueues()
-    sent = Dispatch()
+    sent = SendCompletion()
     data = bytearray(b"hello")
     matching.send_to_self(1, 0, 7, memoryview(data), sent)
     assert sent.result() == Envelope(1, 7, 5)
@@ -154,9 +154,9 @@ def test_a_send_to_oneself_is_complete_before_its_receive_is_posted_and_then_fil
     assert bytes(buffer[:5]) == b"hello"
 
 
-def test_what_is_under_way_with_a_peer_whose_session_has_ended_fails_and_nothing_else() -> None:
+def test_fail_transfers_fails_the_transfers_with_that_peer_only() -> None:
     matching = MatchingQueues()
-    under_way, left, arrived = Dispatch(), Dispatch(), Dispatch()
+    under_way, left, arrived = SendCompletion(), SendCompletion(), SendCompletion()
     left.release(Envelope(1, 7, 5))
     arrived.release(Envelope(1, 7, 5))
     arrived.deliver()
@@ -178,7 +178,7 @@ def test_what_is_under_way_with_a_peer_whose_session_has_ended_fails_and_nothing
     assert later.result() == Envelope(1, 9, 0)
 
 
-def test_who_waits_for_a_dead_peer_alone_is_told() -> None:
+def test_fail_receives_fails_the_receives_that_name_the_source() -> None:
     matching = MatchingQueues()
     alone, _ = receive(matching, 1, ANY_TAG)
     anybody, _ = receive(matching, ANY_SOURCE, ANY_TAG)
@@ -193,7 +193,7 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(-1, 2), st.integers(-1, 2)
 
 
 @given(STEPS)
-def test_it_does_what_the_plainest_matching_does(steps: list[tuple[bool, int, int]]) -> None:
+def test_the_queues_match_as_a_linear_search_does(steps: list[tuple[bool, int, int]]) -> None:
     """The reference is two lists, searched from the beginning."""
     matching = MatchingQueues()
     receives: list[Posted] = []

@@ -60,7 +60,7 @@ def test_a_message_arrives_with_its_status(size: int, mtu: int, ranks_of: RanksO
 
 
 @everywhere
-def test_numpy_arrays_go_from_one_to_the_other(ranks_of: RanksOf) -> None:
+def test_numpy_arrays_are_sent_and_received(ranks_of: RanksOf) -> None:
     matrix = np.arange(3000, dtype=np.float64).reshape(30, 100)
 
     async def sender(comm: Comm) -> None:
@@ -110,7 +110,7 @@ def test_messages_of_one_tag_do_not_overtake_and_tags_are_received_in_any_order(
 
 
 @everywhere
-def test_any_source_and_any_tag_take_what_comes_and_say_what_it_was(ranks_of: RanksOf) -> None:
+def test_wildcard_receives_report_source_and_tag_in_the_status(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(bytes([comm.rank] * 3), 0, tag=10 + comm.rank)
 
@@ -146,7 +146,7 @@ def test_a_receive_for_any_source_or_tag_is_for_its_own_communicator(ranks_of: R
 
 
 @everywhere
-def test_the_greatest_tag_is_told_from_the_next_communicators_least(ranks_of: RanksOf) -> None:
+def test_the_greatest_tag_does_not_match_the_next_communicators_least_tag(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
     other = ranks.communicators(1)
 
@@ -180,7 +180,7 @@ def test_a_message_to_oneself(ranks_of: RanksOf) -> None:
 
 
 @everywhere
-def test_everybody_exchanges_with_a_neighbour_at_once(ranks_of: RanksOf) -> None:
+def test_all_ranks_exchange_with_a_neighbour_concurrently(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         got, status = bytearray(10_000), Status()
         right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -192,7 +192,7 @@ def test_everybody_exchanges_with_a_neighbour_at_once(ranks_of: RanksOf) -> None
 
 
 @everywhere
-def test_nobody_takes_and_gives_at_once(ranks_of: RanksOf) -> None:
+def test_transfers_with_proc_null_complete_at_once(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         buffer, status = bytearray(b"as it was"), Status()
         await comm.Send(b"abc", PROC_NULL)
@@ -207,7 +207,7 @@ def test_nobody_takes_and_gives_at_once(ranks_of: RanksOf) -> None:
 
 
 @everywhere
-def test_a_message_longer_than_its_receive_is_the_receivers_error_alone(ranks_of: RanksOf) -> None:
+def test_a_message_longer_than_its_receive_fails_the_receive_only(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"0123456789", 1, 6)
         await comm.Send(b"next", 1, 6)
@@ -232,7 +232,7 @@ def test_a_message_longer_than_its_receive_is_the_receivers_error_alone(ranks_of
     [(2, 0, ERR_RANK), (ANY_SOURCE, 0, ERR_RANK), (-3, 0, ERR_RANK), (1, ANY_TAG, ERR_TAG), (1, TOO_GREAT, ERR_TAG)],
 )
 @everywhere
-def test_a_send_to_what_cannot_be_is_refused_and_nothing_is_sent(
+def test_a_send_with_invalid_arguments_is_rejected_without_effect(
     dest: int, number: int, error_class: int, ranks_of: RanksOf
 ) -> None:
     ranks = ranks_of()
@@ -253,7 +253,9 @@ def test_a_send_to_what_cannot_be_is_refused_and_nothing_is_sent(
     [(2, 0, ERR_RANK), (-3, 0, ERR_RANK), (0, -2, ERR_TAG), (0, TOO_GREAT, ERR_TAG)],
 )
 @everywhere
-def test_a_receive_of_what_cannot_be_is_refused(source: int, number: int, error_class: int, ranks_of: RanksOf) -> None:
+def test_a_receive_with_invalid_arguments_is_rejected(
+    source: int, number: int, error_class: int, ranks_of: RanksOf
+) -> None:
     ranks = ranks_of()
 
     async def program(comm: Comm) -> None:
@@ -268,7 +270,7 @@ def test_a_receive_of_what_cannot_be_is_refused(source: int, number: int, error_
 
 
 @everywhere
-def test_an_exchange_with_a_buffer_that_is_none_sends_and_receives_nothing(ranks_of: RanksOf) -> None:
+def test_a_buffer_of_none_sends_and_receives_empty_messages(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
 
     async def program(comm: Comm) -> None:
@@ -288,24 +290,24 @@ def test_there_are_128_communicators(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
     ranks.communicators(127)
     for context in (-1, 128):
-        with pytest.raises(MPIError, match=f"a context of {context}: 0 to 127") as raised:
+        with pytest.raises(MPIError, match=f"context must be 0 to 127, got {context}") as raised:
             ranks.communicators(context)
         assert raised.value.Get_error_class() == ERR_COMM
 
 
 @everywhere
-def test_a_message_longer_than_any_can_be_is_refused(ranks_of: RanksOf) -> None:
+def test_a_message_longer_than_the_maximum_is_rejected(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
     ranks.devices[0].max_message_size = 10
 
     async def program(comm: Comm) -> None:
-        with pytest.raises(MPIError, match="a message of 11 bytes: at most 10"):
+        with pytest.raises(MPIError, match="a message must have at most 10 bytes, got 11"):
             await comm.Isend(bytes(11), 1)
 
     ranks.run(program, nothing)
 
 
-def test_a_peer_that_never_answers_is_an_error_of_the_send() -> None:
+def test_a_send_to_a_silent_peer_fails() -> None:
     ranks = Ranks(settings=Settings(give_up=1_000_000_000))
 
     async def sender(comm: Comm) -> None:
@@ -317,7 +319,7 @@ def test_a_peer_that_never_answers_is_an_error_of_the_send() -> None:
 
 
 @everywhere
-def test_two_ranks_that_wait_for_each_other_are_told_so(ranks_of: RanksOf) -> None:
+def test_a_deadlock_of_two_ranks_is_reported(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         await comm.Recv(bytearray(4), 1 - comm.rank, 3)
 
@@ -326,7 +328,7 @@ def test_two_ranks_that_wait_for_each_other_are_told_so(ranks_of: RanksOf) -> No
 
 
 @everywhere
-def test_a_test_is_false_until_the_message_is_there_and_lets_others_go_on(ranks_of: RanksOf) -> None:
+def test_a_test_is_false_until_the_message_arrives_and_lets_other_tasks_run(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Recv(None, 1)
         await comm.Send(b"there", 1, 2)
@@ -347,7 +349,7 @@ def test_a_test_is_false_until_the_message_is_there_and_lets_others_go_on(ranks_
 
 
 @everywhere
-def test_a_request_that_is_over_answers_at_once_and_with_nothing(ranks_of: RanksOf) -> None:
+def test_calls_of_an_inactive_request_return_at_once(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         receive = await comm.Irecv(bytearray(5), 0)
         send = await comm.Isend(b"hello", 0)
@@ -365,7 +367,7 @@ def test_a_request_that_is_over_answers_at_once_and_with_nothing(ranks_of: Ranks
     ranks_of(1).run(program)
 
 
-def test_waiting_for_any_gives_each_once_in_the_order_in_which_they_are_over() -> None:
+def test_waitany_returns_each_request_once_in_order_of_completion() -> None:
     async def sender(comm: Comm) -> None:
         for tag in (2, 0, 3, 1):
             await comm.Send(bytes([tag]), 1, tag)
@@ -390,7 +392,7 @@ def test_waiting_for_any_gives_each_once_in_the_order_in_which_they_are_over() -
 
 
 @everywhere
-def test_waiting_for_all_waits_for_all_even_where_one_fails(ranks_of: RanksOf) -> None:
+def test_waitall_waits_for_all_requests_even_if_one_fails(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         for size in (1, 20, 3):
             await comm.Send(bytes(size), 1)
@@ -408,7 +410,7 @@ def test_waiting_for_all_waits_for_all_even_where_one_fails(ranks_of: RanksOf) -
     ranks_of().run(sender, receiver)
 
 
-def test_an_error_is_what_mpi4py_calls_one() -> None:
+def test_an_error_has_the_interface_of_mpi4pys_exception() -> None:
     error = mpi.Exception(ERR_TAG, "a tag of -5")
     assert isinstance(error, RuntimeError)
     assert error.Get_error_class() == error.Get_error_code() == error.error_class == error.error_code == ERR_TAG

@@ -195,7 +195,7 @@ def ranks_on(device: str, count: int, descriptors: int) -> Ranks:
 
 
 @given(trials(), st.sampled_from(["emp", "am2", "by library"]))
-def test_random_programs_match_as_the_standard_says(
+def test_random_programs_match_as_in_the_standard(
     trial: tuple[int, list[list[Step]], float, int, int], device: str
 ) -> None:
     count, steps, faults, seed, descriptors = trial

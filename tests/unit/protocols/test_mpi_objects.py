@@ -9,13 +9,13 @@ import pytest
 
 from protocols.emp.settings import Settings
 from protocols.mpi import ERR_COUNT, ERR_PROC_FAILED, ERR_TYPE, Comm, Request, Status
-from protocols.mpi.device import FIRST
+from protocols.mpi.device import FIRST_SIZE
 from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import StuckError
 from tests.unit.protocols.mpi_devices import RanksOf, everywhere
 
-LARGEST_IN_ONE = FIRST - (len(pickle.dumps(bytes(3000), protocol=5)) - 3000)
+LARGEST_IN_ONE = FIRST_SIZE - (len(pickle.dumps(bytes(3000), protocol=5)) - 3000)
 """The most bytes of a `bytes` whose pickle goes in one message."""
 
 
@@ -49,7 +49,7 @@ def test_an_object_arrives_with_its_status(obj: object, ranks_of: RanksOf) -> No
 
 
 @pytest.mark.parametrize(("size", "messages"), [(LARGEST_IN_ONE, 1), (LARGEST_IN_ONE + 1, 2)])
-def test_what_fits_goes_in_one_message(size: int, messages: int) -> None:
+def test_an_object_up_to_the_first_size_is_one_message(size: int, messages: int) -> None:
     async def sender(comm: Comm) -> None:
         await comm.send(bytes(size), 1)
 
@@ -61,7 +61,7 @@ def test_what_fits_goes_in_one_message(size: int, messages: int) -> None:
     assert ranks.wires.agents[1].firmware.counted()["messages_received"] == messages
 
 
-def test_a_continuation_finds_its_receive() -> None:
+def test_the_receive_of_a_continuation_is_posted_in_time() -> None:
     """Else its data would be dropped, and come again after a time-out."""
 
     async def sender(comm: Comm) -> None:
@@ -105,7 +105,7 @@ def test_large_and_small_objects_of_all_tags_keep_their_order_under_wildcards(ra
 
 
 @everywhere
-def test_an_object_may_change_as_soon_as_its_send_has_begun(ranks_of: RanksOf) -> None:
+def test_an_object_may_change_when_its_send_has_begun(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         numbers = [1, 2, 3]
         request = await comm.isend(numbers, 1)
@@ -119,7 +119,7 @@ def test_an_object_may_change_as_soon_as_its_send_has_begun(ranks_of: RanksOf) -
 
 
 @everywhere
-def test_arrays_and_large_objects_are_exchanged_at_once_and_with_oneself(ranks_of: RanksOf) -> None:
+def test_objects_are_exchanged_concurrently_and_with_the_rank_itself(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         other = 1 - comm.rank
         got = await comm.sendrecv(np.full(10_000, comm.rank), other, 3, source=other, recvtag=3)
@@ -130,7 +130,7 @@ def test_arrays_and_large_objects_are_exchanged_at_once_and_with_oneself(ranks_o
 
 
 @everywhere
-def test_a_receive_for_any_tag_does_not_take_a_continuation(ranks_of: RanksOf) -> None:
+def test_a_receive_for_any_tag_does_not_match_a_continuation(ranks_of: RanksOf) -> None:
     """The continuation comes while a receive for anything waits."""
 
     async def sender(comm: Comm) -> None:
@@ -149,16 +149,18 @@ def test_a_receive_for_any_tag_does_not_take_a_continuation(ranks_of: RanksOf) -
     ranks_of().run(sender, receiver)
 
 
-@pytest.mark.parametrize("data", [b"short", bytes(100), bytes(FIRST), bytes(FIRST + 1), bytes(50_000)], ids=len)
+@pytest.mark.parametrize(
+    "data", [b"short", bytes(100), bytes(FIRST_SIZE), bytes(FIRST_SIZE + 1), bytes(50_000)], ids=len
+)
 @everywhere
-def test_a_buffer_received_as_an_object_is_an_error_that_says_so(data: bytes, ranks_of: RanksOf) -> None:
+def test_a_buffer_received_as_an_object_is_an_error(data: bytes, ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(data, 1, 8)
         await comm.send("an object", 1, 8)
 
     async def receiver(comm: Comm) -> None:
         status = Status()
-        with pytest.raises(MPIError, match="the message from rank 0, tag 8, is no object") as raised:
+        with pytest.raises(MPIError, match="the message from rank 0, tag 8, is not a pickled object") as raised:
             await comm.recv(status=status)
         assert raised.value.Get_error_class() == ERR_TYPE
         assert (status.source, status.tag, status.error) == (0, 8, ERR_TYPE)
@@ -178,7 +180,7 @@ def test_pickled_bytes_are_received_as_an_object_and_an_object_as_its_bytes(obj:
 
     async def receiver(comm: Comm) -> None:
         assert await comm.recv(source=0) == obj
-        buffer, status = bytearray(FIRST), Status()
+        buffer, status = bytearray(FIRST_SIZE), Status()
         await comm.Recv(buffer, 0, status=status)
         assert pickle.loads(buffer[: status.count]) == obj
 
@@ -213,7 +215,7 @@ def test_two_large_objects_whose_beginnings_are_acknowledged_in_the_other_order(
 
 
 @everywhere
-def test_what_cannot_be_pickled_is_not_sent(ranks_of: RanksOf) -> None:
+def test_an_object_that_cannot_be_pickled_is_not_sent(ranks_of: RanksOf) -> None:
     ranks = ranks_of(1)
 
     async def program(comm: Comm) -> None:
@@ -236,7 +238,7 @@ class Unwilling:
 
 
 @everywhere
-def test_what_cannot_be_unpickled_raises_where_it_is_waited_for(ranks_of: RanksOf) -> None:
+def test_an_object_that_cannot_be_unpickled_raises_in_the_wait(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.send(Unwilling(), 1)
         await comm.send("next", 1)
@@ -250,7 +252,7 @@ def test_what_cannot_be_unpickled_raises_where_it_is_waited_for(ranks_of: RanksO
 
 
 @everywhere
-def test_an_object_longer_than_a_continuation_can_be_is_refused(ranks_of: RanksOf) -> None:
+def test_an_object_longer_than_the_maximum_is_rejected(ranks_of: RanksOf) -> None:
     ranks = ranks_of(1)
     ranks.devices[0].max_message_size = 5000
 
@@ -264,7 +266,7 @@ def test_an_object_longer_than_a_continuation_can_be_is_refused(ranks_of: RanksO
 
 
 @pytest.mark.parametrize("size", [10, 50_000])
-def test_a_peer_that_never_answers_is_an_error_of_the_objects_send(size: int) -> None:
+def test_a_send_of_an_object_to_a_silent_peer_fails(size: int) -> None:
     async def sender(comm: Comm) -> None:
         with pytest.raises(MPIError) as raised:
             await comm.send(bytes(size), 1)
@@ -277,7 +279,7 @@ def test_a_peer_that_never_answers_is_an_error_of_the_objects_send(size: int) ->
 
 
 @everywhere
-def test_a_receive_for_an_object_that_nobody_sends_says_what_it_waits_for(ranks_of: RanksOf) -> None:
+def test_a_stalled_receive_of_an_object_is_described_in_the_report(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         await comm.recv(tag=9)
 

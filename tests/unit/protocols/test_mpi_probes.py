@@ -27,7 +27,7 @@ Kind = Callable[[int], Ranks]
 
 
 @everywhere
-def test_a_probe_tells_what_will_be_received(ranks_of: Kind) -> None:
+def test_a_probe_describes_the_message_that_a_receive_matches(ranks_of: Kind) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"0123456789", 1, 7)
 
@@ -48,7 +48,7 @@ def test_a_probe_tells_what_will_be_received(ranks_of: Kind) -> None:
 
 
 @everywhere
-def test_a_probe_waits_for_a_message_that_fits_and_finds_the_oldest(ranks_of: Kind) -> None:
+def test_a_probe_waits_for_a_matching_message_and_finds_the_oldest(ranks_of: Kind) -> None:
     async def sender(comm: Comm) -> None:
         requests = [await comm.Isend(bytes(tag), 1, tag) for tag in (3, 1, 2, 1)]
         await Request.Waitall(requests)
@@ -66,7 +66,7 @@ def test_a_probe_waits_for_a_message_that_fits_and_finds_the_oldest(ranks_of: Ki
 
 
 @everywhere
-def test_a_message_for_a_receive_that_was_begun_is_nothing_to_a_probe(ranks_of: Kind) -> None:
+def test_a_probe_does_not_find_a_message_for_a_posted_receive(ranks_of: Kind) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"first", 1, 1)
         await comm.Send(b"second", 1, 1)
@@ -84,7 +84,7 @@ def test_a_message_for_a_receive_that_was_begun_is_nothing_to_a_probe(ranks_of: 
 
 
 @everywhere
-def test_polling_with_a_probe_finds_a_message_some_time(ranks_of: Kind) -> None:
+def test_polling_with_a_probe_finds_a_message_eventually(ranks_of: Kind) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Recv(None, 1)
         await comm.Send(b"x", 1)
@@ -103,7 +103,7 @@ def test_polling_with_a_probe_finds_a_message_some_time(ranks_of: Kind) -> None:
 
 
 @everywhere
-def test_a_matched_probe_keeps_its_message_from_everybody_else(ranks_of: Kind) -> None:
+def test_a_claimed_message_matches_no_other_receive_or_probe(ranks_of: Kind) -> None:
     async def sender(comm: Comm) -> None:
         await Request.Waitall([await comm.Isend(data, 1, 4) for data in (b"first", b"second", b"third")])
 
@@ -135,7 +135,7 @@ def test_a_matched_probe_keeps_its_message_from_everybody_else(ranks_of: Kind) -
 
 @everywhere
 @pytest.mark.parametrize("size", [10, 50_000])
-def test_objects_are_probed_too(ranks_of: Kind, size: int) -> None:
+def test_probes_find_objects(ranks_of: Kind, size: int) -> None:
     async def sender(comm: Comm) -> None:
         for tag in (1, 2, 3):
             await comm.send([tag] * size, 1, tag)
@@ -156,7 +156,7 @@ def test_objects_are_probed_too(ranks_of: Kind, size: int) -> None:
     assert ranks.at_rest()
 
 
-def test_a_probe_for_nobody_finds_nobodys_message() -> None:
+def test_a_probe_of_proc_null_finds_the_null_message() -> None:
     async def program(comm: Comm) -> None:
         status, buffer = Status(), bytearray(b"as it was")
         assert await comm.Probe(PROC_NULL, status=status)
@@ -171,13 +171,13 @@ def test_a_probe_for_nobody_finds_nobodys_message() -> None:
     Ranks(1).run(program)
 
 
-def test_a_probe_does_not_see_what_a_receive_without_a_descriptor_will_get() -> None:
+def test_a_probe_does_not_find_a_message_for_a_queued_receive() -> None:
     """MPI 4.1, section 3.8.1: a probe finds the message that a receive begun then would get."""
     endpoint = DescriptorsOnly(receives=1)
     device = Device(endpoint)
     device.receive(0, 0, 5, memoryview(bytearray(1)))
     waits = device.receive(0, 0, 7, memoryview(bytearray(1)))
-    endpoint.held = [(0, 0, 7, 1), (0, 0, 9, 1)]
+    endpoint.unexpected = [(0, 0, 7, 1), (0, 0, 9, 1)]
     assert device.waiting() == ["a receive from rank 0, tag 7, 1 bytes: no descriptor is free"]
     assert device.probe(0, 0, 7, wait=False).result() is None
     assert device.probe(0, 0, 9, wait=False).result() is not None
@@ -188,7 +188,7 @@ def test_a_probe_does_not_see_what_a_receive_without_a_descriptor_will_get() -> 
 
 @everywhere
 @pytest.mark.parametrize("by_object", [False, True])
-def test_a_synchronous_send_ends_when_its_receive_has_begun_and_not_before(ranks_of: Kind, by_object: bool) -> None:
+def test_a_synchronous_send_completes_when_it_is_matched(ranks_of: Kind, by_object: bool) -> None:
     begun = []
 
     async def sender(comm: Comm) -> None:
@@ -220,7 +220,7 @@ def test_a_synchronous_send_ends_when_its_receive_has_begun_and_not_before(ranks
 
 
 @everywhere
-def test_a_synchronous_send_that_nobody_receives_never_ends(ranks_of: Kind) -> None:
+def test_a_synchronous_send_without_a_receive_never_completes(ranks_of: Kind) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Ssend(b"x", 1, 2)
 
@@ -233,7 +233,7 @@ def test_a_synchronous_send_that_nobody_receives_never_ends(ranks_of: Kind) -> N
         ranks_of(2).run(sender, receiver)
 
 
-def test_two_hundred_synchronous_sends_at_once_each_end_with_their_own_receive() -> None:
+def test_two_hundred_concurrent_synchronous_sends_complete_with_their_own_receives() -> None:
     """There are more than an endpoint without matching can tell apart at a time: the rest wait."""
     ended: list[int] = []
 

@@ -24,7 +24,7 @@ from tests.unit.protocols.mpi_devices import RanksOf, everywhere
 
 @pytest.mark.parametrize("synchronous", [False, True])
 @everywhere
-def test_persistent_requests_move_what_the_buffers_have_each_time(synchronous: bool, ranks_of: RanksOf) -> None:
+def test_persistent_requests_transfer_the_buffers_contents_at_each_start(synchronous: bool, ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         buffer = bytearray(1)
         request = await (comm.Ssend_init if synchronous else comm.Send_init)(buffer, 1, 3)
@@ -54,7 +54,7 @@ def test_persistent_requests_move_what_the_buffers_have_each_time(synchronous: b
 
 
 @everywhere
-def test_all_persistent_requests_are_started_in_their_order_and_waited_for_together(ranks_of: RanksOf) -> None:
+def test_startall_starts_in_order(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> list[int]:
         other = 1 - comm.rank
         data, buffers = bytearray(b"ab"), [bytearray(1), bytearray(1)]
@@ -100,7 +100,7 @@ def test_a_persistent_request_that_is_active_cannot_be_started_and_can_be_cancel
 
 
 @everywhere
-def test_a_persistent_request_for_what_cannot_be_is_refused_when_it_is_made(ranks_of: RanksOf) -> None:
+def test_a_persistent_request_with_invalid_arguments_is_rejected_when_it_is_created(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         for make in (comm.Send_init, comm.Ssend_init, comm.Recv_init):
             with pytest.raises(MPIError) as raised:
@@ -111,7 +111,7 @@ def test_a_persistent_request_for_what_cannot_be_is_refused_when_it_is_made(rank
 
 
 @everywhere
-def test_testing_all_takes_all_or_none(ranks_of: RanksOf) -> None:
+def test_testall_completes_all_requests_or_none(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"1", 1, 1)
         await comm.Recv(None, 1)
@@ -134,7 +134,7 @@ def test_testing_all_takes_all_or_none(ranks_of: RanksOf) -> None:
 
 
 @everywhere
-def test_testing_any_tells_which_and_whether_any_is_left(ranks_of: RanksOf) -> None:
+def test_testany_returns_an_index_and_whether_any_request_is_active(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         status = Status()
         assert await Request.Testany([], status) == (UNDEFINED, True)
@@ -152,7 +152,7 @@ def test_testing_any_tells_which_and_whether_any_is_left(ranks_of: RanksOf) -> N
 
 
 @everywhere
-def test_waiting_for_some_gives_all_that_are_over(ranks_of: RanksOf) -> None:
+def test_waitsome_returns_all_completed_requests(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         requests = [await comm.irecv(source=0, tag=tag) for tag in range(4)]
         assert await Request.Testsome(requests) == []
@@ -174,7 +174,7 @@ def test_waiting_for_some_gives_all_that_are_over(ranks_of: RanksOf) -> None:
 
 
 @everywhere
-def test_of_some_that_are_over_one_that_failed_is_told_when_all_have_been_taken(ranks_of: RanksOf) -> None:
+def test_waitsome_raises_for_a_failed_request_after_completing_all(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         requests = [await comm.Irecv(bytearray(2), 0, tag) for tag in range(3)]
         for tag, size in ((0, 1), (1, 3)):
@@ -192,7 +192,7 @@ def test_of_some_that_are_over_one_that_failed_is_told_when_all_have_been_taken(
 
 
 @everywhere
-def test_looking_at_a_request_leaves_it_to_be_waited_for(ranks_of: RanksOf) -> None:
+def test_get_status_leaves_the_request_active(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         status = Status()
         request = await comm.irecv(source=0)

@@ -21,7 +21,7 @@ def test_every_spelling_of_the_name_is_the_new_one(tmp_path: Path) -> None:
     for path in files:
         assert "postcard" not in f"{path.relative_to(tmp_path)} {path.read_text()}".lower()
     text = (tmp_path / "new" / "pigeon" / "frames.py").read_text()
-    assert "class Pigeon(Counted)" in text
+    assert "class Pigeon(LengthCheckLayer)" in text
     assert "PIGEON CARD" in text
     entries = (tmp_path / "new" / "pigeon.egg-info" / "entry_points.txt").read_text()
     assert "[testbed.protocols]\npigeon = pigeon.protocol:PROTOCOL\n" in entries

@@ -24,7 +24,7 @@ class Window:
         self.queue.advance()
 
 
-def test_items_are_sent_in_order_as_credits_come() -> None:
+def test_items_are_sent_in_order_as_credits_return() -> None:
     window = Window(2)
     for item in ("abc", "de", "f"):
         window.queue.put([*item])
@@ -38,7 +38,7 @@ def test_items_are_sent_in_order_as_credits_come() -> None:
     assert window.credits == 7
 
 
-def test_an_item_that_is_queued_while_one_is_sent_comes_behind_it_without_recursion() -> None:
+def test_an_item_queued_during_a_send_follows_it_without_recursion() -> None:
     sent: list[int] = []
     depth = deepest = 0
 
@@ -58,7 +58,7 @@ def test_an_item_that_is_queued_while_one_is_sent_comes_behind_it_without_recurs
     assert deepest == 1
 
 
-def test_its_owner_may_clear_it_while_an_item_is_sent_and_go_on_with_others() -> None:
+def test_the_owner_may_clear_the_queue_during_a_send() -> None:
     sent: list[str] = []
 
     def send(item: str) -> bool:
@@ -75,7 +75,7 @@ def test_its_owner_may_clear_it_while_an_item_is_sent_and_go_on_with_others() ->
     assert not queue.items
 
 
-def test_an_error_of_a_send_leaves_its_item_to_the_next_call() -> None:
+def test_an_item_whose_send_raises_is_sent_by_the_next_call() -> None:
     broken = True
 
     def send(item: str) -> bool:  # noqa: ARG001

@@ -66,7 +66,7 @@ def nic(incarnation: int = FIRST, *, presumes_first: bool = False) -> Nic:
     return Nic(peers, log, wire.sent)
 
 
-def test_a_peer_that_says_who_it_is_for_the_first_time_is_introduced() -> None:
+def test_the_first_incarnation_of_a_peer_is_adopted() -> None:
     own = nic()
     assert own.peers.peer(1).incarnation == 0
     assert own.classify(7) is Standing.CURRENT
@@ -75,7 +75,7 @@ def test_a_peer_that_says_who_it_is_for_the_first_time_is_introduced() -> None:
     assert len(own.log.events) == 1
 
 
-def test_a_peer_that_has_started_again_is_forgotten_under_its_former_incarnation_and_greeted_in_its_new_one() -> None:
+def test_a_later_incarnation_of_a_peer_replaces_the_former_one() -> None:
     own = nic()
     own.classify(7)
     own.log.events.clear()
@@ -93,13 +93,13 @@ def test_frames_of_an_earlier_incarnation_or_of_none_are_stale_and_change_nothin
     assert own.peers.peer(1).incarnation == 7
 
 
-def test_a_frame_for_another_incarnation_of_this_nic_tells_who_its_sender_is_all_the_same() -> None:
+def test_a_misdirected_frame_updates_its_senders_incarnation() -> None:
     own = nic(incarnation=5)
     assert [own.classify(7, addressee) for addressee in (0, 4, 6, 5)] == [*[Standing.MISDIRECTED] * 3, Standing.CURRENT]
     assert own.log.events == [("introduced", 1, 7)]
 
 
-def test_a_frame_that_is_stale_and_misdirected_is_stale_so_that_nobody_answers_it() -> None:
+def test_a_stale_and_misdirected_frame_is_stale_and_not_answered() -> None:
     own = nic(incarnation=5)
     own.classify(7, 5)
     assert own.classify(6, 4) is Standing.STALE
@@ -108,7 +108,7 @@ def test_a_frame_that_is_stale_and_misdirected_is_stale_so_that_nobody_answers_i
 @pytest.mark.parametrize(
     ("incarnation", "presumes_first", "presumed"), [(FIRST, True, FIRST), (2, True, 0), (A_TIME, True, 0), (FIRST, False, 0)]
 )  # fmt: skip
-def test_only_a_nic_in_its_first_incarnation_presumes_that_its_peers_are_in_theirs(
+def test_only_a_nic_in_its_first_incarnation_presumes_first_incarnations(
     incarnation: int, presumes_first: bool, presumed: int
 ) -> None:
     own = nic(incarnation, presumes_first=presumes_first)
@@ -116,7 +116,7 @@ def test_only_a_nic_in_its_first_incarnation_presumes_that_its_peers_are_in_thei
     assert own.peers.peer(0).incarnation == incarnation
 
 
-def test_a_peer_that_was_presumed_wrongly_has_started_again() -> None:
+def test_a_wrongly_presumed_peer_counts_as_restarted() -> None:
     own = nic(presumes_first=True)
     own.classify(2)
     assert own.log.events == [("restarting", 1, FIRST), ("restarted", 1, 2)]
@@ -132,7 +132,7 @@ def test_incarnations_are_serial_numbers(known: int, named: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=60))
-def test_the_last_incarnation_of_each_peer_is_the_greatest_that_it_has_named(
+def test_the_last_incarnation_of_a_peer_is_the_greatest_in_its_frames(
     frames: list[tuple[int, int]],
 ) -> None:
     own = nic()
@@ -145,36 +145,36 @@ def test_the_last_incarnation_of_each_peer_is_the_greatest_that_it_has_named(
     assert changes == sorted(set(changes), key=changes.index), "no incarnation is adopted twice"
 
 
-def test_lanes_last_until_a_peer_starts_again() -> None:
+def test_cached_headers_are_kept_until_a_peer_restarts() -> None:
     own = nic()
     own.classify(7)
-    own.peers.cache_header(b"from 1", "lane")
+    own.peers.cache_header(b"from 1", "header")
     own.peers.classify(0, own.peers.peer(2), 3, FIRST, own.log)
     own.classify(6)
-    assert own.peers.cached_headers == {b"from 1": "lane"}
+    assert own.peers.cached_headers == {b"from 1": "header"}
     own.classify(8)
     assert own.peers.cached_headers == {}
 
 
-def test_lanes_take_little_memory() -> None:
+def test_the_cache_of_headers_is_limited() -> None:
     own = nic()
     for number in range(10_000):
-        own.peers.cache_header(number.to_bytes(4, "big"), "lane")
-        assert own.peers.cached_headers[number.to_bytes(4, "big")] == "lane"
+        own.peers.cache_header(number.to_bytes(4, "big"), "header")
+        assert own.peers.cached_headers[number.to_bytes(4, "big")] == "header"
     assert len(own.peers.cached_headers) <= 256
 
 
-def test_a_peer_is_found_by_its_nodes_number_and_by_its_address() -> None:
+def test_peers_by_node_number_and_by_address() -> None:
     own = nic()
     assert list(own.peers.known) == [0]
     peer = own.peers.peer(2)
-    assert own.peers.at(ADDRESSES[2]) is peer
+    assert own.peers.by_address(ADDRESSES[2]) is peer
     assert own.peers.peer(2) is peer
-    assert own.peers.at(b"\xff" * 6) is None
+    assert own.peers.by_address(b"\xff" * 6) is None
     assert list(own.peers.known) == [0, 2]
 
 
-def test_frames_to_the_nic_itself_go_round_and_frames_to_others_to_the_wire() -> None:
+def test_frames_to_the_nic_itself_are_looped_back() -> None:
     own = nic()
     for number in (0, 1):
         own.peers.peer(number).send(b"now %d" % number)
@@ -183,7 +183,7 @@ def test_frames_to_the_nic_itself_go_round_and_frames_to_others_to_the_wire() ->
     assert list(own.peers.loopback.frames) == [b"now 0", b"later 0"]
 
 
-def test_frames_that_a_nic_sends_itself_while_it_receives_one_are_received_after_it() -> None:
+def test_frames_looped_back_during_a_receive_are_received_after_it() -> None:
     loopback, received = Loopback(), []
 
     def receive(now: int, frame: bytes) -> None:
@@ -202,7 +202,7 @@ def test_frames_that_a_nic_sends_itself_while_it_receives_one_are_received_after
     assert not loopback.is_running
 
 
-def test_firmware_that_fails_at_a_frame_of_its_own_can_go_on() -> None:
+def test_the_loopback_continues_after_an_error_of_the_firmware() -> None:
     loopback = Loopback()
     loopback.frames.extend((b"bad", b"good"))
     with pytest.raises(ZeroDivisionError):
@@ -212,7 +212,7 @@ def test_firmware_that_fails_at_a_frame_of_its_own_can_go_on() -> None:
     assert received == [b"good"]
 
 
-def test_announcements_come_ever_more_seldom_until_the_peer_shows_that_it_knows() -> None:
+def test_announcements_are_repeated_with_doubled_intervals_until_the_peer_uses_the_incarnation() -> None:
     said: list[tuple[int, int]] = []
     announcements = Announcements[int](lambda number, incarnation: said.append((number, incarnation)))
     announcements.begin(1, 7)
@@ -222,6 +222,6 @@ def test_announcements_come_ever_more_seldom_until_the_peer_shows_that_it_knows(
         times.append(now)
         announcements.on_timer(now, 10, 50)
         announcements.stop(2)
-        assert announcements.left() == ({1: 7} if announcements.timers.deadline is not None else {})
+        assert announcements.pending() == ({1: 7} if announcements.timers.deadline is not None else {})
     assert said == [(1, 7), (2, 3), *[(1, 7)] * 8]
     assert times == [0, 10, 30, 70, 120, 170, 220, 270, 320, 370]

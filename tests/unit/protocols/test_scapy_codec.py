@@ -23,7 +23,7 @@ EVERY_STACK = pytest.mark.parametrize(
 )
 
 
-def said(codec: ModuleType, function: str, frame: bytes) -> object:
+def outcome(codec: ModuleType, function: str, frame: bytes) -> object:
     """Return a function's result, or the reason of its MalformedError."""
     try:
         return getattr(codec, function)(frame)
@@ -51,7 +51,7 @@ def test_both_pack_the_same_bytes(
 @EVERY_STACK
 @given(data=st.data(), padding=st.binary(max_size=20), cut=st.integers(0, 80), flips=st.lists(st.integers(0, 799)))
 @PER_STACK
-def test_both_say_the_same_of_whole_frames_and_of_broken_ones(
+def test_both_agree_on_complete_and_damaged_frames(
     frames: ModuleType,
     codec: ModuleType,
     by_scapy: ModuleType,
@@ -63,21 +63,21 @@ def test_both_say_the_same_of_whole_frames_and_of_broken_ones(
 ) -> None:
     drawn = data.draw(drawn_frames(frames, stack))
     frame = bytearray(pack(codec, stack, *drawn.arguments, drawn.payload) + padding)
-    assert said(by_scapy, f"unpack_{stack}", bytes(frame)) == said(codec, f"unpack_{stack}", bytes(frame))
+    assert outcome(by_scapy, f"unpack_{stack}", bytes(frame)) == outcome(codec, f"unpack_{stack}", bytes(frame))
     for bit in flips:
         frame[(bit >> 3) % len(frame)] ^= 1 << (bit & 7)
     for broken in (bytes(frame), bytes(frame[: len(frame) - cut])):
-        assert said(by_scapy, f"unpack_{stack}", broken) == said(codec, f"unpack_{stack}", broken)
+        assert outcome(by_scapy, f"unpack_{stack}", broken) == outcome(codec, f"unpack_{stack}", broken)
 
 
 @pytest.mark.parametrize(("frames", "codec"), MODULES, ids=lambda module: module.__name__)
 @given(frame=st.binary(max_size=100))
 @PER_STACK
-def test_both_say_the_same_of_random_bytes(frames: ModuleType, codec: ModuleType, frame: bytes) -> None:
+def test_both_agree_on_random_bytes(frames: ModuleType, codec: ModuleType, frame: bytes) -> None:
     by_scapy = scapy_codec(frames)
     for stack in frames.STACKS:
-        assert said(by_scapy, f"unpack_{stack}", frame) == said(codec, f"unpack_{stack}", frame)
+        assert outcome(by_scapy, f"unpack_{stack}", frame) == outcome(codec, f"unpack_{stack}", frame)
     selectors = [name for name in vars(codec) if name.endswith("_of")]
     assert selectors == [name for name in vars(by_scapy) if name.endswith("_of")]
     for name in selectors:
-        assert said(by_scapy, name, frame) == said(codec, name, frame)
+        assert outcome(by_scapy, name, frame) == outcome(codec, name, frame)

@@ -14,7 +14,7 @@ from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, Circuit, circuit
 from protocols.atm.fields import ETHERTYPE
 from protocols.atm.frames import Cell
 from protocols.core.completion import Completion
-from protocols.core.host_work import ANYWHERE, FREE_WORK
+from protocols.core.host_work import ANYWHERE, ZERO_COST_WORK
 from protocols.ssam import cells
 from protocols.ssam.cells import (
     ACKNOWLEDGEMENT,
@@ -314,7 +314,7 @@ class PricedNode(Node):
         self.spent.append(kind)
 
     def caught_up(self) -> Completion[None]:
-        return FREE_WORK.caught_up()
+        return ZERO_COST_WORK.caught_up()
 
     offload = read_frames = bind = receiving_core = lambda *_: None
 

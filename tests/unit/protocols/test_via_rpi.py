@@ -35,12 +35,12 @@ async def begin(own: Rpi) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_function_of_lam_has_its_name_in_a_docstring_and_in_the_map(name: str) -> None:
+def test_each_function_of_lam_is_named_in_a_docstring_and_in_the_table(name: str) -> None:
     assert re.search(rf"`_rpi_c2c_{name}`", getattr(Rpi, name).__doc__)
     assert f"| `_rpi_c2c_{name}` | `{name}` |" in (rpi.__doc__ or "")
 
 
-def test_a_message_goes_from_build_to_destroy() -> None:
+def test_a_request_from_build_to_destroy() -> None:
     wires, (first, second) = ranks()
     run(wires, begin(first), begin(second))
     assert all(agent.firmware.counted()["connections_made"] == 1 for agent in wires.agents)
@@ -71,7 +71,7 @@ def test_a_message_goes_from_build_to_destroy() -> None:
     assert bytes(buffer[:5]) == b"hello"
 
 
-def test_a_receive_that_is_destroyed_takes_no_message() -> None:
+def test_a_destroyed_receive_matches_no_message() -> None:
     wires, (first, second) = ranks()
     run(wires, begin(first), begin(second))
     forgotten, wanted = (second.build(Kind.RECEIVE, 0, CONTEXT, TAG, memoryview(bytearray(1))) for _ in range(2))

@@ -47,7 +47,7 @@ async def hear(comm: Comm, peer: int) -> str:
     return bytes(buffer).decode()
 
 
-def test_a_rank_has_as_many_connections_as_slots_suffice_for_and_a_further_one_fails_with_what_to_do() -> None:
+def test_a_connection_beyond_the_slots_fails_with_an_error_that_names_the_setting() -> None:
     ranks = Ranks()
     asked = [told(ranks.comms[0], peer) for peer in range(1, SIZE)]
     heard = [hear(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)]
@@ -59,7 +59,7 @@ def test_a_rank_has_as_many_connections_as_slots_suffice_for_and_a_further_one_f
         assert "slots=" in error
 
 
-def test_a_peer_that_asks_for_one_connection_more_is_rejected() -> None:
+def test_a_connection_request_beyond_the_slots_is_rejected() -> None:
     ranks = Ranks()
     run(ranks.wires, *(told(ranks.comms[0], peer) for peer in range(1, CONNECTIONS + 1)),
         *(hear(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)))  # fmt: skip
@@ -68,7 +68,7 @@ def test_a_peer_that_asks_for_one_connection_more_is_rejected() -> None:
     assert run(ranks.wires, told(ranks.comms[0], 1), hear(ranks.comms[1], 0)) == ["", "data"]
 
 
-def test_all_connections_are_lost_at_once_and_made_again() -> None:
+def test_all_connections_are_lost_at_once_and_restored() -> None:
     """Their disconnections take slots one after the other, while sends have taken most."""
     ranks = Ranks(CONNECTIONS + 1)
     peers = range(1, CONNECTIONS + 1)
@@ -83,7 +83,7 @@ def test_all_connections_are_lost_at_once_and_made_again() -> None:
     host = cast(ViaNic, ranks.wires.agents[0].host)
     assert host.free < 12
     for pair in list(endpoint.pairs.values()):
-        endpoint._lose(pair, "is lost")
+        endpoint._end_connection(pair, "is lost")
     ranks.wires.exchange()
     assert endpoint.pairs == {}
     assert host.free == SLOTS - 2
@@ -93,7 +93,7 @@ def test_all_connections_are_lost_at_once_and_made_again() -> None:
 
 
 @pytest.mark.parametrize("register_from", [0, 100])
-def test_messages_to_all_at_once_wait_for_slots_and_arrive(register_from: int) -> None:
+def test_messages_to_all_ranks_at_once_wait_for_slots_and_arrive(register_from: int) -> None:
     ranks = Ranks(CONNECTIONS + 1, register_from=register_from)
     count, size = 30, 300
 

@@ -49,7 +49,7 @@ class Nobody:
 
 def attached(split_driver: SplitDriver, heap: int = HEAP) -> Attached:
     """Return an attachment as a host process's."""
-    layout = Layout(1 << (split_driver.most - 1).bit_length(), split_driver.descriptors, heap)
+    layout = Layout(1 << (split_driver.max_in_flight - 1).bit_length(), split_driver.descriptors, heap)
     memory = make_sealed("side by side", layout.size)
     region = Region(memory, layout)
     os.close(memory)

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import ProbeResult, Receipt
+from protocols.mpi.device import ProbeResult, ReceiveCompletion
 from protocols.mpi.matching import MatchingQueues, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from testbed.runtime.sockets.tcp_connections import HEAD, Connection
@@ -31,8 +31,8 @@ def ends() -> Iterator[Ends]:
         yield Connection(1, near, matching), matching, far
 
 
-def begun(matching: MatchingQueues) -> tuple[bytearray, Receipt]:
-    buffer, completion = bytearray(100), Receipt(1, 7, 100)
+def begun(matching: MatchingQueues) -> tuple[bytearray, ReceiveCompletion]:
+    buffer, completion = bytearray(100), ReceiveCompletion(1, 7, 100)
     matching.post(0, Receive(1, 7, memoryview(buffer), completion))
     return buffer, completion
 

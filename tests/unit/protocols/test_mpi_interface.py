@@ -1,4 +1,4 @@
-"""mpi4py's face beside transfers: handles, attributes, error handlers, info, names that are missing."""
+"""mpi4py's interface without transfers: handles, attributes, error handlers, info, missing names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NULLS: list[Any] = [
 
 
 @pytest.mark.parametrize("null", NULLS, ids=lambda null: type(null).__name__)
-def test_a_null_handle_is_false_and_equals_only_its_like(null: Any) -> None:
+def test_a_null_handle_is_false_and_equals_only_null_handles_of_its_class(null: Any) -> None:
     kind = type(null)
     assert not null
     assert null == kind() == kind(null)
@@ -30,7 +30,7 @@ def test_a_null_handle_is_false_and_equals_only_its_like(null: Any) -> None:
             kind(other) if kind is not MPI.Datatype or other != "abc" else kind(1)
 
 
-def test_the_null_communicator_refuses_every_call() -> None:
+def test_comm_null_rejects_every_call() -> None:
     for call in (
         MPI.COMM_NULL.Get_size,
         MPI.COMM_NULL.Barrier,
@@ -44,12 +44,12 @@ def test_the_null_communicator_refuses_every_call() -> None:
         lambda: MPI.COMM_NULL.Create_group(MPI.GROUP_EMPTY),
         MPI.COMM_NULL.Is_inter,
     ):
-        with pytest.raises(MPI.Exception, match="COMM_NULL") as caught:
+        with pytest.raises(MPI.Exception, match="COMM_NULL") as raised:
             call()
-        assert caught.value.Get_error_class() == MPI.ERR_COMM
+        assert raised.value.Get_error_class() == MPI.ERR_COMM
 
 
-def test_handles_become_null_when_they_are_over() -> None:
+def test_freed_and_completed_handles_become_null() -> None:
     def program() -> None:
         world = MPI.COMM_WORLD
         other = MPI.Comm(world)
@@ -82,7 +82,7 @@ def test_handles_become_null_when_they_are_over() -> None:
     run(Ranks(1), program)
 
 
-def test_attributes_are_copied_and_deleted_as_their_keys_say() -> None:
+def test_attributes_are_copied_and_deleted_by_the_functions_of_their_keys() -> None:
     def program() -> None:
         world, deleted = MPI.COMM_WORLD, []
 
@@ -106,14 +106,14 @@ def test_attributes_are_copied_and_deleted_as_their_keys_say() -> None:
         assert world.Get_attr(MPI.UNIVERSE_SIZE) == 1
         assert world.Get_attr(MPI.WTIME_IS_GLOBAL) is False
         for call in (lambda: world.Set_attr(MPI.TAG_UB, 1), lambda: world.Get_attr(MPI.KEYVAL_INVALID)):
-            with pytest.raises(MPI.Exception) as caught:
+            with pytest.raises(MPI.Exception) as raised:
                 call()
-            assert caught.value.Get_error_class() == MPI.ERR_KEYVAL
+            assert raised.value.Get_error_class() == MPI.ERR_KEYVAL
 
     run(Ranks(1), program)
 
 
-def test_an_error_is_raised_or_ends_the_program_as_the_communicators_handler_says() -> None:
+def test_the_error_handler_determines_whether_an_error_is_raised_or_ends_the_program() -> None:
     def program() -> None:
         world = MPI.COMM_WORLD
         assert world.Get_errhandler() == MPI.ERRORS_RETURN
@@ -145,7 +145,7 @@ def test_names_and_infos_of_communicators() -> None:
     run(Ranks(1), program)
 
 
-def test_ranks_share_memory_with_those_of_their_node() -> None:
+def test_split_type_shared_gives_the_ranks_of_a_node() -> None:
     def program() -> tuple[int, bool]:
         world = MPI.COMM_WORLD
         none = world.Split_type(MPI.UNDEFINED)
@@ -154,7 +154,7 @@ def test_ranks_share_memory_with_those_of_their_node() -> None:
     assert run(Ranks(2), program, program) == [(1, True)] * 2
 
 
-def test_a_send_and_a_receive_begin_as_one_request() -> None:
+def test_isendrecv_returns_one_request() -> None:
     def program() -> bytes:
         world, status, got = MPI.COMM_WORLD, MPI.Status(), bytearray(3)
         other = 1 - world.rank
@@ -168,7 +168,7 @@ def test_a_send_and_a_receive_begin_as_one_request() -> None:
     assert run(Ranks(2), program, program) == [bytes(3), bytes([1] * 3)]
 
 
-def test_a_missing_name_is_told() -> None:
+def test_a_missing_name_raises_an_error_with_a_hint() -> None:
     with pytest.raises(AttributeError, match=r"MPI.Win is not in testbed's subset of mpi4py \(docs/protocols/mpi.md\)"):
         MPI.Win  # noqa: B018
     with pytest.raises(
@@ -185,7 +185,7 @@ def test_a_missing_name_is_told() -> None:
     assert not hasattr(MPI.COMM_NULL, "__array_interface__")
 
 
-def test_an_exception_is_its_code() -> None:
+def test_an_exception_equals_its_error_code() -> None:
     error = MPI.Exception(MPI.ERR_RANK)
     assert error == MPI.ERR_RANK == int(error)
     assert MPI.Exception(MPI.SUCCESS) < error < MPI.ERR_LASTCODE
@@ -214,7 +214,7 @@ def test_addresses() -> None:
     assert MPI.Get_address(MPI.BOTTOM) == 0
 
 
-def test_parts_of_arrays_and_structures() -> None:
+def test_subarrays_and_structures() -> None:
     part = MPI.INT.Create_subarray([3, 4], [2, 2], [1, 1]).Commit()
     assert part.spans == ((20, 8), (36, 8))
     assert (part.size, part.extent) == (16, 48)
@@ -232,7 +232,7 @@ def highest(left: int, right: int, _: object) -> int:
     return max(left, right)
 
 
-def test_operations_are_pickled_by_name_or_as_their_function_and_communicators_not_at_all() -> None:
+def test_operations_can_be_pickled_and_communicators_cannot() -> None:
     for op in (MPI.SUM, MPI.MAXLOC, MPI.OP_NULL):
         assert pickle.loads(pickle.dumps(MPI.Op(op))) is op
     copy = pickle.loads(pickle.dumps(MPI.Op.Create(highest, commute=True)))
@@ -242,7 +242,7 @@ def test_operations_are_pickled_by_name_or_as_their_function_and_communicators_n
         pickle.dumps(MPI.COMM_NULL)
 
 
-def test_datatypes_are_found_by_numpys_codes() -> None:
+def test_datatypes_by_numpy_type_codes() -> None:
     assert MPI._typedict["d"] == MPI.Datatype.fromcode("f8") == MPI.DOUBLE
     with pytest.raises(ValueError, match="no basic datatype has the code 'f7'"):
         MPI.Datatype.fromcode("f7")
@@ -259,7 +259,7 @@ class Ring(MPI.Intracomm):
         return (self.rank + 1) % self.size
 
 
-def test_a_program_subclasses_communicators() -> None:
+def test_programs_may_subclass_communicators() -> None:
     def program() -> tuple[int, bool]:
         ring = Ring(MPI.COMM_WORLD)
         return ring.next, ring == MPI.COMM_WORLD
