@@ -13,16 +13,16 @@ from typing import Final
 from protocols.core.completion import Completion
 from protocols.core.memory import PAGE
 from protocols.emp import descriptors
-from protocols.emp.descriptors import MAX_PAGES, chained
+from protocols.emp.descriptors import MAX_PAGES, chain_length
 from protocols.emp.host import (
     DescriptorsExhaustedError,
     EmpError,
     Endpoint,
     ReceiveCancelledError,
-    Received,
+    ReceiveResult,
     TruncatedError,
     any_tag,
-    pages_of,
+    page_count,
 )
 from protocols.emp.host import ProbeResult as EmpFound
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
@@ -104,7 +104,7 @@ class EmpEndpoint:
         synchronous: bool,  # noqa: ARG002  all sends are synchronous
         completion: Completion[Envelope],
     ) -> bool:
-        needed = chained(_pages(data))
+        needed = chain_length(_pages(data))
         if (self._sends and self._sends + needed > self._max_per_direction) or self._is_full(needed):
             return False
         try:
@@ -117,7 +117,7 @@ class EmpEndpoint:
 
     def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, completion: Receipt) -> bool:
         post = partial(self._host.post_receive_iov, *_wanted(source, context, tag), buffer.views())
-        return self._receive(post, chained(_pages(buffer)), len(buffer), completion)
+        return self._receive(post, chain_length(_pages(buffer)), len(buffer), completion)
 
     def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
         post = partial(self._host.post_receive, *_wanted(source, context, tag), buffer)
@@ -146,7 +146,9 @@ class EmpEndpoint:
         posted.add_callback(partial(_answer, completion))
         return True
 
-    def _receive(self, post: Callable[[], Completion[Received]], needed: int, size: int, completion: Receipt) -> bool:
+    def _receive(
+        self, post: Callable[[], Completion[ReceiveResult]], needed: int, size: int, completion: Receipt
+    ) -> bool:
         if (self._receives and self._receives + needed > self._max_per_direction) or self._is_full(needed):
             return False
         try:
@@ -161,11 +163,13 @@ class EmpEndpoint:
     def _is_full(self, needed: int) -> bool:
         return self._sends + self._receives + needed > self._max_in_use
 
-    def _sent(self, needed: int, completion: Completion[Envelope], posted: Completion[Received]) -> None:
+    def _sent(self, needed: int, completion: Completion[Envelope], posted: Completion[ReceiveResult]) -> None:
         self._sends -= needed
         _finish(completion, posted, 0)
 
-    def _received(self, needed: int, size: int, completion: Completion[Envelope], posted: Completion[Received]) -> None:
+    def _received(
+        self, needed: int, size: int, completion: Completion[Envelope], posted: Completion[ReceiveResult]
+    ) -> None:
         self._receives -= needed
         _finish(completion, posted, size)
 
@@ -176,11 +180,11 @@ def device(host: Endpoint) -> Device:
 
 
 def _descriptors(buffer: memoryview) -> int:
-    return 1 if len(buffer) <= PAGE else chained((len(buffer) + PAGE - 1) // PAGE)
+    return 1 if len(buffer) <= PAGE else chain_length((len(buffer) + PAGE - 1) // PAGE)
 
 
 def _pages(iov: IoVec) -> int:
-    return pages_of([length for _, length in iov.spans])
+    return page_count([length for _, length in iov.spans])
 
 
 def _wanted(source: int, context: int, tag: int) -> tuple[int, int]:
@@ -203,7 +207,7 @@ def _answer(completion: Completion[ProbeResult | None], posted: Completion[EmpFo
         completion.complete(ProbeResult(Envelope(found.source, found.tag & _TAG, found.length), found))
 
 
-def _finish(completion: Completion[Envelope], posted: Completion[Received], size: int) -> None:
+def _finish(completion: Completion[Envelope], posted: Completion[ReceiveResult], size: int) -> None:
     try:
         source, tag, length = posted.result()
     except TruncatedError as truncated:

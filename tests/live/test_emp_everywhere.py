@@ -86,7 +86,7 @@ def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: 
     assert compared >= 20
 
 
-def test_a_rule_may_name_what_a_protocol_registers() -> None:
+def test_rules_may_name_a_registered_protocols_fields() -> None:
     """Every fourth acknowledgement is dropped, in the simulator and in namespaces; its collection is sent again."""
     text = f"drop emp.type == {TYPE_ACK} and every(4)"
     rules = RuleSet(known_fields())

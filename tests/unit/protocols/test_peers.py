@@ -16,7 +16,7 @@ from protocols.emp.host import plug
 from tests.unit.protocols.list_wires import ListNic, Wires
 
 ADDRESSES = tuple(bytes([2, 0, 0, 0, 0, number]) for number in range(4))
-A_TIME = 700_000
+TIME_AS_INCARNATION = 700_000
 WRAP = 1 << 32
 
 
@@ -106,8 +106,9 @@ def test_a_frame_that_is_stale_and_misdirected_is_stale_so_that_nobody_answers_i
 
 
 @pytest.mark.parametrize(
-    ("incarnation", "presumes_first", "presumed"), [(FIRST, True, FIRST), (2, True, 0), (A_TIME, True, 0), (FIRST, False, 0)]
-)  # fmt: skip
+    ("incarnation", "presumes_first", "presumed"),
+    [(FIRST, True, FIRST), (2, True, 0), (TIME_AS_INCARNATION, True, 0), (FIRST, False, 0)],
+)
 def test_only_a_nic_in_its_first_incarnation_presumes_that_its_peers_are_in_theirs(
     incarnation: int, presumes_first: bool, presumed: int
 ) -> None:
