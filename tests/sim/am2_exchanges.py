@@ -64,7 +64,7 @@ class Active:
         self._have_met = have_met
         self._world = Ledger(case)
         self._run: Run | None = None
-        self.plug = plug(Settings(**dict(case.settings)), witness=self._world.witness)
+        self.plug = plug(Settings(**dict(case.settings)), on_delivery=self._world.on_delivery)
 
     def begin(self, simulation: Simulation) -> None:
         if self._have_met:

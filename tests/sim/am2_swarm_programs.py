@@ -11,7 +11,7 @@ from protocols.am2 import page as layout
 from protocols.am2.host.bundle import Bundle
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
-from protocols.am2.receiver import Delivered
+from protocols.am2.receiver import Delivery
 from testbed.controller.conformance.message_swarm import payload
 from testbed.controller.conformance.network_faults import MICROSECOND
 from testbed.controller.conformance.trials import Violation
@@ -22,9 +22,9 @@ from tests.sim.am2_swarm_cases import BULK, MEDIUM, NOTHING, SHORT, Request
 if TYPE_CHECKING:
     from tests.sim.am2_swarm_ledger import Ledger
 
-WORDS, DATA, ANSWER, ANSWER_DATA, NOBODY = 1, 2, 3, 4, 200
+WORDS, DATA, ANSWER, ANSWER_DATA, UNSET_HANDLER = 1, 2, 3, 4, 200
 """Handlers; of the last there is none."""
-NO_ENDPOINT: Final = 60_000
+UNSET_HANDLER: Final = 60_000
 WRONG_TAG: Final = 0xBAD
 GUARD: Final = 64
 """Bytes behind a segment's data, which nothing may touch."""
@@ -81,16 +81,16 @@ class SwarmEndpoint:
     # Handlers.
 
     def words(self, token: Token, serial: int, *rest: int) -> None:
-        request = self._request(token, serial)
+        request = self._handle_request(token, serial)
         if rest != words(serial, request.size):
             raise Violation(f"request {serial} came as {rest}")
-        self._reply(token, serial, request)
+        self._handle_reply(token, serial, request)
 
     def data(self, token: Token, data: memoryview, serial: int) -> None:
-        request = self._request(token, serial)
+        request = self._handle_request(token, serial)
         if data != payload(serial, request.size):
             raise Violation(f"request {serial}: {len(data)} bytes are not what was sent")
-        self._reply(token, serial, request)
+        self._handle_reply(token, serial, request)
 
     def _request(self, token: Token, serial: int) -> Request:
         course = self.world.handles(serial, self.name)
@@ -147,7 +147,7 @@ class SwarmEndpoint:
     def came_back(self, returned: Returned) -> None:
         if returned.is_reply:
             is_the_librarys = not returned.handler
-            if is_the_librarys and returned.arguments[:2] != (Status.BAD_HANDLER, NOBODY):
+            if is_the_librarys and returned.arguments[:2] != (Status.BAD_HANDLER, UNSET_HANDLER):
                 raise Violation(f"the library's own reply comes back: {returned.arguments}")
             self.world.reply_comes_back(returned.arguments[2 if is_the_librarys else 0], returned.status)
             return
@@ -209,10 +209,10 @@ class SwarmEndpoint:
         endpoint, world = self.endpoint, self.world
         translation = endpoint.translation(place)
         assert translation is not None
-        number = Delivered(am.node, am.incarnation, self.name[1], endpoint.outbox.number + 1)
+        number = Delivery(am.node, am.incarnation, self.name[1], endpoint.outbox.last_request + 1)
         world.sends(number, serial, translation.tag)
         self._mine.add(serial)
-        handler = NOBODY if request.wrong == "handler" else WORDS if request.form == SHORT else DATA
+        handler = UNSET_HANDLER if request.wrong == "handler" else WORDS if request.form == SHORT else DATA
         if request.form == SHORT:
             sent = endpoint.try_request(place, handler, serial, *words(serial, request.size))
         elif request.form == MEDIUM:
@@ -241,7 +241,7 @@ class SwarmEndpoint:
         """Return the request's translation-table entry, mapped anew if its tag has changed, and at random even with
         replies due."""
         node, endpoint = there = request.sink, request.endpoint
-        name = EndpointName(node, NO_ENDPOINT if request.wrong == "endpoint" else endpoint)
+        name = EndpointName(node, UNSET_HANDLER if request.wrong == "endpoint" else endpoint)
         tag = WRONG_TAG if request.wrong == "tag" else self.world.tags[there]
         key = (node, endpoint, request.wrong if request.wrong in ("tag", "endpoint") else "")
         place = self._places.get(key)
@@ -270,7 +270,9 @@ class SwarmEndpoint:
                 out.append(f"has {endpoint.credits(place)} credits for {translation}")
         page = endpoint.inbox.page if endpoint.inbox.page is not None else endpoint.backing
         taken = [
-            slot for slot in range(layout.SLOTS) if page[layout.PLACES[slot]] not in (layout.FREE, layout.ANSWERED)
+            slot
+            for slot in range(layout.SLOTS)
+            if page[layout.SLOT_OFFSETS[slot]] not in (layout.FREE, layout.ANSWERED)
         ]
         if taken:
             out.append(f"has slots {taken} that are not free")

@@ -10,7 +10,7 @@ from importlib import import_module
 
 import pytest
 
-from protocols.am2.endpoint_frames import Resident
+from protocols.am2.nic_endpoint import NicEndpoint
 from protocols.am2.settings import Settings as ChannelSettings
 from protocols.am2.states import AWAITING, AWAY, ENDPOINT, FREE, REFUSED, SEND_CHANNEL
 from protocols.am2.transport import Outgoing, Sending
@@ -78,7 +78,7 @@ def test_a_transition_of_a_message_on_its_receiver_that_no_table_has_is_seen(mon
 @pytest.mark.requires("interpreted")
 def test_a_transition_of_an_endpoint_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """An endpoint that is loaded has no frame."""
-    monkeypatch.setattr(Resident, "load", lambda *_: None)
+    monkeypatch.setattr(NicEndpoint, "load", lambda *_: None)
     watch = Watch()
     watch_residency(monkeypatch, watch)
     SingleNic().create(4)

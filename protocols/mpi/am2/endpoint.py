@@ -89,7 +89,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         while True:
             changed: Completion[None] = Completion("a message for MPI")
             bundle.changed = changed
-            if host.handling is None:
+            if host.handling_endpoint is None:
                 if not endpoint.handle():
                     for pair in self._lines.forsaken():
                         self._lose(pair, "has restarted", [number for number, _ in pair.released])
@@ -217,7 +217,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
     def _pair(self, peer: int) -> Pair:
         pair = self._pairs.get(peer)
         if pair is None:
-            pair = self._pairs[peer] = Pair(peer, self._host.incarnation, self._host.place.turn)
+            pair = self._pairs[peer] = Pair(peer, self._host.incarnation, self._host.host_slot.turn)
         return pair
 
     def _sender(self, token: Token, head: Head, *number: int, silent: bool = False) -> Pair | None:

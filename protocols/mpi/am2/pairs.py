@@ -365,7 +365,7 @@ class Lines:
     def put(self, pair: Pair, what: Outgoing | Chunk | Word) -> None:
         """Send an item, or queue it."""
         queue = pair.queue
-        is_first = not queue and not self._ready and not self._is_sending and self._host.handling is None
+        is_first = not queue and not self._ready and not self._is_sending and self._host.handling_endpoint is None
         queue.append(what)
         if is_first and self._try(pair) is _SENT and not queue:
             return
@@ -403,7 +403,7 @@ class Lines:
 
     def advance(self) -> None:
         """Send what can be sent, unless a handler runs, or this method is running."""
-        if self._is_sending or not self._ready or self._host.handling is not None:
+        if self._is_sending or not self._ready or self._host.handling_endpoint is not None:
             return
         ready = self._ready
         self._is_sending = True
@@ -431,7 +431,8 @@ class Lines:
         return [pair for pair in self._placed if pair.unanswered and left(pair.place) == most]
 
     async def _seek_room(self) -> None:
-        while self._ready and self._host.handling is None:  # else whoever polls continues when the handler has ended
+        # During a handler, whoever polls continues when the handler has ended.
+        while self._ready and self._host.handling_endpoint is None:
             await self._endpoint.wait_for_room(self._ready[0].place)
             self.advance()
         self._is_seeking = False

@@ -367,11 +367,11 @@ def test_what_comes_while_a_handler_runs_and_the_ring_is_full_is_handled_later()
     nodes.send(1, 0, b"another")
     host, endpoint = nodes.wires.agents[0].host, nodes.endpoint(0)._endpoint
     assert sum(completion.done for completion in sent) == 16
-    host.handling = endpoint  # type: ignore[attr-defined]
+    host.handling_endpoint = endpoint  # type: ignore[attr-defined]
     for frame in nodes.wires.take(1):
         nodes.wires.give(frame)
     assert not endpoint.is_empty
-    host.handling = None  # type: ignore[attr-defined]
+    host.handling_endpoint = None  # type: ignore[attr-defined]
     nodes.wires.elapse(SECOND)
     assert all(completion.done for completion in sent)
     assert nodes.receive(0, 1, 7)[1] == b"another"
