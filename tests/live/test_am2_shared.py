@@ -124,7 +124,7 @@ def of(am_numbers: int, process: int, endpoints: int) -> list[EndpointName]:
     return [EndpointName(1, process * am_numbers + number) for number in range(endpoints)]
 
 
-NUMBERS: Final = Settings().numbers
+NUMBERS: Final = Settings().numbers_per_host
 
 
 def counted(there: Nodes, name: str) -> dict[str, int]:
@@ -210,7 +210,7 @@ def test_a_process_with_arbitrary_writes_and_doorbells_is_harmless() -> None:
                     chance.choice([0, 1, NUMBERS]), TAG + 1, rung & 0xFFFF, chance.getrandbits(32), chance.getrandbits(32),
                     1, 2,
                 )  # fmt: skip
-                frames._table[chance.randrange(len(frames.frames))] = chance.choice([own, endpoint.name.endpoint])
+                frames._bound_table[chance.randrange(len(frames.frames))] = chance.choice([own, endpoint.name.endpoint])
                 subject = chance.choice([slot, chance.randrange(128)])
                 nic._doorbells.put(chance.choice([own << 7 | subject, own << 14 | subject, chance.getrandbits(64)]))
                 nic.completions.take(64)

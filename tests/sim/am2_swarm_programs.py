@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from tests.sim.am2_swarm_ledger import Ledger
 
 WORDS, DATA, ANSWER, ANSWER_DATA, UNSET_HANDLER = 1, 2, 3, 4, 200
-"""Handlers; of the last there is none."""
-UNSET_HANDLER: Final = 60_000
+"""Numbers of handlers. UNSET_HANDLER: no handler is set."""
+NO_ENDPOINT: Final = 60_000
+"""Number of an endpoint that does not exist."""
 WRONG_TAG: Final = 0xBAD
 GUARD: Final = 64
 """Bytes behind a segment's data, which nothing may touch."""
@@ -84,15 +85,15 @@ class SwarmEndpoint:
         request = self._handle_request(token, serial)
         if rest != words(serial, request.size):
             raise Violation(f"request {serial} came as {rest}")
-        self._handle_reply(token, serial, request)
+        self._send_reply(token, serial, request)
 
     def data(self, token: Token, data: memoryview, serial: int) -> None:
         request = self._handle_request(token, serial)
         if data != payload(serial, request.size):
             raise Violation(f"request {serial}: {len(data)} bytes are not what was sent")
-        self._handle_reply(token, serial, request)
+        self._send_reply(token, serial, request)
 
-    def _request(self, token: Token, serial: int) -> Request:
+    def _handle_request(self, token: Token, serial: int) -> Request:
         course = self.world.handles(serial, self.name)
         self.handled += 1
         request = course.request
@@ -100,7 +101,7 @@ class SwarmEndpoint:
             raise Violation(f"request {serial} came from {token.source} under tag {token.tag}")
         return request
 
-    def _reply(self, token: Token, serial: int, request: Request) -> None:
+    def _send_reply(self, token: Token, serial: int, request: Request) -> None:
         if serial % 8 == 0:
             self._break_rules(token)
         size = request.answered
@@ -241,7 +242,7 @@ class SwarmEndpoint:
         """Return the request's translation-table entry, mapped anew if its tag has changed, and at random even with
         replies due."""
         node, endpoint = there = request.sink, request.endpoint
-        name = EndpointName(node, UNSET_HANDLER if request.wrong == "endpoint" else endpoint)
+        name = EndpointName(node, NO_ENDPOINT if request.wrong == "endpoint" else endpoint)
         tag = WRONG_TAG if request.wrong == "tag" else self.world.tags[there]
         key = (node, endpoint, request.wrong if request.wrong in ("tag", "endpoint") else "")
         place = self._places.get(key)

@@ -39,7 +39,7 @@ def test_no_schedule_goes_wrong(subject: Subject, record_property: Callable[[str
     assert {tally.stand_for for tally in tallies.values()} == {len(FATES) ** depth}, "one was left out, or done twice"
     ran, stand_for = (sum(getattr(tally, what) for tally in tallies.values()) for what in ("ran", "stand_for"))
     recovery = max(tally.recovery for tally in tallies.values())
-    bound = max(stage().bound_endpoints for stage in subject.stages.values())
+    bound = max(stage().bound for stage in subject.stages.values())
     record_property(
         "note",
         f"exhaustive: {subject.name}, {stand_for:,} schedules of {depth} transmissions, {len(tallies)} exchanges "
