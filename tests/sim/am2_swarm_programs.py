@@ -166,7 +166,7 @@ class SwarmEndpoint:
         lead = self.open.pop(serial, None)
         if lead is not None:
             self.lost[lead] += 1
-            self.endpoint.changed()
+            self.endpoint.wake()
 
     # Programs.
 

@@ -22,7 +22,7 @@ class Bundle:
         self.library: Final = library
         self.parallel: Final = parallel
         self.endpoints: Final[list[Endpoint]] = []
-        self.changed: Completion[None] | None = None
+        self.change: Completion[None] | None = None
         """The completion of the next change, which waiting tasks share; None: no task waits."""
         self._waiters = 0  # tasks in `wait`
 
@@ -79,13 +79,13 @@ class Bundle:
 
     def next_change(self, what: str, *about: object) -> Completion[None]:
         """Return the completion of the next change at any endpoint. what, about: see `Completion`."""
-        if self.changed is None:
-            self.changed = Completion(what, *about)
-        return self.changed
+        if self.change is None:
+            self.change = Completion(what, *about)
+        return self.change
 
     def wake(self) -> None:
         """Wake waiting tasks. For the library only."""
-        change, self.changed = self.changed, None
+        change, self.change = self.change, None
         if change is not None:
             change.complete(None)
 

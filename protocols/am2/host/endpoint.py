@@ -282,7 +282,7 @@ class Endpoint:
         for number in numbers:
             self.inbox.give_up(number, Status.ABANDONED)
         if numbers:
-            self.changed()
+            self.wake()
         return len(numbers)
 
     async def wait_for_room(self, index: int) -> None:
@@ -394,15 +394,15 @@ class Endpoint:
             self._write_page_header()
             if self._doubtful_requests:
                 self._end_doubtful_requests()
-        self.changed()
+        self.wake()
 
-    def changed(self) -> None:
+    def wake(self) -> None:
         """Wake tasks that wait for a change."""
         change = self._change
         if change is not None:
             self._change = None
             change.complete(None)
-        if self.bundle.changed is not None:
+        if self.bundle.change is not None:
             self.bundle.wake()
 
     def region(self, subject: int) -> memoryview | None:
@@ -452,7 +452,7 @@ class Endpoint:
         for number in numbers:
             if number in self.outbox.pending and number not in in_flight:
                 self.inbox.give_up(number)
-        self.changed()
+        self.wake()
 
     def waiting(self) -> list[str]:
         sentences = []

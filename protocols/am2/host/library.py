@@ -219,7 +219,7 @@ class ActiveMessages:
                 endpoint.inbox.requests += 1
             else:
                 endpoint.outbox.on_slot_free(subject)
-            endpoint.changed()
+            endpoint.wake()
         elif subject == layout.RESTARTED:
             for requester in self._endpoints.values():
                 requester.abandon_unreachable(number)

@@ -213,7 +213,7 @@ class SegmentDriver:
         if any(backing[layout.SLOT_OFFSETS[slot]] == layout.READY for slot in range(2 * layout.RING_SIZE)):
             self.fault(endpoint)  # it has unsent messages
         self._serve_faults()
-        endpoint.changed()
+        endpoint.wake()
 
     def on_unmapped(self, endpoint: Endpoint, subject: int) -> None:
         """Handle the NIC's request for a mapping of a region of the endpoint."""

@@ -87,14 +87,14 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         """Handle incoming messages, and continue the transfers that they permit."""
         bundle, endpoint, host, advance = self._bundle, self._endpoint, self._host, self._lines.advance
         while True:
-            changed: Completion[None] = Completion("a message for MPI")
-            bundle.changed = changed
+            change: Completion[None] = Completion("a message for MPI")
+            bundle.change = change
             if host.handling_endpoint is None:
                 if not endpoint.handle():
                     for pair in self._lines.forsaken():
                         self._lose(pair, "has restarted", [number for number, _ in pair.released])
                 advance()
-            await changed
+            await change
 
     # Handlers of requests, each of which replies.
 

@@ -1,4 +1,4 @@
-"""AM-II with one mistake each, for searches that must find it: the swarm, and random schedules of turns."""
+"""AM-II with one mistake each, for searches that must find it: the swarm, and random floods of the endpoint scheduler."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def freed_early(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = [
-    Mutant("untold", "nobody is told of an endpoint that is gone", not_announced),
+    Mutant("untold", "nobody is notified of an endpoint that is gone", not_announced),
     Mutant("one bit", "sequence numbers are of one bit where links let frames overtake each other", one_bit),
     Mutant("late refusal", "a refusal of an earlier sending is taken for one of the latest", late_refusal),
     Mutant("credit kept", "a request that comes back does not bring its credit", credit_kept),
