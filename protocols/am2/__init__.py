@@ -8,8 +8,8 @@ Message Applications Programming Interface and Communication Subsystem Organizat
 - `page`: the state of an endpoint that host and NIC share. `nic_memory`: the parts of NIC memory that the host's kernel
   writes.
 - `firmware`: dispatch of frames, doorbells and deadlines; `sender` and `receiver` are its halves, over the channels to
-  each of the `peers`; `endpoint_frames` has the NIC's view of endpoints; `turns` schedules their packets.
+  each of the `peers`; `nic_endpoint` has the NIC's state of an endpoint; `endpoint_scheduler` schedules packets.
 - `frames`: the frame definitions, from which `codec` is generated; `transport` assembles frames from precomputed parts,
   and implements the channels.
-- `mapper/`: finds the routes, on source-routed networks.
+- `protocols.myrinet.mapper`: finds the routes, on source-routed networks.
 """

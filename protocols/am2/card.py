@@ -1,4 +1,4 @@
-"""State shared by the parts of the firmware: the NIC itself, its hosts' endpoints, and its peers."""
+"""State shared by the parts of the firmware: the NIC's settings and counters, its hosts' endpoints, and its peers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Final
 from protocols.am2 import page as layout
 from protocols.am2.codec import KIND_MESSAGE, REASON_NONE
 from protocols.am2.counters import Counters
-from protocols.am2.endpoint_frames import Resident
+from protocols.am2.nic_endpoint import NicEndpoint
 from protocols.am2.peers import CachedHeader, Peer
 from protocols.am2.settings import MAX_SEQUENCES, MIN_MEDIUM, Settings
-from protocols.am2.transport import OVERHEAD, prefix
+from protocols.am2.transport import FRAME_OVERHEAD, frame_prefix
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.peers import Peers, Send, SendLater
 
 BROADCAST: Final = b"\xff" * 6
-_ARGUMENTS: Final = 4 * layout.MAX_ARGUMENTS
+_MAX_ARGUMENTS_SIZE: Final = 4 * layout.MAX_ARGUMENTS
 
 
-def adapted(settings: Settings, adapter: Adapter) -> Settings:
+def adapt_settings(settings: Settings, adapter: Adapter) -> Settings:
     """Adapt settings to a network: its MTU, and whether it keeps frames in order. Raises ValueError if the MTU leaves too
     little room for a medium message."""
-    room = adapter.mtu - OVERHEAD - _ARGUMENTS - (settings.route if adapter.routed else 0)
+    room = adapter.mtu - FRAME_OVERHEAD - _MAX_ARGUMENTS_SIZE - (settings.route if adapter.routed else 0)
     if room < MIN_MEDIUM:
-        raise ValueError(f"an MTU of {adapter.mtu} bytes leaves {room} for data: AM-II has {MIN_MEDIUM} at least")
+        raise ValueError(
+            f"an MTU of {adapter.mtu} bytes leaves {room} bytes for data: AM-II needs at least {MIN_MEDIUM}"
+        )
     room &= ~7
     sequences = settings.sequences
     if not adapter.ordered and sequences == 2:
@@ -33,7 +35,7 @@ def adapted(settings: Settings, adapter: Adapter) -> Settings:
 
 
 class Card:
-    """Shared state of one NIC. settings: as adapted by `adapted`. endpoints: of all its hosts, by number. is_mapped:
+    """Shared state of one NIC. settings: as adapted by `adapt_settings`. endpoints: of all its hosts, by number. is_mapped:
     whether routes are known, or none are needed. privileged: the endpoint of a mapper daemon; None: there is none."""
 
     __slots__ = (
@@ -49,14 +51,14 @@ class Card:
         self.nic: Final = nic
         self.settings: Final = settings
         self.counters: Final = Counters()
-        self.endpoints: Final[dict[int, Resident]] = {}
+        self.endpoints: Final[dict[int, NicEndpoint]] = {}
         self.is_mapped = not adapter.routed
-        self.privileged: Resident | None = None
+        self.privileged: NicEndpoint | None = None
         self.peers: Final[Peers[Peer, CachedHeader]] = Peers(adapter, nic, self._make_peer)
 
     def _make_peer(self, number: int, incarnation: int, send: Send, send_later: SendLater) -> Peer:
         adapter = self.adapter
-        # On a source-routed network the address comes with the route; switches look at neither.
+        # On a source-routed network the MAC address becomes known with the route; switches ignore it.
         if adapter.routed and number != self.number:
             peer = Peer(number, BROADCAST, incarnation, send, send_later, None, self.settings)
         else:
@@ -65,11 +67,11 @@ class Card:
         return peer
 
     def update_prefix(self, peer: Peer) -> None:
-        """Update the prefix of messages' frames to a peer."""
-        peer.prefix = self.prefix(peer, KIND_MESSAGE, REASON_NONE)
+        """Update the prefix of the frames of messages to a peer."""
+        peer.message_prefix = self.frame_prefix(peer, KIND_MESSAGE, REASON_NONE)
 
-    def prefix(self, peer: Peer, kind: int, reason: int) -> bytes:
+    def frame_prefix(self, peer: Peer, kind: int, reason: int) -> bytes:
         """Return the first bytes of frames of a kind to a peer."""
-        return prefix(
+        return frame_prefix(
             peer.address, self.address, kind, reason, self.number, peer.number, self.incarnation, peer.incarnation
         )

@@ -1,7 +1,7 @@
 """Counters of a NIC.
 
-The state tables (`states`) decide which there are: those that their rows increment, and `STATELESS`, which count what
-happens to messages, and the checks that frames pass before a state machine sees them.
+There is a counter for each name in a row of the state tables (`states`), and for each name in `STATELESS`: these count
+messages, and frames that fail a check before a state machine handles them.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ class Counters:
     packets_sent: int = 0
     """Message packets, sent for the first time."""
     packets_resent: int = 0
-    """Packets resent because no answer has come, the last sending was refused, or the peer's incarnation has become
-    known."""
+    """Packets resent after a timeout, after a refusal, or after the peer's first frame in its incarnation."""
     packets_received: int = 0
     """Frames of any kind, valid or not."""
     packets_taken: int = 0
+    """Message packets accepted."""
     messages_delivered: int = 0
     """Messages put into an endpoint's ring."""
     acknowledgements_sent: int = 0
     acknowledgements_received: int = 0
-    """Acknowledgements of packets that were not answered before."""
+    """First acknowledgements of packets."""
     refusals_received: int = 0
     """NACKs of the last sending, for a temporary reason."""
     undone: int = 0
     """NACKs that undo a message."""
     late_answers: int = 0
-    """Answers to packets that were answered before, or to an earlier sending."""
+    """Answers to packets that have been answered already, or to an earlier sending of a packet."""
 
     overruns: int = 0
     """Refused: the ring was full."""
     not_resident: int = 0
-    """Refused: the endpoint was not in the NIC, or about to leave it."""
+    """Refused: the endpoint was not resident, or leaving its frame."""
     unmapped: int = 0
-    """Refused: the host's memory cannot be reached yet."""
+    """Refused: the host memory is not mapped yet."""
     bad_tags: int = 0
     """Undone: the endpoint has another tag."""
     bad_endpoints: int = 0
@@ -50,16 +50,16 @@ class Counters:
     bad_segments: int = 0
     """Undone: the data does not lie within the segment."""
     duplicates: int = 0
-    """Answered as before: the first answer may have been lost."""
+    """Accepted or undone already: the answer is repeated, since an earlier one may have been lost."""
     old: int = 0
-    """Dropped: copies that no sender waits for any more."""
+    """Dropped: outdated copies."""
     dropped: int = 0
-    """Dropped without acknowledgements: no room, or no endpoint."""
+    """Dropped by a NIC without acknowledgements (`Settings.reliable`): no room, or no endpoint."""
 
     returned: int = 0
     """Messages returned to their sender."""
     unreachable: int = 0
-    """Returned messages without an answer, or without a route."""
+    """Messages returned for lack of an answer or of a route."""
     restarts: int = 0
     """Restarts of peers."""
 
@@ -69,20 +69,21 @@ class Counters:
     faults: int = 0
     """Messages that arrived for a non-resident endpoint and interrupted the host."""
     taken_back: int = 0
-    """Packets of an endpoint that is leaving, whose last sending was refused."""
+    """Packets withdrawn after a refusal, to be sent later on another channel."""
     forced: int = 0
-    """Endpoints removed from their frames although their host process had not released them."""
+    """Endpoints that left their frames without a release by their host process."""
 
     malformed: int = 0
-    """Dropped: too short, of another type, inconsistent, or with a route that is not used up."""
+    """Dropped: too short, of another type, with inconsistent fields, or with a route that is not used up."""
     corrupt: int = 0
-    """Dropped: wrong check."""
+    """Dropped: wrong checksum."""
     strangers: int = 0
     """Dropped: from an unknown peer, or not for this NIC."""
     stale: int = 0
-    """Dropped: from an earlier incarnation, about one, or for incarnation 0, since its sender knows none."""
+    """Dropped: from an earlier incarnation of the peer, for one of this NIC, or for incarnation 0 (unknown)."""
     invalid: int = 0
     """Invalid doorbells and entries."""
 
     def counted(self) -> dict[str, int]:
+        """Return the counters by name."""
         return {name: getattr(self, name) for name in self.__slots__}

@@ -1,8 +1,8 @@
 """AM-II's firmware: dispatch of frames, doorbells and deadlines.
 
-A frame is checked in this order, and dropped and counted at the first check that fails: its route is used up; it is
-long enough; its check is right (Myrinet's CRC-8 covers nothing else, and is ignored); it is for this NIC, from a known
-peer; it belongs to the last incarnations of both (`protocols.core.peers`). Then the receiver (`receiver`) handles
+A frame passes these checks in this order, and is dropped and counted at the first that fails: its route is used up; it is
+long enough; its checksum is right (Myrinet's CRC-8 covers nothing else, and is ignored); it is addressed to this NIC, from
+a known peer; it belongs to the last incarnations of both (`protocols.core.peers`). Then the receiver (`receiver`) handles
 messages, the sender (`sender`) answers, and on source-routed networks the mapper handles mapping packets.
 
 Without acknowledgements (`Settings.reliable`), a frame meant for incarnation 0 is accepted: it is sent only once.
@@ -16,14 +16,14 @@ from typing import Final
 
 from protocols.am2 import codec
 from protocols.am2 import page as layout
-from protocols.am2.card import BROADCAST, Card, adapted
+from protocols.am2.card import BROADCAST, Card, adapt_settings
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_NO_MAPPING, REASON_RESTARTED
 from protocols.am2.counters import Counters
 from protocols.am2.mapping_port import MappingPort
-from protocols.am2.nic_memory import Frames
+from protocols.am2.nic_memory import NicEndpointFrames
 from protocols.am2.peers import CachedHeader, Peer
 from protocols.am2.pending_notices import PendingNotices
-from protocols.am2.receiver import MALFORMED, Receiver, Witness
+from protocols.am2.receiver import MALFORMED, DeliveryCallback, Receiver
 from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
 from protocols.am2.settings import Settings
@@ -36,13 +36,13 @@ from protocols.myrinet.mapper.mapper import Mapper
 from protocols.myrinet.mapper.route_tables import Table
 from protocols.myrinet.mapper.settings import Settings as MapperSettings
 
-_REASONS: Final = REASON_RESTARTED + 1
-_PASSES: Final = REASON_NO_MAPPING
-"""The last of the temporary reasons."""
-_TYPE_AT: Final = 14
-_MAPPING: Final = b"\x00\x05"
-_ROUTE: Final = 0x80
-_SLOTS: Final = 2 * layout.ENTRIES
+_REASON_COUNT: Final = REASON_RESTARTED + 1
+_MAX_TEMPORARY_REASON: Final = REASON_NO_MAPPING
+"""Reasons up to this one are temporary."""
+_TYPE_OFFSET: Final = 14
+_MAPPING_TYPE: Final = b"\x00\x05"
+_ROUTE_BIT: Final = 0x80
+_SEND_SLOTS: Final = 2 * layout.RING_SIZE
 _NEW: Final = PacketClass.NEW
 
 
@@ -55,22 +55,22 @@ class Firmware:
         "_cached_headers",
         "_card",
         "_counters",
-        "_has_begun",
-        "_has_news",
-        "_held_back",
-        "_is_plain",
+        "_has_few_deadlines",
+        "_has_new_routes",
+        "_is_mapper_started",
         "_leaving",
         "_loopback",
-        "_looped",
+        "_loopback_frames",
         "_mapper",
         "_mapping_port",
-        "_nodes",
+        "_node_count",
         "_peers",
         "_pending_notices",
         "_receiver",
         "_reliable",
         "_residency",
         "_sender",
+        "_waiting_slots",
         "settings",
     )  # fmt: skip
 
@@ -78,14 +78,14 @@ class Firmware:
         self,
         adapter: Adapter,
         nic: FirmwareActions,
-        frames: Frames | None,
+        frames: NicEndpointFrames | None,
         settings: Settings,
         mapping: MapperSettings | None = None,
-        witness: Witness | None = None,
+        on_delivery: DeliveryCallback | None = None,
     ) -> None:
         """frames: of the only host; None: hosts `attach`. mapping: settings of the mapper; None: there is no mapper,
-        and routes are passed to `install`."""
-        self.settings: Final = adapted(settings, adapter)
+        and routes are passed to `install`. on_delivery: called for each delivered message."""
+        self.settings: Final = adapt_settings(settings, adapter)
         self._card = card = Card(adapter, nic, self.settings)
         self._counters = card.counters
         self._sender = Sender(card)
@@ -94,23 +94,23 @@ class Firmware:
         if frames is not None:
             self._residency.attach(0, frames)
         self._leaving: Final = self._residency.leaving
-        self._receiver = Receiver(card, witness)
+        self._receiver = Receiver(card, on_delivery)
         self._reliable = settings.reliable
-        self._nodes = len(adapter.addresses)
+        self._node_count = len(adapter.addresses)
         self._peers = card.peers
         self._cached_headers = card.peers.cached_headers
         self._loopback = card.peers.loopback
-        self._looped = self._loopback.frames
-        self._has_begun = True
-        self._is_plain = True  # the only deadlines are scans, leaving endpoints and the end of a turn
-        self._held_back = self._sender.held_back
-        self._has_news = False  # new routes have arrived
+        self._loopback_frames = self._loopback.frames
+        self._is_mapper_started = True
+        self._has_few_deadlines = True  # neither pending notices nor a mapper have deadlines
+        self._waiting_slots = self._sender.waiting_slots
+        self._has_new_routes = False  # routes have been installed, and waiting messages not been sent
         self._mapping_port = MappingPort(card, self._install)
         self._adapter = adapter
         self._mapper: Mapper | Follower | None = None
         if adapter.routed and mapping is not None:
             self._mapper = mapper_of(adapter, self._send_mapping, self._install, mapping)
-            self._has_begun = self._is_plain = False
+            self._is_mapper_started = self._has_few_deadlines = False
 
     @property
     def counters(self) -> Counters:
@@ -123,20 +123,20 @@ class Firmware:
     @property
     def deadline(self) -> int | None:
         deadline = self._sender.scan_at
-        is_plain = self._is_plain and not self._leaving and not self._held_back
-        return deadline if is_plain else self._first(deadline)
+        is_scan_only = self._has_few_deadlines and not self._leaving and not self._waiting_slots
+        return deadline if is_scan_only else self._earliest_deadline(deadline)
 
     def counted(self) -> Mapping[str, int]:
-        counted = self._counters.counted()
+        counts = self._counters.counted()
         if self._mapper is not None:
-            counted |= {f"mapper_{name}": count for name, count in self._mapper.counted().items()}
-        return counted
+            counts |= {f"mapper_{name}": count for name, count in self._mapper.counted().items()}
+        return counts
 
     def waiting(self) -> list[str]:
-        out = [*self._sender.waiting(), *self._pending_notices.waiting()]
+        sentences = [*self._sender.waiting(), *self._pending_notices.waiting()]
         if not self._card.is_mapped:
-            out.append("no map of the network has come yet")
-        return out + list(self._residency.waiting())
+            sentences.append("no map of the network has come yet")
+        return sentences + list(self._residency.waiting())
 
     # Frames.
 
@@ -147,93 +147,94 @@ class Firmware:
         if cached is None:
             return
         if cached.kind != KIND_MESSAGE:
-            self._answered(now, cached, frame)
+            self._handle_answer(now, cached, frame)
             return
         try:
             channel, generation, sequence, stamp, body = unpack_body(frame)
         except MalformedError as error:
-            self._dropped(error)
+            self._count_malformed(error)
             return
         peer = cached.peer
         if not self._reliable:
             if self._receiver.deliver(peer, body):
                 counters.dropped += 1
             return
-        incoming = peer.incoming
-        if channel >= incoming.channels:
+        receive_table = peer.receive_table
+        if channel >= receive_table.channel_count:
             counters.malformed += 1
             return
-        packet_class = incoming.classify(channel, generation, sequence, stamp)
+        packet_class = receive_table.classify(channel, generation, sequence, stamp)
         if packet_class is _NEW:
             reason = self._receiver.deliver(peer, body)
             if reason == MALFORMED:
                 counters.malformed += 1
                 return
-            if not reason or reason > _PASSES:
-                incoming.take(channel, reason)
+            if not reason or reason > _MAX_TEMPORARY_REASON:
+                receive_table.advance(channel, reason)
                 counters.packets_taken += not reason
             else:
-                incoming.refuse(channel, stamp)
-        elif packet_class is PacketClass.AGAIN:
+                receive_table.refuse(channel, stamp)
+        elif packet_class is PacketClass.DUPLICATE:
             counters.duplicates += 1
-            reason = incoming.answer(channel)
+            reason = receive_table.last_answer(channel)
         else:
             counters.old += 1
             return
         counters.acknowledgements_sent += 1
-        begin = cached.answers[reason]
-        peer.send_later(partial(build_answer, begin, channel, generation, sequence, stamp, peer.route or b""))
+        prefix = cached.answer_prefixes[reason]
+        peer.send_later(partial(build_answer, prefix, channel, generation, sequence, stamp, peer.route or b""))
 
-    def _answered(self, now: int, cached: CachedHeader, frame: bytes) -> None:
+    def _handle_answer(self, now: int, cached: CachedHeader, frame: bytes) -> None:
         """Handle an answer."""
         try:
             channel, generation, sequence, stamp = unpack_answer(frame)
         except MalformedError as error:
-            self._dropped(error)
+            self._count_malformed(error)
             return
         peer = cached.peer
         if cached.kind == KIND_ACK:
-            self._sender.acknowledged(now, peer, channel, generation, sequence, stamp)
-        elif cached.reason <= _PASSES:
-            self._sender.refused(now, peer, channel, generation, sequence, stamp)
+            self._sender.on_ack(now, peer, channel, generation, sequence, stamp)
+        elif cached.reason <= _MAX_TEMPORARY_REASON:
+            self._sender.on_temporary_nack(now, peer, channel, generation, sequence, stamp)
         else:
-            self._sender.undone(now, peer, channel, generation, sequence, stamp, cached.reason)
+            self._sender.on_permanent_nack(now, peer, channel, generation, sequence, stamp, cached.reason)
         if self._leaving:
             self._residency.advance_unloads(now)
-            if self._looped:
-                self._loopback.run(now, self.receive)  # of an endpoint loaded into the frame that another has left
+            if self._loopback_frames:
+                self._loopback.run(now, self.receive)  # an endpoint may have been loaded, and have sent messages
 
     def _cache_header(self, now: int, frame: bytes) -> CachedHeader | None:
-        """Make the cached header of a frame that has no cached one: the first of its kind since the peer's last change of
-        incarnation. None: the frame is dropped, or was the mapper's."""
+        """Make and cache the header of a frame that has no cached one, such as a peer's first frame of a kind in its
+        incarnation. None: the frame is dropped, or was a mapper's."""
         card, counters, peers = self._card, self._counters, self._peers
-        if len(frame) > _TYPE_AT + 2 and frame[_TYPE_AT : _TYPE_AT + 2] == _MAPPING:
+        if len(frame) > _TYPE_OFFSET + 2 and frame[_TYPE_OFFSET : _TYPE_OFFSET + 2] == _MAPPING_TYPE:
             if self._mapper is not None:
                 self._mapper.receive(now, frame)
-                if self._has_news:
-                    self._go(now)
+                if self._has_new_routes:
+                    self._send_waiting(now)
                 return None
             if card.privileged is not None:
                 self._mapping_port.receive(frame)
                 return None
         try:
-            if len(frame) > _TYPE_AT and frame[_TYPE_AT] & _ROUTE:
+            if len(frame) > _TYPE_OFFSET and frame[_TYPE_OFFSET] & _ROUTE_BIT:
                 raise MalformedError("route")
             kind = codec.kind_of(frame)
             if kind == KIND_MESSAGE:
-                to, _, _, source, destination, sender, receiver, channel, generation, sequence, stamp, *_ = (
+                address, _, _, source, destination, sender, receiver, channel, generation, sequence, stamp, *_ = (
                     codec.unpack_message(frame[:-1])
                 )
                 reason = 0
             else:
                 (
-                    to, _, kind, reason, source, destination, sender, receiver, channel, generation, sequence, stamp, _,
+                    address, _, kind, reason, source, destination, sender, receiver, channel, generation, sequence, stamp, _,
                 ) = codec.unpack_answer(frame[:-1])  # fmt: skip
         except MalformedError as error:
-            self._dropped(error)
+            self._count_malformed(error)
             return None
-        is_own = source == card.number and not self._loopback.is_running  # returned from a wire
-        if to not in (card.address, BROADCAST) or destination != card.number or source >= self._nodes or is_own:
+        is_own = source == card.number and not self._loopback.is_running  # sent by this NIC, and back from the wire
+        is_for_this = address in (card.address, BROADCAST) and destination == card.number
+        if not is_for_this or source >= self._node_count or is_own:
             counters.strangers += 1  # a switch that has not learned the address floods the frame
             return None
         peer = peers.peer(source)
@@ -246,18 +247,18 @@ class Firmware:
         if kind == KIND_MESSAGE:
             if standing is Standing.MISDIRECTED and (receiver or self._reliable):
                 counters.stale += 1
-                begin = card.prefix(peer, KIND_NACK, REASON_RESTARTED)
+                prefix = card.frame_prefix(peer, KIND_NACK, REASON_RESTARTED)
                 route = peer.route or b""
-                peer.send_later(partial(build_answer, begin, channel, generation, sequence, stamp, route))
+                peer.send_later(partial(build_answer, prefix, channel, generation, sequence, stamp, route))
                 return None
         elif standing is Standing.MISDIRECTED or reason == REASON_RESTARTED:
             counters.stale += 1  # `Peers.classify` has handled the restart
             return None
-        answers: tuple[bytes, ...] = ()
+        answer_prefixes: tuple[bytes, ...] = ()
         if kind == KIND_MESSAGE:
-            refusals = [card.prefix(peer, KIND_NACK, reason) for reason in range(1, _REASONS)]
-            answers = (card.prefix(peer, KIND_ACK, 0), *refusals)
-        cached = CachedHeader(peer, kind, reason, answers)
+            nack_prefixes = [card.frame_prefix(peer, KIND_NACK, reason) for reason in range(1, _REASON_COUNT)]
+            answer_prefixes = (card.frame_prefix(peer, KIND_ACK, 0), *nack_prefixes)
+        cached = CachedHeader(peer, kind, reason, answer_prefixes)
         peers.cache_header(frame[:PREFIX_SIZE], cached)
         return cached
 
@@ -265,22 +266,23 @@ class Firmware:
 
     def introduced(self, now: int, peer: Peer) -> None:
         self._card.update_prefix(peer)
-        self._sender.introduced(now, peer)
+        self._sender.on_peer_introduced(now, peer)
 
     def restarting(self, peer: Peer) -> None:
         self._counters.restarts += 1
-        self._receiver.forget(peer)
+        self._receiver.discard_parts(peer)
 
     def restarted(self, now: int, peer: Peer) -> None:
-        under_way = [row.packet for row in peer.outgoing.under_way()]
-        peer.forget(self.settings)
+        unanswered_packets = [row.packet for row in peer.send_table.unanswered_rows()]
+        peer.reset_tables(self.settings)
         self._card.update_prefix(peer)
-        self._sender.restarted(peer, under_way)
-        self._pending_notices.forget(peer)
-        self._card.nic.post_completion(peer.number << layout.SUBJECTS | layout.RESTARTED)
-        self._sender.free(now, peer)
+        self._sender.on_peer_restarted(peer, unanswered_packets)
+        self._pending_notices.discard(peer)
+        self._card.nic.post_completion(peer.number << layout.SUBJECT_BITS | layout.RESTARTED)
+        self._sender.send_waiting(now, peer)
 
-    def _dropped(self, error: MalformedError) -> None:
+    def _count_malformed(self, error: MalformedError) -> None:
+        """Count a frame that is dropped for this error."""
         if error.reason == "check":
             self._counters.corrupt += 1
         else:
@@ -288,37 +290,37 @@ class Firmware:
 
     # The hosts.
 
-    def attach(self, host: int, frames: Frames) -> None:
+    def attach(self, host: int, frames: NicEndpointFrames) -> None:
         """Attach a host process. The numbers of its endpoints begin at `host` times `Settings.numbers`."""
         self._residency.attach(host, frames)
 
     def detach(self, now: int, host: int) -> None:
         """Detach a host process, which destroys its endpoints."""
         self._residency.detach(now, host)
-        if self._looped:
+        if self._loopback_frames:
             self._loopback.run(now, self.receive)
 
     def on_doorbell(self, now: int, index: int) -> None:
-        card, subject = self._card, index & layout.SUBJECT
-        number = index >> layout.SUBJECTS
-        if subject < _SLOTS:
+        card, subject = self._card, index & layout.SUBJECT_MASK
+        number = index >> layout.SUBJECT_BITS
+        if subject < _SEND_SLOTS:
             endpoint = card.endpoints.get(number)
             if endpoint is None or endpoint.page is None or endpoint.is_leaving:
-                # A host may not know yet that its endpoint has lost its frame to another host: the message is read when
-                # the endpoint returns.
-                self._counters.invalid += endpoint is None or endpoint.frames.trusted
+                # A host may not know yet that its endpoint has lost its frame to another host. The message is read after the
+                # endpoint's next load.
+                self._counters.invalid += endpoint is None or endpoint.frames.is_trusted
                 return
             if endpoint is card.privileged:
                 self._mapping_port.on_doorbell(endpoint)
-                if self._has_news:
-                    self._go(now)
-            elif subject not in endpoint.messages:  # else it has rung for that message before
-                self._sender.ready(now, endpoint, subject)
+                if self._has_new_routes:
+                    self._send_waiting(now)
+            elif subject not in endpoint.messages:  # otherwise the doorbell is repeated
+                self._sender.on_message_written(now, endpoint, subject)
         else:
             self._residency.on_doorbell(now, number, subject)
             if subject == layout.MAPPED and card.privileged is not None and card.privileged.page is not None:
                 self._mapping_port.on_doorbell(card.privileged)
-        if self._looped:
+        if self._loopback_frames:
             self._loopback.run(now, self.receive)
 
     # Time.
@@ -326,77 +328,78 @@ class Firmware:
     def on_timer(self, now: int) -> None:
         mapper, sender = self._mapper, self._sender
         if mapper is not None:
-            if not self._has_begun:
-                self._has_begun = True
+            if not self._is_mapper_started:
+                self._is_mapper_started = True
                 mapper.start(now)
             if mapper.deadline is not None and mapper.deadline <= now:
                 mapper.on_timer(now)
-            if self._has_news:
-                self._go(now)
-        loiters_until = sender.loiters_until
+            if self._has_new_routes:
+                self._send_waiting(now)
+        loiters_until = sender.turn_end
         if loiters_until is not None and loiters_until <= now:
-            sender.go_on(now)
+            sender.next_turn(now)
         if sender.scan_at is not None and sender.scan_at <= now:
             sender.scan(now)
-            for number in sender.given_up:
+            for number in sender.given_up_peers:
                 if mapper is not None:
                     mapper.unreachable(now, number)
-            sender.given_up.clear()
-            if sender.undelivered:
-                self._pending_notices.keep(now, sender.undelivered)
-                sender.undelivered.clear()
-                self._cached_headers.clear()  # so that the next frame of each peer is checked completely
-        if self._pending_notices.by_peer or not self._is_plain:
+            sender.given_up_peers.clear()
+            if sender.undelivered_notices:
+                self._pending_notices.add(now, sender.undelivered_notices)
+                sender.undelivered_notices.clear()
+                self._cached_headers.clear()  # so that `_cache_header` sees the next frame of each peer
+        if self._pending_notices.by_peer or not self._has_few_deadlines:
             self._pending_notices.on_timer(now)
-            self._is_plain = not (mapper is not None or self._pending_notices.by_peer)
+            self._has_few_deadlines = not (mapper is not None or self._pending_notices.by_peer)
         if self._leaving:
             self._residency.advance_unloads(now)
-        if self._looped:
+        if self._loopback_frames:
             self._loopback.run(now, self.receive)
 
-    def _first(self, deadline: int | None) -> int | None:
-        """Return the earliest deadline, including attempts, leaving endpoints, pending notices and the mapper."""
-        if not self._has_begun:
+    def _earliest_deadline(self, deadline: int | None) -> int | None:
+        """Return the earliest of the sender's deadline and the deadlines of turns, leaving endpoints, pending notices
+        and the mapper."""
+        if not self._is_mapper_started:
             return 0
-        times = [deadline, self._sender.loiters_until, self._pending_notices.deadline]
+        times = [deadline, self._sender.turn_end, self._pending_notices.deadline]
         times += self._residency.deadlines()
         if self._mapper is not None:
             times.append(self._mapper.deadline)
-        return min((when for when in times if when is not None), default=None)
+        return min((time for time in times if time is not None), default=None)
 
     # Routes.
 
     def _send_mapping(self, frame: bytes) -> None:
-        """Send a mapper's frame, without queueing behind data transfers: whoever waits for the answer would otherwise
-        conclude that nobody is there."""
+        """Send a mapper's frame without queueing behind data transfers: otherwise a mapper that waits for the answer would
+        conclude that there is no host."""
         self._card.nic.send_later(lambda: frame)
 
     def install(self, now: int, table: Table) -> None:
         """Install routes, in a network without a mapper."""
         self._install(table)
-        self._go(now)
+        self._send_waiting(now)
 
     def _install(self, table: Table) -> None:
         """Replace the routes to all reachable NICs."""
-        card, longest = self._card, self.settings.route
+        card, max_length = self._card, self.settings.route
         card.is_mapped = True
         self._cached_headers.clear()
         paths = paths_to_functions(self._adapter, table)
         for number in set(self._peers.known) | set(paths):
-            if number == card.number or number >= self._nodes:
+            if number == card.number or number >= self._node_count:
                 continue
             peer, path = self._peers.peer(number), paths.get(number)
-            if path is None or len(path.route) > longest:
+            if path is None or len(path.route) > max_length:
                 peer.route = None
             else:
-                peer.route, peer.address, peer.lost_at = path.route, path.address, None
+                peer.route, peer.address, peer.unreachable_at = path.route, path.address, None
                 card.update_prefix(peer)
-        self._has_news = True
+        self._has_new_routes = True
 
-    def _go(self, now: int) -> None:
-        """Send what has waited for routes."""
-        self._has_news = False
+    def _send_waiting(self, now: int) -> None:
+        """Send the messages and notices that have waited for routes."""
+        self._has_new_routes = False
         for peer in self._peers.known.values():
-            if peer.turns:
-                self._sender.free(now, peer)
-        self._pending_notices.mapped(now)
+            if peer.scheduler:
+                self._sender.send_waiting(now, peer)
+        self._pending_notices.on_routes(now)

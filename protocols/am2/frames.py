@@ -1,10 +1,10 @@
-"""AM-II's frames: the one definition of their format, as Scapy layers.
+"""AM-II's frames: the definition of their format, as Scapy layers.
 
-They are Myrinet's packets of one type (`protocols.myrinet`).
+They are Myrinet packets of one type (`protocols.myrinet`).
 
-The paper names what a packet carries: "logical channel, sequence number, time stamp", the endpoints and the tag ("Transport
-protocols"); "the NACK's time stamp" is the packet's. Layout and widths are ours, as are the incarnations, the generation
-of a channel, and the CRC-32. Numbers are in network byte order. `codec.py` is made from this file.
+The paper names the contents of a packet: "logical channel, sequence number, time stamp", the endpoints and the tag
+("Transport protocols"); "the NACK's time stamp" is the packet's. Layout and widths are ours, as are the incarnations, the
+generation of a channel, and the CRC-32. Numbers are in network byte order. `codec.py` is generated from this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from protocols.core.frames import LengthCheckLayer
 from protocols.myrinet.frames import Myrinet
 
 PACKET_TYPE: Final = 0x0004
-"""One of those that Myrinet leaves to software (ANSI/VITA 26-1998)."""
+"""One of the packet types that Myrinet leaves to software (ANSI/VITA 26-1998)."""
 
 MESSAGE: Final = 1
 ACK: Final = 2
@@ -36,12 +36,13 @@ NACK: Final = 3
 
 
 class AM2(LengthCheckLayer):
-    """The header, 28 bytes. An answer (ACK, NACK) is one: channel, generation, sequence and stamp are the packet's."""
+    """The header, 28 bytes. An answer (ACK, NACK) is a header alone; its channel, generation, sequence and stamp are
+    those of the packet that it answers."""
 
     name = "AM-II"
     fields_desc = [  # noqa: RUF012
         ByteEnumField("kind", MESSAGE, {MESSAGE: "MESSAGE", ACK: "ACK", NACK: "NACK"}),
-        # Why a packet was not taken. The first four pass: it is sent again. The others undo the message.
+        # Of a NACK. Reasons up to NO_MAPPING are temporary: the packet is resent. The others undo the message.
         ByteEnumField(
             "reason",
             0,
@@ -56,12 +57,12 @@ class AM2(LengthCheckLayer):
                 7: "RESTARTED",
             },
         ),
-        ShortField("source", 0),  # NIC that sends this
-        ShortField("destination", 0),  # NIC that it is for
+        ShortField("source", 0),  # number of the NIC that sends the frame
+        ShortField("destination", 0),  # number of the NIC that receives it
         XIntField("sender", 0),  # incarnation of the source
         XIntField("receiver", 0),  # incarnation of the destination, as far as known; 0: unknown
         ByteField("channel", 0),
-        ByteField("generation", 0),  # of the channel: one more whenever it is given up with a packet not answered
+        ByteField("generation", 0),  # of the channel: increases when an unanswered packet is given up
         ShortField("sequence", 0),  # of the packet on its channel
         IntField("stamp", 0),  # of this sending of the packet
         ShortField("length", None),  # bytes of payload: arguments, then data
@@ -74,28 +75,29 @@ class AM2(LengthCheckLayer):
 
 
 class AM2Message(Packet):
-    """The message's header, 28 bytes, in front of its arguments, of four bytes each, and its data."""
+    """The message's header, 28 bytes, before its arguments, of four bytes each, and its data."""
 
     name = "AM-II message"
     fields_desc = [  # noqa: RUF012
-        # SHORT: words only. MEDIUM: data for the handler. BULK: data for the destination's segment.
+        # SHORT: arguments only. MEDIUM: data for the handler. BULK: data for the destination's segment. GONE: the endpoint
+        # `origin` no longer exists.
         ByteEnumField("form", 0, {0: "SHORT", 1: "MEDIUM", 2: "BULK", 3: "GONE"}),
         FlagsField("flags", 0, 8, ["REPLY"]),
         ByteField("handler", 0),
-        ByteField("arguments", 0),  # how many
-        ShortField("origin", 0),  # endpoint that sends it, in its NIC
-        ShortField("endpoint", 0),  # endpoint that it is for, in its NIC
+        ByteField("arguments", 0),  # number of arguments
+        ShortField("origin", 0),  # number of the sending endpoint in the source NIC
+        ShortField("endpoint", 0),  # number of the receiving endpoint in the destination NIC
         XLongField("tag", 0),
-        IntField("message", 0),  # as its origin counts its requests; of a REPLY the request's
-        IntField("offset", 0),  # BULK: of this packet's data in the segment
-        IntField("total", 0),  # BULK: bytes of the whole message, of which this packet has some
+        IntField("message", 0),  # number of the request, counted by its origin; of a reply: the request's
+        IntField("offset", 0),  # BULK: offset of this packet's data in the segment
+        IntField("total", 0),  # BULK: bytes of data of the whole message
     ]
 
 
 bind_layers(Myrinet, AM2, type=PACKET_TYPE)
 bind_layers(AM2, AM2Message, kind=MESSAGE)
 
-# What the codec is made for: as `codegen` says.
+# Input of the code generator (`protocols.core.codegen`).
 STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {
     "answer": (Ether, Myrinet, AM2),
     "message": (Ether, Myrinet, AM2, AM2Message),
@@ -104,7 +106,7 @@ LENGTH: Final = "length"
 CHECK: Final = "check"
 FLOW: Final = ("kind", "channel")
 
-# For people: a packet in words. An answer names its packet by the channel, which has one packet at a time.
+# Summaries of packets. An answer is for the unanswered packet of its channel.
 KIND: Final = "kind"
 KINDS: Final = {
     MESSAGE: Kind(

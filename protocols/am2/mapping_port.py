@@ -1,11 +1,10 @@
-"""The NIC's half of the privileged endpoint, by which a mapper daemon on the host reaches the network.
+"""The NIC's half of the privileged endpoint, by which a mapper daemon on the host accesses the network.
 
-The paper's mapper daemons have two special functions, which a privileged endpoint gives to privileged processes only: to
-send and receive probe packets with source routes of their own, and to read and write the NIC's route table. Entries of
-that endpoint's rings are not messages: their form says which of the two they are (`page.PROBE`, `page.ROUTES`), and their
-data is a whole frame, or a part of a table (`mapper.route_tables`).
+A privileged endpoint gives a mapper daemon the paper's two special functions: to send and receive probe packets with their
+own source routes, and to read and write the NIC's route table. An entry of its rings is not a message: its form is
+`page.PROBE` or `page.ROUTES`, and its data a complete frame, or a part of a table (`mapper.route_tables`).
 
-A probe packet that finds no room is dropped, as on the wire; a mapper tries again.
+A received probe packet is dropped if the ring has no room, like a packet lost on the wire; the mapper sends another.
 """
 
 from __future__ import annotations
@@ -15,78 +14,78 @@ from typing import Final
 
 from protocols.am2 import page as layout
 from protocols.am2.card import Card
-from protocols.am2.endpoint_frames import Resident
+from protocols.am2.nic_endpoint import NicEndpoint
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.mapper.route_tables import Collected, Path, Table, parts_of, paths_of
 
-_NUMBERS: Final = 0xFFFF
+_NUMBER_MASK: Final = 0xFFFF
 
 
 class MappingPort:
-    """The privileged endpoint as its NIC sees it. install: replaces the NIC's routes."""
+    """The NIC's half of the privileged endpoint. install: replaces the NIC's routes."""
 
-    __slots__ = ("_card", "_collected", "_install", "_version")
+    __slots__ = ("_card", "_install", "_parts_received", "_version")
 
     def __init__(self, card: Card, install: Callable[[Table], None]) -> None:
         self._card = card
         self._install = install
-        self._collected: Collected | None = None
+        self._parts_received: Collected | None = None
         self._version = (0, 0)
 
-    def on_doorbell(self, endpoint: Resident) -> None:
-        """Take what the daemon has written."""
+    def on_doorbell(self, endpoint: NicEndpoint) -> None:
+        """Process the entries that the daemon has written."""
         page = endpoint.page
         assert page is not None
         for slot in range(layout.REPLIES):
-            if page[layout.PLACES[slot]] == layout.READY and not self._take(endpoint, page, slot):
+            if page[layout.SLOT_OFFSETS[slot]] == layout.READY and not self._take_entry(endpoint, page, slot):
                 return
 
     def receive(self, frame: bytes) -> None:
-        """Give the daemon a packet of the mappers'."""
+        """Pass the daemon a mapper's packet."""
         if (endpoint := self._card.privileged) is not None:
             self._deliver(endpoint, layout.PROBE, frame, self._version, 0, 1)
 
-    def _take(self, endpoint: Resident, page: memoryview, slot: int) -> bool:
-        """Take one entry. Returns False if its data cannot be reached yet."""
-        nic, at = self._card.nic, layout.PLACES[slot]
-        entry = layout.READ(page, at)
+    def _take_entry(self, endpoint: NicEndpoint, page: memoryview, slot: int) -> bool:
+        """Process one entry. Returns False if its data is not mapped yet."""
+        nic, entry_offset = self._card.nic, layout.SLOT_OFFSETS[slot]
+        entry = layout.READ_ENTRY(page, entry_offset)
         length, begin, form, author, epoch, part, parts = (entry[field] for field in (3, 4, 6, 12, 13, 14, 15))
-        view = self._reach(endpoint, page, layout.STAGED) if length else memoryview(b"")
+        view = self._region_view(endpoint, page, layout.SEND_STAGING) if length else memoryview(b"")
         if view is None:
             return False
-        if form == layout.ROUTES and not length and self._reach(endpoint, page, layout.STAGING) is None:
+        if form == layout.ROUTES and not length and self._region_view(endpoint, page, layout.RECEIVE_STAGING) is None:
             return False
         data = nic.dma_read((view[begin : begin + length],)) if length else b""
-        page[at] = layout.FREE
-        if page[layout.WANTS]:
-            page[layout.WANTS] = 0
-            nic.post_completion(endpoint.number << layout.SUBJECTS | slot)
+        page[entry_offset] = layout.FREE
+        if page[layout.NOTIFY_OFFSET]:
+            page[layout.NOTIFY_OFFSET] = 0
+            nic.post_completion(endpoint.number << layout.SUBJECT_BITS | slot)
         if form == layout.PROBE and len(data) == length > 0:
             nic.send_later(lambda: data)
         elif form == layout.ROUTES and not length:
-            self._read(endpoint)
+            self._read_routes(endpoint)
         elif form == layout.ROUTES and part < parts:
-            self._write((epoch, author & _NUMBERS), part, parts, data)
+            self._write_routes((epoch, author & _NUMBER_MASK), part, parts, data)
         else:
             self._card.counters.invalid += 1
         return True
 
-    def _write(self, version: tuple[int, int], part: int, parts: int, data: bytes) -> None:
+    def _write_routes(self, version: tuple[int, int], part: int, parts: int, data: bytes) -> None:
         """Install a table once all its parts have been written."""
-        collected = self._collected
-        if collected is None or (collected.version, collected.count) != (version, parts):
-            collected = self._collected = Collected(version, parts)
+        parts_received = self._parts_received
+        if parts_received is None or (parts_received.version, parts_received.count) != (version, parts):
+            parts_received = self._parts_received = Collected(version, parts)
         try:
-            table = collected.add(part, paths_of(data))
+            table = parts_received.add(part, paths_of(data))
         except MalformedError:
             self._card.counters.invalid += 1
             return
         if table is not None:
-            self._collected, self._version = None, version
+            self._parts_received, self._version = None, version
             self._install(table)
 
-    def _read(self, endpoint: Resident) -> None:
-        """Give the daemon the present routes."""
+    def _read_routes(self, endpoint: NicEndpoint) -> None:
+        """Pass the daemon the present routes."""
         card = self._card
         paths = {
             number: Path(peer.route, peer.address)
@@ -98,38 +97,39 @@ class MappingPort:
             self._deliver(endpoint, layout.ROUTES, data, self._version, part, len(parts))
 
     def _deliver(
-        self, endpoint: Resident, form: int, data: bytes, version: tuple[int, int], part: int, parts: int
+        self, endpoint: NicEndpoint, form: int, data: bytes, version: tuple[int, int], part: int, parts: int
     ) -> None:
+        """Put an entry into the endpoint's ring; it is dropped if the endpoint is not resident or has no room."""
         card, page, medium = self._card, endpoint.page, self._card.settings.medium
         if page is None or endpoint.is_leaving:
-            if not endpoint.faulted:
-                endpoint.faulted = True
-                card.nic.interrupt(endpoint.number << layout.SUBJECTS | layout.FAULT)
+            if not endpoint.has_faulted:
+                endpoint.has_faulted = True
+                card.nic.interrupt(endpoint.number << layout.SUBJECT_BITS | layout.FAULT)
             return
-        place = layout.ARRIVED_REQUESTS + endpoint.next_request
-        at = layout.PLACES[place]
-        if page[at] or len(data) > medium:
+        slot = layout.ARRIVED_REQUESTS + endpoint.next_request
+        entry_offset = layout.SLOT_OFFSETS[slot]
+        if page[entry_offset] or len(data) > medium:
             card.counters.overruns += 1
             return
-        view = self._reach(endpoint, page, layout.STAGING)
+        view = self._region_view(endpoint, page, layout.RECEIVE_STAGING)
         if view is None:
             return
         begin = endpoint.next_request * medium
         card.nic.dma_write(view[begin : begin + len(data)], data)
         epoch, author = version
-        layout.WRITE[0](
-            page, at, layout.FREE, 0, card.number, len(data), 0, 0, form, 0, form, 0, endpoint.number, endpoint.number,
-            author, epoch, part, parts,
+        layout.WRITE_ENTRY[0](
+            page, entry_offset, layout.FREE, 0, card.number, len(data), 0, 0, form, 0, form, 0, endpoint.number,
+            endpoint.number, author, epoch, part, parts,
         )  # fmt: skip
-        page[at] = layout.READY
-        endpoint.next_request = endpoint.next_request + 1 & layout.ENTRIES - 1
-        card.nic.post_completion(endpoint.number << layout.SUBJECTS | place)
+        page[entry_offset] = layout.READY
+        endpoint.next_request = endpoint.next_request + 1 & layout.RING_SIZE - 1
+        card.nic.post_completion(endpoint.number << layout.SUBJECT_BITS | slot)
 
-    def _reach(self, endpoint: Resident, page: memoryview, subject: int) -> memoryview | None:
-        """Return memory of the endpoint if it is mapped; otherwise ask the host for a mapping, and return None."""
-        region = endpoint.number << layout.SUBJECTS | subject
-        view = endpoint.frames.reach(page, region, 0, 0)
-        if view is None and region not in endpoint.requested:
-            endpoint.requested.add(region)
-            self._card.nic.interrupt(region << layout.SUBJECTS | layout.UNMAPPED)
+    def _region_view(self, endpoint: NicEndpoint, page: memoryview, subject: int) -> memoryview | None:
+        """Return a region of the endpoint if it is mapped; otherwise request a mapping from the host, and return None."""
+        region = endpoint.number << layout.SUBJECT_BITS | subject
+        view = endpoint.frames.region_view(page, region, 0, 0)
+        if view is None and region not in endpoint.requested_regions:
+            endpoint.requested_regions.add(region)
+            self._card.nic.interrupt(region << layout.SUBJECT_BITS | layout.UNMAPPED)
         return view

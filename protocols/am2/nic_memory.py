@@ -1,5 +1,5 @@
-"""The parts of a NIC's memory that its host's kernel writes: endpoint frames, the table of the endpoint in each, and
-mappings of host memory."""
+"""The parts of a NIC's memory that its host's kernel writes: endpoint frames, the table of the endpoints bound to them,
+and mappings of host memory."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Final, Protocol
 from protocols.am2 import page
 from protocols.core.firmware import Buffer
 
-NOBODY: Final = -1
+NO_ENDPOINT: Final = -1
 
 
-class Frames(Protocol):
-    """One host's endpoints, as their NIC accesses them. trusted: whether the host's kernel has written them, for which
-    the NIC may wait. absent: regions (`page`) that the NIC has asked for and the host does not have."""
+class NicEndpointFrames(Protocol):
+    """One host's endpoint frames, as the NIC accesses them. is_trusted: the host's kernel maintains them, so that the
+    NIC may wait for it. absent_regions: regions (`page`) that the NIC has requested and the host does not have."""
 
-    trusted: bool
-    absent: set[int]
+    is_trusted: bool
+    absent_regions: set[int]
 
     def frame_of(self, endpoint: int) -> memoryview | None:
         """Return the frame that an endpoint is bound to, or None."""
         ...
 
-    def page_of(self, endpoint: int) -> memoryview | None:
-        """Return the host memory that backs an endpoint's frame; None: the host copies the frame back by itself."""
+    def backing_page(self, endpoint: int) -> memoryview | None:
+        """Return the host memory that backs an endpoint's frame; None: the host copies the frame itself."""
         ...
 
-    def reach(self, page: memoryview, region: int, address: int, length: int) -> memoryview | None:
-        """Access a region by DMA; None: it is not mapped. page: the frame of its endpoint. address, length: of a bulk
-        message's data, as in its entry."""
+    def region_view(self, page: memoryview, region: int, address: int, length: int) -> memoryview | None:
+        """Return a region of host memory for DMA; None: it is not mapped. page: the frame of its endpoint. address,
+        length: of a bulk message's data, from its entry; unused for other regions."""
         ...
 
     def fence(self) -> None:
@@ -36,16 +36,16 @@ class Frames(Protocol):
         ...
 
 
-class Backing(Protocol):
-    """One host's endpoint frames, as its host library accesses them. frames: each the size of a page. bound: the
-    endpoint in each, or NOBODY. reachable: DMA mappings that the host maintains, by region."""
+class HostEndpointFrames(Protocol):
+    """One host's endpoint frames, as its host library accesses them. frames: each the size of a page. bound_endpoints: by
+    frame, the number of its endpoint, or NO_ENDPOINT. mapped_regions: DMA mappings that the host maintains, by region."""
 
     frames: list[memoryview]
-    bound: list[int]
-    reachable: dict[int, memoryview]
+    bound_endpoints: list[int]
+    mapped_regions: dict[int, memoryview]
 
     def bind(self, frame: int, endpoint: int) -> None:
-        """Bind an endpoint to a frame; NOBODY frees the frame."""
+        """Bind an endpoint to a frame; NO_ENDPOINT frees the frame."""
         ...
 
     def register(self, endpoint: int, backing: memoryview) -> None:
@@ -53,11 +53,11 @@ class Backing(Protocol):
         ...
 
     def save(self, frame: int, backing: memoryview) -> None:
-        """Save a frame that the NIC has released to host memory."""
+        """Copy a frame that the NIC has unloaded to host memory, unless the NIC does."""
         ...
 
     def release(self, endpoint: int) -> None:
-        """Free all memory of a destroyed endpoint, which the NIC has released."""
+        """Free all memory of a destroyed endpoint, after the NIC has released it."""
         ...
 
     def allocate(self, endpoint: int, size: int) -> memoryview:
@@ -65,20 +65,20 @@ class Backing(Protocol):
         ...
 
     def make_mappable(self, endpoint: int, memory: memoryview) -> memoryview:
-        """Return mappable memory that stands for a program's memory: that memory itself, or a buffer that is copied to it.
-        Raises MemoryError."""
+        """Return mappable memory for a program's memory: that memory itself, or a buffer whose contents the host library
+        copies there. Raises MemoryError."""
         ...
 
-    def copy(self, endpoint: int, data: Buffer) -> memoryview:
-        """Copy data to be sent; kept until `forget`. Raises MemoryError."""
+    def copy_data(self, endpoint: int, data: Buffer) -> memoryview:
+        """Copy data to be sent. The copy is kept until `free_copy`. Raises MemoryError."""
         ...
 
-    def forget(self, endpoint: int, copied: memoryview) -> None:
-        """Free memory from `copy`."""
+    def free_copy(self, endpoint: int, copied: memoryview) -> None:
+        """Free memory from `copy_data`."""
         ...
 
-    def address(self, memory: memoryview | None) -> int:
-        """Return the address by which the NIC finds the memory; 0: it finds it by the region's number."""
+    def address_of(self, memory: memoryview | None) -> int:
+        """Return the memory's address for the NIC; 0 if the NIC finds the memory by the region's number."""
         ...
 
     def fence(self) -> None:
@@ -87,39 +87,39 @@ class Backing(Protocol):
 
 
 class NicMemory:
-    """Implements both `Frames` and `Backing`, for host and NIC in one process. pages: host memory that backs the frames,
-    by endpoint."""
+    """Endpoint frames of a host and a NIC in one process. Implements `NicEndpointFrames` and `HostEndpointFrames`.
+    backing_pages: host memory that backs the frames, by endpoint."""
 
-    __slots__ = ("absent", "bound", "frames", "pages", "reachable", "trusted")
+    __slots__ = ("absent_regions", "backing_pages", "bound_endpoints", "frames", "is_trusted", "mapped_regions")
 
     def __init__(self, frames: int) -> None:
         self.frames = [memoryview(bytearray(page.SIZE)) for _ in range(frames)]
-        self.bound = [NOBODY] * frames
-        self.pages: Final[dict[int, memoryview]] = {}
-        self.reachable: dict[int, memoryview] = {}
-        self.absent: set[int] = set()
-        self.trusted = True
+        self.bound_endpoints = [NO_ENDPOINT] * frames
+        self.backing_pages: Final[dict[int, memoryview]] = {}
+        self.mapped_regions: dict[int, memoryview] = {}
+        self.absent_regions: set[int] = set()
+        self.is_trusted = True
 
     def frame_of(self, endpoint: int) -> memoryview | None:
-        return self.frames[self.bound.index(endpoint)] if endpoint in self.bound else None
+        return self.frames[self.bound_endpoints.index(endpoint)] if endpoint in self.bound_endpoints else None
 
-    def page_of(self, endpoint: int) -> memoryview | None:
-        return self.pages[endpoint]
+    def backing_page(self, endpoint: int) -> memoryview | None:
+        return self.backing_pages[endpoint]
 
-    def reach(self, page: memoryview, region: int, address: int, length: int) -> memoryview | None:  # noqa: ARG002
-        return self.reachable.get(region)
+    def region_view(self, page: memoryview, region: int, address: int, length: int) -> memoryview | None:  # noqa: ARG002
+        return self.mapped_regions.get(region)
 
     def bind(self, frame: int, endpoint: int) -> None:
-        self.bound[frame] = endpoint
+        self.bound_endpoints[frame] = endpoint
 
     def register(self, endpoint: int, backing: memoryview) -> None:
-        self.pages[endpoint] = backing
+        self.backing_pages[endpoint] = backing
 
     def save(self, frame: int, backing: memoryview) -> None:
-        """Do nothing: the NIC has written the page back by DMA."""
+        """Do nothing: the NIC has written the page to host memory by DMA."""
 
     def release(self, endpoint: int) -> None:
-        self.pages.pop(endpoint, None)
+        self.backing_pages.pop(endpoint, None)
 
     def allocate(self, endpoint: int, size: int) -> memoryview:  # noqa: ARG002
         return memoryview(bytearray(size))
@@ -127,13 +127,13 @@ class NicMemory:
     def make_mappable(self, endpoint: int, memory: memoryview) -> memoryview:  # noqa: ARG002
         return memory
 
-    def copy(self, endpoint: int, data: Buffer) -> memoryview:  # noqa: ARG002
+    def copy_data(self, endpoint: int, data: Buffer) -> memoryview:  # noqa: ARG002
         return memoryview(bytes(data))
 
-    def forget(self, endpoint: int, copied: memoryview) -> None:
+    def free_copy(self, endpoint: int, copied: memoryview) -> None:
         """Do nothing: there is no other reference."""
 
-    def address(self, memory: memoryview | None) -> int:  # noqa: ARG002
+    def address_of(self, memory: memoryview | None) -> int:  # noqa: ARG002
         return 0
 
     def fence(self) -> None:

@@ -1,25 +1,25 @@
-"""AM-II's peers: the send and the receive table of each, and the cached headers of frames from and to it."""
+"""AM-II's peers, each with its send and receive tables, and the cached headers of frames from and to peers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from protocols.am2.endpoint_scheduler import EndpointScheduler
 from protocols.am2.settings import Settings
-from protocols.am2.transport import Incoming, Outgoing
-from protocols.am2.turns import Turns
+from protocols.am2.transport import ReceiveTable, SendTable
 from protocols.core import peers
 
 if TYPE_CHECKING:
-    from protocols.am2.endpoint_frames import Resident
+    from protocols.am2.nic_endpoint import NicEndpoint
     from protocols.am2.transport import Packet
 
 
 class Peer(peers.Peer):
-    """Another host's NIC. route: in the format of frames; None: no route is known. lost_at: when it becomes unreachable
-    unless a route is known by then; None: no deadline yet. prefix: first bytes of messages' frames to it. turns:
-    messages that wait for a channel, or for a route."""
+    """Another host's NIC. route: bytes of the source route in frames; None: no route is known. unreachable_at: time at
+    which the peer becomes unreachable unless a route is known by then; None: not set. message_prefix: first bytes of the
+    frames of messages to it. scheduler: messages that wait for a channel, or for a route."""
 
-    __slots__ = ("incoming", "lost_at", "outgoing", "prefix", "route", "turns")
+    __slots__ = ("message_prefix", "receive_table", "route", "scheduler", "send_table", "unreachable_at")
 
     def __init__(
         self,
@@ -33,25 +33,25 @@ class Peer(peers.Peer):
     ) -> None:
         peers.Peer.__init__(self, number, address, incarnation, send, send_later)
         self.route = route
-        self.lost_at: int | None = None
-        self.prefix = b""
-        self.turns: Final[Turns[Resident]] = Turns(1 << settings.attempts)
-        self.forget(settings)
+        self.unreachable_at: int | None = None
+        self.message_prefix = b""
+        self.scheduler: Final[EndpointScheduler[NicEndpoint]] = EndpointScheduler(1 << settings.attempts)
+        self.reset_tables(settings)
 
-    def forget(self, settings: Settings) -> None:
-        """Reset both tables: nothing has been sent or received."""
-        self.outgoing: Outgoing[Packet] = Outgoing(settings)
-        self.incoming = Incoming(settings)
+    def reset_tables(self, settings: Settings) -> None:
+        """Reset both tables to their initial state."""
+        self.send_table: SendTable[Packet] = SendTable(settings)
+        self.receive_table = ReceiveTable(settings)
 
 
 class CachedHeader:
-    """Frames of one kind from one peer that begin with the same bytes, are for this NIC, and belong to the last
-    incarnations of both. answers: the first bytes of answers to messages, by reason."""
+    """Decoded first bytes of frames of one kind from one peer, addressed to this NIC, of the last incarnations of both.
+    answer_prefixes: the first bytes of answers to messages, by reason."""
 
-    __slots__ = ("answers", "kind", "peer", "reason")
+    __slots__ = ("answer_prefixes", "kind", "peer", "reason")
 
-    def __init__(self, peer: Peer, kind: int, reason: int, answers: tuple[bytes, ...]) -> None:
+    def __init__(self, peer: Peer, kind: int, reason: int, answer_prefixes: tuple[bytes, ...]) -> None:
         self.peer: Final = peer
         self.kind: Final = kind
         self.reason: Final = reason
-        self.answers: Final = answers
+        self.answer_prefixes: Final = answer_prefixes

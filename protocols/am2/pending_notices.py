@@ -1,9 +1,9 @@
-"""Pending notices to other NICs: that an endpoint which they have sent requests to no longer exists.
+"""Pending notices to other NICs that an endpoint to which they have sent requests no longer exists.
 
-A notice is sent and given up like any message: otherwise it would hold its channel for ever. But its receiver waits,
-and may itself have nothing to send. So a notice that was given up is kept, and sent again when a frame arrives from
-there, or a route leads there again. In addition, one notice is sent at increasing intervals: both sides might be
-waiting for each other.
+A notice is sent and given up like any message: otherwise it would keep its channel for ever. But the peer's programs wait
+for replies, and may have nothing to send. So a notice that was given up is kept, and sent again when a frame of the peer
+arrives, or a route to the peer is known again. In addition, one notice is sent at increasing intervals, in case that both
+NICs wait for each other.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from protocols.am2.settings import SECOND
 from protocols.am2.transport import Message
 
 _FIRST_PAUSE: Final = 1 * SECOND
-"""Pause after giving up, doubled each time: the silence then lasts at most twice as long as its cause."""
+"""Pause after giving up, doubled each time: a notice arrives after at most twice the time for which the peer was
+unreachable."""
 _LAST_PAUSE: Final = _FIRST_PAUSE << 16
-"""Eighteen hours. A peer that has been silent for longer gets its notices when it is heard from."""
+"""Eighteen hours. A peer that has been silent for longer gets its notices after its next frame."""
 
 
 class PeerNotices:
-    """Pending notices of a peer. words: by the endpoints' numbers, whose range is limited. next_at: when one is tried;
-    None: one is in flight, or none will be. pause: nanoseconds before it."""
+    """Pending notices to a peer. messages: by the endpoints' numbers, whose range is limited. next_at: time at which one is
+    sent; None: one is in flight, or no more are sent. pause: nanoseconds before the next one."""
 
-    __slots__ = ("next_at", "pause", "words")
+    __slots__ = ("messages", "next_at", "pause")
 
     def __init__(self) -> None:
-        self.words: Final[dict[int, Message]] = {}
+        self.messages: Final[dict[int, Message]] = {}
         self.next_at: int | None = None
         self.pause = _FIRST_PAUSE
 
 
 class PendingNotices:
-    """Pending notices by peer. by_peer: for the peers that have not received theirs."""
+    """Pending notices to all peers. by_peer: those that have been given up, by peer."""
 
     __slots__ = ("_sender", "by_peer")
 
@@ -45,45 +46,47 @@ class PendingNotices:
 
     @property
     def deadline(self) -> int | None:
+        """Time at which `on_timer` is due, or None."""
         times = [notices.next_at for notices in self.by_peer.values()]
-        return min((when for when in times if when is not None), default=None)
+        return min((time for time in times if time is not None), default=None)
 
-    def keep(self, now: int, words: Iterable[Message]) -> None:
+    def add(self, now: int, messages: Iterable[Message]) -> None:
         """Keep notices that were given up."""
-        for word in words:
-            notices = self.by_peer.get(word.peer)
+        for message in messages:
+            notices = self.by_peer.get(message.peer)
             if notices is None:
-                notices = self.by_peer[word.peer] = PeerNotices()
-            notices.words[word.endpoint.number] = word
+                notices = self.by_peer[message.peer] = PeerNotices()
+            notices.messages[message.endpoint.number] = message
             if notices.next_at is None and notices.pause <= _LAST_PAUSE:
                 notices.next_at = now + notices.pause
 
     def on_timer(self, now: int) -> None:
-        """Send one notice to each peer that is due."""
+        """Send one notice to each peer for which it is due."""
         for notices in self.by_peer.values():
             if notices.next_at is not None and notices.next_at <= now:
                 notices.next_at = None
                 notices.pause *= 2
-                word = notices.words.pop(next(iter(notices.words)))
-                self._sender.send_own(now, word.unsent_copy(), once=True)
+                message = notices.messages.pop(next(iter(notices.messages)))
+                self._sender.send_own(now, message.unsent_copy(), once=True)
 
     def flush(self, now: int, peer: Peer) -> None:
-        """Send all notices to a peer: a frame of the incarnation that they are for has arrived, or a route to it."""
+        """Send all notices to a peer, after a frame of the incarnation that they are for, or a route, has arrived."""
         if peer.route is not None and (notices := self.by_peer.pop(peer, None)) is not None:
-            for word in notices.words.values():
-                self._sender.send_own(now, word.unsent_copy())
+            for message in notices.messages.values():
+                self._sender.send_own(now, message.unsent_copy())
 
-    def mapped(self, now: int) -> None:
-        """Send notices along new routes."""
+    def on_routes(self, now: int) -> None:
+        """Send all notices to the peers that have a route, after routes have been installed."""
         for peer in list(self.by_peer):
             self.flush(now, peer)
 
-    def forget(self, peer: Peer) -> None:
-        """Discard the notices to a restarted peer: nobody waits there any more."""
+    def discard(self, peer: Peer) -> None:
+        """Discard the notices to a restarted peer, which has lost its requests."""
         self.by_peer.pop(peer, None)
 
     def waiting(self) -> Iterable[str]:
-        """Yield a sentence for every silent peer."""
+        """Yield a sentence for every peer with pending notices."""
         for peer, notices in self.by_peer.items():
-            if notices.words:
-                yield f"node {peer.number} does not answer, and has not heard that of ours are gone: {[*notices.words]}"
+            if notices.messages:
+                endpoints = ", ".join(map(str, notices.messages))
+                yield f"node {peer.number} does not acknowledge that these endpoints are gone: {endpoints}"

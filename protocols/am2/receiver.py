@@ -1,8 +1,8 @@
-"""The receiving half of the firmware: acceptance of packets for the endpoints of this NIC's hosts.
+"""The receiving half of the firmware: delivery of packets to the endpoints of this NIC's hosts.
 
-A packet that is new on its channel is accepted, refused for a temporary reason, so that it is sent again, or undone, so
-that its message is returned to its sender. "Modest preallocated buffers, retransmission is cheap": if a ring has no
-room, a packet is refused like any other.
+A packet that is new on its channel is accepted; refused for a temporary reason, so that it is resent; or undone, so that
+its message is returned to its sender. "Modest preallocated buffers, retransmission is cheap": a packet is also refused if
+a ring has no room.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from protocols.am2.codec import (
     REASON_NOT_RESIDENT,
     REASON_OVERRUN,
 )
-from protocols.am2.endpoint_frames import Resident
+from protocols.am2.nic_endpoint import NicEndpoint
 from protocols.am2.peers import Peer
 from protocols.am2.sender import UNREACHABLE
-from protocols.am2.transport import HEADER, PART, PART_AT, unpack_message
+from protocols.am2.transport import MESSAGE_HEADER_SIZE, OFFSET_AND_TOTAL_AT, PACK_OFFSET_AND_TOTAL, unpack_message
 
 MALFORMED: Final = -1
-"""The packet has a right check and invalid content: it is not answered."""
+"""The packet has a right checksum and invalid content: it is not answered."""
 
-_PLACES: Final = layout.PLACES
-_HEAD: Final = layout.HEAD.pack_into
-_TAG: Final = layout.TAG.unpack_from
+_SLOT_OFFSETS: Final = layout.SLOT_OFFSETS
+_PACK_HEAD: Final = layout.HEAD.pack_into
+_UNPACK_TAG: Final = layout.TAG.unpack_from
 _ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
-class Delivered(NamedTuple):
-    """A message that has been put into an endpoint's ring, with a unique name: for a request the NIC that has sent it,
-    that NIC's incarnation, its endpoint there, and the request's number; for a reply the name of its request. A checker
-    compares it with returned messages."""
+class Delivery(NamedTuple):
+    """The identity of a request that has been put into an endpoint's ring, or whose reply has been (is_reply): number and
+    incarnation of the NIC that has sent the request, its endpoint there, and the request's number. Checkers compare
+    deliveries with returned messages."""
 
     node: int
     incarnation: int
@@ -51,29 +51,30 @@ class Delivered(NamedTuple):
     is_reply: bool = False
 
 
-Witness = Callable[[Delivered], object]
+DeliveryCallback = Callable[[Delivery], object]
 
 
 class Receiver:
-    """All incoming messages. witness: is called for each delivered one."""
+    """All incoming messages. on_delivery: called for each delivered message."""
 
-    __slots__ = ("_card", "_counters", "_guarded", "_witness")
+    __slots__ = ("_card", "_counters", "_guarded", "_on_delivery")
 
-    def __init__(self, card: Card, witness: Witness | None) -> None:
+    def __init__(self, card: Card, on_delivery: DeliveryCallback | None) -> None:
         self._card = card
         self._counters = card.counters
         self._guarded = card.settings.guarded
-        self._witness = witness
+        self._on_delivery = on_delivery
 
     def deliver(self, peer: Peer, body: bytes) -> int:
-        """Deliver a packet's message. Returns REASON_NONE, or the reason why that is impossible."""
+        """Deliver a packet. body: message header, arguments, data. Returns REASON_NONE, MALFORMED, or the reason of a
+        NACK."""
         form, flags, _, count, origin, number, tag, message, offset, total = unpack_message(body)
-        length = len(body) - HEADER - 4 * count
+        length = len(body) - MESSAGE_HEADER_SIZE - 4 * count
         card, counters = self._card, self._counters
         if length < 0 or count > layout.MAX_ARGUMENTS or form > FORM_BULK:
             if form != FORM_GONE:
                 return MALFORMED
-            self._gone(peer, origin)
+            self._on_endpoint_gone(peer, origin)
             return REASON_NONE
         endpoint = card.endpoints.get(number)
         if endpoint is None:
@@ -82,133 +83,139 @@ class Receiver:
         page = endpoint.page
         if page is None or endpoint.is_leaving:
             counters.not_resident += 1
-            if not endpoint.faulted:
-                endpoint.faulted = True
+            if not endpoint.has_faulted:
+                endpoint.has_faulted = True
                 counters.faults += 1
-                card.nic.interrupt(number << layout.SUBJECTS | layout.FAULT)
+                card.nic.interrupt(number << layout.SUBJECT_BITS | layout.FAULT)
             return REASON_NOT_RESIDENT
         if flags & FLAGS_REPLY:
-            place = layout.ARRIVED_REPLIES + endpoint.next_reply
+            slot = layout.ARRIVED_REPLIES + endpoint.next_reply
         else:
-            if self._guarded and ((own := _TAG(page)[0]) != tag or not own) and own != _ANY:
+            own_tag = _UNPACK_TAG(page)[0] if self._guarded else _ANY
+            if own_tag != _ANY and (own_tag != tag or not own_tag):
                 counters.bad_tags += 1
                 return REASON_BAD_TAG
-            place = layout.ARRIVED_REQUESTS + endpoint.next_request
-        at = _PLACES[place]
+            slot = layout.ARRIVED_REQUESTS + endpoint.next_request
+        entry_offset = _SLOT_OFFSETS[slot]
         if form:
             if form == FORM_MEDIUM:
-                reason = self._stage(endpoint, page, place, body, length) if not page[at] else REASON_OVERRUN
+                is_free = not page[entry_offset]
+                reason = self._store_medium(endpoint, page, slot, body, length) if is_free else REASON_OVERRUN
             else:
-                identity = (peer.number, peer.incarnation, origin, flags, message)
-                reason = self._part(endpoint, page, at, identity, body, length, offset, total)
+                key = (peer.number, peer.incarnation, origin, flags, message)
+                reason = self._store_part(endpoint, page, entry_offset, key, body, length, offset, total)
                 if reason == REASON_NONE:
-                    come, first = endpoint.parts[identity]
-                    if come < total:
+                    received, min_offset = endpoint.bulk_parts[key]
+                    if received < total:
                         return REASON_NONE
-                    del endpoint.parts[identity]
-                    body, length = _whole(body, first, total), total
+                    del endpoint.bulk_parts[key]
+                    body, length = _complete_header(body, min_offset, total), total
             if reason:
                 counters.overruns += reason == REASON_OVERRUN
                 return reason
-        elif page[at]:
+        elif page[entry_offset]:
             counters.overruns += 1
             return REASON_OVERRUN
-        _HEAD(page, at, layout.READY, 0, peer.number, length, 0, peer.incarnation)
-        at += layout.MESSAGE
-        size = HEADER + 4 * count
-        page[at : at + size] = body[:size] if length else body
+        _PACK_HEAD(page, entry_offset, layout.READY, 0, peer.number, length, 0, peer.incarnation)
+        message_offset, size = entry_offset + layout.MESSAGE_OFFSET, MESSAGE_HEADER_SIZE + 4 * count
+        page[message_offset : message_offset + size] = body[:size] if length else body
         if flags & FLAGS_REPLY:
-            endpoint.next_reply = endpoint.next_reply + 1 & layout.ENTRIES - 1
+            endpoint.next_reply = endpoint.next_reply + 1 & layout.RING_SIZE - 1
         else:
-            endpoint.next_request = endpoint.next_request + 1 & layout.ENTRIES - 1
+            endpoint.next_request = endpoint.next_request + 1 & layout.RING_SIZE - 1
             endpoint.requesters[peer] = None
         counters.messages_delivered += 1
-        if self._witness is not None:
+        if self._on_delivery is not None:
             if flags & FLAGS_REPLY:
-                self._witness(Delivered(card.number, card.incarnation, number, message, True))
+                self._on_delivery(Delivery(card.number, card.incarnation, number, message, True))
             else:
-                self._witness(Delivered(peer.number, peer.incarnation, origin, message))
-        card.nic.post_completion(number << layout.SUBJECTS | place)
+                self._on_delivery(Delivery(peer.number, peer.incarnation, origin, message))
+        card.nic.post_completion(number << layout.SUBJECT_BITS | slot)
         return REASON_NONE
 
-    def _gone(self, peer: Peer, number: int) -> None:
-        """Handle the end of a peer's endpoint. Packets in flight to it have been accepted, with the answer lost, or
-        will be returned by the transport; the hosts handle requests that were accepted and answered."""
+    def _on_endpoint_gone(self, peer: Peer, number: int) -> None:
+        """Handle a notice that a peer's endpoint no longer exists. Requests in flight to it are returned as
+        unreachable, even if their packets are acknowledged; the hosts return requests that were acknowledged before."""
         for endpoint in self._card.endpoints.values():
             for message in endpoint.messages.values():
                 is_request = message.slot < layout.REPLIES and message.peer is peer
-                if is_request and message.open and not message.status and unpack_message(message.body)[5] == number:
+                if (
+                    is_request
+                    and message.unanswered
+                    and not message.status
+                    and unpack_message(message.body)[5] == number
+                ):
                     message.status = UNREACHABLE
-        self._card.nic.interrupt((peer.number << layout.NAMES | number) << layout.SUBJECTS | layout.GONE)
+        self._card.nic.interrupt((peer.number << layout.ENDPOINT_BITS | number) << layout.SUBJECT_BITS | layout.GONE)
 
-    def forget(self, peer: Peer) -> None:
+    def discard_parts(self, peer: Peer) -> None:
         """Discard the partly received messages of a restarted peer."""
         for endpoint in self._card.endpoints.values():
-            for identity in [one for one in endpoint.parts if one[0] == peer.number]:
-                del endpoint.parts[identity]
+            for key in [key for key in endpoint.bulk_parts if key[0] == peer.number]:
+                del endpoint.bulk_parts[key]
 
-    def _stage(self, endpoint: Resident, page: memoryview, place: int, body: bytes, length: int) -> int:
-        """Store a medium message's data in the staging area."""
+    def _store_medium(self, endpoint: NicEndpoint, page: memoryview, slot: int, body: bytes, length: int) -> int:
+        """Store a medium message's data in the endpoint's staging area. Returns as `deliver`."""
         medium = self._card.settings.medium
         if length > medium:
             return MALFORMED
         if not length:
             return REASON_NONE
-        view = self._reach(endpoint, page, layout.STAGING)
+        view = self._region_view(endpoint, page, layout.RECEIVE_STAGING)
         if view is None:
             return REASON_NO_MAPPING
-        begin = (place - layout.ARRIVED_REQUESTS) * medium
+        begin = (slot - layout.ARRIVED_REQUESTS) * medium
         self._card.nic.dma_write(view[begin : begin + length], body[len(body) - length :])
         return REASON_NONE
 
-    def _part(
+    def _store_part(
         self,
-        endpoint: Resident,
+        endpoint: NicEndpoint,
         page: memoryview,
-        at: int,
-        identity: tuple[int, int, int, int, int],
+        entry_offset: int,
+        key: tuple[int, int, int, int, int],
         body: bytes,
         length: int,
         offset: int,
         total: int,
     ) -> int:
-        """Store a part of a bulk message in the segment; the endpoint's `parts` sum the bytes."""
-        if offset + length > layout.segment_of(page):
+        """Store a part of a bulk message in the endpoint's segment, and record it in `bulk_parts`. Returns as `deliver`."""
+        if offset + length > layout.segment_length(page):
             self._counters.bad_segments += 1
             return REASON_BAD_SEGMENT
-        come, first = endpoint.parts.get(identity, (0, offset))
-        if come + length > total or (not length and total):  # wrong sizes: undo it, so that its sender is told
-            endpoint.parts.pop(identity, None)
+        received, min_offset = endpoint.bulk_parts.get(key, (0, offset))
+        if received + length > total or (not length and total):  # inconsistent sizes: undo the message
+            endpoint.bulk_parts.pop(key, None)
             self._counters.bad_segments += 1
             return REASON_BAD_SEGMENT
-        if come + length == total and page[at]:
+        if received + length == total and page[entry_offset]:
             return REASON_OVERRUN
         if length:
-            view = self._reach(endpoint, page, layout.SEGMENT)
+            view = self._region_view(endpoint, page, layout.SEGMENT)
             if view is None:
                 return REASON_NO_MAPPING
-            if offset + length > len(view):  # the host has just made the segment shorter
+            if offset + length > len(view):  # the host has just shortened the segment
                 self._counters.bad_segments += 1
                 return REASON_BAD_SEGMENT
             self._card.nic.dma_write(view[offset : offset + length], body[len(body) - length :])
-        endpoint.parts[identity] = (come + length, min(first, offset))
+        endpoint.bulk_parts[key] = (received + length, min(min_offset, offset))
         return REASON_NONE
 
-    def _reach(self, endpoint: Resident, page: memoryview, subject: int) -> memoryview | None:
-        """Return memory of an endpoint if it is mapped; otherwise ask the host for a mapping, and return None."""
-        region = endpoint.number << layout.SUBJECTS | subject
-        view = endpoint.frames.reach(page, region, 0, 0)
+    def _region_view(self, endpoint: NicEndpoint, page: memoryview, subject: int) -> memoryview | None:
+        """Return a region of an endpoint if it is mapped; otherwise request a mapping from the host, and return None."""
+        region = endpoint.number << layout.SUBJECT_BITS | subject
+        view = endpoint.frames.region_view(page, region, 0, 0)
         if view is None:
-            endpoint.frames.absent.discard(region)
+            endpoint.frames.absent_regions.discard(region)
             self._counters.unmapped += 1
-            if region not in endpoint.requested:
-                endpoint.requested.add(region)
-                self._card.nic.interrupt(region << layout.SUBJECTS | layout.UNMAPPED)
+            if region not in endpoint.requested_regions:
+                endpoint.requested_regions.add(region)
+                self._card.nic.interrupt(region << layout.SUBJECT_BITS | layout.UNMAPPED)
         return view
 
 
-def _whole(body: bytes, first: int, total: int) -> bytes:
-    """Return the header of a bulk message that is complete, as if it had been one part."""
+def _complete_header(body: bytes, offset: int, total: int) -> bytes:
+    """Return the header of a complete bulk message: the last part's, with the offset of the whole data."""
     header = bytearray(body)
-    PART(header, PART_AT, first, total)
+    PACK_OFFSET_AND_TOTAL(header, OFFSET_AND_TOTAL_AT, offset, total)
     return bytes(header)

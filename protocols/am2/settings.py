@@ -12,9 +12,11 @@ MAX_CHANNELS: Final = 256
 MAX_SEQUENCES: Final = 1 << 16
 MAX_CREDITS: Final = 16
 MIN_MEDIUM: Final = 512
+"""Bytes of data of a medium message."""
 MAX_PACKET: Final = 8192
+"""Bytes of data in a packet."""
 MAX_HOSTS: Final = 64
-_NUMBERS: Final = 4096
+_MIN_NUMBERS_PER_HOST: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,35 +24,35 @@ class Settings:
     """Settings of AM-II.
 
     Transport. channels: logical channels to each other NIC; "many" in the paper, 32 is ours. sequences: sequence
-    numbers of a channel: 2 is the paper's alternating bit, enough if the network keeps frames in order; on links that
-    reorder, an old copy could be taken for a new packet, so that 65536 is needed, and replaces 2. scan: nanoseconds
-    between two scans for unanswered packets (ours). timeout: nanoseconds without an answer after which a packet is
-    resent (ours), doubled each time up to longest_timeout; more if round trips take long (`transport`). retries:
-    resends before the peer is unreachable (our digest of the paper gives 255, from memory, and "several seconds": 40
-    of at most 160 ms are six). detour: nanoseconds for which messages wait for a new route after the last one was lost
-    (ours). refused: nanoseconds before a packet refused for a temporary reason is resent (ours). congestion:
-    consecutive refusals before a packet's message is returned to its sender; 0, ours: unlimited.
+    numbers of a channel. 2 is the paper's alternating bit, enough if the network keeps frames in order; if links reorder
+    frames, an old copy could be taken for a new packet, and 65536 replaces 2. scan: nanoseconds between two scans for
+    unanswered packets (ours). timeout: nanoseconds without an answer after which a packet is resent (ours), doubled with
+    each resend up to longest_timeout; more if round trips are long (`transport`). retries: resends before the peer is
+    unreachable (from memory, the paper has 255, and "several seconds": 40 resends at intervals of at most 160 ms take six
+    seconds). detour: nanoseconds for which messages wait for a new route after the last one was lost (ours). refused:
+    nanoseconds before a packet refused for a temporary reason is resent (ours). congestion: number of refusals after
+    which a message is returned to its sender; 0, ours: unlimited.
 
     Endpoints. credits: K_user, maximum requests of an endpoint to each other endpoint without a reply (4: the product of
     bandwidth and round trip, in short messages). frames: endpoint frames in the NIC (the paper's seven). attempts: the
-    exponent k of "2^k attempts" to send from one endpoint before the next one's turn (the digest gives 8, from memory).
-    attempt: nanoseconds of an attempt, while the NIC loiters with an endpoint: it stays with it for 2^k of them, even if
-    it has nothing to send (ours: so that with the default k a turn of 6.4 us is as long as a host of the paper takes to
-    handle a message and write the next, o_s + o_r); 0: it does not loiter. stay: minimum nanoseconds for which an
-    endpoint keeps its frame, varied up to twice this (ours: longer than a refused packet waits, so that its resend finds
-    the endpoint). replacement: which of the idle endpoints, or else of all, gives up its frame: the least recently used,
-    or a random one (both ours). endpoints: maximum of a host process; a node has one process unless several share its
-    NIC. handlers, translations: of an endpoint (256: AM-2's minimum).
-    mappings: regions of host memory that the NIC can reach at once, in addition to those that resident endpoints need.
-    Two endpoints of one node that talk to each other must be resident together, which is impossible with one frame.
+    exponent k of "2^k attempts" to send from one endpoint before the next one's turn (8 in the paper, from memory).
+    attempt: nanoseconds of an attempt. The NIC loiters with an endpoint for 2^k attempts, even if the endpoint has nothing
+    to send (ours: with the default k a turn takes 6.4 us, as long as a host of the paper takes to handle a message and
+    write the next one, o_s + o_r); 0: it does not loiter. stay: minimum nanoseconds for which an endpoint keeps its frame,
+    varied up to twice this (ours: longer than a refused packet waits, so that its resend finds the endpoint).
+    replacement: which endpoint gives up its frame, of the idle ones if there are any: the least recently used one, or a
+    random one (both ours). endpoints: maximum number of a host process; a node has one process unless several share its
+    NIC. handlers, translations: numbers of an endpoint (256: AM-2's minimum).
+    mappings: maximum number of mapped regions of host memory, in addition to those that resident endpoints need.
+    Two endpoints of one node that communicate with each other must be resident together, which needs two frames.
 
-    Messages. medium: maximum bytes of a medium message's data, AM-2's minimum being 512; reduced if the MTU requires
-    it. packet: bytes of a bulk message in one packet, reduced if the MTU requires it (8 KB in the paper). route: bytes
-    of source route for which every packet leaves room, on source-routed networks.
+    Messages. medium: maximum bytes of a medium message's data, 512 or more in AM-2; reduced if the MTU requires it.
+    packet: bytes of a bulk message in one packet (8 KB in the paper); reduced if the MTU requires it. route: bytes of
+    source route for which every packet leaves room, on source-routed networks.
 
-    Features that GAM lacked, independent of each other. reliable: acknowledgements and retransmission. guarded: the NIC
-    checks tags and the validity of messages. virtual: endpoints share frames by paging; without it there are as many
-    endpoints as frames.
+    Features that GAM lacked, each with its own switch. reliable: acknowledgements and retransmission. guarded: the NIC
+    checks the tags of messages. virtual: endpoints share frames by paging; otherwise there are only as many endpoints as
+    frames.
     """
 
     channels: int = 32
@@ -80,26 +82,27 @@ class Settings:
     virtual: bool = True
 
     @property
-    def numbers(self) -> int:
-        """Number of endpoint numbers reserved for a host process; its range begins at this times its slot."""
-        return max(self.endpoints, _NUMBERS)
+    def numbers_per_host(self) -> int:
+        """Size of a host process's range of endpoint numbers, which begins at this times the process's slot."""
+        return max(self.endpoints, _MIN_NUMBERS_PER_HOST)
 
     @property
-    def hosts(self) -> int:
+    def max_hosts(self) -> int:
         """Maximum number of host processes that share a NIC, from the 16 bits of endpoint numbers."""
-        return min((1 << 16) // self.numbers, MAX_HOSTS)
+        return min((1 << 16) // self.numbers_per_host, MAX_HOSTS)
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= MAX_CHANNELS:
             raise ValueError(f"channels = {self.channels}: 1 to {MAX_CHANNELS}")
         if not 2 <= self.sequences <= MAX_SEQUENCES or self.sequences & self.sequences - 1:
             raise ValueError(f"sequences = {self.sequences}: a power of two from 2 to {MAX_SEQUENCES}")
-        if self.scan < 1 or self.refused < 1:
-            raise ValueError(f"scan = {self.scan}, refused = {self.refused}: 1 ns or more")
+        for name in ("scan", "refused"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: 1 ns or more")
         if not 0 < self.timeout <= self.longest_timeout:
             raise ValueError(f"timeout = {self.timeout}: 1 to {self.longest_timeout} ns (longest_timeout)")
-        if self.retries < 1 or self.detour < 0:
-            raise ValueError(f"retries = {self.retries}, detour = {self.detour}: 1 or more, 0 or more")
+        if self.retries < 1:
+            raise ValueError(f"retries = {self.retries}: 1 or more")
         if not 1 <= self.credits <= MAX_CREDITS:
             raise ValueError(f"credits = {self.credits}: 1 to {MAX_CREDITS}, the entries of a ring")
         for name in ("frames", "endpoints", "handlers", "translations", "mappings"):
@@ -109,8 +112,9 @@ class Settings:
             raise ValueError(f"handlers = {self.handlers}: 1 to 256")
         if not 0 <= self.attempts <= 30:
             raise ValueError(f"attempts = {self.attempts}: 0 to 30 (an exponent of 2)")
-        if self.attempt < 0 or self.stay < 0 or self.congestion < 0:
-            raise ValueError(f"attempt = {self.attempt}, stay = {self.stay}, congestion = {self.congestion}: 0 or more")
+        for name in ("detour", "attempt", "stay", "congestion"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} = {getattr(self, name)}: 0 or more")
         for name in ("medium", "packet"):
             if not MIN_MEDIUM <= getattr(self, name) <= MAX_PACKET:
                 raise ValueError(f"{name} = {getattr(self, name)}: {MIN_MEDIUM} to {MAX_PACKET} bytes")

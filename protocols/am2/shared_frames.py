@@ -1,16 +1,16 @@
 """Endpoint frames of a split driver: descriptor memory shared by the NIC and one host, separate for each host.
 
-A host has as many frames there as the NIC has in total, and a table of the endpoint in each. The NIC limits how many
-are in use at a time, over all hosts (`residency`). Other memory that the NIC reaches lies in the host's heap, all of
-which is mapped: an endpoint's page, and a bulk message's entry, contain its address. So no mapping is waited for,
-except for memory that the host has not allocated yet.
+A host has as many frames there as the NIC has in total, and a table of the endpoints bound to them. The NIC limits the
+number in use at a time, over all hosts (`residency`). Other memory that the NIC accesses is in the host's heap, all of
+which is mapped; its address is in the endpoint's page, or in a bulk message's entry. So the NIC waits for a mapping only of
+memory that the host has not allocated yet.
 
 Either side may read while the other writes. An entry's first byte is written last and read first, which relies on
-processors that keep stores in order; where each side writes a word and then reads the other's, there is a fence in
+processors that keep stores in order. If each side writes a word and then reads the other side's word, there is a fence in
 between.
 
-A page that leaves its frame is not written back by DMA: the host copies it from the frame itself, when the NIC has
-released it. So late writes of the host are not lost.
+The NIC does not copy a page that leaves its frame: the host does, after the NIC has released it. So late writes of the
+host are not lost.
 """
 
 from __future__ import annotations
@@ -19,75 +19,74 @@ from collections import defaultdict
 from typing import Final
 
 from protocols.am2 import page as layout
-from protocols.am2.nic_memory import NOBODY
+from protocols.am2.nic_memory import NO_ENDPOINT
 from protocols.core.firmware import Buffer
 from protocols.core.memory import Allocating, SharedReachable, UnpinnedError
 
-_WORD: Final = 4
-_NOBODY: Final = 0xFFFF_FFFF
+_WORD_SIZE: Final = 4
+_NO_ENDPOINT: Final = 0xFFFF_FFFF
 
 
 def size_of(frames: int) -> int:
     """Return the bytes of one host's descriptor memory."""
-    return frames * (layout.SIZE + _WORD)
+    return frames * (layout.SIZE + _WORD_SIZE)
 
 
-def _table(descriptors: memoryview, frames: int) -> memoryview:
-    """Return the table of the endpoint in each frame: words in native byte order, each written atomically."""
+def _bound_table(descriptors: memoryview, frames: int) -> memoryview:
+    """Return the table of the endpoint bound to each frame: words in native byte order, each written atomically."""
     return descriptors[frames * layout.SIZE : size_of(frames)].cast("I")
 
 
-def _pages(descriptors: memoryview, frames: int) -> list[memoryview]:
+def _frame_views(descriptors: memoryview, frames: int) -> list[memoryview]:
     return [descriptors[frame * layout.SIZE : (frame + 1) * layout.SIZE] for frame in range(frames)]
 
 
-class _Nothing:
+class _DetachedMemory:
     """Memory of a host that has detached: every access fails."""
 
     def view(self, address: int, length: int) -> memoryview:
-        raise UnpinnedError(f"{length} bytes at 0x{address:x} were a host's that is gone")
+        raise UnpinnedError(f"{length} bytes at 0x{address:x} belong to a host that has detached")
 
     def fence(self) -> None:
         """Do nothing: the memory has no reader."""
 
 
-class SeenFrames:
-    """One host's endpoint frames as the NIC sees them; implements `nic_memory.Frames`."""
+class SharedNicFrames:
+    """One host's endpoint frames, as the NIC accesses them. Implements `nic_memory.NicEndpointFrames`."""
 
-    __slots__ = ("_medium", "_memory", "_pages", "_table", "absent", "trusted")
+    __slots__ = ("_bound_table", "_frame_views", "_medium", "_memory", "absent_regions", "is_trusted")
 
     def __init__(self, descriptors: memoryview, memory: SharedReachable, frames: int, medium: int) -> None:
         """medium: maximum bytes of a medium message's data."""
-        self._pages = _pages(descriptors, frames)
-        self._table = _table(descriptors, frames)
+        self._frame_views = _frame_views(descriptors, frames)
+        self._bound_table = _bound_table(descriptors, frames)
         self._memory = memory
         self._medium = medium
-        self.absent: set[int] = set()
-        self.trusted = False
+        self.absent_regions: set[int] = set()
+        self.is_trusted = False
 
     def close(self) -> None:
-        """Release the host's memory: a packet that is not answered yet may keep this object alive after the host has
-        gone."""
-        self._pages.clear()
-        self._table = memoryview(b"").cast("I")
-        self._memory = _Nothing()
+        """Release the host's memory after it has detached: an unanswered packet may still refer to this object."""
+        self._frame_views.clear()
+        self._bound_table = memoryview(b"").cast("I")
+        self._memory = _DetachedMemory()
 
     def fence(self) -> None:
         self._memory.fence()
 
     def frame_of(self, endpoint: int) -> memoryview | None:
-        bound = self._table.tolist()
-        return self._pages[bound.index(endpoint)] if endpoint in bound else None
+        bound_endpoints = self._bound_table.tolist()
+        return self._frame_views[bound_endpoints.index(endpoint)] if endpoint in bound_endpoints else None
 
-    def page_of(self, endpoint: int) -> memoryview | None:  # noqa: ARG002
+    def backing_page(self, endpoint: int) -> memoryview | None:  # noqa: ARG002
         return None
 
-    def reach(self, page: memoryview, region: int, address: int, length: int) -> memoryview | None:
-        subject = region & layout.SUBJECT
-        if subject >= layout.STAGED:
-            address, length = layout.address_of(page, subject), 2 * layout.ENTRIES * self._medium
+    def region_view(self, page: memoryview, region: int, address: int, length: int) -> memoryview | None:
+        subject = region & layout.SUBJECT_MASK
+        if subject >= layout.SEND_STAGING:
+            address, length = layout.address_of(page, subject), 2 * layout.RING_SIZE * self._medium
             if subject == layout.SEGMENT:
-                length = layout.segment_of(page)
+                length = layout.segment_length(page)
                 if address != layout.address_of(page, subject):  # the host is changing the address
                     return None
         if not address:
@@ -98,26 +97,26 @@ class SeenFrames:
             return None
 
 
-class OwnFrames:
-    """One host's endpoint frames as the host library sees them; implements `nic_memory.Backing`."""
+class SharedHostFrames:
+    """One host's endpoint frames, as its host library accesses them. Implements `nic_memory.HostEndpointFrames`."""
 
     def __init__(self, descriptors: memoryview, memory: Allocating, frames: int) -> None:
-        self.frames = _pages(descriptors, frames)
-        self.bound = [NOBODY] * frames
-        self.reachable: dict[int, memoryview] = {}
-        self._table = _table(descriptors, frames)
+        self.frames = _frame_views(descriptors, frames)
+        self.bound_endpoints = [NO_ENDPOINT] * frames
+        self.mapped_regions: dict[int, memoryview] = {}
+        self._bound_table = _bound_table(descriptors, frames)
         for frame in range(frames):
-            self._table[frame] = _NOBODY
+            self._bound_table[frame] = _NO_ENDPOINT
         self._memory = memory
         self.fence = memory.fence
-        self._held: defaultdict[int, dict[int, memoryview]] = defaultdict(dict)
-        """Memory that the NIC may use, by endpoint, and by the object's identity."""
-        self._addresses: dict[int, int] = {}  # of the memory in _held
-        self._allocated: set[int] = set()  # the part of it that no program has allocated
+        self._memory_by_endpoint: defaultdict[int, dict[int, memoryview]] = defaultdict(dict)
+        """Pinned memory, by endpoint and by the view's `id`."""
+        self._addresses: dict[int, int] = {}  # by the view's `id`
+        self._library_owned: set[int] = set()  # views' `id`s of memory allocated here, not by the program
 
     def bind(self, frame: int, endpoint: int) -> None:
-        self.bound[frame] = endpoint
-        self._table[frame] = _NOBODY if endpoint == NOBODY else endpoint
+        self.bound_endpoints[frame] = endpoint
+        self._bound_table[frame] = _NO_ENDPOINT if endpoint == NO_ENDPOINT else endpoint
 
     def register(self, endpoint: int, backing: memoryview) -> None:
         """Do nothing: the NIC does not access the backing page."""
@@ -126,39 +125,39 @@ class OwnFrames:
         backing[:] = self.frames[frame]
 
     def release(self, endpoint: int) -> None:
-        for held in list(self._held.pop(endpoint, {}).values()):
-            self._give_back(held)
+        for memory in list(self._memory_by_endpoint.pop(endpoint, {}).values()):
+            self._release(memory)
 
     def allocate(self, endpoint: int, size: int) -> memoryview:
-        found = self._memory.allocate(size)
-        self._allocated.add(id(found))
-        return self._pinned(endpoint, found)
+        buffer = self._memory.allocate(size)
+        self._library_owned.add(id(buffer))
+        return self._pin(endpoint, buffer)
 
     def make_mappable(self, endpoint: int, memory: memoryview) -> memoryview:
-        # Memory replaced by the program is kept until the endpoint is gone: parts may still arrive there.
+        # A segment replaced by the program stays pinned until the endpoint is destroyed: data may still arrive there.
         if not memory:
             return memory
-        return self._pinned(endpoint, memory) if self._memory.has(memory) else self.allocate(endpoint, len(memory))
+        return self._pin(endpoint, memory) if self._memory.has(memory) else self.allocate(endpoint, len(memory))
 
-    def copy(self, endpoint: int, data: Buffer) -> memoryview:
-        found = self.allocate(endpoint, len(data))
-        found[:] = data
-        return found
+    def copy_data(self, endpoint: int, data: Buffer) -> memoryview:
+        buffer = self.allocate(endpoint, len(data))
+        buffer[:] = data
+        return buffer
 
-    def forget(self, endpoint: int, copied: memoryview) -> None:
-        if self._held[endpoint].pop(id(copied), None) is not None:
-            self._give_back(copied)
+    def free_copy(self, endpoint: int, copied: memoryview) -> None:
+        if self._memory_by_endpoint[endpoint].pop(id(copied), None) is not None:
+            self._release(copied)
 
-    def address(self, memory: memoryview | None) -> int:
+    def address_of(self, memory: memoryview | None) -> int:
         return 0 if memory is None else self._addresses.get(id(memory), 0)
 
-    def _pinned(self, endpoint: int, memory: memoryview) -> memoryview:
+    def _pin(self, endpoint: int, memory: memoryview) -> memoryview:
         self._addresses[id(memory)] = self._memory.pin_page(memory, 1)
-        self._held[endpoint][id(memory)] = memory
+        self._memory_by_endpoint[endpoint][id(memory)] = memory
         return memory
 
-    def _give_back(self, memory: memoryview) -> None:
+    def _release(self, memory: memoryview) -> None:
         self._memory.unpin(self._addresses.pop(id(memory)))
-        if id(memory) in self._allocated:
-            self._allocated.remove(id(memory))
+        if id(memory) in self._library_owned:
+            self._library_owned.remove(id(memory))
             self._memory.release(memory)

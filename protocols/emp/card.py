@@ -1,7 +1,7 @@
-"""State that both halves of the firmware share: the card itself, its peers, and its answers.
+"""State that both halves of the firmware share: the NIC's memory and counters, its peers, and its acknowledgements.
 
 Section 4.1: per host a NIC keeps the remote MAC address and send and receive sequence numbers, no connection; per
-message a structure that describes just that transfer (`sender.Sending`, `receiver.Receiving`).
+message a structure that describes just that transfer (`sender.OutgoingMessage`, `receiver.IncomingMessage`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from protocols.emp.descriptors import SIZE, Descriptors, pack_head
 from protocols.emp.settings import Settings
 
 if TYPE_CHECKING:
-    from protocols.emp.receiver import Receiving
-    from protocols.emp.sender import Sending
+    from protocols.emp.receiver import IncomingMessage
+    from protocols.emp.sender import OutgoingMessage
 
-_ETHERNET: Final = 14
-MESSAGE_HEADER: Final = 16
-"""Bytes of the second header, which only a message's first frame has."""
+_ETHERNET_HEADER_SIZE: Final = 14
+MESSAGE_HEADER_SIZE: Final = 16
+"""Bytes of the message header, which only a message's first frame has."""
 
 
 class Codec(Protocol):
@@ -59,21 +59,22 @@ class Codec(Protocol):
     def unpack_message_behind(self, raw: Buffer) -> tuple[int, int, int, int, int, int, int, int, Buffer]: ...
 
 
-NO_QUEUE: Final[list[Sending]] = []
-NO_RECEIVING: Final[dict[int, Receiving]] = {}
-"""Shared empty initial value, never written to: most of thousands of peers never need a dict of their own."""
+EMPTY_QUEUE: Final[list[OutgoingMessage]] = []
+NO_INCOMING_MESSAGES: Final[dict[int, IncomingMessage]] = {}
+"""Shared empty initial values, never written to: most of thousands of peers never need their own."""
 
 
 class Peer(peers.Peer):
     """Another host's NIC.
 
-    expected: the next message id to be admitted; None until the first header of this incarnation. unit: frames per
-    collection of the messages whose frames begin as follows; 0: not known. single: first bytes of a frame that is a
-    whole message. middle: first bytes of a frame that is neither the first nor the last of its message.
+    expected_id: the next message id to be admitted; None until the first header of this incarnation. single_prefix:
+    cached first bytes of a message's only frame. middle_prefix: cached first bytes of a frame that is neither the first
+    nor the last of its message. unit: frames per collection that the cached bytes name; 0: nothing is cached.
     """
 
     __slots__ = (
-        "expected", "held", "middle", "next_id", "queue", "receiving", "sending", "single", "unacknowledged", "unit",
+        "expected_id", "held_count", "incoming_messages", "middle_prefix", "next_id", "outgoing_messages", "send_queue",
+        "single_prefix", "unacknowledged_collections", "unit",
     )  # fmt: skip
 
     def __init__(
@@ -81,36 +82,36 @@ class Peer(peers.Peer):
     ) -> None:
         peers.Peer.__init__(self, number, address, incarnation, send, send_later)
         self.unit = 0
-        self.single = self.middle = b""
+        self.single_prefix = self.middle_prefix = b""
         self.next_id = 0
-        self.sending: dict[int, Sending] = {}  # by id, in order, including those not begun
-        self.queue = NO_QUEUE  # messages with unsent collections, except parked ones
-        self.unacknowledged = 0  # collections, except those of parked messages
-        self.expected: int | None = None
-        self.receiving = NO_RECEIVING  # by id
-        self.held = 0  # messages in `receiving` that have no receive yet
+        self.outgoing_messages: dict[int, OutgoingMessage] = {}  # by id, in order, including those not begun
+        self.send_queue = EMPTY_QUEUE  # messages with unsent collections, except parked ones
+        self.unacknowledged_collections = 0  # except those of parked messages
+        self.expected_id: int | None = None
+        self.incoming_messages = NO_INCOMING_MESSAGES  # by id
+        self.held_count = 0  # incoming messages that have no receive yet
 
 
 class CachedHeader:
-    """Frames of one kind (`codec.TYPE_*`) from one peer that begin with the same bytes, are for this NIC, and belong to
-    the last incarnations of both. answer: the first bytes of their acknowledgements."""
+    """Decoded first bytes of frames of one kind (`codec.TYPE_*`) from one peer, addressed to this NIC, of the last
+    incarnations of both. acknowledgement_prefix: first bytes of the acknowledgements of these frames."""
 
-    __slots__ = ("answer", "flags", "kind", "peer", "unit")
+    __slots__ = ("acknowledgement_prefix", "flags", "kind", "peer", "unit")
 
-    def __init__(self, peer: Peer, kind: int, flags: int, unit: int, answer: bytes) -> None:
+    def __init__(self, peer: Peer, kind: int, flags: int, unit: int, acknowledgement_prefix: bytes) -> None:
         self.peer = peer
         self.kind = kind
         self.flags = flags
         self.unit = unit
-        self.answer = answer
+        self.acknowledgement_prefix = acknowledgement_prefix
 
 
 class Card:
     """One NIC's memory, counters and peers, and its actions."""
 
     __slots__ = (
-        "_pack_frame", "_pack_frame_behind", "adapter", "address", "codec", "counters", "descriptors", "full", "incarnation",
-        "memory", "nic", "number", "peers", "prefix_size", "settings", "single", "taken",
+        "_pack_frame", "_pack_frame_behind", "adapter", "address", "codec", "counters", "descriptors", "full_payload",
+        "in_use", "incarnation", "max_single_frame_size", "memory", "nic", "number", "peers", "prefix_size", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -131,14 +132,15 @@ class Card:
         self.descriptors = descriptors
         self.settings = settings
         self.counters = Counters()
-        self.full = adapter.mtu - (FRAME_SIZE - _ETHERNET)
-        if self.full <= MESSAGE_HEADER:
+        self.full_payload = adapter.mtu - (FRAME_SIZE - _ETHERNET_HEADER_SIZE)
+        """Bytes of payload of a full frame without a message header."""
+        if self.full_payload <= MESSAGE_HEADER_SIZE:
             raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for EMP's headers")
-        self.single = self.full - MESSAGE_HEADER
+        self.max_single_frame_size = self.full_payload - MESSAGE_HEADER_SIZE
         """Maximum size of a message that fits in one frame, in bytes."""
         self.prefix_size = codec.PREFIX_SIZE
-        self.taken = bytearray(descriptors.count)
-        """Flags of the descriptors that the NIC is using: what a host writes into these is ignored."""
+        self.in_use = bytearray(descriptors.count)
+        """By descriptor: 1 while the NIC uses it, when changes and doorbells of the host are ignored; 0 otherwise."""
         self.peers: peers.Peers[Peer, CachedHeader] = peers.Peers(
             adapter, nic, partial(_make_peer, adapter.addresses), presumes_first=True
         )
@@ -146,47 +148,54 @@ class Card:
         self._pack_frame = codec.pack_frame
         self._pack_frame_behind = codec.pack_frame_behind
 
-    def acknowledge(self, cached: CachedHeader, message: int, frame: int) -> None:
+    def acknowledge(self, cached: CachedHeader, message_id: int, frame_number: int) -> None:
         """Acknowledge a collection. Section 4.1: "the acknowledgement consists of the frame header of one of the frames
         for that collection. Essentially it is the header of the last received frame." """
-        cached.peer.send_later(partial(self._pack_frame_behind, cached.answer, message, frame, STATUS_OK))
+        prefix = cached.acknowledgement_prefix
+        cached.peer.send_later(partial(self._pack_frame_behind, prefix, message_id, frame_number, STATUS_OK))
 
-    def refuse_frame(self, peer: Peer, flags: int, unit: int, message: int, frame: int) -> None:
-        """Tell a frame's sender that the frame was meant for an earlier incarnation."""
-        peer.send_later(partial(self._answer, peer, flags, unit, message, frame, STATUS_RESTARTED))
+    def reject_frame(self, peer: Peer, flags: int, unit: int, message_id: int, frame_number: int) -> None:
+        """Notify a frame's sender that the frame was meant for an earlier incarnation of this NIC."""
+        pack = self._pack_acknowledgement
+        peer.send_later(partial(pack, peer, flags, unit, message_id, frame_number, STATUS_RESTARTED))
 
     def announce(self, number: int, incarnation: int) -> None:
-        """Tell a peer about this incarnation, unasked. number, incarnation: the peer's."""
-        peer = self.peers.peer(number)
-        to, own, unit = peer.address, self.address, self.settings.unit
-        peer.send_later(
-            partial(self._pack_frame, to, own, TYPE_ACK, 0, unit, incarnation, self.incarnation, 0, 0, STATUS_RESTARTED)
+        """Notify a peer of this NIC's incarnation. number: the peer's. incarnation: the peer's last known one."""
+        peer, pack = self.peers.peer(number), self._pack_frame
+        destination, source, unit = peer.address, self.address, self.settings.unit
+        sender, receiver = incarnation, self.incarnation
+        peer.send_later(partial(pack, destination, source, TYPE_ACK, 0, unit, sender, receiver, 0, 0, STATUS_RESTARTED))
+
+    def make_cached_header(self, peer: Peer, kind: int, flags: int, unit: int) -> CachedHeader:
+        """Make the cached header of frames of that kind from a peer."""
+        prefix = b""
+        if kind != TYPE_ACK:
+            prefix = self._pack_acknowledgement(peer, flags, unit, 0, 0, STATUS_OK)[: self.prefix_size]
+        return CachedHeader(peer, kind, flags, unit, prefix)
+
+    def _pack_acknowledgement(
+        self, peer: Peer, flags: int, unit: int, message_id: int, frame_number: int, status: int
+    ) -> bytes:
+        destination, source = peer.address, self.address
+        sender, receiver = peer.incarnation, self.incarnation
+        return self._pack_frame(
+            destination, source, TYPE_ACK, flags, unit, sender, receiver, message_id, frame_number, status
         )
 
-    def cached(self, peer: Peer, kind: int, flags: int, unit: int) -> CachedHeader:
-        """Make the cached header of frames of that kind from a peer."""
-        answer = b"" if kind == TYPE_ACK else self._answer(peer, flags, unit, 0, 0, STATUS_OK)[: self.prefix_size]
-        return CachedHeader(peer, kind, flags, unit, answer)
-
-    def _answer(self, peer: Peer, flags: int, unit: int, message: int, frame: int, status: int) -> bytes:
-        to, own = peer.address, self.address
-        sender, receiver = peer.incarnation, self.incarnation
-        return self._pack_frame(to, own, TYPE_ACK, flags, unit, sender, receiver, message, frame, status)
-
-    def give_back(self, index: int, status: int, length: int, peer: int, tag: int) -> None:
-        """Return a descriptor to the host."""
-        self.taken[index] = 0
+    def return_descriptor(self, index: int, status: int, length: int, peer: int, tag: int) -> None:
+        """Return a descriptor to the host. length: bytes of the message."""
+        self.in_use[index] = 0
         pack_head(self.descriptors.memory, index * SIZE, status, 0, 0, length, peer, tag, 0)
         self.nic.post_completion(index)
 
-    def refuse(self, index: int, peer: int, tag: int) -> None:
+    def reject_descriptor(self, index: int, peer: int, tag: int) -> None:
         """Return an invalid descriptor to the host."""
         self.counters.invalid += 1
-        self.give_back(index, stat.INVALID, 0, peer, tag)
+        self.return_descriptor(index, stat.INVALID, 0, peer, tag)
 
 
 def _make_peer(
     addresses: Sequence[bytes], number: int, incarnation: int, send: peers.Send, send_later: peers.SendLater
 ) -> Peer:
-    """Make a peer. A function without the card, so that peers do not keep it alive: see `Peers.admit`."""
+    """Make a peer. A function, not a method: a bound method would keep the card alive (see `Peers.admit`)."""
     return Peer(number, addresses[number], incarnation, send, send_later)

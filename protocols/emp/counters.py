@@ -1,7 +1,7 @@
 """Counters of a NIC.
 
-The state tables (`states`) decide which there are: those that their rows increment, and `STATELESS`, which count the
-checks that frames and descriptors pass before a state machine sees them.
+There is a counter for each name in a row of the state tables (`states`), and for each name in `STATELESS`: these count
+frames and descriptors that fail a check before a state machine handles them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Counters:
     """Data frames, sent for the first time."""
     frames_resent: int = 0
     collections_resent: int = 0
-    """Collections resent after a timeout, or because the peer has answered after a silence."""
+    """Collections resent after a timeout, or after the peer's first frame in this incarnation."""
     acknowledgements_sent: int = 0
     reacknowledgements_sent: int = 0
-    """Acknowledgements for a collection that was complete already: the first one may have been lost."""
+    """Acknowledgements repeated for a complete collection, since an earlier one may have been lost."""
     frames_received: int = 0
     """Frames of any kind, valid or not."""
     data_stored: int = 0
@@ -34,38 +34,39 @@ class Counters:
     messages_received: int = 0
     """Messages received completely."""
     acknowledgements_received: int = 0
-    """Acknowledgements of collections that were not acknowledged before."""
+    """First acknowledgements of collections."""
 
     malformed: int = 0
-    """Dropped: too short, of another version or type, or inconsistent with itself or its message."""
+    """Dropped: too short, of another version or type, or with fields that contradict each other or the message's header."""
     corrupt: int = 0
-    """Dropped: wrong check."""
+    """Dropped: wrong checksum."""
     strangers: int = 0
     """Dropped: from an unknown peer, or not for this NIC."""
     stale: int = 0
-    """Dropped: from an earlier incarnation, or about one."""
+    """Dropped: from an earlier incarnation of the peer, or for one of this NIC."""
     unknown: int = 0
-    """Dropped: data from a peer that has not sent any header yet."""
+    """Dropped: data from a peer of which no header has arrived yet."""
     early: int = 0
-    """Dropped: the message's header, or an older one, has not been admitted."""
+    """Dropped: the message's header, or the header of an older message, has not been admitted yet."""
     unmatched: int = 0
     """Dropped: no receive is posted for the message."""
     held_full: int = 0
-    """Dropped: a header, while the maximum number of headers waits for receives."""
+    """Dropped: a header, since the maximum number of headers (`Settings.held`) is kept already."""
     duplicates: int = 0
     """Dropped: already received."""
     late_acknowledgements: int = 0
-    """Acknowledgements of collections that were acknowledged before."""
+    """Acknowledgements of collections that have been acknowledged already."""
     wrong_acknowledgements: int = 0
-    """Acknowledgements of frames that were not sent."""
+    """Acknowledgements of frames that have not been sent."""
     restarts: int = 0
     """Restarts of peers."""
     given_up: int = 0
-    """Messages that failed for lack of acknowledgements."""
+    """Messages not acknowledged within `Settings.give_up`."""
     abandoned: int = 0
-    """Partly received messages that the peer has given up."""
+    """Incoming messages that the peer has given up."""
     invalid: int = 0
     """Invalid descriptors."""
 
     def counted(self) -> dict[str, int]:
+        """Return the counters by name."""
         return {name: getattr(self, name) for name in self.__slots__}

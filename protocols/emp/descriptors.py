@@ -1,17 +1,17 @@
 """Descriptors: 20 bytes each in the NIC's memory, by which a host passes transfers to its NIC and gets them back.
 
-Section 4.2: 640 of them serve sends and receives; the host writes one and passes it on through its stat field, in which
-the NIC later returns it. Every page address has a length of 16 bits, so that a message can have several segments. There are
-three formats:
+Section 4.2: 640 descriptors serve sends and receives. The host passes a descriptor to the NIC by its stat field, and the
+NIC returns it by the same field. Every page address has a length of 16 bits, so that a message can have several segments.
+There are three formats:
 
-- one page: the descriptor contains its address;
+- one page: the descriptor contains the address of the page;
 - a chain of up to four descriptors contains up to seven pages: one in the first, two in each of the others;
 - an indirect list: the descriptor contains the address of pinned memory that holds the list of pages.
 
-A descriptor of a fourth format is a command to the firmware: it sets the frames of a collection.
+A descriptor of a fourth format is a command to the firmware: it sets the number of frames per collection.
 
-The paper defines size and formats, not the layout; this one is ours. In a descriptor that the NIC returns, the address
-field holds the message's length; peer and tag are the message's.
+The paper defines the size and the formats, not the layout, which is ours. In a descriptor that the NIC returns, the
+address field holds the message's length; peer and tag are the message's.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ ABANDONED: Final = 6
 """The peer has given up sending the message."""
 INVALID: Final = 7
 """The descriptor is invalid, or names memory that is not pinned."""
-FOUND: Final = 8
+MESSAGE_FOUND: Final = 8
 """A probe has found a message; the upper half of the length is the message's id."""
-NOTHING: Final = 9
+NO_MESSAGE: Final = 9
 """A probe without WAIT has found no message."""
 CANCELLED: Final = 10
-"""The host has taken a receive back before a message matched it."""
+"""The host has cancelled a receive before a message matched it."""
 
 # kind: the operation, the format, and whether the tag is a wildcard.
 SEND: Final = 0
@@ -59,16 +59,17 @@ ONE_PAGE: Final = 0 << 1
 CHAIN: Final = 1 << 1
 INDIRECT: Final = 2 << 1
 SET_UNIT: Final = 3 << 1
-"""A command in place of a transfer: the tag is the number of frames of a collection from now on."""
+"""A command in place of a transfer: the tag is the new number of frames per collection."""
 ANY_TAG: Final = 1 << 3
 FORMAT: Final = 3 << 1
+"""Mask of the format."""
 # Extensions of ours to RECEIVE, for MPI.
 PROBE: Final = 1 << 4
 """Report the message that the receive would get, without receiving it."""
 WAIT: Final = 1 << 5
-"""With PROBE: wait until there is one."""
+"""With PROBE: wait until there is a message."""
 STANDING: Final = WAIT
-"""Without PROBE: a receive that nobody waits for, kept for messages that may come."""
+"""Without PROBE: a receive that no program waits for, kept for messages that may come."""
 CLAIM: Final = 1 << 6
 """With PROBE: keep the message for the receive that names it."""
 CLAIMED: Final = 1 << 7
@@ -76,7 +77,9 @@ CLAIMED: Final = 1 << 7
 
 ANY_SOURCE: Final = 0xFFFF
 MAX_CHAINED: Final = 7
+"""Pages of a chain."""
 MAX_PAGES: Final = 0xFFFF
+"""Pages of a transfer."""
 CONTEXT: Final = 0xFF00_0000
 """The tag bits that even a receive for any tag compares: they separate MPI's communicators."""
 
@@ -85,13 +88,13 @@ class DescriptorError(ValueError):
     """A host has written an invalid descriptor."""
 
 
-def chained(pages: int) -> int:
-    """Return the number of descriptors for a number of pages."""
+def chain_length(pages: int) -> int:
+    """Return the number of descriptors of a transfer of this many pages: a chain's length, or 1 with a list of pages."""
     return 1 if pages <= 1 or pages > MAX_CHAINED else 1 + pages // 2
 
 
-def list_of(pages: Sequence[Page]) -> bytearray:
-    """Format an indirect list, for the host to pin."""
+def pack_page_list(pages: Sequence[Page]) -> bytearray:
+    """Pack the list of pages of an indirect descriptor; the host pins it."""
     return bytearray(struct.pack("!" + "QH" * len(pages), *[number for page in pages for number in page]))
 
 
@@ -107,8 +110,8 @@ class Descriptors:
         memory: bytearray | memoryview | None = None,
         max_segments: int = MAX_PAGES,
     ) -> None:
-        """pages_apart: see `Adapter`. memory: for the descriptors; allocated if None. max_segments: limit of a message's
-        segments; the NIC keeps as much state for a segment as for a page."""
+        """pages_apart: see `Adapter`. memory: holds the descriptors; None: it is allocated. max_segments: maximum number
+        of segments of a message, for each of which the NIC keeps state."""
         self.max_segments = max_segments
         self.count = count
         self.pages_apart = pages_apart
@@ -116,33 +119,37 @@ class Descriptors:
         """The memory of all descriptors. A returned descriptor has the message's length in place of the address."""
 
     def write_unit(self, index: int, unit: int) -> None:
-        """Write the command that sets the frames of a collection, and pass it to the NIC."""
+        """Write the command that sets the number of frames per collection, and pass it to the NIC."""
         pack_head(self.memory, index * SIZE, NIC, SET_UNIT, 0, 0, 0, unit, 1)
 
-    def write(self, index: int, kind: int, pages: Sequence[Page], peer: int, tag: int, stated: int = 0) -> None:
-        """Write a transfer in the format of `kind`, and pass it to the NIC. stated: number of pages in an indirect
-        list, whose address is then the only page given."""
+    def write(self, index: int, kind: int, pages: Sequence[Page], peer: int, tag: int, page_count: int = 0) -> None:
+        """Write a transfer in the format of `kind`, and pass it to the NIC. page_count: number of pages in an indirect
+        list, whose address is then the only entry of `pages`; 0 for the other formats."""
         address, length = pages[0]
         offset = index * SIZE
         if len(pages) > 1:
-            for at in range(1, len(pages), 2):
-                second = pages[at + 1] if at + 1 < len(pages) else (0, 0)
-                _PAGES.pack_into(self.memory, offset + SIZE * (at + 1) // 2, *pages[at], *second)
+            for number in range(1, len(pages), 2):
+                second_page = pages[number + 1] if number + 1 < len(pages) else (0, 0)
+                _PAGES.pack_into(self.memory, offset + SIZE * (number + 1) // 2, *pages[number], *second_page)
         # The stat field comes last: writing it passes the descriptor to the NIC.
-        pack_head(self.memory, offset, NIC, kind, 0 if stated else length, address, peer, tag, stated or len(pages))
+        pack_head(
+            self.memory, offset, NIC, kind, 0 if page_count else length, address, peer, tag, page_count or len(pages)
+        )
 
     def scatter(self, index: int, kind: int, length: int, address: int, count: int, memory: Reachable) -> Span:
-        """Return the location of a transfer's bytes, from its first descriptor. Raises DescriptorError for an invalid
-        format, and for memory that the host has not pinned."""
+        """Return the location of a transfer's bytes in host memory. Arguments: fields of its first descriptor, and the
+        host's memory. Raises DescriptorError for an invalid format, and for memory that is not pinned."""
         kind &= FORMAT
         pages: list[Page]
         if kind == ONE_PAGE and count == 1:
             pages = [(address, length)]
-        elif kind == CHAIN and 1 < count <= MAX_CHAINED and index + chained(count) <= self.count:
+        elif kind == CHAIN and 1 < count <= MAX_CHAINED and index + chain_length(count) <= self.count:
             pages = [(address, length)]
-            for slot in range(index + 1, index + chained(count)):
-                first, size, second, more = _PAGES.unpack_from(self.memory, slot * SIZE)
-                pages += [(first, size), (second, more)]
+            for slot in range(index + 1, index + chain_length(count)):
+                first_address, first_length, second_address, second_length = _PAGES.unpack_from(
+                    self.memory, slot * SIZE
+                )
+                pages += [(first_address, first_length), (second_address, second_length)]
             del pages[count:]
         elif kind == INDIRECT and count:
             try:
@@ -166,5 +173,7 @@ class Descriptors:
             raise DescriptorError(f"descriptor {index}: {error}") from error
         segments = [segment for segment in segments if segment] or segments[:1]
         if len(segments) > self.max_segments:
-            raise DescriptorError(f"descriptor {index}: {len(segments)} segments, and {self.max_segments} are allowed")
+            raise DescriptorError(
+                f"descriptor {index}: {len(segments)} segments, at most {self.max_segments} are allowed"
+            )
         return segments[0] if len(segments) == 1 else Scatter(segments)

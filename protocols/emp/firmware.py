@@ -1,10 +1,10 @@
 """EMP's firmware: dispatch of frames, descriptors and timers.
 
-A frame is checked in this order, and dropped and counted at the first check that fails: it is long enough and of this
-version; its check is right; it is for this NIC, from a known peer; it belongs to the last incarnations of both
-(`protocols.core.peers`). The sender (`sender`) or the receiver (`receiver`) then handles it.
+A frame passes these checks in this order, and is dropped and counted at the first that fails: it is long enough and of
+this version; its checksum is right; it is addressed to this NIC, from a known peer; it belongs to the last incarnations
+of both (`protocols.core.peers`). The sender (`sender`) or the receiver (`receiver`) then handles it.
 
-A NIC that has restarted accepts messages from the oldest that its peer still has.
+A NIC that has restarted accepts a peer's messages from the oldest one on that the peer has not completed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from protocols.emp.card import CachedHeader, Card, Codec, Peer
 from protocols.emp.codec import STATUS_OK, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import SIZE, DescriptorError, Descriptors, unpack_head
-from protocols.emp.receiver import Posted, Receiver
+from protocols.emp.receiver import PostedReceive, Receiver
 from protocols.emp.sender import Sender
 from protocols.emp.settings import Settings
 
 _RECEIVE: Final = stat.RECEIVE
 _PROBE: Final = stat.PROBE
-_NOTHING: Final = memoryview(b"")
-_CHECK = "check"  # MalformedError's reason if bits were changed on the way
+_EMPTY: Final = memoryview(b"")
+_CHECK = "check"  # `MalformedError.reason` for a wrong checksum
 
 
 class Firmware:
@@ -42,7 +42,7 @@ class Firmware:
         "_card",
         "_codec",
         "_counters",
-        "_looped",
+        "_loopback_frames",
         "_nodes",
         "_peers",
         "_prefix_size",
@@ -64,14 +64,14 @@ class Firmware:
     ) -> None:
         self._card = Card(adapter, nic, memory, descriptors, settings, codec)
         self.settings = settings
-        self._announcements: Announcements[int] | None = None  # made when it succeeds other firmware
+        self._announcements: Announcements[int] | None = None  # set by `succeed`
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)
         self._counters = self._card.counters
         self._nodes = len(adapter.addresses)
         self._peers = self._card.peers
         self._cached_headers = self._peers.cached_headers
-        self._looped = self._peers.loopback.frames
+        self._loopback_frames = self._peers.loopback.frames
         self._prefix_size = codec.PREFIX_SIZE
         self._codec = codec
         self._unpack_frame = codec.unpack_frame_behind
@@ -86,8 +86,10 @@ class Firmware:
         deadline = self._sender.timers.deadline
         if self._announcements is None:
             return deadline
-        other = self._announcements.timers.deadline
-        return other if deadline is None or (other is not None and other < deadline) else deadline
+        next_announcement = self._announcements.timers.deadline
+        if next_announcement is None or (deadline is not None and deadline <= next_announcement):
+            return deadline
+        return next_announcement
 
     def counted(self) -> Mapping[str, int]:
         return self._card.counters.counted()
@@ -104,29 +106,33 @@ class Firmware:
             return
         try:
             if cached.kind == TYPE_MESSAGE:
-                message, number, _, source, destination, tag, total, oldest, payload = self._unpack_message(frame)
-                if number:
+                message_id, frame_number, _, source, destination, tag, total, oldest, payload = self._unpack_message(
+                    frame
+                )
+                if frame_number:
                     counters.malformed += 1
                 else:
-                    self._receiver.first(cached, message, source, destination, tag, total, oldest, payload)
+                    self._receiver.on_first_frame(cached, message_id, source, destination, tag, total, oldest, payload)
                 return
-            message, number, status, payload = self._unpack_frame(frame)
+            message_id, frame_number, status, payload = self._unpack_frame(frame)
         except MalformedError as error:
-            self._dropped(error)
+            self._count_malformed(error)
             return
-        self._take(now, cached, message, number, status, payload)
+        self._dispatch(now, cached, message_id, frame_number, status, payload)
 
-    def _take(self, now: int, cached: CachedHeader, message: int, number: int, status: int, payload: Buffer) -> None:
-        """Handle a frame that is not the first of its message."""
+    def _dispatch(
+        self, now: int, cached: CachedHeader, message_id: int, frame_number: int, status: int, payload: Buffer
+    ) -> None:
+        """Pass a data frame to the receiver, and an acknowledgement to the sender."""
         if cached.kind == TYPE_DATA:
-            self._receiver.another(cached, message, number, payload)
+            self._receiver.on_later_frame(cached, message_id, frame_number, payload)
         elif status == STATUS_OK:
-            self._sender.acknowledged(now, cached.peer, message, number)
+            self._sender.on_acknowledgement(now, cached.peer, message_id, frame_number)
         else:
             self._counters.stale += 1  # `Peers.admit` has handled the restart
 
     def _receive_uncached(self, now: int, frame: bytes) -> None:
-        """Handle a frame without a cached header: the first of its kind since the peer's last change of incarnation."""
+        """Handle a frame without a cached header, such as a peer's first frame of a kind in its incarnation."""
         card, codec = self._card, self._codec
         counters = card.counters
         if not frame.startswith(card.address):  # a switch that has not learned the address floods the frame
@@ -135,45 +141,47 @@ class Firmware:
         try:
             if codec.type_of(frame) == TYPE_MESSAGE:
                 (
-                    _, by, flags, unit, sender, receiver, message, number, _, source, destination, tag, total, oldest,
-                    payload,
+                    _, address, flags, unit, sender, receiver, message_id, frame_number, _, source, destination, tag,
+                    total, oldest, payload,
                 ) = codec.unpack_message(frame)  # fmt: skip
                 cached = self._cache_header(
-                    now, frame, by, TYPE_MESSAGE, flags, unit, sender, receiver, message, number
+                    now, frame, address, TYPE_MESSAGE, flags, unit, sender, receiver, message_id, frame_number
                 )
                 if cached is None:
                     return
-                if number:
+                if frame_number:
                     counters.malformed += 1
                 else:
-                    self._receiver.first(cached, message, source, destination, tag, total, oldest, payload)
+                    self._receiver.on_first_frame(cached, message_id, source, destination, tag, total, oldest, payload)
                 return
-            _, by, kind, flags, unit, sender, receiver, message, number, status, payload = codec.unpack_frame(frame)
+            _, address, kind, flags, unit, sender, receiver, message_id, frame_number, status, payload = (
+                codec.unpack_frame(frame)
+            )
         except MalformedError as error:
-            self._dropped(error)
+            self._count_malformed(error)
             return
-        cached = self._cache_header(now, frame, by, kind, flags, unit, sender, receiver, message, number)
+        cached = self._cache_header(now, frame, address, kind, flags, unit, sender, receiver, message_id, frame_number)
         if cached is not None:
-            self._take(now, cached, message, number, status, payload)
+            self._dispatch(now, cached, message_id, frame_number, status, payload)
 
     def _cache_header(
         self,
         now: int,
         frame: bytes,
-        by: bytes,
+        address: bytes,
         kind: int,
         flags: int,
         unit: int,
         sender: int,
         receiver: int,
-        message: int,
-        number: int,
+        message_id: int,
+        frame_number: int,
     ) -> CachedHeader | None:
-        """Make the cached header of a frame with these fields, and cache it for frames with the same beginning. None:
-        the frame is dropped."""
+        """Make the cached header of a frame with these fields, and cache it by the frame's prefix. None: the frame is
+        dropped. address: the MAC of its source."""
         card, peers = self._card, self._peers
         counters = card.counters
-        peer = peers.by_address(by)
+        peer = peers.by_address(address)
         if not unit:
             counters.malformed += 1
             return None
@@ -185,104 +193,106 @@ class Firmware:
             if standing is not Standing.CURRENT:
                 counters.stale += 1
                 if standing is Standing.MISDIRECTED:
-                    card.refuse_frame(peer, flags, unit, message, number)
+                    card.reject_frame(peer, flags, unit, message_id, frame_number)
                 return None
         elif sender != card.incarnation or not peers.admit(now, peer, receiver, self):
             counters.stale += 1
             return None
         if self._announcements is not None:
             self._announcements.stop(peer.number)
-        cached = card.cached(peer, kind, flags, unit)
+        cached = card.make_cached_header(peer, kind, flags, unit)
         peers.cache_header(frame[: self._prefix_size], cached)
         return cached
 
-    def _dropped(self, error: MalformedError) -> None:
+    def _count_malformed(self, error: MalformedError) -> None:
+        """Count a frame that is dropped for this error."""
         if error.reason == _CHECK:
             self._card.counters.corrupt += 1
         else:
             self._card.counters.malformed += 1
 
     def on_doorbell(self, now: int, index: int) -> None:
-        card, written = self._card, self._written(index)
-        if written is None:
+        card, descriptor = self._card, self._read_descriptor(index)
+        if descriptor is None:
             return
-        kind, peer, tag, span = written
-        known = peer < self._nodes
-        if kind & _RECEIVE and (known or peer == stat.ANY_SOURCE):
-            posted = Posted(index, peer, tag, kind & stat.ANY_TAG, span)
+        kind, peer, tag, span = descriptor
+        is_node = peer < self._nodes
+        if kind & _RECEIVE and (is_node or peer == stat.ANY_SOURCE):
+            receive = PostedReceive(index, peer, tag, kind & stat.ANY_TAG, span)
             if kind < _PROBE:
-                self._receiver.post(posted)
+                self._receiver.post(receive)
             elif kind & stat.PROBE:
-                self._receiver.probe(posted, bool(kind & stat.WAIT), bool(kind & stat.CLAIM))
+                self._receiver.probe(receive, bool(kind & stat.WAIT), bool(kind & stat.CLAIM))
             elif kind & stat.STANDING:
-                posted.is_standing = True
-                self._receiver.post(posted)
+                receive.is_standing = True
+                self._receiver.post(receive)
             else:
-                self._receiver.post_claimed(posted)
-        elif known:
+                self._receiver.post_claimed(receive)
+        elif is_node:
             self._sender.begin(now, self._peers.known.get(peer) or self._peers.peer(peer), index, tag, span)
         else:
-            card.refuse(index, peer, tag)
-        if self._looped:
+            card.reject_descriptor(index, peer, tag)
+        if self._loopback_frames:
             self._peers.loopback.run(now, self.receive)
 
-    def _written(self, index: int) -> tuple[int, int, int, Span] | None:
-        """Read a descriptor: kind, peer, tag, and the message's location in host memory. None: no transfer results from
-        it."""
+    def _read_descriptor(self, index: int) -> tuple[int, int, int, Span] | None:
+        """Read the descriptor of a doorbell, and return kind, peer, tag, and the message's location in host memory.
+        None: the descriptor is invalid, or was a command, which has been executed. Doorbells above those of the
+        descriptors cancel receives."""
         card, descriptors = self._card, self._card.descriptors
-        many = descriptors.count
-        if not 0 <= index < many:
-            if many <= index < 2 * many:
-                self._receiver.cancel(index - many)
+        descriptor_count = descriptors.count
+        if not 0 <= index < descriptor_count:
+            if descriptor_count <= index < 2 * descriptor_count:
+                self._receiver.cancel(index - descriptor_count)
             else:
                 card.counters.invalid += 1
             return None
         status, kind, length, address, peer, tag, count = unpack_head(descriptors.memory, index * SIZE)
-        if status != stat.NIC or card.taken[index]:
-            card.counters.invalid += 1  # not the NIC's, or already in use: it must not be changed
+        if status != stat.NIC or card.in_use[index]:
+            card.counters.invalid += 1  # owned by the host, or already in use: it must not be changed
             return None
-        card.taken[index] = 1
+        card.in_use[index] = 1
         try:
             if count == 1 and not kind & stat.FORMAT:
-                return kind, peer, tag, card.memory.view(address, length) if length else _NOTHING
+                return kind, peer, tag, card.memory.view(address, length) if length else _EMPTY
             if kind & stat.FORMAT == stat.SET_UNIT:
                 self._set_unit(index, kind, peer, tag)
                 return None
             return kind, peer, tag, descriptors.scatter(index, kind, length, address, count, card.memory)
         except (DescriptorError, UnpinnedError):
-            card.refuse(index, peer, tag)
+            card.reject_descriptor(index, peer, tag)
             return None
 
     def _set_unit(self, index: int, kind: int, peer: int, unit: int) -> None:
-        """Set the frames of a collection, for messages that begin from now on; those under way keep theirs, which their
+        """Set the frames per collection of messages that begin from now on; messages in flight keep theirs, which their
         frames name. Section 3.1.2: "configuring the unit of acknowledgement on the fly"."""
         try:
             if kind != stat.SET_UNIT:
                 raise ValueError(f"a command of kind {kind}")
-            # A copy of its own: NICs of one process may share their settings.
+            # A copy, since NICs of one process may share their settings.
             self.settings = self._card.settings = replace(self.settings, unit=unit)
         except ValueError:
-            self._card.refuse(index, peer, unit)
+            self._card.reject_descriptor(index, peer, unit)
             return
-        self._card.give_back(index, stat.DONE, 0, peer, unit)
+        self._card.return_descriptor(index, stat.DONE, 0, peer, unit)
 
     def loop_outside(self) -> None:
-        """Send frames to this NIC itself by the outer NIC, too, which delivers them and may limit their rate."""
-        own, nic = self._peers.peer(self._peers.number), self._card.nic
-        own.send, own.send_later = nic.send, nic.send_later
+        """Send frames to this NIC itself by the environment's NIC, which loops them back and may limit their rate."""
+        loopback_peer, nic = self._peers.peer(self._peers.number), self._card.nic
+        loopback_peer.send, loopback_peer.send_later = nic.send, nic.send_later
 
     def on_timer(self, now: int) -> None:
         self._sender.on_timer(now)
         if self._announcements is not None:
             self._announcements.on_timer(now, self.settings.timeout, self.settings.longest_timeout)
-        if self._looped:
+        if self._loopback_frames:
             self._peers.loopback.run(now, self.receive)
 
     def succeed(self, former: Firmware) -> None:
-        """Take the place of former firmware. If it had an earlier incarnation, its peers are notified at the next tick; if
-        it had the same, announcements continue to the peers that have not yet shown that they know."""
-        known, peers = former._announcements, former._peers
-        unnotified = known.pending() if known is not None else {}
+        """Take the place of former firmware. If that had an earlier incarnation, its peers are notified at the next tick;
+        if it had the present one, announcements continue to the peers that do not use this incarnation yet."""
+        announced, peers = former._announcements, former._peers
+        unnotified = announced.pending() if announced is not None else {}
         if peers.incarnation != self._peers.incarnation:
             unnotified |= {number: peer.incarnation for number, peer in peers.known.items() if peer.incarnation}
         self._announcements = announcements = Announcements(self._card.announce)
@@ -293,13 +303,13 @@ class Firmware:
     # Implements `protocols.core.peers.PeerEvents`.
 
     def introduced(self, now: int, peer: Peer) -> None:
-        peer.unit = 0  # the cached beginnings of frames to it are invalid
-        self._sender.introduced(now, peer)
+        peer.unit = 0  # the cached first bytes of frames to it are invalid
+        self._sender.on_peer_introduced(now, peer)
 
     def restarting(self, peer: Peer) -> None:
         self._counters.restarts += 1
-        self._receiver.restarted(peer)
+        self._receiver.on_peer_restarted(peer)
 
     def restarted(self, now: int, peer: Peer) -> None:
         peer.unit = 0
-        self._sender.restarted(now, peer)
+        self._sender.on_peer_restarted(now, peer)

@@ -1,10 +1,10 @@
-"""EMP's frames: the one definition of the format on the wire, as Scapy layers.
+"""EMP's frames: the definition of the format on the wire, as Scapy layers.
 
 Section 4.1 of the paper: "The first frame of the message contains a message header which embeds frame header. All frames
-contain a frame header." Which fields those have is implied by what the firmware does; their layout is ours. Numbers are
-in network byte order. `codec.py` beside this file is made from it.
+contain a frame header." The paper implies the fields by what the firmware does; their layout is ours. Numbers are in
+network byte order. `codec.py` is generated from this module.
 
-An enumeration lists every value that its field may have; one with a single value is a constant of the format.
+An enumeration lists every value that its field may have; an enumeration with a single value is a constant of the format.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ ACK: Final = 3
 
 
 class EMP(LengthCheckLayer):
-    """The frame header, 28 bytes. An acknowledgement is one, nearly that of the last frame received."""
+    """The frame header, 28 bytes. An acknowledgement is a frame header alone, derived from that of the last frame
+    received."""
 
     name = "EMP"
     fields_desc = [  # noqa: RUF012
         ByteEnumField("version", 1, {1: "EMP"}),
-        # The first frame of a message, another one, an acknowledgement.
+        # MESSAGE: the first frame of a message. DATA: a later frame. ACK: an acknowledgement.
         ByteEnumField("type", DATA, {MESSAGE: "MESSAGE", DATA: "DATA", ACK: "ACK"}),
-        FlagsField("flags", 0, 8, ["LAST"]),  # the last frame of the message
+        FlagsField("flags", 0, 8, ["LAST"]),  # LAST: the last frame of the message
         ByteField("unit", 3),  # frames per collection of this message
         XIntField("sender", 0),  # incarnation of the NIC that sends the message
-        XIntField("receiver", 0),  # incarnation of the NIC that receives it, as far as known or presumed; 0: unknown
+        XIntField("receiver", 0),  # incarnation of the NIC that receives the message, known or presumed; 0: unknown
         IntField("message", 0),  # message id, counted per pair of hosts
         IntField("frame", 0),  # number of the frame in the message, from 0
         ShortField("length", None),  # bytes of payload of this frame
-        # What an acknowledgement says. RESTARTED: the frame was meant for an earlier incarnation of the receiver.
+        # Of an acknowledgement. RESTARTED: the frame was meant for an earlier incarnation of the receiver.
         ShortEnumField("status", 0, {0: "OK", 1: "RESTARTED"}),
         # CRC-32 as in zlib over the frame from its first byte to the end of the payload, without this field.
         # It stands in for Ethernet's frame check sequence, which a veth does not have.
@@ -61,7 +62,7 @@ class EMP(LengthCheckLayer):
 
 
 class EMPMessage(Packet):
-    """The message header, 16 bytes, behind the first frame's header."""
+    """The message header, 16 bytes, after the frame header of a message's first frame."""
 
     name = "EMP message"
     fields_desc = [  # noqa: RUF012
@@ -69,22 +70,24 @@ class EMPMessage(Packet):
         ShortField("destination", 0),  # node number
         XIntField("tag", 0),
         IntField("total", 0),  # bytes of the whole message
-        IntField("oldest", 0),  # the sender's oldest message id to this peer that is not yet acknowledged
+        IntField("oldest", 0),  # id of the sender's oldest message to this peer that is not completely acknowledged
     ]
 
 
 bind_layers(Ether, EMP, type=ETHERTYPE)
 bind_layers(EMP, EMPMessage, type=MESSAGE)
 
-# What the codec is made for: frames by name, from Ethernet on; the fields that it fills in itself; the last of those at a
-# frame's beginning that one of the same kind between the same NICs has, too; and the fields that distinguish flows.
+# Input of the code generator. STACKS: the layers of each frame, by its name. LENGTH, CHECK: the fields that the codec fills
+# in. PREFIX: the last field of the first bytes that frames of one kind between the same two NICs have in common. FLOW: the
+# fields that distinguish flows.
 STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {"frame": (Ether, EMP), "message": (Ether, EMP, EMPMessage)}
 LENGTH: Final = "length"
 CHECK: Final = "check"
 PREFIX: Final = "receiver"
 FLOW: Final = ("type",)
 
-# For people: a frame in words, and what belongs to one message. An id is counted per pair of NICs, anew after a restart.
+# Summaries of frames, and the fields that identify their message. Message ids are counted per pair of NICs, and start
+# over after a restart.
 KIND: Final = "type"
 KINDS: Final = {
     MESSAGE: Kind(

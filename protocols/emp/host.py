@@ -20,9 +20,9 @@ from protocols.emp.descriptors import (
     MAX_PAGES,
     SIZE,
     Descriptors,
-    chained,
-    list_of,
+    chain_length,
     pack_head,
+    pack_page_list,
     unpack_head,
 )
 from protocols.emp.firmware import Firmware
@@ -32,13 +32,13 @@ from protocols.myrinet.routed_nic import routed_plug
 
 ANY_TAG: Final = -1
 
-_new: Final = tuple.__new__
+_new_tuple: Final = tuple.__new__
 _DONE: Final = stat.DONE
-_READ_ONLY: Final = "a receive needs a buffer that can be written"
-_WORD: Final = 4  # bytes written for a doorbell that passes no descriptor
+_READ_ONLY: Final = "the buffer of a receive is read-only: it must be one that can be written"
+_WORD_SIZE: Final = 4  # bytes written for a doorbell that passes no descriptor
 
 
-class Received(NamedTuple):
+class ReceiveResult(NamedTuple):
     """Result of a receive. length: bytes of the message."""
 
     source: int
@@ -46,17 +46,24 @@ class Received(NamedTuple):
     length: int
 
 
-class Transfer(Completion[Received]):
+class Transfer(Completion[ReceiveResult]):
     """A transfer in progress. kind, peer, tag: as in its descriptor; once it is done, peer and tag are its message's.
-    size: bytes of its buffer. taken: number of its descriptors. pinned: the addresses of its buffer's segments, with
-    their offsets in the message. listed: address of the pinned list of their pages, or 0."""
+    size: bytes of its buffer. descriptor_count: number of its descriptors. pinned_segments: by segment of its buffer,
+    the pinned address and the offset in the message. page_list: address of the pinned list of pages, or 0."""
 
-    __slots__ = ("kind", "listed", "peer", "pinned", "size", "tag", "taken")
+    __slots__ = ("descriptor_count", "kind", "page_list", "peer", "pinned_segments", "size", "tag")
 
     def __init__(
-        self, kind: int, peer: int, tag: int, size: int, taken: int, pinned: list[tuple[int, int]], listed: int
+        self,
+        kind: int,
+        peer: int,
+        tag: int,
+        size: int,
+        descriptor_count: int,
+        pinned_segments: list[tuple[int, int]],
+        page_list: int,
     ) -> None:
-        # Sets the base's attributes without its description, which `what` formats on demand.
+        # Sets the base's attributes without a description, which `what` formats on demand.
         self.done = False
         self._error = None
         self._callbacks = None
@@ -64,19 +71,19 @@ class Transfer(Completion[Received]):
         self.peer = peer
         self.tag = tag
         self.size = size
-        self.taken = taken
-        self.pinned = pinned
-        self.listed = listed
+        self.descriptor_count = descriptor_count
+        self.pinned_segments = pinned_segments
+        self.page_list = page_list
 
     @property
     def what(self) -> str:
-        verb = "a receive from" if self.kind & stat.RECEIVE else "the send to"
+        operation = "a receive from" if self.kind & stat.RECEIVE else "the send to"
         node = "any node" if self.peer == stat.ANY_SOURCE else f"node {self.peer}"
-        return f"{verb} {node}, tag {self.tag}, {self.size} bytes"
+        return f"{operation} {node}, tag {self.tag}, {self.size} bytes"
 
 
 class EmpError(Exception):
-    """A transfer is impossible or has failed."""
+    """A transfer cannot be posted, or has failed."""
 
 
 class DescriptorsExhaustedError(EmpError):
@@ -87,7 +94,7 @@ class DescriptorsExhaustedError(EmpError):
 class TruncatedError(EmpError):
     """The message is longer than the buffer, which has been filled."""
 
-    def __init__(self, received: Received, size: int) -> None:
+    def __init__(self, received: ReceiveResult, size: int) -> None:
         self.received = received
         super().__init__(
             f"the message of {received.length} bytes from node {received.source} (tag {received.tag}) is longer than the "
@@ -125,9 +132,9 @@ class Endpoint:
         self._nic = nic
         self._memory = memory
         self._descriptors = descriptors
-        self._used = bytearray(descriptors.count)
-        self._spare: list[int] = []  # descriptors free for reuse: the last one used is taken first
-        self._next = 0
+        self._is_allocated = bytearray(descriptors.count)  # by descriptor; also set for those in _recently_freed
+        self._recently_freed: list[int] = []  # descriptors for reuse, the last one freed first
+        self._search_from = 0  # where the search for consecutive descriptors begins
         self._transfers: dict[int, Transfer] = {}
         self._probes: dict[int, Completion[ProbeResult | None]] = {}
         self._commands: dict[int, Completion[None]] = {}
@@ -135,69 +142,71 @@ class Endpoint:
     @property
     def free(self) -> int:
         """Number of unused descriptors."""
-        return self._used.count(0) + len(self._spare)
+        return self._is_allocated.count(0) + len(self._recently_freed)
 
     @property
     def pinned(self) -> int:
-        """Number of memory regions that belong to the NIC while transfers are in progress."""
+        """Number of pinned memory regions: the NIC accesses them while transfers are in progress."""
         return len(self._memory)
 
-    def post_send(self, destination: int, tag: int, data: Buffer) -> Completion[Received]:
-        """Send a message; done when all of it has been acknowledged. tag: 32 bits.
+    def post_send(self, destination: int, tag: int, data: Buffer) -> Completion[ReceiveResult]:
+        """Post a send; its completion is done when the peer has acknowledged the message. tag: 32 bits.
 
         Raises DescriptorsExhaustedError, and ValueError for an invalid destination or tag.
         """
         if not 0 <= destination < self.size:
-            raise ValueError(f"no node {destination}: there are {self.size}")
+            raise ValueError(f"destination must be 0 to {self.size - 1}, got {destination}")
         if not 0 <= tag <= 0xFFFF_FFFF:
-            raise ValueError(f"a tag of {tag}: 0 to {0xFFFF_FFFF}")
+            raise ValueError(f"tag must be 0 to {0xFFFF_FFFF}, got {tag}")
         return self._post(stat.SEND, destination, tag, memoryview(data).cast("B"))
 
-    def post_send_iov(self, destination: int, tag: int, segments: Sequence[memoryview]) -> Completion[Received]:
-        """Send a message that lies in two or more segments of bytes, none of them empty; otherwise as `post_send`. Raises
-        ValueError if they take more than MAX_PAGES pages (`pages_of`)."""
+    def post_send_iov(self, destination: int, tag: int, segments: Sequence[memoryview]) -> Completion[ReceiveResult]:
+        """Post a send of two or more segments of bytes, none of them empty, as one message; otherwise as `post_send`. Raises
+        ValueError if they take more than MAX_PAGES pages (`page_count`)."""
         return self._post_pages(stat.SEND, destination, tag, segments)
 
-    def post_receive_iov(self, source: int, tag: int, segments: Sequence[memoryview]) -> Completion[Received]:
-        """Receive a message into segments; as `post_receive` and `post_send_iov`."""
-        kind, tag = self._wanted(source, tag)
+    def post_receive_iov(self, source: int, tag: int, segments: Sequence[memoryview]) -> Completion[ReceiveResult]:
+        """Post a receive into two or more segments, none of them empty; otherwise as `post_receive`. Raises ValueError as
+        `post_send_iov` does."""
+        kind, tag = self._encode_match(source, tag)
         return self._post_pages(kind, source, tag, segments)
 
-    def post_receive(self, source: int, tag: int, buffer: bytearray | memoryview) -> Completion[Received]:
-        """Receive the oldest message from source (or ANY_SOURCE) with that tag; done when it is complete. tag: 32 bits,
-        ANY_TAG, or `any_tag` of a context for any tag of it.
+    def post_receive(self, source: int, tag: int, buffer: bytearray | memoryview) -> Completion[ReceiveResult]:
+        """Post a receive for the oldest message from source (or ANY_SOURCE) with that tag; its completion is done when the
+        message is complete. tag: 32 bits, ANY_TAG, or `any_tag(context)` for any tag of a context.
 
-        Fails with TruncatedError if the message is longer. Raises DescriptorsExhaustedError, and ValueError for an
-        invalid source or tag.
+        The completion fails with TruncatedError if the message is longer than the buffer. Raises
+        DescriptorsExhaustedError, and ValueError for an invalid source or tag, or a read-only buffer.
         """
         kind = stat.RECEIVE
         if not (0 <= tag <= 0xFFFF_FFFF and 0 <= source < self.size):
-            kind, tag = self._wanted(source, tag)
+            kind, tag = self._encode_match(source, tag)
         view = memoryview(buffer).cast("B")
         if view.readonly:
             raise ValueError(_READ_ONLY)
         return self._post(kind, source, tag, view)
 
-    def post_standing(self, tag: int, buffer: memoryview) -> Completion[Received]:
-        """Receive from any node, as `post_receive`, into a buffer of one page at most. Nobody waits for such a receive, so
-        that reports of what is waited for leave it out."""
+    def post_standing(self, tag: int, buffer: memoryview) -> Completion[ReceiveResult]:
+        """Post a standing receive from any node, into a buffer of one page at most; otherwise as `post_receive`. No program
+        waits for it, so `waiting` does not report it."""
         return self._post(stat.RECEIVE | stat.STANDING, ANY_SOURCE, tag, buffer)
 
-    def post_claimed(self, found: ProbeResult, buffer: bytearray | memoryview) -> Completion[Received]:
-        """Receive a message that a probe has claimed; otherwise as `post_receive`."""
-        return self._post(stat.RECEIVE | stat.CLAIMED, found.source, found.message, _writable(buffer))
+    def post_claimed(self, probed: ProbeResult, buffer: bytearray | memoryview) -> Completion[ReceiveResult]:
+        """Post a receive for a message that a probe has claimed; otherwise as `post_receive`."""
+        return self._post(stat.RECEIVE | stat.CLAIMED, probed.source, probed.message, _writable(buffer))
 
     def post_probe(
         self, source: int, tag: int, *, wait: bool = True, claim: bool = False
     ) -> Completion[ProbeResult | None]:
-        """Find the message that a receive with this source and tag would get now; done when there is one or, without
-        wait, at once: None if there is none. claim: reserve that message; `post_claimed` must receive it.
+        """Post a probe for the message that a receive with this source and tag would get. wait: its completion is done when
+        there is such a message; otherwise at once, with None if there is none. claim: reserve the message, which
+        `post_claimed` must receive.
 
-        Raises as `post_receive` does.
+        Raises DescriptorsExhaustedError, and ValueError for an invalid source or tag.
         """
-        kind, tag = self._wanted(source, tag)
+        kind, tag = self._encode_match(source, tag)
         kind |= stat.PROBE | (stat.WAIT if wait else 0) | (stat.CLAIM if claim else 0)
-        index = self._take(1)[1]
+        _, index = self._allocate(1)
         node = "any node" if source == ANY_SOURCE else f"node {source}"
         probe: Completion[ProbeResult | None] = Completion("a message from %s, tag %s", node, tag)
         self._probes[index] = probe
@@ -206,54 +215,56 @@ class Endpoint:
         return probe
 
     def post_unit(self, unit: int) -> Completion[None]:
-        """Set the frames of a collection, which is acknowledged as a whole, for the sends posted from now on; done when
-        the NIC has set it. Section 4.1: 3; section 3.1.2: configurable on the fly.
+        """Set the number of frames per collection, which is acknowledged as a whole, for later sends; the completion is done
+        when the NIC has set it. Section 4.1: 3; section 3.1.2: configurable on the fly.
 
-        It may be called while messages are in flight: these keep their collections. Peers need no setting, since every
-        frame names the unit of its message. It applies to this NIC and to messages to all peers, until the next call; a
-        host that attaches to a shared NIC begins with the NIC's setting.
+        Messages in flight keep their collections. Peers need no setting, since every frame names the unit of its
+        message. The unit applies to messages of this NIC to all peers, until the next call; a host that attaches to a
+        shared NIC begins with the NIC's setting.
 
         Raises DescriptorsExhaustedError, and ValueError for a unit that is not a whole number from 1 to MAX_UNIT.
         """
         check_unit(unit)
-        index = self._take(1)[1]
+        _, index = self._allocate(1)
         self._commands[index] = command = Completion[None]("the NIC to set collections of %s frames", unit)
         self._descriptors.write_unit(index, unit)
         self._nic.ring_doorbell(index, SIZE, 0)
         return command
 
-    def cancel(self, receive: Completion[Received]) -> None:
-        """Cancel a receive: it fails with ReceiveCancelledError unless a message has matched it.
+    def cancel(self, receive: Completion[ReceiveResult]) -> None:
+        """Cancel a receive: its completion fails with ReceiveCancelledError unless a message has matched it.
 
-        Doorbells above those of the descriptors request this: the host cannot write the descriptor, since the NIC may be
-        writing it.
+        A doorbell above those of the descriptors requests the cancellation: the host cannot write the descriptor, since
+        the NIC may be writing it.
         """
         for index, transfer in self._transfers.items():
             if transfer is receive:
-                self._nic.ring_doorbell(self._descriptors.count + index, _WORD, 0)
+                self._nic.ring_doorbell(self._descriptors.count + index, _WORD_SIZE, 0)
                 return
 
     async def send(self, destination: int, tag: int, data: Buffer) -> None:
-        """Send a message, and wait until it has been acknowledged."""
+        """Send a message, and wait until the peer has acknowledged it; otherwise as `post_send`."""
         await self.post_send(destination, tag, data)
 
-    async def receive(self, source: int, tag: int, buffer: bytearray | memoryview) -> Received:
-        """Receive a message, and wait for it."""
+    async def receive(self, source: int, tag: int, buffer: bytearray | memoryview) -> ReceiveResult:
+        """Receive a message, and wait until it is complete; otherwise as `post_receive`."""
         return await self.post_receive(source, tag, buffer)
 
     def completed(self, index: int) -> bool | None:
         """Handle a returned descriptor. Section 4.2: the host finds in the stat field that the NIC has returned it."""
         transfer = self._transfers.pop(index, None)
         if transfer is None:
-            self._answered(index)
+            self._complete_query(index)
             return False
         status, _, _, length, transfer.peer, transfer.tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
         self._release(index, transfer, length)
-        received = _new(Received, (transfer.peer, transfer.tag, length))  # skips NamedTuple's Python constructor
+        result = _new_tuple(
+            ReceiveResult, (transfer.peer, transfer.tag, length)
+        )  # skips NamedTuple's Python constructor
         if status == _DONE:
-            transfer.complete(received)
+            transfer.complete(result)
         elif status == stat.TRUNCATED:
-            transfer.fail(TruncatedError(received, transfer.size))
+            transfer.fail(TruncatedError(result, transfer.size))
         elif status == stat.CANCELLED:
             transfer.fail(ReceiveCancelledError(f"{transfer.what}, was cancelled"))
         else:
@@ -267,8 +278,8 @@ class Endpoint:
             *[command.what for command in self._commands.values()],
         ]
 
-    def _answered(self, index: int) -> None:
-        """Complete a probe or a command, whose descriptor has been returned."""
+    def _complete_query(self, index: int) -> None:
+        """Complete the probe or command whose descriptor has been returned."""
         status, _, _, length, peer, tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
         self._free(index, 1)
         command = self._commands.pop(index, None)
@@ -282,26 +293,29 @@ class Endpoint:
         if status == stat.INVALID:
             probe.fail(EmpError(_FAILURES[status]))
         else:
-            probe.complete(ProbeResult(peer, tag, length & 0xFFFF_FFFF, length >> 32) if status == stat.FOUND else None)
+            probe.complete(
+                ProbeResult(peer, tag, length & 0xFFFF_FFFF, length >> 32) if status == stat.MESSAGE_FOUND else None
+            )
 
-    def _wanted(self, source: int, tag: int) -> tuple[int, int]:
-        """Return a descriptor's kind and tag for messages from a source with a tag. Raises ValueError."""
+    def _encode_match(self, source: int, tag: int) -> tuple[int, int]:
+        """Return the kind and tag of the descriptor of a receive or probe. tag: as for `post_receive`. Raises ValueError for
+        an invalid source or tag."""
         if source != ANY_SOURCE and not 0 <= source < self.size:
-            raise ValueError(f"no node {source}: there are {self.size}")
+            raise ValueError(f"source must be 0 to {self.size - 1}, or ANY_SOURCE, got {source}")
         kind = stat.RECEIVE
         if tag < 0:
             kind |= stat.ANY_TAG
             tag = -tag - 1
         if tag > 0xFFFF_FFFF:
-            raise ValueError(f"a tag of {tag}: 0 to {0xFFFF_FFFF}")
+            raise ValueError(f"tag must be 0 to {0xFFFF_FFFF}, got {tag}")
         return kind, tag
 
-    def _post(self, kind: int, peer: int, tag: int, view: memoryview) -> Completion[Received]:
+    def _post(self, kind: int, peer: int, tag: int, view: memoryview) -> Completion[ReceiveResult]:
         """Post a transfer; the fast path is a single page, whose address the descriptor contains."""
         size = len(view)
         if size > PAGE:
             return self._post_pages(kind, peer, tag, (view,))
-        index = self._spare.pop() if self._spare else self._take(1)[1]
+        index = self._recently_freed.pop() if self._recently_freed else self._allocate(1)[1]
         try:
             address = self._memory.pin_page(view, kind & stat.RECEIVE)
         except MemoryError as error:
@@ -312,67 +326,70 @@ class Endpoint:
         self._nic.ring_doorbell(index, SIZE, 1)
         return transfer
 
-    def _post_pages(self, kind: int, peer: int, tag: int, segments: Sequence[memoryview]) -> Completion[Received]:
+    def _post_pages(self, kind: int, peer: int, tag: int, segments: Sequence[memoryview]) -> Completion[ReceiveResult]:
         """Post a transfer of several pages, by a chain of descriptors or a list of pages."""
-        count = pages_of(map(len, segments))
+        count = page_count(map(len, segments))
         if count > MAX_PAGES:
             raise ValueError(f"{len(segments)} segments on {count} pages: at most {MAX_PAGES} pages")
-        taken, index = self._take(chained(count))
-        memory, pages, pinned, size, listed = self._memory, list[Page](), list[tuple[int, int]](), 0, 0
+        descriptor_count, index = self._allocate(chain_length(count))
+        memory, pages, pinned_segments, size, page_list = self._memory, list[Page](), list[tuple[int, int]](), 0, 0
         try:
             for segment in segments:
-                pages += (places := memory.pin(segment, kind & stat.RECEIVE))
-                pinned.append((places[0][0], size))
+                pages += (segment_pages := memory.pin(segment, kind & stat.RECEIVE))
+                pinned_segments.append((segment_pages[0][0], size))
                 size += len(segment)
-            if taken == 1 < count:
-                listed = memory.pin_page(memoryview(list_of(pages)))
+            if descriptor_count == 1 < count:
+                page_list = memory.pin_page(memoryview(pack_page_list(pages)))
         except MemoryError as error:
-            for address, _ in pinned:
+            for address, _ in pinned_segments:
                 memory.unpin(address)
-            self._free(index, taken)
+            self._free(index, descriptor_count)
             raise DescriptorsExhaustedError(str(error)) from error
-        self._transfers[index] = transfer = Transfer(kind, peer, tag, size, taken, pinned, listed)
-        if listed:
-            self._descriptors.write(index, kind | stat.INDIRECT, [(listed, 0)], peer, tag, stated=count)
+        transfer = Transfer(kind, peer, tag, size, descriptor_count, pinned_segments, page_list)
+        self._transfers[index] = transfer
+        if page_list:
+            self._descriptors.write(index, kind | stat.INDIRECT, [(page_list, 0)], peer, tag, page_count=count)
         else:
             self._descriptors.write(index, kind | stat.CHAIN, pages, peer, tag)
-        self._nic.ring_doorbell(index, SIZE * taken, count)
+        self._nic.ring_doorbell(index, SIZE * descriptor_count, count)
         return transfer
 
     def _release(self, index: int, transfer: Transfer, length: int) -> None:
-        """Free everything that a transfer held. length: bytes of its message."""
-        for address, begin in transfer.pinned:
+        """Free the pinned memory and the descriptors of a transfer. length: bytes of its message."""
+        for address, begin in transfer.pinned_segments:
             self._memory.unpin(address, max(0, length - begin))
-        if transfer.listed:
-            self._memory.unpin(transfer.listed)
-        self._free(index, transfer.taken)
+        if transfer.page_list:
+            self._memory.unpin(transfer.page_list)
+        self._free(index, transfer.descriptor_count)
 
     def _free(self, index: int, count: int) -> None:
         if count == 1:
-            self._spare.append(index)
+            self._recently_freed.append(index)
         else:
-            self._used[index : index + count] = bytes(count)
+            self._is_allocated[index : index + count] = bytes(count)
 
-    def _take(self, count: int) -> tuple[int, int]:
-        """Take descriptors: `count` consecutive ones, as a chain needs them, or, if there is no such row, one, which
-        suffices for a list of pages. Returns their number and the first one's index."""
-        used, spare = self._used, self._spare
-        if count == 1 and spare:
-            return 1, spare.pop()
-        while spare:
-            used[spare.pop()] = 0
-        for wanted in (count, 1):
-            start = used.find(bytes(wanted), self._next)
+    def _allocate(self, count: int) -> tuple[int, int]:
+        """Allocate `count` consecutive descriptors, as a chain needs them, or, if there are none, a single descriptor, which
+        suffices for a list of pages. Returns their number, and the index of the first one."""
+        is_allocated, recently_freed = self._is_allocated, self._recently_freed
+        if count == 1 and recently_freed:
+            return 1, recently_freed.pop()
+        while recently_freed:
+            is_allocated[recently_freed.pop()] = 0
+        for length in (count, 1):
+            start = is_allocated.find(bytes(length), self._search_from)
             if start < 0:
-                start = used.find(bytes(wanted))
+                start = is_allocated.find(bytes(length))
             if start >= 0:
-                used[start : start + wanted] = b"\1" * wanted
-                self._next = start + wanted
-                return wanted, start
-        raise DescriptorsExhaustedError(f"all {len(used)} descriptors are in use: wait for a transfer to be done")
+                is_allocated[start : start + length] = b"\1" * length
+                self._search_from = start + length
+                return length, start
+        raise DescriptorsExhaustedError(
+            f"all {len(is_allocated)} descriptors are in use: wait for a transfer to be done"
+        )
 
 
-def pages_of(sizes: Iterable[int]) -> int:
+def page_count(sizes: Iterable[int]) -> int:
     """Return the number of pages of a message whose segments have these sizes in bytes."""
     return sum([(size + PAGE - 1) // PAGE for size in sizes])
 
@@ -390,16 +407,16 @@ def any_tag(context: int = 0) -> int:
 
 
 def plug(settings: Settings | None = None, codec: Codec = codec, routed_codec: Codec = routed_codec) -> Plug:
-    """Make EMP's plug. codec, routed_codec: of Ethernet's and of source-routed networks' frames; they replace the generated
-    ones (`protocols.core.scapy_codec`)."""
+    """Make EMP's plug. codec, routed_codec: converters of frames on Ethernet and on source-routed networks, in place of the
+    generated ones (see `protocols.core.scapy_codec`)."""
     return routed_plug(_plug(settings, codec), _plug(settings, routed_codec))
 
 
 def _plug(settings: Settings | None, codec: Codec) -> Plug:
     def build(adapter: Adapter, nic: Nic) -> Agent:
-        own = settings if settings is not None else Settings()
-        memory, descriptors = HostMemory(), Descriptors(own.descriptors, adapter.pages_apart)
-        firmware = Firmware(adapter, nic, memory, descriptors, own, codec)
+        nic_settings = settings if settings is not None else Settings()
+        memory, descriptors = HostMemory(), Descriptors(nic_settings.descriptors, adapter.pages_apart)
+        firmware = Firmware(adapter, nic, memory, descriptors, nic_settings, codec)
         return Agent(firmware, Endpoint(adapter, nic, memory, descriptors))
 
     return build

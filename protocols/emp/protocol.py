@@ -1,4 +1,4 @@
-"""EMP's entry point "emp" in the group "testbed.protocols"."""
+"""EMP's description for testbeds: the entry point "emp" in the group "testbed.protocols"."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from protocols.mpi.emp import device
 from protocols.myrinet.routed_nic import FRAMING
 
 
-def _by_scapy() -> Plug:
-    """Make EMP's plug on Scapy's codec. Imported on demand, since importing Scapy is slow."""
-    frames, routed = map(importlib.import_module, ("protocols.emp.frames", "protocols.emp.myrinet.frames"))
-    by_scapy = importlib.import_module("protocols.core.scapy_codec")
-    return plug(codec=by_scapy.scapy_codec(frames), routed_codec=by_scapy.scapy_codec(routed))
+def _scapy_plug() -> Plug:
+    """Make EMP's plug with codecs that use Scapy, which is imported here, since its import is slow."""
+    frames, routed_frames = map(importlib.import_module, ("protocols.emp.frames", "protocols.emp.myrinet.frames"))
+    make_codec = importlib.import_module("protocols.core.scapy_codec").scapy_codec
+    return plug(codec=make_codec(frames), routed_codec=make_codec(routed_frames))
 
 
 PROTOCOL: Final = Protocol(
     plug(),
     ETHERTYPE,
     device,
-    _by_scapy,
+    _scapy_plug,
     profiles=(EMP_2001, EMP_2002),
     framings=(FRAMING,),
     function_framings=(FRAMING,),

@@ -1,16 +1,17 @@
-"""The receiving half of EMP's firmware: headers admitted in order, matching, and acknowledgement of complete
+"""The receiving half of EMP's firmware: admission of headers in order, matching, and acknowledgement of complete
 collections.
 
 Section 3.1.1: "if there is no pre-posted receive for the incoming frame, the frame is simply dropped"; the sender's
-timer repairs that. Beyond the paper, a message's header is admitted in the order of message ids and kept although the
-data is dropped, and a receive takes the oldest matching message: so messages never overtake one another, and receives
-may be posted in another order than messages arrive.
+timer repairs that. Beyond the paper, message headers are admitted in the order of message ids, and an unmatched header is
+kept although its data is dropped; a receive matches the oldest kept header. So messages never overtake one another, and
+receives may be posted in another order than messages arrive.
 
-A probe, also beyond the paper, reports the oldest matching message that no receive has taken. It may claim the message:
-then only a receive that names it gets it.
+A probe, also beyond the paper, reports the oldest matching message that has no receive. It may claim the message: then
+only a receive that names it gets it.
 
-No memory of completed messages is needed: every id before the next one to be admitted that is not being received is
-complete. Frames of such messages are acknowledged again, since their sender would otherwise never finish.
+The receiver keeps no state of completed messages: a message whose id precedes the next one to be admitted, and that is
+not being received, is complete. Frames of such messages are acknowledged again: the first acknowledgement may have been
+lost.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Final
 from protocols.core.firmware import Buffer
 from protocols.core.memory import Span
 from protocols.emp import descriptors as stat
-from protocols.emp.card import MESSAGE_HEADER, NO_RECEIVING, CachedHeader, Card, Peer
+from protocols.emp.card import MESSAGE_HEADER_SIZE, NO_INCOMING_MESSAGES, CachedHeader, Card, Peer
 from protocols.emp.codec import FLAGS_LAST
-from protocols.emp.sender import Framing
+from protocols.emp.sender import Segmentation
 
 _MASK = 0xFFFF_FFFF
 _HALF = 1 << 31
@@ -30,8 +31,9 @@ _ANY_SOURCE: Final = stat.ANY_SOURCE
 _DONE: Final = stat.DONE
 
 
-class Posted:
-    """A receive, or a probe, that waits for its message. is_standing: nobody waits for it."""
+class PostedReceive:
+    """A receive, or a probe, that waits for its message. index: of its descriptor. is_standing: no program waits for
+    it. tag, mask: it matches messages whose masked tag is `tag`."""
 
     __slots__ = ("index", "is_standing", "mask", "source", "span", "tag")
 
@@ -47,114 +49,120 @@ class Posted:
             self.mask = 0xFFFF_FFFF
         self.span = span
 
-    def takes(self, source: int, tag: int) -> bool:
+    def matches(self, source: int, tag: int) -> bool:
+        """Whether it matches a message with this source and tag."""
         return tag & self.mask == self.tag and self.source in (source, _ANY_SOURCE)
 
 
-class Receiving(Framing):
-    """An incoming message, from its header on.
+class IncomingMessage(Segmentation):
+    """An incoming message whose header has been admitted.
 
-    posted: the receive that it matches, once there is one. below: all collections before this one are complete.
-    missing: missing frames of the others that have begun, as bit masks. left: number of incomplete collections. Memory
-    use grows with the frames that have arrived, whatever length a header claims.
+    receive: the receive that it matches; None: none yet. complete_below: all collections with lower numbers are complete.
+    missing_frames: by number of a collection that has begun to arrive, a bit mask of its missing frames.
+    incomplete_collections: their number. Memory use grows with the frames that have arrived, whatever total a header
+    claims.
 
-    While frames arrive in order, `missing` stays empty: next is the number of the next frame, at and until are the
-    bounds of its bytes in the message. After a frame out of order, next is -1. span: the destination of the data, if
-    the receive has contiguous memory for the whole message; else None.
+    While frames arrive in order, `missing_frames` stays empty: next_frame is the number of the next frame; next_begin and
+    next_end are the bounds of its bytes in the message. After a frame out of order, next_frame is -1. span: the destination
+    of the data, if the receive has contiguous memory for the whole message; else None.
     """
 
-    __slots__ = ("at", "below", "id", "left", "missing", "next", "posted", "source", "span", "tag", "until")
+    __slots__ = (
+        "complete_below", "id", "incomplete_collections", "missing_frames", "next_begin", "next_end", "next_frame",
+        "receive", "source", "span", "tag",
+    )  # fmt: skip
 
-    def __init__(self, identity: int, source: int, tag: int, total: int, full: int, unit: int) -> None:
-        Framing.__init__(self, total, full, unit)
-        self.id = identity
+    def __init__(self, message_id: int, source: int, tag: int, total: int, full_payload: int, unit: int) -> None:
+        Segmentation.__init__(self, total, full_payload, unit)
+        self.id = message_id
         self.source = source
         self.tag = tag
-        self.left = self.collections
-        self.below = 0
-        self.missing: dict[int, int] = {}
-        self.posted: Posted | None = None
+        self.incomplete_collections = self.collection_count
+        self.complete_below = 0
+        self.missing_frames: dict[int, int] = {}
+        self.receive: PostedReceive | None = None
         self.span: memoryview | None = None
-        self.next = self.at = 0
-        self.until = min(full - MESSAGE_HEADER, total)
+        self.next_frame = self.next_begin = 0
+        self.next_end = min(full_payload - MESSAGE_HEADER_SIZE, total)
 
-    def goes_to(self, posted: Posted) -> None:
+    def match(self, receive: PostedReceive) -> None:
         """Match the message with a receive."""
-        self.posted = posted
-        if type(posted.span) is memoryview and 0 < self.total <= len(posted.span):
-            self.span = posted.span
+        self.receive = receive
+        if type(receive.span) is memoryview and 0 < self.total <= len(receive.span):
+            self.span = receive.span
 
-    def frames_of(self, collection: int) -> int:
+    def frame_mask(self, collection: int) -> int:
         """Return the bit mask of a collection's frames."""
-        return (1 << self.size_of(collection)) - 1
+        return (1 << self.frames_in(collection)) - 1
 
-    def lose_order(self) -> None:
-        """Switch to `missing`, because a frame arrives out of order."""
-        collection, come = divmod(self.next, self.unit)
-        if come:
-            self.missing[collection] = self.frames_of(collection) >> come << come
-        self.next = -1
+    def track_missing(self) -> None:
+        """Switch to `missing_frames`, because a frame arrives out of order."""
+        collection, arrived_frames = divmod(self.next_frame, self.unit)
+        if arrived_frames:
+            self.missing_frames[collection] = self.frame_mask(collection) >> arrived_frames << arrived_frames
+        self.next_frame = -1
 
 
 class Receiver:
     """All incoming messages, and all waiting receives."""
 
-    __slots__ = ("_card", "_claimed", "_counters", "_held", "_posted", "_probes")
+    __slots__ = ("_card", "_claimed", "_counters", "_posted_receives", "_probes", "_unmatched")
 
     def __init__(self, card: Card) -> None:
         self._card = card
         self._counters = card.counters
-        self._posted: list[Posted] = []  # in the order in which they were posted
-        self._held: list[tuple[Peer, Receiving]] = []  # messages without a receive, in the order of their admission
-        self._claimed: dict[tuple[int, int], Receiving] = {}  # claimed messages, no longer in _held, by peer and id
-        self._probes: list[tuple[Posted, bool]] = []  # and whether they claim the message found
+        self._posted_receives: list[PostedReceive] = []  # in the order in which they were posted
+        self._unmatched: list[tuple[Peer, IncomingMessage]] = []  # neither received nor claimed, in order of admission
+        self._claimed: dict[tuple[int, int], IncomingMessage] = {}  # by peer and message id
+        self._probes: list[tuple[PostedReceive, bool]] = []  # waiting probes; True: it claims the message
 
-    def post(self, posted: Posted) -> None:
-        """Post a receive: for the oldest matching message, or for a future one."""
-        if self._held:
-            for index, (peer, receiving) in enumerate(self._held):
-                if posted.takes(receiving.source, receiving.tag):
-                    del self._held[index]
-                    peer.held -= 1
-                    receiving.goes_to(posted)
+    def post(self, receive: PostedReceive) -> None:
+        """Post a receive: match it with the oldest unmatched message, or keep it for a future one."""
+        if self._unmatched:
+            for index, (peer, message) in enumerate(self._unmatched):
+                if receive.matches(message.source, message.tag):
+                    del self._unmatched[index]
+                    peer.held_count -= 1
+                    message.match(receive)
                     return
-        self._posted.append(posted)
+        self._posted_receives.append(receive)
 
-    def post_claimed(self, posted: Posted) -> None:
+    def post_claimed(self, receive: PostedReceive) -> None:
         """Post a receive for a message that the host has claimed."""
-        receiving = self._claimed.pop((posted.source, posted.tag), None)
-        if receiving is None:
-            self._card.give_back(posted.index, stat.ABANDONED, 0, posted.source, posted.tag)
+        message = self._claimed.pop((receive.source, receive.tag), None)
+        if message is None:
+            self._card.return_descriptor(receive.index, stat.ABANDONED, 0, receive.source, receive.tag)
             return
-        self._card.peers.known[posted.source].held -= 1
-        receiving.goes_to(posted)
+        self._card.peers.known[receive.source].held_count -= 1
+        message.match(receive)
 
-    def probe(self, posted: Posted, wait: bool, claim: bool) -> None:
-        """Answer a probe: find the message that such a receive would get."""
-        for index, (peer, receiving) in enumerate(self._held):
-            if posted.takes(receiving.source, receiving.tag):
+    def probe(self, probe: PostedReceive, wait: bool, claim: bool) -> None:
+        """Answer a probe with the message that such a receive would get. wait: keep the probe until there is one; otherwise
+        it is returned at once. claim: claim the message."""
+        for index, (peer, message) in enumerate(self._unmatched):
+            if probe.matches(message.source, message.tag):
                 if claim:
-                    del self._held[index]
-                    self._claimed[peer.number, receiving.id] = receiving
-                self._announce(posted, receiving)
+                    del self._unmatched[index]
+                    self._claimed[peer.number, message.id] = message
+                self._complete_probe(probe, message)
                 return
         if wait:
-            self._probes.append((posted, claim))
+            self._probes.append((probe, claim))
         else:
-            self._card.give_back(posted.index, stat.NOTHING, 0, posted.source, posted.tag)
+            self._card.return_descriptor(probe.index, stat.NO_MESSAGE, 0, probe.source, probe.tag)
 
     def cancel(self, index: int) -> None:
         """Return a receive's descriptor to the host, unless the receive has matched a message."""
-        for position, posted in enumerate(self._posted):
-            if posted.index == index:
-                del self._posted[position]
-                self._card.give_back(index, stat.CANCELLED, 0, posted.source, posted.tag)
+        for position, receive in enumerate(self._posted_receives):
+            if receive.index == index:
+                del self._posted_receives[position]
+                self._card.return_descriptor(index, stat.CANCELLED, 0, receive.source, receive.tag)
                 return
 
-    def first(
+    def on_first_frame(
         self,
         cached: CachedHeader,
-        message: int,
+        message_id: int,
         source: int,
         destination: int,
         tag: int,
@@ -162,251 +170,262 @@ class Receiver:
         oldest: int,
         payload: Buffer,
     ) -> None:
-        """Handle a message's first frame, whose check is right."""
+        """Handle a message's first frame, whose checksum is right."""
         card, peer, counters = self._card, cached.peer, self._counters
         if (
             source != peer.number
             or destination != card.number
-            or (message != oldest and (message - oldest) & _MASK >= _HALF)
+            or (message_id != oldest and (message_id - oldest) & _MASK >= _HALF)
         ):
             counters.malformed += 1
             return
-        if peer.receiving:
-            self._abandon(peer, oldest)
-        expected = peer.expected
-        if message != expected:
-            if expected is None or (oldest - expected) & _MASK < _HALF:
-                peer.expected = expected = oldest
-            if (message - expected) & _MASK >= _HALF:
-                if (known := peer.receiving.get(message)) is not None:
-                    self._take(cached, known, 0, payload)
+        if peer.incoming_messages:
+            self._drop_abandoned(peer, oldest)
+        expected_id = peer.expected_id
+        if message_id != expected_id:
+            if expected_id is None or (oldest - expected_id) & _MASK < _HALF:
+                peer.expected_id = expected_id = oldest
+            if (message_id - expected_id) & _MASK >= _HALF:
+                if (admitted := peer.incoming_messages.get(message_id)) is not None:
+                    self._store_frame(cached, admitted, 0, payload)
                 else:
-                    self._acknowledge_again(cached, message, 0)
+                    self._acknowledge_again(cached, message_id, 0)
                 return
-            if message != expected:
+            if message_id != expected_id:
                 counters.early += 1
                 return
-        if peer.held >= card.settings.held:
+        if peer.held_count >= card.settings.held:
             counters.held_full += 1
             return
-        length, last = len(payload), cached.flags & FLAGS_LAST
+        length, is_last = len(payload), cached.flags & FLAGS_LAST
         # A first frame that is not the last is full: it shows the peer's frame size.
-        if (length != total) if last else (not length or length >= total):
+        if (length != total) if is_last else (not length or length >= total):
             counters.malformed += 1
             return
-        peer.expected = (message + 1) & _MASK
+        peer.expected_id = (message_id + 1) & _MASK
         counters.headers_admitted += 1
-        for index, posted in enumerate(self._posted):  # the oldest matching receive gets the message
-            if tag & posted.mask == posted.tag and (posted.source == source or posted.source == _ANY_SOURCE):
-                del self._posted[index]
+        for index, receive in enumerate(self._posted_receives):  # the oldest matching receive gets the message
+            if tag & receive.mask == receive.tag and (receive.source == source or receive.source == _ANY_SOURCE):
+                del self._posted_receives[index]
                 break
         else:
-            posted = None
-        if posted is not None and last:  # the message is complete
+            receive = None
+        if receive is not None and is_last:  # the message is complete
             counters.data_stored += 1
-            span = posted.span
-            room = len(span)
-            if 0 < length == room and type(span) is memoryview:
+            span = receive.span
+            buffer_size = len(span)
+            if 0 < length == buffer_size and type(span) is memoryview:
                 card.nic.dma_write(span, payload)
             else:
-                self._store(span, 0, length, payload)
+                self._write_range(span, 0, length, payload)
             counters.acknowledgements_sent += 1
-            card.acknowledge(cached, message, 0)
+            card.acknowledge(cached, message_id, 0)
             counters.messages_received += 1
-            card.give_back(posted.index, _DONE if length <= room else stat.TRUNCATED, length, source, tag)
+            status = _DONE if length <= buffer_size else stat.TRUNCATED
+            card.return_descriptor(receive.index, status, length, source, tag)
             return
-        receiving = Receiving(message, source, tag, total, length + MESSAGE_HEADER, cached.unit)
-        if peer.receiving is NO_RECEIVING:
-            peer.receiving = {}
-        peer.receiving[message] = receiving
-        if posted is None:
-            peer.held += 1
-            self._held.append((peer, receiving))
+        message = IncomingMessage(message_id, source, tag, total, length + MESSAGE_HEADER_SIZE, cached.unit)
+        if peer.incoming_messages is NO_INCOMING_MESSAGES:
+            peer.incoming_messages = {}
+        peer.incoming_messages[message_id] = message
+        if receive is None:
+            peer.held_count += 1
+            self._unmatched.append((peer, message))
         else:
-            receiving.goes_to(posted)
-        self._take(cached, receiving, 0, payload)
-        if posted is None and self._probes:
-            self._answer(peer, receiving)
+            message.match(receive)
+        self._store_frame(cached, message, 0, payload)
+        if receive is None and self._probes:
+            self._answer_probes(peer, message)
 
-    def another(self, cached: CachedHeader, message: int, number: int, payload: Buffer) -> None:
-        """Handle a later frame of a message; its check is right."""
+    def on_later_frame(self, cached: CachedHeader, message_id: int, frame_number: int, payload: Buffer) -> None:
+        """Handle a frame that is not the first of its message, and whose checksum is right."""
         peer = cached.peer
-        if not number:
+        if not frame_number:
             self._card.counters.malformed += 1
-        elif (receiving := peer.receiving.get(message)) is not None:
-            self._take(cached, receiving, number, payload)
-        elif peer.expected is None:
+        elif (message := peer.incoming_messages.get(message_id)) is not None:
+            self._store_frame(cached, message, frame_number, payload)
+        elif peer.expected_id is None:
             self._card.counters.unknown += 1
-        elif (message - peer.expected) & _MASK < _HALF:
+        elif (message_id - peer.expected_id) & _MASK < _HALF:
             self._card.counters.early += 1
         else:
-            self._acknowledge_again(cached, message, number)
+            self._acknowledge_again(cached, message_id, frame_number)
 
-    def restarted(self, peer: Peer) -> None:
+    def on_peer_restarted(self, peer: Peer) -> None:
         """Drop the incomplete messages of a restarted peer."""
-        peer.expected = None
-        self._drop(peer, list(peer.receiving.values()), stat.RESTARTED)
+        peer.expected_id = None
+        self._drop(peer, list(peer.incoming_messages.values()), stat.RESTARTED)
 
     def waiting(self) -> list[str]:
         """Return a sentence for each waiting receive, each incomplete message, and each message without a receive."""
-        out = []
-        for posted in self._posted:
-            if posted.is_standing:
+        sentences = []
+        for receive in self._posted_receives:
+            if receive.is_standing:
                 continue
-            source = "any node" if posted.source == stat.ANY_SOURCE else f"node {posted.source}"
-            out.append(f"a receive from {source}, tag {posted.tag}: no message has come")
+            source = "any node" if receive.source == stat.ANY_SOURCE else f"node {receive.source}"
+            sentences.append(f"a receive from {source}, tag {receive.tag}: no message has come")
         for probe, _ in self._probes:
             source = "any node" if probe.source == stat.ANY_SOURCE else f"node {probe.source}"
-            out.append(f"a probe for a message from {source}, tag {probe.tag}: none has come")
+            sentences.append(f"a probe for a message from {source}, tag {probe.tag}: none has come")
         for peer in self._card.peers.known.values():
-            if peer.held >= self._card.settings.held:
-                out.append(
-                    f"node {peer.number}: {peer.held} of its messages wait for a receive, and no more headers are kept"
+            if peer.held_count >= self._card.settings.held:
+                sentences.append(
+                    f"node {peer.number}: {peer.held_count} of its messages wait for a receive, and no more headers are kept"
                 )
-            for receiving in peer.receiving.values():
-                what = f"message {receiving.id} from node {peer.number} (tag {receiving.tag})"
-                if receiving.posted is None:
-                    out.append(f"{what}: no receive has been posted for it")
+            for message in peer.incoming_messages.values():
+                what = f"message {message.id} from node {peer.number} (tag {message.tag})"
+                if message.receive is None:
+                    sentences.append(f"{what}: no receive has been posted for it")
                 else:
-                    out.append(f"{what}: {receiving.left} of {receiving.collections} collections are missing")
-        return out
+                    sentences.append(
+                        f"{what}: {message.incomplete_collections} of {message.collection_count} collections are missing"
+                    )
+        return sentences
 
-    def _answer(self, peer: Peer, receiving: Receiving) -> None:
+    def _answer_probes(self, peer: Peer, message: IncomingMessage) -> None:
         """Answer the probes that match a message, the oldest first, until one claims it."""
-        replies = []
-        for probe in self._probes:
-            if probe[0].takes(receiving.source, receiving.tag):
-                replies.append(probe)
-                if probe[1]:
-                    self._held.remove((peer, receiving))
-                    self._claimed[peer.number, receiving.id] = receiving
+        answered = []
+        for probe, claims in self._probes:
+            if probe.matches(message.source, message.tag):
+                answered.append(probe)
+                if claims:
+                    self._unmatched.remove((peer, message))
+                    self._claimed[peer.number, message.id] = message
                     break
-        self._probes = [probe for probe in self._probes if probe not in replies]
-        for posted, _ in replies:
-            self._announce(posted, receiving)
+        self._probes = [(probe, claims) for probe, claims in self._probes if probe not in answered]
+        for probe in answered:
+            self._complete_probe(probe, message)
 
-    def _announce(self, posted: Posted, receiving: Receiving) -> None:
-        length = receiving.id << 32 | receiving.total
-        self._card.give_back(posted.index, stat.FOUND, length, receiving.source, receiving.tag)
+    def _complete_probe(self, probe: PostedReceive, message: IncomingMessage) -> None:
+        """Return a probe's descriptor with a message's envelope."""
+        length = message.id << 32 | message.total
+        self._card.return_descriptor(probe.index, stat.MESSAGE_FOUND, length, message.source, message.tag)
 
-    def _take(self, cached: CachedHeader, receiving: Receiving, number: int, payload: Buffer) -> None:
-        """Handle a frame of an incomplete message."""
+    def _store_frame(self, cached: CachedHeader, message: IncomingMessage, frame_number: int, payload: Buffer) -> None:
+        """Handle a frame of an incomplete message; the fast path is the next frame of a contiguous receive."""
         card, unit, counters = self._card, cached.unit, self._counters
-        span, end = receiving.span, receiving.at + len(payload)
+        span, end = message.span, message.next_begin + len(payload)
         if (
-            number == receiving.next
+            frame_number == message.next_frame
             and span is not None
-            and end == receiving.until
-            and unit == receiving.unit
-            and (end == receiving.total) == (cached.flags & FLAGS_LAST)
+            and end == message.next_end
+            and unit == message.unit
+            and (end == message.total) == (cached.flags & FLAGS_LAST)
         ):
             counters.data_stored += 1
-            card.nic.dma_write(span[receiving.at : end], payload)
-            receiving.next = number = number + 1
-            receiving.at = end
-            until = end + receiving.full
-            receiving.until = until if until < receiving.total else receiving.total  # noqa: FURB136  faster than min()
-            if not number % unit or end == receiving.total:
-                receiving.below += 1
-                self._complete(cached, receiving, number - 1)
+            card.nic.dma_write(span[message.next_begin : end], payload)
+            message.next_frame = next_frame = frame_number + 1
+            message.next_begin = end
+            next_end = end + message.full_payload
+            total = message.total
+            message.next_end = next_end if next_end < total else total  # noqa: FURB136  faster than min()
+            if not next_frame % unit or end == total:
+                message.complete_below += 1
+                self._complete_collection(cached, message, frame_number)
             return
-        self._store_any_order(cached, receiving, number, payload)
+        self._store_any_order(cached, message, frame_number, payload)
 
-    def _store_any_order(self, cached: CachedHeader, receiving: Receiving, number: int, payload: Buffer) -> None:
+    def _store_any_order(
+        self, cached: CachedHeader, message: IncomingMessage, frame_number: int, payload: Buffer
+    ) -> None:
         """Handle a frame of an incomplete message, in any order."""
         card, unit, counters = self._card, cached.unit, self._counters
         length = len(payload)
-        full, is_last = receiving.full, number == receiving.frames - 1
-        begin = number * full - MESSAGE_HEADER if number else 0
-        end = receiving.total if is_last else (number + 1) * full - MESSAGE_HEADER
+        full_payload, is_last = message.full_payload, frame_number == message.frame_count - 1
+        begin = frame_number * full_payload - MESSAGE_HEADER_SIZE if frame_number else 0
+        end = message.total if is_last else (frame_number + 1) * full_payload - MESSAGE_HEADER_SIZE
         if (
             begin + length != end
             or is_last != (cached.flags & FLAGS_LAST)
-            or unit != receiving.unit
-            or number >= receiving.frames
+            or unit != message.unit
+            or frame_number >= message.frame_count
         ):
             counters.malformed += 1
             return
-        posted = receiving.posted
-        if posted is not None and receiving.next >= 0:
-            receiving.lose_order()
-        collection = number // unit
-        missing_by_collection = receiving.missing
-        missing = missing_by_collection.get(collection)
+        receive = message.receive
+        if receive is not None and message.next_frame >= 0:
+            message.track_missing()
+        collection = frame_number // unit
+        missing_frames = message.missing_frames
+        missing = missing_frames.get(collection)
         if missing is None:
-            if collection < receiving.below:
-                self._acknowledge_again(cached, receiving.id, number)
+            if collection < message.complete_below:
+                self._acknowledge_again(cached, message.id, frame_number)
                 return
-            missing = receiving.frames_of(collection)
+            missing = message.frame_mask(collection)
         elif not missing:
-            self._acknowledge_again(cached, receiving.id, number)
+            self._acknowledge_again(cached, message.id, frame_number)
             return
-        if posted is None:
+        if receive is None:
             counters.unmatched += 1
             return
-        bit = 1 << number % unit
+        bit = 1 << frame_number % unit
         if not missing & bit:
             counters.duplicates += 1
             return
         counters.data_stored += 1
-        if receiving.span is not None:
-            card.nic.dma_write(receiving.span[begin:end], payload)
+        if message.span is not None:
+            card.nic.dma_write(message.span[begin:end], payload)
         else:
-            self._store(posted.span, begin, end, payload)
-        missing_by_collection[collection] = missing = missing ^ bit
+            self._write_range(receive.span, begin, end, payload)
+        missing_frames[collection] = missing = missing ^ bit
         if missing:
             return
-        while missing_by_collection.get(receiving.below) == 0:
-            del missing_by_collection[receiving.below]
-            receiving.below += 1
-        self._complete(cached, receiving, number)
+        while missing_frames.get(message.complete_below) == 0:
+            del missing_frames[message.complete_below]
+            message.complete_below += 1
+        self._complete_collection(cached, message, frame_number)
 
-    def _complete(self, cached: CachedHeader, receiving: Receiving, number: int) -> None:
-        """Acknowledge a collection, which this frame has completed."""
+    def _complete_collection(self, cached: CachedHeader, message: IncomingMessage, frame_number: int) -> None:
+        """Acknowledge a collection, which this frame has completed, and complete the receive after the last one."""
         card, counters = self._card, self._counters
-        receiving.left -= 1
+        message.incomplete_collections -= 1
         counters.acknowledgements_sent += 1
-        card.acknowledge(cached, receiving.id, number)
-        posted = receiving.posted
-        if not receiving.left and posted is not None:
-            del cached.peer.receiving[receiving.id]
+        card.acknowledge(cached, message.id, frame_number)
+        receive = message.receive
+        if not message.incomplete_collections and receive is not None:
+            del cached.peer.incoming_messages[message.id]
             counters.messages_received += 1
-            status = stat.DONE if receiving.total <= len(posted.span) else stat.TRUNCATED
-            card.give_back(posted.index, status, receiving.total, receiving.source, receiving.tag)
+            status = stat.DONE if message.total <= len(receive.span) else stat.TRUNCATED
+            card.return_descriptor(receive.index, status, message.total, message.source, message.tag)
 
-    def _store(self, span: Span, begin: int, end: int, payload: Buffer) -> None:
-        """Store the message's bytes from begin to end, as far as the receive has room."""
-        at, end, store = 0, min(end, len(span)), self._card.nic.dma_write
+    def _write_range(self, span: Span, begin: int, end: int, payload: Buffer) -> None:
+        """Write the message's bytes from begin to end to the receive's segments; bytes beyond them are dropped."""
+        offset, end, dma_write = 0, min(end, len(span)), self._card.nic.dma_write
         if begin >= end:
             return
         for segment in [span[begin:end]] if type(span) is memoryview else span.views(begin, end):
-            store(segment, payload[at : at + len(segment)])
-            at += len(segment)
+            dma_write(segment, payload[offset : offset + len(segment)])
+            offset += len(segment)
 
-    def _acknowledge_again(self, cached: CachedHeader, message: int, number: int) -> None:
-        """Handle a frame of a collection that was already complete: its acknowledgement may have been lost."""
+    def _acknowledge_again(self, cached: CachedHeader, message_id: int, frame_number: int) -> None:
+        """Drop a frame of a collection that is complete already. At the collection's last frame, repeat the
+        acknowledgement, which may have been lost."""
         counters = self._card.counters
         counters.duplicates += 1
-        if cached.flags & FLAGS_LAST or number % cached.unit == cached.unit - 1:
+        if cached.flags & FLAGS_LAST or frame_number % cached.unit == cached.unit - 1:
             counters.reacknowledgements_sent += 1
-            self._card.acknowledge(cached, message, number)
+            self._card.acknowledge(cached, message_id, frame_number)
 
-    def _abandon(self, peer: Peer, oldest: int) -> None:
-        """Drop the messages that their sender has given up."""
-        gone = [receiving for receiving in peer.receiving.values() if (oldest - receiving.id - 1) & _MASK < _HALF]
-        if gone:
-            self._card.counters.abandoned += len(gone)
-            self._drop(peer, gone, stat.ABANDONED)
+    def _drop_abandoned(self, peer: Peer, oldest: int) -> None:
+        """Drop the incoming messages older than the sender's oldest: the sender has given them up."""
+        abandoned = [
+            message for message in peer.incoming_messages.values() if (oldest - message.id - 1) & _MASK < _HALF
+        ]
+        if abandoned:
+            self._card.counters.abandoned += len(abandoned)
+            self._drop(peer, abandoned, stat.ABANDONED)
 
-    def _drop(self, peer: Peer, dropped: list[Receiving], status: int) -> None:
-        for receiving in dropped:
-            del peer.receiving[receiving.id]
-            if receiving.posted is None:
-                if self._claimed.pop((peer.number, receiving.id), None) is None:
-                    self._held.remove((peer, receiving))
-                peer.held -= 1
+    def _drop(self, peer: Peer, messages: list[IncomingMessage], status: int) -> None:
+        """Drop incoming messages, and return the descriptors of their receives with this status."""
+        for message in messages:
+            del peer.incoming_messages[message.id]
+            if message.receive is None:
+                if self._claimed.pop((peer.number, message.id), None) is None:
+                    self._unmatched.remove((peer, message))
+                peer.held_count -= 1
         # Completions come last: the host may post a receive at once, which must not match a dropped message.
-        for receiving in dropped:
-            posted = receiving.posted
-            if posted is not None:
-                self._card.give_back(posted.index, status, receiving.total, receiving.source, receiving.tag)
+        for message in messages:
+            receive = message.receive
+            if receive is not None:
+                self._card.return_descriptor(receive.index, status, message.total, message.source, message.tag)

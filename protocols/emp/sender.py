@@ -5,10 +5,10 @@ when it expires, all frames of the collection are sent again; when every collect
 notified. Acknowledgements are not cumulative: one for a later collection says nothing about an earlier one.
 
 The window of unacknowledged collections is ours. So is the rule that keeps messages whose receives are not posted from
-blocking those behind them: a message of which nothing is acknowledged when its first collection times out is parked. It
-leaves the window to the messages behind it. Of its collections only the first, which has the header, is resent by its
-timer; the others follow the first acknowledgement. So the headers of all messages reach the receiver, in order, at the
-cost of one timeout for each window of messages without receives.
+blocking later messages: a message is parked if its first collection times out before any of its collections has been
+acknowledged. A parked message does not count against the window. Its first collection, which has the header, is resent by
+its timer; the others are resent after the first acknowledgement. So the headers of all messages reach the receiver, in
+order, at the cost of one timeout for each window of messages without receives.
 """
 
 from __future__ import annotations
@@ -19,57 +19,61 @@ from protocols.core.firmware import Buffer
 from protocols.core.memory import Span
 from protocols.core.timers import Timers
 from protocols.emp import descriptors as stat
-from protocols.emp.card import MESSAGE_HEADER, NO_QUEUE, Card, Peer
+from protocols.emp.card import EMPTY_QUEUE, MESSAGE_HEADER_SIZE, Card, Peer
 from protocols.emp.codec import FLAGS_LAST, STATUS_OK, TYPE_DATA
 
-Collection = tuple[int, int, int]
-"""Peer, message id, number of the collection."""
+CollectionKey = tuple[int, int, int]
+"""The peer's number, message id, number of the collection."""
 
 _MASK = 0xFFFF_FFFF
 
 
-class Framing:
+class Segmentation:
     """Division of a message into frames, and of frames into collections.
 
-    The first frame holds less data, since it has two headers: frame n of a message, unless it is the last, ends before
-    byte (n + 1) * full - MESSAGE_HEADER.
+    The first frame has two headers, and so less data: frame n of a message, unless it is the last, ends before byte
+    (n + 1) * full_payload - MESSAGE_HEADER_SIZE.
 
-    total: bytes of the message. full: bytes of payload of a full frame. unit: frames per collection; the last one may
-    be short.
+    total: bytes of the message. full_payload: bytes of payload of a full frame without a message header. unit: frames
+    per collection; the last collection may be shorter.
     """
 
-    __slots__ = ("collections", "frames", "full", "total", "unit")
+    __slots__ = ("collection_count", "frame_count", "full_payload", "total", "unit")
 
-    def __init__(self, total: int, full: int, unit: int) -> None:
+    def __init__(self, total: int, full_payload: int, unit: int) -> None:
         self.total = total
-        self.full = full
+        self.full_payload = full_payload
         self.unit = unit
-        self.frames = frames = (total + MESSAGE_HEADER + full - 1) // full
-        self.collections = (frames + unit - 1) // unit
+        self.frame_count = frame_count = (total + MESSAGE_HEADER_SIZE + full_payload - 1) // full_payload
+        self.collection_count = (frame_count + unit - 1) // unit
 
-    def size_of(self, collection: int) -> int:
+    def frames_in(self, collection: int) -> int:
         """Return the number of a collection's frames."""
-        return min(self.unit, self.frames - collection * self.unit)
+        return min(self.unit, self.frame_count - collection * self.unit)
 
 
-class Sending(Framing):
-    """An outgoing message. sent: collections sent at least once. open: collections sent and not acknowledged, with
-    their number of resends. left: collections not acknowledged, sent or not. parked: nothing of it was acknowledged in
-    time (see `sender`). progress: time of its last acknowledgement, or of its first sending."""
+class OutgoingMessage(Segmentation):
+    """An outgoing message. index: of its descriptor. sent_collections: number of collections sent at least once.
+    open_collections: number of resends of each collection that has been sent and not been acknowledged.
+    unacknowledged_collections: number of collections not acknowledged, sent or not. is_parked: see `sender`. progress_at:
+    time of the last acknowledgement, or of the last first transmission of a collection."""
 
-    __slots__ = ("id", "index", "left", "open", "parked", "progress", "sent", "span", "tag")
+    __slots__ = (
+        "id", "index", "is_parked", "open_collections", "progress_at", "sent_collections", "span", "tag",
+        "unacknowledged_collections",
+    )  # fmt: skip
 
-    def __init__(self, identity: int, index: int, tag: int, span: Span, full: int, unit: int) -> None:
-        Framing.__init__(self, len(span), full, unit)
-        self.id = identity
+    def __init__(self, message_id: int, index: int, tag: int, span: Span, full_payload: int, unit: int) -> None:
+        Segmentation.__init__(self, len(span), full_payload, unit)
+        self.id = message_id
         self.index = index
         self.tag = tag
         self.span = span
-        self.sent = 0
-        self.left = self.collections
-        self.open: dict[int, int] = {}
-        self.parked = False
-        self.progress = 0
+        self.sent_collections = 0
+        self.unacknowledged_collections = self.collection_count
+        self.open_collections: dict[int, int] = {}
+        self.is_parked = False
+        self.progress_at = 0
 
 
 class Sender:
@@ -83,71 +87,73 @@ class Sender:
         self._pack_message = card.codec.pack_message
         self._pack_frame_behind = card.codec.pack_frame_behind
         self._pack_message_behind = card.codec.pack_message_behind
-        self.timers: Timers[Collection] = Timers()
+        self.timers: Timers[CollectionKey] = Timers()
 
     def begin(self, now: int, peer: Peer, index: int, tag: int, span: Span) -> None:
-        """Begin a message that the host has posted. Messages to one peer are begun in the order of these calls."""
+        """Begin a message that the host has posted, after all earlier messages to its peer. index: of its descriptor."""
         card = self._card
         settings = card.settings
-        identity, unit = peer.next_id, settings.unit
-        waits = peer.queue or peer.unacknowledged >= settings.window
-        single = not waits and len(span) <= card.single
-        remains = None
-        if single:  # sent before the bookkeeping, which delays nobody
-            remains = self._send_single(peer, unit, identity, tag, span)
-        peer.next_id = (identity + 1) & _MASK
-        peer.sending[identity] = sending = Sending(identity, index, tag, span, card.full, unit)
-        if waits:
-            self._queue(peer).append(sending)
+        message_id, unit = peer.next_id, settings.unit
+        must_wait = peer.send_queue or peer.unacknowledged_collections >= settings.window
+        is_single_frame = not must_wait and len(span) <= card.max_single_frame_size
+        is_queued = None
+        if is_single_frame:  # sent before the bookkeeping, which so does not delay the frame
+            is_queued = self._send_single(peer, unit, message_id, tag, span)
+        peer.next_id = (message_id + 1) & _MASK
+        peer.outgoing_messages[message_id] = message = OutgoingMessage(
+            message_id, index, tag, span, card.full_payload, unit
+        )
+        if must_wait:
+            self._send_queue(peer).append(message)
             return
-        if single:
+        if is_single_frame:
             card.counters.frames_sent += 1
-            self._sent(now, peer, sending, 0, remains)
+            self._record_first_transmission(now, peer, message, 0, is_queued)
             return
-        self._send_next(now, peer, sending)
-        if sending.collections > 1:
-            self._queue(peer).append(sending)
+        self._send_next(now, peer, message)
+        if message.collection_count > 1:
+            self._send_queue(peer).append(message)
             self.pump(now, peer)
 
     def pump(self, now: int, peer: Peer) -> None:
         """Send collections as far as the window permits."""
-        queue, settings = peer.queue, self._card.settings
-        while queue and peer.unacknowledged < settings.window:
-            sending = queue[0]
-            self._send_next(now, peer, sending)
-            if sending.sent == sending.collections:
+        queue, settings = peer.send_queue, self._card.settings
+        while queue and peer.unacknowledged_collections < settings.window:
+            message = queue[0]
+            self._send_next(now, peer, message)
+            if message.sent_collections == message.collection_count:
                 del queue[0]
 
-    def acknowledged(self, now: int, peer: Peer, message: int, frame: int) -> None:
+    def on_acknowledgement(self, now: int, peer: Peer, message_id: int, frame_number: int) -> None:
         """Handle an acknowledgement from this incarnation of the peer, for this incarnation of the NIC."""
         counters = self._card.counters
-        sending = peer.sending.get(message)
-        if sending is None:
-            if (message - peer.next_id) & _MASK < 1 << 31:
+        message = peer.outgoing_messages.get(message_id)
+        if message is None:
+            if (message_id - peer.next_id) & _MASK < 1 << 31:
                 counters.wrong_acknowledgements += 1
             else:
                 counters.late_acknowledgements += 1
             return
-        number = frame // sending.unit
-        if number not in sending.open or frame >= sending.frames:
-            if number < sending.sent and frame < sending.frames:
+        collection = frame_number // message.unit
+        if collection not in message.open_collections or frame_number >= message.frame_count:
+            if collection < message.sent_collections and frame_number < message.frame_count:
                 counters.late_acknowledgements += 1
             else:
                 counters.wrong_acknowledgements += 1
             return
         counters.acknowledgements_received += 1
-        sending.progress = now
-        sending.left = left = sending.left - 1
-        self._close(peer, sending, number)
-        if sending.parked:
-            self._unpark(now, peer, sending)
-        if not left:
+        message.progress_at = now
+        message.unacknowledged_collections = unacknowledged = message.unacknowledged_collections - 1
+        self._close_collection(peer, message, collection)
+        if message.is_parked:
+            self._unpark(now, peer, message)
+        if not unacknowledged:
             counters.messages_sent += 1
-            del peer.sending[message]
-            if not peer.sending:
-                peer.sending.clear()  # a dict does not shrink by itself, which matters with many peers
-            self._give_back(peer, sending, stat.DONE)
-        if peer.queue:
+            del peer.outgoing_messages[message_id]
+            if not peer.outgoing_messages:
+                peer.outgoing_messages.clear()  # a dict does not shrink by itself, which matters with many peers
+            self._return_descriptor(peer, message, stat.DONE)
+        if peer.send_queue:
             self.pump(now, peer)
 
     def on_timer(self, now: int) -> None:
@@ -155,206 +161,219 @@ class Sender:
         collection are resent"."""
         card = self._card
         settings, counters = card.settings, card.counters
-        for number, identity, collection in self.timers.expired(now):
+        for number, message_id, collection in self.timers.expired(now):
             peer = card.peers.known[number]
-            sending = peer.sending.get(identity)
-            if sending is None or collection not in sending.open:
-                continue  # the message has ended, by another collection that had timed out as well
-            if settings.give_up and now - sending.progress >= settings.give_up:
+            message = peer.outgoing_messages.get(message_id)
+            if message is None or collection not in message.open_collections:
+                continue  # the message has failed on the timeout of another of its collections
+            if settings.give_up and now - message.progress_at >= settings.give_up:
                 counters.given_up += 1
-                self._end(peer, sending, stat.GAVE_UP)
+                self._fail(peer, message, stat.GAVE_UP)
                 self.pump(now, peer)
                 continue
-            if collection == 0 and not sending.parked and sending.left == sending.collections:
-                self._park(peer, sending)
-                self._resend(now, peer, sending, 0)
+            if (
+                collection == 0
+                and not message.is_parked
+                and message.unacknowledged_collections == message.collection_count
+            ):
+                self._park(peer, message)
+                self._resend(now, peer, message, 0)
                 self.pump(now, peer)
-            elif collection == 0 or not sending.parked:
-                self._resend(now, peer, sending, collection)
+            elif collection == 0 or not message.is_parked:
+                self._resend(now, peer, message, collection)
 
-    def introduced(self, now: int, peer: Peer) -> None:
-        """Resend what is in progress to a peer whose incarnation is now known: none of its incarnations has accepted
-        frames without it."""
-        for sending in list(peer.sending.values()):
-            for number in list(sending.open):
-                if number == 0 or not sending.parked:
-                    self._resend(now, peer, sending, number)
+    def on_peer_introduced(self, now: int, peer: Peer) -> None:
+        """Resend what is in progress to a peer whose incarnation is now known. It has dropped the frames sent before,
+        which did not name its incarnation."""
+        for message in list(peer.outgoing_messages.values()):
+            for collection in list(message.open_collections):
+                if collection == 0 or not message.is_parked:
+                    self._resend(now, peer, message, collection)
 
-    def restarted(self, now: int, peer: Peer) -> None:
+    def on_peer_restarted(self, now: int, peer: Peer) -> None:
         """Fail the messages begun to a restarted peer; those not begun go to its new incarnation."""
-        started = [candidate for candidate in peer.sending.values() if candidate.sent]
-        for sending in started:
-            self._forget(peer, sending)
+        begun = [message for message in peer.outgoing_messages.values() if message.sent_collections]
+        for message in begun:
+            self._remove(peer, message)
         # Completions come last: the host may post at once, and headers name the oldest message.
-        for sending in started:
-            self._give_back(peer, sending, stat.RESTARTED)
+        for message in begun:
+            self._return_descriptor(peer, message, stat.RESTARTED)
         self.pump(now, peer)
 
     def waiting(self) -> list[str]:
         """Return a sentence for each message."""
         return [
-            f"message {sending.id} to node {peer.number} (tag {sending.tag}, {sending.total} bytes): "
+            f"message {message.id} to node {peer.number} (tag {message.tag}, {message.total} bytes): "
             + (
-                f"{sending.sent} of {sending.collections} collections sent, "
-                f"no acknowledgement of {', '.join(map(str, list(sending.open)[:4]))}"
-                + (": perhaps no receive has been posted for it" if sending.parked else "")
-                if sending.sent
-                else f"not begun, as {peer.unacknowledged} collections to that node are not acknowledged"
+                f"{message.sent_collections} of {message.collection_count} collections sent, "
+                f"no acknowledgement of {', '.join(map(str, list(message.open_collections)[:4]))}"
+                + (": perhaps no receive has been posted for it" if message.is_parked else "")
+                if message.sent_collections
+                else f"not begun, as {peer.unacknowledged_collections} collections to that node are not acknowledged"
             )
             for peer in self._card.peers.known.values()
-            for sending in peer.sending.values()
+            for message in peer.outgoing_messages.values()
         ]
 
-    def _send_next(self, now: int, peer: Peer, sending: Sending) -> None:
+    def _send_next(self, now: int, peer: Peer, message: OutgoingMessage) -> None:
         """Send the next collection for the first time."""
-        number = sending.sent
-        self._card.counters.frames_sent += sending.size_of(number)
-        self._sent(now, peer, sending, number, self._send_collection(peer, sending, number))
+        collection = message.sent_collections
+        self._card.counters.frames_sent += message.frames_in(collection)
+        is_queued = self._send_collection(peer, message, collection)
+        self._record_first_transmission(now, peer, message, collection, is_queued)
 
-    def _sent(self, now: int, peer: Peer, sending: Sending, number: int, remains: bool | None) -> None:
-        """Record that a collection has been sent for the first time. remains: its last frame has not left the NIC."""
-        sending.sent = number + 1
-        sending.open[number] = 0
-        sending.progress = now
-        peer.unacknowledged += 1
-        if remains:
-            self._card.nic.when_sent(partial(self._start, peer, sending, number, self._card.settings.timeout))
+    def _record_first_transmission(
+        self, now: int, peer: Peer, message: OutgoingMessage, collection: int, is_queued: bool | None
+    ) -> None:
+        """Record that a collection has been sent for the first time. is_queued: its last frame has not left the NIC."""
+        message.sent_collections = collection + 1
+        message.open_collections[collection] = 0
+        message.progress_at = now
+        peer.unacknowledged_collections += 1
+        if is_queued:
+            timeout = self._card.settings.timeout
+            self._card.nic.when_sent(partial(self._start_timer, peer, message, collection, timeout))
         else:
-            self.timers.set((peer.number, sending.id, number), now + self._card.settings.timeout)
+            self.timers.set((peer.number, message.id, collection), now + self._card.settings.timeout)
 
-    def _start(self, peer: Peer, sending: Sending, number: int, timeout: int, now: int) -> None:
-        """Start a collection's timer: its frames have left. Section 4.1: "once 3 consecutive frames have been sent the
-        timer for that collection starts"."""
-        if number in sending.open and (number == 0 or not sending.parked) and peer.sending.get(sending.id) is sending:
-            self.timers.set((peer.number, sending.id, number), now + timeout)
+    def _start_timer(self, peer: Peer, message: OutgoingMessage, collection: int, timeout: int, now: int) -> None:
+        """Start a collection's timer after its frames have left, unless the collection has been acknowledged or its message
+        has ended or been parked. Section 4.1: "once 3 consecutive frames have been sent the timer for that collection
+        starts"."""
+        is_open = collection in message.open_collections and peer.outgoing_messages.get(message.id) is message
+        if is_open and (collection == 0 or not message.is_parked):
+            self.timers.set((peer.number, message.id, collection), now + timeout)
 
-    def _close(self, peer: Peer, sending: Sending, number: int) -> None:
-        del sending.open[number]
-        if not sending.parked:
-            peer.unacknowledged -= 1
-        self.timers.cancel((peer.number, sending.id, number))
+    def _close_collection(self, peer: Peer, message: OutgoingMessage, collection: int) -> None:
+        del message.open_collections[collection]
+        if not message.is_parked:
+            peer.unacknowledged_collections -= 1
+        self.timers.cancel((peer.number, message.id, collection))
 
-    def _resend(self, now: int, peer: Peer, sending: Sending, number: int) -> None:
+    def _resend(self, now: int, peer: Peer, message: OutgoingMessage, collection: int) -> None:
         card = self._card
         settings, counters = card.settings, card.counters
-        again = sending.open[number] = sending.open[number] + 1
-        counters.frames_resent += sending.size_of(number)
+        resends = message.open_collections[collection] = message.open_collections[collection] + 1
+        counters.frames_resent += message.frames_in(collection)
         counters.collections_resent += 1
-        remains = self._send_collection(peer, sending, number)
-        # Limits the shift: by then the longest timeout has been reached.
-        timeout = min(settings.timeout << min(again, 32), settings.longest_timeout)
-        if remains:
-            self._card.nic.when_sent(partial(self._start, peer, sending, number, timeout))
+        is_queued = self._send_collection(peer, message, collection)
+        # The exponent is limited to 32, where the longest timeout has been reached anyway.
+        timeout = min(settings.timeout << min(resends, 32), settings.longest_timeout)
+        if is_queued:
+            self._card.nic.when_sent(partial(self._start_timer, peer, message, collection, timeout))
         else:
-            self.timers.set((peer.number, sending.id, number), now + timeout)
+            self.timers.set((peer.number, message.id, collection), now + timeout)
 
-    def _park(self, peer: Peer, sending: Sending) -> None:
-        if sending.sent < sending.collections:
-            peer.queue.remove(sending)
-        peer.unacknowledged -= len(sending.open)
-        sending.parked = True
-        for number in sending.open:
-            if number:
-                self.timers.cancel((peer.number, sending.id, number))
+    def _park(self, peer: Peer, message: OutgoingMessage) -> None:
+        """Park a message: see `sender`."""
+        if message.sent_collections < message.collection_count:
+            peer.send_queue.remove(message)
+        peer.unacknowledged_collections -= len(message.open_collections)
+        message.is_parked = True
+        for collection in message.open_collections:
+            if collection:
+                self.timers.cancel((peer.number, message.id, collection))
 
-    def _unpark(self, now: int, peer: Peer, sending: Sending) -> None:
-        sending.parked = False
-        peer.unacknowledged += len(sending.open)
-        if sending.sent < sending.collections:
-            self._queue(peer).insert(0, sending)
-        for number in sending.open:
-            if number:  # the first one's timer is still running
-                self._resend(now, peer, sending, number)
+    def _unpark(self, now: int, peer: Peer, message: OutgoingMessage) -> None:
+        message.is_parked = False
+        peer.unacknowledged_collections += len(message.open_collections)
+        if message.sent_collections < message.collection_count:
+            self._send_queue(peer).insert(0, message)
+        for collection in message.open_collections:
+            if collection:  # the first one's timer is still running
+                self._resend(now, peer, message, collection)
 
-    def _queue(self, peer: Peer) -> list[Sending]:
-        """Return the peer's queue, for adding to it."""
-        if peer.queue is NO_QUEUE:
-            peer.queue = []
-        return peer.queue
+    def _send_queue(self, peer: Peer) -> list[OutgoingMessage]:
+        """Return the peer's send queue, which is created for its first message."""
+        if peer.send_queue is EMPTY_QUEUE:
+            peer.send_queue = []
+        return peer.send_queue
 
-    def _end(self, peer: Peer, sending: Sending, status: int) -> None:
-        self._forget(peer, sending)
-        self._give_back(peer, sending, status)
+    def _fail(self, peer: Peer, message: OutgoingMessage, status: int) -> None:
+        self._remove(peer, message)
+        self._return_descriptor(peer, message, status)
 
-    def _forget(self, peer: Peer, sending: Sending) -> None:
-        for number in list(sending.open):
-            self._close(peer, sending, number)
-        del peer.sending[sending.id]
-        if sending.sent < sending.collections and not sending.parked:
-            peer.queue.remove(sending)
+    def _remove(self, peer: Peer, message: OutgoingMessage) -> None:
+        for collection in list(message.open_collections):
+            self._close_collection(peer, message, collection)
+        del peer.outgoing_messages[message.id]
+        if message.sent_collections < message.collection_count and not message.is_parked:
+            peer.send_queue.remove(message)
 
-    def _give_back(self, peer: Peer, sending: Sending, status: int) -> None:
-        self._card.give_back(sending.index, status, sending.total, peer.number, sending.tag)
+    def _return_descriptor(self, peer: Peer, message: OutgoingMessage, status: int) -> None:
+        self._card.return_descriptor(message.index, status, message.total, peer.number, message.tag)
 
-    def _send_single(self, peer: Peer, unit: int, message: int, tag: int, span: Span) -> bool | None:
-        """Send the only frame of a message, from host memory to the wire. Returns True if it remains in the NIC."""
+    def _send_single(self, peer: Peer, unit: int, message_id: int, tag: int, span: Span) -> bool | None:
+        """Send a message of one frame, from host memory to the wire. Returns True if the frame waits in the NIC."""
         if peer.unit != unit:
             self._cache_single_header(peer, unit)
         card = self._card
-        size, oldest = len(span), next(iter(peer.sending)) if peer.sending else message
+        size, oldest = len(span), next(iter(peer.outgoing_messages)) if peer.outgoing_messages else message_id
         payload: Buffer = b""
         if size:
             payload = card.nic.dma_read((span,)) if type(span) is memoryview else self._gather(span, 0, size)
         return peer.send(
             self._pack_message_behind(
-                peer.single, message, 0, STATUS_OK, card.number, peer.number, tag, size, oldest, payload
+                peer.single_prefix, message_id, 0, STATUS_OK, card.number, peer.number, tag, size, oldest, payload
             )
         )
 
-    def _send_collection(self, peer: Peer, sending: Sending, number: int) -> bool | None:
-        """Send the frames of a collection, from host memory to the wire. Returns True if the last one remains in the
+    def _send_collection(self, peer: Peer, message: OutgoingMessage, collection: int) -> bool | None:
+        """Send the frames of a collection, from host memory to the wire. Returns True if the last one waits in the
         NIC."""
-        if sending.frames == 1:
-            return self._send_single(peer, sending.unit, sending.id, sending.tag, sending.span)
+        if message.frame_count == 1:
+            return self._send_single(peer, message.unit, message.id, message.tag, message.span)
         card = self._card
-        send, unit, full, message, span = peer.send, sending.unit, sending.full, sending.id, sending.span
-        dma_read = card.nic.dma_read
-        frame = number * unit
-        behind, last = min(frame + unit, sending.frames), sending.frames - 1
-        remains = None
-        if not frame:
-            remains = send(
+        send, unit, full_payload, message_id = peer.send, message.unit, message.full_payload, message.id
+        span, dma_read = message.span, card.nic.dma_read
+        frame_number = collection * unit
+        end_frame, last_frame = min(frame_number + unit, message.frame_count), message.frame_count - 1
+        is_queued = None
+        if not frame_number:
+            is_queued = send(
                 self._pack_message(
-                    peer.address, card.address, 0, unit, card.incarnation, peer.incarnation, message, 0, STATUS_OK,
-                    card.number, peer.number, sending.tag, sending.total, next(iter(peer.sending)),
-                    self._gather(span, 0, full - MESSAGE_HEADER),
+                    peer.address, card.address, 0, unit, card.incarnation, peer.incarnation, message_id, 0, STATUS_OK,
+                    card.number, peer.number, message.tag, message.total, next(iter(peer.outgoing_messages)),
+                    self._gather(span, 0, full_payload - MESSAGE_HEADER_SIZE),
                 )
             )  # fmt: skip
-            frame = 1
+            frame_number = 1
         if peer.unit != unit:
             self._cache_single_header(peer, unit)
-        pack, prefix = self._pack_frame_behind, peer.middle or self._cache_middle_header(peer)
-        end = frame * full - MESSAGE_HEADER
-        while frame < behind and frame < last:
-            begin, end = end, end + full
+        pack, prefix = self._pack_frame_behind, peer.middle_prefix or self._cache_middle_header(peer)
+        end = frame_number * full_payload - MESSAGE_HEADER_SIZE
+        while frame_number < end_frame and frame_number < last_frame:
+            begin, end = end, end + full_payload
             payload = dma_read((span[begin:end],)) if type(span) is memoryview else self._gather(span, begin, end)
-            remains = send(pack(prefix, message, frame, STATUS_OK, payload))
-            frame += 1
-        if behind > last:
-            remains = send(
+            is_queued = send(pack(prefix, message_id, frame_number, STATUS_OK, payload))
+            frame_number += 1
+        if end_frame > last_frame:
+            is_queued = send(
                 self._pack_frame(
-                    peer.address, card.address, TYPE_DATA, FLAGS_LAST, unit, card.incarnation, peer.incarnation, message,
-                    last, STATUS_OK, self._gather(span, end, sending.total),
+                    peer.address, card.address, TYPE_DATA, FLAGS_LAST, unit, card.incarnation, peer.incarnation,
+                    message_id, last_frame, STATUS_OK, self._gather(span, end, message.total),
                 )
             )  # fmt: skip
-        return remains
+        return is_queued
 
     def _gather(self, span: Span, begin: int, end: int) -> Buffer:
-        """Fetch a message's bytes from begin to end, if any, from host memory."""
+        """Read a message's bytes from begin to end, if any, from host memory by DMA."""
         dma_read = self._card.nic.dma_read
         return dma_read((span[begin:end],) if type(span) is memoryview else span.views(begin, end))
 
     def _cache_single_header(self, peer: Peer, unit: int) -> None:
-        """Cache the beginning of single-frame messages to a peer."""
+        """Cache the first bytes of single-frame messages to a peer."""
         card = self._card
-        to, own, sender, receiver = peer.address, card.address, card.incarnation, peer.incarnation
-        single = self._pack_message(to, own, FLAGS_LAST, unit, sender, receiver, 0, 0, STATUS_OK, 0, 0, 0, 0, 0)
-        peer.unit, peer.single, peer.middle = unit, single[: card.prefix_size], b""
+        destination, source, sender, receiver = peer.address, card.address, card.incarnation, peer.incarnation
+        frame = self._pack_message(
+            destination, source, FLAGS_LAST, unit, sender, receiver, 0, 0, STATUS_OK, 0, 0, 0, 0, 0
+        )
+        peer.unit, peer.single_prefix, peer.middle_prefix = unit, frame[: card.prefix_size], b""
 
     def _cache_middle_header(self, peer: Peer) -> bytes:
-        """Cache the beginning of frames to a peer that are neither the first nor the last of their message."""
+        """Cache the first bytes of frames to a peer that are neither the first nor the last of their message."""
         card = self._card
-        to, own, sender, receiver = peer.address, card.address, card.incarnation, peer.incarnation
-        middle = self._pack_frame(to, own, TYPE_DATA, 0, peer.unit, sender, receiver, 0, 0, STATUS_OK)
-        peer.middle = prefix = middle[: card.prefix_size]
+        destination, source, sender, receiver = peer.address, card.address, card.incarnation, peer.incarnation
+        frame = self._pack_frame(destination, source, TYPE_DATA, 0, peer.unit, sender, receiver, 0, 0, STATUS_OK)
+        peer.middle_prefix = prefix = frame[: card.prefix_size]
         return prefix

@@ -9,27 +9,28 @@ MILLISECOND: Final = 1_000_000
 
 MAX_DESCRIPTORS: Final = 65_536
 MAX_UNIT: Final = 255
+"""Frames per collection."""
 
 MAX_TIME: Final = 1 << 62
-"""Nanoseconds. The kernel's times are signed 64-bit numbers; adding this limit to one does not overflow."""
+"""Nanoseconds. The kernel's times are signed 64-bit numbers: the sum of such a time and this limit does not overflow."""
 
 
 @dataclass(slots=True)
 class Settings:
     """Settings of EMP.
 
-    A change while the NIC runs applies to later decisions; `descriptors` cannot change. An invalid value raises
-    ValueError, at any time, and leaves the setting unchanged.
+    A change while the NIC runs applies to later decisions; `descriptors` cannot change. Assignment of an invalid value
+    raises ValueError and leaves the setting unchanged.
 
     unit: frames per collection, which is acknowledged as a whole (section 4.1: 3, configurable on the fly by
     `host.Endpoint.post_unit`). timeout: nanoseconds after which a collection is resent (ours; the paper states no
-    figure), doubled each time up to longest_timeout. give_up: nanoseconds without an acknowledgement after which a
-    message is returned as failed; 0: never, as in the paper; the peer learns of it from the next message's header.
+    figure), doubled with each resend up to longest_timeout. give_up: nanoseconds without an acknowledgement after which
+    a message fails; 0: never, as in the paper. The peer drops it when the next message's header arrives.
     window: maximum unacknowledged collections to one peer (ours: below the capacity of a receiver's ring), not counting
-    messages that seem to have no receive (see `sender`). held: maximum message headers of one peer that are kept
-    without a receive (ours; their data is dropped, as in the paper). If it is less than the peer's descriptors, a
-    receive for a message behind that many others waits until these are received; the peer never has more messages in
-    progress than descriptors. descriptors: number in the NIC's memory (section 4.2: 640).
+    those of parked messages (see `sender`). held: maximum message headers of one peer that are kept without a receive
+    (ours; their data is dropped, as in the paper). A NIC never has more messages in progress than descriptors. If held
+    is less than the peer's descriptors, a receive for a later message may wait until earlier ones are received.
+    descriptors: number of descriptors in the NIC's memory (section 4.2: 640).
     """
 
     unit: int = 3
@@ -41,7 +42,7 @@ class Settings:
     descriptors: int = 640
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:  # `fields` would cost each node process pages
+        for name in self.__slots__:  # `dataclasses.fields` would cost each node process memory pages
             value = getattr(self, name)
             if type(value) is not int:
                 raise ValueError(f"{name} {value!r}: a whole number")
@@ -60,14 +61,14 @@ class Settings:
             raise ValueError(f"{self.descriptors} descriptors: 1 to {MAX_DESCRIPTORS}")
 
     def __setattr__(self, name: str, value: int) -> None:
-        if hasattr(self, name):  # the first time, other attributes may be missing
+        if hasattr(self, name):  # during initialization, other attributes may be missing
             if name == "descriptors" and value != self.descriptors:
-                raise ValueError(f"{value} descriptors: they do not change, and are {self.descriptors}")
+                raise ValueError(f"{value} descriptors: the number cannot change, and is {self.descriptors}")
             replace(self, **{name: value})
         object.__setattr__(self, name, value)
 
 
 def check_unit(unit: int) -> None:
-    """Raise ValueError for an invalid number of frames per collection."""
+    """Raise ValueError for a number of frames per collection that is not 1 to MAX_UNIT."""
     if type(unit) is not int or not 1 <= unit <= MAX_UNIT:
         raise ValueError(f"a collection of {unit!r} frames: 1 to {MAX_UNIT}, in whole numbers")

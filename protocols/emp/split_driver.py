@@ -1,14 +1,14 @@
 """EMP as a split driver: firmware and host library in two processes.
 
-A NIC whose host has died begins a greater incarnation and announces it to the peers that it knew until they show that
-they know (`announcements`): so they return to their hosts what was in progress, even if they only wait to receive.
+When a host detaches or dies, its NIC begins a greater incarnation and announces it to its peers until they use it
+(`protocols.core.announcements`). So a peer returns to its host what was in progress, even if the host only waits to
+receive.
 
-The host is not trusted: a message to itself takes the way of all frames and so does not keep the NIC from other work,
-and the number of segments of a message is limited.
+The host is not trusted. Its messages to itself are looped back by the environment's NIC, not in the firmware, where they
+could keep the NIC from other work; and the number of segments of a message is limited.
 
-While there is no host, the NIC accepts no message in its incarnation: what peers send stays with them until a host
-attaches, or until they give up. So the next host continues in the same incarnation and receives what was sent before it
-attached.
+While there is no host, the NIC accepts no messages: a peer's messages stay with the peer until a host attaches, or until
+the peer gives them up. So the next host continues in this incarnation and receives what was sent before it attached.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from protocols.emp.settings import Settings
 from protocols.myrinet.routed_nic import routed_split_driver
 
 _MAX_SEGMENTS: Final = 2_048
-"""Limits the memory that an untrusted host can make the NIC use: a segment takes some 200 bytes."""
+"""Segments of a message. Limits the memory that an untrusted host can make the NIC use: a segment takes some 200 bytes."""
 
 
 def split_driver(
@@ -41,29 +41,30 @@ def split_driver(
 
 
 def _split_driver(settings: Settings | None, codec: Codec) -> SplitDriver:
-    own = settings if settings is not None else Settings()
+    nic_settings = settings if settings is not None else Settings()
+    count = nic_settings.descriptors
 
-    def nic(adapter: Adapter, nic: SharedActions) -> Nic:
-        return Nic(adapter, nic, own, codec)
+    def make_nic(adapter: Adapter, nic: SharedActions) -> Nic:
+        return Nic(adapter, nic, nic_settings, codec)
 
-    def host(
-        adapter: Adapter, nic: HostActions, memory: Pinning, descriptors: memoryview, _place: HostSlot
+    def make_host(
+        adapter: Adapter, nic: HostActions, memory: Pinning, descriptors: memoryview, _host_slot: HostSlot
     ) -> Endpoint:
-        return Endpoint(adapter, nic, memory, Descriptors(own.descriptors, memory=descriptors))
+        return Endpoint(adapter, nic, memory, Descriptors(count, memory=descriptors))
 
-    # One doorbell for each descriptor, and one to take it back.
-    return SplitDriver(own.descriptors * SIZE, 2 * own.descriptors, nic, host)
+    # Each descriptor has a doorbell that passes it, and one that cancels its receive.
+    return SplitDriver(count * SIZE, 2 * count, make_nic, make_host)
 
 
 class Nic:
-    """Implements `SharedNic`: each host gets new firmware, which succeeds the former."""
+    """A shared NIC, with new firmware for each host. Implements `SharedNic`."""
 
     def __init__(self, adapter: Adapter, nic: SharedActions, settings: Settings, codec: Codec) -> None:
         self.adapter = adapter
         self._nic = SingleHostActions(nic)
         self._settings = settings
         self._codec = codec
-        self.firmware = self._vacant()
+        self.firmware = self._hostless_firmware()
 
     def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
         table = Descriptors(self._settings.descriptors, memory=descriptors, max_segments=_MAX_SEGMENTS)
@@ -76,11 +77,11 @@ class Nic:
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
         self.adapter = self.adapter.with_incarnation(incarnation)
-        former, self.firmware = self.firmware, self._vacant()
+        former, self.firmware = self.firmware, self._hostless_firmware()
         self.firmware.succeed(former)
 
-    def _vacant(self) -> Firmware:
-        keeps_nothing = copy(self._settings)
-        # With held = 0, headers are not kept for later receives. Settings refuse this value to users.
-        object.__setattr__(keeps_nothing, "held", 0)
-        return Firmware(self.adapter, self._nic, HostMemory(), Descriptors(1), keeps_nothing, self._codec)
+    def _hostless_firmware(self) -> Firmware:
+        settings = copy(self._settings)
+        # Without a host, no header is kept for a later receive. `Settings` does not allow users to set held = 0.
+        object.__setattr__(settings, "held", 0)
+        return Firmware(self.adapter, self._nic, HostMemory(), Descriptors(1), settings, self._codec)

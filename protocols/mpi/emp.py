@@ -13,16 +13,16 @@ from typing import Final
 from protocols.core.completion import Completion
 from protocols.core.memory import PAGE
 from protocols.emp import descriptors
-from protocols.emp.descriptors import MAX_PAGES, chained
+from protocols.emp.descriptors import MAX_PAGES, chain_length
 from protocols.emp.host import (
     DescriptorsExhaustedError,
     EmpError,
     Endpoint,
     ReceiveCancelledError,
-    Received,
+    ReceiveResult,
     TruncatedError,
     any_tag,
-    pages_of,
+    page_count,
 )
 from protocols.emp.host import ProbeResult as EmpProbeResult
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
@@ -108,7 +108,7 @@ class EmpEndpoint:
         synchronous: bool,  # noqa: ARG002  all sends are synchronous
         completion: Completion[Envelope],
     ) -> bool:
-        descriptor_count = chained(_count_pages(data))
+        descriptor_count = chain_length(_count_pages(data))
         if (self._sends and self._sends + descriptor_count > self._max_per_direction) or self._is_full(
             descriptor_count
         ):
@@ -123,7 +123,7 @@ class EmpEndpoint:
 
     def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, completion: ReceiveCompletion) -> bool:
         post = partial(self._host.post_receive_iov, *_match_arguments(source, context, tag), buffer.views())
-        return self._receive(post, chained(_count_pages(buffer)), len(buffer), completion)
+        return self._receive(post, chain_length(_count_pages(buffer)), len(buffer), completion)
 
     def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         post = partial(self._host.post_receive, *_match_arguments(source, context, tag), buffer)
@@ -153,7 +153,7 @@ class EmpEndpoint:
         return True
 
     def _receive(
-        self, post: Callable[[], Completion[Received]], descriptor_count: int, size: int, completion: ReceiveCompletion
+        self, post: Callable[[], Completion[ReceiveResult]], descriptor_count: int, size: int, completion: ReceiveCompletion
     ) -> bool:
         if (self._receives and self._receives + descriptor_count > self._max_per_direction) or self._is_full(
             descriptor_count
@@ -171,12 +171,12 @@ class EmpEndpoint:
     def _is_full(self, descriptor_count: int) -> bool:
         return self._sends + self._receives + descriptor_count > self._max_in_use
 
-    def _sent(self, descriptor_count: int, completion: Completion[Envelope], operation: Completion[Received]) -> None:
+    def _sent(self, descriptor_count: int, completion: Completion[Envelope], operation: Completion[ReceiveResult]) -> None:
         self._sends -= descriptor_count
         _complete_transfer(completion, operation, 0)
 
     def _received(
-        self, descriptor_count: int, size: int, completion: Completion[Envelope], operation: Completion[Received]
+        self, descriptor_count: int, size: int, completion: Completion[Envelope], operation: Completion[ReceiveResult]
     ) -> None:
         self._receives -= descriptor_count
         _complete_transfer(completion, operation, size)
@@ -188,11 +188,11 @@ def device(host: Endpoint) -> Device:
 
 
 def _count_descriptors(buffer: memoryview) -> int:
-    return 1 if len(buffer) <= PAGE else chained((len(buffer) + PAGE - 1) // PAGE)
+    return 1 if len(buffer) <= PAGE else chain_length((len(buffer) + PAGE - 1) // PAGE)
 
 
 def _count_pages(iov: IoVec) -> int:
-    return pages_of([length for _, length in iov.spans])
+    return page_count([length for _, length in iov.spans])
 
 
 def _match_arguments(source: int, context: int, tag: int) -> tuple[int, int]:
@@ -217,7 +217,7 @@ def _complete_probe(completion: Completion[ProbeResult | None], operation: Compl
         )
 
 
-def _complete_transfer(completion: Completion[Envelope], operation: Completion[Received], size: int) -> None:
+def _complete_transfer(completion: Completion[Envelope], operation: Completion[ReceiveResult], size: int) -> None:
     try:
         source, tag, length = operation.result()
     except TruncatedError as truncated:

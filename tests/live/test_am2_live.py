@@ -82,7 +82,7 @@ async def everybody(am: ActiveMessages, node: ProgramNode) -> list[tuple[int, in
 
 
 @pytest.mark.parametrize("frames", [2, 7])
-def test_nodes_ask_each_other_everything_over_a_bridge(frames: int) -> None:
+def test_nodes_exchange_requests_of_all_forms_over_a_bridge(frames: int) -> None:
     expected = sorted(3 * [(word, (0, 700, 10_000)[word % 3]) for word in range(ROUNDS)])
     with Cluster.star(3).up() as cluster:
         programs = dict.fromkeys(("n1", "n2", "n3"), everybody)

@@ -36,7 +36,7 @@ def test_each_request_is_handled_once_or_returned(tmp_path: Path) -> None:
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(120)
-def test_a_mistake_in_the_protocol_is_found_there_as_well(tmp_path: Path) -> None:
+def test_a_mutant_is_found_live(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         next(mutant for mutant in NATIVE if mutant.name == "by name").put_in(patch)
         result = testbed.run(

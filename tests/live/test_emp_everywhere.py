@@ -10,7 +10,7 @@ import pytest
 
 import testbed
 from protocols.emp import host as emp
-from protocols.emp.card import MESSAGE_HEADER
+from protocols.emp.card import MESSAGE_HEADER_SIZE
 from protocols.emp.codec import ETHERTYPE, TYPE_ACK
 from protocols.mpi import emp as mpi
 from protocols.mpi.comm import Comm
@@ -86,7 +86,7 @@ def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: 
     assert compared >= 20
 
 
-def test_a_rule_may_name_what_a_protocol_registers() -> None:
+def test_rules_may_name_a_registered_protocols_fields() -> None:
     """Every fourth acknowledgement is dropped, in the simulator and in namespaces; its collection is sent again."""
     text = f"drop emp.type == {TYPE_ACK} and every(4)"
     rules = RuleSet(known_fields())
@@ -114,7 +114,7 @@ class ChangedUnits(Native[emp.Endpoint]):
     protocol = "emp"
 
     async def program(self, library: emp.Endpoint, _node: object) -> list[int]:
-        size = 30 * FULL - MESSAGE_HEADER
+        size = 30 * FULL - MESSAGE_HEADER_SIZE
         if library.number:
             transfers = [library.post_receive(0, tag, bytearray(size)) for tag in range(3)]
         else:
@@ -135,6 +135,6 @@ def test_a_program_changes_the_frames_of_an_acknowledgement_while_messages_are_i
     lossy = Cluster.star(2, rate="1gbit", delay="100us", loss="2%", seed=3)
     dilate = 20 if mode == "dilated" else None
     result = testbed.run(lossy, ChangedUnits, mode=mode, nics=nics, dilate=dilate, timeout=60)
-    assert result.results["n1"] == result.results["n2"] == [30 * FULL - MESSAGE_HEADER] * 3
+    assert result.results["n1"] == result.results["n2"] == [30 * FULL - MESSAGE_HEADER_SIZE] * 3
     assert result.counted["n1"]["collections_resent"]
     assert result.counted["n2"]["acknowledgements_sent"] == 10 + 3 + 30

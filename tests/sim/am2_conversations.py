@@ -17,7 +17,7 @@ from protocols.am2.firmware import Firmware
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
-from protocols.am2.receiver import Delivered
+from protocols.am2.receiver import Delivery
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 
@@ -41,13 +41,13 @@ class Transcript:
     replied: Counter[Identity] = field(default_factory=Counter)
     returned: dict[Identity, Status] = field(default_factory=dict)
     replies_returned: int = 0
-    delivered: Counter[Delivered] = field(default_factory=Counter)
+    delivered: Counter[Delivery] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     left: int = 0
     """Endpoints that have requests without an end."""
 
-    def witness(self, delivered: Delivered) -> None:
-        self.delivered[delivered] += 1
+    def on_delivery(self, delivery: Delivery) -> None:
+        self.delivered[delivery] += 1
 
     def check(self) -> None:
         """Each request was handled once and replied to once, or it came back; never both for certain."""
@@ -124,7 +124,7 @@ class ConversingEndpoint:
         self.notes.returned[*self.endpoint.name, returned.arguments[0]] = returned.status
         self.open -= 1
 
-    def free(self, place: int) -> int:
+    def free_slot(self, place: int) -> int:
         """Return a slot of a destination's segment without a bulk message in flight, -1 if there is none: two would
         overwrite each other."""
         taken = {one for to, one in self.writing.values() if to == place}
@@ -145,7 +145,7 @@ class ConversingEndpoint:
                 await endpoint.request_medium(place, MEDIUM, content(identity, size), serial)
             else:
                 data = content(identity, chance.randrange(ROOM))
-                while (taken := self.free(place)) < 0:
+                while (taken := self.free_slot(place)) < 0:
                     await endpoint.wait()
                     await endpoint.poll()
                 self.writing[serial] = (place, taken)

@@ -7,7 +7,7 @@ from typing import Final
 from protocols.am2.codec import KIND_NACK, REASON_RESTARTED
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
-from protocols.am2.transport import build_answer, prefix
+from protocols.am2.transport import build_answer, frame_prefix
 from testbed.controller.conformance.network_faults import CALM, MICROSECOND, MILLISECOND, SECOND
 from testbed.controller.conformance.trials import Violation
 from testbed.sim.simulation import Simulation
@@ -64,7 +64,7 @@ class Active:
         self._have_met = have_met
         self._world = Ledger(case)
         self._run: Run | None = None
-        self.plug = plug(Settings(**dict(case.settings)), witness=self._world.witness)
+        self.plug = plug(Settings(**dict(case.settings)), on_delivery=self._world.on_delivery)
 
     def begin(self, simulation: Simulation) -> None:
         if self._have_met:
@@ -89,10 +89,12 @@ class Active:
 
 def introduce(simulation: Simulation) -> None:
     """Let every node learn the incarnations of all others."""
-    for one in simulation.nodes.values():
-        for other in simulation.nodes.values():
-            if one is not other:
-                own, to = one.adapter, other.adapter
-                about = own.number, to.number, own.incarnation, to.incarnation
-                begin = prefix(to.address, own.address, KIND_NACK, REASON_RESTARTED, *about)
-                other.agent.firmware.receive(simulation.now(), build_answer(begin, 0, 0, 0, 0, b""))
+    for sender in simulation.nodes.values():
+        for receiver in simulation.nodes.values():
+            if sender is not receiver:
+                source, destination = sender.adapter, receiver.adapter
+                prefix = frame_prefix(
+                    destination.address, source.address, KIND_NACK, REASON_RESTARTED, source.number, destination.number,
+                    source.incarnation, destination.incarnation,
+                )  # fmt: skip
+                receiver.agent.firmware.receive(simulation.now(), build_answer(prefix, 0, 0, 0, 0, b""))

@@ -1,25 +1,25 @@
-"""Watches AM-II's channels: each transition that the firmware takes is compared with the state tables."""
+"""Compares each transition of AM-II's channels in the firmware with the state tables."""
 
 from __future__ import annotations
 
 import pytest
 
 from protocols.am2 import states
-from protocols.am2.transport import Incoming, Outgoing, PacketClass, Sending
+from protocols.am2.transport import PacketClass, ReceiveTable, SendRow, SendTable
 from tests.sim.state_watch import Watch
 
 
-def sending_state(row: Sending[object]) -> str:
+def sending_state(row: SendRow[object]) -> str:
     if row.packet is None:
         return states.FREE
-    return states.REFUSED if row.refused else states.UNANSWERED
+    return states.REFUSED if row.is_refused else states.UNANSWERED
 
 
-def receiving_state(table: Incoming, channel: int) -> str:
+def receiving_state(table: ReceiveTable, channel: int) -> str:
     row = table._rows[channel]
-    if row.expected is None:
+    if row.expected_sequence is None:
         return states.UNUSED
-    return states.EXPECTING if row.refused is None else states.EXPECTING_LATER
+    return states.EXPECTING if row.refused_stamp is None else states.EXPECTING_LATER
 
 
 def watch_channels(patch: pytest.MonkeyPatch, watch: Watch) -> None:
@@ -29,22 +29,22 @@ def watch_channels(patch: pytest.MonkeyPatch, watch: Watch) -> None:
 
 
 def _watch_sending(patch: pytest.MonkeyPatch, watch: Watch) -> None:
-    table, begin = states.SEND_CHANNEL, Outgoing.begin
+    table, begin = states.SEND_CHANNEL, SendTable.begin
 
-    def watched_begin(self: Outgoing[object], now: int, packet: object) -> Sending[object] | None:
-        before = sending_state(self.free[0]) if self.free else ""
+    def watched_begin(self: SendTable[object], now: int, packet: object) -> SendRow[object] | None:
+        before = sending_state(self.free_rows[0]) if self.free_rows else ""
         row = begin(self, now, packet)
         if row is not None:
             watch.saw(table, before, "packet to send", sending_state(row))
         return row
 
-    patch.setattr(Outgoing, "begin", watched_begin)
+    patch.setattr(SendTable, "begin", watched_begin)
 
-    def on_answer(name: str, event: str, late: str) -> None:
-        method = getattr(Outgoing, name)
+    def watch_answers(name: str, event: str, late: str) -> None:
+        method = getattr(SendTable, name)
 
         def watched(
-            self: Outgoing[object], now: int, channel: int, generation: int, sequence: int, stamp: int
+            self: SendTable[object], now: int, channel: int, generation: int, sequence: int, stamp: int
         ) -> object:
             rows = self._rows
             before = sending_state(rows[channel]) if channel < len(rows) else ""
@@ -53,37 +53,38 @@ def _watch_sending(patch: pytest.MonkeyPatch, watch: Watch) -> None:
                 watch.saw(table, before, late if result is None else event, sending_state(rows[channel]))
             return result
 
-        patch.setattr(Outgoing, name, watched)
+        patch.setattr(SendTable, name, watched)
 
-    on_answer("answered", "answer", "late answer")
-    on_answer("refused", "refusal", "late refusal")
+    watch_answers("on_answer", "answer", "late answer")
+    watch_answers("on_refusal", "refusal", "late refusal")
 
-    def on_row(name: str, event: str) -> None:
-        method = getattr(Outgoing, name)
+    def watch_row(name: str, event: str) -> None:
+        method = getattr(SendTable, name)
 
-        def watched(self: Outgoing[object], *arguments: object) -> object:
+        def watched(self: SendTable[object], *arguments: object) -> object:
             row = arguments[-1]
-            assert isinstance(row, Sending)
+            assert isinstance(row, SendRow)
             before = sending_state(row)
             result = method(self, *arguments)
             watch.saw(table, before, event, sending_state(row))
             return result
 
-        patch.setattr(Outgoing, name, watched)
+        patch.setattr(SendTable, name, watched)
 
-    on_row("mark_resent", "timeout")
-    on_row("mark_last", "no resend wanted")
-    on_row("mark_new", "peer introduced")
-    on_row("take_back", "packet withdrawn")
-    on_row("give_up", "gave up")
+    watch_row("mark_resent", "timeout")
+    watch_row("mark_final", "sent once")
+    watch_row("mark_first", "peer introduced")
+    watch_row("withdraw", "packet withdrawn")
+    watch_row("give_up", "gave up")
 
 
 def _watch_receiving(patch: pytest.MonkeyPatch, watch: Watch) -> None:
-    table, classify, take, refuse = states.RECEIVE_CHANNEL, Incoming.classify, Incoming.take, Incoming.refuse
-    events = {PacketClass.NEW: "expected packet", PacketClass.AGAIN: "duplicate", PacketClass.OLD: "old copy"}
+    table = states.RECEIVE_CHANNEL
+    classify, advance, refuse = ReceiveTable.classify, ReceiveTable.advance, ReceiveTable.refuse
+    events = {PacketClass.NEW: "expected packet", PacketClass.DUPLICATE: "duplicate", PacketClass.OLD: "old copy"}
 
-    def watched_classify(self: Incoming, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
-        if channel >= self.channels:
+    def watched_classify(self: ReceiveTable, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
+        if channel >= self.channel_count:
             return classify(self, channel, generation, sequence, stamp)
         row, before = self._rows[channel], receiving_state(self, channel)
         former = row.generation
@@ -92,16 +93,16 @@ def _watch_receiving(patch: pytest.MonkeyPatch, watch: Watch) -> None:
         watch.saw(table, before, "new generation" if is_new else events[packet_class], receiving_state(self, channel))
         return packet_class
 
-    def watched_take(self: Incoming, channel: int, answer: int = 0) -> None:
+    def watched_advance(self: ReceiveTable, channel: int, answer: int = 0) -> None:
         before = receiving_state(self, channel)
-        take(self, channel, answer)
+        advance(self, channel, answer)
         watch.saw(table, before, "packet accepted", receiving_state(self, channel))
 
-    def watched_refuse(self: Incoming, channel: int, stamp: int) -> None:
+    def watched_refuse(self: ReceiveTable, channel: int, stamp: int) -> None:
         before = receiving_state(self, channel)
         refuse(self, channel, stamp)
         watch.saw(table, before, "packet refused", receiving_state(self, channel))
 
-    patch.setattr(Incoming, "classify", watched_classify)
-    patch.setattr(Incoming, "take", watched_take)
-    patch.setattr(Incoming, "refuse", watched_refuse)
+    patch.setattr(ReceiveTable, "classify", watched_classify)
+    patch.setattr(ReceiveTable, "advance", watched_advance)
+    patch.setattr(ReceiveTable, "refuse", watched_refuse)

@@ -150,7 +150,7 @@ class Run:
 def run(case: Case) -> Counter[str]:
     """Run a case; return its NICs' counters. Raises Violation."""
     world = Ledger(case)
-    nics = plug(Settings(**dict(case.settings)), mapping=MAPPING, witness=world.witness)
+    nics = plug(Settings(**dict(case.settings)), mapping=MAPPING, on_delivery=world.on_delivery)
     profile = replace(PRICED, doorbell=case.priced) if case.priced else IDEAL
     with Simulation(case.layout(), nics, profile=profile, seed=case.seed) as simulation:
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from protocols.active_messages.am_errors import Status
-from protocols.am2.receiver import Delivered
+from protocols.am2.receiver import Delivery
 from testbed.controller.conformance.trials import Violation
 from tests.sim.am2_swarm_cases import BULK, NOTHING, Case, Request
 
@@ -73,7 +73,7 @@ class Ledger:
         self.unclear: Final[Counter[str]] = Counter()
         self.offsets: Final[list[tuple[int, int]]] = []
         self.rooms: Final[Counter[Name]] = Counter()
-        self._numbers: dict[Delivered, int] = {}
+        self._numbers: dict[Delivery, int] = {}
         self._replies: Counter[int] = Counter()
         for one in case.requests:
             there, here = (one.sink, one.endpoint), (one.source, one.origin)
@@ -84,21 +84,21 @@ class Ledger:
 
     # What happens.
 
-    def sends(self, number: Delivered, serial: int, tag: int) -> None:
+    def sends(self, number: Delivery, serial: int, tag: int) -> None:
         """Record a request before it is sent, as a NIC may deliver it at once."""
         self._numbers[number] = serial
         self.courses[serial].tag = tag
 
-    def does_not_send(self, number: Delivered) -> None:
+    def does_not_send(self, number: Delivery) -> None:
         del self._numbers[number]
 
-    def witness(self, number: Delivered) -> None:
+    def on_delivery(self, delivery: Delivery) -> None:
         """A NIC puts a message into an endpoint's ring."""
-        serial = self._numbers.get(number._replace(is_reply=False))
+        serial = self._numbers.get(delivery._replace(is_reply=False))
         if serial is None:
-            raise Violation(f"it is delivered, and was not sent: {number}")
+            raise Violation(f"it is delivered, and was not sent: {delivery}")
         course = self.courses[serial]
-        if number.is_reply:
+        if delivery.is_reply:
             self._replies[serial] += 1
             if not course.delivered or (self._replies[serial] > 1 and not self.case.restarts):
                 raise Violation(f"{told(serial, course)}: {self._replies[serial]} replies are delivered")

@@ -11,7 +11,7 @@ from protocols.am2 import page as layout
 from protocols.am2.host.bundle import Bundle
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
-from protocols.am2.receiver import Delivered
+from protocols.am2.receiver import Delivery
 from testbed.controller.conformance.message_swarm import payload
 from testbed.controller.conformance.network_faults import MICROSECOND
 from testbed.controller.conformance.trials import Violation
@@ -22,9 +22,10 @@ from tests.sim.am2_swarm_cases import BULK, MEDIUM, NOTHING, SHORT, Request
 if TYPE_CHECKING:
     from tests.sim.am2_swarm_ledger import Ledger
 
-WORDS, DATA, ANSWER, ANSWER_DATA, NOBODY = 1, 2, 3, 4, 200
-"""Handlers; of the last there is none."""
+WORDS, DATA, ANSWER, ANSWER_DATA, UNSET_HANDLER = 1, 2, 3, 4, 200
+"""Numbers of handlers. UNSET_HANDLER: no handler is set."""
 NO_ENDPOINT: Final = 60_000
+"""Number of an endpoint that does not exist."""
 WRONG_TAG: Final = 0xBAD
 GUARD: Final = 64
 """Bytes behind a segment's data, which nothing may touch."""
@@ -81,18 +82,18 @@ class SwarmEndpoint:
     # Handlers.
 
     def words(self, token: Token, serial: int, *rest: int) -> None:
-        request = self._request(token, serial)
+        request = self._handle_request(token, serial)
         if rest != words(serial, request.size):
             raise Violation(f"request {serial} came as {rest}")
-        self._reply(token, serial, request)
+        self._send_reply(token, serial, request)
 
     def data(self, token: Token, data: memoryview, serial: int) -> None:
-        request = self._request(token, serial)
+        request = self._handle_request(token, serial)
         if data != payload(serial, request.size):
             raise Violation(f"request {serial}: {len(data)} bytes are not what was sent")
-        self._reply(token, serial, request)
+        self._send_reply(token, serial, request)
 
-    def _request(self, token: Token, serial: int) -> Request:
+    def _handle_request(self, token: Token, serial: int) -> Request:
         course = self.world.handles(serial, self.name)
         self.handled += 1
         request = course.request
@@ -100,7 +101,7 @@ class SwarmEndpoint:
             raise Violation(f"request {serial} came from {token.source} under tag {token.tag}")
         return request
 
-    def _reply(self, token: Token, serial: int, request: Request) -> None:
+    def _send_reply(self, token: Token, serial: int, request: Request) -> None:
         if serial % 8 == 0:
             self._break_rules(token)
         size = request.answered
@@ -147,7 +148,7 @@ class SwarmEndpoint:
     def came_back(self, returned: Returned) -> None:
         if returned.is_reply:
             is_the_librarys = not returned.handler
-            if is_the_librarys and returned.arguments[:2] != (Status.BAD_HANDLER, NOBODY):
+            if is_the_librarys and returned.arguments[:2] != (Status.BAD_HANDLER, UNSET_HANDLER):
                 raise Violation(f"the library's own reply comes back: {returned.arguments}")
             self.world.reply_comes_back(returned.arguments[2 if is_the_librarys else 0], returned.status)
             return
@@ -165,7 +166,7 @@ class SwarmEndpoint:
         lead = self.open.pop(serial, None)
         if lead is not None:
             self.lost[lead] += 1
-            self.endpoint.changed()
+            self.endpoint.wake()
 
     # Programs.
 
@@ -209,10 +210,10 @@ class SwarmEndpoint:
         endpoint, world = self.endpoint, self.world
         translation = endpoint.translation(place)
         assert translation is not None
-        number = Delivered(am.node, am.incarnation, self.name[1], endpoint.outbox.number + 1)
+        number = Delivery(am.node, am.incarnation, self.name[1], endpoint.outbox.last_request + 1)
         world.sends(number, serial, translation.tag)
         self._mine.add(serial)
-        handler = NOBODY if request.wrong == "handler" else WORDS if request.form == SHORT else DATA
+        handler = UNSET_HANDLER if request.wrong == "handler" else WORDS if request.form == SHORT else DATA
         if request.form == SHORT:
             sent = endpoint.try_request(place, handler, serial, *words(serial, request.size))
         elif request.form == MEDIUM:
@@ -270,7 +271,9 @@ class SwarmEndpoint:
                 out.append(f"has {endpoint.credits(place)} credits for {translation}")
         page = endpoint.inbox.page if endpoint.inbox.page is not None else endpoint.backing
         taken = [
-            slot for slot in range(layout.SLOTS) if page[layout.PLACES[slot]] not in (layout.FREE, layout.ANSWERED)
+            slot
+            for slot in range(layout.SLOTS)
+            if page[layout.SLOT_OFFSETS[slot]] not in (layout.FREE, layout.ANSWERED)
         ]
         if taken:
             out.append(f"has slots {taken} that are not free")

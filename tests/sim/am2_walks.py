@@ -9,10 +9,10 @@ import pytest
 
 from protocols.am2 import page as layout
 from protocols.am2.codec import KIND_ACK
-from protocols.am2.nic_memory import NOBODY
+from protocols.am2.nic_memory import NO_ENDPOINT
 from protocols.am2.settings import MILLISECOND, Settings
 from protocols.am2.states import TABLES
-from protocols.am2.transport import Incoming, Outgoing, PacketClass, Sending
+from protocols.am2.transport import PacketClass, ReceiveTable, SendRow, SendTable
 from protocols.core.firmware import FIRST, Adapter
 from protocols.core.peers import Peer, Peers
 from tests.sim.am2_residency_watch import watch_residency
@@ -36,8 +36,8 @@ def walked(walks: int = 250) -> Watch:
             watching(patch, watch)
         settings = Settings(channels=1)
         for _ in range(walks):
-            walk_sending(Outgoing(settings), chance)
-            walk_receiving(Incoming(settings), chance)
+            walk_sending(SendTable(settings), chance)
+            walk_receiving(ReceiveTable(settings), chance)
             walk_residency(chance)
             walk_peers(chance)
     return watch
@@ -48,33 +48,33 @@ def rows(watch: Watch) -> Counter[str]:
     return Counter({label(table, row): watch.row_counts[row] for table in TABLES for row in table.rows})
 
 
-def walk_sending(table: Outgoing[int], chance: Random) -> None:
+def walk_sending(table: SendTable[int], chance: Random) -> None:
     """Every call that the firmware may make, in any order; answers may be late.
 
     A packet whose last sending was refused is not answered: a peer takes no earlier sending of it.
     """
-    row: Sending[int] = table.free[0]
+    row: SendRow[int] = table.free_rows[0]
     for now in range(300):
         sequence, stamp = row.sequence ^ (chance.random() < 0.3), row.stamp - (chance.random() < 0.3)
         if chance.random() < 0.3:
-            sequence ^= row.refused and sequence == row.sequence
-            table.answered(now, 0, row.generation, sequence, stamp)
+            sequence ^= row.is_refused and sequence == row.sequence
+            table.on_answer(now, 0, row.generation, sequence, stamp)
         elif chance.random() < 0.4:
-            table.refused(now, 0, row.generation, sequence, stamp)
+            table.on_refusal(now, 0, row.generation, sequence, stamp)
         elif row.packet is None:
             table.begin(now, now)
-        elif row.refused:
+        elif row.is_refused:
             if chance.random() < 0.5:
                 table.mark_resent(now, row)
             else:
-                table.take_back(row)
+                table.withdraw(row)
         else:
-            chance.choice((table.mark_resent, table.mark_new, table.mark_last, lambda _, row: table.give_up(row)))(
+            chance.choice((table.mark_resent, table.mark_first, table.mark_final, lambda _, row: table.give_up(row)))(
                 now, row
             )
 
 
-def walk_receiving(table: Incoming, chance: Random) -> None:
+def walk_receiving(table: ReceiveTable, chance: Random) -> None:
     """Packets of a channel, new, repeated, old or of a later generation, each taken or refused where it is new."""
     generation = sequence = 0
     for stamp in range(1, 301):
@@ -86,7 +86,7 @@ def walk_receiving(table: Incoming, chance: Random) -> None:
         packet_class = table.classify(0, generation - former, sequence, stamp - 5 * late)
         if packet_class is PacketClass.NEW:
             if chance.random() < 0.7:
-                table.take(0)
+                table.advance(0)
             else:
                 table.refuse(0, stamp)
 
@@ -115,13 +115,13 @@ class _Hosts:
                 self.destroy(number)
         if self.chance.random() < 0.3:
             self.answer()
-        self.take_out()
+        self.copy_out()
 
     def is_bound(self, number: int) -> bool:
-        return number in self.card.windows[self.card.place(number)].bound
+        return number in self.card.windows[self.card.place(number)].bound_endpoints
 
     def load(self, number: int) -> None:
-        if not self.is_bound(number) and NOBODY in self.card.windows[self.card.place(number)].bound:
+        if not self.is_bound(number) and NO_ENDPOINT in self.card.windows[self.card.place(number)].bound_endpoints:
             self.card.load(number)
 
     def unload(self, number: int) -> None:
@@ -131,7 +131,7 @@ class _Hosts:
         self.card.ring(number, layout.RELEASED)
 
     def send(self, number: int) -> None:
-        slot = self.chance.randrange(layout.ENTRIES)
+        slot = self.chance.randrange(layout.RING_SIZE)
         if self.is_bound(number) and self.card.owner(number, slot) == layout.FREE:
             self.card.request(number, slot)
 
@@ -150,19 +150,19 @@ class _Hosts:
         window = self.card.windows[self.card.place(number)]
         self.card.ring(number, layout.DESTROY)
         if self.is_bound(number):
-            window.bind(window.bound.index(number), NOBODY)
+            window.bind(window.bound_endpoints.index(number), NO_ENDPOINT)
 
     def answer(self) -> None:
-        self._unanswered += [packet for packet in self.card.taken() if isinstance(packet, SentMessage)]
+        self._unanswered += [packet for packet in self.card.take_packets() if isinstance(packet, SentMessage)]
         if self._unanswered:
             self.card.answer(self._unanswered.pop(self.chance.randrange(len(self._unanswered))))
 
-    def take_out(self) -> None:
+    def copy_out(self) -> None:
         """Unload endpoints whose release the NIC has announced, as hosts do."""
-        for number, subject in self.card.told:
+        for number, subject in self.card.notifications:
             if subject == layout.UNLOADED and self.is_bound(number):
-                self.card.take_out(number)
-        self.card.told.clear()
+                self.card.copy_out(number)
+        self.card.notifications.clear()
 
 
 def walk_residency(chance: Random) -> None:

@@ -1,6 +1,6 @@
-"""Watches EMP's receiver: each transition of a message that the firmware takes is compared with the state table.
+"""Compares each transition of an incoming message of EMP's firmware with the state table.
 
-What a frame causes is named by the counters that it raises: the row of the table that raises just these is the one taken.
+The row that a frame takes is identified by the counters that the frame increments.
 """
 
 from __future__ import annotations
@@ -13,48 +13,48 @@ import pytest
 
 from protocols.emp import descriptors as stat
 from protocols.emp.card import CachedHeader, Card, Peer
-from protocols.emp.receiver import Posted, Receiver, Receiving
+from protocols.emp.receiver import IncomingMessage, PostedReceive, Receiver
 from protocols.emp.states import CLAIMED, ENDED, EXPECTED, HELD, RECEIVE_MESSAGE, RECEIVING
 from tests.sim.state_watch import Watch
 
 _HALF = 1 << 31
 _MASK = 0xFFFF_FFFF
-_COUNTED = sorted({"malformed", *RECEIVE_MESSAGE.counters} - {"abandoned"})
+_COUNTERS = sorted({"malformed", *RECEIVE_MESSAGE.counters} - {"abandoned"})
 
 
-def state_of(receiver: Receiver, peer: Peer, message: int) -> str:
-    receiving = peer.receiving.get(message)
-    if receiving is None:
-        expected = peer.expected
-        return EXPECTED if expected is None or (message - expected) & _MASK < _HALF else ENDED
-    if receiving.posted is not None:
+def state_of(receiver: Receiver, peer: Peer, message_id: int) -> str:
+    message = peer.incoming_messages.get(message_id)
+    if message is None:
+        expected_id = peer.expected_id
+        return EXPECTED if expected_id is None or (message_id - expected_id) & _MASK < _HALF else ENDED
+    if message.receive is not None:
         return RECEIVING
-    return CLAIMED if (peer.number, message) in receiver._claimed else HELD
+    return CLAIMED if (peer.number, message_id) in receiver._claimed else HELD
 
 
 @dataclass
 class _Frame:
-    """A message's frame that the receiver is handling. expected: the message that the peer's next header is to have."""
+    """A message's frame that the receiver is handling. expected_id: id of the peer's next message to be admitted."""
 
     receiver: Receiver
     peer: Peer
-    message: int
+    message_id: int
     state: str
-    expected: int | None
+    expected_id: int | None
     counts: Counter[str]
 
 
 class _ReceiveWatch:
-    """frames: those being handled, innermost last, since hosts may act and frames to the NIC itself arrive meanwhile;
-    None: an event that is no frame. claims: the claimed messages seen."""
+    """Wraps the receiver's methods. frames: the frames being handled, innermost last: a host may act, and frames to the
+    NIC itself may arrive, meanwhile; None: an event that is not a frame. claims: the claimed messages."""
 
     def __init__(self, patch: pytest.MonkeyPatch, watch: Watch) -> None:
         self._patch = patch
         self._watch = watch
         self._frames: list[_Frame | None] = []
-        self._claims: dict[tuple[int, int, int], Receiving] = {}
-        self._watch_frames("first")
-        self._watch_frames("another")
+        self._claims: dict[tuple[int, int, int], IncomingMessage] = {}
+        self._watch_frames("on_first_frame")
+        self._watch_frames("on_later_frame")
         self._watch_answers()
         self._watch_ends()
         self._watch_hosts()
@@ -62,10 +62,10 @@ class _ReceiveWatch:
     def _saw(self, before: str, event: str, after: str) -> None:
         self._watch.saw(RECEIVE_MESSAGE, before, event, after)
 
-    def _begun(self, receiver: Receiver, peer: Peer, message: int) -> _Frame:
+    def _begin(self, receiver: Receiver, peer: Peer, message_id: int) -> _Frame:
         counters = receiver._card.counters
-        counts = Counter({name: getattr(counters, name) for name in _COUNTED})
-        return _Frame(receiver, peer, message, state_of(receiver, peer, message), peer.expected, counts)
+        counts = Counter({name: getattr(counters, name) for name in _COUNTERS})
+        return _Frame(receiver, peer, message_id, state_of(receiver, peer, message_id), peer.expected_id, counts)
 
     def _settle(self) -> None:
         """Attribute all effects so far to the present frame; later ones belong to the next event."""
@@ -74,11 +74,11 @@ class _ReceiveWatch:
         self._frames[-1] = None
         receiver, peer = frame.receiver, frame.peer
         counters = receiver._card.counters
-        raised = {name for name in _COUNTED if getattr(counters, name) > frame.counts[name]}
-        after = state_of(receiver, peer, frame.message)
-        expected = peer.expected
-        if frame.expected is not None and expected is not None and frame.expected != expected:
-            skipped = (expected - frame.expected - ("headers_admitted" in raised)) & _MASK
+        raised = {name for name in _COUNTERS if getattr(counters, name) > frame.counts[name]}
+        after = state_of(receiver, peer, frame.message_id)
+        expected_id = peer.expected_id
+        if frame.expected_id is not None and expected_id is not None and frame.expected_id != expected_id:
+            skipped = (expected_id - frame.expected_id - ("headers_admitted" in raised)) & _MASK
             for _ in range(min(skipped, 100)):
                 self._saw(EXPECTED, "sender gave up", ENDED)
         if raised == {"malformed"} and after == frame.state:
@@ -92,15 +92,15 @@ class _ReceiveWatch:
     def _watch_frames(self, name: str) -> None:
         method = getattr(Receiver, name)
 
-        def watched(receiver: Receiver, cached: CachedHeader, message: int, *rest: object) -> None:
-            self._frames.append(self._begun(receiver, cached.peer, message))
-            method(receiver, cached, message, *rest)
+        def watched(receiver: Receiver, cached: CachedHeader, message_id: int, *fields: object) -> None:
+            self._frames.append(self._begin(receiver, cached.peer, message_id))
+            method(receiver, cached, message_id, *fields)
             self._settle()
             self._frames.pop()
 
         self._patch.setattr(Receiver, name, watched)
 
-    def _aside(self, method: Callable[..., None]) -> Callable[..., None]:
+    def _excluded(self, method: Callable[..., None]) -> Callable[..., None]:
         def watched(*arguments: object) -> None:
             self._settle()
             self._frames.append(None)
@@ -110,62 +110,62 @@ class _ReceiveWatch:
         return watched
 
     def _watch_answers(self) -> None:
-        """Exclude from a frame's effects: descriptors returned to the host, which may act, and answers to probes."""
-        self._patch.setattr(Card, "give_back", self._aside(Card.give_back))
-        self._patch.setattr(Receiver, "_answer", self._aside(Receiver._answer))
-        tell = Receiver._announce
+        """Exclude what a returned descriptor lets the host do, and answers to probes, from a frame's effects."""
+        self._patch.setattr(Card, "return_descriptor", self._excluded(Card.return_descriptor))
+        self._patch.setattr(Receiver, "_answer_probes", self._excluded(Receiver._answer_probes))
+        complete_probe = Receiver._complete_probe
 
-        def watched_tell(receiver: Receiver, posted: Posted, receiving: Receiving) -> None:
-            key = receiving.source, receiving.id
+        def watched_complete_probe(receiver: Receiver, probe: PostedReceive, message: IncomingMessage) -> None:
+            key = message.source, message.id
             claim = (id(receiver), *key)
-            if receiver._claimed.get(key) is receiving and self._claims.get(claim) is not receiving:
-                self._claims[claim] = receiving
-                peer = receiver._card.peers.known[receiving.source]
-                self._saw(HELD, "probe that claims", state_of(receiver, peer, receiving.id))
-            tell(receiver, posted, receiving)
+            if receiver._claimed.get(key) is message and self._claims.get(claim) is not message:
+                self._claims[claim] = message
+                peer = receiver._card.peers.known[message.source]
+                self._saw(HELD, "probe that claims", state_of(receiver, peer, message.id))
+            complete_probe(receiver, probe, message)
 
-        self._patch.setattr(Receiver, "_announce", watched_tell)
+        self._patch.setattr(Receiver, "_complete_probe", watched_complete_probe)
 
     def _watch_ends(self) -> None:
-        drop, abandon = Receiver._drop, Receiver._abandon
+        drop, drop_abandoned = Receiver._drop, Receiver._drop_abandoned
         events = {stat.ABANDONED: "sender gave up", stat.RESTARTED: "peer restarted"}
 
-        def watched_drop(receiver: Receiver, peer: Peer, dropped: list[Receiving], status: int) -> None:
-            before = [state_of(receiver, peer, receiving.id) for receiving in dropped]
+        def watched_drop(receiver: Receiver, peer: Peer, messages: list[IncomingMessage], status: int) -> None:
+            before = [state_of(receiver, peer, message.id) for message in messages]
             for state in before:
                 self._saw(state, events[status], ENDED)
-            drop(receiver, peer, dropped, status)
-            assert not any(peer.receiving.get(receiving.id) is receiving for receiving in dropped)
+            drop(receiver, peer, messages, status)
+            assert not any(peer.incoming_messages.get(message.id) is message for message in messages)
 
-        def watched_abandon(receiver: Receiver, peer: Peer, oldest: int) -> None:
+        def watched_drop_abandoned(receiver: Receiver, peer: Peer, oldest: int) -> None:
             frame = self._frames[-1]
             assert frame is not None
             self._frames.append(None)
-            abandon(receiver, peer, oldest)
+            drop_abandoned(receiver, peer, oldest)
             self._frames.pop()
-            expected = frame.expected
-            self._frames[-1] = self._begun(receiver, peer, frame.message)  # the host may have acted
-            self._frames[-1].expected = expected
+            expected_id = frame.expected_id
+            self._frames[-1] = self._begin(receiver, peer, frame.message_id)  # the host may have acted
+            self._frames[-1].expected_id = expected_id
 
         self._patch.setattr(Receiver, "_drop", watched_drop)
-        self._patch.setattr(Receiver, "_abandon", watched_abandon)
+        self._patch.setattr(Receiver, "_drop_abandoned", watched_drop_abandoned)
 
     def _watch_hosts(self) -> None:
         post, post_claimed = Receiver.post, Receiver.post_claimed
 
-        def watched_post(receiver: Receiver, posted: Posted) -> None:
-            before = list(receiver._held)
-            post(receiver, posted)
-            for peer, receiving in before:
-                if receiving.posted is posted:
-                    self._saw(HELD, "receive", state_of(receiver, peer, receiving.id))
+        def watched_post(receiver: Receiver, receive: PostedReceive) -> None:
+            before = list(receiver._unmatched)
+            post(receiver, receive)
+            for peer, message in before:
+                if message.receive is receive:
+                    self._saw(HELD, "receive", state_of(receiver, peer, message.id))
 
-        def watched_claimed(receiver: Receiver, posted: Posted) -> None:
-            receiving = receiver._claimed.get((posted.source, posted.tag))
-            post_claimed(receiver, posted)
-            if receiving is not None:
-                peer = receiver._card.peers.known[posted.source]
-                self._saw(CLAIMED, "receive", state_of(receiver, peer, receiving.id))
+        def watched_claimed(receiver: Receiver, receive: PostedReceive) -> None:
+            message = receiver._claimed.get((receive.source, receive.tag))
+            post_claimed(receiver, receive)
+            if message is not None:
+                peer = receiver._card.peers.known[receive.source]
+                self._saw(CLAIMED, "receive", state_of(receiver, peer, message.id))
 
         self._patch.setattr(Receiver, "post", watched_post)
         self._patch.setattr(Receiver, "post_claimed", watched_claimed)

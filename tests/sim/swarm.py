@@ -26,10 +26,10 @@ from testbed.sim.sim_node import SimNode
 class Matching(Host, Protocol):
     """A host library with posted sends and receives."""
 
-    def post_send(self, destination: int, tag: int, data: bytes | bytearray) -> Completion[emp.Received]: ...
-    def post_receive(self, source: int, tag: int, buffer: bytearray) -> Completion[emp.Received]: ...
-    def post_probe(self, source: int, tag: int, *, claim: bool) -> Completion[emp.Found | None]: ...
-    def post_claimed(self, found: emp.Found, buffer: bytearray) -> Completion[emp.Received]: ...
+    def post_send(self, destination: int, tag: int, data: bytes | bytearray) -> Completion[emp.ReceiveResult]: ...
+    def post_receive(self, source: int, tag: int, buffer: bytearray) -> Completion[emp.ReceiveResult]: ...
+    def post_probe(self, source: int, tag: int, *, claim: bool) -> Completion[emp.ProbeResult | None]: ...
+    def post_claimed(self, probed: emp.ProbeResult, buffer: bytearray) -> Completion[emp.ReceiveResult]: ...
     @property
     def free(self) -> int: ...
     @property
@@ -49,11 +49,11 @@ class EmpTransport:
     async def connect(self) -> None:
         """Do nothing: EMP has no connections."""
 
-    def send(self, destination: int, tag: int, data: bytearray, synchronous: bool) -> Completion[emp.Received]:
+    def send(self, destination: int, tag: int, data: bytearray, synchronous: bool) -> Completion[emp.ReceiveResult]:
         assert not synchronous
         return self.endpoint.post_send(destination, tag, data)
 
-    def receive(self, source: int, tag: int, buffer: bytearray) -> Completion[emp.Received]:
+    def receive(self, source: int, tag: int, buffer: bytearray) -> Completion[emp.ReceiveResult]:
         return self.endpoint.post_receive(source, tag, buffer)
 
 
@@ -96,7 +96,7 @@ def run(case: Case, timeout: int = TIMEOUT) -> Counter[str]:
     return rows
 
 
-async def fine(completion: Completion[emp.Received]) -> emp.Received:
+async def fine(completion: Completion[emp.ReceiveResult]) -> emp.ReceiveResult:
     """Wait for a completion that must not fail. Raises Violation if it does."""
     try:
         return await completion

@@ -76,7 +76,7 @@ async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list
         took.append(number)
 
 
-async def receive(endpoint: Matching, node: SimNode, chance: Source, buffer: bytearray) -> emp.Received:
+async def receive(endpoint: Matching, node: SimNode, chance: Source, buffer: bytearray) -> emp.ReceiveResult:
     """The next message, at once or in two steps: it is claimed by a probe, and received after a while."""
     if chance.random() < 0.5:
         return await endpoint.post_receive(emp.ANY_SOURCE, emp.ANY_TAG, buffer)

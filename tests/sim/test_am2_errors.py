@@ -13,7 +13,7 @@ from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Origin, Token
 from protocols.am2.plug import plug
-from protocols.am2.receiver import Delivered
+from protocols.am2.receiver import Delivery
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
@@ -31,10 +31,10 @@ class Pair:
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self.delivered: list[Delivered] = []
+        self.delivered: list[Delivery] = []
         self.deafens = False
         cluster = Description.back_to_back(delay="5us", rate="1gbit")
-        self.simulation = Simulation(cluster, plug(settings, witness=self.witness))
+        self.simulation = Simulation(cluster, plug(settings, on_delivery=self.on_delivery))
         self.asker, self.asked = (self._endpoint(name) for name in ("n1", "n2"))
         self.asked.tag = TAG
         self.returned: list[Returned] = []
@@ -49,8 +49,8 @@ class Pair:
     def _endpoint(self, name: str) -> Endpoint:
         return cast(ActiveMessages, self.simulation.nodes[name].agent.host).allocate_bundle().allocate_endpoint()
 
-    def witness(self, delivered: Delivered) -> None:
-        self.delivered.append(delivered)
+    def on_delivery(self, delivery: Delivery) -> None:
+        self.delivered.append(delivery)
         self.back.is_cut |= self.deafens
 
     def came_back(self, returned: Returned) -> None:
@@ -98,7 +98,7 @@ class Pair:
         return self.simulation.nodes[node].agent.firmware.counted()[name]
 
 
-def test_a_request_under_a_wrong_tag_is_never_delivered_and_comes_back() -> None:
+def test_a_request_with_a_wrong_tag_is_returned_and_never_delivered() -> None:
     pair = Pair()
     pair.asker.map(0, AWAY, TAG + 1)
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
@@ -108,7 +108,7 @@ def test_a_request_under_a_wrong_tag_is_never_delivered_and_comes_back() -> None
     assert pair.asker.credits(0) == 4
 
 
-def test_an_endpoint_without_a_tag_takes_nothing_and_one_with_any_takes_all() -> None:
+def test_tag_none_accepts_no_requests_and_tag_any_all() -> None:
     pair = Pair()
     pair.asked.tag = 0
     pair.asker.map(0, AWAY, 0)
@@ -120,7 +120,7 @@ def test_an_endpoint_without_a_tag_takes_nothing_and_one_with_any_takes_all() ->
     assert pair.answers == [42]
 
 
-def test_a_request_to_an_endpoint_that_there_is_not_comes_back() -> None:
+def test_a_request_to_an_endpoint_that_does_not_exist_is_returned() -> None:
     pair = Pair()
     pair.asker.map(0, EndpointName(1, 9), TAG)
     pair.run(lambda endpoint: endpoint.try_request_medium(0, 1, b"with data", 41))
@@ -128,7 +128,7 @@ def test_a_request_to_an_endpoint_that_there_is_not_comes_back() -> None:
     assert pair.data == [b"with data"]
 
 
-def test_a_bulk_message_beyond_the_segment_comes_back_once_with_all_its_data() -> None:
+def test_a_bulk_message_beyond_the_segment_is_returned_once_with_all_its_data() -> None:
     pair = Pair()
     pair.asked.segment = bytearray(10_000)
     pair.asker.map(0, AWAY, TAG)
@@ -136,17 +136,17 @@ def test_a_bulk_message_beyond_the_segment_comes_back_once_with_all_its_data() -
     pair.run(until=lambda: pair.simulation.now() > 50 * MILLISECOND)
     assert [one.status for one in pair.returned] == [Status.BAD_SEGMENT]
     assert pair.data == [bytes(9_000)]
-    assert pair.asker.outbox.sources == {}
+    assert pair.asker.outbox.bulk_data == {}
 
 
-def test_a_bulk_message_to_an_endpoint_without_a_segment_comes_back() -> None:
+def test_a_bulk_message_to_an_endpoint_without_a_segment_is_returned() -> None:
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
     pair.run(lambda endpoint: endpoint.try_request_bulk(0, 1, b"x", 0, 41))
     assert pair.returned[0].status is Status.BAD_SEGMENT
 
 
-def test_a_request_for_a_handler_that_there_is_not_comes_back_from_the_library() -> None:
+def test_a_request_for_a_handler_that_is_not_set_is_returned_by_the_library() -> None:
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
     pair.run(lambda endpoint: endpoint.try_request(0, 99, 41, 42))
@@ -155,7 +155,7 @@ def test_a_request_for_a_handler_that_there_is_not_comes_back_from_the_library()
     assert pair.asker.credits(0) == 4
 
 
-def test_what_nobody_answers_comes_back_as_unreachable_and_was_not_delivered() -> None:
+def test_an_unanswered_request_is_returned_as_unreachable() -> None:
     pair = Pair(QUICK)
     pair.simulation.cut(pair.link)
     pair.asker.map(0, AWAY, TAG)
@@ -168,7 +168,7 @@ def test_what_nobody_answers_comes_back_as_unreachable_and_was_not_delivered() -
     assert pair.answers == [51]
 
 
-def test_of_a_message_whose_answers_were_lost_the_witness_knows_that_it_was_delivered_after_all() -> None:
+def test_a_request_whose_answers_were_lost_is_returned_though_it_was_delivered() -> None:
     pair = Pair(QUICK)
     pair.asker.map(0, AWAY, TAG)
     pair.meet()
@@ -176,10 +176,10 @@ def test_of_a_message_whose_answers_were_lost_the_witness_knows_that_it_was_deli
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: pair.returned)
     returned = pair.returned[0]
     assert returned.status is Status.UNREACHABLE
-    assert Delivered(0, 1, 0, returned.message) in pair.delivered
+    assert Delivery(0, 1, 0, returned.message) in pair.delivered
 
 
-def test_a_peer_that_has_started_again_has_forgotten_what_it_was_asked_and_the_credits_are_back() -> None:
+def test_requests_accepted_by_a_restarted_peer_are_returned_with_their_credits() -> None:
     pair = Pair(QUICK)
     pair.asker.map(0, AWAY, TAG)
     pair.asked.set_handler(1, lambda _, __: pair.simulation.cut(pair.link))
@@ -198,7 +198,7 @@ def test_a_peer_that_has_started_again_has_forgotten_what_it_was_asked_and_the_c
 
 
 @pytest.mark.parametrize("first", ["who has asked", "who was asked", "nobody"])
-def test_what_was_taken_by_an_endpoint_that_is_freed_while_the_cable_is_out_comes_back_when_either_nic_is_heard(
+def test_requests_accepted_by_an_endpoint_freed_during_an_outage_are_returned_after_it(
     first: str,
 ) -> None:
     pair = Pair(QUICK)
@@ -231,7 +231,7 @@ def test_what_was_taken_by_an_endpoint_that_is_freed_while_the_cable_is_out_come
 
 @pytest.mark.parametrize("there", ["another tag", "no endpoint", "the same endpoint"])
 @pytest.mark.parametrize("form", ["short", "medium", "bulk"])
-def test_what_is_taken_by_a_nic_that_starts_again_before_it_is_heard_comes_back_as_unreachable_and_is_handled_once(
+def test_requests_accepted_by_a_nic_that_restarts_silently_are_returned_and_handled_at_most_once(
     form: str, there: str
 ) -> None:
     handled: list[int] = []
@@ -271,7 +271,7 @@ def test_what_is_taken_by_a_nic_that_starts_again_before_it_is_heard_comes_back_
     assert (len(pair.delivered), len(handled), pair.answers, pair.asker.credits(0)) == (1, 1, [], 4)
 
 
-def test_a_reply_that_is_rejected_comes_back_to_who_replied() -> None:
+def test_a_rejected_reply_is_returned_to_the_replier() -> None:
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
     back: list[Returned] = []
@@ -293,18 +293,18 @@ def forge(endpoint: Endpoint, *, message: int, tag: int = TAG) -> None:
     assert endpoint.outbox.reply(to, 2, (99,))
 
 
-def test_a_reply_that_nobody_has_asked_for_is_dropped() -> None:
+def test_a_reply_without_a_request_is_dropped() -> None:
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
     for message in (0, 1, 2):  # of which the second one has been replied to
         forge(pair.asked, message=message)
-    pair.run(until=lambda: pair.asker.inbox.strays == 3)
+    pair.run(until=lambda: pair.asker.inbox.stray_replies == 3)
     assert pair.answers == [42]
     assert pair.asker.credits(0) == 4
 
 
-def test_only_who_was_asked_can_reply_and_only_under_the_tag_of_the_request() -> None:
+def test_a_reply_must_have_the_destination_and_tag_of_its_request() -> None:
     pair = Pair()
     pair.by_hand()
     other = pair.asked.bundle.allocate_endpoint()
@@ -316,14 +316,14 @@ def test_only_who_was_asked_can_reply_and_only_under_the_tag_of_the_request() ->
     forge(pair.asked, message=1, tag=TAG + 1)
     pair.elapse()
     pair.asker.handle()
-    assert (pair.answers, pair.asker.inbox.strays, pair.asker.credits(0)) == ([], 2, 3)
+    assert (pair.answers, pair.asker.inbox.stray_replies, pair.asker.credits(0)) == ([], 2, 3)
     pair.asked.handle()
     pair.elapse()
     pair.asker.handle()
     assert (pair.answers, pair.asker.credits(0)) == ([42], 4)
 
 
-def test_a_reply_to_what_was_asked_before_a_place_was_mapped_anew_is_handled_and_brings_no_others_credit() -> None:
+def test_a_reply_after_a_remapping_is_handled_and_returns_no_other_destinations_credit() -> None:
     pair = Pair()
     pair.by_hand()
     pair.asker.map(0, AWAY, TAG)
@@ -343,7 +343,7 @@ def test_a_reply_to_what_was_asked_before_a_place_was_mapped_anew_is_handled_and
     assert (sorted(pair.answers), pair.asker.credits(0)) == ([1, 2, 3, 4, 5], 4)
 
 
-def test_a_request_that_has_come_back_is_over_and_a_late_reply_to_it_is_dropped() -> None:
+def test_a_late_reply_to_a_returned_request_is_dropped() -> None:
     pair = Pair(QUICK)
     pair.asker.map(0, AWAY, TAG)
     pair.meet()
@@ -356,10 +356,10 @@ def test_a_request_that_has_come_back_is_over_and_a_late_reply_to_it_is_dropped(
     assert pair.asked.handle()
     pair.elapse()
     pair.asker.handle()
-    assert (pair.answers, pair.asker.inbox.strays, pair.asker.credits(0)) == ([], 1, 4)
+    assert (pair.answers, pair.asker.inbox.stray_replies, pair.asker.credits(0)) == ([], 1, 4)
 
 
-def test_a_request_that_was_replied_to_does_not_come_back_though_its_acknowledgements_are_lost() -> None:
+def test_a_request_with_a_reply_is_not_returned_though_its_acknowledgements_are_lost() -> None:
     pair = Pair(QUICK)
     pair.asker.map(0, AWAY, TAG)
     pair.meet()
@@ -379,7 +379,7 @@ def test_a_request_that_was_replied_to_does_not_come_back_though_its_acknowledge
     assert (pair.returned, pair.asker.credits(0), pair.asker.outbox.is_idle) == ([], 4, True)
 
 
-def test_who_hears_nothing_of_an_unknown_handler_has_its_credit_when_the_other_nic_starts_again() -> None:
+def test_a_credit_lost_with_a_librarys_reply_returns_when_the_peer_restarts() -> None:
     pair = Pair(QUICK)
     pair.by_hand()
     pair.asker.map(0, AWAY, TAG)
@@ -406,7 +406,7 @@ def test_who_hears_nothing_of_an_unknown_handler_has_its_credit_when_the_other_n
     assert pair.asker.credits(0) == 4
 
 
-def test_a_reply_to_what_a_freed_endpoint_has_asked_finds_nobody_though_another_one_has_its_number() -> None:
+def test_a_reply_to_a_freed_endpoint_is_a_stray_though_another_has_its_number() -> None:
     pair = Pair(Settings(endpoints=1))
     pair.by_hand()
     pair.asker.map(0, AWAY, TAG)
@@ -426,14 +426,14 @@ def test_a_reply_to_what_a_freed_endpoint_has_asked_finds_nobody_though_another_
     assert pair.asked.handle(1)
     pair.elapse()
     again.handle()
-    assert (pair.answers, again.inbox.strays, again.credits(0)) == ([], 1, 3)
+    assert (pair.answers, again.inbox.stray_replies, again.credits(0)) == ([], 1, 3)
     pair.asked.handle()
     pair.elapse()
     again.handle()
     assert (pair.answers, again.credits(0)) == ([51], 4)
 
 
-def test_a_message_that_finds_no_room_for_too_long_comes_back_where_that_is_asked_for() -> None:
+def test_a_message_refused_too_often_is_returned_if_configured() -> None:
     pair = Pair(Settings(congestion=3, credits=16))
     pair.asker.map(0, AWAY, TAG)
     pair.asker.map(1, AWAY, ANY - 1)
@@ -454,7 +454,7 @@ def test_a_message_that_finds_no_room_for_too_long_comes_back_where_that_is_aske
     assert pair.counted("n2", "overruns") == 3
 
 
-def test_without_an_error_handler_poll_raises_what_has_come_back() -> None:
+def test_without_an_error_handler_poll_raises_returned_error() -> None:
     pair = Pair()
     pair.asker.error_handler = None
     pair.asker.map(0, EndpointName(1, 9), TAG)
@@ -463,7 +463,7 @@ def test_without_an_error_handler_poll_raises_what_has_come_back() -> None:
 
 
 @pytest.mark.parametrize("forbidden", ["request", "poll", "second reply"])
-def test_a_handler_may_only_reply_and_once(forbidden: str) -> None:
+def test_a_handler_may_only_reply_once(forbidden: str) -> None:
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
     pair.asked.map(0, HOME, TAG)
@@ -505,7 +505,7 @@ def test_a_reply_handler_may_send_nothing() -> None:
     assert len(caught) == 2
 
 
-def test_what_a_handler_raises_comes_to_who_polls_and_the_credit_is_back() -> None:
+def test_a_handlers_exception_passes_through_poll_and_the_credit_returns() -> None:
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
 

@@ -33,10 +33,10 @@ FAULTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_request_is_handled_once_whatever_the_links_do(fault: str, profile: Profile) -> None:
+def test_every_request_is_handled_once_with_any_fault_of_links(fault: str, profile: Profile) -> None:
     notes = Transcript()
     cluster = Description.back_to_back(delay="10us", rate="1gbit", seed=3, **FAULTS[fault])
-    with Simulation(cluster, plug(witness=notes.witness), profile=profile) as simulation:
+    with Simulation(cluster, plug(on_delivery=notes.on_delivery), profile=profile) as simulation:
         converse(simulation, notes, endpoints=2, requests=60)
         simulation.run(timeout=60 * SECOND)
         simulation.run_until(simulation.now() + SECOND)  # the last answers may have been lost
@@ -51,7 +51,7 @@ def test_more_endpoints_than_frames_take_turns_in_them(frames: int) -> None:
     notes = Transcript()
     cluster = Description.star(3, delay="5us", rate="1gbit", loss="1%", seed=1)
     settings = Settings(frames=frames, stay=2 * MILLISECOND)
-    with Simulation(cluster, plug(settings, witness=notes.witness)) as simulation:
+    with Simulation(cluster, plug(settings, on_delivery=notes.on_delivery)) as simulation:
         converse(simulation, notes, endpoints=9, requests=12)
         simulation.run(timeout=120 * SECOND)
         assert counted(simulation, "unloaded") > 0
@@ -59,7 +59,7 @@ def test_more_endpoints_than_frames_take_turns_in_them(frames: int) -> None:
     notes.check()
 
 
-def test_on_myrinet_the_mappers_find_the_routes_that_messages_wait_for() -> None:
+def test_messages_on_myrinet_wait_for_the_mappers_routes() -> None:
     notes = Transcript()
     cluster = Description(
         name="line",
@@ -70,7 +70,7 @@ def test_on_myrinet_the_mappers_find_the_routes_that_messages_wait_for() -> None
             for ends in (("n1", "s1:1"), ("n2", "s1:2"), ("n3", "s2:1"), ("n4", "s2:2"), ("s1:3", "s2:3"))
         ],
     )
-    with Simulation(cluster, plug(witness=notes.witness)) as simulation:
+    with Simulation(cluster, plug(on_delivery=notes.on_delivery)) as simulation:
         converse(simulation, notes, endpoints=2, requests=20)
         simulation.run(timeout=20 * SECOND)
         assert counted(simulation, "mapper_tables_installed") >= 4
@@ -78,7 +78,7 @@ def test_on_myrinet_the_mappers_find_the_routes_that_messages_wait_for() -> None
     notes.check()
 
 
-def test_a_host_that_is_interrupted_pays_for_it_and_one_that_polls_does_not() -> None:
+def test_interrupts_cost_host_time_and_polling_does_not() -> None:
     def taken(interrupt: int) -> tuple[int, int]:
         """Return when the first reply comes, which waits for endpoints to be paged in, and how long a later one takes."""
         profile = Profile(receive=1_000, notice=100, interrupt=interrupt)

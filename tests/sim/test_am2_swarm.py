@@ -38,7 +38,7 @@ def run_watched(case: am2_swarm_cases.Case) -> Counter[str]:
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(1200)
-def test_every_request_of_every_case_comes_to_its_end(record_property: Callable[[str, object], None]) -> None:
+def test_every_request_of_every_case_ends(record_property: Callable[[str, object], None]) -> None:
     tally = replace(am2_swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES), chunk=20)
     failures = [f"{am2_swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
@@ -52,13 +52,13 @@ def test_every_request_of_every_case_comes_to_its_end(record_property: Callable[
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_case_of_am2_takes_the_same_course_again(seed: int) -> None:
+def test_a_case_of_am2_is_repeatable(seed: int) -> None:
     case = am2_swarm_cases.draw(seed)
     assert case == am2_swarm_cases.draw(seed)
     assert am2_swarm.run(case) == am2_swarm.run(case)
 
 
-def test_cases_of_am2_are_as_hard_as_they_are_meant_to_be() -> None:
+def test_cases_of_am2_cover_what_they_are_meant_to() -> None:
     cases = [am2_swarm_cases.draw(seed) for seed in range(300)]
     assert {case.shape for case in cases} == {*SHAPES, am2_swarm_cases.CROSSBARS}
     assert all(case.endpoints > dict(case.settings)["frames"] for case in cases)

@@ -12,7 +12,7 @@ from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.library import ActiveMessages, ResourceError
 from protocols.am2.plug import plug
-from protocols.am2.receiver import Delivered
+from protocols.am2.receiver import Delivery
 from protocols.am2.settings import SECOND, Settings
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
@@ -23,9 +23,9 @@ from tests.sim.test_am2_errors import AWAY, TAG, Pair
 GAM = Settings(reliable=False, guarded=False, virtual=False)
 
 
-def test_without_any_of_it_messages_go_there_and_back_and_nothing_else_does() -> None:
+def test_without_all_features_only_messages_are_sent() -> None:
     notes = Transcript()
-    with Simulation(Description.back_to_back(delay="5us"), plug(GAM, witness=notes.witness)) as simulation:
+    with Simulation(Description.back_to_back(delay="5us"), plug(GAM, on_delivery=notes.on_delivery)) as simulation:
         converse(simulation, notes, endpoints=2, requests=40)
         simulation.run(timeout=SECOND)
         assert counted(simulation, "acknowledgements_sent") == 0
@@ -34,7 +34,7 @@ def test_without_any_of_it_messages_go_there_and_back_and_nothing_else_does() ->
     notes.check()
 
 
-def test_without_acknowledgements_what_is_lost_is_lost() -> None:
+def test_without_acknowledgements_lost_messages_are_not_resent() -> None:
     pair = Pair(Settings(reliable=False, virtual=False))
     pair.asker.map(0, AWAY, TAG)
     pair.simulation.cut(pair.link)
@@ -44,7 +44,7 @@ def test_without_acknowledgements_what_is_lost_is_lost() -> None:
     assert pair.counted("n1", "packets_resent") == 0
 
 
-def test_without_protection_a_wrong_tag_is_no_matter() -> None:
+def test_without_protection_tags_are_ignored() -> None:
     pair = Pair(Settings(guarded=False))
     pair.asker.map(0, AWAY, TAG + 1)
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
@@ -54,7 +54,7 @@ def test_without_protection_a_wrong_tag_is_no_matter() -> None:
 def test_without_virtual_networks_there_are_as_many_endpoints_as_frames_and_they_stay() -> None:
     notes = Transcript()
     settings = Settings(virtual=False, frames=3)
-    with Simulation(Description.back_to_back(delay="5us"), plug(settings, witness=notes.witness)) as simulation:
+    with Simulation(Description.back_to_back(delay="5us"), plug(settings, on_delivery=notes.on_delivery)) as simulation:
         converse(simulation, notes, endpoints=3, requests=10)
         simulation.run(timeout=SECOND)
         assert counted(simulation, "not_resident") == counted(simulation, "unloaded") == 0
@@ -64,13 +64,13 @@ def test_without_virtual_networks_there_are_as_many_endpoints_as_frames_and_they
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 3])
-def test_a_flood_from_one_endpoint_leaves_the_others_their_share(exponent: int) -> None:
+def test_other_endpoints_have_their_share_during_a_flood(exponent: int) -> None:
     """Section "Endpoint scheduling". One channel, so that all wait for it; two endpoints of four have always something to
     send, the third asks now and then, and the fourth never."""
-    delivered: list[Delivered] = []
+    delivered: list[Delivery] = []
     settings = Settings(channels=1, attempts=exponent, frames=4, credits=16)
     with Simulation(
-        Description.back_to_back(delay="2us", rate="1gbit"), plug(settings, witness=delivered.append)
+        Description.back_to_back(delay="2us", rate="1gbit"), plug(settings, on_delivery=delivered.append)
     ) as one:
         ours, theirs = (cast(ActiveMessages, one.nodes[name].agent.host) for name in ("n1", "n2"))
         bundle = ours.allocate_bundle()

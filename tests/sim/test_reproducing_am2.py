@@ -16,7 +16,7 @@ from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.segment_driver import Residence
 from protocols.am2.page import SIZE
 from protocols.am2.profile import NOW_1998
-from protocols.am2.transport import OVERHEAD
+from protocols.am2.transport import FRAME_OVERHEAD
 from protocols.core.profile import Profile
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
@@ -65,7 +65,7 @@ def test_a_round_trip_between_idle_nics_takes_the_sum_of_its_components(am2: Rep
         entry = 48 + 4 * 4  # what the host writes of it
         host = profile.post + transfer_time(entry, profile.write_rate) + profile.notice
         nics = profile.ring + profile.send + profile.receive + profile.show
-        behind = OVERHEAD + 4 * 4 + 1  # arguments, and the route's one byte, on the first cable
+        behind = FRAME_OVERHEAD + 4 * 4 + 1  # arguments, and the route's one byte, on the first cable
         return host + nics + transfer_time(behind, DEFAULT.rate) + DEFAULT.hop
 
     assert am2.rows[0].ours * 1000 == pytest.approx(2 * one_way(NOW_1998), rel=0.01)

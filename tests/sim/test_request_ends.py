@@ -74,7 +74,7 @@ def test_a_reply_that_comes_after_its_request_was_abandoned_calls_no_handler(pai
     handle_all(pair, pair.asker)
     assert pair.answers == []
     assert [one.status for one in pair.returned] == [Status.ABANDONED]
-    assert pair.asker.inbox.strays == 1
+    assert pair.asker.inbox.stray_replies == 1
     assert pair.asker.credits(0) == 4
 
 
@@ -119,4 +119,4 @@ def test_a_reply_for_an_endpoint_whose_number_is_used_again_is_not_the_next_ones
     handle_all(pair, pair.asked)
     handle_all(pair, following)
     assert pair.answers == [51]
-    assert following.inbox.strays == 1
+    assert following.inbox.stray_replies == 1

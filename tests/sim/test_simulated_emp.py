@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocols.core.profile import IDEAL, Profile
-from protocols.emp.host import Endpoint, Received, plug
+from protocols.emp.host import Endpoint, ReceiveResult, plug
 from testbed.sim.recorder import CAPTURE
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
@@ -28,7 +28,7 @@ async def send(endpoint: Endpoint, node: SimNode, to: Sequence[int], size: int) 
     return node.now()
 
 
-async def receive(endpoint: Endpoint, node: SimNode, sources: Sequence[int], size: int) -> list[Received]:  # noqa: ARG001
+async def receive(endpoint: Endpoint, node: SimNode, sources: Sequence[int], size: int) -> list[ReceiveResult]:  # noqa: ARG001
     """A message from each of these."""
     buffers = [bytearray(size) for _ in sources]
     posted = [endpoint.post_receive(peer, peer, buffer) for peer, buffer in zip(sources, buffers, strict=True)]
@@ -43,7 +43,7 @@ def _content(peer: int, size: int) -> bytes:
 
 @pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
 @pytest.mark.parametrize("size", [0, 1, 1_400, 20_000])
-def test_everybody_sends_to_everybody_else_through_a_fat_tree_that_loses_frames(profile: Profile, size: int) -> None:
+def test_all_nodes_send_to_all_others_through_a_fat_tree_that_loses_frames(profile: Profile, size: int) -> None:
     cluster = Description.fat_tree(4, delay="2us", rate="1gbit", loss="2%", duplicate="1%", seed=size)
     with Simulation(cluster, plug(), profile=profile) as simulation:
         count = len(simulation.nodes)
@@ -67,7 +67,7 @@ def test_a_slower_processor_makes_the_same_message_take_longer() -> None:
     assert taken(IDEAL) < taken(Profile(receive=5_000)) < taken(Profile(receive=20_000))
 
 
-def test_a_partner_that_is_cut_off_is_named_when_the_time_is_over(tmp_path: Path) -> None:
+def test_an_unreachable_peer_is_named_when_the_run_times_out(tmp_path: Path) -> None:
     with Simulation(Description.star(3), plug(), folder=tmp_path) as simulation:
         simulation.cut(simulation.layout.links[1].name)
         simulation.spawn("n2", receive, [0], 100)

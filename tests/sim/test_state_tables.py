@@ -10,10 +10,10 @@ from importlib import import_module
 
 import pytest
 
-from protocols.am2.endpoint_frames import Resident
+from protocols.am2.nic_endpoint import NicEndpoint
 from protocols.am2.settings import Settings as ChannelSettings
-from protocols.am2.states import AWAITING, AWAY, ENDPOINT, FREE, REFUSED, SEND_CHANNEL
-from protocols.am2.transport import Outgoing, Sending
+from protocols.am2.states import AWAITING, ENDPOINT, FREE, NOT_RESIDENT, REFUSED, SEND_CHANNEL
+from protocols.am2.transport import SendRow, SendTable
 from protocols.core.peers import KNOWN, PEER, UNKNOWN, Peers
 from protocols.core.states import Row, StateTable
 from protocols.emp.receiver import Receiver
@@ -45,16 +45,16 @@ def test_random_walks_take_every_row_of_am2s_tables() -> None:
 def test_a_transition_of_a_channel_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resend that does not reset the channel's refusal."""
 
-    def keeps_refused(_table: Outgoing[int], now: int, row: Sending[int], patience: int) -> None:
-        row.due = now + patience
+    def keeps_refused(_table: SendTable[int], now: int, row: SendRow[int], timeout: int) -> None:
+        row.due_at = now + timeout
 
-    monkeypatch.setattr(Outgoing, "_sent", keeps_refused)
+    monkeypatch.setattr(SendTable, "_record_sending", keeps_refused)
     watch = Watch()
     watch_channels(monkeypatch, watch)
-    table: Outgoing[int] = Outgoing(ChannelSettings(channels=1))
+    table: SendTable[int] = SendTable(ChannelSettings(channels=1))
     row = table.begin(0, 1)
     assert row is not None
-    table.refused(1, 0, 0, 0, row.stamp)
+    table.on_refusal(1, 0, 0, 0, row.stamp)
     table.mark_resent(2, row)
     assert list(watch.unknown) == [(SEND_CHANNEL.name, REFUSED, "timeout", REFUSED)]
 
@@ -78,11 +78,11 @@ def test_a_transition_of_a_message_on_its_receiver_that_no_table_has_is_seen(mon
 @pytest.mark.requires("interpreted")
 def test_a_transition_of_an_endpoint_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """An endpoint that is loaded has no frame."""
-    monkeypatch.setattr(Resident, "load", lambda *_: None)
+    monkeypatch.setattr(NicEndpoint, "load", lambda *_: None)
     watch = Watch()
     watch_residency(monkeypatch, watch)
     SingleNic().create(4)
-    assert list(watch.unknown) == [(ENDPOINT.name, AWAITING, "frame", AWAY)]
+    assert list(watch.unknown) == [(ENDPOINT.name, AWAITING, "frame", NOT_RESIDENT)]
 
 
 @pytest.mark.requires("interpreted")

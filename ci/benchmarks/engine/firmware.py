@@ -20,7 +20,7 @@ from benchmarks.harness.contenders import ContenderError
 from benchmarks.harness.rows import Row
 from protocols.core.completion import Completion
 from protocols.emp.descriptors import ANY_SOURCE
-from protocols.emp.host import ANY_TAG, Endpoint, Received, plug
+from protocols.emp.host import ANY_TAG, Endpoint, ReceiveResult, plug
 from testbed.engine.sources import source
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
@@ -86,7 +86,7 @@ def _content(size: int) -> bytes:
 
 
 async def _send(endpoint: Endpoint, node: SimNode, peers: list[int], content: bytes) -> None:  # noqa: ARG001
-    under_way: deque[Completion[Received]] = deque()
+    under_way: deque[Completion[ReceiveResult]] = deque()
     for number, peer in enumerate(peers):
         if number >= WINDOW:
             await under_way.popleft()
@@ -98,7 +98,7 @@ async def _send(endpoint: Endpoint, node: SimNode, peers: list[int], content: by
 async def _receive(endpoint: Endpoint, node: SimNode, count: int, content: bytes) -> list[Message]:  # noqa: ARG001
     """Receive `count` messages; return those that arrived unchanged."""
     came: list[Message] = []
-    posted: deque[tuple[Completion[Received], bytearray]] = deque()
+    posted: deque[tuple[Completion[ReceiveResult], bytearray]] = deque()
 
     def post() -> None:
         buffer = bytearray(len(content))

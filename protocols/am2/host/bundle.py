@@ -1,4 +1,4 @@
-"""Bundles of endpoints, which are polled and waited for together."""
+"""Bundles: groups of endpoints that are polled together."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class Bundle:
-    """One bundle (eb_t), allocated by the library. parallel: AM_PAR, several tasks may wait for it; otherwise AM_SEQ,
-    only one."""
+    """One bundle (eb_t), allocated by the library. parallel: AM_PAR, several tasks may wait for it at a time; otherwise
+    AM_SEQ, one task."""
 
     def __init__(self, library: ActiveMessages, parallel: bool) -> None:
         """For the library only."""
         self.library: Final = library
         self.parallel: Final = parallel
         self.endpoints: Final[list[Endpoint]] = []
-        self.changed: Completion[None] | None = None
-        """The completion that waiting tasks share."""
+        self.change: Completion[None] | None = None
+        """The completion of the next change, which waiting tasks share; None: no task waits."""
         self._waiters = 0  # tasks in `wait`
 
     def allocate_endpoint(self) -> Endpoint:
@@ -36,10 +36,10 @@ class Bundle:
         self.library.driver.privilege(endpoint)
         return endpoint
 
-    def take(self, endpoint: Endpoint) -> None:
+    def move(self, endpoint: Endpoint) -> None:
         """AM_MoveEndpoint: move an endpoint from another bundle of this node to this one."""
         if endpoint.library is not self.library:
-            raise ValueError("an endpoint stays on its node")
+            raise ValueError("an endpoint cannot be moved to a bundle of another node")
         endpoint.bundle.endpoints.remove(endpoint)
         endpoint.bundle = self
         self.endpoints.append(endpoint)
@@ -48,46 +48,46 @@ class Bundle:
         """AM_Poll, awaited: poll all endpoints. Returns the number of messages handled."""
         return self.library.poll(self.handle, None)
 
-    def handle(self, most: int | None = None) -> int:
-        """Poll all endpoints without letting anything else run, each as `Endpoint.handle`."""
+    def handle(self, limit: int | None = None) -> int:
+        """Poll all endpoints, each by `Endpoint.handle`. Returns the number of messages handled."""
         handled = 0
         for endpoint in self.endpoints:
-            handled += endpoint.handle(most)
+            handled += endpoint.handle(limit)
         return handled
 
     @property
     def is_ready(self) -> bool:
-        """Whether `poll` would now handle something that an event mask selects. Endpoints that need a page or room
-        request it."""
-        ready = [endpoint.is_ready for endpoint in self.endpoints if endpoint.waits]
+        """Whether `poll` would now handle a message at an endpoint whose event mask selects it; otherwise as
+        `Endpoint.is_ready`."""
+        ready = [endpoint.is_ready for endpoint in self.endpoints if endpoint.has_events]
         return any(ready)
 
     async def wait(self) -> None:
-        """AM_WaitSema: wait until `poll` would handle something at an endpoint whose event mask selects it. Raises
-        RuntimeError if another task waits and the bundle is not parallel, ValueError if no event mask selects
-        anything."""
-        if not any(endpoint.waits for endpoint in self.endpoints):
-            raise ValueError("no endpoint's event mask selects anything: this would wait for ever")
+        """AM_WaitSema: wait until `poll` would handle a message at an endpoint whose event mask selects it. Raises
+        RuntimeError if another task waits and the bundle is not parallel, and ValueError if no event mask selects an
+        event."""
+        if not any(endpoint.has_events for endpoint in self.endpoints):
+            raise ValueError("no endpoint's event mask selects an event: this would wait for ever")
         if self._waiters and not self.parallel:
             raise RuntimeError("another task waits for this bundle, which is sequential (AM_SEQ)")
         self._waiters += 1
         try:
             while not self.is_ready:
-                await self.change("a message at one of %s endpoints", len(self.endpoints))
+                await self.next_change("a message at one of %s endpoints", len(self.endpoints))
         finally:
             self._waiters -= 1
 
-    def change(self, what: str, *about: object) -> Completion[None]:
+    def next_change(self, what: str, *about: object) -> Completion[None]:
         """Return the completion of the next change at any endpoint. what, about: see `Completion`."""
-        if self.changed is None:
-            self.changed = Completion(what, *about)
-        return self.changed
+        if self.change is None:
+            self.change = Completion(what, *about)
+        return self.change
 
     def wake(self) -> None:
         """Wake waiting tasks. For the library only."""
-        changed, self.changed = self.changed, None
-        if changed is not None:
-            changed.complete(None)
+        change, self.change = self.change, None
+        if change is not None:
+            change.complete(None)
 
     def free(self) -> None:
         """AM_FreeBundle: free the bundle with all its endpoints."""

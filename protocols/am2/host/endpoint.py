@@ -1,7 +1,7 @@
-"""Endpoints: a program sends active messages from them, and has handlers called for messages to them.
+"""Endpoints: a program sends active messages from them, and sets handlers for messages to them.
 
 In AM-2, a request names a handler of its destination endpoint. That handler may send one reply, which names a handler
-of the requesting endpoint. Handlers are plain functions, called one after the other when the program polls.
+of the requesting endpoint. Handlers are plain functions, called in sequence when the program polls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from protocols.active_messages.am_errors import RuleError, Status
 from protocols.active_messages.endpoint_names import ANY, NONE, EndpointName
 from protocols.am2 import page as layout
 from protocols.am2.host.inbox import ErrorHandler, Handler, Inbox
-from protocols.am2.host.outbox import Correspondent, Outbox
+from protocols.am2.host.outbox import Destination, Outbox
 from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
 
@@ -27,7 +27,7 @@ _RULE: Final = "a request's handler may only reply, by its token, and a reply's 
 
 
 class Events(IntFlag):
-    """Events that `wait` waits for."""
+    """Events for an endpoint's event mask."""
 
     NONE = 0
     """AM_NOEVENTS."""
@@ -36,8 +36,7 @@ class Events(IntFlag):
 
 
 class Translation(NamedTuple):
-    """AM_GetTranslationName, AM_GetTranslationTag: destination and tag of an index of the translation
-    table."""
+    """AM_GetTranslationName, AM_GetTranslationTag: name and tag of a destination in the translation table."""
 
     name: EndpointName
     tag: int
@@ -48,45 +47,47 @@ class Endpoint:
 
     Delivery guarantees: each message is handled once, or returned to its sender's error handler; only a message
     returned as `Status.UNREACHABLE`, or `Status.ABANDONED`, may have been handled as well. A request ends once: by its
-    reply, or by its return. A request accepted by an endpoint that is later gone, or whose NIC has restarted, is
-    returned when that becomes known. If a reply is lost for good, or the receiving NIC does not come back, the sender is
-    not notified: then the program, which has a clock, ends its requests by `abandon`. Messages are not
-    ordered, not even from one endpoint to another.
+    reply, or by its return. A request that was accepted by an endpoint is returned when the sender is notified that the
+    endpoint no longer exists, or that its NIC has restarted. If a reply is undeliverable, or the receiving NIC does not
+    restart, the sender is not notified: the program, which has a clock, then ends its requests by `abandon`. Messages are
+    not ordered, not even from one endpoint to another.
 
-    At most `credits` (4) requests to one other endpoint can be without a reply; `request` then waits for a reply, and
-    meanwhile handles what arrives at any endpoint of the bundle. Data to be sent is copied; its buffer may be reused when
-    the call returns.
+    At most `Settings.credits` (4) requests to one other endpoint can be without a reply; `request` then waits for a reply,
+    and meanwhile handles messages that arrive at any endpoint of the bundle. Data to be sent is copied; its buffer may be
+    reused when the call returns.
 
-    An endpoint begins with a tag that accepts no requests (`endpoint_names.NONE`): set one before others send requests
-    to it. Replies need none, since they carry the tag of their request. An exception of a handler passes through `poll`
-    to its caller; the message counts as handled.
+    The initial tag accepts no requests (`endpoint_names.NONE`): set a tag before other endpoints send requests. Replies are
+    accepted without a tag of this endpoint, since they carry the tag of their request. An exception of a handler passes
+    through `poll` to its caller; the message counts as handled.
     """
 
-    def __init__(self, library: ActiveMessages, bundle: Bundle, number: int, message: int) -> None:
-        """For the bundle only. message: number of the last request of the endpoint that had this number before."""
+    def __init__(self, library: ActiveMessages, bundle: Bundle, number: int, last_request: int) -> None:
+        """For the bundle only. last_request: number of the last request of the former endpoint with this number."""
         settings = library.settings
         self.library: Final = library
         self.bundle = bundle
         self.name: Final = EndpointName(library.node, number)
-        """AM_GetEndpointName: the name by which others map it."""
-        self.outbox: Final = Outbox(number, library.bell, library.memory, library.max_medium, message, library.observer)
+        """AM_GetEndpointName: the name by which other endpoints map it."""
+        self.outbox: Final = Outbox(
+            number, library.nic, library.memory, library.max_medium, last_request, library.observer
+        )
         self.inbox: Final = Inbox(self, settings.handlers, library.max_medium)
         self.backing: Final = memoryview(bytearray(layout.SIZE))
         """Page of the endpoint while it is not resident."""
         self.used = 0
-        """Time of its last use, in the library's count."""
-        self._correspondents: dict[tuple[int, int, int], Correspondent] = {}  # by name and tag
-        self._translations: list[Correspondent | None] = [None] * settings.translations
+        """Value of the library's `used` at the endpoint's last use."""
+        self._destinations: dict[tuple[int, int, int], Destination] = {}  # by node, endpoint and tag
+        self._translations: list[Destination | None] = [None] * settings.translations
         self._credits = settings.credits
         self._tag = NONE
         self._mask = Events.NOT_EMPTY
-        self.waits = True
-        """Whether the event mask selects anything; cached, since tests of flags are slow."""
+        self.has_events = True
+        """Whether the event mask selects an event; cached, since tests of flags are slow."""
         self._segment: memoryview | None = None
-        self._reached: memoryview | None = None  # where bulk messages for it arrive
-        self._is_wanted = False  # a request could not be sent because it is not resident
-        self._in_doubt: list[int] = []  # requests that may or may not have been accepted
-        self._changed: Completion[None] | None = None
+        self._mapped_segment: memoryview | None = None  # the NIC writes bulk messages there
+        self._must_load = False  # a request could not be sent because the endpoint is not resident
+        self._doubtful_requests: list[int] = []  # unreachable requests, whether accepted or not
+        self._change: Completion[None] | None = None
 
     # Identity.
 
@@ -99,14 +100,14 @@ class Endpoint:
     @tag.setter
     def tag(self, tag: int) -> None:
         if not NONE <= tag <= ANY:
-            raise ValueError(f"a tag of {tag}: 0 to {ANY}")
+            raise ValueError(f"tag must be 0 to {ANY}, got {tag}")
         self._tag = tag
-        self._note()
+        self._write_page_header()
 
     @property
     def segment(self) -> memoryview | None:
         """AM_GetSeg, AM_SetSeg: writable memory that receives bulk messages; None: bulk messages are returned to their
-        senders. A bulk message is written piece by piece before its handler is called; a returned one may have been
+        senders. A bulk message is written packet by packet before its handler is called; a returned one may have been
         written in part."""
         return self._segment
 
@@ -114,24 +115,25 @@ class Endpoint:
     def segment(self, memory: bytearray | memoryview | None) -> None:
         view = None if memory is None else memoryview(memory).cast("B")
         if view is not None and view.readonly:
-            raise ValueError("the memory of a segment must be writable")
+            raise ValueError("the memory of a segment must be writable, got read-only memory")
         self._segment = view
-        self._reached = None if view is None else self.library.memory.make_mappable(self.name.endpoint, view)
+        self._mapped_segment = None if view is None else self.library.memory.make_mappable(self.name.endpoint, view)
         self.library.driver.remap(self, layout.SEGMENT)
-        self._note()
+        self._write_page_header()
 
     # Handlers.
 
     def set_handler(self, number: int, handler: Handler | None) -> None:
-        """AM_SetHandler: set the handler of messages with a number, 1 to 255; None removes it. It is called as
+        """AM_SetHandler: set the handler of messages that name this number, 1 to 255; None removes it. It is called as
         ``handler(token, *arguments)`` for short messages, and as ``handler(token, data, *arguments)`` for medium and
-        bulk ones, with data valid while it runs (a bulk message's lies in the segment)."""
+        bulk ones. The data of a medium message is valid while the handler runs; that of a bulk message is in the segment."""
         if not 1 <= number < len(self.inbox.handlers):
-            raise ValueError(f"handler {number}: 1 to {len(self.inbox.handlers) - 1}")
+            raise ValueError(f"handler must be 1 to {len(self.inbox.handlers) - 1}, got {number}")
         self.inbox.handlers[number] = handler
 
     def set_handler_any(self, handler: Handler) -> int:
-        """AM_SetHandlerAny: set a handler under the first free number. Raises LookupError if none is free."""
+        """AM_SetHandlerAny: set a handler under the first free number, and return the number. Raises LookupError if no
+        number is free."""
         for number in range(1, len(self.inbox.handlers)):
             if self.inbox.handlers[number] is None:
                 self.inbox.handlers[number] = handler
@@ -140,8 +142,8 @@ class Endpoint:
 
     @property
     def error_handler(self) -> ErrorHandler | None:
-        """AM-2's handler 0: called with each undeliverable message (`am_errors.Returned`). It may not send. Without
-        one, `poll` raises ReturnedError."""
+        """AM-2's handler 0: called with each returned message (`am_errors.Returned`). It may not send. If it is None, `poll`
+        raises ReturnedError."""
         return self.inbox.error_handler
 
     @error_handler.setter
@@ -159,87 +161,97 @@ class Endpoint:
             raise ValueError(f"index {index} is in use: unmap it first")
         node, endpoint = name
         if not 0 <= node < self.library.size or not 0 <= endpoint <= 0xFFFF or not NONE <= tag <= ANY:
-            raise ValueError(f"endpoint {endpoint} of node {node}, tag {tag}: there are {self.library.size} nodes")
-        known = self._correspondents
-        correspondent = known.get((node, endpoint, tag))
-        if correspondent is None:
-            correspondent = known[node, endpoint, tag] = Correspondent(node, endpoint, tag, self._credits)
-        correspondent.mapped += 1
-        self._translations[index] = correspondent
+            raise ValueError(
+                f"node must be 0 to {self.library.size - 1}, endpoint 0 to {0xFFFF}, and tag 0 to {ANY}, got node {node}, "
+                f"endpoint {endpoint}, tag {tag}"
+            )
+        destinations = self._destinations
+        destination = destinations.get((node, endpoint, tag))
+        if destination is None:
+            destination = destinations[node, endpoint, tag] = Destination(node, endpoint, tag, self._credits)
+        destination.mapping_count += 1
+        self._translations[index] = destination
 
     def map_any(self, name: EndpointName, tag: int) -> int:
         """AM_MapAny: map the first free index and return it. Raises LookupError if none is free."""
-        for index, correspondent in enumerate(self._translations):
-            if correspondent is None:
+        for index, destination in enumerate(self._translations):
+            if destination is None:
                 self.map(index, name, tag)
                 return index
-        raise LookupError(f"all {len(self._translations)} places of the translation table are taken")
+        raise LookupError(f"all {len(self._translations)} indexes of the translation table are in use: unmap one first")
 
     def unmap(self, index: int) -> None:
-        """AM_UnMap: clear an index of the table. Requests in flight continue to their ends. When the last index of a
-        destination is cleared, mapping it again restores all its credits."""
-        correspondent = self._correspondent(index)
+        """AM_UnMap: clear an index of the table. Requests in flight end as usual. If a destination is mapped again after its
+        last index was cleared, it has all its credits."""
+        destination = self._destination(index)
         self._translations[index] = None
-        correspondent.mapped -= 1
-        if not correspondent.mapped:
-            del self._correspondents[correspondent.key]
+        destination.mapping_count -= 1
+        if not destination.mapping_count:
+            del self._destinations[destination.key]
 
     def translation(self, index: int) -> Translation | None:
-        """AM_GetTranslationName, AM_GetTranslationTag, AM_GetTranslationInuse."""
-        correspondent = self._translations[index]
-        return None if correspondent is None else Translation(correspondent.name, correspondent.tag)
+        """AM_GetTranslationName, AM_GetTranslationTag, AM_GetTranslationInuse: return the translation of an index;
+        None: it is not in use."""
+        destination = self._translations[index]
+        return None if destination is None else Translation(destination.name, destination.tag)
 
     @property
     def translations(self) -> int:
-        """AM_GetNumTranslations: number of places in the table."""
+        """AM_GetNumTranslations: number of indexes of the table."""
         return len(self._translations)
 
     def credits(self, index: int) -> int:
-        """Number of requests that can be sent there before a reply is required."""
-        return self._correspondent(index).credits
+        """Return the number of requests that can be sent to this destination before a reply is required."""
+        return self._destination(index).credits
 
     def unanswered(self, index: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Return handlers and arguments of the requests sent there that have not ended for the program."""
-        correspondent = self._correspondent(index)
+        """Return handlers and arguments of the requests to this destination whose reply, or return, has not been handled."""
+        destination = self._destination(index)
         pending = [
-            (handler, arguments) for to, handler, arguments in self.outbox.pending.values() if to is correspondent
+            (handler, arguments)
+            for request_destination, handler, arguments in self.outbox.pending.values()
+            if request_destination is destination
         ]
-        lost = [(lost.handler, lost.arguments) for lost in self.inbox.lost if lost.destination == correspondent.name]
-        return lost + pending
+        ended = [
+            (request.handler, request.arguments)
+            for request in self.inbox.unanswered
+            if request.destination == destination.name
+        ]
+        return ended + pending
 
     # Requests.
 
     def try_request(self, index: int, handler: int, *arguments: int) -> bool:
         """AM_RequestM, without waiting: send a short request. Returns False, with no effect, if there is no credit or
-        no room, or the endpoint is not resident: then use `wait_for_room`, or poll. index: in the translation table.
-        handler: the destination's, 1 to 255. arguments: at most 16, each 0 to 2^32 - 1.
+        no room, or if the endpoint is not resident: then call `wait_for_room`, or poll. index: in the translation table.
+        handler: of the destination, 1 to 255. arguments: at most 16, each 0 to 2^32 - 1.
 
-        Raises ValueError, LookupError for an empty index, and RuleError within a handler.
+        Raises ValueError for invalid arguments, LookupError for an empty index, and RuleError within a handler.
         """
-        correspondent = self._translations[index]
-        if correspondent is None:
+        destination = self._translations[index]
+        if destination is None:
             raise self._unmapped(index)
-        if self.library.handling is not None:
+        if self.library.handling_endpoint is not None:
             raise RuleError(_RULE)
         if self.outbox.page is None:
-            self._is_wanted = True
-        return correspondent.credits > 0 and self.outbox.request(correspondent, handler, arguments)
+            self._must_load = True
+        return destination.credits > 0 and self.outbox.request(destination, handler, arguments)
 
     def try_request_medium(self, index: int, handler: int, data: Buffer, *arguments: int) -> bool:
         """AM_RequestIM, without waiting: send a request with at most `ActiveMessages.max_medium` bytes of data for the
         handler; otherwise as `try_request`."""
-        correspondent = self._may_send(index)
-        return correspondent.credits > 0 and self.outbox.medium(correspondent, handler, arguments, data)
+        destination = self._may_send(index)
+        return destination.credits > 0 and self.outbox.medium(destination, handler, arguments, data)
 
     def try_request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *arguments: int) -> bool:
         """AM_RequestXferAsyncM: send a request with data for the destination's segment, from byte `offset` on, of any
         length that fits; the handler is called when all data has arrived. Otherwise as `try_request`."""
-        correspondent = self._may_send(index)
-        return correspondent.credits > 0 and self.outbox.bulk(correspondent, handler, arguments, data, offset)
+        destination = self._may_send(index)
+        return destination.credits > 0 and self.outbox.bulk(destination, handler, arguments, data, offset)
 
     async def request(self, index: int, handler: int, *arguments: int) -> None:
-        """AM_RequestM: send a short request, when there is a credit and room for it; meanwhile handle messages that
-        arrive at the bundle. Otherwise as `try_request`."""
+        """AM_RequestM: wait for a credit and room, and send a short request. Handles messages that arrive at the bundle
+        meanwhile. Otherwise as `try_request`."""
         while not self.try_request(index, handler, *arguments):
             await self.wait_for_room(index)
 
@@ -254,77 +266,79 @@ class Endpoint:
             await self.wait_for_room(index)
 
     def abandon(self, index: int) -> int:
-        """End the accepted requests sent there that have no reply yet, and return how many: they are passed to the error
-        handler as `Status.ABANDONED`, and bring their credits back. Replies that come later are dropped. Requests that
-        the NIC is still sending end in the usual way. Returns 0 while the endpoint is not resident, and requests
-        it."""
-        correspondent = self._correspondent(index)
+        """End the requests to this destination that were accepted and have no reply; return their number. They are passed to
+        the error handler as `Status.ABANDONED`, and return their credits. Later replies are dropped. Requests that the NIC
+        is still sending end as usual. If the endpoint is not resident, returns 0, and loads it."""
+        destination = self._destination(index)
         if self.outbox.page is None:
             self.library.driver.fault(self)  # the page shows which requests were accepted
             return 0
-        ours = self.outbox.under_way()
+        in_flight = self.outbox.in_flight()
         numbers = [
-            number for number, (to, _, _) in self.outbox.pending.items() if to is correspondent and number not in ours
+            number
+            for number, (request_destination, _, _) in self.outbox.pending.items()
+            if request_destination is destination and number not in in_flight
         ]
         for number in numbers:
             self.inbox.give_up(number, Status.ABANDONED)
         if numbers:
-            self.changed()
+            self.wake()
         return len(numbers)
 
     async def wait_for_room(self, index: int) -> None:
-        """Handle what has arrived at the bundle, or wait until a change, such as a credit or room, may permit a request,
-        or another message may be handled."""
+        """Handle messages that have arrived at the bundle. If there are none, wait for a change, such as a credit, room, or
+        an arrived message."""
         if self.bundle.handle():
             return
         if self.outbox.page is None:
             self.library.driver.fault(self)
-        elif self._correspondent(index).credits:
+        elif self._destination(index).credits:
             if self.outbox.has_room(_REQUEST):
                 return
-            self.outbox.want()
+            self.outbox.request_notification()
         ready = [endpoint.is_ready for endpoint in self.bundle.endpoints]
         if any(ready):
-            return  # an endpoint got its frame at once
-        if self.outbox.page is None or not (self._correspondent(index).credits and self.outbox.has_room(_REQUEST)):
-            name = self._correspondent(index).name
-            await self.bundle.change("a credit, or room, to send to endpoint %s of node %s", name.endpoint, name.node)
+            return  # an endpoint has become resident in this call
+        if self.outbox.page is None or not (self._destination(index).credits and self.outbox.has_room(_REQUEST)):
+            name = self._destination(index).name
+            await self.bundle.next_change(
+                "a credit, or room, to send to endpoint %s of node %s", name.endpoint, name.node
+            )
 
     # Received messages.
 
-    def poll(self, most: int | None = None) -> Coroutine[Completion[None], None, int]:
-        """AM_Poll, awaited: call the handlers of at most `most` messages that have arrived, replies first, and return
-        the number of messages. If there are none, the NIC and other tasks run first, which takes model time in a
-        simulation. A non-resident endpoint is requested, and handles nothing until it is resident.
+    def poll(self, limit: int | None = None) -> Coroutine[Completion[None], None, int]:
+        """AM_Poll, awaited: call the handlers of at most `limit` messages that have arrived, replies first, and return
+        the number of messages. If there are none, lets the NIC and other tasks run first, which takes model time in a
+        simulation. A non-resident endpoint is loaded, and handles nothing until it is resident.
 
         Raises RuleError within a handler, and if the previous poll was not awaited; ReturnedError; and the exceptions
         of handlers.
         """
-        return self.library.poll(self.handle, most)
+        return self.library.poll(self.handle, limit)
 
-    def handle(self, most: int | None = None) -> int:
-        """Poll without letting anything else run, for callers that wait in a loop of their own, such as MPI's
-        device."""
+    def handle(self, limit: int | None = None) -> int:
+        """Poll without letting the NIC and other tasks run, for callers with their own loop, such as MPI's device."""
         inbox = self.inbox
-        if not (inbox.replies or inbox.requests or inbox.lost):
-            if self._is_wanted:
+        if not (inbox.replies or inbox.requests or inbox.unanswered):
+            if self._must_load:
                 self.library.driver.fault(self)
             return 0
         library = self.library
-        if library.handling is not None:
+        if library.handling_endpoint is not None:
             raise RuleError("a handler may not poll")
         if inbox.page is None:
             library.driver.fault(self)
             return 0
         handled = 0
-        while handled != most and (inbox.replies or inbox.requests or inbox.lost) and inbox.step():
+        while handled != limit and (inbox.replies or inbox.requests or inbox.unanswered) and inbox.handle_next():
             handled += 1
         return handled
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything that has arrived is handled."""
-        return not (self.inbox.requests or self.inbox.replies or self.inbox.lost)
+        """Whether all messages that have arrived are handled."""
+        return not (self.inbox.requests or self.inbox.replies or self.inbox.unanswered)
 
     @property
     def event_mask(self) -> Events:
@@ -334,33 +348,34 @@ class Endpoint:
     @event_mask.setter
     def event_mask(self, mask: Events) -> None:
         self._mask = Events(mask)
-        self.waits = bool(mask & Events.NOT_EMPTY)
-        self._note()
+        self.has_events = bool(mask & Events.NOT_EMPTY)
+        self._write_page_header()
 
     async def wait(self) -> None:
-        """AM_WaitSema: wait until `poll` would handle something. Raises ValueError if the event mask selects nothing.
-        Several tasks may wait; all are woken. Goes on waiting if another task of the bundle handles the message first:
-        `poll` and requests that wait for room handle whatever arrives at the bundle."""
-        if not self.waits:
+        """AM_WaitSema: wait until `poll` would handle a message. Raises ValueError if the event mask selects nothing.
+        Several tasks may wait; all are woken. Continues to wait if another task handles the message first: `poll`, and
+        requests that wait for room, handle messages of the whole bundle."""
+        if not self.has_events:
             raise ValueError("the event mask selects nothing: this would wait for ever")
         while not self.is_ready:
-            changed = self._changed
-            if changed is None:
-                changed = self._changed = Completion("a message")
-            await changed
+            change = self._change
+            if change is None:
+                change = self._change = Completion("a message")
+            await change
 
     @property
     def is_ready(self) -> bool:
-        """Whether `poll` would handle something now. If the endpoint needs its page or room, that is requested."""
+        """Whether `poll` would handle a message now. Loads the endpoint, or requests a notification of room, if that is
+        required."""
         inbox = self.inbox
-        if not (inbox.replies or inbox.requests or inbox.lost):
+        if not (inbox.replies or inbox.requests or inbox.unanswered):
             return False
         if inbox.page is None:
             self.library.driver.fault(self)
             return inbox.page is not None
-        if inbox.replies or inbox.lost or self.outbox.has_room(1):
+        if inbox.replies or inbox.unanswered or self.outbox.has_room(1):
             return True
-        self.outbox.want()
+        self.outbox.request_notification()
         return self.outbox.has_room(1)
 
     def free(self) -> None:
@@ -370,110 +385,116 @@ class Endpoint:
 
     # For the library.
 
-    def moved(self, page: memoryview | None) -> None:
-        """Change the page's location; None: the host may not access it."""
+    def set_page(self, page: memoryview | None) -> None:
+        """Set the page's location; None: the host may not access it."""
         self.inbox.page = page
-        self.outbox.moved(page)
+        self.outbox.set_page(page)
         if page is not None:
-            self._is_wanted = False
-            self._note()
-            if self._in_doubt:
-                self._settle_doubts()
-        self.changed()
+            self._must_load = False
+            self._write_page_header()
+            if self._doubtful_requests:
+                self._end_doubtful_requests()
+        self.wake()
 
-    def changed(self) -> None:
+    def wake(self) -> None:
         """Wake tasks that wait for a change."""
-        waiter = self._changed
-        if waiter is not None:
-            self._changed = None
-            waiter.complete(None)
-        if self.bundle.changed is not None:
+        change = self._change
+        if change is not None:
+            self._change = None
+            change.complete(None)
+        if self.bundle.change is not None:
             self.bundle.wake()
 
     def region(self, subject: int) -> memoryview | None:
-        """Return memory that the NIC asks for, or None."""
+        """Return a region that the NIC has requested; None: it does not exist."""
         if subject == layout.SEGMENT:
-            return self._reached
-        if subject == layout.STAGED:
-            return self.outbox.staged
-        if subject == layout.STAGING:
+            return self._mapped_segment
+        if subject == layout.SEND_STAGING:
+            return self.outbox.staging
+        if subject == layout.RECEIVE_STAGING:
             if self.inbox.staging is None:
-                size = 2 * layout.ENTRIES * self.library.max_medium
+                size = 2 * layout.RING_SIZE * self.library.max_medium
                 self.inbox.staging = self.library.memory.allocate(self.name.endpoint, size)
-                self._note()
+                self._write_page_header()
             return self.inbox.staging
-        return self.outbox.sources.get(subject)
+        return self.outbox.bulk_data.get(subject)
 
-    def arrived(self, offset: int, length: int) -> memoryview:
+    def bulk_data(self, offset: int, length: int) -> memoryview:
         """Return the part of the segment that a bulk message has filled."""
-        segment, reached = self._segment, self._reached
-        if segment is None or reached is None:
+        segment, mapped_segment = self._segment, self._mapped_segment
+        if segment is None or mapped_segment is None:
             return memoryview(b"")
-        if reached is not segment:
-            segment[offset : offset + length] = reached[offset : offset + length]
+        if mapped_segment is not segment:
+            segment[offset : offset + length] = mapped_segment[offset : offset + length]
         return segment[offset : offset + length]
 
     def abandon_unreachable(self, node: int, endpoint: int | None = None) -> None:
-        """Handle the restart of a NIC, or the end of its endpoint: accepted requests will not be replied to. The NIC
-        returns those that were not accepted."""
+        """End the accepted requests to a NIC that has restarted, or to its destroyed endpoint, which will not be replied to.
+        This NIC returns the requests that were not accepted."""
         numbers = [
             number
-            for number, (to, _, _) in self.outbox.pending.items()
-            if to.node == node and endpoint in (None, to.endpoint) and number not in self._in_doubt
+            for number, (destination, _, _) in self.outbox.pending.items()
+            if destination.node == node
+            and endpoint in (None, destination.endpoint)
+            and number not in self._doubtful_requests
         ]
         if not numbers:
             return
-        self._in_doubt += numbers
+        self._doubtful_requests += numbers
         if self.outbox.page is None:
             self.library.driver.fault(self)  # the page shows which requests were accepted
         else:
-            self._settle_doubts()
+            self._end_doubtful_requests()
 
-    def _settle_doubts(self) -> None:
-        numbers, self._in_doubt = self._in_doubt, []
-        ours = self.outbox.under_way()
+    def _end_doubtful_requests(self) -> None:
+        numbers, self._doubtful_requests = self._doubtful_requests, []
+        in_flight = self.outbox.in_flight()
         for number in numbers:
-            if number in self.outbox.pending and number not in ours:
+            if number in self.outbox.pending and number not in in_flight:
                 self.inbox.give_up(number)
-        self.changed()
+        self.wake()
 
     def waiting(self) -> list[str]:
-        out = []
-        if self._changed is not None:
-            out.append(f"endpoint {self.name.endpoint}: {self._changed.what}")
-        for node, endpoint, _ in (one.key for one in self._correspondents.values() if one.credits < one.most):
-            out.append(f"endpoint {self.name.endpoint}: replies from endpoint {endpoint} of node {node}")
-        return out
+        sentences = []
+        if self._change is not None:
+            sentences.append(f"endpoint {self.name.endpoint}: {self._change.what}")
+        for destination in self._destinations.values():
+            if destination.credits < destination.max_credits:
+                sentences.append(
+                    f"endpoint {self.name.endpoint}: replies from endpoint {destination.endpoint} of node {destination.node}"
+                )
+        return sentences
 
-    def _note(self) -> None:
-        """Write the state that the NIC needs into the page, wherever it is now; it moves with the page."""
+    def _write_page_header(self) -> None:
+        """Write the state that the NIC needs into the headers of the backing page and, if the endpoint has one, its
+        frame."""
         memory, pages = self.library.memory, [self.backing]
-        if self.name.endpoint in memory.bound:
-            pages.append(memory.frames[memory.bound.index(self.name.endpoint)])
+        if self.name.endpoint in memory.bound_endpoints:
+            pages.append(memory.frames[memory.bound_endpoints.index(self.name.endpoint)])
         for page in pages:
             layout.set_tag(page, self._tag)
-            page[layout.MASK] = self._mask
-            layout.set_address(page, layout.STAGED, memory.address(self.outbox.staged))
-            layout.set_address(page, layout.STAGING, memory.address(self.inbox.staging))
+            page[layout.EVENT_MASK_OFFSET] = self._mask
+            layout.set_address(page, layout.SEND_STAGING, memory.address_of(self.outbox.staging))
+            layout.set_address(page, layout.RECEIVE_STAGING, memory.address_of(self.inbox.staging))
             length = len(self._segment) if self._segment is not None else 0
-            # The NIC may read while the address changes: until then the length is the lesser of both segments'.
-            layout.set_segment(page, min(length, layout.segment_of(page)))
-            layout.set_address(page, layout.SEGMENT, memory.address(self._reached))
-            layout.set_segment(page, length)
+            # The NIC may read while the address changes: until then the length is that of the shorter segment.
+            layout.set_segment_length(page, min(length, layout.segment_length(page)))
+            layout.set_address(page, layout.SEGMENT, memory.address_of(self._mapped_segment))
+            layout.set_segment_length(page, length)
 
-    def _correspondent(self, index: int) -> Correspondent:
-        correspondent = self._translations[index] if 0 <= index < len(self._translations) else None
-        if correspondent is None:
+    def _destination(self, index: int) -> Destination:
+        destination = self._translations[index] if 0 <= index < len(self._translations) else None
+        if destination is None:
             raise self._unmapped(index)
-        return correspondent
+        return destination
 
-    def _may_send(self, index: int) -> Correspondent:
-        if self.library.handling is not None:
+    def _may_send(self, index: int) -> Destination:
+        if self.library.handling_endpoint is not None:
             raise RuleError(_RULE)
-        correspondent = self._correspondent(index)
+        destination = self._destination(index)
         if self.outbox.page is None:
-            self._is_wanted = True
-        return correspondent
+            self._must_load = True
+        return destination
 
     def _unmapped(self, index: int) -> LookupError:
         return LookupError(f"index {index} of endpoint {self.name.endpoint}'s translation table is empty: map it first")

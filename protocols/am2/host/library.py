@@ -1,7 +1,7 @@
 """AM-II's host library of one node, the entry point for programs (the local part of AM_Init).
 
 async def program(am, node):
-    endpoint = am.allocate_bundle().allocate_endpoint()    # EndpointName(node.number, 0): its first one
+    endpoint = am.allocate_bundle().allocate_endpoint()    # EndpointName(node.number, 0), since it is the first one
     endpoint.tag = 7
     endpoint.set_handler(1, lambda token, word: token.reply(2, word + 1))
     endpoint.set_handler(2, lambda token, word: print(word))
@@ -23,7 +23,7 @@ from protocols.am2 import page as layout
 from protocols.am2.host.bundle import Bundle
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.segment_driver import SegmentDriver
-from protocols.am2.nic_memory import Backing
+from protocols.am2.nic_memory import HostEndpointFrames
 from protocols.am2.settings import Settings
 from protocols.core.completion import Completion, Yield
 from protocols.core.firmware import Adapter, HostActions
@@ -31,14 +31,14 @@ from protocols.core.split_memory import HostSlot
 
 AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
 
-_ALONE: Final = HostSlot(0, 1, 1)
-_SUBJECT: Final = layout.SUBJECT
-_SUBJECTS: Final = layout.SUBJECTS
+_SINGLE_HOST: Final = HostSlot(0, 1, 1)
+_SUBJECT_MASK: Final = layout.SUBJECT_MASK
+_SUBJECT_BITS: Final = layout.SUBJECT_BITS
 _SLOTS: Final = layout.SLOTS
 _ARRIVED_REQUESTS: Final = layout.ARRIVED_REQUESTS
 _ARRIVED_REPLIES: Final = layout.ARRIVED_REPLIES
 _MASK: Final = 0xFFFF_FFFF
-_ODD: Final = 0x9E37_79B1  # from the golden ratio: its multiples spread evenly
+_MULTIPLIER: Final = 0x9E37_79B1  # from the golden ratio: its multiples spread evenly
 
 
 class ResourceError(ActiveMessageError):
@@ -49,51 +49,56 @@ class ActiveMessages:
     """A node's endpoints and bundles. Implements `protocols.core.firmware.Host` and
     `protocols.active_messages.am_interface.ActiveMessages`.
 
-    node: this node's number. address: its NIC's MAC. size: number of nodes. incarnation: of the NIC (`Adapter`). place:
+    node: this node's number. address: its NIC's MAC. size: number of nodes. incarnation: of the NIC (`Adapter`). host_slot:
     this process's slot, if several share the NIC. is_restarted: the NIC has restarted, or another process has had the
-    slot. handling: the endpoint whose handler is running. observer: it is notified of all messages.
+    slot. handling_endpoint: the endpoint whose handler is running, or None. observer: notified of all messages.
     """
 
     def __init__(
-        self, adapter: Adapter, bell: HostActions, memory: Backing, settings: Settings, place: HostSlot = _ALONE
+        self,
+        adapter: Adapter,
+        nic: HostActions,
+        memory: HostEndpointFrames,
+        settings: Settings,
+        host_slot: HostSlot = _SINGLE_HOST,
     ) -> None:
         self.node: Final = adapter.number
         self.address: Final = adapter.address
         self.size: Final = len(adapter.addresses)
         self.incarnation: Final = adapter.incarnation
         self.settings: Final = settings
-        self.bell: Final = bell
+        self.nic: Final = nic
         self.memory: Final = memory
-        self.place: Final = place
-        self.is_restarted: Final = adapter.is_restarted or place.turn > 1
-        self._first = place.number * settings.numbers
+        self.host_slot: Final = host_slot
+        self.is_restarted: Final = adapter.is_restarted or host_slot.turn > 1
+        self._first_number = host_slot.number * settings.numbers_per_host
         self.max_short: Final = layout.MAX_ARGUMENTS
         """AM_MaxShort: number of arguments."""
         self.max_medium: Final = settings.medium
         """AM_MaxMedium: bytes of data, limited by the MTU."""
         self.max_bulk: Final = 0xFFFF_FFFF
         """AM_MaxLong, AM_MaxSegLength: bytes."""
-        self.driver: Final = SegmentDriver(bell, memory, settings, self)
+        self.driver: Final = SegmentDriver(nic, memory, settings, self)
         self.bundles: Final[list[Bundle]] = []
-        self.handling: Endpoint | None = None
+        self.handling_endpoint: Endpoint | None = None
         self.observer: Observer | None = None
         self.used = 0
-        """Number of uses of endpoints so far, by which the least recently used one is found."""
-        self._polls = False  # a poll has been called and not awaited yet
+        """Number of uses of endpoints, by which the least recently used endpoint is found."""
+        self._has_unawaited_poll = False
         self._endpoints: dict[int, Endpoint] = {}
         self._releasing: set[int] = set()  # freed endpoints that the NIC has not released yet
-        # The numbers of freed endpoints' last requests: late replies must not match requests of the next endpoint with
-        # that number. After a restart of this process, request numbers begin elsewhere.
-        self._messages: dict[int, int] = {}
-        self._next = 0
+        # By number of a freed endpoint, the number of its last request: a late reply must not match a request of the next
+        # endpoint with that number. So request numbers also begin with another value in each process of a host slot.
+        self._last_requests: dict[int, int] = {}
+        self._next_index = 0
 
     @property
     def window(self) -> int:
-        """Requests to another endpoint without a reply: the credits."""
+        """Maximum number of requests without a reply to another endpoint."""
         return self.settings.credits
 
     def medium_room(self, words: int) -> int:  # noqa: ARG002
-        """See `protocols.active_messages.am_interface.ActiveMessages`: words take none of the data's room."""
+        """Return the maximum bytes of data of a medium message, which its words do not reduce."""
         return self.max_medium
 
     def allocate_bundle(self, *, parallel: bool = True) -> Bundle:
@@ -103,98 +108,98 @@ class ActiveMessages:
         return bundle
 
     def program_ended(self) -> None:
-        """Do nothing: the NIC goes on by itself. See `protocols.active_messages.am_interface.ActiveMessages`."""
+        """Do nothing: the NIC continues without the host."""
 
     def allocate(self, bundle: Bundle, kind: type[AnyEndpoint]) -> AnyEndpoint:
         """See `Bundle.allocate_endpoint`."""
         settings = self.settings
-        most = settings.endpoints if settings.virtual else min(settings.endpoints, settings.frames)
-        if len(self._endpoints) >= most or len(self._endpoints) + len(self._releasing) >= settings.numbers:
-            raise ResourceError(f"there are {most} endpoints already")
-        number = self._first + self._next
+        limit = settings.endpoints if settings.virtual else min(settings.endpoints, settings.frames)
+        if len(self._endpoints) >= limit or len(self._endpoints) + len(self._releasing) >= settings.numbers_per_host:
+            raise ResourceError(f"all {limit} endpoints are in use: free one first")
+        number = self._first_number + self._next_index
         while number in self._endpoints or number in self._releasing:
-            self._next = (self._next + 1) % settings.numbers
-            number = self._first + self._next
-        self._next = (self._next + 1) % settings.numbers
-        message = self._messages.get(number, (self.place.turn - 1) * _ODD & _MASK)
-        endpoint = self._endpoints[number] = kind(self, bundle, number, message)
+            self._next_index = (self._next_index + 1) % settings.numbers_per_host
+            number = self._first_number + self._next_index
+        self._next_index = (self._next_index + 1) % settings.numbers_per_host
+        last_request = self._last_requests.get(number, (self.host_slot.turn - 1) * _MULTIPLIER & _MASK)
+        endpoint = self._endpoints[number] = kind(self, bundle, number, last_request)
         bundle.endpoints.append(endpoint)
         self.driver.create(endpoint)
         return endpoint
 
     def free(self, endpoint: Endpoint) -> None:
         """See `Endpoint.free`."""
-        if self.handling is endpoint:
+        if self.handling_endpoint is endpoint:
             raise ValueError("an endpoint cannot be freed by its own handler")
         if self._endpoints.pop(endpoint.name.endpoint, None) is None:
             return
         endpoint.bundle.endpoints.remove(endpoint)
         self._releasing.add(endpoint.name.endpoint)
-        self._messages[endpoint.name.endpoint] = endpoint.outbox.number
+        self._last_requests[endpoint.name.endpoint] = endpoint.outbox.last_request
         if self.observer is not None:
             self.observer.endpoint_freed(endpoint.name.endpoint)
         self.driver.destroy(endpoint)
 
-    def poll(self, handle: Callable[[int | None], int], most: int | None) -> Coroutine[Completion[None], None, int]:
-        """See `Endpoint.poll`. handle: calls handlers, of at most `most` messages, and returns their number."""
-        if self.handling is not None:
+    def poll(self, handle: Callable[[int | None], int], limit: int | None) -> Coroutine[Completion[None], None, int]:
+        """See `Endpoint.poll`. handle: calls the handlers of at most `limit` messages, and returns their number."""
+        if self.handling_endpoint is not None:
             raise RuleError("a handler may not poll")
-        if self._polls:
-            self._polls = False
+        if self._has_unawaited_poll:
+            self._has_unawaited_poll = False
             raise RuleError(
-                "the poll() before this one was not awaited, so nothing was handled and nothing can arrive: write "
+                "the previous poll() was not awaited, so that no message was handled and none can arrive: write "
                 "'await endpoint.poll()'"
             )
-        self._polls = True
-        return self._poll(handle, most)
+        self._has_unawaited_poll = True
+        return self._poll(handle, limit)
 
-    async def _poll(self, handle: Callable[[int | None], int], most: int | None) -> int:
-        self._polls = False
-        handled = handle(most)
+    async def _poll(self, handle: Callable[[int | None], int], limit: int | None) -> int:
+        self._has_unawaited_poll = False
+        handled = handle(limit)
         if not handled:
             await Yield()
-            handled = handle(most)
+            handled = handle(limit)
         return handled
 
     @property
     def life(self) -> int:
-        """The NIC's incarnation: see `protocols.active_messages.observer`."""
+        """The NIC's incarnation: see `protocols.active_messages.observer.Observable`."""
         return self.incarnation
 
     def unhandled(self) -> Sequence[Unhandled]:
         """See `protocols.active_messages.observer.Observable`."""
         counts = [
-            Unhandled(number, endpoint.inbox.requests, endpoint.inbox.replies + len(endpoint.inbox.lost))
+            Unhandled(number, endpoint.inbox.requests, endpoint.inbox.replies + len(endpoint.inbox.unanswered))
             for number, endpoint in self._endpoints.items()
         ]
         return [unhandled for unhandled in counts if unhandled.requests or unhandled.answers]
 
     @property
     def rank(self) -> int:
-        """This process's rank among those of all nodes, numbered node by node; each node has equally many."""
-        return self.node * self.place.slots + self.place.number
+        """This process's rank among the processes of all nodes, numbered node by node; every node has as many."""
+        return self.node * self.host_slot.slots + self.host_slot.number
 
     @property
     def ranks(self) -> int:
         """Number of processes."""
-        return self.size * self.place.slots
+        return self.size * self.host_slot.slots
 
     def name_of(self, rank: int) -> EndpointName:
         """Return the name of a process's first endpoint."""
-        node, place = divmod(rank, self.place.slots)
-        return EndpointName(node, place * self.settings.numbers)
+        node, slot = divmod(rank, self.host_slot.slots)
+        return EndpointName(node, slot * self.settings.numbers_per_host)
 
     def rank_of(self, name: EndpointName) -> int:
         """Return the rank of the process that has an endpoint."""
-        return name.node * self.place.slots + name.endpoint // self.settings.numbers
+        return name.node * self.host_slot.slots + name.endpoint // self.settings.numbers_per_host
 
     def endpoint(self, number: int) -> Endpoint:
-        """Return one of this node's endpoints. Raises LookupError."""
+        """Return an endpoint of this process by its number. Raises LookupError."""
         return self._endpoints[number]
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """All endpoints of this node."""
+        """All endpoints of this process."""
         return list(self._endpoints.values())
 
     def terminate(self) -> None:
@@ -204,7 +209,7 @@ class ActiveMessages:
 
     def completed(self, index: int) -> None:
         """Handle a notification of the NIC: see `page`."""
-        subject, number = index & _SUBJECT, index >> _SUBJECTS
+        subject, number = index & _SUBJECT_MASK, index >> _SUBJECT_BITS
         endpoint = self._endpoints.get(number)
         if subject < _SLOTS and endpoint is not None:  # the most frequent case
             self.used = endpoint.used = self.used + 1
@@ -213,26 +218,26 @@ class ActiveMessages:
             elif subject >= _ARRIVED_REQUESTS:
                 endpoint.inbox.requests += 1
             else:
-                endpoint.outbox.answered(subject)
-            endpoint.changed()
+                endpoint.outbox.on_slot_free(subject)
+            endpoint.wake()
         elif subject == layout.RESTARTED:
-            for each in self._endpoints.values():
-                each.abandon_unreachable(number)
+            for requester in self._endpoints.values():
+                requester.abandon_unreachable(number)
         elif subject == layout.GONE:
-            for each in self._endpoints.values():
-                each.abandon_unreachable(*divmod(number, 1 << layout.NAMES))
+            for requester in self._endpoints.values():
+                requester.abandon_unreachable(*divmod(number, 1 << layout.ENDPOINT_BITS))
         elif subject == layout.UNMAPPED:
-            endpoint = self._endpoints.get(number >> layout.SUBJECTS)
+            endpoint = self._endpoints.get(number >> layout.SUBJECT_BITS)
             if endpoint is not None:
-                self.driver.map(endpoint, number & layout.SUBJECT)
+                self.driver.on_unmapped(endpoint, number & layout.SUBJECT_MASK)
         elif endpoint is None:
             if subject == layout.UNLOADED:
                 self._releasing.discard(number)
-            self.driver.release(number, subject)
+            self.driver.on_destroyed(number, subject)
         else:
             self.used = endpoint.used = self.used + 1
             self.driver.on_interrupt(endpoint, subject)
 
     def waiting(self) -> list[str]:
-        out = [sentence for endpoint in self._endpoints.values() for sentence in endpoint.waiting()]
-        return out + self.driver.waiting()
+        sentences = [sentence for endpoint in self._endpoints.values() for sentence in endpoint.waiting()]
+        return sentences + self.driver.waiting()

@@ -1,5 +1,5 @@
-"""The mapper as a daemon of the host, by a privileged endpoint, as in the paper. (By default the mapper is a part of the
-firmware, which takes no time of hosts.)
+"""The mapper as a daemon of the host, with a privileged endpoint, as in the paper. (By default the mapper is a part of the
+firmware, and takes no host time.)
 
 async def program(am, node):
     node.spawn(MapperDaemon(am, node).run(), "mapper")    # in each node of a run with firmware setting mapper = "daemon"
@@ -18,7 +18,7 @@ from protocols.myrinet.mapper.settings import Settings
 
 
 class Clock(Protocol):
-    """Time on the daemon's node, in nanoseconds, and its tasks."""
+    """The clock and the tasks of the daemon's node. Times are nanoseconds."""
 
     def now(self) -> int: ...
 
@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class MapperDaemon:
-    """One node's mapper. endpoint: its privileged endpoint, in a bundle of its own."""
+    """One node's mapper daemon. endpoint: its privileged endpoint, in a separate bundle. mapper: the mapper."""
 
     def __init__(self, library: ActiveMessages, clock: Clock, settings: Settings | None = None) -> None:
         self._clock = clock
@@ -44,14 +44,14 @@ class MapperDaemon:
     async def run(self) -> None:
         """Map the network for ever."""
         self.mapper.start(self._clock.now())
-        self._go_on()
+        self._advance()
         while True:
             await self.endpoint.wait()
             await self.endpoint.poll()
-            self._go_on()
+            self._advance()
 
-    def _go_on(self) -> None:
-        """Give the mapper what has arrived; then send what it wants to, and wake at its deadline."""
+    def _advance(self) -> None:
+        """Pass the mapper the packets that have arrived, send its packets and tables, and wake at its deadline."""
         mapper, now = self.mapper, self._clock.now()
         while self._arrived:
             mapper.receive(now, self._arrived.pop(0))
@@ -67,16 +67,16 @@ class MapperDaemon:
 
     async def _send(self) -> None:
         while self._outgoing:
-            outgoing = self._outgoing.popleft()
-            if isinstance(outgoing, Table):
-                await self.endpoint.write_routes(outgoing)
+            item = self._outgoing.popleft()
+            if isinstance(item, Table):
+                await self.endpoint.write_routes(item)
             else:
-                await self.endpoint.send_probe(outgoing)
+                await self.endpoint.send_probe(item)
         self._is_sending = False
-        self._go_on()  # packets may have arrived while it waited for room
+        self._advance()  # packets may have arrived while it waited for room
 
     async def _wake(self, when: int) -> None:
         await self._clock.sleep(max(0, when - self._clock.now()))
         if self._wakes_at == when:
             self._wakes_at = None
-        self._go_on()
+        self._advance()

@@ -1,4 +1,4 @@
-"""An endpoint's send side: the two rings of its messages, and the copies of their data, kept until they are
+"""An endpoint's send side: the two rings of its messages, and the copies of their data until the messages are
 answered."""
 
 from __future__ import annotations
@@ -11,341 +11,359 @@ from protocols.active_messages.observer import Observer
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, FORM_SHORT
 from protocols.am2.host.token import Origin
-from protocols.am2.nic_memory import Backing
+from protocols.am2.nic_memory import HostEndpointFrames
 from protocols.core.firmware import Buffer, HostActions
 from protocols.core.memory import PAGE
 
 _REQUEST: Final = 0
 _REPLY: Final = 1
-"""The two rings."""
+"""Numbers of the two rings."""
 _MASK: Final = 0xFFFF_FFFF
-_PLACES: Final = layout.PLACES
-_WRITE: Final = layout.WRITE
+_SLOT_OFFSETS: Final = layout.SLOT_OFFSETS
+_WRITE_ENTRY: Final = layout.WRITE_ENTRY
 _FREE: Final = layout.FREE
 _READY: Final = layout.READY
-_AFTER: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SLOTS))
-_MAX: Final = layout.MAX_ARGUMENTS
-_UNDER_WAY: Final = (layout.READY, layout.UNDER_WAY, layout.RETURNED)
+_NEXT_SLOT: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SLOTS))
+_MAX_ARGUMENTS: Final = layout.MAX_ARGUMENTS
+_IN_FLIGHT: Final = (layout.READY, layout.IN_FLIGHT, layout.RETURNED)
 _NO_DATA: Final = b""
 
 
-class Correspondent:
-    """State of an endpoint for a destination under one tag. credits: requests that it may still send before a reply is
-    required. most: initial credits. key: name and tag. mapped: number of its places in the translation table."""
+class Destination:
+    """A destination endpoint under one tag. credits: number of requests that may be sent before a reply is required.
+    max_credits: initial credits. key: node, endpoint and tag. mapping_count: number of its indexes in the translation
+    table."""
 
-    __slots__ = ("credits", "endpoint", "key", "mapped", "most", "node", "tag")
+    __slots__ = ("credits", "endpoint", "key", "mapping_count", "max_credits", "node", "tag")
 
-    def __init__(self, node: int, endpoint: int, tag: int, most: int) -> None:
+    def __init__(self, node: int, endpoint: int, tag: int, max_credits: int) -> None:
         self.node = node
         self.endpoint = endpoint
         self.tag = tag
         self.key = (node, endpoint, tag)
-        self.credits = self.most = most
-        self.mapped = 0
+        self.credits = self.max_credits = max_credits
+        self.mapping_count = 0
 
     @property
     def name(self) -> EndpointName:
         return EndpointName(self.node, self.endpoint)
 
 
-PendingRequest = tuple[Correspondent, int, tuple[int, ...]]
+PendingRequest = tuple[Destination, int, tuple[int, ...]]
 """A request that has not ended: destination, handler and arguments."""
 
 
 class Outbox:
-    """Send side of one endpoint. page: the present location of the rings; None: the host may not write there. number:
-    of the last request. pending: destinations and contents of requests that have not ended, by number. observer: it is
-    notified of each message before the NIC is.
+    """Send side of one endpoint. page: the present location of the rings; None: the host may not write there. last_request:
+    number of the last request. pending: requests that have not ended, by number. observer: notified of each message before
+    the NIC is.
 
-    `request`, `reply`, `medium` and `bulk` return whether a slot was free; a request then takes a credit, which must be
+    `request`, `reply`, `medium` and `bulk` return False if no slot is free. A request takes a credit, which must be
     available. handler, arguments: as in frames.
     """
 
     __slots__ = (
-        "_base",
-        "_medium",
+        "_deferred_slots",
+        "_doorbell_base",
+        "_endpoint_number",
+        "_max_medium",
         "_memory",
-        "_next",
+        "_next_slots",
         "_nic",
-        "_own",
-        "_unseen",
-        "number",
+        "bulk_data",
+        "last_request",
         "observer",
         "page",
         "pending",
-        "sources",
-        "staged",
+        "staging",
     )
 
     def __init__(
         self,
-        own: int,
+        endpoint: int,
         nic: HostActions,
-        memory: Backing,
-        medium: int,
-        number: int = 0,
+        memory: HostEndpointFrames,
+        max_medium: int,
+        last_request: int = 0,
         observer: Observer | None = None,
     ) -> None:
-        """own: the endpoint's number. medium: maximum bytes of a medium message's data. number: of the last request of
-        the endpoint that had this number before."""
+        """endpoint: its number. max_medium: maximum bytes of a medium message's data. last_request: number of the last
+        request of the former endpoint with this number."""
         self.observer = observer
-        self._own = own
-        self._base = own << layout.SUBJECTS
+        self._endpoint_number = endpoint
+        self._doorbell_base = endpoint << layout.SUBJECT_BITS
         self._nic = nic
         self._memory = memory
-        self._medium = medium
-        self._next = [layout.REQUESTS, layout.REPLIES]
-        self.number = number
+        self._max_medium = max_medium
+        self._next_slots = [layout.REQUESTS, layout.REPLIES]
+        self.last_request = last_request
         self.pending: Final[dict[int, PendingRequest]] = {}
         self.page: memoryview | None = None
-        self._unseen: list[int] = []  # slots that the NIC has reported while the page was not accessible
-        self.staged: memoryview | None = None
-        """Medium data, by slot; allocated at the first medium message."""
-        self.sources: dict[int, memoryview] = {}
-        """Bulk data, by slot."""
+        self._deferred_slots: list[int] = []  # reported by the NIC while the page was not accessible
+        self.staging: memoryview | None = None
+        """Data of medium messages, by slot; allocated for the first one."""
+        self.bulk_data: dict[int, memoryview] = {}
+        """Data of bulk messages, by slot."""
 
-    def request(self, to: Correspondent, handler: int, arguments: tuple[int, ...]) -> bool:
+    def request(self, destination: Destination, handler: int, arguments: tuple[int, ...]) -> bool:
         """Send a short request."""
         page = self.page
         if page is None:
             return False
-        slot = self._next[_REQUEST]
-        at = _PLACES[slot]
-        if page[at]:
-            if not (at := self._search(page, _REQUEST)):
+        slot = self._next_slots[_REQUEST]
+        entry_offset = _SLOT_OFFSETS[slot]
+        if page[entry_offset]:
+            if not (entry_offset := self._find_free_slot(page, _REQUEST)):
                 return False
-            slot = self._next[_REQUEST]
-        number, count = self.number + 1 & _MASK, len(arguments)
+            slot = self._next_slots[_REQUEST]
+        number, count = self.last_request + 1 & _MASK, len(arguments)
         try:
-            _WRITE[count](
-                page, at, _FREE, 0, to.node, 0, 0, 0, FORM_SHORT, _REQUEST, handler, count, self._own, to.endpoint, to.tag,
-                number, 0, 0, *arguments,
+            _WRITE_ENTRY[count](
+                page, entry_offset, _FREE, 0, destination.node, 0, 0, 0, FORM_SHORT, _REQUEST, handler, count,
+                self._endpoint_number, destination.endpoint, destination.tag, number, 0, 0, *arguments,
             )  # fmt: skip
         except (struct.error, IndexError):
-            page[at] = layout.FREE
-            raise ValueError(_wrong(arguments)) from None
-        page[at] = _READY  # written last, so that the NIC finds a complete entry or none
-        self.number = number
-        self.pending[number] = to, handler, arguments
-        to.credits -= 1
-        self._next[_REQUEST] = _AFTER[slot]
+            page[entry_offset] = layout.FREE
+            raise ValueError(_arguments_error(arguments)) from None
+        page[entry_offset] = _READY  # written last, so that the NIC finds a complete entry or none
+        self.last_request = number
+        self.pending[number] = destination, handler, arguments
+        destination.credits -= 1
+        self._next_slots[_REQUEST] = _NEXT_SLOT[slot]
         if self.observer is not None:
-            self._report(to, handler, arguments, _NO_DATA)
-        self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
+            self._report(destination, handler, arguments, _NO_DATA)
+        self._nic.ring_doorbell(self._doorbell_base | slot, layout.ARGUMENTS_OFFSET + 4 * count, 0)
         return True
 
-    def reply(self, to: Origin, handler: int, arguments: tuple[int, ...]) -> bool:
+    def reply(self, destination: Origin, handler: int, arguments: tuple[int, ...]) -> bool:
         """Send a short reply."""
         page = self.page
         if page is None:
             return False
-        slot = self._next[_REPLY]
-        at = _PLACES[slot]
-        if page[at]:
-            if not (at := self._search(page, _REPLY)):
+        slot = self._next_slots[_REPLY]
+        entry_offset = _SLOT_OFFSETS[slot]
+        if page[entry_offset]:
+            if not (entry_offset := self._find_free_slot(page, _REPLY)):
                 return False
-            slot = self._next[_REPLY]
+            slot = self._next_slots[_REPLY]
         count = len(arguments)
         try:
-            _WRITE[count](
-                page, at, _FREE, 0, to.node, 0, 0, to.incarnation, FORM_SHORT, _REPLY, handler, count, self._own,
-                to.endpoint, to.tag, to.message, 0, 0, *arguments,
+            _WRITE_ENTRY[count](
+                page, entry_offset, _FREE, 0, destination.node, 0, 0, destination.incarnation, FORM_SHORT, _REPLY, handler,
+                count, self._endpoint_number, destination.endpoint, destination.tag, destination.message, 0, 0, *arguments,
             )  # fmt: skip
         except (struct.error, IndexError):
-            page[at] = layout.FREE
-            raise ValueError(_wrong(arguments)) from None
-        page[at] = _READY
-        self._next[_REPLY] = _AFTER[slot]
+            page[entry_offset] = layout.FREE
+            raise ValueError(_arguments_error(arguments)) from None
+        page[entry_offset] = _READY
+        self._next_slots[_REPLY] = _NEXT_SLOT[slot]
         if self.observer is not None:
-            self._report(to, handler, arguments, _NO_DATA)
-        self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
+            self._report(destination, handler, arguments, _NO_DATA)
+        self._nic.ring_doorbell(self._doorbell_base | slot, layout.ARGUMENTS_OFFSET + 4 * count, 0)
         return True
 
-    def medium(self, to: Correspondent | Origin, handler: int, arguments: tuple[int, ...], data: Buffer) -> bool:
+    def medium(self, destination: Destination | Origin, handler: int, arguments: tuple[int, ...], data: Buffer) -> bool:
         """Send a medium request or reply. Raises ValueError for more data than a medium message permits."""
         size = len(data)
-        if size > self._medium:
-            raise ValueError(f"{size} bytes of data: a medium message has at most {self._medium}")
-        ring = _ring(to)
-        page = self._room(ring)
+        if size > self._max_medium:
+            raise ValueError(f"{size} bytes of data: a medium message has at most {self._max_medium}")
+        ring = _ring_of(destination)
+        page = self._page_with_room(ring)
         if page is None:
             return False
-        slot = self._next[ring]
+        slot = self._next_slots[ring]
         begin = self._stage(page, slot, data)
-        self._write(page, FORM_MEDIUM, to, handler, arguments, size, begin, 0)
+        self._write(page, FORM_MEDIUM, destination, handler, arguments, size, begin, 0)
         if self.observer is not None:
-            self._report(to, handler, arguments, data)
-        self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), 0)
+            self._report(destination, handler, arguments, data)
+        self._nic.ring_doorbell(self._doorbell_base | slot, layout.ARGUMENTS_OFFSET + 4 * len(arguments), 0)
         return True
 
     def control(self, form: int, data: Buffer, epoch: int, author: int, part: int, parts: int) -> bool:
-        """Pass the NIC a probe packet, or a part of a route table, by a privileged endpoint. Returns whether a slot was
-        free. Raises ValueError for more data than a medium message permits."""
-        size, own = len(data), self._own
-        if size > self._medium:
-            raise ValueError(f"{size} bytes: a privileged endpoint passes at most {self._medium}")
-        page = self._room(_REQUEST)
+        """Pass the NIC a probe packet, or a part of a route table, by a privileged endpoint. Returns False if no slot
+        is free. Raises ValueError for more data than a medium message permits."""
+        size, endpoint = len(data), self._endpoint_number
+        if size > self._max_medium:
+            raise ValueError(f"{size} bytes: a privileged endpoint passes at most {self._max_medium} bytes")
+        page = self._page_with_room(_REQUEST)
         if page is None:
             return False
-        slot = self._next[_REQUEST]
+        slot = self._next_slots[_REQUEST]
         begin = self._stage(page, slot, data) if size else 0
-        at = _PLACES[slot]
-        _WRITE[0](page, at, _FREE, 0, 0, size, begin, 0, form, _REQUEST, 0, 0, own, own, author, epoch, part, parts)
-        page[at] = _READY
-        self._next[_REQUEST] = _AFTER[slot]
-        self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS, 0)
+        entry_offset = _SLOT_OFFSETS[slot]
+        _WRITE_ENTRY[0](
+            page, entry_offset, _FREE, 0, 0, size, begin, 0, form, _REQUEST, 0, 0, endpoint, endpoint, author, epoch, part,
+            parts,
+        )  # fmt: skip
+        page[entry_offset] = _READY
+        self._next_slots[_REQUEST] = _NEXT_SLOT[slot]
+        self._nic.ring_doorbell(self._doorbell_base | slot, layout.ARGUMENTS_OFFSET, 0)
         return True
 
     def _stage(self, page: memoryview, slot: int, data: Buffer) -> int:
-        """Copy data to where the NIC fetches a slot's, and return its offset there."""
-        if self.staged is None:
-            self.staged = self._memory.allocate(self._own, 2 * layout.ENTRIES * self._medium)
-            layout.set_address(page, layout.STAGED, self._memory.address(self.staged))
-        begin = slot * self._medium
-        self.staged[begin : begin + len(data)] = data
+        """Copy data to a slot's place in the staging area, and return its offset."""
+        if self.staging is None:
+            self.staging = self._memory.allocate(self._endpoint_number, 2 * layout.RING_SIZE * self._max_medium)
+            layout.set_address(page, layout.SEND_STAGING, self._memory.address_of(self.staging))
+        begin = slot * self._max_medium
+        self.staging[begin : begin + len(data)] = data
         return begin
 
     def bulk(
-        self, to: Correspondent | Origin, handler: int, arguments: tuple[int, ...], data: Buffer, offset: int
+        self, destination: Destination | Origin, handler: int, arguments: tuple[int, ...], data: Buffer, offset: int
     ) -> bool:
         """Send a bulk request or reply; otherwise as `medium`. offset: in the destination's segment."""
         size = len(data)
         if offset < 0 or offset + size > _MASK:
-            raise ValueError(f"{size} bytes from {offset} on: a segment has at most {_MASK}")
-        ring = _ring(to)
-        page = self._room(ring)
+            raise ValueError(f"{size} bytes at offset {offset}: a segment has at most {_MASK} bytes")
+        ring = _ring_of(destination)
+        page = self._page_with_room(ring)
         if page is None:
             return False
-        slot, memory = self._next[ring], self._memory
-        source = memory.copy(self._own, data) if size else None
-        address = memory.address(source)
+        slot, memory = self._next_slots[ring], self._memory
+        source = memory.copy_data(self._endpoint_number, data) if size else None
+        address = memory.address_of(source)
         try:
-            self._write(page, FORM_BULK, to, handler, arguments, size, address, offset)
+            self._write(page, FORM_BULK, destination, handler, arguments, size, address, offset)
         except ValueError:
             if source is not None:
-                memory.forget(self._own, source)
+                memory.free_copy(self._endpoint_number, source)
             raise
         if source is not None:
-            self.sources[slot] = memory.reachable[self._base | slot] = source
+            self.bulk_data[slot] = memory.mapped_regions[self._doorbell_base | slot] = source
         if self.observer is not None:
-            self._report(to, handler, arguments, data)
-        self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), -(-size // PAGE))
+            self._report(destination, handler, arguments, data)
+        self._nic.ring_doorbell(
+            self._doorbell_base | slot, layout.ARGUMENTS_OFFSET + 4 * len(arguments), -(-size // PAGE)
+        )
         return True
 
-    def _report(self, to: Correspondent | Origin, handler: int, arguments: tuple[int, ...], data: Buffer) -> None:
-        """Tell the observer of a message that is about to be passed to the NIC."""
+    def _report(
+        self, destination: Destination | Origin, handler: int, arguments: tuple[int, ...], data: Buffer
+    ) -> None:
+        """Notify the observer of a message that is about to be passed to the NIC."""
         assert self.observer is not None
         content = MessageContent(handler, arguments, data)
-        if isinstance(to, Origin):
-            request = RequestName(to.node, to.incarnation, to.endpoint, to.message)
-            self.observer.reply_sent(self._own, request, content)
+        if isinstance(destination, Origin):
+            request = RequestName(destination.node, destination.incarnation, destination.endpoint, destination.message)
+            self.observer.reply_sent(self._endpoint_number, request, content)
         else:
-            self.observer.request_sent(self._own, self.number, (to.node, to.endpoint), content)
+            self.observer.request_sent(
+                self._endpoint_number, self.last_request, (destination.node, destination.endpoint), content
+            )
 
     def has_room(self, ring: int) -> bool:
         """Whether the host may write a message into that ring now."""
         page = self.page
-        return page is not None and (not page[_PLACES[self._next[ring]]] or self._search(page, ring) > 0)
+        return page is not None and (
+            not page[_SLOT_OFFSETS[self._next_slots[ring]]] or self._find_free_slot(page, ring) > 0
+        )
 
-    def under_way(self) -> set[int]:
-        """Return the numbers of requests that the NIC still has, and will report the ends of. Requires the page."""
+    def in_flight(self) -> set[int]:
+        """Return the numbers of the requests that the NIC has not finished, and whose ends it will report. The page must be
+        accessible."""
         page = self.page
         assert page is not None
-        slots = [_PLACES[slot] for slot in range(layout.REPLIES)]
-        return {layout.READ(page, at)[13] for at in slots if page[at] in _UNDER_WAY}
+        entry_offsets = [_SLOT_OFFSETS[slot] for slot in range(layout.REPLIES)]
+        return {
+            layout.READ_ENTRY(page, entry_offset)[13]
+            for entry_offset in entry_offsets
+            if page[entry_offset] in _IN_FLIGHT
+        }
 
-    def want(self) -> None:
+    def request_notification(self) -> None:
         """Ask the NIC to report the next free slot."""
         if self.page is not None:
-            self.page[layout.WANTS] = 1
+            self.page[layout.NOTIFY_OFFSET] = 1
             self._memory.fence()
 
-    def answered(self, slot: int) -> None:
-        """Handle the NIC's report that a slot is free, or that a bulk message is answered."""
+    def on_slot_free(self, slot: int) -> None:
+        """Handle the NIC's notification that a slot is free, or that a bulk message is answered."""
         if self.page is None:
-            self._unseen.append(slot)
-        elif self.page[_PLACES[slot]] == layout.ANSWERED:
-            self.over(slot)
-            self.page[_PLACES[slot]] = layout.FREE
+            self._deferred_slots.append(slot)
+        elif self.page[_SLOT_OFFSETS[slot]] == layout.ANSWERED:
+            self.free_data(slot)
+            self.page[_SLOT_OFFSETS[slot]] = layout.FREE
 
-    def moved(self, page: memoryview | None) -> None:
-        """Change the location of the rings."""
+    def set_page(self, page: memoryview | None) -> None:
+        """Set the location of the rings; None: the host may not access them."""
         self.page = page
-        if page is not None and self._unseen:
-            unseen, self._unseen = self._unseen, []
-            for slot in unseen:
-                self.answered(slot)
+        if page is not None and self._deferred_slots:
+            slots, self._deferred_slots = self._deferred_slots, []
+            for slot in slots:
+                self.on_slot_free(slot)
 
-    def over(self, slot: int) -> None:
+    def free_data(self, slot: int) -> None:
         """Free the data of a message that has ended."""
-        source = self.sources.pop(slot, None)
+        source = self.bulk_data.pop(slot, None)
         if source is not None:
-            self._memory.reachable.pop(self._base | slot, None)
-            self._memory.forget(self._own, source)
+            self._memory.mapped_regions.pop(self._doorbell_base | slot, None)
+            self._memory.free_copy(self._endpoint_number, source)
 
     def data_of(self, slot: int, form: int, length: int) -> memoryview:
-        """Return the data of a message in a slot."""
+        """Return the data of the message in a slot."""
         if form == FORM_BULK:
-            return self.sources.get(slot, memoryview(b""))
-        if form == FORM_MEDIUM and self.staged is not None:
-            return self.staged[slot * self._medium :][:length]
+            return self.bulk_data.get(slot, memoryview(b""))
+        if form == FORM_MEDIUM and self.staging is not None:
+            return self.staging[slot * self._max_medium :][:length]
         return memoryview(b"")
 
     @property
     def is_idle(self) -> bool:
-        """Whether no message waits to be sent or answered; False without a page."""
+        """Whether no message waits to be sent or answered; False if the page is not accessible."""
         page = self.page
-        return page is not None and not any(page[_PLACES[slot]] for slot in range(2 * layout.ENTRIES))
+        return page is not None and not any(page[_SLOT_OFFSETS[slot]] for slot in range(2 * layout.RING_SIZE))
 
-    def _room(self, ring: int) -> memoryview | None:
+    def _page_with_room(self, ring: int) -> memoryview | None:
         return self.page if self.has_room(ring) else None
 
-    def _search(self, page: memoryview, ring: int) -> int:
-        """Find the next free slot, since messages are answered in any order; 0: none."""
-        slot = self._next[ring]
-        for _ in range(layout.ENTRIES):
-            if not page[_PLACES[slot]]:
-                self._next[ring] = slot
-                return _PLACES[slot]
-            slot = _AFTER[slot]
+    def _find_free_slot(self, page: memoryview, ring: int) -> int:
+        """Find the next free slot of a ring, whose messages are answered in any order. Returns the offset of its entry; 0 if
+        the ring is full."""
+        slot = self._next_slots[ring]
+        for _ in range(layout.RING_SIZE):
+            if not page[_SLOT_OFFSETS[slot]]:
+                self._next_slots[ring] = slot
+                return _SLOT_OFFSETS[slot]
+            slot = _NEXT_SLOT[slot]
         return 0
 
     def _write(
         self,
         page: memoryview,
         form: int,
-        to: Correspondent | Origin,
+        destination: Destination | Origin,
         handler: int,
         arguments: tuple[int, ...],
         length: int,
         address: int,
         offset: int,
     ) -> None:
-        if isinstance(to, Origin):
-            ring, number, incarnation = _REPLY, to.message, to.incarnation
+        if isinstance(destination, Origin):
+            ring, number, incarnation = _REPLY, destination.message, destination.incarnation
         else:
-            ring, number, incarnation = _REQUEST, self.number + 1 & _MASK, 0
-        count, total, slot = len(arguments), length if form == FORM_BULK else 0, self._next[ring]
-        at = _PLACES[slot]
+            ring, number, incarnation = _REQUEST, self.last_request + 1 & _MASK, 0
+        count, total, slot = len(arguments), length if form == FORM_BULK else 0, self._next_slots[ring]
+        entry_offset = _SLOT_OFFSETS[slot]
         try:
-            _WRITE[count](
-                page, at, _FREE, 0, to.node, length, address, incarnation, form, ring, handler, count, self._own,
-                to.endpoint, to.tag, number, offset, total, *arguments,
+            _WRITE_ENTRY[count](
+                page, entry_offset, _FREE, 0, destination.node, length, address, incarnation, form, ring, handler, count,
+                self._endpoint_number, destination.endpoint, destination.tag, number, offset, total, *arguments,
             )  # fmt: skip
         except (struct.error, IndexError):
-            page[at] = layout.FREE
-            raise ValueError(_wrong(arguments)) from None
-        page[at] = _READY
-        if isinstance(to, Correspondent):
-            self.number = number
-            self.pending[number] = to, handler, arguments
-            to.credits -= 1
-        self._next[ring] = _AFTER[slot]
+            page[entry_offset] = layout.FREE
+            raise ValueError(_arguments_error(arguments)) from None
+        page[entry_offset] = _READY
+        if isinstance(destination, Destination):
+            self.last_request = number
+            self.pending[number] = destination, handler, arguments
+            destination.credits -= 1
+        self._next_slots[ring] = _NEXT_SLOT[slot]
 
 
-def _ring(to: Correspondent | Origin) -> int:
-    return _REPLY if isinstance(to, Origin) else _REQUEST
+def _ring_of(destination: Destination | Origin) -> int:
+    return _REPLY if isinstance(destination, Origin) else _REQUEST
 
 
-def _wrong(arguments: tuple[int, ...]) -> str:
-    return f"arguments {arguments}: at most {_MAX} integers from 0 to {_MASK}; a handler's number is from 1 to 255"
+def _arguments_error(arguments: tuple[int, ...]) -> str:
+    return f"arguments {arguments}: at most {_MAX_ARGUMENTS} integers from 0 to {_MASK}; a handler's number is from 1 to 255"

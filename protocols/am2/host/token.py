@@ -15,16 +15,16 @@ MAY_REPLY: Final = 0
 HAS_REPLIED: Final = 1
 IS_REPLY: Final = 2
 OVER: Final = 3
-_WHY: Final = {
+_REASONS: Final = {
     HAS_REPLIED: "this request has been replied to: a handler replies once",
     IS_REPLY: "a reply's handler may send nothing",
-    OVER: "the handler has ended: a token is good while it runs",
+    OVER: "the handler has ended: a token is valid only while its handler runs",
 }
 
 
 class Origin:
-    """Sender of the message that is being handled, and the destination of a reply. incarnation: of the sender's NIC.
-    message: the number of the request, which its reply repeats."""
+    """Sender of the message that is being handled, to which a reply is sent. incarnation: of the sender's NIC. message: the
+    number of the request, which its reply repeats."""
 
     __slots__ = ("endpoint", "incarnation", "message", "node", "tag")
 
@@ -33,21 +33,21 @@ class Origin:
 
 
 class Token:
-    """One message, while its handler runs; the object is reused for the next message.
+    """Access to one message while its handler runs; the object is reused for the next message.
 
     A request's handler may call one of `reply`, `reply_medium` and `reply_bulk`, once. They never wait and never fail
     for lack of room: a request is handled only if there is room for its reply. If the handler does not reply, the
     library sends an empty reply, which calls no handler and returns the credit.
     """
 
-    __slots__ = ("_put", "endpoint", "origin", "state")
+    __slots__ = ("_send_reply", "endpoint", "origin", "state")
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint: Final = endpoint
         """AM_GetDestEndpoint: the endpoint that has received the message."""
         self.origin: Final = Origin()
-        """For the library only: it and `state` are set before a handler is called."""
-        self._put = endpoint.outbox.reply
+        """For the library only: `origin` and `state` are set before a handler is called."""
+        self._send_reply = endpoint.outbox.reply
         self.state = OVER
 
     @property
@@ -65,27 +65,27 @@ class Token:
         return self.state == IS_REPLY
 
     def reply(self, handler: int, *arguments: int) -> None:
-        """AM_ReplyM: send a short reply. handler: the requester's, 1 to 255. arguments: at most 16, of 32 bits.
+        """AM_ReplyM: send a short reply. handler: of the requesting endpoint, 1 to 255. arguments: at most 16, of 32 bits.
 
         Raises RuleError if no reply may be sent, and ValueError.
         """
         if self.state:
-            raise RuleError(_WHY[self.state])
-        self._put(self.origin, handler, arguments)
+            raise RuleError(_REASONS[self.state])
+        self._send_reply(self.origin, handler, arguments)
         self.state = HAS_REPLIED
 
     def reply_medium(self, handler: int, data: Buffer, *arguments: int) -> None:
-        """AM_ReplyIM: reply with data, at most `ActiveMessages.max_medium` bytes, which is copied. Otherwise as
+        """AM_ReplyIM: reply with at most `ActiveMessages.max_medium` bytes of data, which are copied. Otherwise as
         `reply`."""
         if self.state:
-            raise RuleError(_WHY[self.state])
+            raise RuleError(_REASONS[self.state])
         self.endpoint.outbox.medium(self.origin, handler, arguments, data)
         self.state = HAS_REPLIED
 
     def reply_bulk(self, handler: int, data: Buffer, offset: int, *arguments: int) -> None:
-        """AM_ReplyXferM: reply with data, which is copied, for the requester's segment, from offset on. Otherwise as
-        `reply`."""
+        """AM_ReplyXferM: reply with data for the segment of the requesting endpoint, from `offset` on; the data is copied.
+        Otherwise as `reply`."""
         if self.state:
-            raise RuleError(_WHY[self.state])
+            raise RuleError(_REASONS[self.state])
         self.endpoint.outbox.bulk(self.origin, handler, arguments, data, offset)
         self.state = HAS_REPLIED

@@ -1,1 +1,1 @@
-"""EMP's frames as Myrinet packets, for source-routed networks: `protocols.emp.frames` behind a packet type of their own."""
+"""EMP's frames as Myrinet packets, for source-routed networks: `protocols.emp.frames` after a Myrinet packet type."""

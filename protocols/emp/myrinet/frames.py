@@ -1,8 +1,8 @@
-"""EMP's frames on Myrinet, as Scapy layers: those of `protocols.emp.frames`, as Myrinet packets of one type.
+"""EMP's frames on Myrinet, as Scapy layers: the frames of `protocols.emp.frames` as Myrinet packets of one type.
 
-The paper has EMP on Ethernet alone. On a network whose switches forward by source routes a frame needs a route, which
-Myrinet's packets have (`protocols.myrinet`); everything behind the packet type is as on Ethernet, and means the same.
-`codec.py` is made from this file.
+The paper has EMP on Ethernet alone. On a network whose switches forward by source routes a frame needs a route, which a
+Myrinet packet has (`protocols.myrinet`). The fields after the packet type are those of Ethernet frames. `codec.py` is
+generated from this module.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from protocols.emp import frames
 from protocols.myrinet.frames import Myrinet
 
 PACKET_TYPE: Final = 0x0006
-"""One of those that Myrinet leaves to software (ANSI/VITA 26-1998); AM-II's is 0x0004."""
+"""One of the packet types that Myrinet leaves to software (ANSI/VITA 26-1998); AM-II's is 0x0004."""
 
 
 class EMP(frames.EMP):
     """The frame header, as on Ethernet."""
 
     name = "EMP"
-    payload_guess = []  # noqa: RUF012  not what the Ethernet frame's header is bound to
+    payload_guess = []  # noqa: RUF012  without the bindings of the Ethernet frame's header
 
 
 class EMPMessage(frames.EMPMessage):
@@ -35,7 +35,7 @@ class EMPMessage(frames.EMPMessage):
 bind_layers(Myrinet, EMP, type=PACKET_TYPE)
 bind_layers(EMP, EMPMessage, type=frames.MESSAGE)
 
-# What the codec is made for: as in `protocols.emp.frames`.
+# Input of the code generator, as in `protocols.emp.frames`.
 STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {
     "frame": (Ether, Myrinet, EMP),
     "message": (Ether, Myrinet, EMP, EMPMessage),
@@ -45,6 +45,6 @@ CHECK: Final = frames.CHECK
 PREFIX: Final = frames.PREFIX
 FLOW: Final = frames.FLOW
 
-# For people: frames in the same words.
+# Summaries of frames.
 KIND: Final = frames.KIND
 KINDS: Final = frames.KINDS

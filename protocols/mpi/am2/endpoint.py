@@ -90,14 +90,14 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         """Handle incoming requests and replies, and continue the transfers that wait for them."""
         bundle, endpoint, host, advance = self._bundle, self._endpoint, self._host, self._send_queues.advance
         while True:
-            changed: Completion[None] = Completion("a message for MPI")
-            bundle.changed = changed
-            if host.handling is None:
+            change: Completion[None] = Completion("a message for MPI")
+            bundle.change = change
+            if host.handling_endpoint is None:
                 if not endpoint.handle():
                     for pair in self._send_queues.restarted_peers():
                         self._end_session(pair, "has restarted", [number for number, _ in pair.released])
                 advance()
-            await changed
+            await change
 
     # Handlers of requests, each of which replies.
 
@@ -228,7 +228,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
     def _pair(self, peer: int) -> Pair:
         pair = self._pairs.get(peer)
         if pair is None:
-            pair = self._pairs[peer] = Pair(peer, self._host.incarnation, self._host.place.turn)
+            pair = self._pairs[peer] = Pair(peer, self._host.incarnation, self._host.host_slot.turn)
         return pair
 
     def _check_sender(self, token: Token, head: Head, *number: int, silent: bool = False) -> Pair | None:

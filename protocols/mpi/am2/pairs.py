@@ -372,7 +372,7 @@ class SendQueues:
     def put(self, pair: Pair, item: Outgoing | Chunk | ControlRequest) -> None:
         """Send an item, or queue it."""
         queue = pair.queue
-        is_first = not queue and not self._ready and not self._is_sending and self._host.handling is None
+        is_first = not queue and not self._ready and not self._is_sending and self._host.handling_endpoint is None
         queue.append(item)
         if is_first and self._try_send(pair) is _SENT and not queue:
             return
@@ -410,7 +410,7 @@ class SendQueues:
 
     def advance(self) -> None:
         """Send queued items, unless a handler runs, or this method is running already."""
-        if self._is_sending or not self._ready or self._host.handling is not None:
+        if self._is_sending or not self._ready or self._host.handling_endpoint is not None:
             return
         ready = self._ready
         self._is_sending = True
@@ -438,7 +438,7 @@ class SendQueues:
         return [pair for pair in self._mapped if pair.unanswered and credits_of(pair.translation) == max_credits]
 
     async def _wait_for_room(self) -> None:
-        while self._ready and self._host.handling is None:  # otherwise the poll continues after the handler
+        while self._ready and self._host.handling_endpoint is None:  # otherwise the poll continues after the handler
             await self._endpoint.wait_for_room(self._ready[0].translation)
             self.advance()
         self._is_waiting = False

@@ -1,4 +1,4 @@
-"""AM-II with one mistake each, for searches that must find it: the swarm, and random schedules of turns."""
+"""AM-II with one mistake each, for searches that must find it: the swarm, and random floods of the endpoint scheduler."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 from protocols.active_messages.endpoint_names import ANY
 from protocols.am2 import card, page, receiver
 from protocols.am2.codec import REASON_NONE
-from protocols.am2.endpoint_frames import Resident
+from protocols.am2.endpoint_scheduler import EndpointScheduler
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.inbox import Inbox
-from protocols.am2.host.outbox import Correspondent
+from protocols.am2.host.outbox import Destination
 from protocols.am2.host.segment_driver import SegmentDriver
+from protocols.am2.nic_endpoint import NicEndpoint
 from protocols.am2.receiver import Receiver
 from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
-from protocols.am2.transport import Incoming, Outgoing, Packet, PacketClass, Sending
-from protocols.am2.turns import Turns
+from protocols.am2.transport import Packet, PacketClass, ReceiveTable, SendRow, SendTable
 from tests.unit.protocols.mutants import Mutant
 
 
@@ -27,182 +27,187 @@ def one_bit(patch: pytest.MonkeyPatch) -> None:
 
 
 def late_refusal(patch: pytest.MonkeyPatch) -> None:
-    refused = Outgoing.refused
+    on_refusal = SendTable.on_refusal
 
-    def of_any_sending(
-        table: Outgoing[Packet], now: int, channel: int, generation: int, sequence: int, stamp: int
-    ) -> Sending[Packet] | None:
-        for row in table.under_way():
+    def refuse_any_sending(
+        table: SendTable[Packet], now: int, channel: int, generation: int, sequence: int, stamp: int
+    ) -> SendRow[Packet] | None:
+        for row in table.unanswered_rows():
             if row.channel == channel:
                 stamp = row.stamp
-        return refused(table, now, channel, generation, sequence, stamp)
+        return on_refusal(table, now, channel, generation, sequence, stamp)
 
-    patch.setattr(Outgoing, "refused", of_any_sending)
+    patch.setattr(SendTable, "on_refusal", refuse_any_sending)
 
 
 def credit_kept(patch: pytest.MonkeyPatch) -> None:
-    returned = Inbox._returned
+    handle_nic_return = Inbox._handle_nic_return
 
-    def without_its_credit(inbox: Inbox, view: memoryview, status: int, slot: int) -> None:
-        before = {one: one.credits for one, _, _ in inbox._pending.values()}
-        returned(inbox, view, status, slot)
-        for one, credits_ in before.items():
-            one.credits = credits_
+    def return_without_credit(inbox: Inbox, view: memoryview, status: int, slot: int) -> None:
+        credits_before = {destination: destination.credits for destination, _, _ in inbox._pending.values()}
+        handle_nic_return(inbox, view, status, slot)
+        for destination, credit_count in credits_before.items():
+            destination.credits = credit_count
 
-    patch.setattr(Inbox, "_returned", without_its_credit)
+    patch.setattr(Inbox, "_handle_nic_return", return_without_credit)
 
 
 def old_generation(patch: pytest.MonkeyPatch) -> None:
-    row = Outgoing._row
+    find_row = SendTable._find_row
 
-    def of_any(table: Outgoing[Packet], channel: int, generation: int, sequence: int) -> Sending[Packet] | None:
-        for one in table.under_way():
-            if one.channel == channel:
-                generation = one.generation
-        return row(table, channel, generation, sequence)
+    def find_in_any_generation(
+        table: SendTable[Packet], channel: int, generation: int, sequence: int
+    ) -> SendRow[Packet] | None:
+        for row in table.unanswered_rows():
+            if row.channel == channel:
+                generation = row.generation
+        return find_row(table, channel, generation, sequence)
 
-    patch.setattr(Outgoing, "_row", of_any)
+    patch.setattr(SendTable, "_find_row", find_in_any_generation)
 
 
 def not_answered_again(patch: pytest.MonkeyPatch) -> None:
-    classify = Incoming.classify
+    classify = ReceiveTable.classify
 
-    def once(table: Incoming, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
+    def classify_duplicate_as_old(
+        table: ReceiveTable, channel: int, generation: int, sequence: int, stamp: int
+    ) -> PacketClass:
         packet_class = classify(table, channel, generation, sequence, stamp)
-        return PacketClass.OLD if packet_class is PacketClass.AGAIN else packet_class
+        return PacketClass.OLD if packet_class is PacketClass.DUPLICATE else packet_class
 
-    patch.setattr(Incoming, "classify", once)
+    patch.setattr(ReceiveTable, "classify", classify_duplicate_as_old)
 
 
 def not_quiescent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Resident, "open", property(lambda _: 0, lambda *_: None))
+    patch.setattr(NicEndpoint, "unanswered", property(lambda _: 0, lambda *_: None))
 
 
-def fragment_twice(patch: pytest.MonkeyPatch) -> None:
-    part = Receiver._part
+def part_counted_twice(patch: pytest.MonkeyPatch) -> None:
+    store_part = Receiver._store_part
 
-    def and_again(
-        nic: Receiver, endpoint: Resident, view: memoryview, at: int, identity: tuple[int, int, int, int, int],
-        body: bytes, length: int, offset: int, total: int,
+    def store_and_count_twice(
+        receiver: Receiver, endpoint: NicEndpoint, view: memoryview, entry_offset: int,
+        key: tuple[int, int, int, int, int], body: bytes, length: int, offset: int, total: int,
     ) -> int:  # fmt: skip
-        reason = part(nic, endpoint, view, at, identity, body, length, offset, total)
+        reason = store_part(receiver, endpoint, view, entry_offset, key, body, length, offset, total)
         if reason == REASON_NONE:
-            come, first = endpoint.parts[identity]
-            endpoint.parts[identity] = (min(come + length, total), first)
+            received, min_offset = endpoint.bulk_parts[key]
+            endpoint.bulk_parts[key] = (min(received + length, total), min_offset)
         return reason
 
-    patch.setattr(Receiver, "_part", and_again)
+    patch.setattr(Receiver, "_store_part", store_and_count_twice)
 
 
 def any_tag(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(receiver, "_TAG", lambda _: (ANY,))
+    patch.setattr(receiver, "_UNPACK_TAG", lambda _: (ANY,))
 
 
 def in_step(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Residency, "_stay", lambda residency: residency._card.settings.stay)
+    patch.setattr(Residency, "_min_residence", lambda residency: residency._card.settings.stay)
 
 
-def by_name(patch: pytest.MonkeyPatch) -> None:
-    reply = Inbox._reply
+def matched_by_name(patch: pytest.MonkeyPatch) -> None:
+    handle_reply = Inbox._handle_reply
 
-    def of_any_request(inbox: Inbox, view: memoryview) -> None:
-        at = page.PLACES[inbox._next_reply]
-        (_, status, node, *_, endpoint, _, tag, _, _, _) = page.READ(view, at)
+    def match_any_request(inbox: Inbox, view: memoryview) -> None:
+        entry_offset = page.SLOT_OFFSETS[inbox._next_reply]
+        (_, status, node, *_, endpoint, _, tag, _, _, _) = page.READ_ENTRY(view, entry_offset)
         if not status:
-            for number, (one, _, _) in inbox._pending.items():
-                if one.key == (node, endpoint, tag):
-                    struct.pack_into("!I", view, at + page.MESSAGE + 16, number)
+            for number, (destination, _, _) in inbox._pending.items():
+                if destination.key == (node, endpoint, tag):
+                    struct.pack_into("!I", view, entry_offset + page.MESSAGE_OFFSET + 16, number)
                     break
-        reply(inbox, view)
+        handle_reply(inbox, view)
 
-    patch.setattr(Inbox, "_reply", of_any_request)
+    patch.setattr(Inbox, "_handle_reply", match_any_request)
 
 
 def two_ends(patch: pytest.MonkeyPatch) -> None:
-    returned = Inbox._returned
+    handle_nic_return = Inbox._handle_nic_return
 
-    def of_what_was_replied_to(inbox: Inbox, view: memoryview, status: int, slot: int) -> None:
-        at = page.PLACES[slot]
-        node, endpoint, tag, number = (page.READ(view, at)[field] for field in (2, 11, 12, 13))
+    def return_replied_request(inbox: Inbox, view: memoryview, status: int, slot: int) -> None:
+        entry_offset = page.SLOT_OFFSETS[slot]
+        node, endpoint, tag, number = (page.READ_ENTRY(view, entry_offset)[field] for field in (2, 11, 12, 13))
         if slot < page.REPLIES:
-            inbox._pending.setdefault(number, (Correspondent(node, endpoint, tag, 0), 0, ()))
-        returned(inbox, view, status, slot)
+            inbox._pending.setdefault(number, (Destination(node, endpoint, tag, 0), 0, ()))
+        handle_nic_return(inbox, view, status, slot)
 
-    patch.setattr(Inbox, "_returned", of_what_was_replied_to)
+    patch.setattr(Inbox, "_handle_nic_return", return_replied_request)
 
 
 def forgotten(patch: pytest.MonkeyPatch) -> None:
     abandon_unreachable = Endpoint.abandon_unreachable
 
-    def what_is_on_its_way(endpoint: Endpoint, node: int, number: int | None = None) -> None:
+    def forget_requests_in_flight(endpoint: Endpoint, node: int, number: int | None = None) -> None:
         abandon_unreachable(endpoint, node, number)
-        for message, (one, _, _) in list(endpoint.outbox.pending.items()):
-            if one.node == node:
-                del endpoint.outbox.pending[message]
+        for request, (destination, _, _) in list(endpoint.outbox.pending.items()):
+            if destination.node == node:
+                del endpoint.outbox.pending[request]
 
-    patch.setattr(Endpoint, "abandon_unreachable", what_is_on_its_way)
+    patch.setattr(Endpoint, "abandon_unreachable", forget_requests_in_flight)
 
 
 def no_empty_reply(patch: pytest.MonkeyPatch) -> None:
-    reply = Inbox._reply
+    handle_reply = Inbox._handle_reply
 
-    def without_its_credit(inbox: Inbox, view: memoryview) -> None:
-        at = page.PLACES[inbox._next_reply]
-        handled, asked = view[at + page.MESSAGE + 2], inbox._pending.get(page.READ(view, at)[13])
-        before = 0 if asked is None else asked[0].credits
-        reply(inbox, view)
-        if not handled and asked is not None:
-            asked[0].credits = before
+    def reply_without_credit(inbox: Inbox, view: memoryview) -> None:
+        entry_offset = page.SLOT_OFFSETS[inbox._next_reply]
+        handler = view[entry_offset + page.MESSAGE_OFFSET + 2]
+        request = inbox._pending.get(page.READ_ENTRY(view, entry_offset)[13])
+        credits_before = 0 if request is None else request[0].credits
+        handle_reply(inbox, view)
+        if not handler and request is not None:
+            request[0].credits = credits_before
 
-    patch.setattr(Inbox, "_reply", without_its_credit)
-
-
-def untold(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Sender, "announce", lambda *_: None)
+    patch.setattr(Inbox, "_handle_reply", reply_without_credit)
 
 
-def let_go_at_once(patch: pytest.MonkeyPatch) -> None:
+def not_announced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sender, "announce_gone", lambda *_: None)
+
+
+def freed_early(patch: pytest.MonkeyPatch) -> None:
     destroy = SegmentDriver.destroy
 
-    def before_the_nic_has(driver: SegmentDriver, endpoint: Endpoint) -> None:
+    def free_before_the_nic(driver: SegmentDriver, endpoint: Endpoint) -> None:
         destroy(driver, endpoint)
-        driver.release(endpoint.name.endpoint, page.UNLOADED)
+        driver.on_destroyed(endpoint.name.endpoint, page.UNLOADED)
 
-    patch.setattr(SegmentDriver, "destroy", before_the_nic_has)
+    patch.setattr(SegmentDriver, "destroy", free_before_the_nic)
 
 
 MUTANTS = [
-    Mutant("untold", "nobody is told of an endpoint that is gone", untold),
+    Mutant("untold", "nobody is notified of an endpoint that is gone", not_announced),
     Mutant("one bit", "sequence numbers are of one bit where links let frames overtake each other", one_bit),
     Mutant("late refusal", "a refusal of an earlier sending is taken for one of the latest", late_refusal),
     Mutant("credit kept", "a request that comes back does not bring its credit", credit_kept),
     Mutant("old generation", "an answer of an earlier generation of a channel is taken for a packet's", old_generation),
     Mutant("not answered again", "a packet that comes again is not answered again", not_answered_again),
     Mutant("not quiescent", "an endpoint leaves its frame while its packets are not answered", not_quiescent),
-    Mutant("fragment twice", "a part of a bulk message counts twice", fragment_twice),
+    Mutant("fragment twice", "a part of a bulk message counts twice", part_counted_twice),
     Mutant("any tag", "tags are not compared", any_tag),
-    Mutant("by name", "a reply is taken for one to any request to who replies", by_name),
+    Mutant("by name", "a reply is taken for one to any request to who replies", matched_by_name),
     Mutant("two ends", "a request that was replied to comes back as well", two_ends),
     Mutant("forgotten", "requests that are under way to a NIC that starts again are forgotten", forgotten),
     Mutant("empty reply", "a request without a reply does not bring its credit", no_empty_reply),
-    Mutant("let go", "the frame of a freed endpoint is another's before the NIC knows", let_go_at_once),
+    Mutant("let go", "the frame of a freed endpoint is another's before the NIC knows", freed_early),
     Mutant("in step", "NICs page in step, each without the endpoint that the other one sends to", in_step),
 ]
 
 
 def handled_again(patch: pytest.MonkeyPatch) -> None:
-    request = Inbox._request
+    handle_request = Inbox._handle_request
 
-    def and_again(inbox: Inbox, view: memoryview) -> None:
+    def handle_twice(inbox: Inbox, view: memoryview) -> None:
         slot = inbox._next_request
-        request(inbox, view)
+        handle_request(inbox, view)
         if slot == page.ARRIVED_REQUESTS and inbox.requests and inbox._endpoint.outbox.has_room(1):
-            view[page.PLACES[slot]] = page.READY
+            view[page.SLOT_OFFSETS[slot]] = page.READY
             inbox._next_request = slot
             inbox.requests += 1
-            request(inbox, view)
+            handle_request(inbox, view)
 
-    patch.setattr(Inbox, "_request", and_again)
+    patch.setattr(Inbox, "_handle_request", handle_twice)
 
 
 def all_of_its_node(patch: pytest.MonkeyPatch) -> None:
@@ -214,35 +219,35 @@ def all_of_its_node(patch: pytest.MonkeyPatch) -> None:
 
 NATIVE = [
     Mutant("handled again", "the first entry of the ring is read twice where another is behind it", handled_again),
-    Mutant("by name", "a reply is taken for one to any request to who replies", by_name),
+    Mutant("by name", "a reply is taken for one to any request to who replies", matched_by_name),
     Mutant("all of its node", "the end of an endpoint returns requests to all endpoints of its node", all_of_its_node),
 ]
 """Mistakes that MPI's calls do not show: it has one endpoint on each node, and no program sees its requests' replies."""
 
 
 def never_leaves(patch: pytest.MonkeyPatch) -> None:
-    take = Turns.take
+    take = EndpointScheduler.take
 
-    def on_and_on(turns: Turns[str]) -> tuple[str, int]:
-        turns._left = max(turns._left, 2)
-        return take(turns)
+    def never_end_a_turn(scheduler: EndpointScheduler[str]) -> tuple[str, int]:
+        scheduler._remaining_attempts = max(scheduler._remaining_attempts, 2)
+        return take(scheduler)
 
-    patch.setattr(Turns, "take", on_and_on)
+    patch.setattr(EndpointScheduler, "take", never_end_a_turn)
 
 
 def not_behind_the_others(patch: pytest.MonkeyPatch) -> None:
-    take = Turns.take
+    take = EndpointScheduler.take
 
-    def first_again(turns: Turns[str]) -> tuple[str, int]:
-        current = turns._current
-        if current in turns.waiting and not turns._left:
-            turns._left = turns._attempts
-        return take(turns)
+    def first_again(scheduler: EndpointScheduler[str]) -> tuple[str, int]:
+        current = scheduler._current
+        if current in scheduler.waiting_slots and not scheduler._remaining_attempts:
+            scheduler._remaining_attempts = scheduler._attempts
+        return take(scheduler)
 
-    patch.setattr(Turns, "take", first_again)
+    patch.setattr(EndpointScheduler, "take", first_again)
 
 
-TURNS = [
+SCHEDULER_MUTANTS = [
     Mutant("never leaves", "the scheduler does not leave an endpoint that has something to send", never_leaves),
     Mutant("first again", "an endpoint whose turn is over has the next one, too", not_behind_the_others),
 ]

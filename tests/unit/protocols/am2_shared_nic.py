@@ -1,4 +1,4 @@
-"""Shared NIC of AM-II alone: a test plays its host processes, which write their endpoint frames by hand, and its only
+"""AM-II's shared NIC alone: the test acts as its host processes, which write their endpoint frames, and as its only
 peer."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocols.am2 import page as layout
-from protocols.am2.nic_memory import NOBODY
+from protocols.am2.nic_memory import NO_ENDPOINT
 from protocols.am2.settings import Settings
 from protocols.am2.shared_frames import size_of
 from protocols.am2.split_driver import Nic
@@ -18,12 +18,12 @@ from protocols.core.split_memory import OnDoorbell
 from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, SingleNic
 
 HEAP = 1 << 19
-"""Bytes of a host's."""
+"""Bytes of a host's heap."""
 _NOBODY = 0xFFFF_FFFF
 
 
 class Heap:
-    """A host's pinned memory, as the NIC reaches it: nothing else, and nothing at all once the host is gone."""
+    """A host's pinned memory, as the NIC accesses it."""
 
     def __init__(self) -> None:
         self.bytes = bytearray(HEAP)
@@ -48,35 +48,35 @@ class Window:
     descriptors: bytearray
     heap: Heap
     ring: OnDoorbell
-    bound: list[int] = field(default_factory=list)
+    bound_endpoints: list[int] = field(default_factory=list)
     pages: dict[int, bytearray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for frame in range(self.frames):
-            self.bound.append(NOBODY)
-            self.bind(frame, NOBODY)
+            self.bound_endpoints.append(NO_ENDPOINT)
+            self.bind(frame, NO_ENDPOINT)
 
     def bind(self, frame: int, endpoint: int) -> None:
-        self.bound[frame] = endpoint
-        word = _NOBODY if endpoint == NOBODY else endpoint
+        self.bound_endpoints[frame] = endpoint
+        word = _NOBODY if endpoint == NO_ENDPOINT else endpoint
         at = self.frames * layout.SIZE + 4 * frame
         self.descriptors[at : at + 4] = word.to_bytes(4, sys.byteorder)
 
     def page(self, endpoint: int) -> memoryview:
         """Return an endpoint's frame."""
-        frame = self.bound.index(endpoint)
+        frame = self.bound_endpoints.index(endpoint)
         return memoryview(self.descriptors)[frame * layout.SIZE : (frame + 1) * layout.SIZE]
 
 
 class SharedNic(SingleNic):
-    """NIC of node 0 with `hosts` processes. told: completions of all of them; shown: the same, each with its host's
-    place."""
+    """The NIC of node 0 with `hosts` processes. notifications: to all processes. host_notifications: the same, each with
+    the slot of its host."""
 
     def __init__(self, settings: Settings | None = None, hosts: int = 2) -> None:
         super().__init__(settings)
         own = settings or Settings()
         self.settings = own
-        self.shown: list[tuple[int, int, int]] = []
+        self.host_notifications: list[tuple[int, int, int]] = []
         self.windows: dict[int, Window] = {}
         self.nic = Nic(Adapter(0, ADDRESSES), _Actions(self), own)
         self.firmware = self.nic.firmware
@@ -85,12 +85,12 @@ class SharedNic(SingleNic):
             self.attach(place)
 
     def number(self, place: int, endpoint: int = 0) -> int:
-        return place * self.settings.numbers + endpoint
+        return place * self.settings.numbers_per_host + endpoint
 
     def place(self, endpoint: int) -> int:
-        return endpoint // self.settings.numbers
+        return endpoint // self.settings.numbers_per_host
 
-    # Its hosts.
+    # The hosts.
 
     def attach(self, place: int) -> Window:
         frames = self.settings.frames
@@ -106,7 +106,7 @@ class SharedNic(SingleNic):
         return window
 
     def ring(self, endpoint: int, subject: int) -> None:
-        self.windows[self.place(endpoint)].ring(self.now, endpoint << layout.SUBJECTS | subject)
+        self.windows[self.place(endpoint)].ring(self.now, endpoint << layout.SUBJECT_BITS | subject)
 
     def create(self, endpoint: int, *, load: bool = True) -> None:
         window = self.windows[self.place(endpoint)]
@@ -120,26 +120,26 @@ class SharedNic(SingleNic):
     def load(self, endpoint: int) -> None:
         """Bind a frame to the endpoint and ring LOAD, as its host does."""
         window = self.windows[self.place(endpoint)]
-        window.bind(window.bound.index(NOBODY), endpoint)
+        window.bind(window.bound_endpoints.index(NO_ENDPOINT), endpoint)
         window.page(endpoint)[:] = window.pages[endpoint]
         self.ring(endpoint, layout.LOAD)
 
-    def take_out(self, endpoint: int) -> None:
+    def copy_out(self, endpoint: int) -> None:
         """Copy the endpoint out of its frame, as its host does when the NIC has released it."""
         window = self.windows[self.place(endpoint)]
         window.pages[endpoint] = bytearray(window.page(endpoint))
-        window.bind(window.bound.index(endpoint), NOBODY)
+        window.bind(window.bound_endpoints.index(endpoint), NO_ENDPOINT)
 
     def page(self, endpoint: int) -> memoryview:
         return self.windows[self.place(endpoint)].page(endpoint)
 
-    def said(self, endpoint: int) -> list[int]:
-        """Return the completions posted to an endpoint's host."""
-        return [subject for number, subject in self.told if number == endpoint]
+    def notifications_of(self, endpoint: int) -> list[int]:
+        """Return the subjects of the notifications about an endpoint."""
+        return [subject for number, subject in self.notifications if number == endpoint]
 
 
 class _Actions:
-    """The NIC's surroundings."""
+    """`SharedActions` of the NIC."""
 
     def __init__(self, card: SharedNic) -> None:
         self._card = card
@@ -160,6 +160,6 @@ class _Actions:
         target[:] = data
 
     def post_completion(self, host: int, index: int) -> None:
-        said = index >> layout.SUBJECTS, index & layout.SUBJECT
-        self._card.shown.append((host, *said))
-        self._card.told.append(said)
+        notification = index >> layout.SUBJECT_BITS, index & layout.SUBJECT_MASK
+        self._card.host_notifications.append((host, *notification))
+        self._card.notifications.append(notification)

@@ -1,4 +1,4 @@
-"""AM-II firmware alone: a test plays its host, which writes pages by hand, and its only peer, which has frames."""
+"""AM-II's firmware alone: the test acts as its host, which writes pages, and as its only peer, which sends frames."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 from protocols.am2 import codec
 from protocols.am2 import page as layout
 from protocols.am2.firmware import Firmware
-from protocols.am2.nic_memory import NOBODY, NicMemory
+from protocols.am2.nic_memory import NO_ENDPOINT, NicMemory
 from protocols.am2.settings import Settings
-from protocols.am2.transport import HEADER, build_answer, build_message, prefix
+from protocols.am2.transport import MESSAGE_HEADER_SIZE, build_answer, build_message, frame_prefix
 from protocols.core.firmware import Adapter, Buffer
 
 ADDRESSES = (b"\2\0\0\0\0\1", b"\2\0\0\0\0\2")
@@ -52,22 +52,22 @@ class SentAnswer(NamedTuple):
 
 
 class SingleNic:
-    """NIC of node 0. holds: until `leave`, the NIC reports that its frames have not left it. sent: frames. told: completions
-    and interrupts, (endpoint, subject). peer: node 1's incarnation known to it; 0: none."""
+    """The NIC of node 0. holds: until `leave`, the NIC reports that its frames have not left it. sent: frames.
+    notifications: completions and interrupts, (endpoint, subject). peer: known incarnation of node 1; 0: none."""
 
     def __init__(self, settings: Settings | None = None, incarnation: int = 1, peer: int = 1) -> None:
-        own = settings or Settings()
+        nic_settings = settings or Settings()
         self.now = 0
         self.sent: list[bytes] = []
-        self.told: list[tuple[int, int]] = []
+        self.notifications: list[tuple[int, int]] = []
         self.holds = False
-        self._then: list[Callable[[int], object]] = []
-        self.memory = NicMemory(own.frames)
-        self.firmware = Firmware(Adapter(0, ADDRESSES, incarnation=incarnation), self, self.memory, own)
+        self._callbacks: list[Callable[[int], object]] = []
+        self.memory = NicMemory(nic_settings.frames)
+        self.firmware = Firmware(Adapter(0, ADDRESSES, incarnation=incarnation), self, self.memory, nic_settings)
         if peer:
             self.introduce(peer)
 
-    # Its surroundings.
+    # `FirmwareActions`.
 
     def dma_read(self, segments: Sequence[memoryview]) -> bytes:
         return b"".join(segments)
@@ -78,13 +78,13 @@ class SingleNic:
 
     def when_sent(self, then: Callable[[int], object]) -> None:
         assert self.holds
-        self._then.append(then)
+        self._callbacks.append(then)
 
     def leave(self) -> None:
-        """All frames leave now."""
-        told, self._then = self._then, []
-        for then in told:
-            then(self.now)
+        """Let all frames leave now."""
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self.now)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.sent.append(make())
@@ -93,41 +93,41 @@ class SingleNic:
         target[:] = data
 
     def post_completion(self, index: int) -> None:
-        self.told.append((index >> layout.SUBJECTS, index & layout.SUBJECT))
+        self.notifications.append((index >> layout.SUBJECT_BITS, index & layout.SUBJECT_MASK))
 
     interrupt = post_completion
 
-    # Its host.
+    # The host.
 
     def ring(self, endpoint: int, subject: int) -> None:
-        self.firmware.on_doorbell(self.now, endpoint << layout.SUBJECTS | subject)
+        self.firmware.on_doorbell(self.now, endpoint << layout.SUBJECT_BITS | subject)
 
     def create(self, endpoint: int, *, load: bool = True) -> None:
         page = memoryview(bytearray(layout.SIZE))
         layout.set_tag(page, TAG)
-        self.memory.pages[endpoint] = page
+        self.memory.backing_pages[endpoint] = page
         self.ring(endpoint, layout.CREATE)
         if load:
             self.load(endpoint)
-            self.told.clear()
+            self.notifications.clear()
 
     def load(self, endpoint: int) -> None:
-        frame = self.memory.bound.index(NOBODY)
-        self.memory.bound[frame] = endpoint
-        self.memory.frames[frame][:] = self.memory.pages[endpoint]
+        frame = self.memory.bound_endpoints.index(NO_ENDPOINT)
+        self.memory.bound_endpoints[frame] = endpoint
+        self.memory.frames[frame][:] = self.memory.backing_pages[endpoint]
         self.ring(endpoint, layout.LOAD)
 
     def page(self, endpoint: int) -> memoryview:
         """Return an endpoint's frame."""
-        return self.memory.frames[self.memory.bound.index(endpoint)]
+        return self.memory.frames[self.memory.bound_endpoints.index(endpoint)]
 
     def write(self, endpoint: int, slot: int = 0, *arguments: int, form: int = 0, data: int = 0) -> None:
-        """A message for endpoint 3 of node 1. data: bytes of it, from the beginning of its memory."""
+        """Write a message for endpoint 3 of node 1. data: number of bytes, from the beginning of its memory."""
         page = self.page(endpoint)
         total = data if form == codec.FORM_BULK else 0
-        layout.WRITE[len(arguments)](
-            page, layout.PLACES[slot], layout.READY, 0, 1, data, 0, 0, form, slot >> 4, 1, len(arguments), endpoint, 3, TAG,
-            slot + 100, 0, total, *arguments,
+        layout.WRITE_ENTRY[len(arguments)](
+            page, layout.SLOT_OFFSETS[slot], layout.READY, 0, 1, data, 0, 0, form, slot >> 4, 1, len(arguments), endpoint, 3,
+            TAG, slot + 100, 0, total, *arguments,
         )  # fmt: skip
 
     def request(self, endpoint: int, slot: int = 0, *arguments: int, form: int = 0, data: int = 0) -> None:
@@ -135,11 +135,11 @@ class SingleNic:
         self.ring(endpoint, slot)
 
     def owner(self, endpoint: int, slot: int) -> int:
-        return self.page(endpoint)[layout.PLACES[slot]]
+        return self.page(endpoint)[layout.SLOT_OFFSETS[slot]]
 
-    # Its peer.
+    # The peer.
 
-    def taken(self) -> list[SentMessage | SentAnswer]:
+    def take_packets(self) -> list[SentMessage | SentAnswer]:
         """Return and clear the sent packets."""
         packets: list[SentMessage | SentAnswer] = []
         for frame in self.sent:
@@ -154,13 +154,13 @@ class SingleNic:
 
     def introduce(self, incarnation: int) -> None:
         """Receive a packet in which the peer announces its incarnation."""
-        begin = prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_NACK, codec.REASON_RESTARTED, 1, 0, incarnation, 1)
+        begin = frame_prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_NACK, codec.REASON_RESTARTED, 1, 0, incarnation, 1)
         self.firmware.receive(self.now, build_answer(begin, 0, 0, 0, 1, b""))
 
     def answer(self, packet: SentMessage, reason: int = 0, *, stamp: int | None = None) -> None:
-        """Receive the peer's answer to a message's packet. stamp: other than the packet's."""
+        """Receive the peer's answer to a message's packet. stamp: of the answer; None: the packet's."""
         kind = codec.KIND_NACK if reason else codec.KIND_ACK
-        begin = prefix(ADDRESSES[0], ADDRESSES[1], kind, reason, 1, 0, 1, 1)
+        begin = frame_prefix(ADDRESSES[0], ADDRESSES[1], kind, reason, 1, 0, 1, 1)
         sent = packet.stamp if stamp is None else stamp
         answer = build_answer(begin, packet.channel, packet.generation, packet.sequence, sent, b"")
         self.firmware.receive(self.now, answer)
@@ -183,16 +183,16 @@ class SingleNic:
         reply: bool = False,
     ) -> list[SentMessage | SentAnswer]:
         """Receive a message's packet from endpoint 3 of node 1; return the answer."""
-        begin = prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_MESSAGE, 0, 1, 0, sender, receiver)
+        begin = frame_prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_MESSAGE, 0, 1, 0, sender, receiver)
         whole = codec.pack_message(
             ADDRESSES[0], ADDRESSES[1], 0, 1, 0, sender, receiver, channel, 0, sequence, stamp, form, int(reply), 1,
             len(arguments), 3, endpoint, tag, message, offset, total,
             b"".join(word.to_bytes(4, "big") for word in arguments) + data,
         )  # fmt: skip
         body = whole[codec.ANSWER_SIZE :]
-        assert len(body) >= HEADER
+        assert len(body) >= MESSAGE_HEADER_SIZE
         self.firmware.receive(self.now, build_message(begin, channel, 0, sequence, stamp, b"", body))
-        return self.taken()
+        return self.take_packets()
 
     def elapse(self, span: int) -> None:
         """Let `span` nanoseconds pass."""

@@ -1,4 +1,4 @@
-"""EMP's frames as short words, so that a test reads as a dialogue of NICs."""
+"""EMP's frames in words, so that a test reads as a dialogue of NICs, and NICs that exchange them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.unit.protocols.list_wires import Wires
 TIMEOUT = Settings().timeout
 
 
-A_TIME = 700_000
-"""An incarnation where they are times, not counted."""
+TIME_AS_INCARNATION = 700_000
+"""An incarnation in a cluster whose incarnations are times."""
 
 
 def joined_nics(
@@ -22,7 +22,7 @@ def joined_nics(
 ) -> tuple[Wires, list[Endpoint]]:
     """Return `count` NICs on a wire, and their hosts.
 
-    settings: shared by all, may be changed while they run. incarnation: the first of each.
+    settings: shared by all NICs; may be changed while they run. incarnation: the first one of each NIC.
     """
     wires = Wires(plug(settings), count, mtu, incarnation)
     return wires, hosts(wires)
@@ -51,7 +51,8 @@ def total_frames_accounted(wires: Wires, number: int) -> int:
 
 
 def dialogue(frames: Iterable[bytes]) -> list[str]:
-    """ "header 3" (of message 3), "data 3.1" (its frame 1), "ack 3.2" (up to its frame 2), "restarted 3.0" (refused)."""
+    """Describe each frame: "header 3" (of message 3), "data 3.1" (its frame 1), "ack 3.2" (of its frame 2), "restarted 3.0"
+    (frame 0 was for an earlier incarnation)."""
     words = []
     for raw in frames:
         kind = codec.type_of(raw)
@@ -65,7 +66,7 @@ def dialogue(frames: Iterable[bytes]) -> list[str]:
 
 
 def content(size: int, start: int = 0) -> bytes:
-    """Bytes that differ from place to place."""
+    """Return `size` bytes that differ with their offset."""
     return bytes((start + place * 7 + (place >> 8)) & 0xFF for place in range(size))
 
 
@@ -84,7 +85,7 @@ def header(
     last: bool = True, frame: int = 0, unit: int = 3, oldest: int = 0, sender: int | None = None,
     receiver: int | None = None, source: int | None = None, destination: int | None = None,
 ) -> bytes:  # fmt: skip
-    """A message's first frame, made by hand."""
+    """Return a hand-made first frame of a message."""
     return codec.pack_message(
         wires.addresses[to], wires.addresses[by], codec.FLAGS_LAST if last else 0, unit,
         wires.incarnations[by] if sender is None else sender, wires.incarnations[to] if receiver is None else receiver,

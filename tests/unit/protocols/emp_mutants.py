@@ -8,7 +8,7 @@ from protocols.core.memory import HostMemory
 from protocols.emp.card import CachedHeader, Card, Peer
 from protocols.emp.descriptors import DONE
 from protocols.emp.receiver import Receiver
-from protocols.emp.sender import Sender, Sending
+from protocols.emp.sender import OutgoingMessage, Sender
 from tests.unit.protocols.mutants import Mutant
 
 _HALF = 1 << 31
@@ -17,83 +17,83 @@ _HALF = 1 << 31
 def no_second_acknowledgement(patch: pytest.MonkeyPatch) -> None:
     acknowledge = Card.acknowledge
 
-    def only_of_what_is_incomplete(card: Card, cached: CachedHeader, message: int, number: int) -> None:
-        if message in cached.peer.receiving:
-            acknowledge(card, cached, message, number)
+    def acknowledge_incomplete_only(card: Card, cached: CachedHeader, message_id: int, frame_number: int) -> None:
+        if message_id in cached.peer.incoming_messages:
+            acknowledge(card, cached, message_id, frame_number)
 
-    patch.setattr(Card, "acknowledge", only_of_what_is_incomplete)
+    patch.setattr(Card, "acknowledge", acknowledge_incomplete_only)
 
 
-def acknowledged_up_to(patch: pytest.MonkeyPatch) -> None:
-    acknowledged = Sender.acknowledged
+def cumulative_acknowledgements(patch: pytest.MonkeyPatch) -> None:
+    on_acknowledgement = Sender.on_acknowledgement
 
-    def with_all_before(sender: Sender, now: int, peer: Peer, message: int, frame: int) -> None:
-        sending = peer.sending.get(message)
-        if sending is not None:
-            unit = sending.unit
-            for number in [number for number in sending.open if number < frame // unit]:
-                acknowledged(sender, now, peer, message, number * unit)
-        acknowledged(sender, now, peer, message, frame)
+    def acknowledge_all_before(sender: Sender, now: int, peer: Peer, message_id: int, frame_number: int) -> None:
+        message = peer.outgoing_messages.get(message_id)
+        if message is not None:
+            unit = message.unit
+            for collection in [number for number in message.open_collections if number < frame_number // unit]:
+                on_acknowledgement(sender, now, peer, message_id, collection * unit)
+        on_acknowledgement(sender, now, peer, message_id, frame_number)
 
-    patch.setattr(Sender, "acknowledged", with_all_before)
+    patch.setattr(Sender, "on_acknowledgement", acknowledge_all_before)
 
 
 def never_parked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Sender, "_park", lambda sender, peer, sending: None)  # noqa: ARG005
+    patch.setattr(Sender, "_park", lambda sender, peer, message: None)  # noqa: ARG005
 
 
-def counted_twice(patch: pytest.MonkeyPatch) -> None:
-    again = Receiver._acknowledge_again
+def collection_counted_twice(patch: pytest.MonkeyPatch) -> None:
+    acknowledge_again = Receiver._acknowledge_again
 
-    def as_another_collection(receiver: Receiver, cached: CachedHeader, message: int, number: int) -> None:
-        again(receiver, cached, message, number)
-        receiving = cached.peer.receiving.get(message)
-        if receiving is not None and receiving.left > 1:
-            receiving.left -= 1
+    def count_as_another(receiver: Receiver, cached: CachedHeader, message_id: int, frame_number: int) -> None:
+        acknowledge_again(receiver, cached, message_id, frame_number)
+        message = cached.peer.incoming_messages.get(message_id)
+        if message is not None and message.incomplete_collections > 1:
+            message.incomplete_collections -= 1
 
-    patch.setattr(Receiver, "_acknowledge_again", as_another_collection)
+    patch.setattr(Receiver, "_acknowledge_again", count_as_another)
 
 
 def admitted_out_of_order(patch: pytest.MonkeyPatch) -> None:
-    first = Receiver.first
+    on_first_frame = Receiver.on_first_frame
 
-    def whatever_is_missing_before(receiver: Receiver, cached: CachedHeader, message: int, *rest: object) -> None:
+    def skip_missing_headers(receiver: Receiver, cached: CachedHeader, message_id: int, *fields: object) -> None:
         peer = cached.peer
-        if peer.expected is not None and 0 < (message - peer.expected) & 0xFFFF_FFFF < _HALF:
-            peer.expected = message
-        first(receiver, cached, message, *rest)  # type: ignore[arg-type]  # as they came
+        if peer.expected_id is not None and 0 < (message_id - peer.expected_id) & 0xFFFF_FFFF < _HALF:
+            peer.expected_id = message_id
+        on_first_frame(receiver, cached, message_id, *fields)  # type: ignore[arg-type]
 
-    patch.setattr(Receiver, "first", whatever_is_missing_before)
+    patch.setattr(Receiver, "on_first_frame", skip_missing_headers)
 
 
 def freed_when_sent(patch: pytest.MonkeyPatch) -> None:
-    sent, give_back = Sender._sent, Sender._give_back
+    record, return_descriptor = Sender._record_first_transmission, Sender._return_descriptor
 
-    def and_give_back(
-        sender: Sender, now: int, peer: Peer, sending: Sending, number: int, remains: bool | None
+    def record_and_return(
+        sender: Sender, now: int, peer: Peer, message: OutgoingMessage, collection: int, is_queued: bool | None
     ) -> None:
-        sent(sender, now, peer, sending, number, remains)
-        if sending.sent == sending.collections:
-            give_back(sender, peer, sending, DONE)
+        record(sender, now, peer, message, collection, is_queued)
+        if message.sent_collections == message.collection_count:
+            return_descriptor(sender, peer, message, DONE)
 
-    def what_has_failed(sender: Sender, peer: Peer, sending: Sending, status: int) -> None:
+    def return_failed(sender: Sender, peer: Peer, message: OutgoingMessage, status: int) -> None:
         if status != DONE:
-            give_back(sender, peer, sending, status)
+            return_descriptor(sender, peer, message, status)
 
-    patch.setattr(Sender, "_sent", and_give_back)
-    patch.setattr(Sender, "_give_back", what_has_failed)
+    patch.setattr(Sender, "_record_first_transmission", record_and_return)
+    patch.setattr(Sender, "_return_descriptor", return_failed)
 
 
-def answered_by_the_present_unit(patch: pytest.MonkeyPatch) -> None:
-    acknowledged = Sender.acknowledged
+def acknowledged_in_current_unit(patch: pytest.MonkeyPatch) -> None:
+    on_acknowledgement = Sender.on_acknowledgement
 
-    def by_the_cards(sender: Sender, now: int, peer: Peer, message: int, frame: int) -> None:
-        sending, unit = peer.sending.get(message), sender._card.settings.unit
-        if sending is not None and unit != sending.unit:
-            frame = frame // unit * sending.unit
-        acknowledged(sender, now, peer, message, frame)
+    def convert_to_current_unit(sender: Sender, now: int, peer: Peer, message_id: int, frame_number: int) -> None:
+        message, unit = peer.outgoing_messages.get(message_id), sender._card.settings.unit
+        if message is not None and unit != message.unit:
+            frame_number = frame_number // unit * message.unit
+        on_acknowledgement(sender, now, peer, message_id, frame_number)
 
-    patch.setattr(Sender, "acknowledged", by_the_cards)
+    patch.setattr(Sender, "on_acknowledgement", convert_to_current_unit)
 
 
 def kept_pinned(patch: pytest.MonkeyPatch) -> None:
@@ -105,12 +105,12 @@ MUTANTS = [
     Mutant(
         "acknowledged up to",
         "a lost acknowledgement of a collection is forgotten once the next is acknowledged",
-        acknowledged_up_to,
+        cumulative_acknowledgements,
     ),
     Mutant(
         "never parked", "messages that nobody receives keep the window from those behind them", never_parked
     ),
-    Mutant("counted twice", "a resent frame of an older collection counts as a newer one", counted_twice),
+    Mutant("counted twice", "a resent frame of an older collection counts as a newer one", collection_counted_twice),
     Mutant("out of order", "a header is admitted though one before it is missing", admitted_out_of_order),
     Mutant("kept pinned", "a buffer stays pinned when its transfer is over", kept_pinned),
     Mutant("freed when sent", "a send's descriptor is the host's before all is acknowledged", freed_when_sent),
@@ -119,6 +119,6 @@ MUTANTS = [
 CHANGED_UNIT = Mutant(
     "the present unit",
     "an acknowledgement is counted in the unit set since its message began",
-    answered_by_the_present_unit,
+    acknowledged_in_current_unit,
 )
 """Shows only where a host changes the unit."""

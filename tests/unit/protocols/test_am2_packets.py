@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.am2 import codec, page
-from protocols.am2.transport import HEADER, build_answer, build_message, prefix, unpack_answer, unpack_body
+from protocols.am2.transport import (
+    MESSAGE_HEADER_SIZE,
+    build_answer,
+    build_message,
+    frame_prefix,
+    unpack_answer,
+    unpack_body,
+)
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import opened, sealed
 
@@ -22,7 +29,7 @@ ROUTE = st.binary(max_size=5).map(lambda raw: bytes(byte | 0x80 for byte in raw)
     IDENTITY, SENDING, ROUTE, st.tuples(BYTE, SHORT, SHORT, st.integers(0, (1 << 64) - 1), WORD, WORD, WORD),
     st.lists(WORD, max_size=16), st.integers(0, 2), st.booleans(), st.binary(max_size=50),
 )  # fmt: skip
-def test_what_the_host_writes_into_its_page_is_the_codecs_message(
+def test_a_message_in_the_page_equals_the_codecs(
     identity: tuple[int, int, int, int],
     sending: tuple[int, int, int, int],
     route: bytes,
@@ -34,13 +41,13 @@ def test_what_the_host_writes_into_its_page_is_the_codecs_message(
 ) -> None:
     handler, origin, endpoint, tag, message, offset, total = about
     memory = memoryview(bytearray(page.SIZE))
-    at, count = page.PLACES[21], len(arguments)
-    page.WRITE[count](
+    at, count = page.SLOT_OFFSETS[21], len(arguments)
+    page.WRITE_ENTRY[count](
         memory, at, page.READY, 0, 3, len(data), 0, 0, form, is_reply, handler, count, origin, endpoint, tag, message,
         offset, total, *arguments,
     )  # fmt: skip
-    body = bytes(memory[at + page.MESSAGE : at + page.ARGUMENTS + 4 * count]) + data
-    frame = build_message(prefix(TO, OWN, codec.KIND_MESSAGE, 0, *identity), *sending, route, body)
+    body = bytes(memory[at + page.MESSAGE_OFFSET : at + page.ARGUMENTS_OFFSET + 4 * count]) + data
+    frame = build_message(frame_prefix(TO, OWN, codec.KIND_MESSAGE, 0, *identity), *sending, route, body)
     payload = b"".join(word.to_bytes(4, "big") for word in arguments) + data
     whole = codec.pack_message(
         TO, OWN, 0, *identity, *sending, form, int(is_reply), handler, count, origin, endpoint, tag, message, offset, total,
@@ -48,16 +55,16 @@ def test_what_the_host_writes_into_its_page_is_the_codecs_message(
     )  # fmt: skip
     assert frame == sealed(whole, route)
     assert unpack_body(whole) == (*sending, body)
-    assert page.READ_ARGUMENTS[count](memory, at + page.ARGUMENTS) == tuple(arguments)
-    assert len(body) == HEADER + 4 * count + len(data)
+    assert page.READ_ARGUMENTS[count](memory, at + page.ARGUMENTS_OFFSET) == tuple(arguments)
+    assert len(body) == MESSAGE_HEADER_SIZE + 4 * count + len(data)
 
 
 @given(IDENTITY, SENDING, st.integers(0, 7), ROUTE)
-def test_an_answer_is_the_codecs(
+def test_an_answer_equals_the_codecs(
     identity: tuple[int, int, int, int], sending: tuple[int, int, int, int], reason: int, route: bytes
 ) -> None:
     kind = codec.KIND_NACK if reason else codec.KIND_ACK
-    frame = build_answer(prefix(TO, OWN, kind, reason, *identity), *sending, route)
+    frame = build_answer(frame_prefix(TO, OWN, kind, reason, *identity), *sending, route)
     whole = codec.pack_answer(TO, OWN, kind, reason, *identity, *sending)
     assert frame == sealed(whole, route)
     if not route:
@@ -66,9 +73,11 @@ def test_an_answer_is_the_codecs(
 
 @given(st.integers(0, 8 * 60 - 1), st.booleans())
 def test_a_bit_that_was_changed_is_found(bit: int, is_answer: bool) -> None:
-    begin = prefix(TO, OWN, codec.KIND_ACK if is_answer else codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
+    begin = frame_prefix(TO, OWN, codec.KIND_ACK if is_answer else codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
     frame = (
-        build_answer(begin, 1, 2, 3, 4, b"") if is_answer else build_message(begin, 1, 2, 3, 4, b"", bytes(HEADER + 8))
+        build_answer(begin, 1, 2, 3, 4, b"")
+        if is_answer
+        else build_message(begin, 1, 2, 3, 4, b"", bytes(MESSAGE_HEADER_SIZE + 8))
     )
     changed = bytearray(frame)
     place = bit // 8 % (len(frame) - 1)
@@ -77,9 +86,9 @@ def test_a_bit_that_was_changed_is_found(bit: int, is_answer: bool) -> None:
         (unpack_answer if is_answer else unpack_body)(bytes(changed))
 
 
-def test_frames_that_are_cut_off_are_malformed() -> None:
-    begin = prefix(TO, OWN, codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
-    frame = build_message(begin, 1, 2, 3, 4, b"", bytes(HEADER + 8))
+def test_truncated_frames_are_malformed() -> None:
+    begin = frame_prefix(TO, OWN, codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
+    frame = build_message(begin, 1, 2, 3, 4, b"", bytes(MESSAGE_HEADER_SIZE + 8))
     for end in range(30, len(frame) - 1):
         with pytest.raises(MalformedError):
             unpack_body(frame[:end])

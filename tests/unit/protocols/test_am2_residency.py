@@ -23,7 +23,7 @@ LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADE
 
 
 def region(endpoint: int, subject: int) -> int:
-    return endpoint << layout.SUBJECTS | subject
+    return endpoint << layout.SUBJECT_BITS | subject
 
 
 # Faults.
@@ -34,14 +34,14 @@ def test_a_message_for_an_endpoint_that_is_not_resident_is_refused_and_interrupt
     card.create(4, load=False)
     assert card.arrive(4, 1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
     assert card.arrive(4, 2, channel=1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
-    assert card.told == [(4, FAULT)]
+    assert card.notifications == [(4, FAULT)]
     card.load(4)
-    assert card.told.pop() == (4, LOADED)
+    assert card.notifications.pop() == (4, LOADED)
     assert card.arrive(4, 1, stamp=2)[0][:2] == (KIND_ACK, 0)
-    assert card.told[-1] == (4, layout.ARRIVED_REQUESTS)
+    assert card.notifications[-1] == (4, layout.ARRIVED_REQUESTS)
 
 
-def test_the_copy_of_a_packet_that_was_refused_is_not_taken_when_the_endpoint_has_come() -> None:
+def test_a_copy_of_a_refused_packet_is_not_accepted_when_the_endpoint_is_resident() -> None:
     card = SingleNic()
     card.create(4, load=False)
     card.arrive(4, 1, stamp=7)
@@ -50,126 +50,126 @@ def test_the_copy_of_a_packet_that_was_refused_is_not_taken_when_the_endpoint_ha
     assert card.counted("old") == 1
 
 
-def test_a_host_that_rings_for_an_endpoint_that_is_not_resident_has_nothing_sent() -> None:
+def test_a_doorbell_of_a_non_resident_endpoint_sends_nothing() -> None:
     card = SingleNic()
     card.create(4, load=False)
     card.ring(4, 0)
-    assert card.taken() == []
+    assert card.take_packets() == []
     assert card.counted("invalid") == 1
 
 
-def test_what_was_written_before_an_endpoint_came_into_a_frame_is_sent_then() -> None:
+def test_messages_written_before_a_load_are_sent_after_it() -> None:
     card = SingleNic()
     card.create(4, load=False)
-    card.memory.bound[0] = 4
-    card.memory.frames[0][:] = card.memory.pages[4]
+    card.memory.bound_endpoints[0] = 4
+    card.memory.frames[0][:] = card.memory.backing_pages[4]
     card.write(4, 2, 5)
     card.write(4, 17, 6)
     card.ring(4, layout.LOAD)
-    assert [sent.message for sent in card.taken()] == [102, 117]
+    assert [sent.message for sent in card.take_packets()] == [102, 117]
 
 
-def test_data_that_the_nic_cannot_reach_is_asked_for_and_sent_when_it_can() -> None:
+def test_unmapped_data_is_requested_and_sent_when_it_is_mapped() -> None:
     card = SingleNic()
     card.create(4)
     card.request(4, 0, form=FORM_MEDIUM, data=3)
-    assert card.taken() == []
-    assert card.told == [(region(4, layout.STAGED), layout.UNMAPPED)]
-    card.memory.reachable[region(4, layout.STAGED)] = memoryview(b"abcdef")
-    card.ring(region(4, layout.STAGED), layout.MAPPED)
+    assert card.take_packets() == []
+    assert card.notifications == [(region(4, layout.SEND_STAGING), layout.UNMAPPED)]
+    card.memory.mapped_regions[region(4, layout.SEND_STAGING)] = memoryview(b"abcdef")
+    card.ring(region(4, layout.SEND_STAGING), layout.MAPPED)
     assert card.sent[0][:-1].endswith(b"abc")
 
 
-def test_data_that_is_nowhere_comes_back() -> None:
+def test_a_message_whose_data_does_not_exist_is_returned() -> None:
     card = SingleNic()
     card.create(4)
     card.request(4, 0, form=FORM_MEDIUM, data=3)
-    card.ring(region(4, layout.STAGED), layout.ABSENT)
-    assert card.taken() == []
-    assert card.told[-1] == (4, layout.ARRIVED_REPLIES)
+    card.ring(region(4, layout.SEND_STAGING), layout.ABSENT)
+    assert card.take_packets() == []
+    assert card.notifications[-1] == (4, layout.ARRIVED_REPLIES)
     assert card.owner(4, 0) == layout.RETURNED
 
 
-@pytest.mark.parametrize(("form", "subject"), [(FORM_MEDIUM, layout.STAGING), (FORM_BULK, layout.SEGMENT)])
-def test_a_message_whose_data_finds_no_mapping_is_refused_until_there_is_one(form: int, subject: int) -> None:
+@pytest.mark.parametrize(("form", "subject"), [(FORM_MEDIUM, layout.RECEIVE_STAGING), (FORM_BULK, layout.SEGMENT)])
+def test_a_message_for_an_unmapped_region_is_refused_until_it_is_mapped(form: int, subject: int) -> None:
     card = SingleNic()
     card.create(4)
-    layout.set_segment(card.page(4), 100)
+    layout.set_segment_length(card.page(4), 100)
     assert card.arrive(4, form=form, data=b"xyz", total=3)[0][:2] == (KIND_NACK, REASON_NO_MAPPING)
-    assert card.told == [(region(4, subject), layout.UNMAPPED)]
+    assert card.notifications == [(region(4, subject), layout.UNMAPPED)]
     memory = bytearray(32 * 8192)
-    card.memory.reachable[region(4, subject)] = memoryview(memory)
+    card.memory.mapped_regions[region(4, subject)] = memoryview(memory)
     assert card.arrive(4, form=form, data=b"xyz", total=3, stamp=2)[0][:2] == (KIND_ACK, 0)
     assert memory[:3] == b"xyz"
 
 
-def test_a_bulk_message_is_shown_once_when_all_its_parts_are_there_in_any_order() -> None:
+def test_a_bulk_message_is_delivered_once_when_all_its_parts_have_arrived_in_any_order() -> None:
     card = SingleNic()
     card.create(4)
-    layout.set_segment(card.page(4), 100)
+    layout.set_segment_length(card.page(4), 100)
     memory = bytearray(100)
-    card.memory.reachable[region(4, layout.SEGMENT)] = memoryview(memory)
+    card.memory.mapped_regions[region(4, layout.SEGMENT)] = memoryview(memory)
     for channel, (offset, data) in enumerate([(43, b"two"), (46, b"end"), (40, b"one")]):
-        assert card.told == []
+        assert card.notifications == []
         assert card.arrive(4, channel=channel, form=FORM_BULK, data=data, total=9, offset=offset)[0][0] == KIND_ACK
-    assert card.told == [(4, layout.ARRIVED_REQUESTS)]
+    assert card.notifications == [(4, layout.ARRIVED_REQUESTS)]
     assert memory[40:49] == b"onetwoend"
-    entry = layout.READ(card.page(4), layout.PLACES[layout.ARRIVED_REQUESTS])
+    entry = layout.READ_ENTRY(card.page(4), layout.SLOT_OFFSETS[layout.ARRIVED_REQUESTS])
     assert entry[14:16] == (40, 9)
 
 
-def test_a_ring_that_is_full_refuses_and_takes_again_when_the_host_has_read() -> None:
+def test_a_full_ring_refuses_until_the_host_has_read() -> None:
     card = SingleNic()
     card.create(4)
     for channel in range(16):
         assert card.arrive(4, channel, channel=channel)[0][0] == KIND_ACK
     assert card.arrive(4, 16, channel=16)[0][:2] == (KIND_NACK, REASON_OVERRUN)
     assert card.arrive(4, 99, channel=17, reply=True)[0][0] == KIND_ACK  # replies have a ring of their own
-    card.page(4)[layout.PLACES[layout.ARRIVED_REQUESTS]] = layout.FREE
+    card.page(4)[layout.SLOT_OFFSETS[layout.ARRIVED_REQUESTS]] = layout.FREE
     assert card.arrive(4, 16, channel=16, stamp=2)[0][0] == KIND_ACK
 
 
 # Leaving.
 
 
-def test_an_endpoint_with_nothing_under_way_leaves_when_the_host_has_let_go_of_it() -> None:
+def test_an_endpoint_without_packets_in_flight_leaves_when_the_host_has_released_it() -> None:
     card = SingleNic(AT_ONCE)
     card.create(4)
     card.arrive(4, 77)
-    card.told.clear()
+    card.notifications.clear()
     card.ring(4, layout.UNLOAD)
-    assert card.told == [(4, RELEASE)]
+    assert card.notifications == [(4, RELEASE)]
     card.ring(4, layout.RELEASED)
-    assert card.told == [(4, RELEASE), (4, UNLOADED)]
-    entry = layout.PLACES[layout.ARRIVED_REQUESTS]
-    assert card.memory.pages[4][entry] == layout.READY
-    assert layout.READ_ARGUMENTS[1](card.memory.pages[4], entry + layout.ARGUMENTS) == (77,)
+    assert card.notifications == [(4, RELEASE), (4, UNLOADED)]
+    entry = layout.SLOT_OFFSETS[layout.ARRIVED_REQUESTS]
+    assert card.memory.backing_pages[4][entry] == layout.READY
+    assert layout.READ_ARGUMENTS[1](card.memory.backing_pages[4], entry + layout.ARGUMENTS_OFFSET) == (77,)
 
 
-def test_an_endpoint_that_comes_again_goes_on_in_its_rings_where_it_was() -> None:
+def test_a_reloaded_endpoint_continues_at_its_ring_positions() -> None:
     card = SingleNic(AT_ONCE)
     card.create(4)
     card.arrive(4, 1)
     card.arrive(4, 2, channel=1)
     for subject in (layout.UNLOAD, layout.RELEASED):
         card.ring(4, subject)
-    card.memory.bound[0] = -1
+    card.memory.bound_endpoints[0] = -1
     card.load(4)
-    card.told.clear()
+    card.notifications.clear()
     card.arrive(4, 3, channel=2)
-    assert card.told == [(4, layout.ARRIVED_REQUESTS + 2)]
+    assert card.notifications == [(4, layout.ARRIVED_REQUESTS + 2)]
 
 
-def test_an_endpoint_keeps_its_frame_for_a_while_and_takes_messages_until_then() -> None:
+def test_an_endpoint_keeps_its_frame_and_accepts_messages_for_the_minimum_residence() -> None:
     card = SingleNic(Settings(stay=3 * MILLISECOND))
     card.create(4)
     card.elapse(1 * MILLISECOND)
     card.ring(4, layout.UNLOAD)
-    assert card.told == []
+    assert card.notifications == []
     assert card.firmware.deadline == 3 * MILLISECOND
     assert card.arrive(4, 1)[0][0] == KIND_ACK
     card.elapse(2 * MILLISECOND)
-    assert card.told[-1] == (4, RELEASE)
+    assert card.notifications[-1] == (4, RELEASE)
     assert card.arrive(4, 2, channel=1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
 
 
@@ -177,10 +177,10 @@ def leaving(card: SingleNic) -> SentMessage:
     """An endpoint with one packet that is not answered is to leave; the packet."""
     card.create(4)
     card.request(4, 0, 41)
-    (sent,) = card.taken()
+    (sent,) = card.take_packets()
     card.ring(4, layout.UNLOAD)
     card.ring(4, layout.RELEASED)
-    assert card.told == [(4, RELEASE)]
+    assert card.notifications == [(4, RELEASE)]
     return sent
 
 
@@ -188,60 +188,60 @@ def test_an_endpoint_does_not_leave_before_its_packet_is_answered() -> None:
     card = SingleNic(AT_ONCE)
     sent = leaving(card)
     card.elapse(20 * MILLISECOND)
-    assert (4, UNLOADED) not in card.told
+    assert (4, UNLOADED) not in card.notifications
     card.answer(sent)
-    assert card.told[-1] == (4, UNLOADED)
-    assert card.memory.pages[4][layout.PLACES[0]] == layout.FREE
+    assert card.notifications[-1] == (4, UNLOADED)
+    assert card.memory.backing_pages[4][layout.SLOT_OFFSETS[0]] == layout.FREE
 
 
 def test_the_nack_for_the_latest_sending_lets_an_endpoint_leave_and_one_for_an_earlier_does_not() -> None:
     card = SingleNic(AT_ONCE)
     first = leaving(card)
     card.elapse(6 * MILLISECOND)  # it is sent again
-    (again,) = card.taken()
+    (again,) = card.take_packets()
     assert again.stamp != first.stamp
     card.answer(again, REASON_NOT_RESIDENT, stamp=first.stamp)
-    assert (4, UNLOADED) not in card.told
+    assert (4, UNLOADED) not in card.notifications
     card.answer(again, REASON_NOT_RESIDENT)
-    assert card.told[-1] == (4, UNLOADED)
-    assert card.memory.pages[4][layout.PLACES[0]] == layout.READY
-    card.memory.bound[0] = -1
+    assert card.notifications[-1] == (4, UNLOADED)
+    assert card.memory.backing_pages[4][layout.SLOT_OFFSETS[0]] == layout.READY
+    card.memory.bound_endpoints[0] = -1
     card.load(4)
-    (sent,) = card.taken()
+    (sent,) = card.take_packets()
     assert sent.message == again.message
     assert sent.kind == KIND_MESSAGE
     card.answer(sent)
     assert card.owner(4, 0) == layout.FREE
 
 
-def test_what_was_refused_before_an_endpoint_is_to_leave_does_not_keep_it() -> None:
+def test_a_packet_refused_before_does_not_keep_an_endpoint_from_leaving() -> None:
     card = SingleNic(AT_ONCE)
     card.create(4)
     card.request(4, 0, 41)
-    card.answer(card.taken()[0], REASON_OVERRUN)
+    card.answer(card.take_packets()[0], REASON_OVERRUN)
     card.ring(4, layout.UNLOAD)
     card.ring(4, layout.RELEASED)
-    assert card.told[-1] == (4, UNLOADED)
+    assert card.notifications[-1] == (4, UNLOADED)
     assert card.counted("taken_back") == 1
 
 
-def test_a_bulk_message_that_is_half_way_goes_on_where_it_was() -> None:
+def test_a_partly_sent_bulk_message_continues_after_the_next_load() -> None:
     card = SingleNic(Settings(stay=0, channels=2, packet=512))
     card.create(4)
     data = bytes(range(256)) * 8
-    card.memory.reachable[region(4, 0)] = memoryview(data)
+    card.memory.mapped_regions[region(4, 0)] = memoryview(data)
     card.request(4, 0, form=FORM_BULK, data=len(data))
-    first, second = card.taken()
+    first, second = card.take_packets()
     card.ring(4, layout.UNLOAD)
     card.ring(4, layout.RELEASED)
     card.answer(second)
-    assert card.taken() == []
+    assert card.take_packets() == []
     card.answer(first, REASON_OVERRUN)
-    assert card.told[-1] == (4, UNLOADED)
-    card.memory.bound[0] = -1
+    assert card.notifications[-1] == (4, UNLOADED)
+    card.memory.bound_endpoints[0] = -1
     card.load(4)
     offsets = []
-    while sent := card.taken():
+    while sent := card.take_packets():
         for packet in sent:
             offsets.append(packet.offset)
             card.answer(packet)
@@ -249,28 +249,28 @@ def test_a_bulk_message_that_is_half_way_goes_on_where_it_was() -> None:
     assert card.owner(4, 0) == layout.ANSWERED
 
 
-def test_what_waits_for_a_channel_waits_in_the_page_of_an_endpoint_that_has_left() -> None:
+def test_messages_that_wait_for_a_channel_stay_in_the_page_of_an_unloaded_endpoint() -> None:
     card = SingleNic(Settings(stay=0, channels=1, attempt=0))
     card.create(4)
     card.create(5)
     card.request(5, 0, 1)
     card.request(4, 0, 2)
-    (sent,) = card.taken()
+    (sent,) = card.take_packets()
     card.ring(4, layout.UNLOAD)
     card.ring(4, layout.RELEASED)
-    assert card.told[-1] == (4, UNLOADED)
+    assert card.notifications[-1] == (4, UNLOADED)
     card.answer(sent)
-    assert card.taken() == []
-    card.memory.bound[0] = -1
+    assert card.take_packets() == []
+    card.memory.bound_endpoints[0] = -1
     card.load(4)
-    assert [(sent.origin, sent.message) for sent in card.taken()] == [(4, 100)]
+    assert [(sent.origin, sent.message) for sent in card.take_packets()] == [(4, 100)]
 
 
-def test_an_endpoint_that_is_freed_is_not_there_for_what_comes_and_its_answers_are_nobodys() -> None:
+def test_a_freed_endpoint_receives_nothing_and_answers_to_it_are_ignored() -> None:
     card = SingleNic()
     card.create(4)
     card.request(4, 0, 1)
-    (sent,) = card.taken()
+    (sent,) = card.take_packets()
     card.ring(4, layout.DESTROY)
     card.answer(sent)
     assert card.arrive(4, 1)[0][0] == KIND_NACK
@@ -296,7 +296,7 @@ TOLD: dict[tuple[str, int], list[int]] = {
 @pytest.mark.parametrize(
     "command", [layout.CREATE, layout.DESTROY, layout.LOAD, layout.UNLOAD, layout.RELEASED, *SAID, 100]
 )
-def test_what_makes_no_sense_in_a_state_is_counted_and_changes_nothing(state: str, command: int) -> None:
+def test_doorbells_that_are_invalid_in_a_state_are_only_counted(state: str, command: int) -> None:
     card = SingleNic(Settings(stay=MILLISECOND if state == "asked to leave" else 0))
     if state != "absent":
         card.create(4, load=state != "on the host")
@@ -307,13 +307,13 @@ def test_what_makes_no_sense_in_a_state_is_counted_and_changes_nothing(state: st
     if state == "released":
         card.ring(4, layout.RELEASED)
     if state == "on the host":
-        card.memory.bound[0] = 4
-    card.told.clear()
-    card.ring(region(4, layout.STAGED) if command in SAID else 4, command)
+        card.memory.bound_endpoints[0] = 4
+    card.notifications.clear()
+    card.ring(region(4, layout.SEND_STAGING) if command in SAID else 4, command)
     expected = TOLD.get((state, command))
     if state == "leaving" and command == layout.RELEASED:
         expected = [UNLOADED]
-    assert card.told == [(4, subject) for subject in expected or ()]
+    assert card.notifications == [(4, subject) for subject in expected or ()]
     assert card.counted("invalid") == (expected is None)
 
 

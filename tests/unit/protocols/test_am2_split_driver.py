@@ -17,7 +17,7 @@ from protocols.am2.codec import (
     REASON_NOT_RESIDENT,
     REASON_OVERRUN,
 )
-from protocols.am2.nic_memory import NOBODY
+from protocols.am2.nic_memory import NO_ENDPOINT
 from protocols.am2.settings import MILLISECOND, Settings
 from tests.unit.protocols.am2_shared_nic import HEAP, SharedNic
 from tests.unit.protocols.am2_single_nic import TAG, SentMessage
@@ -36,8 +36,8 @@ def sharing(frames: int = 2, *, stay: int = 0, hosts: int = 3, channels: int = 3
 def lets_go(card: SharedNic, endpoint: int) -> None:
     """The endpoint's host releases the frame and copies the endpoint out when the NIC is done."""
     card.ring(endpoint, layout.RELEASED)
-    assert card.said(endpoint)[-1] == UNLOADED
-    card.take_out(endpoint)
+    assert card.notifications_of(endpoint)[-1] == UNLOADED
+    card.copy_out(endpoint)
 
 
 # Whose frame another host gets.
@@ -49,9 +49,9 @@ def test_a_host_gets_a_frame_when_two_others_have_all() -> None:
     card.create(first)
     card.create(second)
     card.create(third)
-    assert card.told == [(first, LOADED), (second, LOADED), (first, RELEASE)]
+    assert card.notifications == [(first, LOADED), (second, LOADED), (first, RELEASE)]
     lets_go(card, first)
-    assert card.told[-2:] == [(first, UNLOADED), (third, LOADED)]
+    assert card.notifications[-2:] == [(first, UNLOADED), (third, LOADED)]
     assert card.counted("forced") == card.counted("invalid") == 0
 
 
@@ -62,7 +62,7 @@ def test_a_frame_is_taken_from_the_host_that_has_most() -> None:
     for endpoint in many:
         card.create(endpoint)
     card.create(third)
-    assert card.told[-1] == (many[0], RELEASE)
+    assert card.notifications[-1] == (many[0], RELEASE)
 
 
 def test_of_a_hosts_endpoints_one_with_nothing_under_way_gives_up_its_frame() -> None:
@@ -72,7 +72,7 @@ def test_of_a_hosts_endpoints_one_with_nothing_under_way_gives_up_its_frame() ->
     card.create(idle)
     card.request(busy)
     card.create(wanted)
-    assert card.told[-1] == (idle, RELEASE)
+    assert card.notifications[-1] == (idle, RELEASE)
 
 
 def test_a_host_that_has_most_gets_no_frame_of_another() -> None:
@@ -81,11 +81,11 @@ def test_a_host_that_has_most_gets_no_frame_of_another() -> None:
     card.create(theirs)
     for endpoint in mine:
         card.create(endpoint)
-    assert card.said(theirs) == [LOADED]
-    assert card.told[-1] == (mine[0], RELEASE)
+    assert card.notifications_of(theirs) == [LOADED]
+    assert card.notifications[-1] == (mine[0], RELEASE)
 
 
-def test_a_host_that_lets_go_slowly_gets_no_frame_of_another_instead() -> None:
+def test_a_host_that_releases_slowly_gets_no_frame_of_another_meanwhile() -> None:
     """A frame counts as its host's until vacated; else a slow host would get the others' frames too."""
     card = sharing(7)
     mine = [card.number(0, one) for one in range(7)]
@@ -98,25 +98,25 @@ def test_a_host_that_lets_go_slowly_gets_no_frame_of_another_instead() -> None:
     for endpoint in mine[3:]:
         card.create(endpoint)
     card.elapse(10 * MILLISECOND)
-    assert [card.said(one) for one in theirs] == [[LOADED]] * 4
+    assert [card.notifications_of(one) for one in theirs] == [[LOADED]] * 4
     assert card.counted("invalid") == 0
 
 
-def test_who_has_fewer_frames_gets_the_next_one() -> None:
+def test_the_host_with_fewer_frames_gets_the_next_one() -> None:
     """However many of another's wait before it."""
     card = sharing(3)
     mine, theirs, third = [card.number(0, one) for one in range(3)], card.number(1), card.number(2)
     card.create(theirs)
     for endpoint in mine:
         card.create(endpoint)
-    assert card.told[-1] == (mine[0], RELEASE)
+    assert card.notifications[-1] == (mine[0], RELEASE)
     card.create(third)
-    card.told.clear()
+    card.notifications.clear()
     card.ring(mine[0], layout.RELEASED)
-    assert [endpoint for endpoint, subject in card.told if subject == LOADED] == [third]
+    assert [endpoint for endpoint, subject in card.notifications if subject == LOADED] == [third]
 
 
-def test_several_that_wait_have_no_more_of_the_others_leave_than_they_need() -> None:
+def test_no_more_endpoints_leave_than_others_wait() -> None:
     card = sharing(4, stay=MILLISECOND, hosts=2)
     mine, theirs = [card.number(0, one) for one in range(4)], [card.number(1, one) for one in range(2)]
     for endpoint in mine:
@@ -125,33 +125,33 @@ def test_several_that_wait_have_no_more_of_the_others_leave_than_they_need() -> 
         card.create(endpoint)
     card.elapse(3 * MILLISECOND)
     for endpoint in mine:
-        if RELEASE in card.said(endpoint):
+        if RELEASE in card.notifications_of(endpoint):
             lets_go(card, endpoint)
     card.elapse(3 * MILLISECOND)
-    assert [one for one in mine if RELEASE in card.said(one)] == mine[:2]
-    assert [card.said(one) for one in theirs] == [[LOADED]] * 2
+    assert [one for one in mine if RELEASE in card.notifications_of(one)] == mine[:2]
+    assert [card.notifications_of(one) for one in theirs] == [[LOADED]] * 2
 
 
-def test_an_endpoint_keeps_its_frame_for_a_while_though_another_host_wants_it() -> None:
+def test_an_endpoint_keeps_its_frame_for_the_minimum_residence_though_another_host_waits() -> None:
     card = sharing(1, stay=3 * MILLISECOND)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.elapse(MILLISECOND)
     card.create(second)
-    assert card.told == [(first, LOADED)]
+    assert card.notifications == [(first, LOADED)]
     assert card.arrive(first, 1)[0][0] == KIND_ACK
     assert card.firmware.waiting() == [
         f"endpoint {first} is to leave its frame: 0 packets are unacknowledged",
-        f"endpoint {second} waits for a frame that other host processes have",
+        f"endpoint {second} waits for a frame that other host processes use",
     ]
     card.elapse(2 * MILLISECOND)
-    assert card.told[-1] == (first, RELEASE)
+    assert card.notifications[-1] == (first, RELEASE)
     assert card.arrive(first, 2, channel=1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
     lets_go(card, first)
-    assert card.told[-1] == (second, LOADED)
+    assert card.notifications[-1] == (second, LOADED)
 
 
-def test_a_host_cannot_have_more_endpoints_wait_than_it_has_frames() -> None:
+def test_at_most_as_many_endpoints_of_a_host_wait_as_it_has_frames() -> None:
     """Otherwise one host could make all its endpoints wait ahead of the others'."""
     card = sharing(2, hosts=2)
     card.create(card.number(0))
@@ -163,42 +163,42 @@ def test_a_host_cannot_have_more_endpoints_wait_than_it_has_frames() -> None:
         window.bind(extra % 2, endpoint)
         card.ring(endpoint, layout.LOAD)
     assert card.counted("invalid") == 7
-    assert card.said(card.number(0)) == [LOADED]
+    assert card.notifications_of(card.number(0)) == [LOADED]
 
 
-def test_an_endpoint_without_a_frame_of_its_hosts_is_passed_over_when_its_turn_comes() -> None:
+def test_an_endpoint_that_its_host_has_not_bound_is_skipped() -> None:
     card = sharing(1, hosts=2)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.create(second)
-    card.windows[1].bind(0, NOBODY)
+    card.windows[1].bind(0, NO_ENDPOINT)
     lets_go(card, first)
-    assert card.said(second) == []
+    assert card.notifications_of(second) == []
     assert card.counted("invalid") == 1
     card.load(first)
-    assert card.told[-1] == (first, LOADED)
+    assert card.notifications[-1] == (first, LOADED)
 
 
-def test_what_has_waited_for_a_frame_reaches_an_endpoint_of_its_own_node_at_once() -> None:
+def test_messages_of_a_loaded_endpoint_reach_an_endpoint_of_the_own_node_at_once() -> None:
     """The message is delivered too if an answer from the network has made the room."""
     card = sharing()
     first, second, third = (card.number(place) for place in range(3))
     card.create(first)
     card.create(second)
     card.request(first)
-    (sent,) = card.taken()
+    (sent,) = card.take_packets()
     card.create(third, load=False)
     page = memoryview(card.windows[2].pages[third])
-    layout.WRITE[1](
-        page, layout.PLACES[0], layout.READY, 0, 0, 0, 0, 0, 0, 0, 1, 1, third, second, TAG, 7, 0, 0, 41
+    layout.WRITE_ENTRY[1](
+        page, layout.SLOT_OFFSETS[0], layout.READY, 0, 0, 0, 0, 0, 0, 0, 1, 1, third, second, TAG, 7, 0, 0, 41
     )  # fmt: skip
     page.release()
     card.ring(first, layout.UNLOAD)
     card.ring(first, layout.RELEASED)
     card.load(third)
-    assert card.said(third) == []
+    assert card.notifications_of(third) == []
     card.answer(sent)
-    assert card.said(second)[-1] == layout.ARRIVED_REQUESTS
+    assert card.notifications_of(second)[-1] == layout.ARRIVED_REQUESTS
 
 
 # A host that does not let go.
@@ -208,23 +208,23 @@ def wanted(card: SharedNic) -> tuple[int, int]:
     """Endpoint 0 of host 0 has the only frame, endpoint 0 of host 1 waits for it."""
     card.create(card.number(0))
     card.create(card.number(1))
-    assert card.told[-1] == (card.number(0), RELEASE)
+    assert card.notifications[-1] == (card.number(0), RELEASE)
     return card.number(0), card.number(1)
 
 
-def test_a_host_that_never_releases_is_forced_out_after_its_time() -> None:
+def test_an_endpoint_that_its_host_does_not_release_is_forced_out() -> None:
     card = sharing(1)
     first, second = wanted(card)
     card.elapse(TIMEOUT - 1)
     assert card.counted("forced") == 0
     assert card.firmware.deadline == TIMEOUT
     card.elapse(1)
-    assert card.told[-2:] == [(first, UNLOADED), (second, LOADED)]
+    assert card.notifications[-2:] == [(first, UNLOADED), (second, LOADED)]
     assert card.counted("forced") == 1
     assert card.firmware.deadline is None
 
 
-def test_a_hosts_time_begins_when_it_is_asked() -> None:
+def test_the_time_to_release_begins_with_the_request() -> None:
     """The NIC itself may be late: it is a process, too."""
     card = sharing(1, stay=MILLISECOND)
     first, second = card.number(0), card.number(1)
@@ -232,64 +232,64 @@ def test_a_hosts_time_begins_when_it_is_asked() -> None:
     card.create(second)
     card.now = 80 * MILLISECOND
     card.firmware.on_timer(card.now)
-    assert card.told[-1] == (first, RELEASE)
+    assert card.notifications[-1] == (first, RELEASE)
     card.elapse(TIMEOUT - 1)
     assert card.counted("forced") == 0
     card.elapse(1)
-    assert card.told[-1] == (second, LOADED)
+    assert card.notifications[-1] == (second, LOADED)
 
 
-def test_what_a_host_has_written_late_is_sent_once_when_its_endpoint_is_in_a_frame_again() -> None:
+def test_late_writes_of_a_host_are_sent_once_after_the_next_load() -> None:
     card = sharing(1)
     first, second = wanted(card)
     card.request(first, 0, 41)
     card.elapse(TIMEOUT)
     card.request(first, 1, 42)
-    assert card.taken() == []
-    assert card.said(first)[-1] == UNLOADED
+    assert card.take_packets() == []
+    assert card.notifications_of(first)[-1] == UNLOADED
     card.ring(first, layout.RELEASED)  # it comes late
-    card.take_out(first)
+    card.copy_out(first)
     card.load(first)
-    assert card.told[-1] == (second, RELEASE)
+    assert card.notifications[-1] == (second, RELEASE)
     lets_go(card, second)
-    assert [(sent.origin, sent.message) for sent in card.taken()] == [(first, 100), (first, 101)]
+    assert [(sent.origin, sent.message) for sent in card.take_packets()] == [(first, 100), (first, 101)]
     card.ring(first, 0)  # a doorbell for what is under way already
-    assert card.taken() == []
+    assert card.take_packets() == []
     assert card.counted("invalid") == 0
 
 
-def test_an_endpoint_that_is_forced_out_takes_its_refused_packets_with_it_and_sends_them_once() -> None:
+def test_refused_packets_of_a_forced_out_endpoint_are_sent_once_after_the_next_load() -> None:
     card = sharing(1)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.request(first, 0, 41)
-    (sent,) = card.taken()
+    (sent,) = card.take_packets()
     card.create(second)
     card.elapse(TIMEOUT)
     assert card.counted("forced") == 1
-    assert UNLOADED not in card.said(first)  # its packet may be taken yet
-    card.taken()
+    assert UNLOADED not in card.notifications_of(first)  # its packet may be taken yet
+    card.take_packets()
     card.elapse(100 * MILLISECOND)
-    last = card.taken()[-1]
+    last = card.take_packets()[-1]
     assert last[:4] == sent[:4]
     card.answer(last, REASON_OVERRUN)
-    assert card.told[-2:] == [(first, UNLOADED), (second, LOADED)]
-    card.take_out(first)
+    assert card.notifications[-2:] == [(first, UNLOADED), (second, LOADED)]
+    card.copy_out(first)
     card.load(first)
     lets_go(card, second)
-    (again,) = card.taken()
+    (again,) = card.take_packets()
     assert again[5:7] == (first, 100)
 
 
 @pytest.mark.parametrize("subject", [layout.RELEASED, layout.UNLOAD])
-def test_what_a_host_says_before_it_has_heard_that_its_endpoint_is_gone_is_no_error(subject: int) -> None:
+def test_late_doorbells_of_a_host_are_no_errors(subject: int) -> None:
     card = sharing(1)
     first, second = wanted(card)
     card.ring(first, layout.UNLOAD)  # both have come upon it
     card.elapse(TIMEOUT)
     card.ring(first, subject)
     assert card.counted("invalid") == 0
-    assert card.told[-1] == (second, LOADED)
+    assert card.notifications[-1] == (second, LOADED)
 
 
 # Endpoints and hosts that go.
@@ -310,7 +310,7 @@ def in_state(state: str) -> tuple[SharedNic, int, int]:
     card.create(first, load=state != "on the host")
     if state == "released":
         card.request(first)  # what is not answered keeps it
-        card.taken()
+        card.take_packets()
     card.create(second, load=state != "resident")
     if state == "released":
         card.ring(first, layout.RELEASED)
@@ -319,29 +319,29 @@ def in_state(state: str) -> tuple[SharedNic, int, int]:
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("how", ["destroyed", "detached"])
-def test_an_endpoint_that_is_gone_leaves_its_frame_to_who_waits(state: str, how: str) -> None:
+def test_the_frame_of_a_destroyed_endpoint_goes_to_a_waiting_one(state: str, how: str) -> None:
     card, first, second = in_state(state)
     if how == "destroyed":
         card.ring(first, layout.DESTROY)
-        assert card.said(first)[-1] == UNLOADED
+        assert card.notifications_of(first)[-1] == UNLOADED
     else:
         card.detach(0)
-        assert card.said(first)[-1:] != [UNLOADED]
+        assert card.notifications_of(first)[-1:] != [UNLOADED]
     if state == "resident":
         card.load(second)
     if state == "awaiting":
         lets_go(card, card.number(2))
-    assert card.said(second) == [LOADED]
+    assert card.notifications_of(second) == [LOADED]
     assert card.counted("invalid") == 0
     assert card.arrive(first, 1)[-1][0] == KIND_NACK
     assert card.counted("bad_endpoints") == 1
     card.elapse(7_000 * MILLISECOND)
-    assert card.said(second) == [LOADED]
+    assert card.notifications_of(second) == [LOADED]
     assert card.firmware.waiting() == []
     assert card.firmware.deadline is None
 
 
-def test_a_host_that_is_gone_while_its_endpoint_is_asked_to_leave_is_not_forced() -> None:
+def test_a_detached_hosts_endpoint_is_not_forced_out() -> None:
     card = sharing(1)
     wanted(card)
     card.detach(0)
@@ -349,19 +349,19 @@ def test_a_host_that_is_gone_while_its_endpoint_is_asked_to_leave_is_not_forced(
     assert card.counted("forced") == 0
 
 
-def test_the_memory_of_a_host_that_is_gone_is_nobodys() -> None:
+def test_the_memory_of_a_detached_host_is_released() -> None:
     """No operation in progress keeps a reference to the memory or writes to it."""
     card = sharing(channels=2)
     first = card.number(0)
     card.create(first)
     page = card.page(first)
-    layout.set_segment(page, 100)
+    layout.set_segment_length(page, 100)
     layout.set_address(page, layout.SEGMENT, ADDRESS)
-    layout.set_address(page, layout.STAGED, ADDRESS)
+    layout.set_address(page, layout.SEND_STAGING, ADDRESS)
     assert card.arrive(first, form=FORM_BULK, data=b"half", total=8)[0][0] == KIND_ACK
     write(card, first, 1, FORM_MEDIUM, length=3, address=0)
     write(card, first, 0, FORM_BULK, length=100_000, address=ADDRESS)
-    sent = card.taken()
+    sent = card.take_packets()
     assert len(sent) == 2  # of many: there are two channels
     page.release()
     before = [bytes(memory) for memory in (card.windows[0].descriptors, card.windows[0].heap.bytes)]
@@ -370,11 +370,11 @@ def test_the_memory_of_a_host_that_is_gone_is_nobodys() -> None:
     window.descriptors.clear()  # BufferError where anybody has a view of it
     window.heap.bytes.clear()
     card.elapse(TIMEOUT)
-    for packet in card.taken()[-2:]:
+    for packet in card.take_packets()[-2:]:
         card.answer(packet, REASON_OVERRUN)
 
 
-def test_what_a_host_that_is_gone_had_sent_is_not_sent_for_ever() -> None:
+def test_messages_of_a_detached_host_are_not_resent_for_ever() -> None:
     """The peer has no room, so its retransmissions would occupy the channel for ever."""
     card = sharing(channels=1)
     first, second = card.number(0), card.number(1)
@@ -382,26 +382,26 @@ def test_what_a_host_that_is_gone_had_sent_is_not_sent_for_ever() -> None:
     card.create(second)
     card.request(first)
     card.request(second)
-    (sent,) = card.taken()
+    (sent,) = card.take_packets()
     card.detach(0)
     card.answer(sent, REASON_OVERRUN)
-    assert [sent.origin for sent in card.taken()] == [second]
+    assert [sent.origin for sent in card.take_packets()] == [second]
 
 
-def test_a_host_that_comes_to_a_place_begins_with_nothing_of_the_last_ones() -> None:
+def test_a_host_inherits_nothing_of_the_former_one_in_its_slot() -> None:
     card = sharing()
     first = card.number(0)
     card.create(first)
     card.request(first)
-    card.ring(first << layout.SUBJECTS | layout.SEGMENT, layout.ABSENT)
+    card.ring(first << layout.SUBJECT_BITS | layout.SEGMENT, layout.ABSENT)
     card.detach(0)
-    card.taken()
+    card.take_packets()
     card.attach(0)
-    card.told.clear()
+    card.notifications.clear()
     assert card.arrive(first, 1)[0][0] == KIND_NACK
     card.create(first)
-    assert card.told == [(first, LOADED)]
-    assert card.taken() == []
+    assert card.notifications == [(first, LOADED)]
+    assert card.take_packets() == []
     assert card.arrive(first, 1, channel=1)[0][0] == KIND_ACK
 
 
@@ -411,10 +411,10 @@ def test_a_host_that_comes_to_a_place_begins_with_nothing_of_the_last_ones() -> 
 def write(
     card: SharedNic, endpoint: int, slot: int, form: int, *, length: int, address: int, total: int | None = None
 ) -> None:
-    """A message with data, and its doorbell. total: as its host has it."""
-    layout.WRITE[0](
-        card.page(endpoint), layout.PLACES[slot], layout.READY, 0, 1, length, address, 0, form, slot >> 4, 1, 0, endpoint, 3,
-        TAG, slot + 100, 0, length if total is None else total,
+    """Write a message with data, and ring its doorbell. total: bytes of data of the whole message; None: length."""
+    layout.WRITE_ENTRY[0](
+        card.page(endpoint), layout.SLOT_OFFSETS[slot], layout.READY, 0, 1, length, address, 0, form, slot >> 4, 1, 0,
+        endpoint, 3, TAG, slot + 100, 0, length if total is None else total,
     )  # fmt: skip
     card.ring(endpoint, slot)
 
@@ -431,68 +431,70 @@ def state_of(card: SharedNic, endpoint: int) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("state", [*STATES, "nowhere"])
-def test_what_a_host_rings_about_anothers_endpoint_is_counted_and_changes_nothing(state: str) -> None:
+def test_doorbells_for_another_hosts_endpoint_are_only_counted(state: str) -> None:
     if state == "nowhere":
         card = sharing(1)
         first = card.number(0)
     else:
         card, first, _ = in_state(state)
     intruder = card.windows[1].ring
-    card.shown.clear()
+    card.host_notifications.clear()
     before = state_of(card, first)
-    rung = [first << layout.SUBJECTS | subject for subject in range(1 << layout.SUBJECTS)]
-    for subject in range(1 << layout.SUBJECTS):
-        region = first << layout.SUBJECTS | subject
-        rung += [region << layout.SUBJECTS | said for said in layout.OF_REGIONS]
+    rung = [first << layout.SUBJECT_BITS | subject for subject in range(1 << layout.SUBJECT_BITS)]
+    for subject in range(1 << layout.SUBJECT_BITS):
+        region = first << layout.SUBJECT_BITS | subject
+        rung += [region << layout.SUBJECT_BITS | said for said in layout.REGION_SUBJECTS]
     for count, index in enumerate(rung, 1):
         intruder(card.now, index)
         assert card.counted("invalid") == count, hex(index)
     assert state_of(card, first) == before
-    assert card.shown == []
-    assert card.taken() == []
+    assert card.host_notifications == []
+    assert card.take_packets() == []
 
 
-def test_what_a_host_rings_of_64_bits_is_counted() -> None:
+def test_doorbells_of_64_bits_are_counted() -> None:
     card = sharing()
     chance = random.Random(1)
     before = card.counted("invalid")
     for count in range(1, 2_000):
         card.windows[1].ring(card.now, chance.getrandbits(64) | 1 << 40)
         assert card.counted("invalid") == before + count
-    assert card.told == []
+    assert card.notifications == []
 
 
-def test_a_message_in_the_name_of_anothers_endpoint_comes_back() -> None:
+def test_a_message_whose_origin_is_another_hosts_endpoint_is_returned() -> None:
     card = sharing()
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.create(second)
     page = card.page(second)
-    layout.WRITE[0](
-        page, layout.PLACES[0], layout.READY, 0, 1, 0, 0, 0, 0, 0, 1, 0, first, 3, TAG, 100, 0, 0
+    layout.WRITE_ENTRY[0](
+        page, layout.SLOT_OFFSETS[0], layout.READY, 0, 1, 0, 0, 0, 0, 0, 1, 0, first, 3, TAG, 100, 0, 0
     )  # fmt: skip
     card.ring(second, 0)
-    assert card.taken() == []
-    assert page[layout.PLACES[0]] == layout.RETURNED
-    at = layout.PLACES[layout.ARRIVED_REPLIES]
+    assert card.take_packets() == []
+    assert page[layout.SLOT_OFFSETS[0]] == layout.RETURNED
+    at = layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES]
     assert page[at : at + 2] == bytes((layout.READY, 1))  # BAD_ARGUMENTS
-    assert card.shown[-1] == (1, second, layout.ARRIVED_REPLIES)
+    assert card.host_notifications[-1] == (1, second, layout.ARRIVED_REPLIES)
     assert card.counted("invalid") == 1
 
 
 @pytest.mark.parametrize("form", [FORM_MEDIUM, FORM_BULK])
-def test_what_a_host_changes_behind_its_doorbell_is_not_looked_at(form: int) -> None:
+def test_changes_of_an_entry_after_its_doorbell_are_ignored(form: int) -> None:
     """An entry is read once: while its data is fetched a host makes another one of it."""
     card = sharing()
     first = card.number(0)
     card.create(first)
     page, heap = card.page(first), card.windows[0].heap
-    layout.set_address(page, layout.STAGED, ADDRESS)
+    layout.set_address(page, layout.SEND_STAGING, ADDRESS)
     heap.bytes[ADDRESS : ADDRESS + 4] = b"data"
 
     class Changing:
         def view(self, address: int, length: int) -> memoryview:
-            page[layout.PLACES[0] + 1 : layout.PLACES[0] + layout.ENTRY] = bytes([0xA5]) * (layout.ENTRY - 1)
+            page[layout.SLOT_OFFSETS[0] + 1 : layout.SLOT_OFFSETS[0] + layout.ENTRY_SIZE] = bytes([0xA5]) * (
+                layout.ENTRY_SIZE - 1
+            )
             return heap.view(address, length)
 
         def fence(self) -> None: ...
@@ -503,11 +505,11 @@ def test_what_a_host_changes_behind_its_doorbell_is_not_looked_at(form: int) -> 
     fresh.ring = card.nic.attach(card.now, 0, Changing(), memoryview(fresh.descriptors))
     card.create(first)
     page = card.page(first)
-    layout.set_address(page, layout.STAGED, ADDRESS)
+    layout.set_address(page, layout.SEND_STAGING, ADDRESS)
     write(card, first, 0, form, length=4, address=0 if form == FORM_MEDIUM else ADDRESS)
     (frame,) = card.sent
     assert frame[:-1].endswith(b"data")
-    (sent,) = card.taken()
+    (sent,) = card.take_packets()
     assert sent[5:7] == (first, 100)
     assert card.counted("invalid") == 0
 
@@ -521,61 +523,67 @@ def test_data_that_is_not_in_a_hosts_heap_is_never_sent(address: int, length: in
     first = card.number(0)
     card.create(first)
     write(card, first, 0, FORM_BULK, length=length, address=address)
-    region = first << layout.SUBJECTS
-    assert card.told[-1] == (region, layout.UNMAPPED)
+    region = first << layout.SUBJECT_BITS
+    assert card.notifications[-1] == (region, layout.UNMAPPED)
     card.ring(region, layout.MAPPED)
-    assert card.taken() == []
+    assert card.take_packets() == []
     card.ring(region, layout.ABSENT)
     assert card.owner(first, 0) == layout.RETURNED
-    assert card.taken() == []
+    assert card.take_packets() == []
 
 
 @pytest.mark.parametrize("address", [HEAP, HEAP - 1, (1 << 64) - 1])
 @pytest.mark.parametrize("form", [FORM_MEDIUM, FORM_BULK])
-def test_data_for_what_is_not_in_a_hosts_heap_is_refused(address: int, form: int) -> None:
+def test_data_for_memory_outside_a_hosts_heap_is_refused(address: int, form: int) -> None:
     card = sharing()
     first = card.number(0)
     card.create(first)
     page = card.page(first)
-    layout.set_segment(page, (1 << 64) - 1)
-    for subject in (layout.STAGING, layout.SEGMENT):
+    layout.set_segment_length(page, (1 << 64) - 1)
+    for subject in (layout.RECEIVE_STAGING, layout.SEGMENT):
         layout.set_address(page, subject, address)
     assert card.arrive(first, form=form, data=b"xyz", total=3)[0][0] == KIND_NACK
     assert card.counted("unmapped") == 1
 
 
-def test_what_a_host_says_of_memory_that_it_was_not_asked_for_is_forgotten() -> None:
+def test_answers_about_memory_that_was_not_requested_are_forgotten() -> None:
     """However often: the NIC has no memory for that."""
     card = sharing()
     first = card.number(0)
     card.create(first)
-    for subject in range(1 << layout.SUBJECTS):
-        card.ring(first << layout.SUBJECTS | subject, layout.ABSENT)
+    for subject in range(1 << layout.SUBJECT_BITS):
+        card.ring(first << layout.SUBJECT_BITS | subject, layout.ABSENT)
     page = card.page(first)
     write(card, first, 0, FORM_BULK, length=4, address=0)
-    assert card.told[-1] == (first << layout.SUBJECTS, layout.UNMAPPED)
-    assert page[layout.PLACES[0]] == layout.READY
+    assert card.notifications[-1] == (first << layout.SUBJECT_BITS, layout.UNMAPPED)
+    assert page[layout.SLOT_OFFSETS[0]] == layout.READY
 
 
-def test_all_hosts_are_told_that_a_peer_has_started_again_and_nothing_else_of_each_other() -> None:
+def test_all_hosts_are_notified_of_a_restarted_peer_and_of_nothing_else_of_each_other() -> None:
     card = sharing(3)
     endpoints = [card.number(place) for place in range(3)]
     for endpoint in endpoints:
         card.create(endpoint)
-    card.shown.clear()
+    card.host_notifications.clear()
     for channel, endpoint in enumerate(endpoints):
         card.arrive(endpoint, channel=channel)
-    assert card.shown == [(place, endpoint, layout.ARRIVED_REQUESTS) for place, endpoint in enumerate(endpoints)]
-    card.shown.clear()
+    assert card.host_notifications == [
+        (place, endpoint, layout.ARRIVED_REQUESTS) for place, endpoint in enumerate(endpoints)
+    ]
+    card.host_notifications.clear()
     card.arrive(endpoints[0], sender=2)
-    told = [(place, endpoint, subject) for place, endpoint, subject in card.shown if subject == layout.RESTARTED]
-    assert told == [(place, 1, layout.RESTARTED) for place in range(card.settings.hosts)]
+    told = [
+        (place, endpoint, subject)
+        for place, endpoint, subject in card.host_notifications
+        if subject == layout.RESTARTED
+    ]
+    assert told == [(place, 1, layout.RESTARTED) for place in range(card.settings.max_hosts)]
 
 
 # What a host may not do to the others.
 
 
-def test_messages_that_are_refused_for_ever_keep_no_channel_from_another_host() -> None:
+def test_messages_that_are_always_refused_keep_no_channel_from_another_host() -> None:
     card = sharing(channels=2)
     first, second = card.number(0), card.number(1)
     card.create(first)
@@ -585,7 +593,7 @@ def test_messages_that_are_refused_for_ever_keep_no_channel_from_another_host() 
     card.request(second)
     taken, tried = 0, 0
     for _ in range(200):  # an endpoint has 256 attempts before it is another one's turn
-        for sent in card.taken():
+        for sent in card.take_packets():
             taken += sent.origin == second
             tried += sent.origin == first
             card.answer(sent, 0 if sent.origin == second else REASON_OVERRUN)
@@ -594,7 +602,7 @@ def test_messages_that_are_refused_for_ever_keep_no_channel_from_another_host() 
     assert 100 < tried < 500  # all four now and then, and not as fast as they are refused
 
 
-def test_a_doorbell_that_is_rung_again_and_again_takes_no_memory() -> None:
+def test_repeated_doorbells_take_no_memory() -> None:
     """An endpoint that waits for its turn or for memory is queued once."""
     card = sharing(channels=1)
     first = card.number(0)
@@ -602,7 +610,7 @@ def test_a_doorbell_that_is_rung_again_and_again_takes_no_memory() -> None:
     card.request(first, 0)
     card.request(first, 1)
     write(card, first, 2, FORM_BULK, length=5, address=0)
-    card.taken()
+    card.take_packets()
     tracemalloc.start()
     for slot in (1, 2) * 2_000:
         card.ring(first, slot)
@@ -612,13 +620,13 @@ def test_a_doorbell_that_is_rung_again_and_again_takes_no_memory() -> None:
 
 
 @pytest.mark.parametrize(("length", "total"), [(0, 5), (4, 5), (4, 0)])
-def test_a_bulk_message_that_contradicts_itself_comes_back_at_once(length: int, total: int) -> None:
+def test_an_inconsistent_bulk_message_is_returned_at_once(length: int, total: int) -> None:
     """A peer would never answer it, and it would occupy a channel until given up."""
     card = sharing()
     first = card.number(0)
     card.create(first)
     write(card, first, 0, FORM_BULK, length=length, address=ADDRESS, total=total)
-    assert card.taken() == []
+    assert card.take_packets() == []
     assert card.owner(first, 0) == layout.RETURNED
 
 
@@ -627,7 +635,7 @@ def test_parts_of_two_messages_of_one_number_are_answered() -> None:
     first = card.number(0)
     card.create(first)
     page = card.page(first)
-    layout.set_segment(page, 100)
+    layout.set_segment_length(page, 100)
     layout.set_address(page, layout.SEGMENT, ADDRESS)
     assert card.arrive(first, form=FORM_BULK, data=b"part", total=8)[0][0] == KIND_ACK
     assert card.arrive(first, form=FORM_BULK, data=b"other", total=5, channel=1)[0][:2] == (
@@ -657,7 +665,7 @@ class Kernels:
 
     def look(self) -> None:
         card = self.card
-        for place, number, subject in card.shown[self.seen :]:
+        for place, number, subject in card.host_notifications[self.seen :]:
             self.unheard.append((place, number, subject))
             if subject == LOADED:
                 assert number not in self.resident
@@ -668,7 +676,7 @@ class Kernels:
                 self.wanted.discard(number)
             # Where one leaves and another one comes at once it is shown in that order.
             assert len(self.resident) <= self.frames
-        self.seen = len(card.shown)
+        self.seen = len(card.host_notifications)
 
     def hear(self, place: int) -> None:
         """Let a host handle the oldest of its completions."""
@@ -680,11 +688,11 @@ class Kernels:
         window = self.card.windows[place]
         if subject == RELEASE and number in window.pages:
             self.card.ring(number, layout.RELEASED)
-        elif subject == UNLOADED and number in window.bound:
+        elif subject == UNLOADED and number in window.bound_endpoints:
             if number in window.pages:
-                self.card.take_out(number)
+                self.card.copy_out(number)
             else:
-                window.bind(window.bound.index(number), NOBODY)
+                window.bind(window.bound_endpoints.index(number), NO_ENDPOINT)
 
     def step(self) -> None:
         card, chance = self.card, self.chance
@@ -694,13 +702,13 @@ class Kernels:
                 card.attach(place)
             return
         window, number = card.windows[place], card.number(place, chance.randrange(5))
-        exists, is_bound = number in window.pages, number in window.bound
+        exists, is_bound = number in window.pages, number in window.bound_endpoints
         what = chance.randrange(12)
         if what < 3:
             self.hear(place)
         elif what == 3 and not exists and not is_bound and number not in [about for _, about, _ in self.unheard]:
             card.create(number, load=False)  # numbers are given out in turn: nothing is under way about it
-        elif what in (4, 5) and exists and not is_bound and NOBODY in window.bound:
+        elif what in (4, 5) and exists and not is_bound and NO_ENDPOINT in window.bound_endpoints:
             self.wanted.add(number)
             card.load(number)
         elif what == 6 and number in self.resident and exists:
@@ -721,7 +729,7 @@ class Kernels:
             card.detach(place)
         else:
             card.elapse(chance.randrange(4 * MILLISECOND))
-        self.packets += [packet for packet in card.taken() if isinstance(packet, SentMessage)]
+        self.packets += [packet for packet in card.take_packets() if isinstance(packet, SentMessage)]
         if self.packets and chance.randrange(2):
             answered = self.packets.pop(chance.randrange(len(self.packets)))
             card.answer(answered, chance.choice([0, 0, REASON_OVERRUN]))
@@ -735,7 +743,7 @@ class Kernels:
                 self.hear(place)
             self.look()
             self.card.elapse(MILLISECOND)
-            for sent in self.card.taken():
+            for sent in self.card.take_packets():
                 if len(sent) == 8:
                     self.card.answer(sent)
             self.look()
@@ -743,7 +751,7 @@ class Kernels:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_there_are_never_more_endpoints_in_frames_than_there_are_and_all_that_wait_get_one(seed: int) -> None:
+def test_frames_in_use_are_limited_and_all_waiting_endpoints_get_one(seed: int) -> None:
     kernels = Kernels(seed)
     for _ in range(400):
         kernels.step()

@@ -26,7 +26,7 @@ def receiver_of(frame: bytes) -> int:
     return receiver
 
 
-def ready(own: Settings | None = None, incarnation: int = 1, peer: int = 1) -> SingleNic:
+def loaded_nic(own: Settings | None = None, incarnation: int = 1, peer: int = 1) -> SingleNic:
     card = SingleNic(own, incarnation, peer)
     card.create(4)
     return card
@@ -35,218 +35,218 @@ def ready(own: Settings | None = None, incarnation: int = 1, peer: int = 1) -> S
 # Sending.
 
 
-def test_messages_are_on_channels_of_their_own_until_these_are_all_taken() -> None:
-    card = ready(Settings(channels=3))
+def test_each_packet_has_its_own_channel_until_all_are_in_use() -> None:
+    card = loaded_nic(Settings(channels=3))
     for slot in range(5):
         card.request(4, slot, slot)
-    first = card.taken()
+    first = card.take_packets()
     assert [(packet.channel, packet.message) for packet in first] == [(0, 100), (1, 101), (2, 102)]
     card.answer(first[1])
-    assert [(packet.channel, packet.sequence, packet.message) for packet in card.taken()] == [(1, 1, 103)]
+    assert [(packet.channel, packet.sequence, packet.message) for packet in card.take_packets()] == [(1, 1, 103)]
     assert [card.owner(4, slot) for slot in range(5)] == [2, 0, 2, 2, 2]
 
 
-def test_a_packet_is_sent_again_ever_later_until_the_peer_is_given_up_and_the_message_comes_back() -> None:
-    card = ready(FEW)
+def test_a_packet_is_resent_with_growing_timeouts_until_its_message_is_returned() -> None:
+    card = loaded_nic(FEW)
     card.request(4, 0, 1)
-    times = [0] * len(card.taken())
-    while not card.told:
+    times = [0] * len(card.take_packets())
+    while not card.notifications:
         deadline = card.firmware.deadline
         assert deadline is not None
         card.elapse(deadline - card.now)
-        times += [card.now // MILLISECOND] * len(card.taken())
+        times += [card.now // MILLISECOND] * len(card.take_packets())
     assert times == [0, 1, 3, 7]
-    assert card.told == [(4, layout.ARRIVED_REPLIES)]
-    assert layout.HEAD.unpack_from(card.page(4), layout.PLACES[layout.ARRIVED_REPLIES])[1] == Status.UNREACHABLE
+    assert card.notifications == [(4, layout.ARRIVED_REPLIES)]
+    assert layout.HEAD.unpack_from(card.page(4), layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES])[1] == Status.UNREACHABLE
     assert card.owner(4, 0) == layout.RETURNED
     assert card.firmware.deadline is None
     assert card.firmware.waiting() == []
 
 
 def test_a_packet_that_waits_in_its_nic_is_not_resent_before_it_has_left() -> None:
-    card = ready(FEW)
+    card = loaded_nic(FEW)
     card.holds = True
     card.request(4, 0, 1)
     card.elapse(20 * MILLISECOND)
-    assert len(card.taken()) == 1
+    assert len(card.take_packets()) == 1
     card.leave()
     card.elapse(MILLISECOND - 1)
-    assert card.taken() == []
+    assert card.take_packets() == []
     card.elapse(1)
-    assert len(card.taken()) == 1
+    assert len(card.take_packets()) == 1
     card.elapse(20 * MILLISECOND)  # the resend waits, too
-    assert card.taken() == []
+    assert card.take_packets() == []
     card.leave()
     card.elapse(3 * MILLISECOND)
-    assert len(card.taken()) == 1
+    assert len(card.take_packets()) == 1
 
 
 def test_an_answer_to_an_earlier_sending_leaves_no_timer_behind() -> None:
-    card = ready(FEW)
+    card = loaded_nic(FEW)
     card.request(4, 0, 1)
-    first = card.taken()[0]
+    first = card.take_packets()[0]
     card.holds = True
     card.elapse(MILLISECOND)
-    assert len(card.taken()) == 1
+    assert len(card.take_packets()) == 1
     card.answer(first)
     card.request(4, 1, 1)
     card.leave()
-    card.answer(card.taken()[0])
+    card.answer(card.take_packets()[0])
     card.elapse(20 * MILLISECOND)
-    assert card.taken() == []
+    assert card.take_packets() == []
     assert card.firmware.deadline is None
 
 
-def test_nothing_is_looked_at_when_everything_is_answered() -> None:
-    card = ready()
+def test_there_is_no_scan_when_all_packets_are_answered() -> None:
+    card = loaded_nic()
     card.request(4, 0, 1)
-    card.answer(card.taken()[0])
+    card.answer(card.take_packets()[0])
     card.elapse(2 * MILLISECOND)
     assert card.firmware.deadline is None
 
 
-def test_an_answer_that_comes_twice_or_late_is_counted_and_nothing_else() -> None:
-    card = ready(Settings(channels=1))
+def test_a_duplicated_or_late_answer_is_only_counted() -> None:
+    card = loaded_nic(Settings(channels=1))
     card.request(4, 0, 1)
-    (sent,) = card.taken()
+    (sent,) = card.take_packets()
     card.answer(sent)
     card.request(4, 1, 1)
-    (second,) = card.taken()
+    (second,) = card.take_packets()
     card.answer(sent)
     card.answer(sent, REASON_OVERRUN)
     card.answer(sent, REASON_BAD_TAG)
     assert card.counted("late_answers") == 3
-    assert card.owner(4, 1) == layout.UNDER_WAY
+    assert card.owner(4, 1) == layout.IN_FLIGHT
     card.answer(second)
     assert card.owner(4, 1) == layout.FREE
 
 
-def test_what_was_refused_is_sent_again_after_a_while_as_the_same_packet_of_another_stamp() -> None:
-    card = ready()
+def test_a_refused_packet_is_resent_with_another_stamp() -> None:
+    card = loaded_nic()
     card.request(4, 0, 1)
-    (sent,) = card.taken()
+    (sent,) = card.take_packets()
     card.answer(sent, REASON_OVERRUN)
     card.elapse(2 * MILLISECOND)
-    (again,) = card.taken()
+    (again,) = card.take_packets()
     assert again[1:4] == sent[1:4]
     assert again.stamp != sent.stamp
 
 
 @pytest.mark.parametrize("reply", [False, True])
-def test_what_is_undone_comes_back_with_its_reason(reply: bool) -> None:
-    card = ready()
+def test_an_undone_message_is_returned_with_its_reason(reply: bool) -> None:
+    card = loaded_nic()
     slot = 16 if reply else 0
     card.request(4, slot, 1)
-    card.answer(card.taken()[0], REASON_BAD_TAG)
-    entry = layout.HEAD.unpack_from(card.page(4), layout.PLACES[layout.ARRIVED_REPLIES])
+    card.answer(card.take_packets()[0], REASON_BAD_TAG)
+    entry = layout.HEAD.unpack_from(card.page(4), layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES])
     assert entry[:4] == (layout.READY, Status.REPLY_REJECTED if reply else Status.BAD_TAG, 0, slot)
 
 
-def test_messages_come_back_as_far_as_there_is_room_and_the_rest_later() -> None:
-    card = ready(Settings(scan=MILLISECOND))
+def test_messages_are_returned_as_the_reply_ring_has_room() -> None:
+    card = loaded_nic(Settings(scan=MILLISECOND))
     for slot in range(20):
         card.request(4, slot, 1)
-    for sent in card.taken():
+    for sent in card.take_packets():
         card.answer(sent, REASON_BAD_TAG)
-    assert len(card.told) == 16
-    card.page(4)[layout.PLACES[layout.ARRIVED_REPLIES]] = layout.FREE
+    assert len(card.notifications) == 16
+    card.page(4)[layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES]] = layout.FREE
     card.elapse(2 * MILLISECOND)
-    assert len(card.told) == 17
+    assert len(card.notifications) == 17
 
 
-def test_the_host_is_told_of_a_free_slot_only_if_it_wants_one() -> None:
-    card = ready()
+def test_the_host_is_notified_of_a_free_slot_only_on_request() -> None:
+    card = loaded_nic()
     card.request(4, 0, 1)
     card.request(4, 1, 1)
-    first, second = card.taken()
+    first, second = card.take_packets()
     card.answer(first)
-    assert card.told == []
-    card.page(4)[layout.WANTS] = 1
+    assert card.notifications == []
+    card.page(4)[layout.NOTIFY_OFFSET] = 1
     card.answer(second)
-    assert card.told == [(4, 1)]
-    assert not card.page(4)[layout.WANTS]
+    assert card.notifications == [(4, 1)]
+    assert not card.page(4)[layout.NOTIFY_OFFSET]
 
 
 @pytest.mark.parametrize(
     ("place", "value"), [(2, 99), (23, 17), (20, 3), (21, 1), (25, 5)], ids=["node", "count", "form", "ring", "origin"]
 )
-def test_an_entry_that_makes_no_sense_comes_back_and_is_not_sent(place: int, value: int) -> None:
-    card = ready()
+def test_an_invalid_entry_is_returned_and_not_sent(place: int, value: int) -> None:
+    card = loaded_nic()
     card.write(4, 0, 1)
-    card.page(4)[layout.PLACES[0] + place] = value
+    card.page(4)[layout.SLOT_OFFSETS[0] + place] = value
     card.ring(4, 0)
-    assert card.taken() == []
+    assert card.take_packets() == []
     assert card.counted("invalid") == 1
-    assert layout.HEAD.unpack_from(card.page(4), layout.PLACES[layout.ARRIVED_REPLIES])[1] == Status.BAD_ARGUMENTS
+    assert layout.HEAD.unpack_from(card.page(4), layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES])[1] == Status.BAD_ARGUMENTS
 
 
-def test_a_nic_that_loiters_stays_with_an_endpoint_for_its_attempts_and_then_sends_what_others_have() -> None:
-    card = ready(Settings(attempts=2, attempt=1_000))
+def test_a_nic_loiters_with_an_endpoint_for_its_attempts_before_it_sends_for_others() -> None:
+    card = loaded_nic(Settings(attempts=2, attempt=1_000))
     card.create(5)
     card.request(4, 0, 1)
     card.request(5, 0, 1)
     card.elapse(1_000)
     card.request(4, 1, 1)
-    assert [packet.origin for packet in card.taken()] == [4, 4]
+    assert [packet.origin for packet in card.take_packets()] == [4, 4]
     assert card.firmware.deadline == 4_000
     card.elapse(3_000)
-    assert [packet.origin for packet in card.taken()] == [5]
+    assert [packet.origin for packet in card.take_packets()] == [5]
     card.request(4, 2, 1)
-    assert card.taken() == []
+    assert card.take_packets() == []
     card.elapse(4_000)
-    assert [packet.origin for packet in card.taken()] == [4]
+    assert [packet.origin for packet in card.take_packets()] == [4]
 
 
-def test_a_nic_stays_no_longer_with_an_endpoint_that_leaves() -> None:
-    card = ready(Settings(attempts=2, attempt=1_000, stay=0))
+def test_the_turn_of_an_endpoint_ends_when_it_leaves() -> None:
+    card = loaded_nic(Settings(attempts=2, attempt=1_000, stay=0))
     card.create(5)
     card.request(4, 0, 1)
-    card.answer(card.taken()[0])
+    card.answer(card.take_packets()[0])
     card.request(5, 0, 1)
-    assert card.taken() == []
+    assert card.take_packets() == []
     card.ring(4, layout.UNLOAD)
     card.elapse(1)
-    assert [one[5] for one in card.taken()] == [5]
+    assert [one[5] for one in card.take_packets()] == [5]
 
 
-def test_a_nic_loiters_unless_it_is_told_not_to() -> None:
+def test_an_attempt_of_0_switches_loitering_off() -> None:
     """Section "Endpoint scheduling": it holds on to an endpoint that has become empty, for which its host may write more."""
     for own, sent in ((Settings(), [4]), (Settings(attempt=0), [4, 5])):
-        card = ready(own)
+        card = loaded_nic(own)
         card.create(5)
         card.request(4, 0, 1)
         card.request(5, 0, 1)
-        assert [one[5] for one in card.taken()] == sent
+        assert [one[5] for one in card.take_packets()] == sent
 
 
 # Receiving.
 
 
-def test_a_packet_that_comes_again_is_answered_as_before_and_not_delivered() -> None:
-    card = ready()
+def test_a_duplicated_packet_is_answered_again_and_not_delivered() -> None:
+    card = loaded_nic()
     first = card.arrive(4, 1)
     assert card.arrive(4, 1, stamp=2) == [(*first[0][:5], 2)]
     wrong = card.arrive(4, 1, tag=TAG + 1, channel=1)
     assert wrong[0][:2] == (KIND_NACK, REASON_BAD_TAG)
     assert card.arrive(4, 1, tag=TAG + 1, channel=1, stamp=2)[0][:2] == (KIND_NACK, REASON_BAD_TAG)
-    assert len(card.told) == 1
+    assert len(card.notifications) == 1
     assert card.counted("duplicates") == 2
 
 
-def test_a_message_to_itself_needs_no_wire() -> None:
-    card = ready()
+def test_a_message_to_the_own_nic_needs_no_wire() -> None:
+    card = loaded_nic()
     card.write(4, 0, 42)
-    place = layout.PLACES[0]
+    place = layout.SLOT_OFFSETS[0]
     card.page(4)[place + 3] = 0
-    card.page(4)[place + layout.MESSAGE + 6 : place + layout.MESSAGE + 8] = b"\0\4"
+    card.page(4)[place + layout.MESSAGE_OFFSET + 6 : place + layout.MESSAGE_OFFSET + 8] = b"\0\4"
     card.ring(4, 0)
     assert card.sent == []
-    assert card.told == [(4, layout.ARRIVED_REQUESTS)]
+    assert card.notifications == [(4, layout.ARRIVED_REQUESTS)]
     assert card.owner(4, 0) == layout.FREE
 
 
-def test_a_frame_of_its_own_that_comes_back_by_a_wire_is_a_strangers() -> None:
-    card = ready()
+def test_an_own_frame_that_returns_from_the_wire_is_dropped() -> None:
+    card = loaded_nic()
     frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[0], KIND_ACK, 0, 0, 0, 1, 1, 0, 0, 0, 1)
     card.firmware.receive(0, sealed(frame, b""))
     assert card.counted("strangers") == 1
@@ -256,51 +256,51 @@ def test_a_frame_of_its_own_that_comes_back_by_a_wire_is_a_strangers() -> None:
 
 
 @pytest.mark.parametrize("incarnation", [1, 5])
-def test_nobody_takes_what_is_not_meant_for_him_but_says_who_he_is_and_takes_what_is_sent_then(
+def test_a_packet_for_another_incarnation_is_answered_with_the_present_one(
     incarnation: int,
 ) -> None:
-    card = ready(incarnation=incarnation)
+    card = loaded_nic(incarnation=incarnation)
     for meant in (0, incarnation - 1, incarnation + 1):
         assert card.arrive(4, 1, receiver=meant)[0][:2] == (KIND_NACK, REASON_RESTARTED)
-    assert card.told == []
+    assert card.notifications == []
     assert card.arrive(4, 1, receiver=incarnation)[0][0] == KIND_ACK
 
 
-def test_without_acknowledgements_what_knows_of_nobody_is_taken_as_it_does_not_come_again() -> None:
-    card = ready(Settings(reliable=False), incarnation=5)
+def test_without_acknowledgements_a_packet_for_incarnation_0_is_accepted() -> None:
+    card = loaded_nic(Settings(reliable=False), incarnation=5)
     assert card.arrive(4, 1, receiver=0) == []
-    assert card.told == [(4, layout.ARRIVED_REQUESTS)]
+    assert card.notifications == [(4, layout.ARRIVED_REQUESTS)]
     assert card.arrive(4, 1, receiver=4)[0][:2] == (KIND_NACK, REASON_RESTARTED)
-    assert len(card.told) == 1
+    assert len(card.notifications) == 1
 
 
 @pytest.mark.parametrize("incarnation", [1, 7])
-def test_what_was_sent_before_a_peer_has_said_who_it_is_is_sent_again_to_that_incarnation_as_if_for_the_first_time(
+def test_packets_sent_before_the_peers_incarnation_is_known_are_resent_as_first_sendings(
     incarnation: int,
 ) -> None:
-    card = ready(FEW, peer=0)
+    card = loaded_nic(FEW, peer=0)
     card.request(4, 0, 1)
     card.elapse(2 * MILLISECOND)
     assert {receiver_of(frame) for frame in card.sent} == {0}
-    first, *_, last = card.taken()
+    first, *_, last = card.take_packets()
     card.introduce(incarnation)
     assert receiver_of(card.sent[0]) == incarnation
-    (again,) = card.taken()
+    (again,) = card.take_packets()
     assert again[:4] == first[:4]
     assert again.stamp > last.stamp
-    assert card.told == []
+    assert card.notifications == []
     card.elapse(7 * MILLISECOND)
-    assert len(card.taken()) == 3  # all the retries that there are, after the times of a first sending
+    assert len(card.take_packets()) == 3  # all the retries that there are, after the times of a first sending
     card.elapse(4 * MILLISECOND)
-    assert card.told == [(4, layout.ARRIVED_REPLIES)]
+    assert card.notifications == [(4, layout.ARRIVED_REPLIES)]
 
 
-def test_a_peer_that_has_started_again_has_all_messages_to_it_come_back_and_later_ones_go_there() -> None:
-    card = ready(peer=7)
+def test_messages_in_progress_to_a_restarted_peer_are_returned_and_later_ones_sent() -> None:
+    card = loaded_nic(peer=7)
     card.request(4, 0, 1)
-    card.taken()
+    card.take_packets()
     card.introduce(8)
-    assert card.told == [(4, layout.ARRIVED_REPLIES), (1, layout.RESTARTED)]
+    assert card.notifications == [(4, layout.ARRIVED_REPLIES), (1, layout.RESTARTED)]
     assert card.counted("restarts") == 1
     card.request(4, 1, 1)
     assert receiver_of(card.sent.pop()) == 8
@@ -310,15 +310,15 @@ def test_a_peer_that_has_started_again_has_all_messages_to_it_come_back_and_late
     assert card.arrive(4, 1, sender=8)[0][0] == KIND_ACK
 
 
-def test_parts_of_a_bulk_message_from_an_incarnation_that_is_gone_are_forgotten() -> None:
-    card = ready()
-    layout.set_segment(card.page(4), 100)
-    card.memory.reachable[4 << layout.SUBJECTS | layout.SEGMENT] = memoryview(bytearray(100))
+def test_parts_of_a_bulk_message_from_a_former_incarnation_are_discarded() -> None:
+    card = loaded_nic()
+    layout.set_segment_length(card.page(4), 100)
+    card.memory.mapped_regions[4 << layout.SUBJECT_BITS | layout.SEGMENT] = memoryview(bytearray(100))
     card.arrive(4, form=2, data=b"abc", total=6)
     card.arrive(4, form=2, data=b"def", total=6, offset=3, sender=2)
-    assert card.told == [(1, layout.RESTARTED)]
+    assert card.notifications == [(1, layout.RESTARTED)]
     card.arrive(4, form=2, data=b"abc", total=6, sender=2, channel=1)
-    assert card.told[-1] == (4, layout.ARRIVED_REQUESTS)
+    assert card.notifications[-1] == (4, layout.ARRIVED_REQUESTS)
 
 
 # Routes.
@@ -331,7 +331,7 @@ def routed(own: Settings | None = None) -> SingleNic:
     return card
 
 
-def test_messages_wait_for_the_first_map_and_go_by_its_routes() -> None:
+def test_messages_wait_for_the_first_routes() -> None:
     card = routed()
     card.request(4, 0, 1)
     assert card.sent == []
@@ -340,7 +340,7 @@ def test_messages_wait_for_the_first_map_and_go_by_its_routes() -> None:
     assert card.sent[0][:6] == ADDRESSES[1]
 
 
-def test_without_acknowledgements_what_has_waited_for_a_map_is_sent_once() -> None:
+def test_without_acknowledgements_messages_that_waited_for_routes_are_sent_once() -> None:
     card = routed(Settings(reliable=False))
     card.request(4, 0, 1)
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81\x82", ADDRESSES[1])}))
@@ -349,21 +349,21 @@ def test_without_acknowledgements_what_has_waited_for_a_map_is_sent_once() -> No
     assert len(card.sent) == 1
 
 
-def test_without_a_route_messages_wait_for_another_one_for_a_time_and_are_unreachable_then() -> None:
+def test_messages_without_a_route_are_unreachable_after_the_detour_time() -> None:
     card = routed()
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
     card.request(4, 0, 1)
     card.firmware.install(0, Table(2, 1, {}))
     card.request(4, 1, 1)
     card.elapse(2 * SECOND - 10 * MILLISECOND)
-    assert card.told == []
+    assert card.notifications == []
     card.elapse(20 * MILLISECOND)
-    assert sorted(card.told) == [(4, layout.ARRIVED_REPLIES), (4, layout.ARRIVED_REPLIES + 1)]
+    assert sorted(card.notifications) == [(4, layout.ARRIVED_REPLIES), (4, layout.ARRIVED_REPLIES + 1)]
     card.request(4, 2, 1)
-    assert card.told[-1] == (4, layout.ARRIVED_REPLIES + 2)
+    assert card.notifications[-1] == (4, layout.ARRIVED_REPLIES + 2)
 
 
-def test_messages_that_have_waited_for_a_route_go_by_it() -> None:
+def test_messages_that_waited_for_a_route_use_it() -> None:
     card = routed()
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
     card.request(4, 0, 1)
@@ -376,10 +376,10 @@ def test_messages_that_have_waited_for_a_route_go_by_it() -> None:
     assert {frame[14] for frame in card.sent[before:]} == {0x82}
     assert len(card.sent) - before >= 2
     card.elapse(3 * SECOND)
-    assert card.told == []
+    assert card.notifications == []
 
 
-def test_what_is_under_way_waits_for_a_route_also_when_its_peer_has_said_who_it_is() -> None:
+def test_unanswered_packets_wait_for_a_route_when_the_peer_is_introduced() -> None:
     card = routed()
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
     card.request(4, 0, 1)
@@ -415,7 +415,7 @@ def test_a_frame_whose_route_is_not_used_up_is_dropped() -> None:
     again=st.booleans(),
     peer=st.integers(0, 2),
 )  # fmt: skip
-def test_a_frame_whose_check_fits_and_that_says_anything_harms_nothing(
+def test_arbitrary_frames_with_right_checksums_are_harmless(
     kind: int,
     reason: int,
     numbers: tuple[int, int, int, int],
@@ -425,8 +425,8 @@ def test_a_frame_whose_check_fits_and_that_says_anything_harms_nothing(
     again: bool,
     peer: int,
 ) -> None:
-    card = ready(peer=peer)
-    layout.set_segment(card.page(4), 100)
+    card = loaded_nic(peer=peer)
+    layout.set_segment_length(card.page(4), 100)
     card.request(4, 0, 1)
     if kind == KIND_MESSAGE:
         form = (about[0] % 3 if again else about[0], *about[1:])
@@ -436,15 +436,15 @@ def test_a_frame_whose_check_fits_and_that_says_anything_harms_nothing(
     for _ in range(2):
         card.firmware.receive(0, sealed(frame, b""))
     card.elapse(20 * MILLISECOND)
-    assert card.page(4)[layout.PLACES[0]] in (layout.UNDER_WAY, layout.FREE, layout.RETURNED)
+    assert card.page(4)[layout.SLOT_OFFSETS[0]] in (layout.IN_FLIGHT, layout.FREE, layout.RETURNED)
 
 
 @given(st.lists(st.tuples(st.binary(min_size=112, max_size=112), st.integers(0, 31)), max_size=6))
-def test_whatever_a_host_writes_into_its_page_harms_nothing(entries: list[tuple[bytes, int]]) -> None:
-    card = ready()
+def test_arbitrary_pages_of_a_host_are_harmless(entries: list[tuple[bytes, int]]) -> None:
+    card = loaded_nic()
     for entry, slot in entries:
-        at = layout.PLACES[slot]
-        card.page(4)[at : at + layout.ENTRY] = entry
+        at = layout.SLOT_OFFSETS[slot]
+        card.page(4)[at : at + layout.ENTRY_SIZE] = entry
         card.page(4)[at] = layout.READY
         card.ring(4, slot)
         card.ring(4, slot)
@@ -455,7 +455,7 @@ def test_whatever_a_host_writes_into_its_page_harms_nothing(entries: list[tuple[
 
 @given(st.binary(max_size=120), st.booleans())
 def test_garbage_is_dropped_and_counted(raw: bytes, is_addressed: bool) -> None:
-    card = ready(peer=0)
+    card = loaded_nic(peer=0)
     begin = ADDRESSES[0] + ADDRESSES[1] + b"\x88\xb6\x00\x04" if is_addressed else b""
     card.firmware.receive(0, begin + raw)
     assert card.sent == []

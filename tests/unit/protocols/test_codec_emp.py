@@ -62,7 +62,7 @@ def test_an_acknowledgement_is_a_frame_header() -> None:
     assert codec.unpack_frame(frame)[2:-1] == (codec.TYPE_ACK, 1, 3, 1, 2, 7, 2, codec.STATUS_RESTARTED)
 
 
-def test_what_fills_a_frame_up_to_the_minimum_is_no_payload_and_not_checked() -> None:
+def test_padding_to_the_minimum_frame_size_is_neither_payload_nor_checked() -> None:
     frame = first(b"x").ljust(60, b"\xaa")
     assert bytes(codec.unpack_message(frame)[-1]) == b"x"
     assert bytes(Ether(frame)[Padding]) == b"\xaa"
@@ -112,7 +112,7 @@ def test_every_single_bit_of_the_headers_and_the_edges_of_the_payload_counts(siz
         (data()[:41] + b"\x00", "check"),
     ],
 )
-def test_what_is_no_frame_says_which_field_is_wrong(frame: bytes, reason: str) -> None:
+def test_a_malformed_frame_raises_an_error_with_the_reason(frame: bytes, reason: str) -> None:
     with pytest.raises(MalformedError) as raised:
         codec.unpack_frame(frame)
     assert raised.value.reason == reason

@@ -1,4 +1,4 @@
-"""EMP's NICs whose host is gone: how their peers come to know, though it may be lost."""
+"""EMP's announcements: a NIC whose host has gone notifies its peers, and repeats lost notifications."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from protocols.emp.split_driver import Nic, split_driver
 from tests.unit.protocols.emp_dialogue import dialogue, hosts, joined_nics, total_counters
 from tests.unit.protocols.list_wires import ListNic, Wires
 
-TOLD = ["restarted 0.0"]
-MAX = 9
+ANNOUNCEMENT = ["restarted 0.0"]
+MAX_ANNOUNCEMENTS = 9
 
 
-def vacated() -> tuple[Wires, Completion]:
-    """NIC 1 has sent half of a message to 0, and its host is gone; the receive of 0."""
+def nics_after_detach() -> tuple[Wires, Completion]:
+    """Return NICs of which NIC 1 has sent half of a message to NIC 0 and lost its host, and the receive of NIC 0."""
     wires, (receiver, sender) = joined_nics()
-    half = receiver.post_receive(1, 1, bytearray(10_000))
+    receive = receiver.post_receive(1, 1, bytearray(10_000))
     sender.post_send(0, 1, bytes(10_000))
     for frame in wires.take(1)[:4]:
         wires.give(frame)
@@ -30,11 +30,11 @@ def vacated() -> tuple[Wires, Completion]:
         wires.give(frame)
     wires.take(1)
     replace(wires, 2)
-    return wires, half
+    return wires, receive
 
 
-class OfOne:
-    """A NIC's actions as one with a single host has them."""
+class SingleHostActions:
+    """`SharedActions` of a NIC with a single host."""
 
     def __init__(self, nic: ListNic) -> None:
         self.dma_read, self.dma_write, self.send, self.when_sent, self.send_later = (
@@ -44,11 +44,11 @@ class OfOne:
             nic.when_sent,
             nic.send_later,
         )
-        self._show = nic.post_completion
+        self._post_completion = nic.post_completion
 
     def post_completion(self, host: int, index: int) -> None:
         assert host == 0
-        self._show(index)
+        self._post_completion(index)
 
 
 def replace(wires: Wires, incarnation: int, *, occupied: bool = False) -> None:
@@ -61,7 +61,7 @@ def replace(wires: Wires, incarnation: int, *, occupied: bool = False) -> None:
         assert isinstance(former, Firmware)
         agent.firmware.succeed(former)
     else:
-        shared = split_driver().nic(adapter, OfOne(wires.nics[1]))
+        shared = split_driver().nic(adapter, SingleHostActions(wires.nics[1]))
         assert isinstance(shared, Nic)
         assert isinstance(former, Firmware)
         shared.firmware = former
@@ -70,66 +70,66 @@ def replace(wires: Wires, incarnation: int, *, occupied: bool = False) -> None:
     wires.agents[1] = wires.nics[1].agent = agent
 
 
-def announced(wires: Wires) -> list[bytes]:
+def next_announcements(wires: Wires) -> list[bytes]:
     """Return the frames that NIC 1 sends at its next deadline."""
     assert wires.tick()
     return wires.take(1)
 
 
-def failed(half: Completion) -> bool:
-    if half.done:
+def has_failed(receive: Completion) -> bool:
+    if receive.done:
         with pytest.raises(EmpError, match="node 1 has restarted"):
-            half.result()
-    return half.done
+            receive.result()
+    return receive.done
 
 
-def test_a_peer_that_only_waits_to_receive_is_told_at_once() -> None:
-    wires, half = vacated()
-    frames = announced(wires)
-    assert dialogue(frames) == TOLD
+def test_a_peer_that_only_waits_to_receive_is_notified_at_once() -> None:
+    wires, receive = nics_after_detach()
+    frames = next_announcements(wires)
+    assert dialogue(frames) == ANNOUNCEMENT
     assert wires.now == 0
     wires.give(frames[0])
-    assert failed(half)
+    assert has_failed(receive)
 
 
-@pytest.mark.parametrize("lost", [1, 4, MAX - 1])
-def test_what_is_lost_is_said_again(lost: int) -> None:
-    wires, half = vacated()
+@pytest.mark.parametrize("lost", [1, 4, MAX_ANNOUNCEMENTS - 1])
+def test_a_lost_announcement_is_repeated(lost: int) -> None:
+    wires, receive = nics_after_detach()
     for _ in range(lost):
-        assert dialogue(announced(wires)) == TOLD
-    assert not half.done
-    wires.give(announced(wires)[0])
-    assert failed(half)
+        assert dialogue(next_announcements(wires)) == ANNOUNCEMENT
+    assert not receive.done
+    wires.give(next_announcements(wires)[0])
+    assert has_failed(receive)
 
 
-def test_it_is_said_ever_more_rarely_and_not_for_ever() -> None:
-    wires, _ = vacated()
+def test_announcements_are_repeated_with_growing_intervals_and_then_stop() -> None:
+    wires, _ = nics_after_detach()
     times = []
     while wires.tick():
         times += [wires.now] * len(wires.take(1))
-    assert len(times) == MAX
+    assert len(times) == MAX_ANNOUNCEMENTS
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert gaps == sorted(gaps)
     assert gaps[-1] == Settings().longest_timeout
 
 
-def test_who_has_missed_all_of_it_learns_it_by_what_it_sends_next() -> None:
-    wires, half = vacated()
+def test_a_peer_that_missed_all_announcements_learns_of_the_restart_by_its_next_send() -> None:
+    wires, receive = nics_after_detach()
     while wires.tick():
         wires.take(1)
-    assert not half.done
+    assert not receive.done
     sent = hosts(wires)[0].post_send(1, 1, b"are you there?")
     wires.exchange()
-    assert failed(half)
+    assert has_failed(receive)
     with pytest.raises(EmpError, match="node 1 has restarted"):
         sent.result()
     assert total_counters(wires, 0, "restarts") == 1
 
 
-def test_a_peer_that_shows_that_it_knows_is_not_told_again() -> None:
-    wires, half = vacated()
-    wires.give(announced(wires)[0])
-    assert failed(half)
+def test_a_peer_that_uses_the_new_incarnation_is_not_notified_again() -> None:
+    wires, receive = nics_after_detach()
+    wires.give(next_announcements(wires)[0])
+    assert has_failed(receive)
     hosts(wires)[0].post_send(1, 1, b"to the next one")
     for frame in wires.take(0):
         wires.give(frame)
@@ -137,12 +137,12 @@ def test_a_peer_that_shows_that_it_knows_is_not_told_again() -> None:
         assert agent.firmware.deadline is None
 
 
-def test_the_next_host_goes_on_telling() -> None:
-    wires, half = vacated()
-    announced(wires)  # and it is lost
+def test_announcements_continue_when_the_next_host_attaches() -> None:
+    wires, receive = nics_after_detach()
+    next_announcements(wires)  # and it is lost
     replace(wires, 2, occupied=True)
-    wires.give(announced(wires)[0])
-    assert failed(half)
+    wires.give(next_announcements(wires)[0])
+    assert has_failed(receive)
     buffer = bytearray(5)
     receive = wires.agents[1].host.post_receive(0, 1, buffer)  # type: ignore[attr-defined]  # an EMP host library
     hosts(wires)[0].post_send(1, 1, b"hello")
@@ -153,8 +153,8 @@ def test_the_next_host_goes_on_telling() -> None:
 
 
 @pytest.mark.parametrize("announces", [True, False])
-def test_the_next_host_does_not_hear_of_peers_that_have_started_again_before_it_came(announces: bool) -> None:
-    wires, _ = vacated()
+def test_restarts_of_peers_before_a_host_attaches_are_not_reported_to_it(announces: bool) -> None:
+    wires, _ = nics_after_detach()
     while wires.tick() and not announces:
         wires.take(1)
     wires.take(1)

@@ -22,7 +22,7 @@ from tests.unit.protocols.emp_dialogue import (
 )
 
 
-def a_dialogue() -> list[bytes]:
+def valid_frames() -> list[bytes]:
     """Frames of every kind, from 0 to 1 and back."""
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(7000))
@@ -33,7 +33,7 @@ def a_dialogue() -> list[bytes]:
     return there + wires.take(1)
 
 
-GOOD = a_dialogue()
+VALID_FRAMES = valid_frames()
 
 
 @given(st.lists(st.binary(max_size=200), max_size=20))
@@ -45,7 +45,9 @@ def test_garbage_is_dropped_and_counted(garbage: list[bytes]) -> None:
     assert wires.take(1) == []
 
 
-@given(st.lists(st.tuples(st.sampled_from(GOOD), st.integers(0, 8 * 60), st.booleans()), min_size=1, max_size=40))
+@given(
+    st.lists(st.tuples(st.sampled_from(VALID_FRAMES), st.integers(0, 8 * 60), st.booleans()), min_size=1, max_size=40)
+)
 def test_a_message_arrives_whole_amid_truncated_and_damaged_frames(bad: list[tuple[bytes, int, bool]]) -> None:
     wires, (sender, receiver) = joined_nics()
     buffer = bytearray(7000)
@@ -83,7 +85,7 @@ fields = {
 
 
 @st.composite
-def well_sealed(draw: st.DrawFn) -> bytes:
+def frames_with_right_checksums(draw: st.DrawFn) -> bytes:
     """Draw a frame with a correct checksum and arbitrary fields."""
     wires, _ = joined_nics()
     payload = draw(fields["payload"])
@@ -97,8 +99,8 @@ def well_sealed(draw: st.DrawFn) -> bytes:
     return codec.pack_frame(*ends, kind, flags, unit, sender, receiver, message, frame, status, payload)
 
 
-@given(st.lists(well_sealed(), max_size=30))
-def test_no_frame_however_well_made_breaks_a_nic_or_writes_beyond_a_buffer(frames: list[bytes]) -> None:
+@given(st.lists(frames_with_right_checksums(), max_size=30))
+def test_no_frame_with_a_right_checksum_breaks_a_nic_or_writes_beyond_a_buffer(frames: list[bytes]) -> None:
     wires, (sender, receiver) = joined_nics()
     around = bytearray(b"\xee" * 12_000)
     receiver.post_receive(0, 1, memoryview(around)[4000:8000])
@@ -117,13 +119,13 @@ def test_no_frame_however_well_made_breaks_a_nic_or_writes_beyond_a_buffer(frame
 def test_another_version_is_dropped(version: int) -> None:
     wires, (_, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(7000))
-    for frame in GOOD:
+    for frame in VALID_FRAMES:
         wires.give(frame[:14] + bytes([version]) + frame[15:])
-    assert total_counters(wires, 1, "malformed") == len(GOOD) - 2
+    assert total_counters(wires, 1, "malformed") == len(VALID_FRAMES) - 2
     assert total_counters(wires, 0, "malformed") == 2
 
 
-def test_padding_behind_a_frame_is_nothing() -> None:
+def test_padding_behind_a_frame_is_ignored() -> None:
     wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 1, bytearray(2))
     sender.post_send(1, 1, b"hi")
@@ -132,7 +134,7 @@ def test_padding_behind_a_frame_is_nothing() -> None:
     assert receive.result().length == 2
 
 
-def test_frames_from_strangers_and_for_others_are_dropped() -> None:
+def test_frames_from_unknown_and_for_other_nics_are_dropped() -> None:
     wires, _ = joined_nics(3)
     stranger = codec.pack_frame(wires.addresses[1], bytes(6), codec.TYPE_DATA, 0, 3, 1, 1, 0, 0, 0, b"x")
     wires.agents[1].firmware.receive(0, stranger)
@@ -152,9 +154,7 @@ def test_frames_from_strangers_and_for_others_are_dropped() -> None:
         (2**31, 0, "wrong_acknowledgements"),
     ],
 )
-def test_acknowledgements_of_what_was_not_sent_are_counted_and_nothing_else(
-    message: int, frame: int, counter: str
-) -> None:
+def test_acknowledgements_of_frames_that_were_not_sent_are_only_counted(message: int, frame: int, counter: str) -> None:
     """Message 0 is complete; message 1 has two collections, one of them in flight."""
     wires, (sender, receiver) = joined_nics(settings=Settings(window=1))
     receiver.post_receive(0, 1, bytearray(0))
@@ -172,7 +172,7 @@ def test_acknowledgements_of_what_was_not_sent_are_counted_and_nothing_else(
     assert send.done
 
 
-def test_an_acknowledgement_of_a_frame_behind_the_last_one_is_none() -> None:
+def test_an_acknowledgement_of_a_frame_behind_the_last_one_is_ignored() -> None:
     wires, (sender, _) = joined_nics()
     send = sender.post_send(1, 2, b"one frame")
     for frame in (1, 2, 3):

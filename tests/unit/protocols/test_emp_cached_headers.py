@@ -10,7 +10,7 @@ from tests.unit.protocols.emp_dialogue import content, data, header, joined_nics
 from tests.unit.protocols.list_wires import Wires
 
 
-def acquainted() -> tuple[Wires, list[Endpoint]]:
+def nics_with_cached_headers() -> tuple[Wires, list[Endpoint]]:
     """Two NICs that have received a message of one frame, one of several, and acknowledgements from each other."""
     wires, hosts = joined_nics()
     for sender, receiver in ((0, 1), (1, 0)):
@@ -29,8 +29,8 @@ def cached_headers(wires: Wires, number: int) -> int:
 
 
 @pytest.mark.parametrize("size", [5, 3000])
-def test_a_bit_that_is_wrong_behind_a_known_beginning_drops_the_frame(size: int) -> None:
-    wires, (sender, receiver) = acquainted()
+def test_a_wrong_bit_behind_a_cached_header_drops_the_frame(size: int) -> None:
+    wires, (sender, receiver) = nics_with_cached_headers()
     known = cached_headers(wires, 1)
     receive = receiver.post_receive(0, 1, bytearray(size))
     sender.post_send(1, 1, content(size))
@@ -48,8 +48,8 @@ def test_a_bit_that_is_wrong_behind_a_known_beginning_drops_the_frame(size: int)
     assert receive.done
 
 
-def test_a_frame_that_is_cut_off_behind_a_known_beginning_is_dropped() -> None:
-    wires, (sender, receiver) = acquainted()
+def test_a_truncated_frame_with_a_cached_header_is_dropped() -> None:
+    wires, (sender, receiver) = nics_with_cached_headers()
     receive = receiver.post_receive(0, 1, bytearray(9))
     sender.post_send(1, 1, content(9))
     (frame,) = wires.take(0)
@@ -59,8 +59,8 @@ def test_a_frame_that_is_cut_off_behind_a_known_beginning_is_dropped() -> None:
     assert not receive.done
 
 
-def test_what_an_earlier_incarnation_has_sent_is_dropped_once_the_next_is_known() -> None:
-    wires, (sender, receiver) = acquainted()
+def test_frames_of_an_earlier_incarnation_are_dropped_once_the_next_is_known() -> None:
+    wires, (sender, receiver) = nics_with_cached_headers()
     receive = receiver.post_receive(0, 1, bytearray(4))
     sender.post_send(1, 1, content(4))
     old = wires.take(0)
@@ -77,9 +77,9 @@ def test_what_an_earlier_incarnation_has_sent_is_dropped_once_the_next_is_known(
     assert not receive.done
 
 
-def test_beginnings_of_all_sorts_take_little_memory() -> None:
+def test_the_cache_of_headers_is_bounded() -> None:
     """Frames of every unit and flag are accepted, and their headers cached up to the cache's size."""
-    wires, _ = acquainted()
+    wires, _ = nics_with_cached_headers()
     before = total_counters(wires, 1, "early")
     for unit in range(1, 256):
         wires.give(header(wires, 1, 0, 100 + unit, unit=unit, oldest=2))
@@ -88,8 +88,8 @@ def test_beginnings_of_all_sorts_take_little_memory() -> None:
     assert cached_headers(wires, 1) <= 64
 
 
-def test_a_first_frame_is_the_first_of_its_message_also_behind_a_known_beginning() -> None:
-    wires, _ = acquainted()
+def test_a_first_frame_with_a_cached_header_must_be_the_first_of_its_message() -> None:
+    wires, _ = nics_with_cached_headers()
     wires.give(header(wires, 1, 0, 2, frame=1, oldest=2))
     wires.give(data(wires, 1, 0, 2, 0, b""))
     assert total_counters(wires, 1, "malformed") == 2

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from protocols.emp.card import NO_QUEUE, NO_RECEIVING
+from protocols.emp.card import EMPTY_QUEUE, NO_INCOMING_MESSAGES
 from protocols.emp.settings import Settings
 from tests.unit.protocols.emp_dialogue import TIMEOUT, content, dialogue, joined_nics, total_counters
 
@@ -22,7 +22,7 @@ FULL = 1500 - 28
     ["nothing", "first frame", "second frame", "a collection", "page", "chain of seven", "list of pages"],
 )
 @pytest.mark.parametrize("beside", [-1, 0, 1])
-def test_a_message_of_every_size_at_an_edge_arrives_whole(mtu: int, unit: int, edge: str, beside: int) -> None:
+def test_messages_of_sizes_at_every_boundary_arrive(mtu: int, unit: int, edge: str, beside: int) -> None:
     first, full = mtu - 44, mtu - 28
     at = {
         "nothing": 0,
@@ -50,7 +50,7 @@ def test_a_message_of_every_size_at_an_edge_arrives_whole(mtu: int, unit: int, e
     assert wires.waiting() == []
 
 
-def test_three_frames_are_acknowledged_at_once_and_a_short_last_collection_too() -> None:
+def test_a_collection_of_three_frames_and_a_short_last_one_are_each_acknowledged_once() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(4 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 3 * FULL))
@@ -65,7 +65,7 @@ def test_three_frames_are_acknowledged_at_once_and_a_short_last_collection_too()
     assert dialogue(wires.take(1)) == ["ack 0.3"]
 
 
-def test_an_acknowledgement_is_the_header_of_the_last_frame_that_came() -> None:
+def test_an_acknowledgement_is_the_header_of_the_last_frame_that_arrived() -> None:
     """Section 4.1; the frame's number does not matter."""
     wires, (sender, receiver) = joined_nics()
     buffer = bytearray(FIRST + 2 * FULL)
@@ -82,7 +82,7 @@ def test_an_acknowledgement_is_the_header_of_the_last_frame_that_came() -> None:
     assert receive.done
 
 
-def test_a_collection_is_sent_again_as_a_whole_when_its_time_is_over() -> None:
+def test_a_collection_is_resent_as_a_whole_after_its_timeout() -> None:
     wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 0, bytearray(6 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
@@ -102,7 +102,7 @@ def test_a_collection_is_sent_again_as_a_whole_when_its_time_is_over() -> None:
     assert total_counters(wires, 0, "frames_resent") == 3
 
 
-def test_a_timer_starts_when_its_collection_is_out_also_that_of_a_short_last_one() -> None:
+def test_a_timer_starts_when_its_collection_has_been_sent_also_for_a_short_last_one() -> None:
     settings = Settings(window=1)
     wires, (sender, receiver) = joined_nics(settings=settings)
     receiver.post_receive(0, 0, bytearray(4 * FULL))
@@ -156,7 +156,7 @@ def test_a_frame_that_leaves_after_its_message_has_ended_starts_no_timer() -> No
     assert wires.deadline is None
 
 
-def test_the_time_doubles_with_each_resend_up_to_the_longest() -> None:
+def test_the_timeout_doubles_with_each_resend_up_to_the_longest() -> None:
     settings = Settings(timeout=5, longest_timeout=30)
     wires, (sender, _) = joined_nics(settings=settings)
     sender.post_send(1, 0, b"")
@@ -205,7 +205,7 @@ def test_a_completed_message_is_acknowledged_again(frames: int) -> None:
     assert not any(buffer), "the buffer is the host's again: nothing writes to it"
 
 
-def test_a_collection_complete_in_a_message_that_is_not_is_acknowledged_again() -> None:
+def test_a_complete_collection_of_an_incomplete_message_is_acknowledged_again() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(6 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
@@ -218,7 +218,7 @@ def test_a_collection_complete_in_a_message_that_is_not_is_acknowledged_again() 
     assert dialogue(wires.take(1)) == ["ack 0.2"]
 
 
-def test_every_frame_that_comes_twice_is_stored_once() -> None:
+def test_every_duplicated_frame_is_stored_once() -> None:
     wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 0, bytearray(6 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
@@ -245,7 +245,7 @@ def test_the_last_collection_may_come_before_all_others() -> None:
 
 @pytest.mark.parametrize("unit", [1, 2, 3, 4])
 @pytest.mark.parametrize("room", [0, 100, -100])
-def test_frames_may_lose_their_order_anywhere(unit: int, room: int) -> None:
+def test_frames_may_be_reordered_from_any_frame_on(unit: int, room: int) -> None:
     """The first one to five of five frames come in order, the others in every order; each is stored once.
 
     The receive is as long as the message, longer or shorter.
@@ -272,7 +272,7 @@ def test_frames_may_lose_their_order_anywhere(unit: int, room: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(1, 5))
-def test_a_frame_that_has_come_in_order_and_comes_again_is_stored_once(number: int) -> None:
+def test_a_frame_that_arrived_in_order_is_not_stored_again(number: int) -> None:
     wires, (sender, receiver) = joined_nics(settings=Settings(window=5))
     buffer = bytearray(FIRST + 4 * FULL)
     receive = receiver.post_receive(0, 0, buffer)
@@ -304,7 +304,7 @@ def test_frames_before_their_header_are_dropped_and_repaired() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 2, 16])
-def test_no_more_collections_are_out_than_the_window_says(window: int) -> None:
+def test_the_window_limits_unacknowledged_collections(window: int) -> None:
     wires, (sender, receiver) = joined_nics(settings=Settings(window=window))
     receiver.post_receive(0, 0, bytearray(300_000))
     send = sender.post_send(1, 0, bytes(300_000))
@@ -319,7 +319,7 @@ def test_no_more_collections_are_out_than_the_window_says(window: int) -> None:
     assert total_counters(wires, 0, "frames_resent") == 0
 
 
-def test_a_peer_that_never_acknowledges_is_told_of() -> None:
+def test_a_peer_that_never_acknowledges_is_reported() -> None:
     """Retransmission has no end unless one is set, as in the paper; the wait is reported with its reason."""
     wires, (sender, _) = joined_nics()
     send = sender.post_send(1, 5, bytes(10_000))
@@ -332,7 +332,7 @@ def test_a_peer_that_never_acknowledges_is_told_of() -> None:
     assert "no acknowledgement of 0, 1, 2" in firmware
 
 
-def test_what_waits_for_one_node_and_comes_from_one_is_nobody_elses() -> None:
+def test_queues_and_incoming_messages_of_peers_are_separate() -> None:
     """New peers share one empty queue and one empty set of incoming messages."""
     wires, (one, two, three) = joined_nics(3, settings=Settings(unit=1, window=1))
     for tag in range(3):
@@ -345,5 +345,5 @@ def test_what_waits_for_one_node_and_comes_from_one_is_nobody_elses() -> None:
     assert receive.done
     assert bytes(buffer) == sent
     assert any("not begun" in sentence for sentence in wires.waiting())
-    assert [NO_QUEUE, NO_RECEIVING] == [[], {}]
+    assert [EMPTY_QUEUE, NO_INCOMING_MESSAGES] == [[], {}]
     assert two.free == 640

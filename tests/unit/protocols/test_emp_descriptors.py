@@ -10,14 +10,14 @@ from protocols.core.firmware import Adapter, Buffer
 from protocols.core.memory import PAGE, HostMemory, Page
 from protocols.emp import codec
 from protocols.emp import descriptors as stat
-from protocols.emp.descriptors import Descriptors, list_of, unpack_head
+from protocols.emp.descriptors import Descriptors, pack_page_list, unpack_head
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import ANY_SOURCE, DescriptorsExhaustedError, EmpError, TruncatedError
 from protocols.emp.settings import Settings
 from tests.unit.protocols.emp_dialogue import TIMEOUT, content, joined_nics, total_counters
 
 
-def test_there_are_640_and_the_641st_transfer_is_told_so() -> None:
+def test_the_641st_transfer_fails_for_lack_of_descriptors() -> None:
     wires, (sender, receiver) = joined_nics()
     receives = [receiver.post_receive(ANY_SOURCE, tag, bytearray(1)) for tag in range(640)]
     assert receiver.free == 0
@@ -32,7 +32,7 @@ def test_there_are_640_and_the_641st_transfer_is_told_so() -> None:
     assert receiver.post_receive(0, 640, bytearray(1)) is not None
 
 
-def test_host_and_nic_tell_each_other_of_every_transfer_by_a_descriptor() -> None:
+def test_a_descriptor_passes_each_transfer_to_the_nic_and_back() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(ANY_SOURCE, 7, bytearray(9))
     sender.post_send(1, 7, b"four")
@@ -68,7 +68,7 @@ def test_a_transfer_takes_as_many_descriptors_as_its_pages_need(size: int, taken
     assert sender.free == 640 - taken
 
 
-def test_a_message_of_several_pages_takes_one_descriptor_where_no_row_is_free() -> None:
+def test_a_message_of_several_pages_takes_one_descriptor_if_none_are_consecutive() -> None:
     wires, (sender, receiver) = joined_nics(settings=Settings(descriptors=4))
     for tag in range(4):
         sender.post_send(1, tag, b"")
@@ -129,9 +129,9 @@ def test_a_buffer_is_the_hosts_again_when_its_transfer_is_done() -> None:
 @pytest.mark.parametrize("source", [2, -1, 0xFFFE])
 def test_a_node_that_does_not_exist_is_refused(source: int) -> None:
     _, (host, _) = joined_nics()
-    with pytest.raises(ValueError, match="no node"):
+    with pytest.raises(ValueError, match="source must be 0 to 1"):
         host.post_receive(source, 0, bytearray(1))
-    with pytest.raises(ValueError, match="no node"):
+    with pytest.raises(ValueError, match="destination must be 0 to 1"):
         host.post_send(source, 0, b"")
     assert host.free == 640
     assert host.pinned == 0
@@ -182,7 +182,7 @@ def test_descriptors_are_20_bytes_each() -> None:
 
 @pytest.mark.parametrize("kind", [stat.SEND, stat.RECEIVE])
 @pytest.mark.parametrize("pages", [1, 3, 7])
-def test_memory_outside_of_what_was_pinned_is_not_touched(kind: int, pages: int) -> None:
+def test_unpinned_memory_is_not_accessed(kind: int, pages: int) -> None:
     """Addresses one page too far, one byte too far, in another region, and in none."""
     bare = BareNic()
     buffer = bytearray(pages * PAGE)
@@ -199,11 +199,11 @@ def test_memory_outside_of_what_was_pinned_is_not_touched(kind: int, pages: int)
     assert bare.firmware.waiting() == []
 
 
-def test_a_list_of_pages_must_be_pinned_and_so_must_what_it_names() -> None:
+def test_a_list_of_pages_and_its_pages_must_be_pinned() -> None:
     bare = BareNic()
     good = bare.memory.pin(memoryview(bytearray(9 * PAGE)))
-    listed = bare.memory.pin(memoryview(list_of(good)))
-    astray = bare.memory.pin(memoryview(list_of([*good[:-1], (77, 10)])))
+    listed = bare.memory.pin(memoryview(pack_page_list(good)))
+    astray = bare.memory.pin(memoryview(pack_page_list([*good[:-1], (77, 10)])))
     for entry, count in (
         (listed[0], 10),
         ((listed[0][0] + 1, 90), 9),
@@ -211,17 +211,17 @@ def test_a_list_of_pages_must_be_pinned_and_so_must_what_it_names() -> None:
         (astray[0], 9),
         (listed[0], 0xFFFF),
     ):
-        bare.descriptors.write(0, stat.SEND | stat.INDIRECT, [entry], 1, 0, stated=count)
+        bare.descriptors.write(0, stat.SEND | stat.INDIRECT, [entry], 1, 0, page_count=count)
         bare.firmware.on_doorbell(0, 0)
         assert bare.stat(0) == stat.INVALID
     assert bare.sent == []
-    bare.descriptors.write(0, stat.SEND | stat.INDIRECT, listed[:1], 1, 0, stated=9)
+    bare.descriptors.write(0, stat.SEND | stat.INDIRECT, listed[:1], 1, 0, page_count=9)
     bare.firmware.on_doorbell(0, 0)
     assert bare.stat(0) == stat.NIC
     assert bare.sent
 
 
-def test_unpinned_memory_is_not_the_nics_any_more() -> None:
+def test_memory_is_not_accessible_after_it_was_unpinned() -> None:
     bare = BareNic()
     pages = bare.memory.pin(memoryview(b"secret"))
     bare.memory.unpin(pages[0][0])
@@ -241,11 +241,11 @@ def test_unpinned_memory_is_not_the_nics_any_more() -> None:
         (stat.INDIRECT, 0, 0),
     ],
 )
-def test_a_format_that_is_none_is_refused(kind: int, pages: int, index: int) -> None:
+def test_an_invalid_format_is_refused(kind: int, pages: int, index: int) -> None:
     """Too many pages, too few, a chain beyond the last descriptor, a fourth format."""
     bare = BareNic()
     page = bare.memory.pin(memoryview(bytearray(PAGE)))
-    bare.descriptors.write(index, kind, page, 1, 0, stated=pages)
+    bare.descriptors.write(index, kind, page, 1, 0, page_count=pages)
     bare.firmware.on_doorbell(0, index)
     assert bare.stat(index) == stat.INVALID
 
@@ -326,18 +326,18 @@ def test_segments_of_any_length_make_one_message() -> None:
     for begin, length in ((30_000, 10_000), (0, 1), (17, 0), (5000, 3333), (1, 0)):
         pages.append((base + begin, length))
     expected = b"".join(source[at - base : at - base + length] for at, length in pages)
-    listed = bare.memory.pin(memoryview(list_of(pages)))
+    listed = bare.memory.pin(memoryview(pack_page_list(pages)))
     target = bytearray(len(expected))
     places = bare.memory.pin(memoryview(target))
     bare.descriptors.write(1, stat.RECEIVE | stat.CHAIN, places, 0, 1)
     bare.firmware.on_doorbell(0, 1)
-    bare.descriptors.write(4, stat.SEND | stat.INDIRECT, listed[:1], 0, 1, stated=len(pages))
+    bare.descriptors.write(4, stat.SEND | stat.INDIRECT, listed[:1], 0, 1, page_count=len(pages))
     bare.firmware.on_doorbell(0, 4)
     assert bytes(target) == expected
     assert bare.shown == [1, 4]
 
 
-def test_tags_and_buffers_that_cannot_be_are_refused() -> None:
+def test_invalid_tags_and_buffers_are_refused() -> None:
     _, (host, _) = joined_nics()
     for tag in (-1, 1 << 32):
         with pytest.raises(ValueError, match="tag"):
@@ -359,7 +359,7 @@ def test_a_descriptor_that_the_nic_refused_is_an_error_to_its_waiter() -> None:
     send = host.post_send(1, 0, bytes(2 * PAGE))
     host._memory.unpin(1 << 32)  # the page that the descriptor names
     host._memory.pin(memoryview(b"x"))
-    host._transfers[0].pinned = [(2 << 32, 0)]
+    host._transfers[0].pinned_segments = [(2 << 32, 0)]
     ring(0, rung[0])
     with pytest.raises(EmpError, match="refused"):
         send.result()

@@ -11,7 +11,7 @@ from tests.unit.protocols.emp_dialogue import TIMEOUT, acknowledgement, dialogue
 FULL = 1472
 
 
-def test_a_nic_that_is_told_to_gives_a_message_up() -> None:
+def test_a_message_is_given_up_after_the_configured_time() -> None:
     wires, (sender, _) = joined_nics(settings=Settings(give_up=100 * TIMEOUT))
     send = sender.post_send(1, 0, bytes(100_000))
     while not send.done:
@@ -25,7 +25,7 @@ def test_a_nic_that_is_told_to_gives_a_message_up() -> None:
     assert sender.pinned == 0
 
 
-def test_a_receiver_goes_on_behind_messages_that_were_given_up() -> None:
+def test_a_receiver_continues_after_messages_that_were_given_up() -> None:
     """The receiver missed the first message, keeps the second and has half of the third: the next header names the
     oldest that is not over."""
     wires, (sender, receiver) = joined_nics(settings=Settings(give_up=3 * TIMEOUT))
@@ -52,7 +52,7 @@ def test_a_receiver_goes_on_behind_messages_that_were_given_up() -> None:
     assert wires.waiting() == []
 
 
-def test_progress_puts_off_giving_up() -> None:
+def test_an_acknowledgement_postpones_giving_up() -> None:
     wires, (sender, receiver) = joined_nics(settings=Settings(give_up=3 * TIMEOUT, window=1))
     receiver.post_receive(0, 0, bytearray(100_000))
     send = sender.post_send(1, 0, bytes(100_000))
@@ -65,7 +65,7 @@ def test_progress_puts_off_giving_up() -> None:
     assert send.result().length == 100_000
 
 
-def test_a_late_acknowledgement_puts_off_giving_up_though_all_has_been_sent() -> None:
+def test_a_late_acknowledgement_postpones_giving_up_after_everything_was_sent() -> None:
     """The last collection was sent, so only an acknowledgement can show progress."""
     wires, (sender, _) = joined_nics(settings=Settings(give_up=3 * TIMEOUT))
     send = sender.post_send(1, 0, bytes(5 * FULL))

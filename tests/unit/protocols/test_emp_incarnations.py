@@ -11,36 +11,38 @@ from hypothesis import strategies as st
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import FIRST
-from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, Received
-from tests.unit.protocols.emp_dialogue import A_TIME, hosts, joined_nics
+from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, ReceiveResult
+from tests.unit.protocols.emp_dialogue import TIME_AS_INCARNATION, hosts, joined_nics
 
 ROOM = 4000
 
 
 @dataclass
-class Sent:
-    """Sent message. Times are numbers of events; `came`: arrivals at any incarnation of the destination."""
+class SentMessage:
+    """A sent message. Times are numbers of events. arrivals: at any incarnation of the destination."""
 
     source: int
     incarnation: int
-    came: list[int] = field(default_factory=list)
-    done: int | None = None
+    arrivals: list[int] = field(default_factory=list)
+    completed_at: int | None = None
     failed: bool = False
 
 
-class Lives:
+class RestartingNics:
     """NICs whose hosts keep four receives posted and send to one another."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.wires, _ = joined_nics(self.random.choice([2, 3]), incarnation=self.random.choice([FIRST, FIRST, A_TIME]))
+        self.wires, _ = joined_nics(
+            self.random.choice([2, 3]), incarnation=self.random.choice([FIRST, FIRST, TIME_AS_INCARNATION])
+        )
         self.count = len(self.wires.agents)
-        self.sent: list[Sent] = []
-        self._flying: list[tuple[int, bytes]] = []
-        self._happened = 0
+        self.sent: list[SentMessage] = []
+        self._in_flight: list[tuple[int, bytes]] = []
+        self._event_count = 0
         self._round = 0
         for number in range(self.count):
-            self._listen(number)
+            self._post_receives(number)
 
     def run(self) -> None:
         loss = self.random.choice([0, 0.05, 0.3])
@@ -50,48 +52,48 @@ class Lives:
             if self.random.random() < 0.03:
                 number = self.random.randrange(self.count)
                 self.wires.restart(number)
-                self._listen(number)
-            self._carry(loss, 15)
+                self._post_receives(number)
+            self._deliver(loss, 15)
             if self.random.random() < 0.3:
                 self.wires.tick()
-        # Who is told nothing by a peer that has restarted cannot know of it.
+        # A NIC learns of a peer's restart only by a frame of the peer: let all pairs communicate.
         for source in range(self.count):
             for destination in range(self.count):
                 self._send(source, destination)
         for _ in range(2000):
-            if not self._carry(0, 1) and not self.wires.tick():
+            if not self._deliver(0, 1) and not self.wires.tick():
                 return
         raise AssertionError(self.wires.waiting())
 
     def _send(self, source: int, destination: int) -> None:
-        sent = Sent(source, self.wires.incarnations[source])
+        sent = SentMessage(source, self.wires.incarnations[source])
         name = len(self.sent).to_bytes(4, "big")
         size = self.random.choice([4, 1000, ROOM])
         self.sent.append(sent)
 
-        def over(completion: Completion[Received]) -> None:
-            self._happened += 1
+        def on_completion(completion: Completion[ReceiveResult]) -> None:
+            self._event_count += 1
             try:
                 completion.result()
-                sent.done = self._happened
+                sent.completed_at = self._event_count
             except EmpError:
                 sent.failed = True
 
         content = (name * (size // 4))[:size]
-        hosts(self.wires)[source].post_send(destination, 0, content).add_callback(over)
+        hosts(self.wires)[source].post_send(destination, 0, content).add_callback(on_completion)
 
-    def _listen(self, number: int) -> None:
+    def _post_receives(self, number: int) -> None:
         for _ in range(4):
-            self._receiver(number)()
+            self._make_post(number)()
 
-    def _receiver(self, number: int) -> Callable[[], None]:
+    def _make_post(self, number: int) -> Callable[[], None]:
         host = hosts(self.wires)[number]
 
         def post() -> None:
             buffer = bytearray(ROOM)
 
-            def over(completion: Completion[Received]) -> None:
-                self._happened += 1
+            def on_completion(completion: Completion[ReceiveResult]) -> None:
+                self._event_count += 1
                 try:
                     received = completion.result()
                 except EmpError:
@@ -100,40 +102,40 @@ class Lives:
                     sent = self.sent[int.from_bytes(buffer[:4], "big")]
                     assert buffer[: received.length] == buffer[:4] * (received.length // 4), "no two messages are mixed"
                     assert received.source == sent.source
-                    sent.came.append(self._happened)
+                    sent.arrivals.append(self._event_count)
                 post()
 
-            host.post_receive(ANY_SOURCE, ANY_TAG, buffer).add_callback(over)
+            host.post_receive(ANY_SOURCE, ANY_TAG, buffer).add_callback(on_completion)
 
         return post
 
-    def _carry(self, loss: float, delay: int) -> bool:
+    def _deliver(self, loss: float, delay: int) -> bool:
         self._round += 1
         for number in range(self.count):
             for frame in self.wires.take(number):
                 for _ in range(2 if self.random.random() < loss else 1):
                     if self.random.random() >= loss:
-                        self._flying.append((self._round + self.random.randrange(delay), frame))
-        due = [frame for when, frame in self._flying if when <= self._round]
-        self._flying = [one for one in self._flying if one[0] > self._round]
+                        self._in_flight.append((self._round + self.random.randrange(delay), frame))
+        due = [frame for when, frame in self._in_flight if when <= self._round]
+        self._in_flight = [(when, frame) for when, frame in self._in_flight if when > self._round]
         for frame in due:
             self.wires.give(frame)
-        return bool(due or self._flying)
+        return bool(due or self._in_flight)
 
 
 @settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1))
-def test_however_nics_start_again_no_message_is_received_twice_and_none_is_lost_unsaid(seed: int) -> None:
-    lives = Lives(seed)
-    lives.run()
-    for sent in lives.sent:
-        assert len(sent.came) <= 1, "of all incarnations of a NIC, one receives a message, and once"
-        if sent.done is not None:
-            assert sent.came, "what is done has been received"
-            assert sent.came[0] < sent.done, "and is not received any more"
-        elif sent.incarnation == lives.wires.incarnations[sent.source]:
-            assert sent.failed, "a host that is still there knows what became of it"
-    for number, host in enumerate(hosts(lives.wires)):
+def test_whenever_nics_restart_no_message_is_received_twice_or_lost_silently(seed: int) -> None:
+    nics = RestartingNics(seed)
+    nics.run()
+    for sent in nics.sent:
+        assert len(sent.arrivals) <= 1, "at most one incarnation of a NIC receives a message, and once"
+        if sent.completed_at is not None:
+            assert sent.arrivals, "what is done has been received"
+            assert sent.arrivals[0] < sent.completed_at, "and not after its completion"
+        elif sent.incarnation == nics.wires.incarnations[sent.source]:
+            assert sent.failed, "a host that has not restarted has the outcome of each send"
+    for number, host in enumerate(hosts(nics.wires)):
         assert host.free == 640 - 4
         assert host.pinned == 4
         assert len(host.waiting()) == 4, number

@@ -76,7 +76,7 @@ def test_a_header_that_comes_before_an_older_one_waits_for_it() -> None:
     assert buffers == [b"1", b"2"]
 
 
-def test_data_that_nobody_receives_yet_is_dropped_and_comes_again_after_the_time() -> None:
+def test_data_without_a_receive_is_dropped_and_resent_after_the_timeout() -> None:
     """Section 3.1.1. A rendezvous in disguise: a receive that is late by a moment waits for the sender's timer."""
     wires, (sender, receiver) = joined_nics()
     send = sender.post_send(1, 0, b"early")
@@ -94,7 +94,7 @@ def test_data_that_nobody_receives_yet_is_dropped_and_comes_again_after_the_time
     assert buffer == b"early"
 
 
-def test_a_receive_takes_the_oldest_message_that_was_kept() -> None:
+def test_a_receive_matches_the_oldest_kept_message() -> None:
     wires, (sender, receiver) = joined_nics()
     for text in (b"a", b"b", b"c"):
         sender.post_send(1, 3, text)
@@ -127,7 +127,7 @@ def test_receives_in_reverse_order_one_at_a_time_get_every_message(window: int, 
     assert sender.free == receiver.free == 64
 
 
-def test_the_640th_message_is_received_first_with_the_settings_as_they_are() -> None:
+def test_the_640th_message_can_be_received_first_with_the_default_settings() -> None:
     wires, (sender, receiver) = joined_nics()
     for tag in range(640):
         sender.post_send(1, tag, b"")
@@ -137,7 +137,7 @@ def test_the_640th_message_is_received_first_with_the_settings_as_they_are() -> 
     assert total_counters(wires, 1, "held_full") == 0
 
 
-def test_of_a_long_message_that_nobody_receives_no_more_is_sent_than_its_first_collection() -> None:
+def test_only_the_first_collection_of_a_message_without_a_receive_is_resent() -> None:
     wires, (sender, receiver) = joined_nics()
     sender.post_send(1, 1, bytes(200_000))
     assert len(wires.take(0)) == 48  # the window
@@ -154,7 +154,7 @@ def test_of_a_long_message_that_nobody_receives_no_more_is_sent_than_its_first_c
     assert wires.waiting() == []
 
 
-def test_a_message_that_nobody_receives_does_not_hold_up_one_behind_it() -> None:
+def test_a_message_without_a_receive_does_not_block_later_messages() -> None:
     """The long one fills the window; after one time-out the short one behind it goes."""
     wires, (sender, receiver) = joined_nics()
     wanted = receiver.post_receive(0, 2, bytearray(1))
@@ -170,7 +170,7 @@ def test_a_message_that_nobody_receives_does_not_hold_up_one_behind_it() -> None
     assert long.done
 
 
-def test_fewer_headers_kept_than_messages_sent_can_wait_for_ever_but_says_so() -> None:
+def test_a_receive_that_waits_because_too_few_headers_are_kept_is_reported() -> None:
     wires, (sender, receiver) = joined_nics(settings=Settings(held=2))
     for tag in range(3):
         sender.post_send(1, tag, b"")
@@ -205,7 +205,7 @@ def test_a_message_to_oneself_waits_for_its_receive_as_any_other() -> None:
     assert buffer == b"me"
 
 
-def test_a_host_may_post_whenever_it_is_shown_something_however_often() -> None:
+def test_posting_in_completion_callbacks_does_not_nest() -> None:
     """Each message to itself is posted in the callback of the one before: that must not nest."""
     wires, (node, _) = joined_nics()
     left = 5000

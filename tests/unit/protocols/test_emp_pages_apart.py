@@ -6,7 +6,7 @@ import pytest
 
 from protocols.core.memory import PAGE, HostMemory, Scatter
 from protocols.emp import descriptors as stat
-from protocols.emp.descriptors import Descriptors, list_of
+from protocols.emp.descriptors import Descriptors, pack_page_list
 
 
 @pytest.mark.parametrize(("apart", "segments"), [(False, [2 * PAGE + 1]), (True, [PAGE, PAGE, 1])])
@@ -16,9 +16,9 @@ def test_adjacent_pages_are_one_segment_only_in_contiguous_memory(apart: bool, s
     pages = memory.pin(buffer)
     descriptors.write(0, stat.SEND | stat.CHAIN, pages, 1, 0)
     _, kind, length, address, _, _, count = stat.unpack_head(descriptors.memory, 0)
-    chained = descriptors.scatter(0, kind, length, address, count, memory)
-    assert lengths(chained) == segments
-    listed = memory.pin_page(memoryview(list_of(pages)))
+    chain_length = descriptors.scatter(0, kind, length, address, count, memory)
+    assert lengths(chain_length) == segments
+    listed = memory.pin_page(memoryview(pack_page_list(pages)))
     indirect = descriptors.scatter(0, stat.SEND | stat.INDIRECT, 0, listed, 3, memory)
     assert lengths(indirect) == segments
 

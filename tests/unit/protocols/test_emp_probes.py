@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocols.core.completion import Completion
-from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, ProbeResult, ReceiveCancelledError, Received, any_tag
+from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, ProbeResult, ReceiveCancelledError, ReceiveResult, any_tag
 from protocols.emp.settings import Settings
 from tests.unit.protocols.emp_dialogue import TIMEOUT, content, hosts, joined_nics
 
@@ -16,7 +16,7 @@ def found(probe: Completion[ProbeResult | None]) -> tuple[int, int, int] | None:
     return None if result is None else result[:3]
 
 
-def test_a_probe_that_does_not_wait_finds_nothing_before_a_message_has_come() -> None:
+def test_a_probe_without_waiting_completes_at_once() -> None:
     wires, (sender, receiver) = joined_nics()
     assert receiver.post_probe(0, 2, wait=False).result() is None
     sender.post_send(1, 2, b"hello")
@@ -27,7 +27,7 @@ def test_a_probe_that_does_not_wait_finds_nothing_before_a_message_has_come() ->
     assert receiver.free == 640
 
 
-def test_a_probe_waits_until_a_message_comes_which_then_can_be_received() -> None:
+def test_a_waiting_probe_completes_with_a_message_that_can_then_be_received() -> None:
     wires, (sender, receiver) = joined_nics()
     probe = receiver.post_probe(ANY_SOURCE, ANY_TAG)
     assert receiver.waiting() == [f"a message from any node, tag {0}"]
@@ -46,7 +46,7 @@ def test_a_probe_waits_until_a_message_comes_which_then_can_be_received() -> Non
     assert wires.waiting() == []
 
 
-def test_a_message_that_a_receive_waits_for_is_not_told_to_a_probe() -> None:
+def test_a_message_that_matches_a_receive_is_not_reported_to_a_probe() -> None:
     wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 2, bytearray(1))
     probe = receiver.post_probe(0, 2)
@@ -58,7 +58,7 @@ def test_a_message_that_a_receive_waits_for_is_not_told_to_a_probe() -> None:
     assert found(probe) == (0, 2, 3)
 
 
-def test_all_probes_that_wait_are_told_of_a_message_until_one_claims_it() -> None:
+def test_a_message_is_reported_to_waiting_probes_until_one_claims_it() -> None:
     wires, (sender, receiver) = joined_nics()
     for_it = [receiver.post_probe(0, 2), receiver.post_probe(0, 2, claim=True), receiver.post_probe(0, 2)]
     sender.post_send(1, 2, b"x")
@@ -66,7 +66,7 @@ def test_all_probes_that_wait_are_told_of_a_message_until_one_claims_it() -> Non
     assert [probe.done for probe in for_it] == [True, True, False]
 
 
-def test_a_claimed_message_is_received_by_nobody_else() -> None:
+def test_a_claimed_message_is_received_only_by_its_receive() -> None:
     wires, (sender, receiver) = joined_nics()
     for letter in (b"a", b"b"):
         sender.post_send(1, 2, letter)
@@ -76,16 +76,16 @@ def test_a_claimed_message_is_received_by_nobody_else() -> None:
     buffers = [bytearray(1), bytearray(1)]
     other = receiver.post_receive(0, 2, buffers[0])
     wires.elapse(TIMEOUT)
-    assert (other.result(), buffers[0]) == (Received(0, 2, 1), b"b")
+    assert (other.result(), buffers[0]) == (ReceiveResult(0, 2, 1), b"b")
     receive = receiver.post_claimed(claimed, buffers[1])
     wires.elapse(2 * TIMEOUT)
-    assert (receive.result(), buffers[1]) == (Received(0, 2, 1), b"a")
+    assert (receive.result(), buffers[1]) == (ReceiveResult(0, 2, 1), b"a")
     with pytest.raises(EmpError):
         receiver.post_claimed(claimed, buffers[1]).result()
     assert wires.waiting() == []
 
 
-def test_a_claimed_message_whose_sender_starts_again_is_lost_and_its_receive_says_so() -> None:
+def test_the_receive_of_a_claimed_message_fails_if_its_sender_restarts() -> None:
     wires, (sender, receiver) = joined_nics(settings=Settings(held=1))
     sender.post_send(1, 2, b"old")
     wires.exchange()
@@ -99,7 +99,7 @@ def test_a_claimed_message_whose_sender_starts_again_is_lost_and_its_receive_say
     assert found(receiver.post_probe(0, 2, wait=False)) == (0, 2, 3), "the room for one header is free again"
 
 
-def test_a_receive_that_waits_is_taken_back_and_its_descriptor_free() -> None:
+def test_a_cancelled_receive_frees_its_descriptor() -> None:
     wires, (sender, receiver) = joined_nics(settings=Settings(descriptors=1))
     receive = receiver.post_receive(0, 2, bytearray(1))
     assert receiver.free == 0
@@ -113,7 +113,7 @@ def test_a_receive_that_waits_is_taken_back_and_its_descriptor_free() -> None:
     assert again.result().length == 1
 
 
-def test_a_receive_whose_message_has_begun_to_come_is_not_taken_back() -> None:
+def test_a_receive_that_has_matched_is_not_cancelled() -> None:
     wires, (sender, receiver) = joined_nics()
     buffer = bytearray(3000)
     receive = receiver.post_receive(0, 2, buffer)
@@ -130,7 +130,7 @@ def test_a_receive_whose_message_has_begun_to_come_is_not_taken_back() -> None:
     assert buffer == content(3000)
 
 
-def test_the_receive_behind_one_that_was_taken_back_gets_the_message() -> None:
+def test_the_receive_after_a_cancelled_one_gets_the_message() -> None:
     wires, (sender, receiver) = joined_nics()
     receives = [receiver.post_receive(0, 2, bytearray(1)) for _ in range(3)]
     receiver.cancel(receives[0])

@@ -9,7 +9,7 @@ from protocols.emp.firmware import Firmware
 from protocols.emp.host import EmpError
 from protocols.emp.settings import Settings
 from tests.unit.protocols.emp_dialogue import (
-    A_TIME,
+    TIME_AS_INCARNATION,
     TIMEOUT,
     acknowledgement,
     content,
@@ -24,7 +24,7 @@ from tests.unit.protocols.list_wires import Wires
 FULL = 1472
 
 
-def test_a_receiver_that_starts_again_in_the_middle_fails_the_send_and_takes_the_next() -> None:
+def test_a_restart_of_the_receiver_fails_the_send_in_progress_and_not_the_next() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(10_000))
     begun = sender.post_send(1, 1, bytes(10_000))
@@ -47,7 +47,7 @@ def test_a_receiver_that_starts_again_in_the_middle_fails_the_send_and_takes_the
     assert wires.waiting() == []
 
 
-def test_what_was_not_begun_goes_to_the_receivers_new_incarnation() -> None:
+def test_messages_not_begun_go_to_the_receivers_new_incarnation() -> None:
     wires, (sender, _) = joined_nics(settings=Settings(window=1))
     wires.agents[1].host.post_receive(0, 0, bytearray(1))  # type: ignore[attr-defined]
     sender.post_send(1, 0, b"")
@@ -64,7 +64,7 @@ def test_what_was_not_begun_goes_to_the_receivers_new_incarnation() -> None:
     assert buffer == b"kept"
 
 
-def test_a_sender_that_starts_again_in_the_middle_fails_the_receive() -> None:
+def test_a_restart_of_the_sender_fails_the_receive_in_progress() -> None:
     wires, (sender, receiver) = joined_nics()
     half = receiver.post_receive(0, 1, bytearray(10_000))
     buffer = bytearray(5)
@@ -83,7 +83,7 @@ def test_a_sender_that_starts_again_in_the_middle_fails_the_receive() -> None:
     assert receiver.pinned == 0
 
 
-def test_a_sender_that_starts_again_uses_old_message_ids_and_is_understood() -> None:
+def test_a_restarted_sender_may_reuse_message_ids() -> None:
     wires, (sender, receiver) = joined_nics()
     for round_ in range(3):
         for number in range(5):
@@ -99,7 +99,7 @@ def test_a_sender_that_starts_again_uses_old_message_ids_and_is_understood() -> 
     assert sender.free == 640
 
 
-def test_messages_kept_from_a_sender_that_starts_again_are_forgotten() -> None:
+def test_kept_messages_of_a_restarted_sender_are_dropped() -> None:
     wires, (sender, receiver) = joined_nics()
     for _ in range(3):
         sender.post_send(1, 1, b"old")
@@ -114,7 +114,7 @@ def test_messages_kept_from_a_sender_that_starts_again_are_forgotten() -> None:
     assert wires.waiting() == []
 
 
-def test_frames_of_a_sender_that_has_gone_are_dropped_when_they_come_late() -> None:
+def test_late_frames_of_a_former_incarnation_are_dropped() -> None:
     wires, (sender, receiver) = joined_nics()
     for _ in range(2):
         sender.post_send(1, 1, b"old")
@@ -132,7 +132,7 @@ def test_frames_of_a_sender_that_has_gone_are_dropped_when_they_come_late() -> N
     assert buffer == b"new"
 
 
-def test_acknowledgements_for_a_sender_that_has_gone_end_nothing_of_the_new_one() -> None:
+def test_acknowledgements_for_a_former_incarnation_complete_nothing_of_the_new_one() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"old")
@@ -146,7 +146,7 @@ def test_acknowledgements_for_a_sender_that_has_gone_end_nothing_of_the_new_one(
     assert total_counters(wires, 0, "stale") == 1
 
 
-def test_acknowledgements_from_a_receiver_that_has_gone_end_nothing() -> None:
+def test_acknowledgements_from_a_former_incarnation_complete_nothing() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"one")
@@ -187,7 +187,7 @@ def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnati
 
 
 @pytest.mark.parametrize("hears", ["by the refusal of what it sends again", "by what the receiver sends", "too late"])
-def test_a_message_that_a_former_incarnation_has_taken_is_not_taken_by_the_next_one(hears: str) -> None:
+def test_a_message_received_by_a_former_incarnation_is_not_received_by_the_next(hears: str) -> None:
     """The sender learns of neither receipt, as all answers of the former incarnation are lost."""
     wires, (sender, receiver) = joined_nics()
     former = receiver.post_receive(0, 1, bytearray(3))
@@ -216,7 +216,7 @@ def test_a_message_that_a_former_incarnation_has_taken_is_not_taken_by_the_next_
     assert later.done
 
 
-def test_what_is_sent_to_a_peer_not_heard_of_is_returned_to_nobody_who_has_started_again_himself() -> None:
+def test_sends_of_a_restarted_nic_to_a_silent_peer_do_not_fail() -> None:
     """No incarnation of the peer accepts a frame that is not meant for it, so none can have received the message."""
     wires, _ = joined_nics()
     wires.restart(0)
@@ -235,8 +235,8 @@ def test_what_is_sent_to_a_peer_not_heard_of_is_returned_to_nobody_who_has_start
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["", "the receiver has restarted meanwhile"])
-def test_where_incarnations_are_times_the_first_message_arrives_and_nothing_is_returned(again: bool) -> None:
-    wires, (sender, _) = joined_nics(incarnation=A_TIME)
+def test_with_times_as_incarnations_the_first_message_arrives_and_no_send_fails(again: bool) -> None:
+    wires, (sender, _) = joined_nics(incarnation=TIME_AS_INCARNATION)
     buffers = [bytearray(10_000), bytearray(3)]
     sends = [sender.post_send(1, 1, content(10_000)), sender.post_send(1, 1, b"one")]
     if again:
@@ -252,7 +252,7 @@ def test_where_incarnations_are_times_the_first_message_arrives_and_nothing_is_r
     assert total_counters(wires, 0, "restarts") == total_counters(wires, 1, "restarts") == 0
 
 
-def test_nics_that_have_not_started_again_need_no_introduction() -> None:
+def test_nics_that_have_not_restarted_need_no_introduction() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"one")
@@ -260,7 +260,7 @@ def test_nics_that_have_not_started_again_need_no_introduction() -> None:
     assert wires.exchange() == 2
 
 
-def test_two_that_have_both_started_again_understand_each_other_at_once() -> None:
+def test_two_restarted_nics_communicate_at_once() -> None:
     """The later incarnation announces itself, and the refused message is sent again without a time-out."""
     wires, (sender, receiver) = joined_nics()
     sender.post_send(1, 1, b"x")
@@ -277,7 +277,7 @@ def test_two_that_have_both_started_again_understand_each_other_at_once() -> Non
     assert receive.done
 
 
-def test_a_host_that_posts_when_it_hears_of_a_restart_is_served_without_a_time_out() -> None:
+def test_a_send_posted_in_the_callback_of_a_restart_needs_no_timeout() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(1))
     sender.post_send(1, 0, b"")
@@ -293,7 +293,7 @@ def test_a_host_that_posts_when_it_hears_of_a_restart_is_served_without_a_time_o
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["", "frames are lost"])
-def test_message_ids_go_on_beyond_two_to_the_32(lost: bool) -> None:
+def test_message_ids_wrap_around(lost: bool) -> None:
     wires, (sender, receiver) = joined_nics()
     begin_at(wires, 0, 1, 2**32 - 3)
     for number in range(6):
@@ -312,7 +312,7 @@ def test_message_ids_go_on_beyond_two_to_the_32(lost: bool) -> None:
     assert total_counters(wires, 1, "headers_admitted") == 12
 
 
-def test_a_message_from_before_the_ids_began_again_is_acknowledged_again() -> None:
+def test_a_message_from_before_the_wrap_of_ids_is_acknowledged_again() -> None:
     wires, (sender, receiver) = joined_nics()
     begin_at(wires, 0, 1, 2**32 - 1)
     for _ in range(2):
@@ -327,7 +327,7 @@ def test_a_message_from_before_the_ids_began_again_is_acknowledged_again() -> No
     assert dialogue(wires.take(1)) == [f"ack {2**32 - 1}.0"]
 
 
-def test_incarnations_go_on_beyond_two_to_the_32() -> None:
+def test_incarnations_wrap_around() -> None:
     wires, _ = joined_nics(incarnation=2**32 - 2)
     wires.restart(0)
     for incarnation in (2**32 - 1, 2, 3):
@@ -341,7 +341,7 @@ def test_incarnations_go_on_beyond_two_to_the_32() -> None:
 
 
 @pytest.mark.parametrize(("incarnation", "known"), [(0, FIRST), (2**31 + 1, FIRST), (0, 2**31 + 5)])
-def test_an_incarnation_that_cannot_be_is_dropped(incarnation: int, known: int) -> None:
+def test_a_frame_of_an_invalid_incarnation_is_dropped(incarnation: int, known: int) -> None:
     wires, (sender, receiver) = joined_nics(incarnation=known)
     receiver.post_receive(0, 0, bytearray(1))
     sender.post_send(1, 0, b"")

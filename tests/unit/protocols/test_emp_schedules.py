@@ -26,7 +26,7 @@ def counts(wires: Wires, name: str) -> list[int]:
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_every_message_arrives_once_and_in_order_and_nothing_is_left_over(seed: int) -> None:
+def test_every_message_arrives_once_and_in_order_and_nothing_leaks(seed: int) -> None:
     wires = emp_random_schedules.run(seed).wires
     for number in range(len(wires.agents)):
         assert counts(wires, "frames_received")[number] == total_frames_accounted(wires, number)
@@ -44,11 +44,11 @@ def test_hosts_change_the_frames_of_a_collection_while_messages_are_in_flight() 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_seed_says_the_same_twice(seed: int) -> None:
+def test_a_seed_is_repeatable(seed: int) -> None:
     assert emp_random_schedules.run(seed).digest.digest() == emp_random_schedules.run(seed).digest.digest()
 
 
-def test_a_seed_says_the_same_in_another_process() -> None:
+def test_a_seed_is_repeatable_in_another_process() -> None:
     """A schedule depends on no hash order and no memory address."""
     said = {
         subprocess.run(
@@ -71,7 +71,7 @@ def test_the_schedules_find(mutant: Mutant, record_property: Callable[[str, obje
     record_property("note", f"EMP between lists: {searched(mutant, emp_random_schedules.run, seed, 400)}")
 
 
-def test_the_same_seeds_find_nothing_without_a_mistake() -> None:
+def test_the_schedules_find_nothing_without_a_mutant() -> None:
     nothing = Mutant("no mistake", "nothing is wrong", lambda patch: None)  # noqa: ARG005
     with pytest.raises(AssertionError, match="do not find that nothing is wrong"):
         find(nothing, emp_random_schedules.run, 0, 20)

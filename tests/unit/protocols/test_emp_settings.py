@@ -37,7 +37,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "value", "said"), WRONG)
-def test_what_cannot_be_is_refused_when_it_is_said_and_when_it_is_set(name: str, value: int, said: str) -> None:
+def test_invalid_values_are_refused_by_the_constructor_and_by_assignment(name: str, value: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Settings(**{name: value})
     settings = Settings()
@@ -53,14 +53,14 @@ def test_what_cannot_be_is_refused_when_it_is_said_and_when_it_is_set(name: str,
         ("longest_timeout", 2**62), ("give_up", 0), ("give_up", 10**12), ("window", 1), ("held", 1), ("held", 65_536),
     ],
 )  # fmt: skip
-def test_what_can_be_is_set_and_nothing_else_with_it(name: str, value: int) -> None:
+def test_valid_values_are_set(name: str, value: int) -> None:
     settings = Settings()
     setattr(settings, name, value)
     assert asdict(settings) == {**asdict(Settings()), name: value}
     assert settings == Settings(**{name: value})
 
 
-def test_the_longest_time_out_makes_room_for_the_first() -> None:
+def test_the_timeout_is_at_most_the_longest_timeout() -> None:
     settings = Settings()
     settings.longest_timeout = 300_000_000
     settings.timeout = 200_000_000
@@ -73,17 +73,17 @@ def test_descriptors_do_not_change() -> None:
     """The descriptors' memory is allocated when a NIC starts."""
     settings = Settings(descriptors=8)
     settings.descriptors = 8
-    with pytest.raises(ValueError, match="9 descriptors: they do not change, and are 8"):
+    with pytest.raises(ValueError, match="9 descriptors: the number cannot change, and is 8"):
         settings.descriptors = 9
     assert settings.descriptors == 8
 
 
-def test_a_setting_that_there_is_not_is_none() -> None:
+def test_unknown_settings_are_refused() -> None:
     with pytest.raises(AttributeError):
         Settings().units = 4  # type: ignore[attr-defined]
 
 
-def test_a_copy_is_as_good() -> None:
+def test_settings_can_be_copied_and_pickled() -> None:
     settings = Settings(timeout=300_000_000, longest_timeout=400_000_000, unit=7)
     for other in (copy(settings), pickle.loads(pickle.dumps(settings))):
         assert other == settings
@@ -182,7 +182,7 @@ def test_the_firmware_refuses_an_impossible_command_of_an_untrusted_host(unit: i
     wires, (sender, receiver) = joined_nics()
     descriptors = sender._descriptors
     command = sender._commands[0] = Completion[None]("a command")
-    sender._used[0] = 1
+    sender._is_allocated[0] = 1
     descriptors.write_unit(0, unit)
     wires.agents[0].firmware.on_doorbell(0, 0)
     with pytest.raises(EmpError, match="the NIC refused the descriptor"):
@@ -212,7 +212,7 @@ def arrive(wires: Wires, frames: list[bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize("changed", [1, 2, 4, 255])
-def test_frames_per_collection_change_under_a_message_of_which_some_has_been_sent(changed: int) -> None:
+def test_a_message_in_progress_keeps_its_frames_per_collection(changed: int) -> None:
     """Retransmitted frames keep their boundaries, and so do frames that are first sent after the change."""
     settings = Settings(window=2)
     wires, (sender, receiver) = joined_nics(settings=settings)
@@ -239,7 +239,7 @@ def test_frames_per_collection_change_under_a_message_of_which_some_has_been_sen
 
 
 @pytest.mark.parametrize("changed", [1, 2, 4, 255])
-def test_messages_of_before_and_behind_a_change_are_sent_again_each_in_its_own_way(changed: int) -> None:
+def test_messages_from_before_and_after_a_change_of_unit_are_resent_in_their_own_units(changed: int) -> None:
     settings = Settings()
     wires, (sender, receiver) = joined_nics(settings=settings)
     sizes = [FIRST + 3 * FULL, 1, FIRST + 3 * FULL, 1]
@@ -258,7 +258,7 @@ def test_messages_of_before_and_behind_a_change_are_sent_again_each_in_its_own_w
     assert all(send.done for send in sends)
 
 
-def test_messages_that_wait_for_their_turn_keep_the_unit_with_which_they_were_posted() -> None:
+def test_queued_messages_keep_the_unit_with_which_they_were_posted() -> None:
     settings = Settings(window=1)
     wires, (sender, receiver) = joined_nics(settings=settings)
     sizes = [1, 1, FIRST + 3 * FULL]

@@ -15,8 +15,8 @@ from protocols.emp.split_driver import Nic
 from tests.unit.protocols.emp_dialogue import dialogue, joined_nics
 
 
-class Sent:
-    """Surroundings that record sent frames and ignore everything else."""
+class RecordingNic:
+    """`SharedActions` that record sent frames and ignore everything else."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -27,10 +27,10 @@ class Sent:
         self.send(make())
 
 
-def test_a_nic_without_a_host_keeps_nothing_and_the_next_host_is_given_it() -> None:
+def test_a_nic_without_a_host_keeps_no_message_and_the_next_host_receives_it() -> None:
     wires, (sender, _) = joined_nics()
-    settings, node_context = Settings(), Sent()
-    nic = Nic(Adapter(1, wires.addresses), cast("SharedActions", node_context), settings, codec)
+    settings, actions = Settings(), RecordingNic()
+    nic = Nic(Adapter(1, wires.addresses), cast("SharedActions", actions), settings, codec)
     sender.post_send(1, 7, b"early")
     [frame] = wires.take(0)
     nic.firmware.receive(wires.now, frame)
@@ -43,13 +43,13 @@ def test_a_nic_without_a_host_keeps_nothing_and_the_next_host_is_given_it() -> N
     assert dialogue([again]) == ["header 0"]
     nic.firmware.receive(wires.now, again)
     assert nic.firmware.counted()["headers_admitted"] == 1
-    assert node_context.frames == [], "nobody receives it yet"
+    assert actions.frames == [], "nobody receives it yet"
 
 
 def test_a_host_that_attaches_begins_with_the_nics_frames_per_collection() -> None:
     """A former host's command does not outlast it."""
     settings, addresses = Settings(unit=4), [bytes([2, 0, 0, 0, 0, number]) for number in (1, 2)]
-    nic = Nic(Adapter(0, addresses), cast("SharedActions", Sent()), settings, codec)
+    nic = Nic(Adapter(0, addresses), cast("SharedActions", RecordingNic()), settings, codec)
     for host, incarnation in enumerate((FIRST, FIRST + 1), 1):
         memory = memoryview(bytearray(settings.descriptors * SIZE))
         on_doorbell = nic.attach(host, 0, cast("SharedReachable", HostMemory()), memory)

@@ -17,7 +17,7 @@ step = st.one_of(
 
 
 @given(st.lists(step, max_size=200))
-def test_timers_do_what_a_plain_table_does(steps: list[tuple[str, int, int]]) -> None:
+def test_timers_agree_with_a_plain_table(steps: list[tuple[str, int, int]]) -> None:
     timers: Timers[int] = Timers()
     table: dict[int, tuple[int, int]] = {}
     for order, (what, key, when) in enumerate(steps):
@@ -37,7 +37,7 @@ def test_timers_do_what_a_plain_table_does(steps: list[tuple[str, int, int]]) ->
         assert len(timers) == len(table)
 
 
-def test_timers_that_are_cancelled_long_before_their_time_take_no_memory() -> None:
+def test_cancelled_timers_take_no_memory() -> None:
     timers: Timers[int] = Timers()
     for key in range(100_000):
         timers.set(key, 10**12 + key)
@@ -49,7 +49,7 @@ def test_timers_that_are_cancelled_long_before_their_time_take_no_memory() -> No
 
 
 @given(st.lists(st.integers(0, 40), max_size=12), st.integers(0, 500), st.integers(0, 500))
-def test_the_pieces_of_a_message_are_its_bytes(lengths: list[int], begin: int, end: int) -> None:
+def test_views_of_a_scattered_message_are_its_bytes(lengths: list[int], begin: int, end: int) -> None:
     whole = bytes(place & 0xFF for place in range(sum(lengths)))
     begins = [sum(lengths[:place]) for place in range(len(lengths))]
     scatter = Scatter([memoryview(whole)[at : at + length] for at, length in zip(begins, lengths, strict=True)])

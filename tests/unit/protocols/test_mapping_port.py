@@ -13,7 +13,9 @@ from tests.unit.protocols.am2_single_nic import ADDRESSES, SingleNic
 
 ENDPOINT = 4
 PROBE = sealed(codec.pack_frame(ADDRESSES[0], ADDRESSES[1], codec.KIND_LOOP, 1, 1, 1, 7, 0, 0, 0, 0, b""), b"")
-STAGED, STAGING = (ENDPOINT << layout.SUBJECTS | subject for subject in (layout.STAGED, layout.STAGING))
+STAGED, STAGING = (
+    ENDPOINT << layout.SUBJECT_BITS | subject for subject in (layout.SEND_STAGING, layout.RECEIVE_STAGING)
+)
 
 
 class DaemonsNic(SingleNic):
@@ -29,21 +31,21 @@ class DaemonsNic(SingleNic):
             self.map()
 
     def map(self) -> None:
-        self.memory.reachable.update({STAGED: self.staged, STAGING: self.staging})
+        self.memory.mapped_regions.update({STAGED: self.staged, STAGING: self.staging})
 
     def put(self, form: int, data: bytes, slot: int = 0, epoch: int = 0, author: int = 0) -> None:
         begin = slot * self.firmware.settings.medium
         self.staged[begin : begin + len(data)] = data
-        layout.WRITE[0](
-            self.page(ENDPOINT), layout.PLACES[slot], layout.READY, 0, 0, len(data), begin, 0, form, 0, 0, 0, ENDPOINT,
+        layout.WRITE_ENTRY[0](
+            self.page(ENDPOINT), layout.SLOT_OFFSETS[slot], layout.READY, 0, 0, len(data), begin, 0, form, 0, 0, 0, ENDPOINT,
             ENDPOINT, author, epoch, 0, 1,
         )  # fmt: skip
         self.ring(ENDPOINT, slot)
 
     def come(self, place: int) -> tuple[int, bytes]:
         """Return form and data of what the daemon has got at a place of its ring."""
-        at = layout.PLACES[layout.ARRIVED_REQUESTS + place]
-        entry = layout.READ(self.page(ENDPOINT), at)
+        at = layout.SLOT_OFFSETS[layout.ARRIVED_REQUESTS + place]
+        entry = layout.READ_ENTRY(self.page(ENDPOINT), at)
         begin = place * self.firmware.settings.medium
         return entry[6], bytes(self.staging[begin : begin + entry[3]])
 
@@ -55,14 +57,14 @@ def test_a_probe_packet_goes_out_as_the_daemon_has_written_it_and_its_slot_is_fr
     assert card.owner(ENDPOINT, 0) == layout.FREE
 
 
-def test_packets_of_mappers_come_to_the_daemon_in_order_until_its_ring_is_full() -> None:
+def test_mappers_packets_are_passed_to_the_daemon_in_order_until_its_ring_is_full() -> None:
     card = DaemonsNic()
-    for _ in range(layout.ENTRIES + 1):
+    for _ in range(layout.RING_SIZE + 1):
         card.firmware.receive(0, PROBE)
-    assert [card.come(place) for place in range(layout.ENTRIES)] == [(layout.PROBE, PROBE)] * layout.ENTRIES
-    assert card.told == [(ENDPOINT, layout.ARRIVED_REQUESTS + place) for place in range(layout.ENTRIES)]
+    assert [card.come(place) for place in range(layout.RING_SIZE)] == [(layout.PROBE, PROBE)] * layout.RING_SIZE
+    assert card.notifications == [(ENDPOINT, layout.ARRIVED_REQUESTS + place) for place in range(layout.RING_SIZE)]
     assert card.counted("overruns") == 1
-    card.page(ENDPOINT)[layout.PLACES[layout.ARRIVED_REQUESTS]] = layout.FREE
+    card.page(ENDPOINT)[layout.SLOT_OFFSETS[layout.ARRIVED_REQUESTS]] = layout.FREE
     card.firmware.receive(0, PROBE)
     assert card.counted("overruns") == 1
 
@@ -71,13 +73,13 @@ def test_a_probe_packet_in_memory_that_is_not_mapped_goes_out_when_it_is() -> No
     card = DaemonsNic(mapped=False)
     card.put(layout.PROBE, PROBE)
     assert card.sent == []
-    assert card.told == [(STAGED, layout.UNMAPPED)]
+    assert card.notifications == [(STAGED, layout.UNMAPPED)]
     card.map()
     card.ring(STAGED, layout.MAPPED)
     assert card.sent == [PROBE]
 
 
-def test_routes_that_the_daemon_writes_are_those_that_it_reads() -> None:
+def test_the_daemon_reads_the_routes_that_it_has_written() -> None:
     card = DaemonsNic()
     paths = {1: Path(b"\x81", ADDRESSES[1])}
     (part,) = parts_of(Table(9, 1, paths), (), card.firmware.settings.medium)
@@ -88,7 +90,7 @@ def test_routes_that_the_daemon_writes_are_those_that_it_reads() -> None:
 
 
 @pytest.mark.parametrize(("form", "data"), [(layout.ROUTES, b"\x09\x81"), (6, PROBE), (layout.PROBE, b"")])
-def test_an_entry_that_makes_no_sense_is_counted_and_changes_nothing(form: int, data: bytes) -> None:
+def test_an_invalid_entry_is_only_counted(form: int, data: bytes) -> None:
     card = DaemonsNic()
     card.put(form, data)
     assert card.counted("invalid") == 1
@@ -96,16 +98,16 @@ def test_an_entry_that_makes_no_sense_is_counted_and_changes_nothing(form: int, 
     assert card.owner(ENDPOINT, 0) == layout.FREE
 
 
-def test_when_the_daemon_s_endpoint_is_gone_its_packets_are_nobodys() -> None:
+def test_mappers_packets_are_dropped_after_the_daemons_endpoint_is_destroyed() -> None:
     card = DaemonsNic()
     card.ring(ENDPOINT, layout.DESTROY)
-    card.told.clear()
+    card.notifications.clear()
     card.firmware.receive(0, PROBE)
-    assert card.told == []
+    assert card.notifications == []
     assert card.counted("malformed") == 1
 
 
-def test_a_process_that_shares_its_nic_is_no_mapper() -> None:
+def test_a_process_that_shares_its_nic_cannot_have_a_privileged_endpoint() -> None:
     card = SharedNic()
     endpoint = card.number(1)
     card.create(endpoint)
@@ -114,10 +116,10 @@ def test_a_process_that_shares_its_nic_is_no_mapper() -> None:
     card.sent.clear()
     page = card.page(endpoint)
     card.windows[1].heap.bytes[: len(PROBE)] = PROBE
-    layout.set_address(page, layout.STAGED, 0)
-    layout.WRITE[0](
+    layout.set_address(page, layout.SEND_STAGING, 0)
+    layout.WRITE_ENTRY[0](
         page,
-        layout.PLACES[0],
+        layout.SLOT_OFFSETS[0],
         layout.READY,
         0,
         0,
@@ -138,4 +140,4 @@ def test_a_process_that_shares_its_nic_is_no_mapper() -> None:
     card.ring(endpoint, 0)
     assert card.sent == []
     assert card.counted("invalid") == 2
-    assert page[layout.PLACES[0] : layout.PLACES[0] + 2] == bytes((layout.RETURNED, 1))  # BAD_ARGUMENTS
+    assert page[layout.SLOT_OFFSETS[0] : layout.SLOT_OFFSETS[0] + 2] == bytes((layout.RETURNED, 1))  # BAD_ARGUMENTS

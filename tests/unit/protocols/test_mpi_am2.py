@@ -369,11 +369,11 @@ def test_messages_that_arrive_during_a_handler_with_a_full_ring_are_handled_late
     nodes.send(1, 0, b"another")
     host, endpoint = nodes.wires.agents[0].host, nodes.endpoint(0)._endpoint
     assert sum(completion.done for completion in sent) == 16
-    host.handling = endpoint  # type: ignore[attr-defined]
+    host.handling_endpoint = endpoint  # type: ignore[attr-defined]
     for frame in nodes.wires.take(1):
         nodes.wires.give(frame)
     assert not endpoint.is_empty
-    host.handling = None  # type: ignore[attr-defined]
+    host.handling_endpoint = None  # type: ignore[attr-defined]
     nodes.wires.elapse(SECOND)
     assert all(completion.done for completion in sent)
     assert nodes.receive(0, 1, 7)[1] == b"another"

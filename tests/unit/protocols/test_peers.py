@@ -16,7 +16,7 @@ from protocols.emp.host import plug
 from tests.unit.protocols.list_wires import ListNic, Wires
 
 ADDRESSES = tuple(bytes([2, 0, 0, 0, 0, number]) for number in range(4))
-A_TIME = 700_000
+TIME_AS_INCARNATION = 700_000
 WRAP = 1 << 32
 
 
@@ -106,9 +106,10 @@ def test_a_stale_and_misdirected_frame_is_stale_and_not_answered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("incarnation", "presumes_first", "presumed"), [(FIRST, True, FIRST), (2, True, 0), (A_TIME, True, 0), (FIRST, False, 0)]
-)  # fmt: skip
-def test_only_a_nic_in_its_first_incarnation_presumes_first_incarnations(
+    ("incarnation", "presumes_first", "presumed"),
+    [(FIRST, True, FIRST), (2, True, 0), (TIME_AS_INCARNATION, True, 0), (FIRST, False, 0)],
+)
+def test_only_a_nic_in_its_first_incarnation_presumes_that_its_peers_are_in_theirs(
     incarnation: int, presumes_first: bool, presumed: int
 ) -> None:
     own = nic(incarnation, presumes_first=presumes_first)

@@ -18,7 +18,7 @@ from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
-from protocols.am2.receiver import Delivered
+from protocols.am2.receiver import Delivery
 from protocols.am2.settings import MILLISECOND, Settings
 from protocols.am2.split_driver import Nic, split_driver
 from protocols.core.firmware import Adapter
@@ -164,7 +164,7 @@ class Host:
         else:
             sent = endpoint.try_request_bulk(place, DATA, data, course.offset, serial)
         if sent:
-            course.number = endpoint.outbox.number
+            course.number = endpoint.outbox.last_request
         return sent
 
     # Handlers.
@@ -221,9 +221,9 @@ class Cluster:
         self.lost = lost
         self.bent = bent
         self.now = 0
-        self.places = settings.hosts
-        self.delivered: set[Delivered] = set()
-        self.split_driver = split_driver(settings, witness=self.delivered.add)
+        self.places = settings.max_hosts
+        self.delivered: set[Delivery] = set()
+        self.split_driver = split_driver(settings, on_delivery=self.delivered.add)
         addresses = tuple(address_of(b"\x02\0\0\0\0\1", number) for number in range(nodes))
         self.wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(addresses))
         self.suspects: list[Attached] = []

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from protocols.active_messages.am_errors import Status
-from protocols.am2.receiver import Delivered
+from protocols.am2.receiver import Delivery
 from protocols.am2.settings import MILLISECOND, Settings
 from tests.unit.runtime.am2_shared_cluster import Cluster, Host, RequestFate
 
@@ -116,7 +116,7 @@ def test_every_request_among_hosts_that_share_nics_is_handled_once_and_replied_t
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_host_that_dies_disturbs_no_other(seed: int) -> None:
+def test_a_host_that_dies_does_not_disturb_others(seed: int) -> None:
     chance = random.Random(~seed)
     cluster = populated(chance, lost=chance.choice([0, 0, 20]))
     serials = requests(cluster, REQUESTS)
@@ -158,7 +158,7 @@ def is_over(cluster: Cluster, dead: Host, serial: int, course: RequestFate) -> N
         assert course.returned is None
     elif course.sink is dead and course.source is not dead:
         node, endpoint = course.origin.name
-        had = Delivered(node, 1, endpoint, course.number) in cluster.delivered
+        had = Delivery(node, 1, endpoint, course.number) in cluster.delivered
         assert course.replied or had or course.returned is not None, f"request {serial} has come to no end"
         if course.handled:
             assert course.returned in (None, Status.UNREACHABLE)

@@ -18,20 +18,20 @@ GIVEN_UP = 20 * MILLISECOND
 DAY = 24 * 3600 * SECOND
 FREED = (4, 5, 6)
 OTHER = 7
-THERE = {1: Path(b"", ADDRESSES[1])}
+ROUTES_TO_PEER = {1: Path(b"", ADDRESSES[1])}
 
 
-def words(card: SingleNic) -> list[SentMessage]:
+def take_messages(card: SingleNic) -> list[SentMessage]:
     """Return the messages sent to the peer, without answers."""
-    return [packet for packet in card.taken() if isinstance(packet, SentMessage)]
+    return [packet for packet in card.take_packets() if isinstance(packet, SentMessage)]
 
 
-def endpoints(card: SingleNic) -> list[int]:
+def announced_endpoints(card: SingleNic) -> list[int]:
     """Return the endpoints whose end was announced."""
-    return [word.origin for word in words(card)]
+    return [notice.origin for notice in take_messages(card)]
 
 
-def freed(card: SingleNic | None = None) -> SingleNic:
+def nic_with_freed_endpoints(card: SingleNic | None = None) -> SingleNic:
     """Endpoints have been asked something, and are freed."""
     card = card or SingleNic(QUICK)
     for channel, endpoint in enumerate((*FREED, OTHER)):
@@ -43,59 +43,59 @@ def freed(card: SingleNic | None = None) -> SingleNic:
     return card
 
 
-def unheard() -> SingleNic:
+def nic_with_pending_notices() -> SingleNic:
     """Return a NIC whose announcements were never answered and have been given up."""
-    card = freed()
+    card = nic_with_freed_endpoints()
     card.elapse(GIVEN_UP)
-    assert endpoints(card) == [*FREED] * 4
-    assert card.firmware.waiting() == [f"node 1 does not answer, and has not heard that of ours are gone: {[*FREED]}"]
+    assert announced_endpoints(card) == [*FREED] * 4
+    assert card.firmware.waiting() == ["node 1 does not acknowledge that these endpoints are gone: 4, 5, 6"]
     return card
 
 
-def tried(card: SingleNic) -> SentMessage:
-    """The one word that is sent when it is time."""
+def next_notice(card: SingleNic) -> SentMessage:
+    """The one notice that is sent when it is time."""
     deadline = card.firmware.deadline
     assert deadline is not None
     card.elapse(deadline - card.now)
-    (word,) = words(card)
-    return word
+    (notice,) = take_messages(card)
+    return notice
 
 
-def is_over(card: SingleNic) -> bool:
+def is_idle_for_a_day(card: SingleNic) -> bool:
     card.elapse(DAY)
     return (card.sent, card.firmware.deadline, card.firmware.waiting()) == ([], None, [])
 
 
 @pytest.mark.parametrize("frame", ["message", "answer"])
-def test_a_frame_of_who_has_not_heard_it_is_a_reason_to_tell_it_all_again(frame: str) -> None:
-    card = unheard()
+def test_a_frame_of_the_peer_triggers_all_pending_notices(frame: str) -> None:
+    card = nic_with_pending_notices()
     if frame == "message":
-        told = [packet for packet in card.arrive(OTHER, 1, channel=5) if isinstance(packet, SentMessage)]
+        notices = [packet for packet in card.arrive(OTHER, 1, channel=5) if isinstance(packet, SentMessage)]
     else:
         card.request(OTHER, 0, 1)
-        (sent,) = words(card)
+        (sent,) = take_messages(card)
         card.answer(sent)
-        told = words(card)
-    assert [word.origin for word in told] == [*FREED]
-    for word in told:
-        card.answer(word)
+        notices = take_messages(card)
+    assert [notice.origin for notice in notices] == [*FREED]
+    for notice in notices:
+        card.answer(notice)
     card.arrive(OTHER, 2, channel=6)
-    assert is_over(card)
+    assert is_idle_for_a_day(card)
 
 
-def test_what_is_given_up_again_is_told_at_the_next_frame() -> None:
-    card = unheard()
+def test_notices_that_are_given_up_again_are_sent_after_the_next_frame() -> None:
+    card = nic_with_pending_notices()
     for channel in (5, 6):
         card.arrive(OTHER, 1, channel=channel)
         card.elapse(GIVEN_UP)
-        card.taken()
+        card.take_packets()
     card.arrive(OTHER, 1, channel=7)  # the words went out before the answer, and `arrive` has taken both
     card.elapse(MILLISECOND + MILLISECOND // 2)
-    assert endpoints(card) == [*FREED]
+    assert announced_endpoints(card) == [*FREED]
 
 
-def test_a_silent_peer_is_sent_one_frame_ever_more_seldom_and_in_the_end_none() -> None:
-    card = unheard()
+def test_a_silent_peer_gets_single_notices_with_growing_intervals_and_then_none() -> None:
+    card = nic_with_pending_notices()
     times: list[int] = []
     while (deadline := card.firmware.deadline) is not None:
         card.elapse(deadline - card.now)
@@ -106,57 +106,57 @@ def test_a_silent_peer_is_sent_one_frame_ever_more_seldom_and_in_the_end_none() 
     assert len(card.firmware.waiting()) == 1
     card.arrive(OTHER, 1, channel=5)
     card.elapse(MILLISECOND + MILLISECOND // 2)
-    assert sorted(endpoints(card)) == [*FREED]
+    assert sorted(announced_endpoints(card)) == [*FREED]
 
 
-def test_who_answers_the_one_frame_is_told_the_rest() -> None:
-    card = unheard()
-    word = tried(card)
-    card.answer(word)
-    rest = words(card)
-    assert [word.origin, *(later.origin for later in rest)] == [*FREED]
+def test_an_answer_to_a_single_notice_triggers_the_others() -> None:
+    card = nic_with_pending_notices()
+    notice = next_notice(card)
+    card.answer(notice)
+    rest = take_messages(card)
+    assert [notice.origin, *(later.origin for later in rest)] == [*FREED]
     for one in rest:
         card.answer(one)
-    assert is_over(card)
+    assert is_idle_for_a_day(card)
 
 
-def test_a_frame_that_names_no_incarnation_is_no_reason_to_tell_it_again() -> None:
-    card = unheard()
+def test_a_frame_without_an_incarnation_triggers_no_notices() -> None:
+    card = nic_with_pending_notices()
     assert card.arrive(OTHER, 1, channel=5, sender=0) == []
     card.elapse(SECOND // 2)
-    assert card.taken() == []
+    assert card.take_packets() == []
 
 
 @pytest.mark.parametrize("when", ["under way", "given up", "tried"])
-def test_another_incarnation_is_told_nothing(when: str) -> None:
-    card = freed() if when == "under way" else unheard()
+def test_a_restarted_peer_gets_no_notices(when: str) -> None:
+    card = nic_with_freed_endpoints() if when == "under way" else nic_with_pending_notices()
     if when == "tried":
-        tried(card)
-    card.taken()
+        next_notice(card)
+    card.take_packets()
     card.introduce(2)
-    assert is_over(card)
+    assert is_idle_for_a_day(card)
 
 
-def test_who_says_at_the_one_frame_that_it_has_started_again_is_told_nothing_more() -> None:
-    card = unheard()
-    word = tried(card)
+def test_a_peer_that_answers_a_notice_with_a_restart_gets_no_more() -> None:
+    card = nic_with_pending_notices()
+    notice = next_notice(card)
     card.introduce(2)
-    card.answer(word, REASON_RESTARTED)
-    assert is_over(card)
+    card.answer(notice, REASON_RESTARTED)
+    assert is_idle_for_a_day(card)
 
 
-def test_a_word_that_is_given_up_for_want_of_a_route_is_sent_when_there_is_one() -> None:
+def test_a_notice_given_up_for_lack_of_a_route_is_sent_when_a_route_is_known() -> None:
     card = SingleNic()
     card.firmware = Firmware(Adapter(0, ADDRESSES, routed=True), card, card.memory, QUICK)
     card.introduce(1)
-    card.firmware.install(0, Table(1, 1, THERE))
-    freed(card)
+    card.firmware.install(0, Table(1, 1, ROUTES_TO_PEER))
+    nic_with_freed_endpoints(card)
     card.firmware.install(card.now, Table(2, 1, {}))
-    assert endpoints(card) == [*FREED]
+    assert announced_endpoints(card) == [*FREED]
     card.elapse(10 * SECOND)
     assert card.sent == []
     assert len(card.firmware.waiting()) == 1
     card.arrive(OTHER, 1, channel=5)
     assert len(card.firmware.waiting()) == 1  # it is there, but no way leads to it
-    card.firmware.install(card.now, Table(3, 1, THERE))
-    assert sorted(endpoints(card)) == [*FREED]
+    card.firmware.install(card.now, Table(3, 1, ROUTES_TO_PEER))
+    assert sorted(announced_endpoints(card)) == [*FREED]
