@@ -153,7 +153,11 @@ class EmpEndpoint:
         return True
 
     def _receive(
-        self, post: Callable[[], Completion[ReceiveResult]], descriptor_count: int, size: int, completion: ReceiveCompletion
+        self,
+        post: Callable[[], Completion[ReceiveResult]],
+        descriptor_count: int,
+        size: int,
+        completion: ReceiveCompletion,
     ) -> bool:
         if (self._receives and self._receives + descriptor_count > self._max_per_direction) or self._is_full(
             descriptor_count
@@ -171,7 +175,9 @@ class EmpEndpoint:
     def _is_full(self, descriptor_count: int) -> bool:
         return self._sends + self._receives + descriptor_count > self._max_in_use
 
-    def _sent(self, descriptor_count: int, completion: Completion[Envelope], operation: Completion[ReceiveResult]) -> None:
+    def _sent(
+        self, descriptor_count: int, completion: Completion[Envelope], operation: Completion[ReceiveResult]
+    ) -> None:
         self._sends -= descriptor_count
         _complete_transfer(completion, operation, 0)
 
