@@ -19,7 +19,7 @@ from protocols.emp.descriptors import SIZE
 from protocols.emp.settings import Settings
 from protocols.emp.split_driver import split_driver
 from testbed import Cluster
-from testbed.runtime.shared import introduction
+from testbed.runtime.shared import attach_protocol
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.shared.rings import ProtocolViolationError
 from tests.live.shared_nic_processes import HEAP, Nodes, Program, nodes
@@ -294,15 +294,15 @@ GARBAGE = [
 ]
 
 
-def test_whoever_says_nonsense_to_an_agent_is_refused_and_leaves_nothing_behind() -> None:
-    """Nonsense arrives on a new connection and on an attached one, with unexpected file descriptors."""
+def test_a_process_that_sends_invalid_messages_to_an_agent_is_detached_and_leaves_nothing_behind() -> None:
+    """Invalid messages on a new connection and on an attached one, with unexpected file descriptors."""
 
     def say(garbage: bytes) -> Program:
         async def nonsense(_endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> None:
-            for connection in (introduction.connected(device), nic._connection):
+            for connection in (attach_protocol.connect(device), nic._connection):
                 with contextlib.suppress(ConnectionError):
                     socket.send_fds(connection, [garbage], [0, 1, 2])
-            introduction.connected(device).close()  # and who says nothing
+            attach_protocol.connect(device).close()  # a connection without a message
 
         return nonsense
 

@@ -79,19 +79,19 @@ def test_an_end_that_is_up_already_stays() -> None:
 
 
 def test_a_cut_and_its_end_move_its_links() -> None:
-    assert cuts.moved((), (CUT,)) == {"n1--s1"}
-    assert cuts.moved((CUT,), ()) == {"n1--s1"}
+    assert cuts.changed_cuts((), (CUT,)) == {"n1--s1"}
+    assert cuts.changed_cuts((CUT,), ()) == {"n1--s1"}
 
 
 def test_a_link_that_another_cut_keeps_down_does_not_move() -> None:
     other = Injection(2, "down: all", down=("n1--s1", "n2--s1"))
-    assert cuts.moved((other,), (other, CUT)) == set()
-    assert cuts.moved((CUT, other), (CUT,)) == {"n2--s1"}
+    assert cuts.changed_cuts((other,), (other, CUT)) == set()
+    assert cuts.changed_cuts((CUT, other), (CUT,)) == {"n2--s1"}
 
 
 def test_a_cut_together_with_anything_else_is_left_to_a_plan() -> None:
     lossy = Injection(2, "loss", places=(("n2--s1", "forward"),), keys={"loss": 0.5})
     ruled = Injection(3, "rule", rules=((("n2--s1", "forward"), "drop"),))
     for more in (lossy, ruled):
-        assert cuts.moved((), (CUT, more)) == set()
-        assert cuts.moved((more,), (more, CUT)) == {"n1--s1"}
+        assert cuts.changed_cuts((), (CUT, more)) == set()
+        assert cuts.changed_cuts((more,), (more, CUT)) == {"n1--s1"}

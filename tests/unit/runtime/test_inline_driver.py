@@ -12,8 +12,8 @@ import pytest
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Agent
-from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.inline_driver import Driver
+from testbed.runtime.nodes.inline_nic import InlineNic
 from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.veth_port import VethPort
 

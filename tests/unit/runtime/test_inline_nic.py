@@ -9,7 +9,7 @@ import pytest
 
 from protocols.core.firmware import Agent
 from testbed.errors import FirmwareError
-from testbed.runtime.nodes.inline import InlineNic
+from testbed.runtime.nodes.inline_nic import InlineNic
 from testbed.runtime.nodes.veth_port import VethPort
 
 if TYPE_CHECKING:
