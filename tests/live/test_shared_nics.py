@@ -261,7 +261,7 @@ def test_garbage_at_full_speed_harms_nobody(kind: str) -> None:
                     )
                 if kind == "everywhere":
                     nic.heap._heap[chance.randrange(1 << 16)] = chance.randrange(256)
-                os.eventfd_write(nic._bell, 1)
+                os.eventfd_write(nic._eventfd, 1)
         return written
 
     with Cluster.star(2).up() as cluster, nodes(cluster, split_driver=split_driver(Settings(give_up=10**9))) as there:

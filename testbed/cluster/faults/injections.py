@@ -182,17 +182,17 @@ def _cables(layout: Layout) -> dict[str, tuple[str, ...]]:
 def restrict(layout: Layout, injected: Iterable[Injection]) -> tuple[Injection, ...]:
     """Restrict injections to the links of a layout; drop injections without any of them."""
     links = {link.name for link in layout.links}
-    kept = []
+    restricted = []
     for injection in injected:
         if injection.links <= links:  # also true of injections that only load nodes
-            kept.append(injection)
+            restricted.append(injection)
             continue
         places = tuple(place for place in injection.places if place[0] in links)
         rules = tuple((place, text) for place, text in injection.rules if place[0] in links)
         down = tuple(name for name in injection.down if name in links)
         if places or rules or down:
-            kept.append(replace(injection, places=places, rules=rules, down=down))
-    return tuple(kept)
+            restricted.append(replace(injection, places=places, rules=rules, down=down))
+    return tuple(restricted)
 
 
 # Targets

@@ -236,15 +236,15 @@ class _Node:
     def _spawn(self, rank: _RankAgent) -> None:
         """Spawn a rank's program."""
         orders = self._orders
-        here = ProgramNode(
+        node = ProgramNode(
             rank.name, rank.number, orders.numbers, self._loop, rank.model, self._starts,
             departure_callbacks=self._departure_callbacks,
         )  # fmt: skip
         if self._dilated is not None and rank.model is not None:
-            here = replace(here, adopt=partial(self._dilated.adopt, rank.model))
-        task = self._loop.spawn(orders.programs[rank.name](rank.host, here), "program")
+            node = replace(node, adopt=partial(self._dilated.adopt, rank.model))
+        task = self._loop.spawn(orders.programs[rank.name](rank.host, node), "program")
         if self._dilated is not None:
-            here.adopt(task)
+            node.adopt(task)
         self._programs.append(task)
 
     def run(self) -> None:

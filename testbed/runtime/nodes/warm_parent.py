@@ -131,8 +131,8 @@ class _WarmParent:
             self._warm_up_nic = parts = build_inline_nic(self._orders, "lo", first.adapter)
             driver = parts[-1]
             for _ in range(_WARM_UP_PROGRAMS):
-                here = ProgramNode(first.name, first.adapter.number, self._orders.numbers, driver.loop)
-                driver.loop.complete(_empty_program(here))
+                node = ProgramNode(first.name, first.adapter.number, self._orders.numbers, driver.loop)
+                driver.loop.complete(_empty_program(node))
         except Exception as error:  # a protocol may raise anything
             raise TestbedError(f"no NIC can be built:\n{traceback.format_exc()}") from error
 
@@ -163,10 +163,10 @@ class _WarmParent:
         self._starts[name] += 1
         pid = os.fork()
         if not pid:
-            own = self._ends[name]
-            for descriptor in self._open - {own.fileno()}:  # by number: touching each object would copy pages
+            end = self._ends[name]
+            for descriptor in self._open - {end.fileno()}:  # by number: touching each object would copy pages
                 os.close(descriptor)
-            run_node(self._orders, number, own, self._log % name, self._progress, self._starts[name])
+            run_node(self._orders, number, end, self._log % name, self._progress, self._starts[name])
         return pid
 
     def _register(self, name: str, pid: int) -> None:
@@ -185,8 +185,9 @@ class _WarmParent:
         for number in range(queues.count):  # workers must join the fan-out group in this order
             ready_pipes = []
             for placement in first:
-                own = pairs.get(placement.node_name, [])
-                worker = Worker(number, queues, tuple([writing for writing, _ in own]), own[number][1] if own else None)
+                inboxes = pairs.get(placement.node_name, [])
+                inbox = inboxes[number][1] if inboxes else None
+                worker = Worker(number, queues, tuple([writing for writing, _ in inboxes]), inbox)
                 log = self._logs / f"{placement.node_name}.nic{number or ''}.log"
                 pid, ready_pipe = node_agents.fork_agent(self._orders, split_driver, placement, log, worker)
                 self._watch(_Child(placement.node_name, pid, os.pidfd_open(pid), is_agent=True))
@@ -247,10 +248,10 @@ class _WarmParent:
             self._channel.send(word, data)
 
 
-async def _empty_program(here: ProgramNode) -> int:
+async def _empty_program(node: ProgramNode) -> int:
     """Wait for a microsecond, since waiting has code of its own."""
-    await here.loop.sleep(1000)
-    return here.number
+    await node.loop.sleep(1000)
+    return node.number
 
 
 def _filler() -> list[bytes]:

@@ -242,10 +242,10 @@ class HostDriver:
         self._polls += 1
         if not self._polls % _CHECK_INTERVAL:
             self._check_agent()
-        taken = self._take_completions()
+        had_completions = self._take_completions()
         ready = [descriptor for descriptor, _ in self._others.poll(0)]
         moment = time.monotonic_ns()
-        if taken or ready or self.loop.woken:
+        if had_completions or ready or self.loop.woken:
             self._pause.poll_succeeded()
         elif (end := self._pause.poll_failed(moment)) is not None and self._nic.completions.announce_sleep():
             due = self.loop.next_time()

@@ -56,12 +56,12 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
             return True
         had_unsent = connection.unsent_buffers
         try:
-            taken = connection.send(HEADER.pack(context, tag, len(data)), data, completion, envelope)
+            is_sent = connection.send(HEADER.pack(context, tag, len(data)), data, completion, envelope)
         except OSError:
             completion.fail(_connection_ended(destination))
             self._drop_connection(connection)
             return True
-        if taken:
+        if is_sent:
             completion.complete(envelope)
             self._nic.post_completion(0)
         elif not had_unsent:
