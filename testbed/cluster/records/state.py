@@ -162,7 +162,7 @@ class State:
     @classmethod
     def _from_json(cls, data: Any) -> State:
         if data["format"] != FORMAT:
-            raise ValueError(f"its format is {data['format']}, and this version reads format {FORMAT}")
+            raise ValueError(f"it has format {data['format']}, and this version reads format {FORMAT}")
         return cls(
             name=data["name"],
             origin=data["origin"],
