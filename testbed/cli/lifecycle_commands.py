@@ -69,10 +69,10 @@ def up_command(
 
     A cluster that is already up from the same file is converged: only the differences are applied.
     """
-    from testbed.cluster.bringing_up import bring_up, former_names
     from testbed.cluster.plan.namespace_names import check_cluster
     from testbed.cluster.records.state import Store
     from testbed.cluster.records.status import summary
+    from testbed.cluster.startup import bring_up, former_names
     from testbed.spec.loader import load
     from testbed.spec.resolver import resolve
 

@@ -68,7 +68,7 @@ def inject_command(
     from testbed.spec.elements import Impairments
 
     keys = Impairments(**{key: value for key, value in impairments.items() if value is not None}).explicit()
-    compose = partial(fault_injection.impairing, target=target, keys=keys, rules=rules, direction=direction)
+    compose = partial(fault_injection.compose_impairment, target=target, keys=keys, rules=rules, direction=direction)
     _injected(file, cluster, compose, duration, as_json)
 
 
@@ -91,7 +91,7 @@ def link_command(file: Path, cluster: str, target: str, action: str, duration: s
             print_healed(cluster, spread_faults.heal_cut(running, cluster, target), as_json)
         return
     lasting = duration or ("1s" if action == "flap" else None)
-    _injected(file, cluster, lambda layout, _: fault_injection.cutting(layout, target), lasting, as_json)
+    _injected(file, cluster, lambda layout, _: fault_injection.compose_cut(layout, target), lasting, as_json)
 
 
 @click.command("partition")
@@ -105,7 +105,9 @@ def partition_command(file: Path, cluster: str, groups: Sequence[str], duration:
     from testbed.cluster.faults import fault_injection
 
     node_groups = groups_of(groups)
-    _injected(file, cluster, lambda layout, _: fault_injection.dividing(layout, node_groups), duration, as_json)
+    _injected(
+        file, cluster, lambda layout, _: fault_injection.compose_partition(layout, node_groups), duration, as_json
+    )
 
 
 @click.command("load")

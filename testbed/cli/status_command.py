@@ -242,10 +242,10 @@ def _condition(link: LinkStatus) -> str:
     condition = "up" if link.up else "down" if link.exists else "GONE"
     if link.datapath == "direct":
         return condition
-    from testbed.cluster.faults.fault_injection import described
+    from testbed.cluster.faults.fault_injection import describe_impairments
 
     forward, backward = [
-        described(
+        describe_impairments(
             {key: value for key, value in impairment_to_json(impairment).items() if key != "rules"}, impairment.rules
         )
         for impairment in (link.forward_impairment, link.backward_impairment)

@@ -1,4 +1,4 @@
-"""``from testbed import Cluster``: describe a cluster in Python or load its file, and bring it up."""
+"""The Python API, ``from testbed import Cluster``: describe a cluster in Python or load its file, and bring it up."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
-from testbed.cluster.transitions import Progress, silent
+from testbed.cluster.startup import bring_up
+from testbed.cluster.transitions import Progress, no_progress
 from testbed.spec.layout import Asked
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 
 
 def _program() -> str:
-    """The origin of a cluster made in Python: the program that makes it."""
+    """Return the origin of a cluster made in Python: the running program."""
     return f"python:{os.path.abspath(sys.argv[0])}" if sys.argv and sys.argv[0] else "python"
 
 
@@ -40,7 +40,7 @@ class Cluster(Description):
         origin: str = "",
         datapath: Asked = "auto",
         fates: str | Path = "",
-        progress: Progress = silent,
+        progress: Progress = no_progress,
     ) -> RunningCluster:
         """Bring the cluster up.
 
@@ -50,9 +50,9 @@ class Cluster(Description):
 
         name: default: the description's name; without `keep`, this process's number is appended so that parallel tests
         do not collide. origin: with `keep`, distinguishes this cluster from others of the same name, usually its file;
-        default: this program's path. datapath: who carries impaired links; by default, the best datapath available.
-        fates: a file to which the relay appends every fate that is not a pass, for replay by `inject`; unless a
-        datapath is requested, the relay then carries all impaired links.
+        default: this program's path. datapath: of impaired links; by default, the best datapath available. fates: a file
+        to which the relay appends every fate that is not a pass, for replay by `inject`; unless a datapath is requested,
+        the relay then forwards all impaired links. progress: called with the numbers of operations done and in total.
 
         Raises TestbedError: UnsupportedError before anything changes, ConflictError for a name in use, KernelError
         after a failure that was rolled back.
@@ -60,7 +60,7 @@ class Cluster(Description):
         if name is None:
             name = self.name if keep else f"{self.name[:40]}-{os.getpid()}-{next(_numbers)}"
         store = Store()
-        outcome = bring_up(
+        result = bring_up(
             store,
             resolve(self),
             name=name,
@@ -70,4 +70,4 @@ class Cluster(Description):
             asked="relay" if fates and datapath == "auto" else datapath,
             log=str(Path(fates).absolute()) if fates else "",
         )
-        return RunningCluster(store, outcome.state)
+        return RunningCluster(store, result.state)

@@ -1,7 +1,7 @@
 """Garbage collection: remove clusters that have lost their owner, and nothing else.
 
 Clusters that another command is changing are skipped. So are clusters of another boot or pid namespace while processes
-run in them: whether their owner is alive cannot be determined.
+run in them, since it cannot be determined whether their owner is alive.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from testbed.kernel.userns import is_root
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result for an inspected object. what: kind and name of the object. removed: whether it was removed. reason: for
-    either."""
+    """Result for an inspected object. what: kind and name of the object. removed: whether it was removed. reason: why it was
+    removed or kept."""
 
     what: str
     removed: bool
@@ -61,7 +61,7 @@ def _cluster(store: Store, name: str) -> Iterator[Finding]:
                 yield Finding(what, True, "it has no state that can be read")
             elif not state.abandoned:
                 if state.phase == "changing":
-                    yield Finding(what, False, "a change of it was left half-way: 'testbed up' puts it right")
+                    yield Finding(what, False, "a change of it was interrupted: 'testbed up' repairs it")
             elif not state.owner.is_local and processes.inside(set(state.inodes.values())):
                 yield Finding(what, False, f"it was made in another {_elsewhere(state.owner)} and processes live in it")
             else:
@@ -86,7 +86,7 @@ def _named_namespaces(cluster_names: set[str]) -> Iterator[Finding]:
         what = f"network namespace {name}"
         if namespaces.is_unfinished(name):
             namespaces.remove_name(name)
-            yield Finding(what, True, "it was never finished and its cluster has no state")
+            yield Finding(what, True, "it was not completely made, and its cluster has no state")
             continue
         path = str(namespaces.NAMES / name)
         mark = Mark.parse(namespaces.alias_of(path))

@@ -8,29 +8,29 @@ from dataclasses import replace
 
 from testbed.cluster import removal
 from testbed.cluster.faults import cuts
-from testbed.cluster.faults.injections import Injection, follow
+from testbed.cluster.faults.injections import Injection, follow_layout
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.host_requirements import check_supported
 from testbed.cluster.plan.kernel_operations import Operation
 from testbed.cluster.plan.link_decisions import Decisions
-from testbed.cluster.plan.netlink_executor import taken
+from testbed.cluster.plan.netlink_executor import name_taken_message
 from testbed.cluster.plan.planner import plan
 from testbed.cluster.records.state import LOCK_TIMEOUT, SharedNics, State, Store, shared_devices
 from testbed.cluster.services import namespace_holder, relay_client
 from testbed.cluster.transitions import (
     DesiredState,
     Progress,
-    carry_out,
-    decided,
+    apply_change,
+    current_sharing,
+    decide_links,
     existing_state,
     has_named_namespaces,
     intended_state,
     namespace_keys,
+    no_progress,
     open_executor,
     roll_back,
     running_state,
-    silent,
-    still_shared,
 )
 from testbed.errors import ConflictError, KernelError, NotFoundError, TestbedError, reason_of
 from testbed.kernel import daemons, namespaces, processes
@@ -41,9 +41,9 @@ from testbed.runtime import event_log
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """The resulting state, and the operations that led to it (in a dry run: that would).
+    """Result of a change: the resulting state, and the operations (of a dry run: those that would be executed).
 
-    changed: whether the cluster was up, with another layout. Its relay takes new impairments over without operations.
+    changed: whether the cluster was up with another layout. There may be no operations: the relay applies impairments.
     """
 
     state: State
@@ -57,7 +57,7 @@ def up(
     *,
     replace_other: bool = False,
     dry_run: bool = False,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> ApplyResult:
     """Bring a cluster up, or converge the cluster of that name to the layout.
 
@@ -70,20 +70,20 @@ def up(
         _tidy_on_failure(store),
         store.locked(desired.name, LOCK_TIMEOUT),
     ):
-        known = store.read(desired.name) is not None
-        before = _usable(store, desired, replace_other=replace_other, dry_run=dry_run)
-        _refuse_taken_names(desired, known)
-        injected = follow(before.layout, desired.layout, before.injected) if before else ()
-        decisions = decided(store, desired, injected)
+        has_state = store.read(desired.name) is not None
+        before = _convergeable(store, desired, replace_other=replace_other, dry_run=dry_run)
+        _refuse_taken_names(desired, has_state)
+        injected = follow_layout(before.layout, desired.layout, before.injected) if before else ()
+        decisions = decide_links(store, desired, injected)
         state = intended_state(desired, before, injected, decisions)
         changed = before is not None and before.layout != desired.layout
         if dry_run:
             with open_executor(desired) as executor:
-                existing, whole = existing_state(executor, desired, before), shared_devices(desired.layout, state.nics)
-                operations = plan(desired.layout, existing, decisions.link_services, decisions.files, whole)
+                existing, no_gso = existing_state(executor, desired, before), shared_devices(desired.layout, state.nics)
+                operations = plan(desired.layout, existing, decisions.link_services, decisions.files, no_gso)
             return ApplyResult(state, tuple(operations), changed)
         try:
-            operations, state = carry_out(store, desired, state, before, decisions, progress, holder_client)
+            operations, state = apply_change(store, desired, state, before, decisions, progress, holder_client)
         except BaseException as error:
             with signals_blocked():
                 roll_back(store, state, before, error)
@@ -101,39 +101,40 @@ def _record_dropped(store: Store, before: State | None, kept: tuple[Injection, .
     numbers = {injection.number for injection in kept}
     for dropped in before.injected:
         if dropped.number not in numbers:
-            reason = "the description has its links no more"
+            reason = "the description no longer has its links"
             event_log.record(
                 store.directory(before.name), "heal", number=dropped.number, what=dropped.what, reason=reason
             )
 
 
-def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> ApplyResult:
-    """Inject into a running cluster, or heal it: `edit` maps the state to its new injections.
+def alter(store: Store, name: str, edit: Edit, share: Share = current_sharing) -> ApplyResult:
+    """Inject into a running cluster, or heal it.
 
-    share: maps the state to its new NIC sharing. An exception from either cancels the change. A change that cannot be
-    carried out leaves everything as before. Raises NotFoundError, ConflictError, KernelError, and as `decide`.
+    edit: maps the state to its new injections. share: maps the state to its new NIC sharing. An exception from either
+    cancels the change. A change that fails is rolled back. Raises NotFoundError, ConflictError, KernelError, and the errors
+    of `decide`.
     """
     with store.locked(name, LOCK_TIMEOUT):
         before = store.choose(name)
-        if before.ended:
-            raise NotFoundError(before.ended)
+        if before.end_reason:
+            raise NotFoundError(before.end_reason)
         if before.abandoned or before.phase not in ("up", "changing"):
             raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
         desired = running_state(before, before.owner)
         injected = edit(before)
         issued = max([before.issued, *(injection.number for injection in injected)])
-        decisions = decided(store, desired, injected)
+        decisions = decide_links(store, desired, injected)
         state = replace(intended_state(desired, before, injected, decisions), issued=issued, nics=share(before))
         try:
             if state.nics != before.nics:
-                operations, state = carry_out(store, desired, state, before, decisions, silent)
+                operations, state = apply_change(store, desired, state, before, decisions, no_progress)
             elif (cables := cuts.apply_alone(store, state, before, decisions)) is not None:
-                operations, state = _settled(store, state, decisions, cables)
+                operations, state = _finish(store, state, decisions, cables)
             elif cuts.is_for_relay_alone(before, decisions):
                 store.write(state)
-                operations, state = _settled(store, state, decisions, [])
+                operations, state = _finish(store, state, decisions, [])
             else:
-                operations, state = carry_out(store, desired, state, before, decisions, silent)
+                operations, state = apply_change(store, desired, state, before, decisions, no_progress)
         except BaseException as error:
             with signals_blocked():
                 roll_back(store, state, before, error)
@@ -144,18 +145,21 @@ def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> A
 
 
 Edit = Callable[[State], tuple[Injection, ...]]
+"""Maps a state to its new injections."""
+
 Share = Callable[[State], SharedNics | None]
+"""Maps a state to its new NIC sharing."""
 
 
 def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
-    """Lift these injections, or all if no numbers are given; return those lifted."""
+    """Lift injections; return them. numbers: none: all injections."""
     lifted: list[Injection] = []
 
-    def without(state: State) -> tuple[Injection, ...]:
-        lifted[:] = [candidate for candidate in state.injected if not numbers or candidate.number in numbers]
-        return tuple(candidate for candidate in state.injected if candidate not in lifted)
+    def lift(state: State) -> tuple[Injection, ...]:
+        lifted[:] = [injection for injection in state.injected if not numbers or injection.number in numbers]
+        return tuple(injection for injection in state.injected if injection not in lifted)
 
-    alter(store, name, without)
+    alter(store, name, lift)
     for injection in lifted:
         for program in injection.programs:
             daemons.end(program, namespace_names.LOAD, name)
@@ -165,12 +169,13 @@ def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
 
 
 def stop_sharing(store: Store, name: str) -> None:
-    """End the sharing of NICs whose owner has ended."""
+    """End a sharing of NICs whose owner has ended."""
     alter(store, name, lambda state: state.injected)
 
 
-def _usable(store: Store, desired: DesiredState, *, replace_other: bool, dry_run: bool) -> State | None:
-    """The existing cluster of that name if it can be converged, else None."""
+def _convergeable(store: Store, desired: DesiredState, *, replace_other: bool, dry_run: bool) -> State | None:
+    """Return the existing cluster of that name if it can be converged; None if there is none, after the removal of an
+    abandoned or replaced one. Raises ConflictError."""
     state = store.read(desired.name)
     if state is None:
         return None
@@ -194,23 +199,23 @@ def _usable(store: Store, desired: DesiredState, *, replace_other: bool, dry_run
     return None
 
 
-def _refuse_taken_names(desired: DesiredState, known: bool) -> None:
-    """Raise ConflictError, before anything is created, if a name that the cluster needs is taken.
+def _refuse_taken_names(desired: DesiredState, has_state: bool) -> None:
+    """Raise ConflictError, before anything is created, if the name of a namespace is taken.
 
-    known: the cluster had a state; then objects with its mark are its own, or would have been removed first (dry run).
+    has_state: the cluster had a state: namespaces with its mark are its own, or would have been removed first (dry run).
     """
     if not has_named_namespaces(desired):
         return
     existing = set(namespaces.names())
     for key in namespace_keys(desired.layout):
         name = namespace_names.namespace(desired.name, key)
-        if name in existing and not (known and removal.is_ours(name, desired.name)):
-            raise ConflictError(taken(name))
+        if name in existing and not (has_state and removal.is_ours(name, desired.name)):
+            raise ConflictError(name_taken_message(name))
 
 
 @contextmanager
 def _holder(store: Store, desired: DesiredState, *, dry_run: bool) -> Iterator[namespace_holder.HolderClient | None]:
-    """Start the holder of a held cluster before the first change; end it if the cluster does not come up."""
+    """Start the namespace holder of a held cluster before the first change; end it if the cluster does not come up."""
     if has_named_namespaces(desired) or dry_run:
         yield None
         return
@@ -226,7 +231,7 @@ def _holder(store: Store, desired: DesiredState, *, dry_run: bool) -> Iterator[n
 
 @contextmanager
 def _tidy_on_failure(store: Store) -> Iterator[None]:
-    """After a failure, once the lock is released, remove the shared directories if they are empty."""
+    """Remove the shared directories, if they are empty, after a failure and the release of the lock."""
     try:
         yield
     except BaseException:
@@ -235,10 +240,10 @@ def _tidy_on_failure(store: Store) -> Iterator[None]:
         raise
 
 
-def _settled(
+def _finish(
     store: Store, state: State, decisions: Decisions, operations: list[Operation]
 ) -> tuple[list[Operation], State]:
-    """Finish a change after its kernel operations, if it had any: engage the relay, write the state."""
+    """Finish a change after its kernel operations: engage the relay, and write the state."""
     state = replace(state, phase="up", previous=None)
     relay_client.engage(store, state, decisions.orders)
     store.write(state)

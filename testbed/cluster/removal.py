@@ -38,15 +38,15 @@ def down(store: Store, name: str, grace: float = GRACE) -> None:
 
 
 def _remover(state: State) -> processes.Identity:
-    """The owner during removal. A held cluster keeps its own: it ends with that process anyway."""
+    """Return the owner during removal: this process; a held cluster keeps its owner, whose death also removes it."""
     return processes.identity() if state.lasting else state.owner
 
 
 def remove(store: Store, state: State, grace: float = GRACE) -> None:
-    """Remove a cluster whose lock is held. Objects of others stay, whatever their names.
+    """Remove a cluster whose lock is held. Objects without its mark stay, whatever their names.
 
-    The state goes last, so that an interrupted removal can be resumed. The directory goes with the lock. `end_holder` then
-    ends the holder of a held cluster; until then, the holder completes the removal if this process dies.
+    The state is removed last, so that an interrupted removal can be resumed, and the directory with the release of the lock.
+    Call `end_holder` afterwards for a held cluster; until then, its holder completes the removal if this process dies.
     """
     if state.phase != "removing":
         store.write(replace(state, phase="removing"))
@@ -60,7 +60,7 @@ def remove(store: Store, state: State, grace: float = GRACE) -> None:
 
 
 def _end_services(directory: Path) -> None:
-    """End supervisor, relay and agents. Each restarts the others as long as orders or the state require them."""
+    """End supervisor, relay and agents. Without the orders, and with a state in removal, they do not restart each other."""
     remove_file(RelayPaths(directory).orders)
     end_all(directory)
 
@@ -72,7 +72,7 @@ def _remove_tunnels(cluster: str) -> None:
     from testbed.kernel.netlink import RouteSocket
 
     name = namespace_names.namespace(cluster, namespace_names.WIRE)
-    if name not in own_names(cluster):  # the removal was interrupted before
+    if name not in own_names(cluster):  # an earlier, interrupted removal has removed it
         return
     with namespaces.inside(str(namespaces.NAMES / name)), contextlib.closing(RouteSocket()) as route:
         tunnels = [interface.index for interface in rtnl_dump.interfaces(route) if interface.kind == "vxlan"]
@@ -86,7 +86,7 @@ def end_holder(state: State) -> None:
 
 
 def remove_unknown(store: Store, cluster: str, grace: float = GRACE) -> None:
-    """Remove everything marked as a cluster's whose state is unreadable; its lock must be held."""
+    """Remove a cluster whose state is unreadable: all objects with its mark. Its lock must be held."""
     _end_services(store.directory(cluster))
     _remove_objects(store, cluster, (), grace, named=True)
     daemons.end_all(namespace_names.HOLDER, cluster)
@@ -94,7 +94,8 @@ def remove_unknown(store: Store, cluster: str, grace: float = GRACE) -> None:
 
 
 def _remove_objects(store: Store, cluster: str, inodes: Iterable[int], grace: float, *, named: bool) -> None:
-    """Remove a cluster's programs, groups and namespace names, if it has names. inodes: of the recorded namespaces."""
+    """End a cluster's programs, and remove its groups and namespace names. inodes: of the recorded namespaces. named:
+    whether the namespaces may have names."""
     names = own_names(cluster) if named else []
     paths = [str(namespaces.NAMES / name) for name in names]
     named_inodes = {os.stat(path).st_ino for path in paths if namespaces.is_namespace(path)}
@@ -106,9 +107,9 @@ def _remove_objects(store: Store, cluster: str, inodes: Iterable[int], grace: fl
 
 
 def own_names(cluster: str) -> list[str]:
-    """This cluster's names in /run/netns, recognised by the mark in the namespace.
+    """List this cluster's names in /run/netns, recognised by the mark in the namespace.
 
-    Name and inode do not suffice: another program may have replaced the namespace by one that reuses the inode.
+    Name and inode are not sufficient: another program may have replaced the namespace by one that reuses the inode.
     """
     if not is_root():
         return []
@@ -118,23 +119,23 @@ def own_names(cluster: str) -> list[str]:
 
 
 def is_ours(name: str, cluster: str) -> bool:
-    """Whether testbed made /run/netns/`name` for this cluster, or left it unfinished."""
+    """Whether /run/netns/`name` is a namespace with this cluster's mark, or an unfinished name."""
     return namespaces.is_unfinished(name) or _has_mark(str(namespaces.NAMES / name), cluster)
 
 
 def _has_mark(path: str, cluster: str) -> bool:
     try:
         mark = Mark.parse(namespaces.alias_of(path))
-    except OSError:  # it has just ended
+    except OSError:  # the namespace has just been removed
         return False
     return mark is not None and mark.cluster == cluster
 
 
 def end_programs(cluster: str, inodes: Iterable[int], grace: float = GRACE, hosts: Path | None = None) -> None:
-    """End the programs in a cluster's namespaces, given by inode; KernelError if some survive.
+    """End the programs in a cluster's namespaces. Raises KernelError if some survive.
 
-    An inode may have been reused. As root, the namespace's mark is checked; an unprivileged user cannot enter the
-    namespace, and recognises the programs by `hosts`.
+    inodes: of the namespaces. An inode may have been reused: root checks the namespace's mark; an unprivileged user, who
+    cannot enter the namespace, recognises the programs by the bind-mounted file `hosts`.
     """
 
     def belongs(path: str) -> bool:
@@ -155,8 +156,8 @@ def remove_name(name: str, grace: float = GRACE) -> None:
 
 
 def tidy(store: Store, timeout: float = 10) -> None:
-    """Remove the directories that clusters share if they are empty, and nobody makes anything in them for `timeout`
-    seconds."""
+    """Remove the directories that clusters share if they are empty. Do nothing if another command holds their lock for more
+    than `timeout` seconds."""
     if is_root():
         with contextlib.suppress(ConflictError), names_locked(exclusive=True, timeout=timeout):
             namespaces.drop_empty_names()

@@ -1,4 +1,4 @@
-"""A running cluster for Python programs: its nodes, the programs in them, fault injection and teardown."""
+"""Running clusters for Python programs: nodes, the programs in them, fault injection and teardown."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class RunningNode:
 
 
 class Fault:
-    """An injected fault. It ends with `lift`, the ``with`` block, ``heal``, or when its time is up."""
+    """An injected fault. It ends with `lift`, the ``with`` block, ``heal``, or when its time is over."""
 
     def __init__(self, store: Store, cluster: str, number: int, what: str) -> None:
         self._store = store
@@ -188,7 +188,7 @@ class RunningCluster:
         return self._nodes
 
     def __getitem__(self, node: str) -> RunningNode:
-        """The node of that name; NotFoundError lists the nodes."""
+        """Return the node of that name. NotFoundError lists the nodes."""
         node_programs.node_of(self._state, node)
         return self._nodes[node]
 
@@ -207,7 +207,7 @@ class RunningCluster:
         seconds: float = 0,
         **impairments: Unpack[ImpairmentKeys],
     ) -> Fault:
-        """Impair links while they run; only the given values change::
+        """Impair running links; only the given values change::
 
             with cluster.inject("n1", loss="5%", delay="2ms"):
                 ...
@@ -244,17 +244,18 @@ class RunningCluster:
         return self._fault(fault_injection.partition(self._store, self.name, groups, seconds))
 
     def load_processor(self, node: str, share: float, seconds: float = 0) -> Fault:
-        """Use up a share of a node's processors; 0.5 is half of one processor."""
+        """Use up a share of a node's processors. share: 0.5 is half of a processor."""
         return self._fault(fault_injection.load_processor(self._store, self.name, node, share, seconds))
 
     def load_link(self, senders: Sequence[str], receiver: str, rate: str | int, seconds: float = 0) -> Fault:
-        """Send datagrams from several nodes to one, each at this rate; without senders, from all other nodes (incast)."""
+        """Send datagrams from several nodes to one. rate: of each sender, such as "100mbit". senders: empty: all other nodes
+        (incast)."""
         return self._fault(
             fault_injection.load_link(self._store, self.name, senders, receiver, parse_rate(rate), seconds)
         )
 
     def heal(self) -> None:
-        """Lift everything injected; the impairments in the description stay."""
+        """Lift all injections; the impairments in the description stay."""
         fault_injection.heal(self._store, self.name)
 
     def capture(self, target: str, path: str | Path) -> Capture:
@@ -281,7 +282,7 @@ class RunningCluster:
         return secure_shell.ensure(self._store, self.name)
 
     def group(self, *nodes: str, threads: bool = False) -> Group:
-        """A Fabric group of connections to these nodes (names or ``@tag``), by default to all::
+        """Make a Fabric group of connections to these nodes (names or ``@tag``), by default to all nodes::
 
             cluster.group("n1", "n2").run("uptime")
 
@@ -291,9 +292,9 @@ class RunningCluster:
         from testbed.cluster.access import secure_shell
         from testbed.ssh.node_connections import group
 
-        meant = nodes_of(self._state.layout, nodes or ["all"])
-        secure_shell.ensure(self._store, self.name, meant)
-        return group([self[name].connection for name in meant], threads=threads)
+        names = nodes_of(self._state.layout, nodes or ["all"])
+        secure_shell.ensure(self._store, self.name, names)
+        return group([self[name].connection for name in names], threads=threads)
 
     def round_trip(self, source: str, destination: str) -> RoundTrip | None:
         """Sum up the declared and injected impairments of a round trip between two nodes; None if no path connects

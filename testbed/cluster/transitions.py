@@ -1,7 +1,7 @@
-"""Transitions of a cluster from one state to another: what is written before, carried out, and rolled back.
+"""Transitions of a cluster from one state to another: recording, application and rollback.
 
-The state file is written before the first operation and contains everything that may come to exist, so that a change that
-is killed half-way can be repaired or removed.
+The state file is written before the first operation and lists all objects that the change may make, so that an interrupted
+change can be repaired or removed.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from testbed.spec.layout import Asked, Layout
 Progress = Callable[[int, int], None]  # operations done, operations in total
 
 
-def silent(done: int, total: int) -> None:
-    """Show no progress."""
+def no_progress(done: int, total: int) -> None:
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """The state that a cluster is to reach.
+    """The desired state of a cluster.
 
-    owner: the requesting process; unless the cluster is lasting, it ends with this process. holder: the process that
-    already holds its namespaces (rootless). asked: the requested datapath of impaired links. log: the file to which the
-    relay writes fates, or empty.
+    lasting: whether the cluster stays until it is taken down; otherwise it ends with `owner`, the requesting process.
+    holder: the process that already holds its namespaces (rootless). asked: the requested datapath of impaired links. log:
+    the file to which the relay writes fates, or empty.
     """
 
     name: str
@@ -59,7 +59,7 @@ class DesiredState:
 
 
 def running_state(state: State, owner: Identity) -> DesiredState:
-    """The desired state that matches a running cluster."""
+    """Return the desired state that matches a running cluster."""
     named = state.namespaces.get(namespace_names.WIRE, "").startswith(f"{namespaces.NAMES}/")
     return DesiredState(
         state.name,
@@ -73,15 +73,15 @@ def running_state(state: State, owner: Identity) -> DesiredState:
     )
 
 
-def still_shared(state: State) -> SharedNics | None:
-    """How the cluster's NICs are shared; None once the owner of the sharing has ended."""
+def current_sharing(state: State) -> SharedNics | None:
+    """Return the sharing of the cluster's NICs; None if there is none, or its owner has ended."""
     return state.nics if state.nics is not None and state.nics.owner.is_alive else None
 
 
 def intended_state(
     desired: DesiredState, before: State | None, injected: tuple[Injection, ...], decisions: Decisions
 ) -> State:
-    """The state to write before the first operation: it contains everything that may come to exist."""
+    """Return the state to write before the first operation: it lists all objects that the change may make."""
     keys = namespace_keys(desired.layout) if has_named_namespaces(desired) else []
     paths = {key: str(namespaces.NAMES / namespace_names.namespace(desired.name, key)) for key in keys}
     return State(
@@ -102,32 +102,36 @@ def intended_state(
         issued=before.issued if before else 0,
         datapaths={link: service.datapath for link, service in decisions.link_services.items() if service.spliced},
         notes=decisions.notes,
-        nics=still_shared(before) if before else None,
+        nics=current_sharing(before) if before else None,
     )
 
 
 def _base_directory(origin: str) -> Path:
-    """The directory that relative paths in a description refer to: its file's, or the working directory."""
+    """Return the directory for relative paths in a description: that of its file, or the working directory."""
     return Path(origin).parent if os.path.isfile(origin) else Path.cwd()
 
 
-def decided(store: Store, desired: DesiredState, injected: tuple[Injection, ...]) -> Decisions:
-    """How the links of a desired state are carried; raises as `decide`."""
+def decide_links(store: Store, desired: DesiredState, injected: tuple[Injection, ...]) -> Decisions:
+    """Decide the services of a desired state's links. Raises the errors of `decide`."""
     texts = relay_client.known_texts(store, desired.name)
     return decide(desired.layout, injected, desired.asked, _base_directory(desired.origin), desired.log, texts)
 
 
 def has_named_namespaces(desired: DesiredState) -> bool:
-    """Whether namespaces get names. A held cluster gets them only in its holder's mount namespace, which hides them."""
+    """Whether namespaces get names: those of a lasting cluster in /run/netns, those of a rootless one in its holder's mount
+    namespace."""
     return desired.lasting or desired.holder is not None
 
 
 def namespace_keys(layout: Layout) -> list[str]:
+    """Return the keys of a cluster's namespaces."""
     return [namespace_names.WIRE, *(node.name for node in layout.nodes)]
 
 
 @contextmanager
 def open_executor(desired: DesiredState) -> Iterator[NetlinkExecutor]:
+    """Open an executor for changes to a desired state; close it at the end of the block."""
+
     def alias(key: str) -> str:
         return str(Mark(desired.name, key, desired.lasting, desired.owner))
 
@@ -137,14 +141,15 @@ def open_executor(desired: DesiredState) -> Iterator[NetlinkExecutor]:
 
 
 def existing_state(executor: NetlinkExecutor, desired: DesiredState, before: State | None) -> ExistingState:
-    """Read the cluster's kernel objects: those with its mark, even if the state does not list them."""
+    """Read the cluster's kernel objects: those with its mark, even if the state does not list them. before: the recorded
+    state, or None."""
     if before is None:
         return ExistingState()
     if has_named_namespaces(desired):
-        found = {namespace_names.key_of(name): str(namespaces.NAMES / name) for name in removal.own_names(desired.name)}
+        paths = {namespace_names.key_of(name): str(namespaces.NAMES / name) for name in removal.own_names(desired.name)}
     else:
-        found = dict(before.namespaces)  # held by the namespace holder
-    for key, path in found.items():
+        paths = dict(before.namespaces)  # in the namespace holder
+    for key, path in paths.items():
         if namespaces.is_namespace(path):
             executor.paths[key] = path
             executor.inodes[key] = os.stat(path).st_ino
@@ -159,24 +164,25 @@ def existing_state(executor: NetlinkExecutor, desired: DesiredState, before: Sta
 
 
 def recorded_datapaths(state: State) -> LinkServices:
-    """How the links were carried, as far as known: a file that they need may be gone."""
+    """Derive the services of a recorded state's links; empty if that fails, since a file that they need is missing."""
     with suppress(TestbedError):
         return decide(state.layout, state.injected, state.asked, _base_directory(state.origin)).link_services
     return {}
 
 
 def _limits(desired: DesiredState) -> dict[str, tuple[float, int]]:
-    """The limits in the kernel, by node. Where the kernel rounds a requested limit, the requested one is returned."""
-    wished = {node.name: (node.cpu_share, node.memory) for node in desired.layout.nodes}
-    found = {}
+    """Read the kernel's limits, by node. A limit that equals the desired one, rounded by the kernel, is returned
+    unrounded."""
+    desired_limits = {node.name: (node.cpu_share, node.memory) for node in desired.layout.nodes}
+    limits_by_node = {}
     for group in cgroups.groups_of(desired.name):
-        node = cgroups.node_of(group)
-        limits = cgroups.limits(group)
-        found[node] = wished[node] if node in wished and limits == cgroups.rounded(*wished[node]) else limits
-    return found
+        node, limits = cgroups.node_of(group), cgroups.limits(group)
+        is_desired = node in desired_limits and limits == cgroups.rounded(*desired_limits[node])
+        limits_by_node[node] = desired_limits[node] if is_desired else limits
+    return limits_by_node
 
 
-def carry_out(
+def apply_change(
     store: Store,
     desired: DesiredState,
     state: State,
@@ -185,43 +191,48 @@ def carry_out(
     progress: Progress,
     holder_client: namespace_holder.HolderClient | None = None,
 ) -> tuple[list[Operation], State]:
+    """Apply a change and write its states; return the operations and the resulting state.
+
+    state: the intended state, see `intended_state`. before: the recorded state, or None. holder_client: gets the
+    descriptors of namespaces without names.
+    """
     store.write(state)
-    _write_places(store, state)
-    _drop_unfinished(before)
+    _write_node_files(store, state)
+    _remove_unfinished_names(before)
     _end_programs_of_lost_nodes(before)
     with open_executor(desired) as executor:
-        existing, whole = existing_state(executor, desired, before), shared_devices(desired.layout, state.nics)
-        operations = plan(desired.layout, existing, decisions.link_services, decisions.files, whole)
+        existing, no_gso = existing_state(executor, desired, before), shared_devices(desired.layout, state.nics)
+        operations = plan(desired.layout, existing, decisions.link_services, decisions.files, no_gso)
         replugging = relay_client.Replugging(store, executor, before, state, decisions.orders)
         with _names_ready() if has_named_namespaces(desired) else nullcontext():
-            last = _ending(operations, len(operations), (AwaitCarrier, Divert))
-            removing = _ending(operations, last, RemoveDevice)
+            divert_at = _start_of_final(operations, len(operations), (AwaitCarrier, Divert))
+            remove_at = _start_of_final(operations, divert_at, RemoveDevice)
             taps = [at for at, operation in enumerate(operations) if isinstance(operation, Undivert) and operation.tap]
-            late = min([removing, *taps])
-            executor.apply(operations[:late], lambda done: progress(done, len(operations)))
+            release_at = min([remove_at, *taps])
+            executor.apply(operations[:release_at], lambda done: progress(done, len(operations)))
             replugging.release()
-            executor.apply(operations[late:last], lambda done: progress(late + done, len(operations)))
+            executor.apply(operations[release_at:divert_at], lambda done: progress(release_at + done, len(operations)))
         paths, holder = executor.paths, state.holder
         if holder_client is not None:
             holder = holder_client.identity
             paths = holder_client.hold(executor.descriptors())
         state = replace(state, phase="up", namespaces=paths, inodes=executor.inodes, holder=holder, previous=None)
         relay_client.engage(store, state, decisions.orders)
-        executor.apply(operations[last:], lambda done: progress(last + done, len(operations)))
-        replugging.tell(executor.early, executor.lost)
+        executor.apply(operations[divert_at:], lambda done: progress(divert_at + done, len(operations)))
+        replugging.record_events(executor.early, executor.lost)
     store.write(state)
     return operations, state
 
 
-def _ending(operations: list[Operation], end: int, kind: type[object] | tuple[type[object], ...]) -> int:
-    """The index at which the uninterrupted run of operations of a kind that ends at `end` begins."""
+def _start_of_final(operations: list[Operation], end: int, kind: type[object] | tuple[type[object], ...]) -> int:
+    """Return the index at which the final operations of a kind, before index `end`, start."""
     while end and isinstance(operations[end - 1], kind):
         end -= 1
     return end
 
 
-def _drop_unfinished(before: State | None) -> None:
-    """Remove names that a killed change had begun to make or remove; the plan sees no namespace there."""
+def _remove_unfinished_names(before: State | None) -> None:
+    """Remove names that an interrupted change had started to make or remove; no namespace is mounted on them."""
     for path in before.namespaces.values() if before else ():
         name = os.path.basename(path)
         if path == str(namespaces.NAMES / name) and namespaces.is_unfinished(name):
@@ -229,7 +240,7 @@ def _drop_unfinished(before: State | None) -> None:
 
 
 def _end_programs_of_lost_nodes(before: State | None) -> None:
-    """End programs of nodes whose namespace name was removed: they would run on unseen beside the new namespace."""
+    """End programs of nodes whose namespace name was removed: they would continue to run in a namespace without a name."""
     inodes = before.inodes if before else {}
     lost = {
         inode for key, inode in inodes.items() if before and not is_namespace_at(before.namespaces.get(key, ""), inode)
@@ -239,34 +250,36 @@ def _end_programs_of_lost_nodes(before: State | None) -> None:
 
 
 def is_namespace_at(path: str, inode: int) -> bool:
+    """Whether a namespace with this inode is mounted on a path."""
     return namespaces.is_namespace(path) and os.stat(path).st_ino == inode
 
 
 def roll_back(store: Store, state: State, before: State | None, error: BaseException) -> None:
-    """Restore the previous state after a failure, or remove the cluster if there was none."""
+    """Restore the previous state after a failure, or remove the cluster if there was none. Raises KernelError if that fails,
+    too."""
     try:
         if before is None:
             removal.remove(store, state, grace=0)
             return
         desired = running_state(before, state.owner)
-        decisions = decided(store, desired, before.injected)
+        decisions = decide_links(store, desired, before.injected)
         halfway = replace(
             before, namespaces=state.namespaces, previous=state.layout, phase="changing", datapaths=state.datapaths
         )
-        # If this is killed as well, the state must still list everything that may exist.
+        # If the rollback is interrupted as well, the state must still list all objects that may exist.
         intent = intended_state(desired, before, before.injected, decisions)
         intent = replace(intent, namespaces=state.namespaces, previous=state.layout)
-        carry_out(store, desired, intent, halfway, decisions, silent)
+        apply_change(store, desired, intent, halfway, decisions, no_progress)
     except (TestbedError, OSError) as second:
         raise KernelError(
-            f"{str(error) or 'interrupted'}\nand what it left could not be rolled back: {second}\n"
-            f"'testbed down --name {state.name}' removes it"
+            f"{str(error) or 'interrupted'}\nand the change could not be rolled back: {second}\n"
+            f"'testbed down --name {state.name}' removes the cluster"
         ) from error
 
 
 @contextmanager
 def _names_ready() -> Iterator[None]:
-    """Keep /run/netns set up while names are being made; a concurrent `down`, also of a cluster under another state root,
+    """Set /run/netns up, and keep it while names are made: a concurrent `down`, also of a cluster under another state root,
     may try to remove it."""
     while True:
         if not namespaces.names_ready():
@@ -279,20 +292,20 @@ def _names_ready() -> Iterator[None]:
                 return
 
 
-def _write_places(store: Store, state: State) -> None:
-    """Write the files that programs in the nodes see."""
+def _write_node_files(store: Store, state: State) -> None:
+    """Write the files that programs in the nodes see; remove files of earlier layouts."""
     directory = store.directory(state.name)
     _write_readable(directory / "hosts", _hosts(state.layout))
     for node in state.layout.nodes:
         for target, content in node.files.items():
             source = directory / file_source(node.name, target)
-            for above in (source.parent.parent, source.parent):
-                make_directory(above)
+            for parent in (source.parent.parent, source.parent):
+                make_directory(parent)
             _write_readable(source, content)
-    wanted = {file_source(node.name, target) for node in state.layout.nodes for target in node.files}
-    for found in sorted(directory.glob("files/*/*")):
-        if str(found.relative_to(directory)) not in wanted:
-            remove_file(found)  # programs that have it bind-mounted keep its content
+    sources = {file_source(node.name, target) for node in state.layout.nodes for target in node.files}
+    for path in sorted(directory.glob("files/*/*")):
+        if str(path.relative_to(directory)) not in sources:
+            remove_file(path)  # programs that have it bind-mounted keep its content
 
 
 def _write_readable(path: Path, content: str) -> None:
@@ -302,6 +315,7 @@ def _write_readable(path: Path, content: str) -> None:
 
 
 def _hosts(layout: Layout) -> str:
+    """Return the content of /etc/hosts."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     for node in layout.part.nodes if layout.part is not None else layout.nodes:
         addresses = [address.partition("/")[0] for nic in node.nics for address in nic.addresses]

@@ -55,9 +55,9 @@ from testbed.registry import DEFAULT_PROTOCOL
 from testbed.runtime.incarnations import incarnation
 from testbed.runtime.nodes.inline_driver import Driver
 from testbed.runtime.nodes.node_process import build_inline_nic
-from testbed.runtime.nodes.places import Orders, ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode, RunOrders
+from testbed.runtime.shared.attach_protocol import NoAgentError
 from testbed.runtime.shared.attachment import Attachment, HostDriver
-from testbed.runtime.shared.introduction import NoAgentError
 from testbed.runtime.sockets.protocol import KernelProtocol
 from testbed.spec.placement import addresses_of, one_each
 from testbed.workloads.form import Node
@@ -167,7 +167,7 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
         ordered=layout.keeps_order(),
     )
     numbers = {node.name: number for number, node in enumerate(nodes)}
-    orders = Orders(nic_protocol.plug, ethertype, (), {}, numbers, spin)
+    orders = RunOrders(nic_protocol.plug, ethertype, (), {}, numbers, spin)
     with ExitStack() as stack:
         stack.enter_context(_claimed(device, name))
         stack.enter_context(_without_offloads(store, state, name, device))

@@ -50,7 +50,7 @@ def verdict(
     store = store or Store()
     state = _state(store, cluster)
     before = since if isinstance(since, Account) else Account(since)
-    if state.ended:
+    if state.end_reason:
         return verdict_of(
             Watched(state.name, before.clock).findings(), seconds=(time.monotonic_ns() - before.clock) / 1e9
         )

@@ -34,7 +34,7 @@ class StandingNics:
     def tend(self, until: int) -> None:
         """Supervise the agents until this descriptor is readable. Raises NotFoundError when the cluster is taken down,
         ConflictError when another process has ended the sharing."""
-        nic_sharing.tend(self._store, self._cluster, self._nics, until)
+        nic_sharing.keep_supervised(self._store, self._cluster, self._nics, until)
 
     def agents(self) -> dict[str, int]:
         """Return, by node, the ID of the process that has its NIC now; without nodes whose agent is being restarted."""

@@ -18,7 +18,7 @@ from testbed.spec.layout import Layout
 from testbed.spec.layout_json import from_json
 
 Compose = Callable[[Layout, Sequence[Injection]], Injection]
-"""Makes an injection, from the complete layout and what is in force: see `fault_injection.impairing`."""
+"""Makes an injection, from the complete layout and what is in force: see `fault_injection.compose_impairment`."""
 
 
 @dataclass(frozen=True, slots=True)

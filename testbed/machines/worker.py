@@ -21,13 +21,13 @@ from typing import IO, Any, Final
 
 from testbed.cluster import removal
 from testbed.cluster.access.node_programs import node_context, start
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.faults import fault_injection
 from testbed.cluster.faults.fault_injection import Injected
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.garbage import collect
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
+from testbed.cluster.startup import bring_up
 from testbed.errors import TestbedError, reason_of
 from testbed.kernel import echo
 from testbed.machines import machine_report
@@ -64,7 +64,7 @@ def _part(name: str) -> object:
 
 
 def _inject(name: str, injection: Mapping[str, Any], seconds: float) -> object:
-    return _injected(fault_injection.lay(Store(), name, Injection.from_json(injection), seconds))
+    return _injected(fault_injection.apply_injection(Store(), name, Injection.from_json(injection), seconds))
 
 
 def _injected(done: Injected) -> object:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 import pytest
 
 from testbed.cluster.access.node_programs import CommandError
-from testbed.cluster.faults.fault_injection import impairing
+from testbed.cluster.faults.fault_injection import compose_impairment
 from testbed.controller.runs.spread_execution import SpreadCluster
 from testbed.controller.spread_check import looked_back
 from testbed.controller.verdict.verdicts import Verdict
@@ -138,7 +138,7 @@ class SpreadUnderTest(ClusterUnderTest):
         done = inject(
             self.running,
             self.name,
-            partial(impairing, target=target, keys=keys, rules=rules, direction=direction),
+            partial(compose_impairment, target=target, keys=keys, rules=rules, direction=direction),
         )
         try:
             yield

@@ -1,1 +1,1 @@
-"""Processes that run while a cluster is up, above all the relay, and their files."""
+"""Processes of a running cluster or run (relay, node processes, NIC agents), and their files."""

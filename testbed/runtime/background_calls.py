@@ -1,7 +1,7 @@
 """Run blocking system calls beside an event loop.
 
-Closing a packet socket, or making it stop listening, waits until no processor uses it any more: about ten milliseconds,
-in which a relay would carry nothing. Many such calls in parallel take as long as one.
+Closing a packet socket, or making it stop receiving, waits until no processor uses it any more: about ten milliseconds,
+in which a relay would forward nothing. Many such calls in parallel take as long as one.
 """
 
 from __future__ import annotations
@@ -22,52 +22,53 @@ class BackgroundCalls:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._ended: list[Callable[[], object]] = []
-        self._lock = threading.Lock()  # keeps _ended and the eventfd consistent
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        loop.watch(self._bell, self._answer)
+        self._callbacks: list[Callable[[], object]] = []
+        self._callbacks_lock = threading.Lock()  # keeps `_callbacks` and the eventfd consistent
+        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        loop.watch(self._eventfd, self._run_callbacks)
 
     def close(self) -> None:
-        """Release the resources, once no call is running."""
-        self._loop.unwatch(self._bell)
-        os.close(self._bell)
+        """Close the eventfd. No call may be running."""
+        self._loop.unwatch(self._eventfd)
+        os.close(self._eventfd)
 
-    def make(self, calls: Sequence[Callable[[], object]], then: Callable[[], object]) -> None:
-        """Start the calls at once, which must not raise; after the last one has returned, the loop calls `then`."""
-        left = deque(calls)
-        running = min(len(left), _MAX_THREADS)
+    def run(self, calls: Sequence[Callable[[], object]], on_done: Callable[[], object]) -> None:
+        """Start the calls, which must not raise, without waiting for them. The loop calls `on_done` after the last one
+        has returned."""
+        pending = deque(calls)
+        running = min(len(pending), _MAX_THREADS)
         if not running:
-            self._end(then)
+            self._finish(on_done)
             return
         lock = threading.Lock()
 
-        def work() -> None:
+        def run_pending() -> None:
             nonlocal running
             try:
                 while True:
                     try:
-                        call = left.popleft()
+                        call = pending.popleft()
                     except IndexError:
                         break
                     call()
-            finally:  # `then` is called even if a call raises
+            finally:  # `on_done` is called even if a call raises
                 with lock:
                     running -= 1
-                    last = not running
-                if last:
-                    self._end(then)
+                    is_last = not running
+                if is_last:
+                    self._finish(on_done)
 
         for _ in range(running):
-            threading.Thread(target=work, daemon=True).start()
+            threading.Thread(target=run_pending, daemon=True).start()
 
-    def _end(self, then: Callable[[], object]) -> None:
-        with self._lock:
-            self._ended.append(then)
-            os.eventfd_write(self._bell, 1)
+    def _finish(self, on_done: Callable[[], object]) -> None:
+        with self._callbacks_lock:
+            self._callbacks.append(on_done)
+            os.eventfd_write(self._eventfd, 1)
 
-    def _answer(self, _now: int) -> None:
-        with self._lock:
-            os.eventfd_read(self._bell)
-            ended, self._ended = self._ended, []
-        for then in ended:
-            then()
+    def _run_callbacks(self, _now: int) -> None:
+        with self._callbacks_lock:
+            os.eventfd_read(self._eventfd)
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()

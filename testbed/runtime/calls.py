@@ -1,7 +1,7 @@
-"""Calls of commands to a cluster's relay, supervisor and agents: one JSON packet each for request and reply, on a Unix
-socket.
+"""Requests of commands to a cluster's relay, supervisor and NIC agents on Unix sockets: request and reply are one JSON
+packet each.
 
-The socket is addressed by its directory's descriptor, so that the length of the path does not matter.
+A socket is addressed by its directory's descriptor, so that the length of its path does not matter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from testbed.kernel.changes import announce
 CALL_TIMEOUT: Final = 30.0
 """Seconds that a command waits for a reply."""
 
-_MAX: Final = 160 * 1024  # bytes of a packet; the kernel's usual limit is 208 KiB, with its own overhead
+_MAX_PACKET: Final = 160 * 1024  # bytes of a packet; the kernel's usual limit is 208 KiB, with its own overhead
 
 
 class NotListeningError(Exception):
@@ -29,111 +29,117 @@ class NotListeningError(Exception):
 
 
 def call(path: Path, request: Mapping[str, object], timeout: float = CALL_TIMEOUT) -> dict[str, Any]:
-    """Send a request to the listener at `path` and return its reply. Raises NotThereError, or KernelError with its
-    error."""
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    with line:
-        line.settimeout(timeout)
+    """Send a request to the listener at `path` and return its reply. timeout: seconds.
+
+    Raises NotListeningError, KernelError after the timeout or with the error that the listener reports.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    with connection:
+        connection.settimeout(timeout)
         try:
-            with _near(path) as address:
-                line.connect(address)
-            line.send(json.dumps(request).encode())
-            answer = line.recv(_MAX)
+            with _socket_address(path) as address:
+                connection.connect(address)
+            connection.send(json.dumps(request).encode())
+            packet = connection.recv(_MAX_PACKET)
         except (FileNotFoundError, ConnectionError, BrokenPipeError) as error:
             raise NotListeningError(path) from error
         except TimeoutError as error:
             raise KernelError(f"no answer from the process at {path} after {timeout:g} s") from error
-    if not answer:
+    if not packet:
         raise NotListeningError(path)
-    reply: dict[str, Any] = json.loads(answer)
+    reply: dict[str, Any] = json.loads(packet)
     if "error" in reply:
         raise KernelError(reply["error"])
     return reply
 
 
 class PendingReply:
-    """A reply that is not known yet. `complete` is called once."""
+    """A reply that a handler completes later. `complete` must be called once."""
 
     def __init__(self) -> None:
         self._reply: Mapping[str, object] | None = None
         self._callback: Callable[[Mapping[str, object]], object] | None = None
 
     def complete(self, reply: Mapping[str, object]) -> None:
+        """Set the reply and pass it to the callback, if one is set."""
         self._reply = reply
         if self._callback is not None:
             self._callback(reply)
 
     def add_callback(self, callback: Callable[[Mapping[str, object]], object]) -> None:
-        """Call `callback` with the reply as soon as it is known."""
+        """Call `callback` with the reply as soon as it is complete."""
         self._callback = callback
         if self._reply is not None:
             callback(self._reply)
 
 
 class Listener:
-    """Answers calls in a loop. answer(request) returns the reply or a `PendingReply`; TestbedError and OSError are sent
-    as errors."""
+    """Handles requests in a loop.
+
+    handler: called with each request; returns the reply or a `PendingReply`. Its TestbedError, OSError, KeyError or
+    TypeError is sent as the error.
+    """
 
     def __init__(
-        self, loop: Loop, path: Path, answer: Callable[[Mapping[str, Any]], Mapping[str, object] | PendingReply]
+        self, loop: Loop, path: Path, handler: Callable[[Mapping[str, Any]], Mapping[str, object] | PendingReply]
     ) -> None:
-        self._answer = answer
+        self._handler = handler
         self._loop = loop
-        self._socket = listening(path)
+        self._socket = listen(path)
         loop.watch(self._socket.fileno(), self._accept)
 
     def _accept(self, _now: int) -> None:
         try:
-            line, _ = self._socket.accept()
+            connection, _ = self._socket.accept()
         except BlockingIOError:
             return
-        line.setblocking(False)
+        connection.setblocking(False)
 
         def serve(_now: int) -> None:
-            self._loop.unwatch(line.fileno())
+            self._loop.unwatch(connection.fileno())
             try:
-                request = json.loads(line.recv(_MAX))
+                request = json.loads(connection.recv(_MAX_PACKET))
             except (OSError, ValueError):  # the caller has gone, or sent an invalid request
-                line.close()
+                connection.close()
                 return
-            reply = self._answered(request)
+            reply = self._reply_to(request)
             if isinstance(reply, PendingReply):
                 reply.add_callback(send)
             else:
                 send(reply)
 
         def send(reply: Mapping[str, object]) -> None:
-            with line, contextlib.suppress(OSError):
-                line.send(json.dumps(reply).encode())
+            with connection, contextlib.suppress(OSError):
+                connection.send(json.dumps(reply).encode())
 
-        self._loop.watch(line.fileno(), serve)
+        self._loop.watch(connection.fileno(), serve)
 
-    def _answered(self, request: Mapping[str, Any]) -> Mapping[str, object] | PendingReply:
+    def _reply_to(self, request: Mapping[str, Any]) -> Mapping[str, object] | PendingReply:
         try:
-            return self._answer(request)
+            return self._handler(request)
         except (TestbedError, OSError, KeyError, TypeError) as error:
             return {"error": str(error) or repr(error)}
 
 
-def listening(path: Path) -> socket.socket:
-    """A non-blocking socket that listens for `call`. OSError."""
-    opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+def listen(path: Path) -> socket.socket:
+    """Open a non-blocking socket that listens for `call` at `path`. OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # left by a killed predecessor
-        with _near(path) as address:
-            opened.bind(address)
+        with _socket_address(path) as address:
+            listener.bind(address)
         announce(f"bind {path}")
-        opened.listen(16)
+        listener.listen(16)
     except BaseException:
-        opened.close()
+        listener.close()
         raise
-    return opened
+    return listener
 
 
 @contextlib.contextmanager
-def _near(path: Path) -> Iterator[str]:
-    """The path via its directory's descriptor, since a socket address has at most 107 bytes."""
+def _socket_address(path: Path) -> Iterator[str]:
+    """Return an address for `path` through its directory's descriptor: a socket address has at most 107 bytes."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"

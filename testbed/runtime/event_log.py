@@ -21,9 +21,9 @@ from testbed.runtime import journal
 FILE: Final = "events.jsonl"
 
 
-def record(directory: Path, event: str, **facts: object) -> None:
+def record(directory: Path, event: str, **attributes: object) -> None:
     """Append an event to the log in this cluster directory; do nothing if the cluster is gone."""
-    line = json.dumps({"time": time.time_ns(), "clock": time.monotonic_ns(), "event": event, **facts})
+    line = json.dumps({"time": time.time_ns(), "clock": time.monotonic_ns(), "event": event, **attributes})
     try:
         descriptor = os.open(directory / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
@@ -37,12 +37,12 @@ def record(directory: Path, event: str, **facts: object) -> None:
 
 
 def read(directory: Path) -> Iterator[Mapping[str, Any]]:
-    """Read all events in the order in which they were written, skipping invalid lines."""
+    """Read all events in the order in which they were written; skip invalid lines."""
     return (event for event in journal.read(directory / FILE) if is_event(event))
 
 
 def is_event(document: Mapping[str, Any]) -> bool:
-    """Whether it has the fields that all events have. Damage can merge two lines into one with arbitrary content."""
+    """Whether a document has the fields of every event. Damage can merge two lines into one with arbitrary content."""
     return (
         type(document.get("event")) is str
         and type(document.get("time")) is int

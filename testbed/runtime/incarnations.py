@@ -1,4 +1,4 @@
-"""Incarnation numbers, which distinguish a restarted NIC from its former self."""
+"""Incarnation numbers, which distinguish a restarted NIC from its predecessor."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from protocols.core.firmware import FIRST
 
 
 def incarnation() -> int:
-    """Milliseconds since boot, as a 32-bit serial number; never 0, and never FIRST, from which counted incarnations
-    start."""
+    """Return the milliseconds since boot as a 32-bit serial number; never 0 nor FIRST, at which simulated NICs start
+    to count."""
     return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000) % (0xFFFF_FFFF - FIRST) + FIRST + 1

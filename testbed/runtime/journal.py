@@ -1,7 +1,7 @@
-"""JSON Lines files to which several processes append without losing earlier lines.
+"""JSON BufferedLines files to which several processes append without losing earlier lines.
 
-Every line is written in one call under the file's lock. A line that does not fit (full disk) is taken back, so that the
-file ends with a complete line, and the writer gets an error.
+Every line is written in one call under the file's lock. A line that does not fit (full disk) is truncated away, so that
+the file ends with a complete line, and the writer gets an error.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class BrokenFileError(TestbedError):
 
 
 class Journal:
-    """Appends documents to a file, which each process opens at its first write."""
+    """Appends documents to a file. Each process opens the file at its first write."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
-        self._opened = (-1, 0)  # descriptor, and the pid that opened it
+        self._opened = (-1, 0)  # descriptor, and pid of the process that opened it
 
     def write(self, document: Mapping[str, object]) -> None:
         """Append a document as a line; values that JSON cannot represent are written as their repr. Raises
@@ -70,14 +70,14 @@ class Journal:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a results file atomically. Raises UnwritableError."""
-    draft = path.with_name(f".{path.name}.new")
+    """Replace a results file atomically. Raises UnwritableError."""
+    temporary = path.with_name(f".{path.name}.new")
     try:
         try:
-            draft.write_text(text, encoding="utf-8", errors="replace")
-            os.replace(draft, path)
+            temporary.write_text(text, encoding="utf-8", errors="replace")
+            os.replace(temporary, path)
         except OSError:
-            draft.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise UnwritableError(
@@ -85,8 +85,8 @@ def write_atomically(path: Path, text: str) -> None:
         ) from error
 
 
-class Lines:
-    """A file of lines for one process that writes a lot: buffers some thousand lines."""
+class BufferedLines:
+    """A file of lines for one process that writes many of them: buffers up to 2,000 lines."""
 
     _MAX_BUFFERED = 2_000
 
@@ -94,15 +94,16 @@ class Lines:
         self._path = path.absolute()
         self._lines: list[str] = []
 
-    def put(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
+        """Write a line, given without its line break. Raises UnwritableError."""
         lines = self._lines
         lines.append(line)
         if len(lines) >= self._MAX_BUFFERED:
             self.close()
 
     def write(self, document: Mapping[str, object]) -> None:
-        """Write a document as a line of JSON."""
-        self.put(json.dumps(document, ensure_ascii=False))
+        """Write a document as a line of JSON. Raises UnwritableError."""
+        self.write_line(json.dumps(document, ensure_ascii=False))
 
     def close(self) -> None:
         """Write the buffered lines. Raises UnwritableError."""
@@ -157,10 +158,10 @@ class UnbufferedLines:
 
 
 def read(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Read the documents in a file; none if it does not exist.
+    """Read the documents in a file; none if the file does not exist.
 
-    Invalid lines, such as the incomplete line of a killed process, are skipped. BrokenFileError if it is not a regular
-    file.
+    Invalid lines, such as the incomplete line of a killed process, are skipped. Raises BrokenFileError for a file that
+    cannot be read or is not a regular file.
     """
     return (document for _, document in _documents(path) if document is not None)
 
@@ -173,6 +174,7 @@ def read_numbered(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def broken_line(path: Path, number: int, reason: object) -> BrokenFileError:
+    """Make the error for a damaged line. number: from 1."""
     return BrokenFileError(f"{path}, line {number} cannot be understood ({reason}): the file is damaged")
 
 

@@ -1,5 +1,5 @@
-"""Log files of fates, one record per line (`testbed.fates.records.Record`). A log's size is limited, so that losses
-cannot fill a disk; the writer is notified when the log ends."""
+"""Log files of fates, one record per line (`testbed.fates.records.Record`). The size of a log is limited, so that it
+cannot fill a disk; its writer is notified when the log ends."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.fates.records import Record
 from testbed.kernel.filesystem import read_text
 
-ROOM: Final = 128 << 20
-"""Maximum bytes of a log; a fate takes about 150."""
+MAX_LOG_SIZE: Final = 128 << 20
+"""Maximum bytes of a log; a record takes about 150."""
 
 
 class LogFile:
     """A log to which one or more processes append, without buffering, so that nothing is lost if a process is killed."""
 
-    def __init__(self, path: str, room: int, ended: Callable[[str], object]) -> None:
-        """room: bytes that this process may write. ended: called once with the reason when writing stops. OSError."""
+    def __init__(self, path: str, max_size: int, on_end: Callable[[str], object]) -> None:
+        """max_size: bytes that this process may write. on_end: called once with the reason when writing stops.
+        OSError."""
         self.path: Final = path
-        self._room = room
-        self._ended = ended
+        self._remaining = max_size
+        self._on_end = on_end
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def write(self, record: Record) -> None:
-        """Write a record; do nothing once the log has ended. Errors of the file never stop the carrying of frames."""
+        """Write a record; do nothing once the log has ended. File errors end the log and never stop the relay."""
         if self._descriptor < 0:
             return
         line = record.to_line().encode() + b"\n"
-        self._room -= len(line)
-        if self._room < 0:
-            self._end("the log is as long as it may be")
+        self._remaining -= len(line)
+        if self._remaining < 0:
+            self._end("the log has reached its maximum size")
             return
         try:
             if os.write(self._descriptor, line) < len(line):
@@ -49,14 +50,14 @@ class LogFile:
 
     def _end(self, reason: str) -> None:
         self.close()
-        self._ended(reason)
+        self._on_end(reason)
 
 
 def read_log(path: Path) -> list[Record]:
-    """Read a log for replay from the first frame; the replay counts frames from 1.
+    """Read a log for a replay, which starts with the first frame.
 
-    A direction must not have been changed in a way that affects fates while the log was written. Raises NotFoundError
-    for a missing file, TestbedError that names file and line for an invalid one.
+    The impairments of a direction must not have changed while its fates were logged. Raises NotFoundError for a missing
+    file, TestbedError with file and line for an invalid record.
     """
     try:
         lines = read_text(path).splitlines()
@@ -76,8 +77,8 @@ def read_log(path: Path) -> list[Record]:
         epoch = epochs.setdefault((record.link, record.direction), record.epoch)
         if epoch != record.epoch:
             raise TestbedError(
-                f"{path}, line {number}: {record.link} {record.direction} was changed while fates were logged; a "
-                "replay begins with the first frame, so it takes a log without a change"
+                f"{path}, line {number}: the impairments of {record.link} {record.direction} changed while fates were "
+                "logged; a replay needs a log without a change"
             )
         records.append(replace(record, epoch=0))
     return records

@@ -1,8 +1,8 @@
-"""A relay's counts in a memory-mapped file, from which its successor continues if it dies.
+"""A relay's counts in a memory-mapped file, which let its successor continue if the relay dies.
 
-A count is a word that is stored when it changes, and survives the process in the page cache; it is lost only if the
-machine goes down, and the cluster with it. A frame is counted before it leaves. So every frame that has arrived was
-counted, as were those that a dying relay held, but not those in its sockets.
+A count is a word in the page cache, so it survives the process; it is lost only if the machine goes down, and the cluster
+with it. A frame is counted before it leaves: the counts include every frame that has arrived, and those that were in
+flight in a relay that dies, but not those in its sockets' buffers.
 
 Layout: pairs of 64-bit words in native byte order: a hash that identifies the count (0: unused), then the count. Pairs
 are not freed during the file's life; when all are used, further counts are in memory only.
@@ -18,32 +18,32 @@ from typing import Final
 
 from testbed.fates.fate_counters import Cell, Tallies
 
-ROOM: Final = 1 << 16
-"""Number of pairs: 1 MiB, which is preallocated, so that no store hits a full file system."""
+CAPACITY: Final = 1 << 16
+"""Default number of pairs: 1 MiB, preallocated, so that no store hits a full file system."""
 
-_PAIR: Final = 16  # bytes
-_WHOLE: Final = 1  # lowest bit of the hash: set unless the count is part of another
+_PAIR_SIZE: Final = 16  # bytes
+_WHOLE_COUNT: Final = 1  # lowest bit of the hash: set unless the count is a part of another count
 
 
 class TallyFile(Tallies):
-    """Counts in a file. Until `settle`, all counts of the previous process are continued; afterwards only partial ones
-    are."""
+    """Counts in a file. Until `settle`, all counts of the previous process are continued; afterwards only counts that
+    are parts of another count."""
 
-    __slots__ = ("_left", "_room", "_used", "_words")
+    __slots__ = ("_capacity", "_previous", "_used", "_words")
 
-    def __init__(self, path: Path, room: int = ROOM) -> None:
-        """room: number of pairs. Raises OSError, for example if the file system is full."""
-        self._room = room
+    def __init__(self, path: Path, capacity: int = CAPACITY) -> None:
+        """capacity: number of pairs. Raises OSError, for example if the file system is full."""
+        self._capacity = capacity
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, room * _PAIR)
-            self._words = memoryview(mmap.mmap(descriptor, room * _PAIR)).cast("Q")
+            os.posix_fallocate(descriptor, 0, capacity * _PAIR_SIZE)
+            self._words = memoryview(mmap.mmap(descriptor, capacity * _PAIR_SIZE)).cast("Q")
         finally:
             os.close(descriptor)
-        self._left: dict[int, int] = {}  # counts not continued yet -> their places
+        self._previous: dict[int, int] = {}  # hashes of counts not continued yet -> indexes of the counts
         self._used = 0
-        while self._used < room and (name := self._words[2 * self._used]):
-            self._left[name] = 2 * self._used + 1
+        while self._used < capacity and (hash_ := self._words[2 * self._used]):
+            self._previous[hash_] = 2 * self._used + 1
             self._used += 1
 
     @property
@@ -52,20 +52,20 @@ class TallyFile(Tallies):
 
     def cell(self, key: tuple[object, ...], within: int | None = None) -> Cell:
         text = repr((key, within)).encode()
-        name = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
-        name = (name & ~_WHOLE) or 2 if within is not None else name | _WHOLE
-        place = self._left.pop(name, None)
-        if place is None:
-            if self._used == self._room:
+        hash_ = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
+        hash_ = (hash_ & ~_WHOLE_COUNT) or 2 if within is not None else hash_ | _WHOLE_COUNT
+        index = self._previous.pop(hash_, None)
+        if index is None:
+            if self._used == self._capacity:
                 return super().cell(key, within)
-            place = 2 * self._used + 1
+            index = 2 * self._used + 1
             self._used += 1
-            self._words[place - 1] = name
-        return self._words, place
+            self._words[index - 1] = hash_
+        return self._words, index
 
     def settle(self) -> None:
-        """Stop continuing counts of the previous process: later requests for the same key start from 0.
+        """Stop continuing counts of the previous process: later cells with the same key start from 0.
 
-        Partial counts are still found, by the place of the count that they belong to, which is never assigned twice.
+        Parts of a count are still continued: the index of their count identifies them, and no index is assigned twice.
         """
-        self._left = {name: place for name, place in self._left.items() if not name & _WHOLE}
+        self._previous = {hash_: index for hash_, index in self._previous.items() if not hash_ & _WHOLE_COUNT}

@@ -11,7 +11,7 @@ from testbed.cluster.services import relay_client
 from testbed.controller.runs.agents import agents
 from testbed.controller.verdict.outcomes import JudgedOutcome
 from testbed.controller.verdict.verdicts import Grade
-from testbed.runtime.nodes.places import Program, ProgramNode
+from testbed.runtime.nodes.run_orders import Program, ProgramNode
 from testbed.spec.elements import Link, Node, Switch
 from tests.live.source_routed_protocol import ETHERTYPE, SourceRouteEndpoint, SourceRoutePlug, silent
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 from tests.live.echo_protocol import EchoEndpoint
 
 TIMEOUT = 20.0  # s

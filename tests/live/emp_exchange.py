@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from protocols.emp import host as emp
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 
 SIZES = [0, 1, 1_400, 4_096, 100_000, 1 << 20]
 

@@ -15,7 +15,7 @@ from protocols.core.firmware import Host
 from protocols.emp import codec, host
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 from tests.live import echo_protocol
 
 TIMEOUT = 20.0  # s

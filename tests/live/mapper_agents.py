@@ -13,7 +13,7 @@ from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
 from protocols.myrinet.mapper.route_tables import Table
 from protocols.myrinet.mapper.settings import MILLISECOND, SECOND, Settings
 from testbed.fabric.myrinet.route import delta
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 from testbed.spec.layout import End, Layout
 
 LIVE = Settings(

@@ -18,8 +18,8 @@ from protocols.emp.codec import ETHERTYPE
 from protocols.emp.split_driver import split_driver
 from testbed import RunningCluster
 from testbed.engine.loop import Loop
+from testbed.runtime.shared.attach_protocol import AttachError, NicGoneError
 from testbed.runtime.shared.attachment import Attachment, HostDriver
-from testbed.runtime.shared.introduction import AttachError, NicGoneError
 from tests.live.machine_state import eventually
 from tests.live.shared_nic_processes import Process
 

@@ -21,9 +21,9 @@ from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.kernel import syscalls
 from testbed.runtime.calls import call
-from testbed.runtime.shared.agent import Offer, SharedAgent
+from testbed.runtime.shared.agent import NicConfig, SharedAgent
 from testbed.runtime.shared.attachment import Attachment, HostDriver
-from testbed.runtime.shared.standing_agent import socket_of
+from testbed.runtime.shared.standing_agent import query_socket
 from testbed.spec.placement import address_of
 
 TIMEOUT = 30.0  # s
@@ -109,18 +109,18 @@ class Nodes:
         first = self._names.index(name) * self._functions
         routed = name in self._cluster.state.layout.routed()
         adapters = tuple(Adapter(first + number, self._addresses, routed=routed) for number in range(self._functions))
-        offer = Offer(
+        config = NicConfig(
             self._split_driver,
             self._ethertype,
             self.device(name),
             adapters,
             self._hosts,
             heap=HEAP,
-            asked=self._asked(name),
+            queries=self._query_socket(name),
         )
 
         def run(tell: Callable[[object], None]) -> None:
-            agent = SharedAgent(offer)
+            agent = SharedAgent(config)
             tell("listens")
             agent.run()
 
@@ -147,10 +147,10 @@ class Nodes:
 
     def report(self, name: str) -> dict[str, Any]:
         """Return the report of a node's agent."""
-        return call(self._asked(name), {"do": "report"})
+        return call(self._query_socket(name), {"do": "report"})
 
-    def _asked(self, name: str) -> Path:
-        return socket_of(Store().directory(self._cluster.name), name)
+    def _query_socket(self, name: str) -> Path:
+        return query_socket(Store().directory(self._cluster.name), name)
 
     def regions(self, name: str) -> int:
         """How many regions the agent of a node has mapped."""

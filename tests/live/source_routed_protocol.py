@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from testbed.fabric.myrinet.route import append_crc, is_intact, route_byte
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 from testbed.spec.layout import Layout
 from tests.sim.myrinet_senders import Routes, tree_routes
 

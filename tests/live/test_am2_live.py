@@ -13,7 +13,7 @@ from protocols.am2.plug import plug
 from protocols.am2.settings import MILLISECOND, Settings
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

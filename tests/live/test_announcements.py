@@ -23,7 +23,7 @@ import os, sys
 from contextlib import suppress
 
 from testbed.cluster import removal
-from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.startup import bring_up
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.kernel.changes import observed_by

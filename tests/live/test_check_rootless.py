@@ -11,10 +11,10 @@ import pytest
 
 from testbed import Cluster
 from testbed.cluster import removal
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.faults import fault_injection
 from testbed.cluster.records.state import Store
 from testbed.cluster.services import relay_client
+from testbed.cluster.startup import bring_up
 from testbed.controller.cluster_check import baseline, check, verdict
 from testbed.controller.probing.routed_paths import THERE_AND_BACK
 from testbed.controller.verdict.verdicts import Grade

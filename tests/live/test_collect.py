@@ -18,10 +18,10 @@ import pytest
 
 from testbed import Cluster, RunningCluster, TestbedError
 from testbed.cluster import removal
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.garbage import Finding, collect
 from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.records.state import State, Store
+from testbed.cluster.startup import bring_up
 from testbed.errors import ConflictError, KernelError, UnreadableStateError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.changes import observed_by

@@ -14,11 +14,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.cluster.records.state import Store
+from testbed.cluster.startup import bring_up
 from testbed.errors import ConflictError
 from testbed.kernel import rtnl_dump
 from testbed.kernel.namespaces import open_path

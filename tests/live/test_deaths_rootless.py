@@ -17,11 +17,11 @@ import pytest
 import testbed as product
 from testbed import RunningCluster
 from testbed.cluster import removal
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.garbage import collect
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
 from testbed.cluster.services import relay_client
+from testbed.cluster.startup import bring_up
 from testbed.controller.runs import agents, live_execution, runner
 from testbed.controller.verdict import outages
 from testbed.errors import NotFoundError

@@ -16,7 +16,7 @@ from protocols.emp import codec
 from protocols.emp.host import Endpoint, plug
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 from tests.sim.scapy_captures import read_capture
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]

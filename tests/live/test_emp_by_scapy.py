@@ -15,7 +15,7 @@ from protocols.emp.settings import Settings
 from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.runs.agents import agents
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 from tests.live.node_sockets import open_socket, received
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]

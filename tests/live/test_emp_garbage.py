@@ -17,7 +17,7 @@ from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE, FRAME_SIZE, MESSAGE_SIZE, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE, type_of
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 from tests.live.node_sockets import mac, open_socket, received, wait_until_readable
 from tests.unit.protocols.emp_dialogue import DROPPED, TAKEN
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.faults import fault_injection
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
 from testbed.cluster.removal import down
 from testbed.cluster.services import relay_client
+from testbed.cluster.startup import bring_up
 from testbed.errors import KernelError, NotFoundError
 from testbed.kernel import namespaces
 from testbed.spec.resolver import resolve

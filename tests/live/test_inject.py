@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.faults import fault_injection
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.records.state import Store
+from testbed.cluster.startup import bring_up
 from testbed.errors import DescriptionError, NotFoundError, TestbedError
 from testbed.fates.text_files import BrokenFileError
 from testbed.fates.tokens import RuleError

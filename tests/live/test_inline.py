@@ -21,11 +21,11 @@ from testbed.controller.runs.agents import SPIN, Placement, agents, all_shared
 from testbed.errors import TestbedError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.inline_driver import Driver
+from testbed.runtime.nodes.inline_nic import InlineNic
 from testbed.runtime.nodes.node_process import build_inline_nic
 from testbed.runtime.nodes.patience import Patience
-from testbed.runtime.nodes.places import Orders, ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode, RunOrders
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.attachment import HostDriver
 from testbed.spec.model import Defaults
@@ -55,7 +55,7 @@ def test_frames_dropped_because_nobody_read_them_make_the_run_invalid() -> None:
         outcome = run.wait(TIMEOUT)
     report = outcome.reports["n2"]
     assert report.dropped > 0
-    assert report.taken + report.dropped == 20_000
+    assert report.received + report.dropped == 20_000
     assert f"NIC lost on n2: {report.dropped} frames ({report.dropped} that its process did" in outcome.invalid
 
 
@@ -103,10 +103,10 @@ def test_what_the_kernel_does_not_take_is_lost_only_where_a_cable_is_in(carrier:
     assert (nic.port.down, nic.port.unsent) == (down, unsent)
 
 
-@pytest.mark.parametrize(("more", "look"), [(0, Patience.LOOK), (1, 0)])
+@pytest.mark.parametrize(("more", "look"), [(0, Patience.SPIN), (1, 0)])
 def test_a_process_looks_before_it_sleeps_unless_others_need_its_processor(more: int, look: int) -> None:
     numbers = {f"n{number}": number for number in range(len(os.sched_getaffinity(0)) + more)}
-    orders = Orders(plug, ETHERTYPE, (), {}, numbers)
+    orders = RunOrders(plug, ETHERTYPE, (), {}, numbers)
     adapter = Adapter(0, [bytes((2, 0, 0, 0, 0, number)) for number in numbers.values()])
     with Cluster.star(1).up() as cluster, namespaces.restore_namespace(), open(cluster["n1"].namespace) as namespace:
         syscalls.setns(namespace.fileno(), syscalls.CLONE_NEWNET)
@@ -215,7 +215,7 @@ def test_other_ethertypes_cost_a_nic_nothing() -> None:
                 for _ in range(100):
                     wire.send(b"\xff" * 6 + bytes(6) + b"\x88\xb5" + bytes(46))
             outcome = run.wait(TIMEOUT)
-        assert outcome.reports["n2"].taken == 0
+        assert outcome.reports["n2"].received == 0
 
 
 def test_a_program_goes_on_by_time_and_by_tasks_beside_its_nic() -> None:

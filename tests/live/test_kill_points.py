@@ -17,10 +17,10 @@ import pytest
 
 from testbed.cluster import removal
 from testbed.cluster.api import Cluster
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.garbage import collect
 from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.records.state import Store
+from testbed.cluster.startup import bring_up
 from testbed.errors import KernelError
 from testbed.kernel.changes import observed_by
 from testbed.kernel.children import in_child

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from testbed.cluster import removal
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.faults import fault_injection
 from testbed.cluster.garbage import collect
 from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.records.state import SharedNics, Store
 from testbed.cluster.services import nic_sharing
+from testbed.cluster.startup import bring_up
 from testbed.kernel import processes
 from testbed.kernel.children import in_child
 from testbed.runtime.supervision import running_supervisor

@@ -11,7 +11,7 @@ import pytest
 import testbed
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
-from testbed.runtime.nodes.places import Program
+from testbed.runtime.nodes.run_orders import Program
 from tests.live.crossbar_runs import crossbar_cluster
 from tests.live.machine_state import eventually
 from tests.live.mapper_agents import plug, publish_routes, routes_are_complete

@@ -12,12 +12,12 @@ from protocols.emp import host as emp
 from protocols.emp.myrinet.codec import ETHERTYPE as EMP
 from protocols.emp.split_driver import split_driver
 from testbed import Cluster, RunningCluster
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
+from testbed.cluster.startup import bring_up
 from testbed.controller.runs.agents import agents, all_shared
 from testbed.controller.verdict.verdicts import Grade
-from testbed.runtime.nodes.places import Dilation, Program, ProgramNode
+from testbed.runtime.nodes.run_orders import Dilation, Program, ProgramNode
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.dilation import slow_layout

@@ -17,7 +17,7 @@ from testbed.controller.runs.agents import agents
 from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import UnsupportedError
 from testbed.fabric.myrinet.route import append_crc
-from testbed.runtime.nodes.places import Program, ProgramNode
+from testbed.runtime.nodes.run_orders import Program, ProgramNode
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch

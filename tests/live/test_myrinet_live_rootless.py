@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.runtime.nodes.places import Program
+from testbed.runtime.nodes.run_orders import Program
 from tests.live.crossbar_runs import crossbar_cluster, flood, is_lossless, receive_in_order, relay_report, run_programs
 from tests.live.ordinary_user import as_user, wait_for_success
 

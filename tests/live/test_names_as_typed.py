@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from testbed import Cluster
-from testbed.cluster.bringing_up import former_names
 from testbed.cluster.records.state import Store
+from testbed.cluster.startup import former_names
 from testbed.spec.loader import load
 from testbed.spec.resolver import resolve
 

@@ -19,7 +19,7 @@ from testbed.cluster.records.state import Store
 from testbed.controller.runs.agents import agents
 from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import NodeDiedError, Run
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 from tests.live.machine_state import Machine, eventually
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -75,7 +75,7 @@ def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves
                 for node in NODES:
                     eventually(partial(_talks, run, node), f"{node} talks")
                 killed = time.monotonic() + moment
-                run.at(int(killed * 1e9) - run.begun, partial(os.kill, pids[victim], signal.SIGKILL))
+                run.at(int(killed * 1e9) - run.started, partial(os.kill, pids[victim], signal.SIGKILL))
                 with pytest.raises(NodeDiedError, match=f"^{victim}: its process was ended by signal 9:"):
                     run.wait(TIMEOUT)
             assert time.monotonic() - killed < SOON, f"seed {seed}"

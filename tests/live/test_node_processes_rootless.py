@@ -13,8 +13,8 @@ from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE as EMP
 from testbed import Cluster, RunningCluster
 from testbed.cluster import removal
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.records.state import Store
+from testbed.cluster.startup import bring_up
 from testbed.controller.runs.agents import agents
 from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import NotFoundError
@@ -22,7 +22,7 @@ from testbed.kernel import processes
 from testbed.kernel.userns import call_inside
 from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import ClusterEndedError, NodeDiedError
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 from testbed.spec.resolver import resolve
 from tests.live.echo_programs import TIMEOUT, deaf, idle, ping, pong
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug

@@ -15,12 +15,12 @@ import pytest
 
 from testbed import Cluster, Grade, RunningCluster
 from testbed.cluster import removal
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.garbage import collect
 from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.state import Store
 from testbed.cluster.services.service_kinds import command
+from testbed.cluster.startup import bring_up
 from testbed.controller.cluster_check import baseline, verdict
 from testbed.kernel import namespaces, processes
 from testbed.kernel.children import in_child

@@ -69,5 +69,5 @@ def test_an_injection_that_goes_with_its_links_is_an_event() -> None:
     made.up(keep=True, origin="test")
     assert cluster.state.injected == ()
     assert [(event["number"], event["reason"]) for event in events_of(cluster, "heal")] == [
-        (1, "the description has its links no more")
+        (1, "the description no longer has its links")
     ]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
+from testbed.cluster.startup import bring_up
 from testbed.errors import NotFoundError, PermissionDeniedError
 from testbed.kernel import processes, userns
 from testbed.spec.resolver import resolve

@@ -29,7 +29,7 @@ from testbed.kernel.syscalls import CLONE_NEWNET, setns
 from testbed.runtime import event_log
 from testbed.runtime.nodes import node_run as runs
 from testbed.runtime.nodes.node_run import NodeDiedError, Run, StuckError
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 from tests.live.echo_programs import TIMEOUT, deaf, idle, ping, pong
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
 from tests.live.machine_state import eventually

@@ -206,7 +206,7 @@ def test_a_port_that_is_taken_is_said(star: RunningCluster) -> None:
     assert server.stdout is not None
     with server, server.stdout as said:
         assert said.readline() == "ready\n"
-        with pytest.raises(ConflictError, match="something else listens on port 22 of node n2"):
+        with pytest.raises(ConflictError, match="another program listens on port 22 of node n2"):
             star.ssh()
         server.kill()
 

@@ -19,7 +19,7 @@ from protocols.emp.descriptors import SIZE
 from protocols.emp.settings import Settings
 from protocols.emp.split_driver import split_driver
 from testbed import Cluster
-from testbed.runtime.shared import introduction
+from testbed.runtime.shared import attach_protocol
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.shared.rings import ProtocolViolationError
 from tests.live.shared_nic_processes import HEAP, Nodes, Program, nodes
@@ -125,7 +125,7 @@ def test_a_function_has_one_host_process_at_a_time() -> None:
             Attachment(device, ETHERTYPE, split_driver())
         with pytest.raises(Exception, match="EtherType 0x"):
             Attachment(device, ETHERTYPE + 1, split_driver())
-        with pytest.raises(Exception, match="shared by no agent"):
+        with pytest.raises(Exception, match="no agent shares"):
             Attachment("lo", ETHERTYPE, split_driver())
         return nic.report()["counted"].keys() >= {"frames_sent"} and endpoint.number == 0
 
@@ -261,7 +261,7 @@ def test_garbage_at_full_speed_harms_nobody(kind: str) -> None:
                     )
                 if kind == "everywhere":
                     nic.heap._heap[chance.randrange(1 << 16)] = chance.randrange(256)
-                os.eventfd_write(nic._bell, 1)
+                os.eventfd_write(nic._eventfd, 1)
         return written
 
     with Cluster.star(2).up() as cluster, nodes(cluster, split_driver=split_driver(Settings(give_up=10**9))) as there:
@@ -294,15 +294,15 @@ GARBAGE = [
 ]
 
 
-def test_whoever_says_nonsense_to_an_agent_is_refused_and_leaves_nothing_behind() -> None:
-    """Nonsense arrives on a new connection and on an attached one, with unexpected file descriptors."""
+def test_a_process_that_sends_invalid_messages_to_an_agent_is_detached_and_leaves_nothing_behind() -> None:
+    """Invalid messages on a new connection and on an attached one, with unexpected file descriptors."""
 
     def say(garbage: bytes) -> Program:
         async def nonsense(_endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> None:
-            for connection in (introduction.connected(device), nic._connection):
+            for connection in (attach_protocol.connect(device), nic._connection):
                 with contextlib.suppress(ConnectionError):
                     socket.send_fds(connection, [garbage], [0, 1, 2])
-            introduction.connected(device).close()  # and who says nothing
+            attach_protocol.connect(device).close()  # a connection without a message
 
         return nonsense
 

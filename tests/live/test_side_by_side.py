@@ -13,9 +13,9 @@ import pytest
 
 from testbed import Cluster
 from testbed.cluster import removal
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.garbage import collect
 from testbed.cluster.records.state import Store, names_locked
+from testbed.cluster.startup import bring_up
 from testbed.errors import ConflictError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.children import in_child

@@ -189,8 +189,8 @@ def copied(cluster: RunningCluster, link: str) -> Iterator[Copier]:
     wire = wire_path(cluster.state)
     carried = RelayedLink(link, a, b, taps=taps(a, b))
     with (
-        node_sockets.open_socket(wire, carried.heard[0], 3) as one,
-        node_sockets.open_socket(wire, carried.heard[1], 3) as other,
+        node_sockets.open_socket(wire, carried.receive_interfaces[0], 3) as one,
+        node_sockets.open_socket(wire, carried.receive_interfaces[1], 3) as other,
     ):
         for end in (one, other) if carried.mark else ():
             mark = namespace_contents(wire).links[carried.mark].index

@@ -18,7 +18,7 @@ import jsonschema
 import pytest
 
 from testbed.cli.documents import schema_of
-from testbed.cluster.faults.fault_injection import cutting, dividing, impairing
+from testbed.cluster.faults.fault_injection import compose_cut, compose_impairment, compose_partition
 from testbed.controller.runs.machine_part import RUN
 from testbed.controller.runs.runner import run
 from testbed.controller.runs.spread_execution import SpreadCluster
@@ -94,7 +94,7 @@ def left_nothing(machines: Lab, running: spread.Workers, machine: str, cluster: 
 
 
 def impair(target: str, direction: str = "", rules: tuple[str, ...] = (), **keys: object) -> Callable[..., object]:
-    return partial(impairing, target=target, keys=keys, rules=rules, direction=direction)
+    return partial(compose_impairment, target=target, keys=keys, rules=rules, direction=direction)
 
 
 def test_a_cluster_without_impairments_has_supervisors_that_watch_its_machines(running: spread.Workers) -> None:
@@ -131,7 +131,7 @@ def test_a_rule_holds_in_its_direction_and_until_it_is_healed(running: spread.Wo
 
 
 def test_a_partition_separates_nodes_on_both_machines(running: spread.Workers) -> None:
-    inject(running, NAME, lambda layout, _: dividing(layout, [["n1", "n2"], ["n3"]]))
+    inject(running, NAME, lambda layout, _: compose_partition(layout, [["n1", "n2"], ["n3"]]))
     assert echoes(running, "n3", "n1", timeout=0.1) == []
     assert echoes(running, "n2", "n3", timeout=0.1) == []
     assert len(echoes(running, "n2", "n1")) == 1
@@ -140,7 +140,7 @@ def test_a_partition_separates_nodes_on_both_machines(running: spread.Workers) -
 
 
 def test_a_cut_takes_a_link_between_machines_down_for_a_time(running: spread.Workers) -> None:
-    inject(running, NAME, lambda layout, _: cutting(layout, "n3"), seconds=0.5)
+    inject(running, NAME, lambda layout, _: compose_cut(layout, "n3"), seconds=0.5)
     state = spread.status(running, NAME)
     assert all(not link["up"] for part in state.values() for link in part["links"] if link["name"].startswith("n3"))
     eventually(lambda: not spread_state(running, NAME).injected, "both machines have healed it")
@@ -148,8 +148,8 @@ def test_a_cut_takes_a_link_between_machines_down_for_a_time(running: spread.Wor
 
 
 def test_a_link_that_is_cut_is_plugged_in_again_by_its_name_and_others_stay_cut(running: spread.Workers) -> None:
-    inject(running, NAME, lambda layout, _: cutting(layout, "n2"))
-    inject(running, NAME, lambda layout, _: cutting(layout, "n3"))
+    inject(running, NAME, lambda layout, _: compose_cut(layout, "n2"))
+    inject(running, NAME, lambda layout, _: compose_cut(layout, "n3"))
     inject(running, NAME, impair("n2", delay=30_000_000))
     assert [injection.what for injection in heal_cut(running, NAME, "n2")] == ["down: n2"]
     assert [injection.what for injection in spread_state(running, NAME).injected] == ["down: n3", "delay 30ms on n2"]
@@ -352,7 +352,7 @@ def test_a_part_whose_cluster_was_taken_down_elsewhere_is_collected(machines: La
 def test_a_check_probes_links_within_and_between_machines(running: spread.Workers) -> None:
     inject(running, NAME, impair("n1", delay=10_000_000))  # within machine a
     inject(running, NAME, impair("n2", delay=20_000_000, loss=0.1))
-    inject(running, NAME, lambda layout, _: cutting(layout, "n3"))
+    inject(running, NAME, lambda layout, _: compose_cut(layout, "n3"))
     found = check(running, NAME, seconds=1)
     measured = {(finding.link, finding.direction, finding.what): finding for finding in found.findings}
     for direction in ("forward", "backward"):

@@ -55,7 +55,7 @@ def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(
     assert re.search(
         r"; (no transfer has ended since the beginning|the last transfer ended on n[12] [\d.]+ s ago)", said
     )
-    assert said.endswith("\nwhat was printed until then:\n  n1: rank 0 begins\n  n2: rank 1 begins"), said
+    assert said.endswith("\nthe last output of the programs:\n  n1: rank 0 begins\n  n2: rank 1 begins"), said
 
 
 @pytest.mark.parametrize("name", stalled_programs.AWAITED)

@@ -257,7 +257,7 @@ def test_a_file_where_none_can_be_is_refused_before_anything_is_made(machine: Ma
     said = str(caught.value).splitlines()
     assert len(said) == 4
     assert said[1].endswith("/etc is a directory on this machine: a file cannot be mounted over it")
-    assert said[2].endswith("/nonesuch/file lies in a root directory that this machine does not have")
+    assert said[2].endswith("/nonesuch/file is in a top-level directory that this machine does not have")
     assert said[3].endswith("cannot be a file on this machine: File name too long")
     machine.assert_unchanged()
 
@@ -267,13 +267,13 @@ def test_why_a_program_cannot_be_put_into_its_node_is_said() -> None:
     with Cluster.star(1).up() as cluster:
         hosts = Store().hosts(cluster.name)
         hosts.unlink()
-        with pytest.raises(TestbedError, match=r"n1: the program could not be put into the node: .*/etc/hosts"):
+        with pytest.raises(TestbedError, match=r"n1: the program could not enter the node: .*/etc/hosts"):
             cluster["n1"].run(["true"])
 
 
 @pytest.mark.parametrize("target", ["/proc/testbed", "/sys/testbed", "/dev/testbed"])
 def test_a_file_among_the_kernels_own_is_refused_before_anything_is_touched(machine: Machine, target: str) -> None:
-    with pytest.raises(UnsupportedError, match=rf"{target} is the kernel's"):
+    with pytest.raises(UnsupportedError, match=rf"{target} is in a file system of the kernel"):
         Cluster(name="files", nodes=[Node(name="n1", files={target: "x"})]).up()
     machine.assert_unchanged()
 

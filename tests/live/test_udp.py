@@ -11,7 +11,7 @@ import testbed
 from testbed import Cluster, RunningCluster, Scenario
 from testbed.errors import TestbedError
 from testbed.runtime.nodes.node_run import StuckError
-from testbed.runtime.sockets.datagrams import MAX
+from testbed.runtime.sockets.datagrams import MAX_FRAGMENT
 from testbed.spec.fault_models import Crash, Flap
 from testbed.workloads.form import Comm, Node, Workload
 
@@ -36,16 +36,16 @@ class Exchange(Workload):
 
     async def rank(self, comm: Comm, node: Node) -> list[Any]:
         right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-        message, mine = bytearray(3 * MAX), bytearray(5)
+        message, mine = bytearray(3 * MAX_FRAGMENT), bytearray(5)
         coming = await comm.Irecv(message, left, 1)
         await node.barrier()
-        await comm.Send(bytes([comm.rank]) * (2 * MAX + 5), right, 1)
+        await comm.Send(bytes([comm.rank]) * (2 * MAX_FRAGMENT + 5), right, 1)
         await comm.Send(b"mine!", comm.rank, 2)
         await coming.Wait()
         await comm.Recv(mine, comm.rank, 2)
         await node.say(f"from {node.name}", right)
         return [
-            message.rstrip(b"\0") == bytes([left]) * (2 * MAX + 5) if left else True,
+            message.rstrip(b"\0") == bytes([left]) * (2 * MAX_FRAGMENT + 5) if left else True,
             bytes(mine),
             await node.heard(left),
         ]

@@ -37,7 +37,7 @@ def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(name: str,
         sentence = sentence.replace("polls,", "(polls|runs),")
     assert re.search("rank on " + sentence, said), said
     assert re.search(r"not ended; (no transfer has ended|the last transfer ended at \d+ ns, on n[12])\n", said)
-    assert said.endswith("\nwhat was printed until then:\n  n1: rank 0 begins\n  n2: rank 1 begins")
+    assert said.endswith("\nthe last output of the programs:\n  n1: rank 0 begins\n  n2: rank 1 begins")
     assert "<string>" not in said
     assert "lambda" not in said
 
@@ -50,7 +50,7 @@ def test_a_script_that_lets_no_time_pass_is_left_and_named(name: str, tmp_path: 
     said = str(raised.value)
     assert re.search("rank on " + sentence, said), said
     assert "has not ended within 0.3 s on this machine" in said
-    assert "\nwhat was printed until then:\n  n1: rank 0 begins" in said
+    assert "\nthe last output of the programs:\n  n1: rank 0 begins" in said
 
 
 @pytest.mark.parametrize("name", stalled_programs.AWAITED)

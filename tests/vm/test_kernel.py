@@ -11,9 +11,9 @@ import pytest
 
 from protocols.core.compiled_build import COMPILED, build
 from testbed import Cluster, RunningCluster
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.records.state import Store
+from testbed.cluster.startup import bring_up
 from testbed.kernel import syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.userns import is_root

@@ -12,11 +12,11 @@ import pytest
 
 from testbed import CommandError, RunningCluster
 from testbed.cluster.access import node_programs
-from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.garbage import Finding, collect
 from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.plan.host_requirements import check_supported
 from testbed.cluster.records.state import Store
+from testbed.cluster.startup import bring_up
 from testbed.errors import UnsupportedError
 from testbed.kernel import cgroups, processes
 from testbed.kernel.children import in_child

@@ -10,7 +10,7 @@ from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 
 LARGE = 1 << 20  # bytes of a bulk message
 _TAG = 7

@@ -62,7 +62,7 @@ def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int,
     When blocking, EMP polls before it sleeps (`Patience`), and the others sleep at once; each is measured the other
     way, too.
     """
-    spin, poll = waiting == SPINNING, Patience.LOOK
+    spin, poll = waiting == SPINNING, Patience.SPIN
     found: dict[tuple[str, str], list[float]] = {}
     ends = nodes.addresses["n1"], nodes.addresses["n2"]
     resent: dict[str, int] = {}

@@ -18,7 +18,7 @@ from testbed.controller.runs.agents import agents
 from testbed.errors import TestbedError
 from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.patience import Patience
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 
 TIMEOUT = 3600.0  # s
 PROGRESS_TIMEOUT = 60.0  # s without progress
@@ -51,12 +51,12 @@ class Nodes:
         chosen = programs(kind, Pair(devices, macs, spin, poll), count)
         pinned = dict(zip((PING, PONG), cpus, strict=True))
         budget = SPIN if spin else 0
-        usual, Patience.LOOK = Patience.LOOK, poll  # of the processes that are forked now
+        usual, Patience.SPIN = Patience.SPIN, poll  # of the processes that are forked now
         try:
             with agents(self._cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=pinned) as run:
                 outcome = run.wait(TIMEOUT, patience=PROGRESS_TIMEOUT)
         finally:
-            Patience.LOOK = usual
+            Patience.SPIN = usual
         resent = sum(report.counted["frames_resent"] for report in outcome.reports.values())
         return {"results": dict(outcome.results), "invalid": outcome.invalid, "resent": resent}
 

@@ -14,7 +14,7 @@ from protocols.core.completion import Completion
 from protocols.emp.codec import MESSAGE_SIZE
 from protocols.emp.host import Endpoint
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 
 PING, PONG = "n1", "n2"
 MESSAGE = 4  # bytes of a round trip's

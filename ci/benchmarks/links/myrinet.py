@@ -11,7 +11,7 @@ from testbed.cluster.records.state import Store
 from testbed.cluster.services import relay_client
 from testbed.controller.runs.agents import agents
 from testbed.fabric.myrinet.route import append_crc, route_byte
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 from testbed.spec.elements import Link, Node, Switch
 
 ETHERTYPE = 0x88B6

@@ -22,7 +22,7 @@ from protocols.openmx.endpoint import Endpoint
 from protocols.openmx.host import Library
 from protocols.openmx.mx_requests import Request
 from protocols.openmx.partners import Partner
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 
 LARGE = 4 << 20
 _UNDER_WAY = 4  # messages of a stream

@@ -11,7 +11,7 @@ from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, HostActions
 from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SplitDriver
 from testbed.kernel import syscalls
-from testbed.runtime.shared.agent import Offer
+from testbed.runtime.shared.agent import NicConfig
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 
 _ETHERTYPE = 0x88B6  # IEEE 802 local experimental EtherType 2
@@ -83,8 +83,8 @@ SPLIT_DRIVER = SplitDriver(0, _ENTRIES, SharedNic, _host)
 @contextlib.contextmanager
 def _one_agent(spin: int, cpu: int) -> Iterator[Process]:
     """Run an agent on the loopback interface of this process's network namespace."""
-    offer = Offer(SPLIT_DRIVER, _ETHERTYPE, "lo", (Adapter(0, (bytes(6),)),), spin=spin)
-    process = agent(offer, cpu=cpu)
+    config = NicConfig(SPLIT_DRIVER, _ETHERTYPE, "lo", (Adapter(0, (bytes(6),)),), spin=spin)
+    process = agent(config, cpu=cpu)
     try:
         yield process
     finally:

@@ -20,7 +20,7 @@ from protocols.emp.host import ANY_TAG, EmpError, Endpoint
 from protocols.emp.split_driver import split_driver
 from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
-from testbed.runtime.shared.agent import Offer
+from testbed.runtime.shared.agent import NicConfig
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.spec.placement import address_of
 
@@ -64,7 +64,7 @@ class Pair:
         self.agents = []
         for place, namespace in enumerate(self._namespaces):
             adapters = tuple(Adapter(number, addresses) for number in numbers[place])
-            self.agents.append(agent(Offer(_SPLIT_DRIVER, ETHERTYPE, self._devices[place], adapters), namespace))
+            self.agents.append(agent(NicConfig(_SPLIT_DRIVER, ETHERTYPE, self._devices[place], adapters), namespace))
             self._stack.callback(self.agents[-1].kill)
 
     def __enter__(self) -> "Pair":

@@ -73,7 +73,7 @@ def trips(traffic: Traffic, waiting: str, repeat: int, count: int, progress: Pro
                         found.setdefault((contender, TRIP_SHARE.format(share)), []).append(trip[share] / 1e9)
     settings = {
         "cluster": "two nodes, one pair of interfaces", "bytes": {SHARED: 4, INLINE: 4, TCP: 8}, "count": count,
-        "waiting": waiting, "look": {SHARED: 0, INLINE: 0 if spin else Patience.LOOK, TCP: 0},
+        "waiting": waiting, "look": {SHARED: 0, INLINE: 0 if spin else Patience.SPIN, TCP: 0},
         "processors": [SENDER, RECEIVER], "interleaved": [SHARED, INLINE, TCP],
         "processes": {SHARED: 4, INLINE: 2, TCP: 2},
     }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.harness.contenders import ContenderError
 from testbed.kernel import syscalls
-from testbed.runtime.shared.agent import Offer, SharedAgent
+from testbed.runtime.shared.agent import NicConfig, SharedAgent
 
 TIMEOUT = 600.0  # s
 
@@ -62,11 +62,11 @@ class Process:
             self._ours.close()
 
 
-def agent(offer: Offer, namespace: str = "", cpu: int = -1) -> Process:
+def agent(config: NicConfig, namespace: str = "", cpu: int = -1) -> Process:
     """Start an agent; it listens when this returns."""
 
     def run(tell: Callable[[object], None]) -> None:
-        shared = SharedAgent(offer)
+        shared = SharedAgent(config)
         tell("listens")
         shared.run()
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from benchmarks.harness.host_programs import PING, PONG, Program, Quantiles, emp_ping, emp_pong, quantiles, warm_up
 from protocols.ssam.host import Library, Reply
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 
 DATA = bytes(range(40))
 _ASK, _ANSWER, _END = 1, 2, 3

@@ -12,7 +12,7 @@ from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.services import relay_client
 from testbed.controller.runs.agents import agents
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 
 TIMEOUT = 60.0  # s
 

@@ -21,7 +21,7 @@ from protocols.mpi.comm import Comm
 from testbed import Cluster, RunningCluster, TestbedError, run
 from testbed.controller.runs.agents import agents
 from testbed.controller.runs.folders import RunFolder
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 from testbed.spec.layout_json import to_json
 from testbed.workloads.script import script
 

@@ -28,7 +28,7 @@ from protocols.via.host import ViaNic
 from protocols.via.vip_descriptors import Memory
 from protocols.via.vipl_names import OP_SENDRECV
 from protocols.via.virtual_interface import Descriptor, Vi
-from testbed.runtime.nodes.places import ProgramNode
+from testbed.runtime.nodes.run_orders import ProgramNode
 
 _NAME = b"benchmark"
 _LARGE_POSTED = 8  # receives of the stream's sink

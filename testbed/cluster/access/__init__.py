@@ -1,1 +1,1 @@
-"""Programs and shells in the nodes of a running cluster."""
+"""Access to the nodes of a running cluster: programs, and shells by ssh."""

@@ -1,4 +1,4 @@
-"""Start programs in nodes."""
+"""Programs in nodes: their environment and start."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CommandTimeoutError(TestbedError):
 
 
 def node_of(state: State, name: str) -> Node:
-    """The node of that name; NotFoundError lists the nodes."""
+    """Return the node of that name. NotFoundError lists the nodes."""
     for node in state.layout.nodes:
         if node.name == name:
             return node
@@ -53,26 +53,26 @@ def node_of(state: State, name: str) -> Node:
 
 
 def node_context(store: Store, state: State, name: str) -> NodeContext:
-    """The environment of programs in a node: namespace, files, variables, limits. NotFoundError if the node does not
-    exist."""
+    """Return the environment of programs in a node: namespace, files, variables, limits. Raises NotFoundError for an unknown
+    node, or if the node's namespace does not exist."""
     node = node_of(state, name)
     path = state.namespaces.get(name, "")
-    if state.ended:
-        raise NotFoundError(state.ended)
+    if state.end_reason:
+        raise NotFoundError(state.end_reason)
     if not state.has_namespace(name):
         raise NotFoundError(
-            f"node {name} of cluster {state.name} is gone: its network namespace does not exist any more; "
+            f"node {name} of cluster {state.name} is gone: its network namespace no longer exists; "
             f"'testbed up' makes it again, 'testbed down --name {state.name}' removes the rest"
         )
     directory = store.directory(state.name)
     files = {target: str(directory / file_source(name, target)) for target in node.files}
-    if (clients := store.ssh(state.name) / "config").exists():
-        files.setdefault("/etc/ssh/ssh_config", str(clients))
+    if (client_config := store.ssh(state.name) / "config").exists():
+        files.setdefault("/etc/ssh/ssh_config", str(client_config))
     return NodeContext(
         namespace=path,
         host_name=name,
         hosts=str(directory / "hosts"),
-        holder=state.hiding.pid if state.hiding is not None else 0,
+        holder=state.mount_holder.pid if state.mount_holder is not None else 0,
         files=files,
         environment={STATE: str(directory), "TESTBED_CLUSTER": state.name, NODE: name, **node.environment},
         cpus=node.cpus,
@@ -81,7 +81,7 @@ def node_context(store: Store, state: State, name: str) -> NodeContext:
 
 
 def environment(node_context: NodeContext, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment variables of a program: this process's, the node's, and `extra`."""
+    """Return the environment variables of a program: this process's, the node's, and `extra`."""
     return {**os.environ, **node_context.environment, **(extra or {})}
 
 
@@ -94,13 +94,13 @@ def become(node_context: NodeContext, command: Sequence[str]) -> None:
     try:
         enter(node_context)
     except OSError as error:
-        raise _not_entered(node_context, error) from error
+        raise _entry_error(node_context, error) from error
     restore_signals()
     os.execvpe(command[0], list(command), environment(node_context))
 
 
-def _not_entered(node_context: NodeContext, error: OSError) -> TestbedError:
-    return TestbedError(f"{node_context.host_name}: the program could not be put into the node: {reason_of(error)}")
+def _entry_error(node_context: NodeContext, error: OSError) -> TestbedError:
+    return TestbedError(f"{node_context.host_name}: the program could not enter the node: {reason_of(error)}")
 
 
 def start(
@@ -134,7 +134,7 @@ def start(
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             enter(node_context)
         except OSError as error:  # subprocess would hide the reason
-            os.write(writer, str(_not_entered(node_context, error)).encode())
+            os.write(writer, str(_entry_error(node_context, error)).encode())
             raise
 
     try:
@@ -152,12 +152,12 @@ def start(
     except FileNotFoundError as error:
         raise NotFoundError(f"{node_context.host_name}: there is no program or directory {error.filename}") from error
     except PermissionError as error:
-        raise TestbedError(f"{node_context.host_name}: {error.filename} is not a program that may be run") from error
+        raise TestbedError(f"{node_context.host_name}: permission denied to run {error.filename}") from error
     except subprocess.SubprocessError as error:
         os.set_blocking(reader, False)
         with contextlib.suppress(BlockingIOError):
             raise TestbedError(os.read(reader, 4096).decode(errors="replace")) from error
-        raise TestbedError(f"{node_context.host_name}: the program could not be put into the node ({error})") from error
+        raise TestbedError(f"{node_context.host_name}: the program could not enter the node: {error}") from error
     finally:
         os.close(reader)
         os.close(writer)

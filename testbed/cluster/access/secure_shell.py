@@ -1,13 +1,13 @@
-"""ssh in a cluster: an sshd in every node, with keys and files that belong to the cluster and end with it.
+"""ssh in a cluster: an sshd in every node, with keys and files that belong to the cluster and are removed with it.
 
-    ROOT/CLUSTER/ssh/config       for ``ssh -F``, outside and in the nodes, where it is shown as /etc/ssh/ssh_config
-    ROOT/CLUSTER/ssh/known_hosts  the cluster's host key under the nodes' names and addresses
-    ROOT/CLUSTER/ssh/key          the owner's key for all nodes; host_key is the nodes'
+    ROOT/CLUSTER/ssh/config       for ``ssh -F``, outside and in the nodes, where it is mounted as /etc/ssh/ssh_config
+    ROOT/CLUSTER/ssh/known_hosts  the cluster's host key with the nodes' names and addresses
+    ROOT/CLUSTER/ssh/key          the owner's key for all nodes; host_key is the nodes' host key
     ROOT/CLUSTER/ssh/NODE.conf    configuration of the node's sshd; NODE.log is its log, NODE.pid its process
 
 Connections from outside are made in the node's network namespace (`testbed.kernel.port_forwarding`), since the machine
-has no interface in the cluster; connections between nodes cross the cluster's links. An sshd is a program of its node
-and ends with the cluster, which need not know of it.
+has no interface in the cluster; connections between nodes cross the cluster's links. An sshd is a program of its node:
+it ends with the cluster, and the state does not record it.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
         config = directory / "config"
         config.touch(0o600)
         write_in_place(config, _configuration(store, state, directory))  # programs in nodes have it bind-mounted
-        started = shell_servers.begin(store, state, nodes or [node.name for node in state.layout.nodes], sshd)
+        started = shell_servers.start(store, state, nodes or [node.name for node in state.layout.nodes], sshd)
         if started:
             event_log.record(store.directory(name), "ssh", nodes=started)
     return config
 
 
 def connect(store: Store, state: State, node: str) -> Connection:
-    """A Fabric connection to a node that has an sshd; it opens on first use."""
+    """Make a Fabric connection to a node that has an sshd; it opens on first use."""
     from testbed.ssh.node_connections import SshAddress, connect
 
     directory, node_context = store.ssh(state.name), node_programs.node_context(store, state, node)
@@ -80,18 +80,18 @@ def connect(store: Store, state: State, node: str) -> Connection:
 
 def _make_key(path: Path, comment: str) -> None:
     remove_file(path)
-    done = subprocess.run(
+    process = subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode:
-        raise TestbedError(f"{path} cannot be made: {done.stderr.strip() or done.stdout.strip()}")
+    if process.returncode:
+        raise TestbedError(f"{path} cannot be made: {process.stderr.strip() or process.stdout.strip()}")
 
 
-# What clients read
+# Files of clients
 
 
 def _known_hosts(directory: Path, state: State) -> str:
@@ -100,13 +100,13 @@ def _known_hosts(directory: Path, state: State) -> str:
 
 
 def _names(node: Node) -> list[str]:
-    """The names and addresses under which a node can be reached."""
+    """Return the names and addresses by which a node can be reached."""
     return [node.name, *(address.partition("/")[0] for nic in node.nics for address in nic.addresses)]
 
 
 def _configuration(store: Store, state: State, directory: Path) -> str:
-    """The configuration for OpenSSH clients and programs that read their files. The first value of a key counts."""
-    lines = [f"# Cluster {state.name}, by testbed: it is written anew by 'testbed ssh', and ends with the cluster."]
+    """Make the configuration of OpenSSH clients. The first value of a key counts."""
+    lines = [f"# Cluster {state.name}. 'testbed ssh' overwrites this file; it is removed with the cluster."]
     outside = f'exec "test x$TESTBED_CLUSTER != x{state.name}"'
     for node in state.layout.nodes:
         node_context = node_programs.node_context(store, state, node.name)

@@ -1,8 +1,8 @@
 """The sshd of each node: configuration, environment, start, and detection of running ones.
 
-As root, an sshd sees some files and directories of its own, so that it neither depends on nor changes the machine's.
-Without root, it runs as the user, in a user namespace below the cluster's in which the user has the same uid as outside
-and no power over the node: as root, sshd would switch to an unprivileged user before authentication, and there is none.
+As root, an sshd has private versions of some files and directories, so that it neither depends on nor changes the machine's.
+Without root, it runs as the user, in a child user namespace of the cluster's in which the user has the same uid as outside
+and no privileges in the node: as root, sshd would switch to an unprivileged user before authentication, and there is none.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START_TIMEOUT: Final = 10.0  # s until sshd must listen
 _POLL_INTERVAL: Final = 0.002  # s
 _SEPARATION: Final = "/run/sshd"  # sshd's privilege separation directory, which must exist
-_FIRST_PORT: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start"  # the node's own, as all below net/ipv4
-_LOGINS: Final = ("/run/utmp", "/var/log/wtmp", "/var/log/lastlog")  # sshd records terminal sessions there
+_FIRST_PORT: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start"  # of the node's network namespace
+_LOGIN_RECORDS: Final = ("/run/utmp", "/var/log/wtmp", "/var/log/lastlog")  # sshd records terminal sessions there
 
 
 def user() -> str:
-    """The user who logs in: the owner of the clusters. UnsupportedError if the uid has no name."""
+    """Return the user who logs in: the owner of the clusters. UnsupportedError if the uid has no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError as error:
@@ -49,23 +49,23 @@ def user() -> str:
 
 
 def program() -> str:
-    """The absolute path of sshd, which it requires as its argv[0]. UnsupportedError without OpenSSH."""
-    found = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    if found is None or not shutil.which("ssh-keygen"):
+    """Return the absolute path of sshd, which sshd requires as its argv[0]. UnsupportedError without OpenSSH."""
+    sshd = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if sshd is None or not shutil.which("ssh-keygen"):
         raise UnsupportedError(
             "no OpenSSH server is installed: install a package with sshd, such as Debian's openssh-server"
         )
-    return os.path.abspath(found)
+    return os.path.abspath(sshd)
 
 
-def begin(store: Store, state: State, nodes: Collection[str], sshd: str) -> list[str]:
-    """Start sshd in those of these nodes where none runs with the current configuration, and wait until all of them listen;
-    return the names of those that were started.
+def start(store: Store, state: State, nodes: Collection[str], sshd: str) -> list[str]:
+    """Start sshd in these nodes, except where one runs with the current configuration, and wait until all of them listen;
+    return the names of the nodes with a started sshd. sshd: path of the program.
 
-    The cluster's lock must be held and the keys exist. Raises as `secure_shell.ensure`.
+    The cluster's lock must be held and the keys exist. Raises the errors of `secure_shell.ensure`.
     """
     directory = store.ssh(state.name)
-    wanted: dict[str, Callable[[], Identity]] = {}
+    starters: dict[str, Callable[[], Identity]] = {}
     deadline = time.monotonic() + _START_TIMEOUT
     for node in [node_programs.node_of(state, name) for name in nodes]:
         node_context = node_programs.node_context(store, state, node.name)
@@ -73,24 +73,24 @@ def begin(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
         file = directory / f"{node.name}.conf"
         running = _running(directory, state, node)
         if running is not None:
-            # Whoever started it may have been killed: then it listens a little later, or ends without having listened.
-            if file.exists() and file.read_text() == text and _comes_to_listen(running, deadline):
+            # The command that started it may have been killed before it listened; it may also have failed.
+            if file.exists() and file.read_text() == text and _wait_until_listening(running, deadline):
                 continue
             processes.end(running)  # its sessions continue
         replace_file(file, text)
-        wanted[node.name] = _starter(sshd, directory, node, _private_files(directory, node, node_context))
+        starters[node.name] = _starter(sshd, directory, node, _with_private_files(directory, node, node_context))
     # In a child process: sshd is then reparented, and this process need not wait for it.
-    begun = in_child(lambda: {name: start() for name, start in wanted.items()}) if wanted else {}
+    started = in_child(lambda: {name: starter() for name, starter in starters.items()}) if starters else {}
     deadline = time.monotonic() + _START_TIMEOUT
-    for name, identity in begun.items():
-        if not _comes_to_listen(identity, deadline):
+    for name, identity in started.items():
+        if not _wait_until_listening(identity, deadline):
             last_lines = (directory / f"{name}.log").read_text(errors="replace").strip().splitlines()[-3:]
             raise TestbedError("\n".join([f"sshd on node {name} did not start:", *last_lines]))
-    return list(begun)
+    return list(started)
 
 
 def _configuration(directory: Path, node: Node, node_context: NodeContext) -> str:
-    """The sshd configuration of a node."""
+    """Make the sshd configuration of a node."""
     return "\n".join(
         [
             f"Port {PORT}",
@@ -117,7 +117,7 @@ def _configuration(directory: Path, node: Node, node_context: NodeContext) -> st
 
 
 def _variables(node: Node, environment: Mapping[str, str]) -> Iterator[str]:
-    """Additional variables of a session: the node's, and a PATH that contains this Python and `testbed`."""
+    """Format the additional variables of a session: the node's, and a PATH that contains this Python and `testbed`."""
     for name, value in {"PATH": f"{Path(sys.executable).parent}:{_PATH}", **environment}.items():
         if "\n" in value:
             raise UnsupportedError(f"sshd cannot give sessions on {node.name} the variable {name}: it has a line break")
@@ -125,11 +125,12 @@ def _variables(node: Node, environment: Mapping[str, str]) -> Iterator[str]:
         yield f'"{name}={quoted}"'
 
 
-def _private_files(directory: Path, node: Node, node_context: NodeContext) -> NodeContext:
-    """Give sshd private versions of system files, so that it neither changes nor depends on the machine's."""
+def _with_private_files(directory: Path, node: Node, node_context: NodeContext) -> NodeContext:
+    """Return the node's context with private versions of system files, so that sshd neither changes nor depends on the
+    machine's."""
     files = dict(node_context.files)
 
-    def altered(path: str, alter: Callable[[str], str]) -> None:
+    def replace_by(path: str, alter: Callable[[str], str]) -> None:
         with contextlib.suppress(FileNotFoundError):
             text = Path(files.get(path, path)).read_text()
             if (altered_text := alter(text)) != text:
@@ -138,20 +139,20 @@ def _private_files(directory: Path, node: Node, node_context: NodeContext) -> No
                 files[path] = str(private)
 
     if node_context.holder:
-        altered("/etc/group", _with_own_tty)
+        replace_by("/etc/group", _with_own_tty)
         return replace(node_context, files=files)
-    altered("/etc/shadow", _unlocked)
-    files |= {path: "/dev/null" for path in _LOGINS if os.path.exists(path) or path.endswith("lastlog")}
+    replace_by("/etc/shadow", _with_unlocked_user)
+    files |= {path: "/dev/null" for path in _LOGIN_RECORDS if os.path.exists(path) or path.endswith("lastlog")}
     return replace(node_context, files=files, directories=(_SEPARATION,))
 
 
 def _with_own_tty(groups: str) -> str:
-    """Map the group tty to the user's group: sshd must be able to give terminals to the group of that name."""
+    """Map the group tty to the user's group: sshd must be able to change the group of terminals to tty."""
     lines = groups.splitlines(keepends=True)
     return "".join(f"tty:x:{os.getegid()}:\n" if line.startswith("tty:") else line for line in lines)
 
 
-def _unlocked(shadow: str) -> str:
+def _with_unlocked_user(shadow: str) -> str:
     """Unlock the user's password: sshd refuses locked users even with a key, and root is locked on many machines."""
     lines = shadow.splitlines(keepends=True)
     locked = f"{user()}:!"
@@ -166,22 +167,22 @@ def _starter(sshd: str, directory: Path, node: Node, node_context: NodeContext) 
         syscalls.end_with_parent(signal.SIGKILL)  # until the pid file exists
         enter(node_context)
         if PORT in open_ports("self", "tcp"):
-            raise ConflictError(f"something else listens on port {PORT} of node {node.name}")
+            raise ConflictError(f"another program listens on port {PORT} of node {node.name}")
         replace_file(directory / f"{node.name}.pid", str(processes.identity()))
         syscalls.end_with_parent(0)
         if node_context.holder:
             write_setting(_FIRST_PORT, str(PORT))
             become_user(user, group)
 
-    def become() -> None:
+    def execute() -> None:
         restore_signals()
         os.execve(sshd, command, node_programs.environment(node_context))
 
-    return lambda: daemons.start("testbed-sshd", (), prepare, become, str(directory / f"{node.name}.log"))
+    return lambda: daemons.start("testbed-sshd", (), prepare, execute, str(directory / f"{node.name}.log"))
 
 
 def _running(directory: Path, state: State, node: Node) -> Identity | None:
-    """The running sshd of a node, if any."""
+    """Return the running sshd of a node, if any."""
     try:
         identity = Identity.parse((directory / f"{node.name}.pid").read_text())
     except (FileNotFoundError, ValueError):
@@ -190,7 +191,7 @@ def _running(directory: Path, state: State, node: Node) -> Identity | None:
     return identity if is_inside else None
 
 
-def _comes_to_listen(identity: Identity, deadline: float) -> bool:
+def _wait_until_listening(identity: Identity, deadline: float) -> bool:
     """Wait until an sshd listens; False if it ends before, or does not listen by the deadline (`time.monotonic`)."""
     while PORT not in open_ports(identity.pid, "tcp"):
         if not identity.is_alive or time.monotonic() > deadline:

@@ -34,7 +34,8 @@ _SECOND: Final = 1_000_000_000
 
 
 def use_processor(store: Store, state: State, nodes: Sequence[str], share: float, seconds: float) -> list[Identity]:
-    """Use a share of the processors of each node; 0.5 is half of one, 2 is two of them."""
+    """Use up a share of the processors of each node; return the started programs. share: 0.5 is half of a processor, 2 is
+    two processors. seconds: 0: without end."""
     if not 0 < share <= (os.cpu_count() or 1):
         raise DescriptionError("the load", [Problem("cpu", f"{share:.0%}", "more than 0% and at most all processors")])
     contexts = [node_programs.node_context(store, state, node) for node in nodes]
@@ -51,10 +52,10 @@ def use_processor(store: Store, state: State, nodes: Sequence[str], share: float
 def send_traffic(
     store: Store, state: State, senders: Sequence[str], receiver: str, rate: int, seconds: float
 ) -> list[Identity]:
-    """Send datagrams from every sender to the receiver, whose kernel discards them.
+    """Send datagrams from every sender to the receiver, whose kernel discards them; return the started programs.
 
-    rate: bit/s including headers. Senders do no congestion control. Of a cluster on several machines, those of the nodes
-    that are here are started.
+    rate: of each sender, bit/s including headers. There is no congestion control. In a cluster on several machines, only
+    programs on this machine's nodes are started. seconds: 0: without end.
     """
     elsewhere = {node.name: node for node in state.layout.nodes_elsewhere()}
     address = (elsewhere.get(receiver) or node_programs.node_of(state, receiver)).address
@@ -111,7 +112,8 @@ def _start(
     )
 
 
-def _ends(seconds: float) -> float:
+def _end_time(seconds: float) -> float:
+    """Return the monotonic nanoseconds at which a load ends."""
     return time.monotonic_ns() + seconds * _SECOND if seconds else float("inf")
 
 
@@ -120,8 +122,8 @@ def _wait(seconds: float) -> None:
 
 
 def _burn(share: float, seconds: float) -> None:
-    """Be busy for a share of every period, measured in own processor time so that other processes do not reduce it."""
-    end = _ends(seconds)
+    """Compute for a share of every period, measured in processor time, so that other processes do not reduce the share."""
+    end = _end_time(seconds)
     due = time.monotonic_ns()
     while time.monotonic_ns() < end:
         start = time.thread_time_ns()
@@ -139,7 +141,7 @@ _sinks: list[socket.socket] = []
 
 
 def _discard(family: socket.AddressFamily) -> None:
-    """Open a socket that nobody reads: the kernel drops the overflow and sends no ICMP."""
+    """Open a socket that is never read, so that the kernel drops datagrams and sends no ICMP errors."""
     sink = socket.socket(family, socket.SOCK_DGRAM)
     sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     sink.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -148,11 +150,11 @@ def _discard(family: socket.AddressFamily) -> None:
 
 
 def _send(family: socket.AddressFamily, address: str, rate: int, seconds: float) -> None:
-    end = _ends(seconds)
+    end = _end_time(seconds)
     source = socket.socket(family, socket.SOCK_DGRAM)
     source.setblocking(False)
     source.connect((address, PORT))
-    each = max(1, _FRAME * 8 * _SECOND // rate)  # ns from one datagram to the next
+    interval = max(1, _FRAME * 8 * _SECOND // rate)  # ns from one datagram to the next
     datagram = bytes(_FRAME - _OVERHEAD[family])
     due = time.monotonic_ns()
     while (now := time.monotonic_ns()) < end:
@@ -161,5 +163,5 @@ def _send(family: socket.AddressFamily, address: str, rate: int, seconds: float)
         while due <= now:
             with contextlib.suppress(OSError):  # the link is full or down
                 source.send(datagram)
-            due += each
+            due += interval
         time.sleep(max(_BURST, due - now) / _SECOND)

@@ -1,7 +1,7 @@
-"""Changes of a running cluster without a complete plan: cables pulled or plugged in, and links of the relay.
+"""Changes of a running cluster without a complete plan: cables that are pulled or plugged in, and links of the relay.
 
-A plan inspects every namespace. A flapping cable, perhaps during a run whose nodes need the processor, must not cost
-that: only its ends are set up or down.
+A plan inspects every namespace. A flapping cable, perhaps during a run whose nodes need the processor, must not cost that
+much: only its ends are set up or down.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.layout import Layout
 
 
-def moved(before: Sequence[Injection], after: Sequence[Injection]) -> set[str]:
-    """The links that are down in one of the two states but not in the other; none if anything else differs as well."""
+def changed_cuts(before: Sequence[Injection], after: Sequence[Injection]) -> set[str]:
+    """Return the links that are down either before or after a change; empty if the change is not only about cuts."""
     differing = [injection for injection in (*before, *after) if injection not in before or injection not in after]
     if any(injection.places or injection.rules or injection.programs for injection in differing):
         return set()
@@ -38,12 +38,13 @@ def _down(injected: Sequence[Injection]) -> set[str]:
 def operations(
     layout: Layout, link_services: LinkServices, links: Collection[str], find: Callable[[str], Interface | None]
 ) -> list[Operation] | None:
-    """The operations that set these links up or down, as in a plan; None if an end is missing and more has to be done.
+    """Return the operations that set these links up or down, as in a plan; None if an end is missing, so that a plan is
+    needed.
 
     find: looks up an interface of the wire namespace by name.
     """
     wiring = Wiring.of(layout, {name: link_service.datapath for name, link_service in link_services.items()})
-    found: list[Operation] = []
+    changes: list[Operation] = []
     for link in sorted(links):
         down = link_services.get(link, DIRECT_SERVICE).down
         for key, device in wiring.of_link[link]:
@@ -51,32 +52,32 @@ def operations(
             if end is None:
                 return None
             if end.up == down:
-                found.append(SetDown(key, device, end.index) if down else SetUp(key, device, end.index))
-    return found
+                changes.append(SetDown(key, device, end.index) if down else SetUp(key, device, end.index))
+    return changes
 
 
 def apply_alone(store: Store, intent: State, before: State, decisions: Decisions) -> list[Operation] | None:
-    """Apply a change that only pulls or plugs cables; return its operations.
+    """Apply a change that only pulls or plugs in cables; return its operations.
 
     None if more has to change, or an interrupted change needs repair.
     """
     if before.phase != "up" or intent.datapaths != before.datapaths:
         return None
-    links, path = moved(before.injected, intent.injected), before.namespaces.get(namespace_names.WIRE, "")
+    links, path = changed_cuts(before.injected, intent.injected), before.namespaces.get(namespace_names.WIRE, "")
     if not links or not is_namespace_at(path, before.inodes.get(namespace_names.WIRE, 0)):
         return None
     with NetlinkExecutor(before.name, lambda key: key, named=False) as executor:
         executor.paths[namespace_names.WIRE] = path
         route = executor.open(namespace_names.WIRE).route
-        done = operations(before.layout, decisions.link_services, links, partial(rtnl_dump.named, route))
-        if done is not None:
+        changes = operations(before.layout, decisions.link_services, links, partial(rtnl_dump.named, route))
+        if changes is not None:
             store.write(intent)
-            executor.apply(done, lambda _: None)
-        return done
+            executor.apply(changes, lambda _: None)
+        return changes
 
 
 def is_for_relay_alone(before: State, decisions: Decisions) -> bool:
-    """Whether the relay carries all impaired links before and after, so that the kernel state stays unchanged."""
+    """Whether the relay forwards all impaired links before and after the change, which leaves the kernel state unchanged."""
     after = {
         link: link_service.datapath for link, link_service in decisions.link_services.items() if link_service.spliced
     }
@@ -85,10 +86,10 @@ def is_for_relay_alone(before: State, decisions: Decisions) -> bool:
         and set(after.values()) <= {"relay"}
         and _down(before.injected)
         == {link for link, link_service in decisions.link_services.items() if link_service.down}
-        and _carrying_gso(recorded_datapaths(before)) == _carrying_gso(decisions.link_services)
+        and _gso_directions(recorded_datapaths(before)) == _gso_directions(decisions.link_services)
     )
 
 
-def _carrying_gso(link_services: LinkServices) -> dict[str, tuple[bool, bool]]:
-    """The directions on which the senders' offloads stay on."""
+def _gso_directions(link_services: LinkServices) -> dict[str, tuple[bool, bool]]:
+    """Return link -> whether its forward and backward direction forward GSO frames, for links with such a direction."""
     return {link: link_service.gso for link, link_service in link_services.items() if any(link_service.gso)}

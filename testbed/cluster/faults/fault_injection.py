@@ -13,7 +13,7 @@ from testbed.cluster.faults import background_load
 from testbed.cluster.faults.injections import (
     DirectionKey,
     Injection,
-    deaf_across,
+    blocked_senders,
     in_force,
     links_of,
     places,
@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """The result of an injection. state: of the cluster, including the injection. took: seconds from the call until it
-    was in force."""
+    """Result of an injection. state: of the cluster, including the injection. took: seconds from the call until the
+    injection was in force."""
 
     injection: Injection
     state: State
@@ -58,14 +58,14 @@ def inject(
 ) -> Injected:
     """Set impairments on links of a running cluster, in both directions unless `direction` names one.
 
-    target: as for `injections.links_of`. keys: canonical values, as from `Impairments.said`. replay: the path of a log
-    of fates that replaces random decisions. seconds: time after which the injection heals by itself; 0: never. The
-    injection applies to the first frame offered after this returns. Raises NotFoundError, DescriptionError for
-    contradictions, RuleError, UnsupportedError if no datapath supports it here.
+    target: as for `injections.links_of`. keys: impairment keys with canonical values, as from `Impairments.explicit`.
+    replay: the path of a log of fates that replaces random decisions. seconds: time after which the injection heals by
+    itself; 0: never. The injection applies to the first frame offered after this returns. Raises NotFoundError,
+    DescriptionError for contradictions, RuleError, UnsupportedError if no datapath supports it here.
     """
 
     def make(state: State, number: int) -> Injection:
-        composed = impairing(
+        composed = compose_impairment(
             state.layout, state.injected, target, keys, rules=rules, replay=replay, direction=direction
         )
         return replace(composed, number=number, until=_until(seconds))
@@ -73,7 +73,7 @@ def inject(
     return _add(store, name, make)
 
 
-def impairing(
+def compose_impairment(
     layout: Layout,
     injected: Sequence[Injection],
     target: str,
@@ -83,43 +83,43 @@ def impairing(
     replay: str = "",
     direction: str = "",
 ) -> Injection:
-    """Compose the injection that `inject` puts in force: for `lay`, without a number. injected: what is in force."""
+    """Compose the injection of `inject`, without a number, for `apply_injection`. injected: the injections in force."""
     if not (keys or rules or replay):
         raise DescriptionError("nothing to inject", [Problem("", "", "an impairment (--loss 5%) or a rule")])
-    where = places(layout, target, direction)
-    _check_rate(layout, injected, where, keys)
-    parts = [described(keys, rules)] if keys or rules else []
+    directions = places(layout, target, direction)
+    _check_rate(layout, injected, directions, keys)
+    parts = [describe_impairments(keys, rules)] if keys or rules else []
     parts += [f"replay of {replay}"] if replay else []
     what = f"{', '.join(parts)} on {target}" + (f" ({direction})" if direction else "")
-    placed = tuple((place, text) for place in where for text in rules)
-    return Injection(0, what, where if keys or replay else (), dict(keys), placed, replay)
+    placed_rules = tuple((place, text) for place in directions for text in rules)
+    return Injection(0, what, directions if keys or replay else (), dict(keys), placed_rules, replay)
 
 
 def _check_rate(
-    layout: Layout, injected: Sequence[Injection], where: Sequence[DirectionKey], keys: Mapping[str, object]
+    layout: Layout, injected: Sequence[Injection], directions: Sequence[DirectionKey], keys: Mapping[str, object]
 ) -> None:
-    """Check that frame sizes have a rate to act on; DescriptionError if no place has one."""
-    meant = [key for key in OF_THE_RATE if keys.get(key)]
-    if not meant or "rate" in keys or "rate_trace" in keys:
+    """Check that keys which need a rate have one on some direction. Raises DescriptionError."""
+    dependent = [key for key in OF_THE_RATE if keys.get(key)]
+    if not dependent or "rate" in keys or "rate_trace" in keys:
         return
     links = {link.name: link for link in layout.links}
-    forces = [in_force(links[link], direction, injected).impairment for link, direction in where]
-    if not any(force.rate or force.rate_trace for force in forces):
-        problems = [Problem(key, f"{key} without a rate", NEEDS_RATE) for key in meant]
-        raise DescriptionError("what is to be injected", problems)
+    impairments = [in_force(links[link], direction, injected).impairment for link, direction in directions]
+    if not any(impairment.rate or impairment.rate_trace for impairment in impairments):
+        problems = [Problem(key, f"{key} without a rate", NEEDS_RATE) for key in dependent]
+        raise DescriptionError("the injection", problems)
 
 
 def cut(store: Store, name: str, target: str, seconds: float = 0) -> Injected:
     """Take links down: they carry nothing, and the NICs at their ends lose their carrier."""
 
     def make(state: State, number: int) -> Injection:
-        return replace(cutting(state.layout, target), number=number, until=_until(seconds))
+        return replace(compose_cut(state.layout, target), number=number, until=_until(seconds))
 
     return _add(store, name, make)
 
 
-def cutting(layout: Layout, target: str) -> Injection:
-    """Compose the injection that `cut` puts in force: for `lay`, without a number."""
+def compose_cut(layout: Layout, target: str) -> Injection:
+    """Compose the injection of `cut`, without a number, for `apply_injection`."""
     return Injection(0, f"down: {target}", down=tuple(link.name for link in links_of(layout, target)))
 
 
@@ -130,22 +130,22 @@ def partition(store: Store, name: str, groups: Sequence[Sequence[str]], seconds:
     """
 
     def make(state: State, number: int) -> Injection:
-        return replace(dividing(state.layout, groups), number=number, until=_until(seconds))
+        return replace(compose_partition(state.layout, groups), number=number, until=_until(seconds))
 
     return _add(store, name, make)
 
 
-def dividing(layout: Layout, groups: Sequence[Sequence[str]]) -> Injection:
-    """Compose the injection that `partition` puts in force: for `lay`, without a number."""
-    meant = [expand_tags(layout, group) for group in groups]
-    _check_groups(layout, meant)
+def compose_partition(layout: Layout, groups: Sequence[Sequence[str]]) -> Injection:
+    """Compose the injection of `partition`, without a number, for `apply_injection`."""
+    expanded = [expand_tags(layout, group) for group in groups]
+    _check_groups(layout, expanded)
     what = "partition " + " / ".join(",".join(group) for group in groups)
-    return Injection(0, what, rules=rules_between(layout, deaf_across(meant)))
+    return Injection(0, what, rules=rules_between(layout, blocked_senders(expanded)))
 
 
-def lay(store: Store, name: str, injection: Injection, seconds: float = 0) -> Injected:
-    """Put an injection that has been composed in force, under its own number or, if that is lower, the cluster's next one.
-    seconds: time after which it heals by itself; 0: when it says."""
+def apply_injection(store: Store, name: str, injection: Injection, seconds: float = 0) -> Injected:
+    """Put a composed injection in force. Its number becomes the cluster's next one, unless its own is higher. seconds: time
+    after which it heals by itself; 0: at the time in its `until`."""
 
     def make(_: State, number: int) -> Injection:
         return replace(injection, number=max(number, injection.number), until=_until(seconds) or injection.until)
@@ -154,8 +154,8 @@ def lay(store: Store, name: str, injection: Injection, seconds: float = 0) -> In
 
 
 def load_processor(store: Store, name: str, node: str, share: float, seconds: float = 0, number: int = 0) -> Injected:
-    """Use up a share of a node's processors; 0.5 is half of one. node: a name, or a tag for each node that has it. number:
-    of the injection, if it is higher than the cluster's next one."""
+    """Use up a share of a node's processors. share: 0.5 is half of a processor. node: a name, or a tag for all nodes that
+    have it. number: minimum number of the injection."""
 
     def start(state: State) -> list[Identity]:
         return background_load.use_processor(store, state, expand_tags(state.layout, [node]), share, seconds)
@@ -166,7 +166,7 @@ def load_processor(store: Store, name: str, node: str, share: float, seconds: fl
 def load_link(
     store: Store, name: str, senders: Sequence[str], receiver: str, rate: int, seconds: float = 0, number: int = 0
 ) -> Injected:
-    """Send traffic from several nodes to one, each at this rate in bit/s; without senders, from all others (incast). number:
+    """Send traffic from several nodes to one. rate: of each sender, bit/s. senders: empty: all other nodes (incast). number:
     as for `load_processor`."""
     layout = store.choose(name).layout
     receiving_node = node_of(layout, receiver) if receiver.startswith(SELECTOR) else receiver
@@ -182,10 +182,10 @@ def load_link(
 
 
 def _load(
-    store: Store, name: str, what: str, start: Callable[[State], list[Identity]], seconds: float, least: int
+    store: Store, name: str, what: str, start: Callable[[State], list[Identity]], seconds: float, min_number: int
 ) -> Injected:
     def make(state: State, number: int) -> Injection:
-        return Injection(max(number, least), what, programs=tuple(start(state)), until=_until(seconds))
+        return Injection(max(number, min_number), what, programs=tuple(start(state)), until=_until(seconds))
 
     return _add(store, name, make)
 
@@ -208,7 +208,7 @@ def _check_groups(layout: Layout, groups: Sequence[Sequence[str]]) -> None:
 
 
 def heal(store: Store, name: str, numbers: Sequence[int] = ()) -> tuple[Injection, ...]:
-    """Lift these injections, or all; return those lifted. NotFoundError for a number that is not in force."""
+    """Lift injections; return them. numbers: empty: all. NotFoundError for a number that is not in force."""
     known = {injection.number for injection in store.choose(name).injected}
     if missing := sorted(set(numbers) - known):
         in_force_text = f"in force are {', '.join(map(str, sorted(known)))}" if known else "nothing is"
@@ -219,7 +219,7 @@ def heal(store: Store, name: str, numbers: Sequence[int] = ()) -> tuple[Injectio
 
 
 def heal_cut(store: Store, name: str, target: str) -> tuple[Injection, ...]:
-    """Lift the cuts of these links. A cut of several links is lifted as a whole."""
+    """Lift the cuts of a target's links. A cut of several links is lifted as a whole."""
     state = store.choose(name)
     links = {link.name for link in links_of(state.layout, target)}
     numbers = [injection.number for injection in state.injected if links & set(injection.down)]
@@ -227,10 +227,10 @@ def heal_cut(store: Store, name: str, target: str) -> tuple[Injection, ...]:
 
 
 def _add(store: Store, name: str, make: Callable[[State, int], Injection]) -> Injected:
-    begun = time.monotonic()
-    outcome = run_in_user_namespace(store, name, partial(_alter, store, name, make))
-    injection = outcome.injected[-1]
-    took = time.monotonic() - begun
+    started = time.monotonic()
+    state = run_in_user_namespace(store, name, partial(_alter, store, name, make))
+    injection = state.injected[-1]
+    took = time.monotonic() - started
     event_log.record(
         store.directory(name),
         "inject",
@@ -241,7 +241,7 @@ def _add(store: Store, name: str, make: Callable[[State, int], Injection]) -> In
         until=injection.until,
         took=took,
     )
-    return Injected(injection, outcome, took)
+    return Injected(injection, state, took)
 
 
 def _alter(store: Store, name: str, make: Callable[[State, int], Injection]) -> State:
@@ -264,8 +264,8 @@ def run_in_user_namespace(store: Store, name: str, act: Callable[[], T]) -> T:
     if userns.is_root():
         return act()
     state = store.choose(name)
-    if state.ended:
-        raise NotFoundError(state.ended)
+    if state.end_reason:
+        raise NotFoundError(state.end_reason)
     if state.holder is None:
         raise NotFoundError(f"cluster {name} is gone: 'testbed gc' removes what is left of it")
     return userns.call_inside(state.holder.pid, act)
@@ -275,14 +275,14 @@ def _until(seconds: float) -> int:
     return time.monotonic_ns() + round(seconds * 1e9) if seconds else 0
 
 
-def described(keys: Mapping[str, object], rules: Sequence[str]) -> str:
-    """Describe impairments in a user's words: "delay 2ms, loss 5%"."""
+def describe_impairments(keys: Mapping[str, object], rules: Sequence[str]) -> str:
+    """Describe impairments with a user's keys and units: "delay 2ms, loss 5%"."""
     return ", ".join(
-        [f"{key} {_text(key, value)}" for key, value in keys.items()] + [f"rule {rule!r}" for rule in rules]
+        [f"{key} {_format_value(key, value)}" for key, value in keys.items()] + [f"rule {rule!r}" for rule in rules]
     )
 
 
-def _text(key: str, value: object) -> str:
+def _format_value(key: str, value: object) -> str:
     if isinstance(value, (tuple, list)):
         return f"{format_gemodel(value)} ({100 * long_run_loss(tuple(value)):.3g}% in the long run)"
     if key in ("queue", "minimum_frame", "cell_size") and isinstance(value, int):

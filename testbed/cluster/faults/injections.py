@@ -22,7 +22,7 @@ from testbed.spec.selection import SELECTOR, expand_tags
 DirectionKey: TypeAlias = tuple[str, DirectionName]
 """A link's name and one of its directions."""
 
-# The injected one of two mutually exclusive keys replaces the other.
+# Mutually exclusive keys: an injected one displaces the other.
 _DISPLACED = {"rate": "rate_trace", "rate_trace": "rate", "queue": "queue_frames", "queue_frames": "queue"}
 
 
@@ -30,10 +30,10 @@ _DISPLACED = {"rate": "rate_trace", "rate_trace": "rate", "queue": "queue_frames
 class Injection:
     """One injection, from its start until it is healed.
 
-    number: unique during the cluster's life. what: a description for users. places: where `keys` apply. keys:
-    impairment keys with their values. rules: fault rules, each with its place. replay: the path of a log of fates that
-    replaces random decisions. down: links that carry nothing. programs: processes that load nodes or links. until: when
-    it heals by itself, monotonic nanoseconds; 0: never.
+    number: unique during the cluster's life. what: a description for users. places: the directions to which `keys` apply.
+    keys: impairment keys with their values. rules: fault rules, each with its direction. replay: the path of a log of fates
+    that replaces random decisions. down: names of links whose cables are pulled. programs: processes that load nodes or
+    links. until: time at which it heals by itself, monotonic nanoseconds; 0: never.
     """
 
     number: int
@@ -84,8 +84,8 @@ class Injection:
 class InForce:
     """The impairments in force on one direction.
 
-    rules: the injected ones, by a stable name. replay: the path of a log of fates that replaces random decisions, or
-    empty.
+    rules: texts of the injected rules, by stable names. replay: the path of a log of fates that replaces random decisions,
+    or empty.
     """
 
     impairment: Impairment
@@ -94,7 +94,7 @@ class InForce:
 
     @property
     def whole(self) -> Impairment:
-        """The impairment including the injected rules: what the datapath must support."""
+        """The impairment including the injected rules and the replay, which the datapath must support."""
         if not (self.rules or self.replay):
             return self.impairment
         replay = (f"replay {self.replay}",) if self.replay else ()
@@ -115,7 +115,7 @@ def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]
             replay = injection.replay or replay
             for key, value in injection.keys.items():
                 if value and key in _DISPLACED:
-                    keys[_DISPLACED[key]] = _NOTHING[_DISPLACED[key]]
+                    keys[_DISPLACED[key]] = _UNIMPAIRED_VALUES[_DISPLACED[key]]
                 keys[key] = value
         for i, (place, text) in enumerate(injection.rules):
             if place == (link.name, direction):
@@ -128,7 +128,7 @@ def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]
         for key, found, expected in contradictions(impairment, is_resolved=True)
     ]
     if problems:
-        raise DescriptionError("what would be in force", problems)
+        raise DescriptionError("the impairments that would be in force", problems)
     if replay:
         from testbed.fates.records import without_chance  # seldom needed; keeps `status` fast
 
@@ -137,14 +137,15 @@ def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]
 
 
 _UNIMPAIRED = Impairment()
-_NOTHING: dict[str, Any] = {key: getattr(_UNIMPAIRED, key) for key in fields_of(Impairment)}
+_UNIMPAIRED_VALUES: dict[str, Any] = {key: getattr(_UNIMPAIRED, key) for key in fields_of(Impairment)}
 
 
 def is_down(link: Link, injected: Iterable[Injection]) -> bool:
+    """Whether an injection takes a link down."""
     return any(link.name in injection.down for injection in injected)
 
 
-def follow(before: Layout, after: Layout, injected: Iterable[Injection]) -> tuple[Injection, ...]:
+def follow_layout(before: Layout, after: Layout, injected: Iterable[Injection]) -> tuple[Injection, ...]:
     """Adapt the injections to a changed layout.
 
     A cable keeps its injections even if other cables have moved its ports; injections on removed cables are dropped.
@@ -160,41 +161,41 @@ def follow(before: Layout, after: Layout, injected: Iterable[Injection]) -> tupl
         )
         for injection in injected
     ]
-    return still_there(after, moved)
+    return restrict(after, moved)
 
 
 def _cables(layout: Layout) -> dict[str, tuple[str, ...]]:
-    """Identify each link, by name, independently of its ports: by its NICs and switches, and by a number among parallel
-    cables between two switches."""
+    """Map the name of each link to an identity that does not depend on switch ports: its NICs and switches, and a number
+    among parallel cables between two switches."""
     switches = {switch.name for switch in layout.switches}
     parallel: dict[frozenset[str], int] = {}
-    found = {}
+    cables = {}
     for link in layout.links:
         cable = tuple(end.owner if end.owner in switches else str(end) for end in (link.a, link.b))
         if switches >= {*cable}:
             number = parallel[frozenset(cable)] = parallel.get(frozenset(cable), 0) + 1
             cable = (*cable, str(number))
-        found[link.name] = cable
-    return found
+        cables[link.name] = cable
+    return cables
 
 
-def still_there(layout: Layout, injected: Iterable[Injection]) -> tuple[Injection, ...]:
-    """Restrict the injections to links that the layout has; drop those left without any."""
+def restrict(layout: Layout, injected: Iterable[Injection]) -> tuple[Injection, ...]:
+    """Restrict injections to the links of a layout; drop injections without any of them."""
     links = {link.name for link in layout.links}
-    kept = []
+    restricted = []
     for injection in injected:
         if injection.links <= links:  # also true of injections that only load nodes
-            kept.append(injection)
+            restricted.append(injection)
             continue
         places = tuple(place for place in injection.places if place[0] in links)
         rules = tuple((place, text) for place, text in injection.rules if place[0] in links)
         down = tuple(name for name in injection.down if name in links)
         if places or rules or down:
-            kept.append(replace(injection, places=places, rules=rules, down=down))
-    return tuple(kept)
+            restricted.append(replace(injection, places=places, rules=rules, down=down))
+    return tuple(restricted)
 
 
-# Which links and directions are meant
+# Targets
 
 
 def links_of(layout: Layout, target: str) -> list[Link]:
@@ -207,8 +208,8 @@ def links_of(layout: Layout, target: str) -> list[Link]:
     if target == "all":
         return list(layout.links)
     if target.startswith(SELECTOR):
-        meant = {link.name for name in expand_tags(layout, [target]) for link in links_of(layout, name)}
-        return [link for link in layout.links if link.name in meant]
+        names = {link.name for name in expand_tags(layout, [target]) for link in links_of(layout, name)}
+        return [link for link in layout.links if link.name in names]
     exact = [link for link in layout.links if target in _names(link)]
     if exact:
         return exact
@@ -219,12 +220,12 @@ def links_of(layout: Layout, target: str) -> list[Link]:
 
 
 def places(layout: Layout, target: str, direction: str) -> tuple[DirectionKey, ...]:
-    """Resolve a user's target and direction to links with directions: see `links_of` and `places_of`. A tag stands for
-    everything that has it."""
-    found = [
-        place for one in expand_tags(layout, [target]) for place in places_of(links_of(layout, one), one, direction)
+    """Resolve a user's target and direction to directions of links: see `links_of` and `places_of`. A tag stands for all
+    elements that have it."""
+    selected = [
+        place for name in expand_tags(layout, [target]) for place in places_of(links_of(layout, name), name, direction)
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(selected))
 
 
 def _names(link: Link) -> set[str]:
@@ -253,17 +254,18 @@ def places_of(links: Sequence[Link], target: str, direction: str) -> tuple[Direc
     """
     if not direction:
         return tuple((link.name, side) for link in links for side in BOTH)
-    found: list[DirectionKey] = []
+    selected: list[DirectionKey] = []
     for link in links:
-        found += [(link.name, side) for side in BOTH if direction in _spellings(link, side, target)]
-    if not found:
-        spelt = [sorted(_spellings(link, side, target), key=len) for link in links[:1] for side in BOTH]
-        spellings = "; ".join(" or ".join(repr(text) for text in texts[:4]) for texts in spelt)
+        selected += [(link.name, side) for side in BOTH if direction in _spellings(link, side, target)]
+    if not selected:
+        choices = [sorted(_spellings(link, side, target), key=len) for link in links[:1] for side in BOTH]
+        spellings = "; ".join(" or ".join(repr(text) for text in texts[:4]) for texts in choices)
         raise NotFoundError(f"no direction {direction!r} there; {links[0].name} has {spellings}")
-    return tuple(found)
+    return tuple(selected)
 
 
 def _spellings(link: Link, direction: DirectionName, target: str) -> set[str]:
+    """Return the texts by which a user can select a direction of a link."""
     source, sink = (link.a, link.b) if direction == "forward" else (link.b, link.a)
     texts = {direction, f"{source.owner}-{sink.owner}", f"{source}-{sink}"}
     if target in (source.owner, str(source)):
@@ -273,27 +275,27 @@ def _spellings(link: Link, direction: DirectionName, target: str) -> set[str]:
     return texts
 
 
-def deaf_across(groups: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Map each node to all nodes of other groups."""
+def blocked_senders(groups: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Map each node to all nodes of other groups, from which it must not receive."""
     return {
-        node: tuple(other for another in groups if another is not group for other in another)
+        node: tuple(sender for other_group in groups if other_group is not group for sender in other_group)
         for group in groups
         for node in group
     }
 
 
-def rules_between(layout: Layout, deaf: Mapping[str, Sequence[str]]) -> tuple[tuple[DirectionKey, str], ...]:
-    """Rules by which every NIC of a node drops frames of the nodes that it must not receive from.
+def rules_between(layout: Layout, blocked: Mapping[str, Sequence[str]]) -> tuple[tuple[DirectionKey, str], ...]:
+    """Make rules by which every NIC of a node drops the frames of some senders.
 
-    Senders are recognised by MAC and, where nodes route, by address. deaf: node -> the names of the senders.
+    Senders are recognised by MAC and, if nodes route, by address. blocked: node -> the names of its blocked senders.
     """
     nodes = {node.name: node for node in layout.nodes}
     routed = any(node.forwards for node in layout.nodes)
     conditions = {
         name: condition
-        for name, others in deaf.items()
+        for name, senders in blocked.items()
         # Nodes without NICs send nothing, and a rule without a condition would match every frame.
-        if (condition := _from_any((nodes[other] for other in others), routed=routed))
+        if (condition := _from_any((nodes[sender] for sender in senders), routed=routed))
     }
     return tuple(
         ((link.name, direction), f"drop {conditions[end.owner]}")
@@ -304,7 +306,7 @@ def rules_between(layout: Layout, deaf: Mapping[str, Sequence[str]]) -> tuple[tu
 
 
 def _from_any(nodes: Iterable[Node], *, routed: bool) -> str:
-    """The condition that a frame was sent by one of these nodes; empty if they have no NICs."""
+    """Return the condition that a frame was sent by one of these nodes; empty if they have no NICs."""
     nics = [nic for node in nodes for nic in node.nics]
     sources = {"eth.src": [nic.mac for nic in nics]}
     if routed:

@@ -1,4 +1,4 @@
-"""Cables in a plan: making veth pairs and plugging them in, joining them, their hooks and offloads."""
+"""Cables in a plan: veth pairs, tunnels, joins, hooks and offloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from testbed.kernel.offloads import Offloads
 
 
 def make_cable(draft: Draft, ports: SwitchPorts, cable: Cable) -> None:
-    """Make a cable, or change what differs from the one that is kept."""
+    """Make a cable, or change the differing settings of a kept one."""
     if cable.near not in draft.kept:
         up = cable.near in draft.wiring.made_up and cable.near not in draft.down
         if up:
@@ -50,19 +50,19 @@ def make_cable(draft: Draft, ports: SwitchPorts, cable: Cable) -> None:
             ports.plug(cable.far)
         return
     for device, mac in ((cable.near, cable.near_mac), (cable.far, cable.far_mac)):
-        found = draft.kept[device]
-        if device[0] == namespace_names.WIRE and found.master != draft.switch_index(device):
+        interface = draft.kept[device]
+        if device[0] == namespace_names.WIRE and interface.master != draft.switch_index(device):
             ports.plug(device)
-        new_mtu = cable.mtu if found.mtu != cable.mtu else None
-        new_mac = mac if mac and found.mac != mac else None
+        new_mtu = cable.mtu if interface.mtu != cable.mtu else None
+        new_mac = mac if mac and interface.mac != mac else None
         if new_mtu is not None or new_mac is not None:
-            draft.operations.append(SetDevice(*device, found.index, mtu=new_mtu, mac=new_mac))
+            draft.operations.append(SetDevice(*device, interface.index, mtu=new_mtu, mac=new_mac))
     _add_hooks(draft, cable.near, cable.far)
 
 
 def make_tunnels(draft: Draft, ports: SwitchPorts) -> None:
-    """Make the tunnels to other machines, or change what differs from those that are kept."""
-    part = draft.wanted.part
+    """Make the tunnels to other machines, or change the differing settings of kept ones."""
+    part = draft.desired.part
     for device, (link, tunnel) in draft.wiring.tunnels.items():
         assert part is not None
         if device not in draft.kept:
@@ -70,16 +70,16 @@ def make_tunnels(draft: Draft, ports: SwitchPorts) -> None:
             if draft.switch_index(device):
                 ports.plug(device)
         else:
-            found = draft.kept[device]
-            if found.master != draft.switch_index(device):
+            interface = draft.kept[device]
+            if interface.master != draft.switch_index(device):
                 ports.plug(device)
-            if found.mtu != part.mtu:
-                draft.operations.append(SetDevice(*device, found.index, mtu=part.mtu))
+            if interface.mtu != part.mtu:
+                draft.operations.append(SetDevice(*device, interface.index, mtu=part.mtu))
         _add_hooks(draft, device)
 
 
 def _add_hooks(draft: Draft, *devices: Device) -> None:
-    """Make missing hooks of ports that are kept, and of tunnels."""
+    """Add missing hooks to kept ports and to tunnels."""
     for device in devices:
         if device not in draft.wiring.hooked:
             continue
@@ -89,7 +89,7 @@ def _add_hooks(draft: Draft, *devices: Device) -> None:
 
 
 class Joins:
-    """The joins of cables between two nodes, some of which are already made as wanted."""
+    """Joins of cables between two nodes."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -98,27 +98,28 @@ class Joins:
         outs = draft.wire.redirections
         self._joined = {
             end for a, b in pairs if {a, b} <= kept and outs.get(a) == b and outs.get(b) == a for end in (a, b)
-        }
+        }  # indexes that are joined already
 
     def part(self, diversions: Diversions, stages: Stages) -> None:
-        """Undo unwanted redirections, and remove hooks that nothing needs."""
+        """Undo obsolete redirections, and remove unneeded hooks."""
         draft = self._draft
-        wanted = {draft.index(end) for _, *ends in draft.wiring.joins for end in ends}
-        wanted |= {draft.index(end) for end in draft.wiring.hooked}
-        wanted |= diversions.indexes() | stages.redirecting()
-        for device, found in draft.kept_in_wire().items():
-            if found.index in self._joined:
+        needed = {draft.index(end) for _, *ends in draft.wiring.joins for end in ends}
+        needed |= {draft.index(end) for end in draft.wiring.hooked}
+        needed |= diversions.indexes() | stages.redirecting()
+        for device, interface in draft.kept_in_wire().items():
+            if interface.index in self._joined:
                 continue
-            if found in stages.left:
-                stages.unhooked |= {found.index} - wanted
+            if interface in stages.late_ends:
+                stages.unhooked |= {interface.index} - needed
                 continue
-            if found.index in draft.wire.redirections or (
-                found.index in draft.wire.hooks and found.index not in wanted
+            if interface.index in draft.wire.redirections or (
+                interface.index in draft.wire.hooks and interface.index not in needed
             ):
-                draft.operations.append(Part(device[1], found.index))
-                draft.parted.add(found.index)
+                draft.operations.append(Part(device[1], interface.index))
+                draft.parted.add(interface.index)
 
     def make(self) -> None:
+        """Make the missing joins."""
         draft = self._draft
         for label, near, far in draft.wiring.joins:
             if draft.index(near) not in self._joined:
@@ -126,34 +127,36 @@ class Joins:
 
 
 class OffloadChanges:
-    """The changes of devices' offloads; a GSO frame must not reach what cannot segment it (see `kernel.offloads`).
+    """Changes of devices' offloads: GSO frames must not reach an interface that cannot segment them (see `kernel.offloads`).
 
-    Offloads of devices that send towards free ends or modelled switches, and of `whole` devices, are restricted; all
-    others use all.
+    The offloads of devices that send towards free ends or modelled switches, and of `no_gso` devices, are restricted;
+    all others use all.
     """
 
-    def __init__(self, draft: Draft, whole: Iterable[Device]) -> None:
+    def __init__(self, draft: Draft, no_gso: Iterable[Device]) -> None:
         self._draft = draft
-        self._wanted: dict[Device, Offloads] = {
+        self._restricted: dict[Device, Offloads] = {
             device: Offloads.TCP if gso else Offloads.NONE
             for name, splice in draft.wiring.splices.items()
             for device, gso in zip(splice.senders, draft.link_services[name].gso, strict=True)
-        } | dict.fromkeys((*draft.wiring.uplinks, *whole), Offloads.NONE)
+        } | dict.fromkeys((*draft.wiring.uplinks, *no_gso), Offloads.NONE)
 
     def lower(self) -> None:
-        for device, wanted in self._wanted.items():
-            taken = self._taken(device)
-            if taken is not None and taken > wanted:
-                self._draft.operations.append(SetOffloads(*device, self._draft.index(device), wanted))
+        """Switch off offloads that devices must not have."""
+        for device, desired in self._restricted.items():
+            current = self._current(device)
+            if current is not None and current > desired:
+                self._draft.operations.append(SetOffloads(*device, self._draft.index(device), desired))
 
     def raise_again(self) -> None:
-        for device, found in self._draft.kept.items():
-            taken, desired = self._taken(device), self._wanted.get(device, Offloads.ALL)
-            if found.kind in ("veth", "vxlan") and taken is not None and taken < desired:
-                self._draft.operations.append(SetOffloads(*device, found.index, desired))
+        """Switch on offloads that kept devices may have again."""
+        for device, interface in self._draft.kept.items():
+            current, desired = self._current(device), self._restricted.get(device, Offloads.ALL)
+            if interface.kind in ("veth", "vxlan") and current is not None and current < desired:
+                self._draft.operations.append(SetOffloads(*device, interface.index, desired))
 
-    def _taken(self, device: Device) -> Offloads | None:
-        """A device's current offloads; new devices have all. None if the kernel does not report them."""
+    def _current(self, device: Device) -> Offloads | None:
+        """Return a device's current offloads; new devices have all. None if the kernel does not report them."""
         if device not in self._draft.kept:
             return Offloads.ALL
         return self._draft.existing.namespaces[device[0]].offloads.get(self._draft.kept[device].index)

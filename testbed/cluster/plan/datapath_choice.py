@@ -1,4 +1,4 @@
-"""Choose the datapath of each impaired link, after validating its impairments."""
+"""Datapath selection: the datapath of each impaired link, after validation of its impairments."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ from testbed.spec.units import format_duration
 
 
 class DatapathSelector:
-    """The choices for one cluster, link by link; arguments and exceptions are those of `link_decisions.decide`."""
+    """Datapath selection for one cluster, link by link; arguments and errors are those of `link_decisions.decide`.
+
+    relayed: the links that the relay forwards. For other attributes see `link_decisions.Decisions`.
+    """
 
     def __init__(
         self, layout: Layout, injected: tuple[Injection, ...], asked: Asked, base: Path, known: Mapping[str, str]
     ) -> None:
         self.link_services: dict[str, LinkService] = {}
         self.notes: dict[str, tuple[str, ...]] = {}
-        self.carried: list[RelayedLink] = []
+        self.relayed: list[RelayedLink] = []
         self.files: dict[str, str] = {}
         self._layout = layout
         self._injected = injected
@@ -50,6 +53,7 @@ class DatapathSelector:
         self._choices: dict[tuple[object, ...], Choice] = {}
 
     def choose(self, link: Link) -> None:
+        """Choose the datapath of a link. Refusals are collected for `check_refusals`."""
         sides = [in_force(link, direction, self._injected) for direction in BOTH]
         down = is_down(link, self._injected)
         kind = self._kind(link)
@@ -67,30 +71,30 @@ class DatapathSelector:
             return
         if link_service.datapath == "relay":
             link_service = replace(link_service, gso=(gso[0], gso[1]))
-            relayed = [RelayedDirection(side.impairment, side.rules, side.replay) for side in sides]
+            forward, backward = [RelayedDirection(side.impairment, side.rules, side.replay) for side in sides]
             self._ends = self._ends or all_free_ends(self._layout)
             a, b = self._ends[link.name]
             if kind is None:
-                carried = RelayedLink(link.name, a, b, relayed[0], relayed[1], taps=taps(a, b))
+                relayed = RelayedLink(link.name, a, b, forward, backward, taps=taps(a, b))
             else:
                 plugs = self._plugs(link)
-                carried = RelayedLink(link.name, a, b, relayed[0], relayed[1], kind.name, plugs, is_cut=down)
-            self.carried.append(carried)
+                relayed = RelayedLink(link.name, a, b, forward, backward, kind.name, plugs, is_cut=down)
+            self.relayed.append(relayed)
         self.link_services[link.name] = link_service
         if notes:
             self.notes[link.name] = notes
 
-    def refuse(self) -> None:
-        """Raise UnsupportedError that lists all links that cannot be carried, if any."""
+    def check_refusals(self) -> None:
+        """Raise UnsupportedError with all links that no datapath supports, if any."""
         if self._refusals:
             raise UnsupportedError("\n".join([f"{self._layout.name} cannot have its impairments:", *self._refusals]))
 
     def _kind(self, link: Link) -> Kind | None:
-        """The kind of the modelled switches at the link's ends, if any."""
+        """Return the kind of the modelled switches at the link's ends, if any."""
         return self._modelled.get(link.a.owner) or self._modelled.get(link.b.owner)
 
     def _plugs(self, link: Link) -> tuple[Plug | None, Plug | None]:
-        """The ports of modelled switches at a link's ends."""
+        """Return the ports of modelled switches at a link's ends."""
         a, b = (Plug(end.owner, int(end.port)) if end.owner in self._modelled else None for end in (link.a, link.b))
         return a, b
 
@@ -110,26 +114,26 @@ class DatapathSelector:
         desired: Asked = self._asked if link.datapath == "auto" else link.datapath  # type: ignore[assignment]  # checked
         if kind:
             desired = "relay"
-        asked = forward, backward, desired
-        choice = self._choices.get(asked)
+        key = forward, backward, desired
+        choice = self._choices.get(key)
         if choice is None:
-            choice = self._choices[asked] = choose(
+            choice = self._choices[key] = choose(
                 forward, backward, capabilities.probe_capabilities(), desired, _refusal
             )
         return LinkService(choice.datapath, forward, backward, down), choice.notes
 
     def _carries_gso(self, link: Link, direction: DirectionName, side: InForce) -> bool:
         kind = self._kind(link)
-        asked = side.impairment, tuple(side.rules.values()), side.replay, kind.name if kind else ""
-        found = self._gso.get(asked)
-        if found is None:
-            found = carries_gso(self._layout, link, direction, side, self.files, kind)
-            self._gso[asked] = found
-        return found
+        key = side.impairment, tuple(side.rules.values()), side.replay, kind.name if kind else ""
+        result = self._gso.get(key)
+        if result is None:
+            result = self._gso[key] = carries_gso(self._layout, link, direction, side, self.files, kind)
+        return result
 
 
 def _without_underlay(side: InForce, tunnel: Tunnel) -> InForce:
-    """Reduce a delay by the underlay's own, which frames have behind them. Raises UnsupportedError for a shorter one."""
+    """Reduce the delay by that of the underlay, which frames have already had. Raises UnsupportedError for a shorter
+    delay."""
     impairment = side.impairment
     if not (impairment.delay or impairment.jitter):
         return side
@@ -153,9 +157,9 @@ def carries_gso(
     files: Mapping[str, str],
     kind: Kind | None = None,
 ) -> bool:
-    """Whether the relay would forward GSO frames unsegmented; never on links of modelled switches of that kind.
+    """Whether the relay would forward GSO frames unsegmented. kind: of modelled switches at the link's ends, which never do.
 
-    Raises the model's errors, so that impairments are validated whatever datapath carries them.
+    Raises the model's errors, so that impairments are validated for any datapath.
     """
     rules = RuleSet(known_fields(), [other.name for other in layout.links])
     for text in (*side.impairment.rules, *side.rules.values()):
@@ -170,16 +174,16 @@ def carries_gso(
 
 
 def _texts(side: InForce, base: Path, known: Mapping[str, str]) -> dict[str, str]:
-    """Read the files that an impairment names, by the names that it gives them."""
-    found = {}
+    """Read the files that an impairment names; return their texts by path. known: for files that no longer exist."""
+    texts = {}
     for path in (side.impairment.jitter_file, side.impairment.rate_trace):
         if path:
             try:
-                found[path] = read_text(base / path)
+                texts[path] = read_text(base / path)
             except (OSError, UnicodeDecodeError) as error:
                 if path in known:
-                    found[path] = known[path]
+                    texts[path] = known[path]
                     continue
                 reason = reason_of(error) if isinstance(error, OSError) else f"{base / path} is not text"
                 raise (NotFoundError if isinstance(error, FileNotFoundError) else TestbedError)(reason) from error
-    return found
+    return texts

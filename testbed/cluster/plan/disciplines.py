@@ -1,10 +1,10 @@
-"""Queueing disciplines and loss classifiers for links that the kernel carries.
+"""Queueing disciplines and loss classifiers for links that the kernel impairs.
 
-Forward frames come in on A and leave by B. netem, or the token bucket of a rate, is the root discipline of the end by
-which a direction enters the stage between the two. A classifier that loses frames is on the hook by which a direction
-comes in, before the redirection: forward's on A, backward's on B.
+Forward frames arrive on A and leave by B. netem, or the token bucket of a rate, is the root discipline of the interface by
+which a direction enters the stage between A and B. A classifier that loses frames is on the ingress hook at which a
+direction arrives, before the redirection: on A for forward, on B for backward.
 
-Pure, like the planner: the contents of distribution files are passed in.
+Pure, like the planner: the contents of distribution files are arguments.
 """
 
 from __future__ import annotations
@@ -37,31 +37,32 @@ def disciplines(
     seed: int,
     files: Mapping[str, str],
 ) -> list[Discipline]:
-    """The disciplines of a link's free ends and its stage. before: the link's previous service, as far as known.
-    seed: the cluster's.
+    """Derive the disciplines of a link's free ends and its stage. before: the link's previous service, if known. index:
+    returns a device's interface index. mtu: of the link. seed: the cluster's. files: path -> text.
 
-    Raises UnsupportedError for what the datapath cannot do, BrokenFileError and NotFoundError for files.
+    Raises UnsupportedError for impairments that the datapath does not support, BrokenFileError and NotFoundError for files.
     """
     desired: list[Discipline] = []
     directions = (
         ("forward", link_service.forward, before.forward if before else None, stage.a, stage.forward),
         ("backward", link_service.backward, before.backward if before else None, stage.b, stage.backward),
     )
-    for direction, impairment, earlier, into, out in directions:
+    for direction, impairment, earlier, ingress, egress in directions:
         key = fate_hash.direction_key(seed, name, direction)
         if link_service.datapath == "netem" and impairment:
             table = text_of(files, impairment.jitter_file) if impairment.jitter_file else ""
             options = netem.options_of(impairment, mtu=mtu, seed=key, table=table)
             # The kernel does not report a distribution's table.
             changed = before is not None and before.datapath == "netem" and earlier != impairment
-            desired.append(SetNetem(out[1], index(out), impairment, options, changed))
+            desired.append(SetNetem(egress[1], index(egress), impairment, options, changed))
         if link_service.datapath == "tc" and impairment.rate:
-            was = before is not None and before.datapath == "tc" and earlier is not None and earlier.rate
-            old = shapers.options_of(earlier, mtu=mtu) if was and earlier is not None else None
-            desired.append(SetShaper(out[1], index(out), impairment, shapers.options_of(impairment, mtu=mtu), old))
+            was_shaped = before is not None and before.datapath == "tc" and earlier is not None and earlier.rate
+            old = shapers.options_of(earlier, mtu=mtu) if was_shaped and earlier is not None else None
+            new = shapers.options_of(impairment, mtu=mtu)
+            desired.append(SetShaper(egress[1], index(egress), impairment, new, old))
         if link_service.datapath == "tc" and (impairment.loss or impairment.gemodel or impairment.loss_pattern):
             losses = loss_classifier.losses_of(key, impairment, known_fields())
-            desired.append(SetLoss(into[1], index(into), impairment, losses))
+            desired.append(SetLoss(ingress[1], index(ingress), impairment, losses))
     return desired
 
 
@@ -80,15 +81,15 @@ def _is_ours(desired: SetNetem | SetShaper, qdisc: Qdisc) -> bool:
 
 
 def in_force(desired: Discipline, wire: Contents) -> bool:
-    """Whether the kernel already reports the wanted settings."""
+    """Whether the kernel reports the desired settings already."""
     if isinstance(desired, SetLoss):
         return wire.classifiers.get(desired.index) == loss_classifier.name_of(desired.losses)
     qdisc = wire.qdiscs.get(desired.index)
     if qdisc is None or not _is_ours(desired, qdisc) or qdisc.sized != (desired.options.sizes is not None):
         return False
     if isinstance(desired, SetShaper):
-        counted_alike = desired.before is None or desired.before == desired.options
-        return counted_alike and desired.options.matches(shapers.decode(qdisc.options))
+        is_unchanged = desired.before is None or desired.before == desired.options
+        return is_unchanged and desired.options.matches(shapers.decode(qdisc.options))
     reported, reportable = netem.decode(qdisc.options), desired.options.reportable
     # Kernels before 6.6 have no seed.
     return not desired.changed and reported in (reportable, replace(reportable, seed=None))

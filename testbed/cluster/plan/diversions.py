@@ -15,7 +15,7 @@ from testbed.kernel.diversion import Diversion
 
 
 class Diversions:
-    """The links of a plan that the relay carries, some of which are already diverted as wanted."""
+    """Diversions of the links of a plan that the relay forwards."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -23,7 +23,7 @@ class Diversions:
         self._diverted = self._already_diverted()
 
     def of(self, detour: Detour) -> dict[int, Diversion]:
-        """The diversions of a link by the index of the interface at which frames are diverted."""
+        """Return the diversions of a link, by the index of the interface at which frames are diverted."""
         near, far = self._draft.index(detour.near), self._draft.index(detour.far)
         ends = [self._draft.index(end) for end in detour.ends]
         if len(ends) == 1:
@@ -31,35 +31,36 @@ class Diversions:
         return {ends[0]: Diversion(near), ends[1]: Diversion(far)}
 
     def _already_diverted(self) -> set[str]:
-        kept = self._draft.kept_indexes()
-        found = set()
+        kept, existing = self._draft.kept_indexes(), self._draft.wire.diversions
+        diverted = set()
         for name, detour in self._detours.items():
-            wanted = self.of(detour)
-            if wanted.keys() <= kept and all(self._draft.wire.diversions.get(at) == way for at, way in wanted.items()):
-                found.add(name)
-        return found
+            desired = self.of(detour)
+            if desired.keys() <= kept and all(existing.get(at) == diversion for at, diversion in desired.items()):
+                diverted.add(name)
+        return diverted
 
     def indexes(self) -> set[int]:
-        """The indexes at which frames are to be diverted."""
+        """Return the indexes at which frames are to be diverted."""
         return {at for detour in self._detours.values() for at in self.of(detour)}
 
     def running(self) -> set[str]:
-        """The links whose ends exist already, and may carry frames."""
+        """Return the links whose ends exist already, and may carry frames."""
         return {name for name, detour in self._detours.items() if self._draft.kept.keys() >= {*detour.ends}}
 
-    def end_wrong(self) -> None:
-        """End wrong diversions: first at ports and cables' ends, then at taps, once the relay has nothing left to
-        return there."""
-        right = {at for name in self._diverted for at in self.of(self._detours[name])}
-        wrong: list[Undivert] = [
-            Undivert(device[1], found.index, tap=device in self._draft.patched)
-            for device, found in self._draft.kept_in_wire().items()
-            if found.index in self._draft.wire.diversions and found.index not in right
+    def end_unneeded(self) -> None:
+        """End unneeded diversions: first at ports and cables' ends, then at taps, since the relay sends the remaining frames
+        there."""
+        needed = {at for name in self._diverted for at in self.of(self._detours[name])}
+        ended: list[Undivert] = [
+            Undivert(device[1], interface.index, tap=device in self._draft.patched)
+            for device, interface in self._draft.kept_in_wire().items()
+            if interface.index in self._draft.wire.diversions and interface.index not in needed
         ]
-        wrong.sort(key=lambda operation: operation.tap)
-        self._draft.operations += wrong
+        ended.sort(key=lambda operation: operation.tap)
+        self._draft.operations += ended
 
     def await_carriers(self) -> None:
+        """Wait until the taps of new diversions can send."""
         for name in self._detours.keys() - self._diverted:
             detour = self._detours[name]
             for device in (detour.near, detour.far):
@@ -67,6 +68,7 @@ class Diversions:
                     self._draft.operations.append(AwaitCarrier(device[1], self._draft.index(device)))
 
     def divert(self, links: Set[str]) -> None:
+        """Divert the frames of these links, unless they are diverted already."""
         for name in sorted(links - self._diverted):
             detour = self._detours[name]
             near, far = self._draft.index(detour.near), self._draft.index(detour.far)

@@ -1,6 +1,7 @@
-"""The draft of a plan: its operations so far, and the kernel's state as they leave it.
+"""The draft of a plan: its operations so far, and the kernel's state after them.
 
-The steps of the planner read it and append to it. Links, ports and stages have state of their own, in their modules.
+The steps of the planner read it and append to it. Ports, joins, diversions and stages have state of their own, in their
+modules.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from testbed.kernel.rtnl_dump import Contents, Interface
 from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import Layout, Node
 
-NOTHING = Contents()
+NO_CONTENTS = Contents()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,7 @@ class ExistingState:
     """The existing state: the contents of each namespace by key, the limits in force by node, and records of earlier
     changes.
 
-    nics: of earlier layouts; in a node, only these and the wanted ones are ours. nodes, link_services: of the layout
-    before.
+    nics: of earlier layouts; other interfaces in nodes are not managed. nodes, link_services: of the previous layout.
     """
 
     namespaces: Mapping[str, Contents] = field(default_factory=dict)
@@ -37,65 +37,65 @@ class ExistingState:
 
 
 class Draft:
-    """A plan in the making.
+    """An unfinished plan.
 
-    bridges: the switches that are kernel bridges. kept: the existing interfaces that match the wanted layout. down: the
-    wire-side devices of links that are to be down. up: the devices that are up, as far as the plan goes. patched: the
-    ends of patches and stages. late_removals: of patches; slow in the kernel, so they come last. parted: indexes whose
-    hook is removed.
+    bridges: the switches that are kernel bridges. kept: the existing interfaces that match the desired layout. down: the
+    wire-side devices of links that are to be down. up: the devices that are up after the operations so far. patched: the
+    ends of patches and stages. late_removals: of patches; they are slow in the kernel, so they come last. parted: indexes
+    whose hook is removed.
     """
 
-    def __init__(self, wanted: Layout, existing: ExistingState, link_services: LinkServices) -> None:
-        self.wanted = wanted
+    def __init__(self, desired: Layout, existing: ExistingState, link_services: LinkServices) -> None:
+        self.desired = desired
         self.existing = existing
         self.link_services = link_services
-        modelled = wanted.modelled()
-        self.bridges = [switch for switch in wanted.switches if switch.name not in modelled]
-        self.wiring = Wiring.of(wanted, {name: link_service.datapath for name, link_service in link_services.items()})
-        self.wire = existing.namespaces.get(namespace_names.WIRE, NOTHING)
+        modelled = desired.modelled()
+        self.bridges = [switch for switch in desired.switches if switch.name not in modelled]
+        self.wiring = Wiring.of(desired, {name: link_service.datapath for name, link_service in link_services.items()})
+        self.wire = existing.namespaces.get(namespace_names.WIRE, NO_CONTENTS)
         self.by_index = {interface.index: interface for interface in self.wire.interfaces.values()}
         self.operations: list[Operation] = []
-        self.kept = self._intact()
+        self.kept = self._matching()
         self.down = self._down()
-        self.up = {device for device, found in self.kept.items() if found.up}
+        self.up = {device for device, interface in self.kept.items() if interface.up}
         cables = [cable for cable in self.wiring.cables if cable.near[0] != namespace_names.WIRE]
         direct = {end for cable in cables for end in (cable.near, cable.far)}
         self.index = InterfaceIndexes(existing.namespaces, self.kept, direct).of
-        self._number()
+        self._assign_indexes()
         self.patched = {end for cable in self.wiring.cables if cable.patch for end in (cable.near, cable.far)}
         self.late_removals: list[RemoveDevice] = []
         self.parted: set[int] = set()
 
-    def _intact(self) -> dict[Device, Interface]:
-        """The existing interfaces that match the wanted layout: switches, and cables with both ends."""
+    def _matching(self) -> dict[Device, Interface]:
+        """Return the existing interfaces that match the desired layout: switches, cables with both ends, and tunnels."""
         kept = {}
         for switch in self.bridges:
             device = (namespace_names.WIRE, namespace_names.switch(switch.name))
-            found = self.found(device)
-            if found is not None and found.kind == "bridge":
-                kept[device] = found
+            bridge = self.existing_interface(device)
+            if bridge is not None and bridge.kind == "bridge":
+                kept[device] = bridge
         for cable in self.wiring.cables:
-            near, far = self.found(cable.near), self.found(cable.far)
+            near, far = self.existing_interface(cable.near), self.existing_interface(cable.far)
             if near is not None and far is not None and is_pair(near, far):
                 kept[cable.near] = near
                 kept[cable.far] = far
         for device, (_, tunnel) in self.wiring.tunnels.items():
-            found = self.found(device)
-            if found is not None and found.kind == "vxlan" and found.alias == tunnel.alias:
-                kept[device] = found
+            vxlan = self.existing_interface(device)
+            if vxlan is not None and vxlan.kind == "vxlan" and vxlan.alias == tunnel.alias:
+                kept[device] = vxlan
         return kept
 
     def _down(self) -> set[Device]:
-        found: set[Device] = set()
-        direct = {link.name for link in self.wanted.links if link.datapath == "direct"}
+        down: set[Device] = set()
+        direct = {link.name for link in self.desired.links if link.datapath == "direct"}
         for name, devices in self.wiring.of_link.items():
             if name in self.link_services and self.link_services[name].down:
                 if not devices and name in direct:
-                    raise ValueError(f"{name} is declared direct: it has no end here that could be set down")
-                found.update(devices)
-        return found
+                    raise ValueError(f"{name} is declared direct: it has no end in the wire namespace to set down")
+                down.update(devices)
+        return down
 
-    def _number(self) -> None:
+    def _assign_indexes(self) -> None:
         """Assign indexes, patches last, so that the other indexes do not depend on patches."""
         for switch in self.bridges:
             self.bridge_index(switch.name)
@@ -105,31 +105,35 @@ class Draft:
         for device in self.wiring.tunnels:
             self.index(device)
 
-    def found(self, device: Device) -> Interface | None:
-        return self.existing.namespaces.get(device[0], NOTHING).interfaces.get(device[1])
+    def existing_interface(self, device: Device) -> Interface | None:
+        """Return the existing interface with a device's name, if any."""
+        return self.existing.namespaces.get(device[0], NO_CONTENTS).interfaces.get(device[1])
 
     def kept_in_wire(self) -> dict[Device, Interface]:
-        """The kept interfaces of the wire namespace."""
-        return {device: found for device, found in self.kept.items() if device[0] == namespace_names.WIRE}
+        """Return the kept interfaces of the wire namespace."""
+        return {device: interface for device, interface in self.kept.items() if device[0] == namespace_names.WIRE}
 
     def kept_indexes(self) -> set[int]:
-        """The indexes of the kept interfaces of the wire namespace."""
-        return {found.index for found in self.kept_in_wire().values()}
+        """Return the indexes of the kept interfaces of the wire namespace."""
+        return {interface.index for interface in self.kept_in_wire().values()}
 
     def bridge_index(self, switch: str) -> int:
+        """Return the interface index of a switch's bridge."""
         return self.index((namespace_names.WIRE, namespace_names.switch(switch)))
 
     def switch_index(self, device: Device) -> int:
-        """The index of the switch that a device is to be plugged into; 0: none."""
+        """Return the interface index of the switch that a device is to be plugged into; 0: none."""
         switch = self.wiring.plugged.get(device)
         return self.bridge_index(switch) if switch is not None else 0
 
     def set_up(self, device: Device) -> None:
+        """Set a device up, unless it is up or its link is to be down."""
         if device not in self.up and device not in self.down:
             self.operations.append(SetUp(*device, self.index(device)))
             self.up.add(device)
 
     def set_down(self, device: Device) -> None:
+        """Set a device down."""
         self.operations.append(SetDown(*device, self.index(device)))
         self.up.discard(device)
 

@@ -1,4 +1,4 @@
-"""Check that this version and this machine meet a layout's requirements, before anything changes."""
+"""Requirements of a layout on this version and this machine, checked before anything changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_supported(layout: Layout) -> None:
 
 
 def _numbers(layout: Layout) -> list[str]:
-    """Sentences on the limits of this machine that the layout exceeds."""
+    """Return a sentence for each limit of this machine that the layout exceeds."""
     reasons = []
     entries = sum(len(switch.forwarding) for switch in layout.switches)
     if entries > MAX_ENTRIES:
@@ -71,14 +71,14 @@ def _nodes(layout: Layout) -> list[str]:
 
 
 def _placement_problem(target: Path) -> str:
-    """The reason why a file cannot be shown at this path; empty if it can."""
+    """Return the reason why a file cannot be mounted at this path; empty if it can."""
     if target.parts[1:2] in (("proc",), ("sys",), ("dev",)):
-        return "is the kernel's: no file can be placed there"
+        return "is in a file system of the kernel: no file can be mounted there"
     try:
         if target.is_dir():
             return "is a directory on this machine: a file cannot be mounted over it"
         if not target.exists() and len(target.parts) > 1 and not Path("/", target.parts[1]).is_dir():
-            return "lies in a root directory that this machine does not have"
+            return "is in a top-level directory that this machine does not have"
     except OSError as error:
         return f"cannot be a file on this machine: {error.strerror}"
     return ""

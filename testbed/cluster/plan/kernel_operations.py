@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # their code is for those who apply a plan
 
 
 class _Printed:
-    """line: what str() returns, with the operation's attributes filled in."""
+    """An operation with a text for users. line: format string of the text; {0} is the operation."""
 
     __slots__ = ()
     line: ClassVar[str]
@@ -26,7 +26,7 @@ class _Printed:
 
 @dataclass(frozen=True, slots=True)
 class InNamespace(_Printed):
-    """An operation in a namespace, by its key."""
+    """An operation in a namespace. key: of the namespace."""
 
     key: str
 
@@ -87,7 +87,7 @@ class SetLimits(InNamespace):
 
 @dataclass(frozen=True, slots=True)
 class SetNodeContext(InNamespace):
-    """Note that programs started from now on see other files, variables, CPUs or names; no kernel operation."""
+    """Note that programs started from now on have other files, variables, CPUs or names; no kernel operation."""
 
     line = "let programs started in {0.key} from now on see its changed files, environment and CPUs"
 
@@ -103,11 +103,11 @@ class MakeSwitch(_Printed):
 
 @dataclass(frozen=True, slots=True)
 class MakeCable:
-    """Make a veth pair: `device` in namespace `key`, up or not, plugged into the switch with that index (0: none), and
-    its peer.
+    """Make a veth pair: `device` in namespace `key`, and its peer.
 
-    An empty MAC leaves the choice to the kernel (wire-side ends). patch: the pair stands in for a link's end at a
-    switch. hooks: the indexes of ends that get a hook before they are up, as by `AddHook`.
+    switch: interface index of the switch that `device` is plugged into; 0: none. up: whether `device` is set up. An empty
+    MAC leaves the choice to the kernel (wire-side ends). patch: whether the pair is a patch or stage. hooks: the indexes of
+    ends that get a hook before they are up, as by `AddHook`.
     """
 
     label: str
@@ -131,7 +131,7 @@ class MakeCable:
 
 @dataclass(frozen=True, slots=True)
 class MakeTunnel(_Printed):
-    """Make a VXLAN interface in the wire namespace: its frames travel between two addresses of the machines' network."""
+    """Make a VXLAN interface in the wire namespace, whose packets travel between two addresses of the machines' network."""
 
     label: str
     device: str
@@ -170,14 +170,14 @@ class SetUp(_Device):
 
 @dataclass(frozen=True, slots=True)
 class SetDown(_Device):
-    """Set an interface down; the other end of its cable loses its carrier."""
+    """Set an interface down; its peer loses its carrier."""
 
     line = "set {0.device} in {0.where} down"
 
 
 @dataclass(frozen=True, slots=True)
 class SetOffloads(_Device):
-    """Let an interface accept these GSO frames, and otherwise only frames that fit on a wire."""
+    """Let an interface accept GSO frames of these kinds, and otherwise only frames of at most its MTU."""
 
     line = "set offloads of {0.device} in {0.where} {0.taken}"
     taken: Offloads
@@ -223,7 +223,7 @@ class ForgetLearned(_Printed):
 
 @dataclass(frozen=True, slots=True)
 class Join(_Printed):
-    """Join two wire-side ends: frames that come in on either leave by the other."""
+    """Join two wire-side ends: frames that arrive on either end leave by the other."""
 
     line = "join {0.label}"
     label: str
@@ -242,8 +242,8 @@ class Part(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class Redirect(_WireDevice):
-    """Redirect frames that come in on an interface to another, before any other processing. prepared: at once, by what
-    `PrepareRedirect` has set up."""
+    """Redirect frames that arrive on an interface to another one, before any other processing. prepared: complete a
+    `PrepareRedirect`, which takes effect at once."""
 
     line = "redirect {0.device} to {0.out_device}"
     out_device: str
@@ -253,14 +253,14 @@ class Redirect(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class PrepareRedirect(_WireDevice):
-    """Do all of a redirection that takes the kernel long."""
+    """Do the part of a redirection for which the kernel needs long."""
 
     line = "prepare to redirect {0.device}"
 
 
 @dataclass(frozen=True, slots=True)
 class EndRedirect(_WireDevice):
-    """prepared: at once, and it stays prepared."""
+    """End a redirection. prepared: it stays prepared, and the end takes effect at once."""
 
     prepared: bool = False
 
@@ -270,8 +270,8 @@ class EndRedirect(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class PrepareEgress(_WireDevice):
-    """Prepare to redirect the frames that leave by a port: those that come from its stage leave in any case, and those that
-    came in by its patch, which are from the cable's own end, go nowhere."""
+    """Prepare to redirect the frames that leave by a port, with two exceptions: frames from its stage leave, and frames that
+    arrived by its patch, which came from the cable's end, are dropped."""
 
     line = "prepare to redirect what leaves by {0.device}"
     patch_device: str
@@ -280,7 +280,7 @@ class PrepareEgress(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class RedirectEgress(_WireDevice):
-    """Redirect the frames that leave by a port to its patch, but for the exceptions that `PrepareEgress` has set up."""
+    """Redirect the frames that leave by a port to its patch, with the exceptions of `PrepareEgress`."""
 
     line = "redirect what leaves by {0.device} to {0.patch_device}"
     patch_device: str
@@ -289,7 +289,7 @@ class RedirectEgress(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class EndEgress(_WireDevice):
-    """End what `RedirectEgress` does. prepared: it stays prepared."""
+    """End a `RedirectEgress`. prepared: it stays prepared."""
 
     prepared: bool = False
 
@@ -299,9 +299,9 @@ class EndEgress(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class Drain(_Printed):
-    """Wait until an interface that receives no more frames has sent those in its discipline.
+    """Wait until an interface that gets no more frames has sent the frames in its discipline.
 
-    Frames in a token bucket are sent early. link: the link to which the frames belong.
+    Frames in a token bucket are sent early. link: name of the frames' link.
     """
 
     line = "drain {0.device}"
@@ -326,17 +326,17 @@ class AddHook(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class AwaitCarrier(_WireDevice):
-    """Wait until the kernel sends by an interface that has just come up."""
+    """Wait until the kernel sends on an interface that has just been set up."""
 
     line = "wait until {0.device} can send"
 
 
 @dataclass(frozen=True, slots=True)
 class Divert(_WireDevice):
-    """Divert frames that come in on an interface to the relay, at the interface `tap`.
+    """Divert frames that arrive on an interface to the relay, which receives them on the interface `tap`.
 
-    back: at a switch's port, the tap for frames that leave by the port; 0 elsewhere. Frames marked with the port's
-    index come from the relay: those on `tap` enter the port, and only they pass there.
+    back: at a switch's port, the tap for frames that leave by the port; 0 elsewhere. Frames marked with the port's index
+    come from the relay: on `tap`, only they pass, and they enter the port.
     """
 
     line = "divert frames of {0.device} to the relay"
@@ -348,7 +348,7 @@ class Divert(_WireDevice):
 class Undivert(_WireDevice):
     """End the diversion of an interface's frames.
 
-    tap: the interface is one at which the relay listens; frames that the relay still holds would be lost.
+    tap: whether the relay receives on the interface; the relay's frames in flight to it would be lost.
     """
 
     line = "divert frames of {0.device} no more"
@@ -357,7 +357,7 @@ class Undivert(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class SetNetem(_WireDevice):
-    """Set netem on a stage's end. changed: since it was last set, in a value that the kernel does not report."""
+    """Set netem on a stage's end. changed: whether a value that the kernel does not report differs from the present one."""
 
     impairment: Impairment
     options: netem.Options
@@ -369,7 +369,7 @@ class SetNetem(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class SetShaper(_WireDevice):
-    """Limit the rate at a stage's end by a token bucket. before: its previous settings, if known."""
+    """Limit the rate at a stage's end by a token bucket. before: the previous settings, if known."""
 
     impairment: Impairment
     options: shapers.Options
@@ -388,7 +388,7 @@ class RemoveQdisc(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class SetLoss(_WireDevice):
-    """Set a classifier that loses frames coming in by a free end."""
+    """Set a classifier that loses frames that arrive on a free end."""
 
     impairment: Impairment
     losses: Losses

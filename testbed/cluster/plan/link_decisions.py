@@ -17,8 +17,9 @@ from testbed.spec.layout import Asked, Layout
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """link_services: of every link that is not direct and up. notes: link -> what is approximate, or why a preferred
-    datapath was not taken. orders: for the relay. files: the texts that impairments name."""
+    """Decisions on the links of a cluster. link_services: of every link that is not direct and up. notes: link ->
+    approximations of its datapath, and reasons why a preferred datapath was not chosen. orders: for the relay. files: path
+    -> text of the tables and traces that impairments name."""
 
     link_services: Mapping[str, LinkService] = field(default_factory=dict)
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -34,22 +35,22 @@ def decide(
     log: str = "",
     known: Mapping[str, str] = MappingProxyType({}),
 ) -> Decisions:
-    """Decide how each link is carried.
+    """Decide the datapath and the impairments of each link.
 
     asked: the datapath of links that do not specify one. base: the directory for relative paths of tables and traces.
     log: the file to which the relay writes the fates of frames on its links, or empty; other datapaths report none.
-    known: texts of files, by the names that impairments give them, used if a file no longer exists.
+    known: texts of files, by the paths that impairments give, for files that no longer exist.
 
-    Raises DescriptionError, RuleError and BrokenFileError for invalid impairments; UnsupportedError lists every link
-    that cannot be carried here.
+    Raises DescriptionError, RuleError and BrokenFileError for invalid impairments; UnsupportedError lists all links that no
+    datapath of this machine supports.
     """
     injected = tuple(injected)
-    touched = {name for injection in injected for name in injection.links}
+    injected_links = {name for injection in injected for name in injection.links}
     modelled = layout.modelled().keys()
     impaired = [
         link
         for link in layout.links
-        if link.name in touched or link.forward or link.backward or modelled & {link.a.owner, link.b.owner}
+        if link.name in injected_links or link.forward or link.backward or modelled & {link.a.owner, link.b.owner}
     ]
     if not impaired:
         return Decisions()
@@ -60,7 +61,7 @@ def decide(
     selector = DatapathSelector(layout, injected, asked, base, known)
     for link in impaired:
         selector.choose(link)
-    selector.refuse()
+    selector.check_refusals()
     tables = fabrics.tables(layout)
-    orders = Orders(layout.seed, tuple(selector.carried), selector.files, log, slowed=layout.slowed, tables=tables)
+    orders = Orders(layout.seed, tuple(selector.relayed), selector.files, log, slowed=layout.slowed, tables=tables)
     return Decisions(selector.link_services, selector.notes, orders, selector.files)

@@ -18,9 +18,9 @@ UNIMPAIRED = Impairment()
 class LinkService:
     """The datapath and impairments of one link.
 
-    forward, backward: the declared impairment overlaid with the injected ones. down: neither direction carries
-    anything, and the NICs at its ends lose their carrier. gso: whether forward and backward pass on GSO frames
-    unsegmented.
+    forward, backward: the declared impairment overlaid with the injected ones. down: whether the link is cut: both
+    directions lose all frames, and the NICs at its ends have no carrier. gso: whether forward and backward forward GSO
+    frames unsegmented.
     """
 
     datapath: Datapath = "direct"
@@ -31,11 +31,11 @@ class LinkService:
 
     @property
     def spliced(self) -> bool:
-        """Whether a datapath stands between the link's two ends."""
+        """Whether the link's frames pass a datapath other than the kernel's direct one."""
         return self.datapath != "direct"
 
 
 LinkServices: TypeAlias = Mapping[str, LinkService]
-"""Link name -> its service. Links that are missing are direct and up."""
+"""Link name -> its service. Missing links are direct and up."""
 
 DIRECT_SERVICE = LinkService()

@@ -1,4 +1,4 @@
-"""Execute a plan: operations become netlink requests, batched per namespace and section of the plan."""
+"""Execution of a plan: operations become netlink requests, batched by namespace."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ from testbed.kernel.filesystem import write_setting
 from testbed.kernel.netlink import RequestError, RouteSocket
 from testbed.kernel.rtnl_dump import ROUTING, Contents, interface, node_contents, wire_contents
 
-# Errors of the kernel that mean that the object to remove is already gone.
-_GONE = {
+# Errors of the kernel by which the operation has nothing left to do, such as removing an object that does not exist.
+_HARMLESS_ERRORS = {
     RemoveDevice: {errno.ENODEV},
     RemoveForwarding: {errno.ENOENT},
     RemoveAddress: {errno.EADDRNOTAVAIL},
     RemoveRoute: {errno.ESRCH},
-    Part: {errno.ENOENT, errno.EINVAL},  # never had the hook; had it once
+    Part: {errno.ENOENT, errno.EINVAL},  # the interface never had a hook; its hook was removed
     PrepareRedirect: {errno.EEXIST},
     EndRedirect: {errno.ENOENT, errno.EINVAL},
     PrepareEgress: {errno.ENOENT},
@@ -65,19 +65,20 @@ _GONE = {
 }
 
 _SPARE_DESCRIPTORS = 64
-_CARRIER_TIMEOUT = 5.0  # s; the kernel takes up to one
+_CARRIER_TIMEOUT = 5.0  # s; the kernel takes up to 1 s
 _DRAIN_TIMEOUT = 1.0  # s
-_NO_LIMIT = 10**10  # bytes/s
+_UNLIMITED_RATE = 10**10  # bytes/s
 _POLL_INTERVAL = 0.001  # s
-_DOOMED = 0x7E57  # the group of interfaces that are about to be removed together
+_REMOVAL_GROUP = 0x7E57  # the group of interfaces that are to be removed together
 
 
 class NetlinkExecutor:
-    """The namespaces of one cluster during a change: opened on demand, closed at the end.
+    """Executor of one change. It opens the cluster's namespaces on demand, and closes them at the end.
 
-    named: new namespaces get names in /run/netns; otherwise their holder takes copies of `descriptors`. alias(key): the
-    alias of a new namespace's loopback interface. early, lost: link -> frames that left a drained discipline early, or
-    were still in it at the end.
+    paths, inodes: of the namespaces, by key. made: keys of new namespaces. named: whether new namespaces get names in
+    /run/netns; otherwise their holder must get copies of `descriptors`. alias: returns the alias of a new namespace's
+    loopback interface, by key. early, lost: link -> number of frames that left a drained discipline early, or were still in
+    it at the timeout.
     """
 
     def __init__(self, cluster: str, alias: Callable[[str], str], *, named: bool) -> None:
@@ -90,7 +91,7 @@ class NetlinkExecutor:
         self.early: dict[str, int] = {}
         self.lost: dict[str, int] = {}
         self._open: dict[str, namespaces.OpenNamespace] = {}
-        self._own: RouteSocket | None = None
+        self._machine_route: RouteSocket | None = None  # in the namespace in which tunnels send
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def __enter__(self) -> NetlinkExecutor:
@@ -102,8 +103,8 @@ class NetlinkExecutor:
         for namespace in self._open.values():
             namespace.close()
         self._open.clear()
-        if self._own is not None:
-            self._own.close()
+        if self._machine_route is not None:
+            self._machine_route.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
 
     def make_space(self, count: int) -> None:
@@ -115,28 +116,30 @@ class NetlinkExecutor:
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(raised, soft), hard))
 
     def open(self, key: str) -> namespaces.OpenNamespace:
+        """Open the namespace of a key, which stays open until the end."""
         if key not in self._open:
             self._open[key] = namespaces.open_path(self.paths[key])
         return self._open[key]
 
     def descriptors(self) -> dict[str, int]:
-        """The descriptors of all open namespaces, by key; the executor still owns them."""
+        """Return the descriptors of all open namespaces, by key; the executor still owns them."""
         return {key: namespace.descriptor for key, namespace in self._open.items()}
 
     def contents(self, keys: Sequence[str]) -> dict[str, Contents]:
-        """Read the kernel objects in each of these namespaces."""
-        found = {}
+        """Read the kernel objects in each of these namespaces, by key."""
+        contents_by_key = {}
         with namespaces.restore_namespace():
             for key in keys:
                 namespace = self.open(key)
                 syscalls.setns(namespace.descriptor, syscalls.CLONE_NEWNET)
-                found[key] = (node_contents if key else wire_contents)(namespace.route)
-        return found
+                contents_by_key[key] = (node_contents if key else wire_contents)(namespace.route)
+        return contents_by_key
 
     def apply(self, operations: Sequence[Operation], progress: Callable[[int], None]) -> None:
-        """Execute the operations; KernelError names the one that failed and why. progress(n): n are done."""
-        if self._own is None and any(isinstance(operation, MakeTunnel) for operation in operations):
-            self._own = RouteSocket()  # tunnels are made from the machine's own namespace, which they send in
+        """Execute operations. progress: called with the number of operations done. KernelError names the failed operation
+        and the reason."""
+        if self._machine_route is None and any(isinstance(operation, MakeTunnel) for operation in operations):
+            self._machine_route = RouteSocket()  # a tunnel sends in the namespace from which it is made
         first = 0
         with namespaces.restore_namespace():
             while first < len(operations):
@@ -144,18 +147,18 @@ class NetlinkExecutor:
                 key = _batch_key(operations[first])
                 while key is not None and last < len(operations) and _batch_key(operations[last]) == key:
                     last += 1
-                stretch = operations[first:last]
+                batch = operations[first:last]
                 try:
                     if key is None:
-                        self._perform(stretch[0])
+                        self._execute(batch[0])
                     else:
-                        self._send(key, stretch)
+                        self._send(key, batch)
                 except OSError as error:
-                    raise KernelError(f"{stretch[0]} failed: {_advice(error)}") from error
+                    raise KernelError(f"{batch[0]} failed: {_describe_error(error)}") from error
                 progress(last)
                 first = last
 
-    def _perform(self, operation: Operation) -> None:
+    def _execute(self, operation: Operation) -> None:
         """Execute an operation that is not a netlink request."""
         match operation:
             case MakeNamespace(key):
@@ -192,13 +195,13 @@ class NetlinkExecutor:
                 raise AssertionError(f"unknown operation {operation!r}")
 
     def _make_tunnel(self, operation: MakeTunnel) -> None:
-        assert self._own is not None
+        assert self._machine_route is not None
         tunnel, wire = operation.tunnel, self.open(namespace_names.WIRE)
         made = netlink_messages.make_vxlan(
             operation.device, tunnel.local, tunnel.remote, tunnel.vni, operation.index, operation.mtu, wire.descriptor
         )
         try:
-            self._own.execute([made], str(operation))
+            self._machine_route.execute([made], str(operation))
             wire.route.execute([netlink_messages.set_alias(operation.index, tunnel.alias)])
         except RequestError as error:
             refusal = error.refusals[0]
@@ -210,7 +213,7 @@ class NetlinkExecutor:
             raise KernelError(f"{operation} failed: {refusal.reason}") from error
 
     def _await_carrier(self, index: int) -> None:
-        """Wait until the kernel's link watch has seen that the interface's other end has come up; it sends nothing
+        """Wait until the kernel's link watch has noticed that the interface's peer is up; the interface sends nothing
         before."""
         deadline = time.monotonic() + _CARRIER_TIMEOUT
         while not interface(self.open(namespace_names.WIRE).route, index).sends:
@@ -223,16 +226,16 @@ class NetlinkExecutor:
         from testbed.kernel import qdiscs, shapers
 
         route = self.open(namespace_names.WIRE).route
-        found = qdiscs.qdiscs(route).get(index)
-        if found is not None and found.kind == shapers.KIND and found.queued:
-            self.early[link] = self.early.get(link, 0) + found.queued
-            route.execute(shapers.requests(index, replace(shapers.decode(found.options), rate=_NO_LIMIT)))
+        qdisc = qdiscs.qdiscs(route).get(index)
+        if qdisc is not None and qdisc.kind == shapers.KIND and qdisc.queued:
+            self.early[link] = self.early.get(link, 0) + qdisc.queued
+            route.execute(shapers.requests(index, replace(shapers.decode(qdisc.options), rate=_UNLIMITED_RATE)))
         deadline = time.monotonic() + _DRAIN_TIMEOUT
-        while found is not None and found.queued and time.monotonic() < deadline:
+        while qdisc is not None and qdisc.queued and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)
-            found = qdiscs.qdiscs(route).get(index)
-        if found is not None and found.queued:
-            self.lost[link] = self.lost.get(link, 0) + found.queued
+            qdisc = qdiscs.qdiscs(route).get(index)
+        if qdisc is not None and qdisc.queued:
+            self.lost[link] = self.lost.get(link, 0) + qdisc.queued
 
     def _make_namespace(self, key: str) -> None:
         settings = namespaces.NODE_SETTINGS if key else namespaces.WIRE_SETTINGS
@@ -242,7 +245,7 @@ class NetlinkExecutor:
             try:
                 namespaces.give_name(name)
             except FileExistsError as error:
-                raise ConflictError(taken(name)) from error
+                raise ConflictError(name_taken_message(name)) from error
             self.paths[key] = str(namespaces.NAMES / name)
         else:
             self.paths[key] = f"/proc/self/fd/{self._open[key].descriptor}"
@@ -252,38 +255,39 @@ class NetlinkExecutor:
     def _send(self, key: str, operations: Sequence[Operation]) -> None:
         requests: list[bytes] = []
         owners: list[Operation] = []
-        where = namespace_names.namespace(self.cluster, key)
-        with ExitStack() as needed:
-            for _, run in groupby(operations, lambda operation: isinstance(operation, RemoveDevice)):
-                for operation, request in self._encode(list(run), needed):
+        namespace_name = namespace_names.namespace(self.cluster, key)
+        with ExitStack() as resources:
+            for _, group in groupby(operations, lambda operation: isinstance(operation, RemoveDevice)):
+                for operation, request in self._encode(list(group), resources):
                     requests.append(request)
                     owners.append(operation)
             try:
-                self.open(key).route.execute(requests, f"netlink: {where}: {len(operations)} operations")
+                self.open(key).route.execute(requests, f"netlink: {namespace_name}: {len(operations)} operations")
             except RequestError as error:
-                refused = error
+                request_error = error
             else:
                 return
-        for refusal in refused.refusals:
+        for refusal in request_error.refusals:
             operation = owners[refusal.position]
-            if refusal.errno not in _GONE.get(type(operation), ()):
-                raise KernelError(f"{operation} failed: {refusal.reason}") from refused
+            if refusal.errno not in _HARMLESS_ERRORS.get(type(operation), ()):
+                raise KernelError(f"{operation} failed: {refusal.reason}") from request_error
 
-    def _encode(self, operations: Sequence[Operation], needed: ExitStack) -> Iterator[tuple[Operation, bytes]]:
-        """The requests of these operations; either all or none of them remove devices, which are removed in groups."""
-        doomed = [operation for operation in operations if isinstance(operation, RemoveDevice)]
-        if len(doomed) < 2:
+    def _encode(self, operations: Sequence[Operation], resources: ExitStack) -> Iterator[tuple[Operation, bytes]]:
+        """Encode the requests of operations, with the operation of each. Either all or none of them remove devices, which
+        are removed as a group."""
+        removals = [operation for operation in operations if isinstance(operation, RemoveDevice)]
+        if len(removals) < 2:
             for operation in operations:
-                for request in requests_of(operation, self.open, needed):
+                for request in requests_of(operation, self.open, resources):
                     yield operation, request
             return
-        for removal in doomed:
-            yield removal, netlink_messages.set_group(removal.index, _DOOMED)
-        yield doomed[-1], netlink_messages.remove_group(_DOOMED)
+        for removal in removals:
+            yield removal, netlink_messages.set_group(removal.index, _REMOVAL_GROUP)
+        yield removals[-1], netlink_messages.remove_group(_REMOVAL_GROUP)
 
 
-def taken(name: str) -> str:
-    """An error message for a namespace name that is in use."""
+def name_taken_message(name: str) -> str:
+    """Return the error message for a namespace name that is in use."""
     if namespaces.is_unfinished(name) or Mark.parse(namespaces.alias_of(str(namespaces.NAMES / name))) is not None:
         return f"a network namespace named {name} is left of a cluster whose state is lost: 'testbed gc' removes it"
     return (
@@ -293,7 +297,7 @@ def taken(name: str) -> str:
 
 
 def _batch_key(operation: Operation) -> str | None:
-    """The key of the namespace for an operation's netlink request; None if it is no request."""
+    """Return the key of the namespace for an operation's netlink requests; None if the operation is executed otherwise."""
     if isinstance(operation, MakeNamespace | RemoveNamespace | SetRouting | SetLimits | SetNodeContext | SetOffloads):
         return None
     if isinstance(operation, AwaitCarrier | Drain | MakeTunnel):
@@ -301,8 +305,8 @@ def _batch_key(operation: Operation) -> str | None:
     return operation.key if isinstance(operation, InNamespace | MakeCable) else namespace_names.WIRE
 
 
-def _advice(error: OSError) -> str:
-    """Explain an OSError to the user."""
+def _describe_error(error: OSError) -> str:
+    """Describe an OSError for users."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "no file descriptors are left; a cluster needs two per node while it is made (see 'ulimit -n')"
     return reason_of(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 from testbed.cluster.plan import namespace_names
-from testbed.cluster.plan.draft import NOTHING, Draft
+from testbed.cluster.plan.draft import NO_CONTENTS, Draft
 from testbed.cluster.plan.kernel_operations import (
     AddAddress,
     AddRoute,
@@ -21,29 +21,29 @@ from testbed.spec.layout import Nic, Node
 
 
 def make_namespaces(draft: Draft) -> None:
-    """Make missing namespaces, and set what holds for a whole node."""
-    for key in [namespace_names.WIRE, *(node.name for node in draft.wanted.nodes)]:
+    """Make missing namespaces, and set the nodes' routing, limits and contexts."""
+    for key in [namespace_names.WIRE, *(node.name for node in draft.desired.nodes)]:
         if key not in draft.existing.namespaces:
             draft.operations.append(MakeNamespace(key))
-    for node in draft.wanted.nodes:
-        found = draft.existing.namespaces.get(node.name)
-        _set_routing(draft, node, found)
+    for node in draft.desired.nodes:
+        contents = draft.existing.namespaces.get(node.name)
+        _set_routing(draft, node, contents)
         limits = (node.cpu_share, node.memory)
         if limits != draft.existing.limits.get(node.name, (0.0, 0)):
             draft.operations.append(SetLimits(node.name, *limits))
         before = draft.existing.nodes.get(node.name, node)
-        if found is not None and _node_context(before) != _node_context(node):
+        if contents is not None and _node_context(before) != _node_context(node):
             draft.operations.append(SetNodeContext(node.name))
 
 
-def _set_routing(draft: Draft, node: Node, found: Contents | None) -> None:
+def _set_routing(draft: Draft, node: Node, contents: Contents | None) -> None:
     if len(node.nics) < 2:  # it cannot route, whatever setting its namespace inherited
         return
     for version in (4, 6):
-        wished = node.forwards and (version == 4 or _has_ipv6(node))
+        desired = node.forwards and (version == 4 or _has_ipv6(node))
         # A new namespace may have inherited the machine's own setting, of IPv4 only.
-        if wished != (version in found.routing) if found is not None else wished or version == 4:
-            draft.operations.append(SetRouting(node.name, version, wished))
+        if desired != (version in contents.routing) if contents is not None else desired or version == 4:
+            draft.operations.append(SetRouting(node.name, version, desired))
 
 
 def _has_ipv6(node: Node) -> bool:
@@ -51,42 +51,42 @@ def _has_ipv6(node: Node) -> bool:
 
 
 def _node_context(node: Node) -> tuple[object, ...]:
-    """The environment of a node's programs that is no kernel object."""
+    """Return the parts of the programs' environment that are no kernel objects."""
     return node.cpus, dict(node.environment), dict(node.files)
 
 
 def configure(draft: Draft, node: Node) -> None:
-    """Set addresses and routes. An interface must be up before its routes, or the kernel refuses them."""
-    contents = draft.existing.namespaces.get(node.name, NOTHING)
-    wanted_routes = {(route.destination, route.via) for route in node.routes}
-    for destination, via in sorted(contents.routes - wanted_routes):
+    """Set addresses and routes. Interfaces are set up before the routes, which the kernel would otherwise refuse."""
+    contents = draft.existing.namespaces.get(node.name, NO_CONTENTS)
+    desired_routes = {(route.destination, route.via) for route in node.routes}
+    for destination, via in sorted(contents.routes - desired_routes):
         draft.operations.append(RemoveRoute(node.name, destination, via))
-    moved = False  # removing an address removes the routes over its network
+    loses_routes = False  # removing an address removes the routes over its network
     for nic in node.nics:
         device = (node.name, nic.name)
         index = draft.index(device)
         kept = device in draft.kept
         existing = contents.addresses.get(index, frozenset()) if kept else frozenset()
-        wanted = _addresses(node, nic)
-        obsolete = existing - set(wanted)
-        moved = moved or not kept or bool(obsolete)
+        desired = _addresses(node, nic)
+        obsolete = existing - set(desired)
+        loses_routes = loses_routes or not kept or bool(obsolete)
         for address in sorted(obsolete):
             draft.operations.append(RemoveAddress(*device, index, address))
         if any(":" not in address for address in obsolete):
             # Removing an IPv4 address can remove later ones of the same network (its "secondaries").
             existing = frozenset(address for address in existing if ":" in address)
-        for address in wanted:
+        for address in desired:
             if address not in existing:
                 draft.operations.append(AddAddress(*device, index, address))
         draft.set_up(device)
-        moved = moved or not (kept and draft.kept[device].up)
+        loses_routes = loses_routes or not (kept and draft.kept[device].up)
     for route in node.routes:
-        if moved or (route.destination, route.via) not in contents.routes:
+        if loses_routes or (route.destination, route.via) not in contents.routes:
             draft.operations.append(AddRoute(node.name, route.destination, route.via))
 
 
 def _addresses(node: Node, nic: Nic) -> tuple[str, ...]:
-    """The addresses of a NIC, including a link-local one on an IPv6 router (RFC 4291, appendix A).
+    """Return the addresses of a NIC, including a link-local one on an IPv6 router (RFC 4291, appendix A).
 
     The kernel sends neighbour solicitations for forwarded packets only from a link-local address.
     """

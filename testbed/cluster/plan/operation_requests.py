@@ -1,4 +1,4 @@
-"""The netlink requests of a plan's operations, each for the namespace that `netlink_executor` sends it in."""
+"""Netlink requests of a plan's operations; `netlink_executor` sends each in the operation's namespace."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ OpenByKey: TypeAlias = Callable[[str], OpenNamespace]
 """Opens the namespace of a key."""
 
 
-def requests_of(operation: Operation, namespace: OpenByKey, needed: ExitStack) -> list[bytes]:
-    """Encode the netlink requests of an operation. needed: objects that must stay open until they are sent."""
+def requests_of(operation: Operation, namespace: OpenByKey, resources: ExitStack) -> list[bytes]:
+    """Encode the netlink requests of an operation. resources: gets objects that must stay open until the requests are
+    sent."""
     match operation:
         case MakeSwitch() | MakeCable() | RemoveDevice() | SetDevice() | SetUp() | SetDown():
             return _device_change(operation, namespace)
@@ -70,7 +71,7 @@ def requests_of(operation: Operation, namespace: OpenByKey, needed: ExitStack) -
         case Divert() | Undivert():
             return _diversion(operation)
         case SetNetem() | SetShaper() | SetLoss() | RemoveLoss() | RemoveQdisc():
-            return _discipline(operation, namespace, needed)
+            return _discipline(operation, namespace, resources)
         case AddAddress() | RemoveAddress() | AddRoute() | RemoveRoute():
             return [_addressing(operation)]
         case _:
@@ -94,8 +95,8 @@ def _device_change(operation: _DeviceChange, namespace: OpenByKey) -> list[bytes
 
 
 def _cable(operation: MakeCable, namespace: OpenByKey) -> list[bytes]:
-    up_later = operation.up and bool(operation.hooks)
-    made = netlink_messages.make_veth(
+    set_up_later = operation.up and bool(operation.hooks)
+    make_veth = netlink_messages.make_veth(
         operation.device,
         operation.index,
         operation.mtu,
@@ -105,10 +106,11 @@ def _cable(operation: MakeCable, namespace: OpenByKey) -> list[bytes]:
         operation.mac or None,
         operation.peer_mac or None,
         operation.switch or None,
-        int(operation.up and not up_later),
+        int(operation.up and not set_up_later),
     )
     hooks = [netlink_messages.add_clsact(index) for index in operation.hooks]
-    return [made, *hooks, netlink_messages.set_up(operation.index)] if up_later else [made, *hooks]
+    set_up = [netlink_messages.set_up(operation.index)] if set_up_later else []
+    return [make_veth, *hooks, *set_up]
 
 
 def _port_change(operation: _PortChange) -> bytes:
@@ -160,28 +162,28 @@ def _egress_change(operation: _EgressChange) -> list[bytes]:
         case RedirectEgress(_, index, _, patch_index):
             return [netlink_messages.redirect_outgoing(index, patch_index)]
         case EndEgress(_, index, prepared):
-            ended = [netlink_messages.remove_outgoing(index)]
-            return ended if prepared else [*ended, netlink_messages.remove_outgoing(index, netlink.EXCEPTION_PRIORITY)]
+            end = [netlink_messages.remove_outgoing(index)]
+            return end if prepared else [*end, netlink_messages.remove_outgoing(index, netlink.EXCEPTION_PRIORITY)]
 
 
 def _diversion(operation: _Diversion) -> list[bytes]:
     match operation:
         case Divert(_, index, tap, back):
             mark = index
-            coming = diversion.divert(index, diversion.INGRESS, tap, mark)
+            divert_incoming = diversion.divert(index, diversion.INGRESS, tap, mark)
             if not back:
-                return [coming]
+                return [divert_incoming]
             return [
                 netlink_messages.add_clsact(tap),
                 diversion.put_back(tap, index, mark),
-                coming,
+                divert_incoming,
                 diversion.divert(index, diversion.EGRESS, tap, mark, as_outgoing=True),
             ]
         case Undivert(_, index, _):
             return [diversion.remove(index, diversion.EGRESS), diversion.remove(index, diversion.INGRESS)]
 
 
-def _discipline(operation: _Discipline, namespace: OpenByKey, needed: ExitStack) -> list[bytes]:
+def _discipline(operation: _Discipline, namespace: OpenByKey, resources: ExitStack) -> list[bytes]:
     from testbed.kernel import loss_classifier, netem, shapers  # encoders that an unimpaired cluster does not need
 
     match operation:
@@ -190,20 +192,20 @@ def _discipline(operation: _Discipline, namespace: OpenByKey, needed: ExitStack)
         case SetShaper():
             return shapers.requests(operation.index, operation.options, operation.before)
         case SetLoss():
-            return [netlink_messages.add_clsact(operation.index), _classifier(operation, namespace, needed)]
+            return [netlink_messages.add_clsact(operation.index), _classifier(operation, namespace, resources)]
         case RemoveLoss(_, index):
             return [loss_classifier.detach(index)]
         case RemoveQdisc(_, index):
             return [netlink_messages.remove_qdisc(index)]
 
 
-def _classifier(operation: SetLoss, namespace: OpenByKey, needed: ExitStack) -> bytes:
-    """The request that attaches a new classifier, which continues the counters of the one it replaces."""
+def _classifier(operation: SetLoss, namespace: OpenByKey, resources: ExitStack) -> bytes:
+    """Encode the request that attaches a new classifier, which continues the counters of the replaced one."""
     from testbed.kernel import loss_classifier
 
     with loss_classifier.open_attached(namespace(namespace_names.WIRE).route, operation.index) as old:
         counters = old.maps["counters"] if old is not None else None
-        new = needed.enter_context(loss_classifier.load(operation.losses, counters))
+        new = resources.enter_context(loss_classifier.load(operation.losses, counters))
     return loss_classifier.attach(operation.index, new)
 
 

@@ -1,11 +1,11 @@
-"""The planner: derive the ordered kernel operations that turn the existing kernel state into the wanted layout.
+"""The planner: derive the ordered kernel operations that turn the existing kernel state into the desired layout.
 
-Pure: it performs no I/O. It trusts what the kernel reports, not what was recorded: a link may have been removed by
-hand, or an earlier change killed half-way. The wire namespace is managed completely; in a node's namespace, only the
-NICs of the layout, their addresses and the static routes are ours.
+Pure: it performs no I/O. It relies on the kernel's state, not on records: a link may have been removed by hand, or an
+earlier change interrupted. The wire namespace is managed completely; in a node's namespace, only the NICs of the layout,
+their addresses and the static routes.
 
 This module has the order of the steps; each subject has a module: `cables`, `switch_ports`, `stages` of links that the
-kernel carries, `diversions` of links that the relay carries, `node_settings`.
+kernel impairs, `diversions` of links that the relay forwards, `node_settings`.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from testbed.cluster.plan.switch_ports import SwitchPorts
 from testbed.cluster.plan.veth_wiring import Device
 from testbed.spec.layout import Layout, Switch
 
-# The kernel's own interfaces in a new namespace; they cannot be removed.
-_KERNELS_OWN = {"ipip", "sit", "gre", "gretap", "erspan", "vti", "ip6tnl", "ip6gre", "ip6gretap", "ip6erspan", "vti6"}
+# Interfaces that the kernel makes in a new namespace; they cannot be removed.
+_KERNEL_KINDS = {"ipip", "sit", "gre", "gretap", "erspan", "vti", "ip6tnl", "ip6gre", "ip6gretap", "ip6erspan", "vti6"}
 
 
 def plan(
-    wanted: Layout,
+    desired: Layout,
     existing: ExistingState,
     link_services: LinkServices = MappingProxyType({}),
     files: Mapping[str, str] = MappingProxyType({}),
-    whole: frozenset[Device] = frozenset(),
+    no_gso: frozenset[Device] = frozenset(),
 ) -> list[Operation]:
-    """The operations that turn the existing state into the wanted one; none if they are equal.
+    """Derive the operations that turn the existing state into the desired layout; none if nothing has to change.
 
-    link_services: of the layout's links. files: path -> text of the tables that their impairments name. whole: devices on
-    which no GSO frame may be sent, whatever their links are. Raises ValueError if a link that is declared direct is to
-    be treated; UnsupportedError, BrokenFileError and NotFoundError for its datapath or its files.
+    link_services: of the layout's links. files: path -> text of the tables that their impairments name. no_gso: devices on
+    which no GSO frames may be sent, whatever their links are. Raises ValueError if a link that is declared direct is to be
+    impaired or cut; UnsupportedError, BrokenFileError and NotFoundError for datapaths and files of links.
     """
-    draft = Draft(wanted, existing, link_services)
+    draft = Draft(desired, existing, link_services)
     ports = SwitchPorts(draft)
     joins, diversions, stages = Joins(draft), Diversions(draft), Stages(draft, ports, files)
     ports.check_numbers()
-    offloads = OffloadChanges(draft, whole)
+    offloads = OffloadChanges(draft, no_gso)
 
-    _retire(draft, ports)
+    _remove_obsolete(draft, ports)
     node_settings.make_namespaces(draft)
     for switch in draft.bridges:
         _make_switch(draft, switch)
     for device in sorted(draft.down & draft.up):
         draft.set_down(device)
-    diversions.end_wrong()
-    stages.open_short_paths()
+    diversions.end_unneeded()
+    stages.restore_short_paths()
     joins.part(diversions, stages)
     stages.remove_disciplines()
     make_tunnels(draft, ports)
     for cable in draft.wiring.cables:
         make_cable(draft, ports, cable)
-    ports.change(stages.patches_standing_by())
+    ports.change(stages.unused_patches())
     for cable in draft.wiring.cables:
         if cable.patch:
             draft.set_up(cable.near)
@@ -75,27 +75,27 @@ def plan(
     running = diversions.running()
     diversions.divert(draft.wiring.detours.keys() - running)
     offloads.raise_again()
-    for node in wanted.nodes:
+    for node in desired.nodes:
         node_settings.configure(draft, node)
-    stages.end_left()
+    stages.end_late()
     draft.operations += draft.late_removals
     diversions.await_carriers()
     diversions.divert(running)
     return draft.operations
 
 
-def _retire(draft: Draft, ports: SwitchPorts) -> None:
-    """Remove what the layout does not have. Patches that stages may still use are removed late."""
-    nodes = {node.name for node in draft.wanted.nodes}
+def _remove_obsolete(draft: Draft, ports: SwitchPorts) -> None:
+    """Remove objects that the layout does not have. Patches that stages may still use are removed late."""
+    nodes = {node.name for node in draft.desired.nodes}
     wire_indexes = {interface.index for interface in draft.wire.interfaces.values()}
-    wanted = set(draft.wiring.wire_devices)
+    desired = set(draft.wiring.wire_devices)
     patches = {end for name in draft.wire.interfaces for end in _additions(name)}
-    idle = {end for _, name in draft.kept_in_wire() for end in _additions(name)}
+    additions_of_kept = {end for _, name in draft.kept_in_wire() for end in _additions(name)}
     for name, interface in draft.wire.interfaces.items():
-        if name == "lo" or interface.kind in _KERNELS_OWN or (namespace_names.WIRE, name) in draft.kept:
+        if name == "lo" or interface.kind in _KERNEL_KINDS or (namespace_names.WIRE, name) in draft.kept:
             continue
         removal = RemoveDevice(namespace_names.WIRE, name, interface.index)
-        if name in idle and (namespace_names.WIRE, name) not in wanted:
+        if name in additions_of_kept and (namespace_names.WIRE, name) not in desired:
             draft.late_removals.append(removal)
             continue
         draft.operations.append(removal)
@@ -108,10 +108,10 @@ def _retire(draft: Draft, ports: SwitchPorts) -> None:
 
 
 def _obsolete_nics(draft: Draft, nodes: set[str]) -> Iterator[RemoveDevice]:
-    """Remove NICs of nodes that stay, except those that are removed with their other end."""
-    known = draft.existing.nics | {(node.name, nic.name) for node in draft.wanted.nodes for nic in node.nics}
+    """Remove obsolete NICs of kept nodes, except those that are removed with their peer."""
+    known = draft.existing.nics | {(node.name, nic.name) for node in draft.desired.nodes for nic in node.nics}
     for key, name in sorted(known):
-        nic = draft.found((key, name))
+        nic = draft.existing_interface((key, name))
         if nic is None or (key, name) in draft.kept or key not in nodes:
             continue
         wire_end = draft.wire.interfaces.get(namespace_names.far_end(key, name))
@@ -120,7 +120,7 @@ def _obsolete_nics(draft: Draft, nodes: set[str]) -> Iterator[RemoveDevice]:
 
 
 def _additions(device: str) -> tuple[str, ...]:
-    """The additional interfaces that a link may have beside this one while it is impaired."""
+    """Return the additional interfaces that an impaired link may have beside this device."""
     return (*namespace_names.patch(device), *namespace_names.stage(device))
 
 

@@ -3,9 +3,9 @@
 A running link is spliced and restored without losing a frame, and its two paths never carry a frame at the same time.
 Before frames take the long path, everything on it is ready: patch and stage are up and can send, offloads are off,
 disciplines are set, and the redirections are prepared. Then frames that leave the switch by the cable's end are redirected
-to the patch, and those that come in there to the stage: each by one request, so that a frame takes one path or the other.
-Restoring the short path is among the first operations of a plan, in the same order; then the switch forgets what it
-learned at the patch, and the stage is drained. A change that replaces a discipline in use takes the short path first.
+to the patch, and frames that arrive there to the stage: each by one request, so that a frame takes one path or the other.
+Restoring the short path is among the first operations of a plan, in the same order; then the switch's learned addresses at
+the patch are flushed, and the stage is drained. A change that replaces a discipline in use restores the short path first.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class Stages:
-    """The links of a plan that netem or tc carry, by the state of their stages.
+    """The stages of the links of a plan whose datapath is netem or tc.
 
-    staged: the links that already take their long path as wanted and whose stages keep their disciplines. left: what
-    redirects, or is prepared to, until all else is done. unhooked: of these the indexes whose hooks go.
+    late_ends: interfaces whose redirections, in force or prepared, end after all other operations. unhooked: indexes of
+    those whose hooks are removed then.
     """
 
     def __init__(self, draft: Draft, ports: SwitchPorts, files: Mapping[str, str]) -> None:
@@ -50,25 +50,29 @@ class Stages:
         self._ports = ports
         self._stages = draft.wiring.stages
         self._spliced_ports = {stage.port for stage in self._stages.values()}
-        self.left: list[Interface] = []
+        self.late_ends: list[Interface] = []
         self.unhooked: set[int] = set()
-        self._disciplines = self._wanted_disciplines(files)
-        self._staged = self._already_staged()
-        outs = draft.wire.staged
-        self._redirected = {found.index: out for found in draft.kept.values() if (out := outs.get(found.index))}
+        self._disciplines = self._desired_disciplines(files)
+        self._staged = (
+            self._already_staged()
+        )  # links whose frames already take the long path, with unreplaced disciplines
+        redirections = draft.wire.staged
+        self._redirected = {
+            interface.index: out for interface in draft.kept.values() if (out := redirections.get(interface.index))
+        }
 
     def redirecting(self) -> set[int]:
-        """The indexes at which frames are to be redirected to a stage or from it."""
+        """Return the indexes at which frames are to be redirected to a stage or from it."""
         return {self._draft.index(at) for stage in self._stages.values() for at, _ in stage.redirections}
 
-    def patches_standing_by(self) -> set[Device]:
-        """The patches of links that have yet to take the long path."""
+    def unused_patches(self) -> set[Device]:
+        """Return the patches of links whose frames do not take the long path yet."""
         ports = [stage.port for name, stage in self._stages.items() if name not in self._staged]
         return {patch_of(port) for port in ports if port is not None}
 
     # Disciplines and classifiers
 
-    def _wanted_disciplines(self, files: Mapping[str, str]) -> list[Discipline]:
+    def _desired_disciplines(self, files: Mapping[str, str]) -> list[Discipline]:
         if not self._stages:
             return []
         from testbed.cluster.plan.disciplines import disciplines  # encoders, which an unimpaired cluster does not need
@@ -85,23 +89,24 @@ class Stages:
                 stage,
                 draft.index,
                 mtu=mtus[stage.a],
-                seed=draft.wanted.seed,
+                seed=draft.desired.seed,
                 files=files,
             )
         ]
 
     def remove_disciplines(self) -> None:
-        """Remove disciplines and classifiers of devices that stay, unless others replace them."""
-        losing = {desired.index for desired in self._disciplines if isinstance(desired, SetLoss)}
-        queueing = {desired.index for desired in self._disciplines if not isinstance(desired, SetLoss)}
-        untouched = losing | self._draft.parted
-        for device, found in self._draft.kept_in_wire().items():
-            if found.index in self._draft.wire.qdiscs and found.index not in queueing:
-                self._draft.operations.append(RemoveQdisc(device[1], found.index))
-            if found.index in self._draft.wire.classifiers and found.index not in untouched:
-                self._draft.operations.append(RemoveLoss(device[1], found.index))
+        """Remove disciplines and classifiers of kept devices, unless others replace them."""
+        with_classifier = {desired.index for desired in self._disciplines if isinstance(desired, SetLoss)}
+        with_qdisc = {desired.index for desired in self._disciplines if not isinstance(desired, SetLoss)}
+        untouched = with_classifier | self._draft.parted
+        for device, interface in self._draft.kept_in_wire().items():
+            if interface.index in self._draft.wire.qdiscs and interface.index not in with_qdisc:
+                self._draft.operations.append(RemoveQdisc(device[1], interface.index))
+            if interface.index in self._draft.wire.classifiers and interface.index not in untouched:
+                self._draft.operations.append(RemoveLoss(device[1], interface.index))
 
     def set_disciplines(self) -> None:
+        """Set the disciplines and classifiers that are not in force."""
         if not self._disciplines:
             return
         from testbed.cluster.plan.disciplines import in_force
@@ -111,45 +116,46 @@ class Stages:
             if not in_force(desired, draft.wire) or (isinstance(desired, SetLoss) and desired.index in draft.parted):
                 draft.operations.append(desired)
 
-    def _new_disciplines(self) -> set[int]:
-        """The indexes at which a discipline is added, replaced or removed."""
+    def _replaced_disciplines(self) -> set[int]:
+        """Return the indexes at which a discipline is added, replaced or removed."""
         qdiscs = self._draft.wire.qdiscs
-        desired_values = {desired.index: desired for desired in self._disciplines if not isinstance(desired, SetLoss)}
-        new = qdiscs.keys() - desired_values.keys()
-        if desired_values:
+        by_index = {desired.index: desired for desired in self._disciplines if not isinstance(desired, SetLoss)}
+        replaced = qdiscs.keys() - by_index.keys()
+        if by_index:
             from testbed.cluster.plan.disciplines import changes_in_place
 
-            new |= {
-                index for index, desired in desired_values.items() if not changes_in_place(desired, qdiscs.get(index))
+            replaced |= {
+                index for index, desired in by_index.items() if not changes_in_place(desired, qdiscs.get(index))
             }
-        return new
+        return replaced
 
     # The short path, and the long one by a stage
 
     def _already_staged(self) -> set[str]:
         draft = self._draft
         kept = draft.kept_indexes()
-        new = self._new_disciplines()
-        found = set()
+        replaced = self._replaced_disciplines()
+        staged = set()
         for name, stage in self._stages.items():
             outs = {draft.index(at): draft.index(out) for at, out in stage.redirections}
-            right = outs.keys() <= kept and all(draft.wire.staged.get(at) == out for at, out in outs.items())
-            if right and self._is_patched(stage.port) and not new & outs.keys():
-                found.add(name)
-        return found
+            is_redirected = outs.keys() <= kept and all(draft.wire.staged.get(at) == out for at, out in outs.items())
+            if is_redirected and self._is_patched(stage.port) and not replaced & outs.keys():
+                staged.add(name)
+        return staged
 
     def _is_patched(self, port: Device | None) -> bool:
-        """Whether a cable's end at a switch is plugged in and its frames leave by its patch, which is plugged in, too."""
+        """Whether a cable's end at a switch is plugged in and its frames leave by its patch, which is plugged in, too. True
+        for a link between two nodes."""
         if port is None:
             return True
         kept, patch = self._draft.kept, patch_of(port)
-        plugged = all(
+        is_plugged = all(
             device in kept and kept[device].master == self._draft.switch_index(device) for device in (port, patch)
         )
-        return plugged and self._draft.wire.patched.get(kept[port].index) == kept[patch].index
+        return is_plugged and self._draft.wire.patched.get(kept[port].index) == kept[patch].index
 
-    def open_short_paths(self) -> None:
-        """Return frames to the short path of their links until they take the long path, if they are to."""
+    def restore_short_paths(self) -> None:
+        """Return frames to the short path of their links, unless their long path stays in use as it is."""
         draft = self._draft
         link_of = {
             end: name
@@ -157,74 +163,74 @@ class Stages:
             for _, device in devices
             for end in namespace_names.stage(device)
         }
-        opened = self._to_open(link_of.keys())
-        # Frames that have left a switch by a patch still take the long path.
+        redirected = self._to_restore(link_of.keys())
+        # Frames that have left a switch by a patch still take the long path: the free ends of patches come last.
         patched = {namespace_names.patch(name)[1] for name in draft.wire.interfaces}
-        for found in opened:
-            if found.name not in patched:
-                self._open_short_path(found)
+        for interface in redirected:
+            if interface.name not in patched:
+                self._restore_short_path(interface)
         for end, name in sorted(link_of.items()):
             stage_end = draft.wire.interfaces.get(end)
             if stage_end is not None and stage_end.index in draft.wire.qdiscs and name not in self._staged:
                 draft.operations.append(Drain(name, end, stage_end.index))
         redirecting = self.redirecting()
-        for found in opened:
-            if found.name in patched and (namespace_names.WIRE, found.name) in draft.kept:
-                if found.index in redirecting:  # to what is gone
-                    self._end_redirection(found)
+        for interface in redirected:
+            if interface.name in patched and (namespace_names.WIRE, interface.name) in draft.kept:
+                if interface.index in redirecting:  # its present redirection is to a removed interface
+                    self._end_redirection(interface)
                 else:
-                    self.left.append(found)
+                    self.late_ends.append(interface)
 
-    def _to_open(self, stage_ends: Set[str]) -> list[Interface]:
-        """The interfaces that send frames the long path and are not to, or not as they do."""
+    def _to_restore(self, stage_ends: Set[str]) -> list[Interface]:
+        """Return the interfaces whose frames take a long path that ends or changes."""
         draft = self._draft
-        restore_namespace = {draft.index(at) for name in self._staged for at, _ in self._stages[name].redirections}
-        exits = {  # what has entered a stage, or left the switch for it, goes through
+        unchanged = {draft.index(at) for name in self._staged for at, _ in self._stages[name].redirections}
+        exits = {  # frames that are in a stage, or have left the switch for it, go through
             draft.index(at): draft.index(out)
             for stage in self._stages.values()
             for at, out in stage.redirections[: 2 if stage.port is None else 3]
             if out in draft.kept
         }
-        going = {removal.device for removal in draft.late_removals} - stage_ends
+        removed_late = {removal.device for removal in draft.late_removals} - stage_ends
         return [
-            found
-            for name, found in draft.wire.interfaces.items()
-            if name in going or (namespace_names.WIRE, name) in draft.kept
-            if found.index not in restore_namespace
+            interface
+            for name, interface in draft.wire.interfaces.items()
+            if name in removed_late or (namespace_names.WIRE, name) in draft.kept
+            if interface.index not in unchanged
             and (
-                self._plugged_patch(found)
-                or found.index in draft.wire.patched
-                or draft.wire.staged.get(found.index) not in (None, exits.get(found.index))
+                self._plugged_patch(interface)
+                or interface.index in draft.wire.patched
+                or draft.wire.staged.get(interface.index) not in (None, exits.get(interface.index))
             )
         ]
 
-    def _open_short_path(self, found: Interface) -> None:
-        """End the redirection of an interface's frames to a stage. A port's patch works on until no frames reach it."""
+    def _restore_short_path(self, interface: Interface) -> None:
+        """End the redirection of an interface's frames to a stage. A port's patch stays in use until no frames reach it."""
         draft = self._draft
-        patch = self._plugged_patch(found)
-        if found.index in draft.wire.patched:
-            draft.operations.append(EndEgress(found.name, found.index, prepared=patch is not None))
+        patch = self._plugged_patch(interface)
+        if interface.index in draft.wire.patched:
+            draft.operations.append(EndEgress(interface.name, interface.index, prepared=patch is not None))
         if patch is None:
-            self._end_redirection(found)
+            self._end_redirection(interface)
             return
         self._ports.set((namespace_names.WIRE, patch.name), (False, False), patch.index)
-        self._end_redirection(found, prepared=True)
+        self._end_redirection(interface, prepared=True)
         draft.operations.append(ForgetPort(patch.name, patch.index))
-        if (namespace_names.WIRE, found.name) not in self._spliced_ports:
-            self.left.append(found)
+        if (namespace_names.WIRE, interface.name) not in self._spliced_ports:
+            self.late_ends.append(interface)
 
-    def _plugged_patch(self, found: Interface) -> Interface | None:
-        """The patch beside a port, if it is plugged in."""
-        patch = self._draft.wire.interfaces.get(namespace_names.patch(found.name)[0])
+    def _plugged_patch(self, port: Interface) -> Interface | None:
+        """Return the patch beside a port, if it is plugged in."""
+        patch = self._draft.wire.interfaces.get(namespace_names.patch(port.name)[0])
         return patch if patch is not None and patch.master else None
 
-    def _end_redirection(self, found: Interface, *, prepared: bool = False) -> None:
-        if found.index in self._draft.wire.staged:
-            self._draft.operations.append(EndRedirect(found.name, found.index, prepared))
-        self._redirected.pop(found.index, None)
+    def _end_redirection(self, interface: Interface, *, prepared: bool = False) -> None:
+        if interface.index in self._draft.wire.staged:
+            self._draft.operations.append(EndRedirect(interface.name, interface.index, prepared))
+        self._redirected.pop(interface.index, None)
 
     def take_long_paths(self) -> None:
-        """Let the frames of links that are not staged yet take the long path."""
+        """Let the frames of links take the long path, unless they already do."""
         draft, ports = self._draft, self._ports
         stages = {name: stage for name, stage in self._stages.items() if name not in self._staged}
         for stage in stages.values():
@@ -247,10 +253,10 @@ class Stages:
                 RedirectEgress(stage.port[1], draft.index(stage.port), patch[1], draft.index(patch))
             )
             self._redirect(*stage.redirections[3], prepared=True)
-            ports.set(patch, ports.settings_of_place(patch))
+            ports.set(patch, ports.desired_settings(patch))
 
     def _prepare(self, stage: Stage, port: Device) -> None:
-        """Prepare to redirect what comes in on a cable's end, and what leaves by it."""
+        """Prepare the redirections of frames that arrive on a cable's end, and of frames that leave by it."""
         index, (_, entrance) = self._draft.index(port), stage.redirections[3]
         self._draft.operations.append(PrepareRedirect(port[1], index))
         self._draft.operations.append(PrepareEgress(port[1], index, patch_of(port)[1], entrance[1]))
@@ -267,12 +273,12 @@ class Stages:
         if self._redirected.get(index) != out_index:
             self._draft.operations.append(Redirect(at[1], index, out[1], out_index, prepared))
 
-    def end_left(self) -> None:
-        """End what was left redirecting, or prepared to, when the frames took the short path."""
-        for found in self.left:
-            if found.index in self.unhooked:
-                self._draft.operations.append(Part(found.name, found.index))
+    def end_late(self) -> None:
+        """End the redirections of `late_ends`."""
+        for interface in self.late_ends:
+            if interface.index in self.unhooked:
+                self._draft.operations.append(Part(interface.name, interface.index))
                 continue
-            if self._plugged_patch(found):
-                self._draft.operations.append(EndEgress(found.name, found.index))
-            self._draft.operations.append(EndRedirect(found.name, found.index))
+            if self._plugged_patch(interface):
+                self._draft.operations.append(EndEgress(interface.name, interface.index))
+            self._draft.operations.append(EndRedirect(interface.name, interface.index))

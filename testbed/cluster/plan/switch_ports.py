@@ -1,4 +1,4 @@
-"""Ports of the switches in a plan: what is plugged in where, its learning and flooding, and forwarding entries."""
+"""Ports of the switches in a plan: plugged devices, their learning and flooding, and forwarding entries."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from testbed.spec.layout import Switch
 
 
 class SwitchPorts:
-    """The ports as far as the plan has made them.
+    """The switches' ports after the operations so far.
 
-    rerouted: whether frames now take other paths than the switches have learned.
+    rerouted: whether frames take other paths than the switches have learned.
     """
 
     def __init__(self, draft: Draft) -> None:
@@ -26,7 +26,7 @@ class SwitchPorts:
         self._wiring = draft.wiring
         self._switches = {switch.name: switch for switch in draft.bridges}
         self._settings: dict[Device, tuple[bool, bool]] = {}
-        self._replugged: set[str] = set()  # kept wire-side devices whose settings are the kernel's defaults again
+        self._replugged: set[str] = set()  # kept wire-side devices, which have the kernel's default settings again
         self._entries: dict[int, dict[str, int]] = {}
         for (bridge, mac), port in draft.wire.forwarding.items():
             self._entries.setdefault(bridge, {})[mac] = port
@@ -46,70 +46,71 @@ class SwitchPorts:
         draft = self._draft
         index, switch = draft.index(device), draft.switch_index(device)
         if device in draft.kept:
-            found = draft.kept[device]
-            if switch and device in draft.up and self._is_trunk(found) and device in self._wiring.planned_ports:
+            interface = draft.kept[device]
+            if switch and device in draft.up and self._is_trunk(interface) and device in self._wiring.planned_ports:
                 draft.set_down(device)  # until its settings are made: a new port floods
-            self.rerouted = self.rerouted or (found.master != switch and device not in draft.patched)
+            self.rerouted = self.rerouted or (interface.master != switch and device not in draft.patched)
         draft.operations.append(SetDevice(*device, index, switch=switch))
         self._settings[device] = True, True
         self._replugged.add(device[1])
 
-    def _is_trunk(self, found: Interface) -> bool:
-        other = self._draft.by_index.get(found.peer)
-        return other is not None and is_pair(found, other)
+    def _is_trunk(self, interface: Interface) -> bool:
+        """Whether an interface's peer is in the wire namespace, too."""
+        peer = self._draft.by_index.get(interface.peer)
+        return peer is not None and is_pair(interface, peer)
 
-    def change(self, standing_by: Set[Device]) -> None:
-        """Make the settings of ports. Ports stop flooding before others begin, so that flooding ports never form a cycle.
+    def change(self, unused_patches: Set[Device]) -> None:
+        """Change the settings of ports. Ports stop flooding before others start, so that flooding ports never form a cycle.
 
-        standing_by: patches that do not learn yet: a late frame of an earlier long path would draw others after it.
+        unused_patches: they do not learn yet: a late frame of an earlier long path would redirect other frames to the patch.
         """
         changes: dict[str, list[tuple[Device, tuple[bool, bool]]]] = {name: [] for name in self._switches}
         for device, switch in self._wiring.plugged.items():
-            wished = (False, False) if device in standing_by else self.settings_of_place(device)
-            if wished != self.settings(device):
-                changes[switch].append((device, wished))
-        in_order = [change for of_switch in changes.values() for change in of_switch]
-        for device, wished in sorted(in_order, key=lambda change: change[1][1]):
-            self.set(device, wished)
+            desired = (False, False) if device in unused_patches else self.desired_settings(device)
+            if desired != self.settings(device):
+                changes[switch].append((device, desired))
+        in_order = [change for switch_changes in changes.values() for change in switch_changes]
+        for device, desired in sorted(in_order, key=lambda change: change[1][1]):
+            self.set(device, desired)
 
-    def settings_of_place(self, device: Device) -> tuple[bool, bool]:
-        """Learning and flooding of a device where it is plugged in. Frames that come from a cable's end come in by its
-        patch, if it has one, and are learned there; the switch floods to the cable's end alone."""
+    def desired_settings(self, device: Device) -> tuple[bool, bool]:
+        """Return learning and flooding of a device in the desired layout. Frames from a cable's end enter by its patch, if
+        it has one, and are learned there; the switch floods only to the cable's end."""
         switch = self._switches[self._wiring.plugged[device]]
         if device in self._draft.patched:
             return switch.learns, False
         return switch.learns, switch.learns or self._wiring.numbers[device] in switch.tree
 
     def settings(self, device: Device) -> tuple[bool, bool]:
-        """Learning and flooding of a port as far as the plan has made it."""
+        """Return learning and flooding of a port after the operations so far."""
         if device in self._draft.kept:
-            found = self._draft.kept[device]
-            return self._settings.get(device, (found.learning, found.flooding))
+            interface = self._draft.kept[device]
+            return self._settings.get(device, (interface.learning, interface.flooding))
         return self._settings.get(device, (True, True))
 
     def set(self, device: Device, settings: tuple[bool, bool], index: int = 0) -> None:
-        """Set learning and flooding of a port. index: of a device of an earlier layout."""
+        """Set learning and flooding of a port. index: for a device of an earlier layout; 0: a device of the desired one."""
         if index or self.settings(device) != settings:
             self._settings[device] = settings
             self._draft.operations.append(SetPort(device[1], index or self._draft.index(device), *settings))
 
     def set_forwarding(self, switch: Switch) -> None:
-        """Make a switch's static forwarding entries."""
+        """Make a switch's static forwarding entries, and remove obsolete ones."""
         draft = self._draft
         devices = self._wiring.ports[switch.name]
         ports = {number: draft.index(device) for number, device in devices.items()}
         table = {mac: ports[number] for mac, number in switch.forwarding.items()}
-        names_of = {draft.index(device): device for device in devices.values()}
+        devices_by_index = {draft.index(device): device for device in devices.values()}
         before = self._entries.get(draft.bridge_index(switch.name), {})
         for mac, port in before.items():
-            if mac not in table and port in names_of and self._is_undisturbed(names_of[port]):
+            if mac not in table and port in devices_by_index and self._stays_plugged(devices_by_index[port]):
                 draft.operations.append(RemoveForwarding(switch.name, port, mac))
         for mac, port in table.items():
-            if before.get(mac) != port or not self._is_undisturbed(names_of[port]):
-                draft.operations.append(AddForwarding(switch.name, names_of[port][1], port, mac))
+            if before.get(mac) != port or not self._stays_plugged(devices_by_index[port]):
+                draft.operations.append(AddForwarding(switch.name, devices_by_index[port][1], port, mac))
 
     def flush_learned(self) -> None:
-        """Flush learned addresses if links have moved: stale entries would misdirect frames for five minutes."""
+        """Flush learned addresses if frames were rerouted: stale entries would misdirect frames for five minutes."""
         if not self.rerouted:
             return
         for switch in self._draft.bridges:
@@ -117,11 +118,11 @@ class SwitchPorts:
             if switch.learns and device in self._draft.kept:
                 self._draft.operations.append(ForgetLearned(switch.name, self._draft.index(device)))
 
-    def _is_undisturbed(self, device: Device) -> bool:
-        """Whether the plan leaves a port plugged in, so that its settings and entries stay valid."""
+    def _stays_plugged(self, device: Device) -> bool:
+        """Whether a port stays plugged in, so that its settings and entries stay valid."""
         return device in self._draft.kept and device[1] not in self._replugged
 
 
 def patch_of(port: Device) -> Device:
-    """The end of a port's patch that is plugged in beside it."""
+    """Return the end of a port's patch that is plugged in beside the port."""
     return namespace_names.WIRE, namespace_names.patch(port[1])[0]

@@ -1,4 +1,4 @@
-"""How the links of a layout become veth pairs, plugs and joins.
+"""Wiring of a layout's links: veth pairs, plugs and joins.
 
 - A node's NIC and a switch: one pair; its far end, in the wire namespace, is plugged into the switch.
 - Two switches: one pair, both ends in the wire namespace.
@@ -6,30 +6,30 @@
   can be impaired, cut and plugged elsewhere without a change to the NICs.
 - Two nodes, declared ``direct``: one pair, NIC to NIC, for the lowest latency.
 
-A link that the kernel impairs is *spliced*: in the wire namespace it has two free ends, A and B. Frames that its end a
-sends come in on A, and frames for end a leave by A; B likewise.
+A link that the kernel impairs is *spliced*: in the wire namespace it has two free ends, A and B. Frames from its end a
+arrive on A, and frames for end a leave by A; likewise for b and B.
 
 - Two nodes: A and B are the far ends of the two pairs.
 - A node's NIC and a switch: the far end is one of the two. A *patch*, one more pair, joins the switch beside it: one end
   is plugged in, the other is the other free end.
 - Two switches: the pair stays plugged in at the first; its end at the second is A, and a patch at the second gives B.
 
-A and B of a spliced link are joined by a *stage*, one more pair, V and W: frames that come in on A leave by V, come in
-on W and leave by B, and vice versa. Queueing disciplines are set on V and W while these carry nothing, since setting
-one on a running interface loses frames. The far end stays plugged in, too: its incoming frames are redirected to the
-stage, and what the switch sends by it is redirected to the patch, comes back from the stage, and leaves. The switch does
-not flood to the patch, which is there for what comes in; what it floods from there to the far end goes nowhere. So a link
-is spliced, and restored, by redirections alone, and no frame is lost.
+A and B of a spliced link are joined by a *stage*, one more pair, V and W: frames that arrive on A leave by V, arrive on W
+and leave by B, and vice versa. Queueing disciplines are set on V and W while no frames pass there, since setting one on a
+running interface loses frames. The far end stays plugged in, too: its incoming frames are redirected to the stage, and
+frames that the switch sends by it are redirected to the patch, come back from the stage, and leave. The switch does not
+flood to the patch, by which incoming frames enter the switch; frames flooded from the patch to the far end are dropped. So
+a link is spliced, and restored, by redirections alone, and no frame is lost.
 
-A link that the relay carries is *diverted*: it stays plugged or joined, and its frames are diverted to the relay (see
+A link that the relay forwards is *diverted*: it stays plugged or joined, and its frames are diverted to the relay (see
 `kernel.diversion`). A and B are as above. The relay receives at two *taps*, the ends of a patch that is not plugged in.
 
-- Two nodes: frames that come in on A go to one tap, frames that come in on B to the other.
-- A switch: frames that its port (say, A) receives from its cable go to the tap that is no end; frames that the switch
-  sends by the port go to B, which is the other tap. Frames that the relay sends by B come in on the port, as if from its
-  cable.
+- Two nodes: frames that arrive on A go to one tap, frames that arrive on B to the other.
+- A switch: frames that its port (say, A) receives from its cable go to the tap that is not B; frames that the switch
+  sends by the port go to B, which is the other tap. Frames that the relay sends by B enter the switch by the port, as if
+  from its cable.
 
-A link to another machine has a *tunnel* (VXLAN) in the wire namespace in place of its end there; it is otherwise wired as
+A link to another machine has a *tunnel* (VXLAN) in the wire namespace instead of its end there; it is otherwise wired as
 if the tunnel were the far end of a node's pair.
 
 Modelled switches (those of Myrinet) and the cables between them exist only in the relay. A NIC at one of them has a
@@ -50,8 +50,8 @@ Device: TypeAlias = tuple[str, str]  # (namespace key, interface name)
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """A veth pair. near: the end that is made and set up first; it is in the wire namespace except on direct links. An
-    empty MAC is the kernel's choice."""
+    """A veth pair. near: the end that is made and set up first, in the wire namespace except on direct links. An empty MAC
+    leaves the choice to the kernel. patch: whether the pair is a patch or stage."""
 
     label: str
     near: Device
@@ -76,10 +76,10 @@ class Splice:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The pair that joins the free ends a and b of a link that the kernel carries.
+    """The pair that joins the free ends a and b of a link that the kernel impairs.
 
-    forward, backward: the ends V and W of the pair by which each direction enters it. port: the free end that is the
-    cable's end at a switch and stays plugged in; None between two nodes.
+    forward, backward: the ends V and W, by which the directions enter the pair. port: the free end that is the cable's end
+    at a switch and stays plugged in; None between two nodes.
     """
 
     a: Device
@@ -90,21 +90,21 @@ class Stage:
 
     @property
     def redirections(self) -> tuple[tuple[Device, Device], ...]:
-        """The redirections (from, to), ordered so that frames arrive at one only after those behind it exist."""
+        """The redirections (from, to), in an order in which each one leads only to existing ones."""
         return (
             (self.forward, self.a),
             (self.backward, self.b),
-            *sorted(((self.a, self.forward), (self.b, self.backward)), key=lambda way: way[0] == self.port),
+            *sorted(((self.a, self.forward), (self.b, self.backward)), key=lambda ends: ends[0] == self.port),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """The diversion of a link that the relay carries.
+    """The diversion of a link that the relay forwards.
 
     near, far: the ends of its patch. ends: its port at a switch, or, between two nodes, its two ends in the wire
-    namespace. The relay receives at `near` what comes in on the first end, and at `far` what comes in on the second or
-    leaves by the port.
+    namespace. The relay receives on `near` frames that arrive on the first end, and on `far` frames that arrive on the
+    second end or leave by the port.
     """
 
     near: Device
@@ -113,48 +113,50 @@ class Detour:
 
 
 def taps(a: str, b: str) -> tuple[str, str]:
-    """The names of the interfaces at which the relay receives what comes in on the ends A and B of a diverted link."""
+    """Return the names of the interfaces on which the relay receives the frames that arrive on the ends A and B of a
+    diverted link."""
     if a == namespace_names.patch(b)[1]:
         return a, namespace_names.patch(b)[0]
     return namespace_names.patch(a)
 
 
 def free_ends(layout: Layout, name: str) -> tuple[str, str]:
-    """The names of the free ends A and B that a link has in the wire namespace when it is spliced.
+    """Return the names of the free ends A and B that a link has in the wire namespace when it is spliced.
 
-    An empty name means that the end is at a modelled switch. Raises KeyError for an unknown link, ValueError for a link
-    that is one pair from NIC to NIC and cannot be spliced.
+    An empty name: the end is at a modelled switch. Raises KeyError for an unknown link, ValueError for a link that is
+    declared direct and cannot be spliced.
     """
-    found = all_free_ends(layout)
-    if name not in found and any(link.name == name for link in layout.links):
+    ends_by_link = all_free_ends(layout)
+    if name not in ends_by_link and any(link.name == name for link in layout.links):
         raise ValueError(f"{name} is declared direct: one pair of interfaces, with nothing between them")
-    return found[name]
+    return ends_by_link[name]
 
 
 def all_free_ends(layout: Layout) -> dict[str, tuple[str, str]]:
-    """The free ends of all links that can be spliced, by link name."""
+    """Return the free ends of all links that can be spliced, by link name."""
     modelled = layout.modelled()
     switches = {switch.name for switch in layout.switches}
-    found = {}
+    ends_by_link = {}
     for link, ends in zip(layout.links, wire_ends(layout), strict=True):
         if link.datapath == "direct":
             continue
         if modelled.keys() & {link.a.owner, link.b.owner}:
             a, b = ("" if at.owner in modelled else end for at, end in zip((link.a, link.b), ends, strict=True))
-            found[link.name] = a, b
+            ends_by_link[link.name] = a, b
         else:
-            found[link.name] = _free_ends(link, ends, switches)
-    return found
+            ends_by_link[link.name] = _free_ends(link, ends, switches)
+    return ends_by_link
 
 
 def stage_ends(layout: Layout, name: str) -> tuple[str, str]:
-    """The names of the interfaces by which forward and backward enter a link's stage. Raises as `free_ends`."""
+    """Return the names of the interfaces by which forward and backward enter a link's stage. Raises the errors of
+    `free_ends`."""
     a, b = free_ends(layout, name)
     return namespace_names.stage(_stage_of(a, b))
 
 
 def _stage_of(a: str, b: str) -> str:
-    """The free end after which a link's stage is named: A, or B if A is a patch of B."""
+    """Return the free end after which a link's stage is named: A, or B if A is a patch of B."""
     return b if a == namespace_names.patch(b)[1] else a
 
 
@@ -169,7 +171,8 @@ def _free_ends(link: Link, ends: tuple[str, str], switches: Collection[str]) -> 
 
 
 def wire_ends(layout: Layout) -> list[tuple[str, str]]:
-    """The names of each link's two ends in the wire namespace (for a direct link: hypothetical).
+    """Return the names of each link's two ends in the wire namespace, in the order of the links (for a direct link:
+    hypothetical).
 
     An end at a node's NIC is named after the NIC. The ends of a cable between switches are named after the two
     switches, not their ports: adding a node to a switch can renumber the ports of its other cables, which must not be
@@ -178,20 +181,20 @@ def wire_ends(layout: Layout) -> list[tuple[str, str]]:
     switches = {switch.name for switch in layout.switches}
     tunnels = {tunnel.end for tunnel in layout.part.tunnels} if layout.part is not None else set()
     parallel: dict[frozenset[str], int] = {}
-    found = []
+    names = []
     for link in layout.links:
         a, b = link.a.owner, link.b.owner
         if a in switches and b in switches:
             pair = frozenset((a, b))
             number = parallel[pair] = parallel.get(pair, 0) + 1
-            found.append((namespace_names.trunk_end(a, b, number), namespace_names.trunk_end(b, a, number)))
+            names.append((namespace_names.trunk_end(a, b, number), namespace_names.trunk_end(b, a, number)))
         else:
             near, far = (
                 (namespace_names.tunnel if end in tunnels else namespace_names.far_end)(end.owner, end.port)
                 for end in (link.a, link.b)
             )
-            found.append((near, far))
-    return found
+            names.append((near, far))
+    return names
 
 
 class Wiring:
@@ -199,11 +202,11 @@ class Wiring:
 
     cables: the pairs. plugged: wire-side device -> switch; numbers: wire-side device -> port number. joins: (label,
     device, device) for links between two nodes. splices: link name -> its free ends. stages: link name -> its stage, if
-    the kernel carries the link. ports: switch -> port number -> device. planned_ports: devices at switches that must
+    the kernel impairs the link. ports: switch -> port number -> device. planned_ports: devices at switches that must
     stay down until their port settings are made; otherwise the first broadcast would circulate at switches with planned
-    forwarding, and a patch would duplicate it. made_up: devices that are up once they are made. hooked: ports whose
+    forwarding, and a patch would duplicate it. made_up: devices that are set up when they are made. hooked: ports whose
     frames can be diverted. of_link: link name -> its devices in the wire namespace. detours: link name -> its
-    diversion. uplinks: NICs at modelled switches. tunnels: (link name, the way to its end on another machine) by device.
+    diversion. uplinks: NICs at modelled switches. tunnels: device -> (link name, tunnel to its end on another machine).
     """
 
     def __init__(self, layout: Layout, spliced: Collection[str] = (), diverted: Collection[str] = ()) -> None:
@@ -240,7 +243,7 @@ class Wiring:
 
     @classmethod
     def of(cls, layout: Layout, datapaths: Mapping[str, str]) -> Wiring:
-        """The wiring for these datapaths: link name -> datapath, "direct" if missing."""
+        """Make the wiring for datapaths. datapaths: link name -> datapath, "direct" if missing."""
         diverted = {name for name, datapath in datapaths.items() if datapath == "relay"}
         return cls(layout, {name for name, datapath in datapaths.items() if datapath != "direct"} - diverted, diverted)
 

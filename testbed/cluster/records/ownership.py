@@ -28,7 +28,7 @@ _WIRE = "."
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The parsed mark."""
+    """A parsed mark."""
 
     cluster: str
     key: str
@@ -56,9 +56,9 @@ _PREFIX = "testbed-"
 
 @contextmanager
 def temporary_directory(purpose: str) -> Iterator[Path]:
-    """An empty temporary directory, removed at the end of the block. purpose: a word in its name, which also identifies
-    the owner."""
-    import tempfile  # with all kinds of compression: 5 ms that bringing up a cluster need not wait for
+    """Make an empty temporary directory, removed at the end of the block. purpose: a word in its name, which also contains
+    the owner's identity."""
+    import tempfile  # imports compression modules: 5 ms that bringing up a cluster need not wait for
 
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{purpose}-{identity()}-") as path:
         yield Path(path)
@@ -81,11 +81,10 @@ def collect_temporary() -> Iterator[tuple[Path, Identity]]:
 
 
 def _owner(path: Path) -> Identity | None:
-    """The owner of a directory; None unless it is this user's and was made by `temporary_directory`."""
+    """Return the owner of a directory; None unless it is this user's and was made by `temporary_directory`."""
     with contextlib.suppress(OSError, ValueError):
-        found = os.lstat(path)
-        if found.st_uid == os.geteuid() and path.is_dir() and not path.is_symlink():
+        if os.lstat(path).st_uid == os.geteuid() and path.is_dir() and not path.is_symlink():
             # The boot id contains hyphens, the random suffix does not.
-            named = path.name.removeprefix(_PREFIX).partition("-")[2].rpartition("-")[0]
-            return Identity.parse(named)
+            owner = path.name.removeprefix(_PREFIX).partition("-")[2].rpartition("-")[0]
+            return Identity.parse(owner)
     return None

@@ -1,4 +1,4 @@
-"""Expected impairments of a round trip between two nodes, shown to users."""
+"""Expected impairments of round trips between nodes, for users."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from testbed.spec.layout import Impairment, Link
 class RoundTrip:
     """Impairments of a round trip.
 
-    delay: sum of the one-way delays in both directions, ns. jitter: sum of their variations, ns. loss: share of round
-    trips that lose a frame, not counting patterns and rules. rate: of the slowest link on the way there; 0: unlimited.
-    rules: number of fault rules on the path. down: a link on the path is down.
+    delay: sum of the one-way delays in both directions, ns. jitter: sum of their jitters, ns. loss: share of round trips
+    that lose a frame, not counting patterns and rules. rate: of the slowest link on the forward path, bit/s; 0: unlimited.
+    rules: number of fault rules on both paths. down: whether a link on the path is down.
     """
 
     source: str
@@ -35,31 +35,32 @@ def round_trip(state: State, source: str, destination: str) -> RoundTrip | None:
     path = _shortest_path(state, source, destination)
     if path is None:
         return None
-    forth = [in_force(link, direction, state.injected) for link, direction in path]
-    back = [in_force(link, BOTH[direction == "forward"], state.injected) for link, direction in path]
-    passing = 1.0
-    for side in (*forth, *back):
-        passing *= 1 - _loss(side.impairment)
-    rates = [side.impairment.rate for side in forth if side.impairment.rate]
+    outward = [in_force(link, direction, state.injected) for link, direction in path]
+    returning = [in_force(link, BOTH[direction == "forward"], state.injected) for link, direction in path]
+    delivered = 1.0  # share of round trips
+    for side in (*outward, *returning):
+        delivered *= 1 - _loss(side.impairment)
+    rates = [side.impairment.rate for side in outward if side.impairment.rate]
     return RoundTrip(
         source,
         destination,
-        sum(side.impairment.delay for side in (*forth, *back)),
-        sum(side.impairment.jitter for side in (*forth, *back)),
-        1 - passing,
+        sum(side.impairment.delay for side in (*outward, *returning)),
+        sum(side.impairment.jitter for side in (*outward, *returning)),
+        1 - delivered,
         min(rates, default=0),
-        sum(len(side.whole.rules) for side in (*forth, *back)),
+        sum(len(side.whole.rules) for side in (*outward, *returning)),
         any(is_down(link, state.injected) for link, _ in path),
     )
 
 
 def _loss(impairment: Impairment) -> float:
+    """Return the probability that a frame is lost by chance."""
     burst = long_run_loss(impairment.gemodel) if impairment.gemodel else 0.0
     return 1 - (1 - impairment.loss) * (1 - burst)
 
 
 def _shortest_path(state: State, source: str, destination: str) -> list[tuple[Link, DirectionName]] | None:
-    """A shortest path between two nodes: links with the direction in which each is crossed.
+    """Find a shortest path between two nodes: links with the direction in which each is crossed; None if there is no path.
 
     Paths lead through switches and through nodes that route, not through other nodes.
     """
@@ -89,11 +90,12 @@ def _shortest_path(state: State, source: str, destination: str) -> list[tuple[Li
 
 
 def example(state: State, links: set[str]) -> tuple[str, str] | None:
-    """Two nodes whose path crosses one of these links, if any; preferably with one node at such a link."""
-    concerned = [link for link in state.layout.links if link.name in links]
+    """Find two nodes whose path crosses one of these links, preferably with one node at such a link; None if there are
+    none among the first nodes."""
+    selected = [link for link in state.layout.links if link.name in links]
     nodes = [node.name for node in state.layout.nodes]
-    near = [end.owner for link in concerned for end in (link.a, link.b) if end.owner in nodes]
-    for source in dict.fromkeys([*near, *nodes[:8]]):
+    adjacent = [end.owner for link in selected for end in (link.a, link.b) if end.owner in nodes]
+    for source in dict.fromkeys([*adjacent, *nodes[:8]]):
         for destination in nodes[:32]:
             if destination != source and any(
                 link.name in links for link, _ in _shortest_path(state, source, destination) or ()

@@ -1,9 +1,9 @@
 """The state of clusters: one directory per cluster, with its state file and the files that programs in its nodes see.
 
     ROOT/CLUSTER/state.json     layout, owner and namespaces
-    ROOT/CLUSTER/hosts          shown as /etc/hosts in its nodes
-    ROOT/CLUSTER/files/NODE/*   shown at the paths that the description gives
-    ROOT/CLUSTER/ssh/           files of `secure_shell` for servers and clients, once ssh has been used
+    ROOT/CLUSTER/hosts          mounted as /etc/hosts in its nodes
+    ROOT/CLUSTER/files/NODE/*   mounted at the paths in the description
+    ROOT/CLUSTER/ssh/           files of `secure_shell` for servers and clients, if ssh has been used
 
 The lock of a cluster is an flock on its directory: it vanishes with its holder and leaves no lock file behind. ROOT is
 /run/netns-testbed for root; for other users it is in $XDG_RUNTIME_DIR or in /tmp.
@@ -57,14 +57,15 @@ class State:
     """The recorded state of one cluster.
 
     origin: the resolved path of its file, or another label of its origin. phase: "building", "changing" and "removing"
-    are the intent of `owner`; after its death they tell which operation was interrupted. lasting: the cluster stays
-    until it is taken down; otherwise it ends with `owner`. holder: the process that holds its namespaces, if any.
-    namespaces: key -> path. inodes: key -> inode, once known. previous: the layout before an unfinished change.
+    are the operation in progress by `owner`; after its death they show which operation was interrupted. lasting: the
+    cluster stays until it is taken down; otherwise it ends with `owner`. holder: the process that holds its namespaces, if
+    any. namespaces: key -> path. inodes: key -> inode, once known. created: seconds of the epoch. previous: the layout
+    before an unfinished change.
 
-    asked: the requested datapath of links. injected: the injections in force. issued: number of injections made so far.
-    datapaths: link -> who carries it, if not "direct". notes: link -> what is approximate, or why other datapaths were
-    not taken. log: the file to which the relay writes fates, or empty. nics: how the nodes' NICs are shared, if they
-    are.
+    asked: the requested datapath of links. injected: the injections in force. issued: the highest number of an injection so
+    far. datapaths: link -> its datapath, if not "direct". notes: link -> approximations of its datapath, and reasons why
+    other datapaths were not chosen. log: the file to which the relay writes fates, or empty. nics: the sharing of the nodes'
+    NICs, if any.
     """
 
     name: str
@@ -75,7 +76,7 @@ class State:
     layout: Layout
     namespaces: Mapping[str, str]
     inodes: Mapping[str, int]
-    created: int  # seconds of the epoch
+    created: int
     holder: Identity | None = None
     previous: Layout | None = None
     asked: Asked = "auto"
@@ -87,11 +88,11 @@ class State:
     nics: SharedNics | None = None
 
     @property
-    def ended(self) -> str:
-        """A sentence if the namespace holder has died, which ends the cluster; otherwise empty."""
+    def end_reason(self) -> str:
+        """An error message if the namespace holder has died, which ends the cluster; otherwise empty."""
         if self.holder is None or self.holder.is_alive:
             return ""
-        return ended(self.name, self.holder)
+        return end_message(self.name, self.holder)
 
     @property
     def abandoned(self) -> bool:
@@ -102,18 +103,18 @@ class State:
 
     @property
     def has_tunnels(self) -> bool:
-        """Whether it is a part that has links to other machines."""
+        """Whether the cluster is part of a spread cluster and has links to other machines."""
         return self.layout.part is not None and bool(self.layout.part.tunnels)
 
     @property
-    def hiding(self) -> Identity | None:
-        """The namespace holder, if the namespaces have names only inside its mount namespace."""
+    def mount_holder(self) -> Identity | None:
+        """The namespace holder, if the namespaces have names that are visible only in its mount namespace; else None."""
         named = self.namespaces.get(WIRE, "").startswith(f"{NAMES}/")
         return self.holder if named else None
 
     def has_namespace(self, key: str) -> bool:
         """Whether a namespace of the cluster exists."""
-        if (holder := self.hiding) is not None:
+        if (holder := self.mount_holder) is not None:
             return key in self.namespaces and holder.is_alive
         return is_namespace(self.namespaces.get(key, ""))
 
@@ -149,9 +150,9 @@ class State:
         try:
             state = cls._from_json(loads(text))
         except KeyError as error:
-            raise ValueError(f"there is no {error}") from None
+            raise ValueError(f"key {error} is missing") from None
         except (TypeError, AttributeError, IndexError) as error:
-            raise ValueError(f"it is no state: {error}") from None
+            raise ValueError(f"not the state of a cluster: {error}") from None
         check(state, State)
         for layout in (state.layout, state.previous):
             if layout is not None:
@@ -161,7 +162,7 @@ class State:
     @classmethod
     def _from_json(cls, data: Any) -> State:
         if data["format"] != FORMAT:
-            raise ValueError(f"format {data['format']}, this version reads {FORMAT}")
+            raise ValueError(f"it has format {data['format']}, and this version reads format {FORMAT}")
         return cls(
             name=data["name"],
             origin=data["origin"],
@@ -184,8 +185,8 @@ class State:
         )
 
 
-def ended(cluster: str, holder: Identity) -> str:
-    """A sentence for a cluster whose namespace holder has died."""
+def end_message(cluster: str, holder: Identity) -> str:
+    """Return the error message for a cluster whose namespace holder has died."""
     return (
         f"cluster {cluster} has ended: process {holder.pid}, which held its namespaces, has died; "
         f"'testbed down --name {cluster}' or 'testbed gc' removes what is left of it"
@@ -201,22 +202,22 @@ def _unreadable(path: Path, name: str, error: OSError | ValueError) -> Unreadabl
 
 
 def file_source(node: str, target: str) -> str:
-    """The path, relative to the cluster's directory, of the file that programs in a node see at `target`.
+    """Return the path, relative to the cluster's directory, of the file that programs in a node see at `target`.
 
-    It depends on the target alone: running programs have it bind-mounted and must not see another file's content after
-    an edit.
+    It depends only on node and target: running programs have the file bind-mounted and must not see another file's content
+    after an edit.
     """
-    from hashlib import blake2b  # of OpenSSL, which takes longer to load than most clusters' states to read
+    from hashlib import blake2b  # loads OpenSSL, which takes longer than reading most states
 
     return f"files/{node}/{blake2b(target.encode(), digest_size=8).hexdigest()}"
 
 
 MACHINES_ROOT: Final = Path("/run/netns-testbed")
-"""Folder with the state of root's clusters; readable by everybody."""
+"""Directory of root's clusters; readable by everybody."""
 
 
 def default_root() -> Path:
-    """The directory of this user's clusters."""
+    """Return the directory of this user's clusters."""
     if is_root():
         return MACHINES_ROOT
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -232,19 +233,19 @@ class Store:
         self.root = root or default_root()
 
     def directory(self, name: str) -> Path:
-        """A cluster's directory; DescriptionError for an invalid cluster name."""
+        """Return a cluster's directory. Raises DescriptionError for an invalid cluster name."""
         return self.root / check_cluster(name)
 
     def hosts(self, name: str) -> Path:
-        """The file that the cluster's programs see as /etc/hosts."""
+        """Return the file that the cluster's programs see as /etc/hosts."""
         return self.directory(name) / "hosts"
 
     def ssh(self, name: str) -> Path:
-        """The directory of the cluster's ssh keys, configuration and logs; it may not exist."""
+        """Return the directory of the cluster's ssh keys, configuration and logs; it may not exist."""
         return self.directory(name) / "ssh"
 
     def names(self) -> list[str]:
-        """The sorted names of all clusters that have a directory."""
+        """List the sorted names of all clusters that have a directory."""
         try:
             self._check_owner()
             with os.scandir(self.root) as entries:
@@ -271,17 +272,17 @@ class Store:
         try:
             state = State.from_json(text)
             if state.name != name:
-                raise ValueError(f"it is of cluster {state.name!r}")
+                raise ValueError(f"it is the state of cluster {state.name!r}")
         except ValueError as error:
             raise _unreadable(path, name, error) from error
         return state
 
     def write(self, state: State) -> None:
+        """Write a cluster's state. Its lock must be held."""
         replace_file(self.directory(state.name) / "state.json", state.to_json())
 
     def choose(self, name: str | None) -> State:
-        """Read the state of the cluster of that name, or of the only one: see `existing`. NotFoundError lists the
-        clusters."""
+        """Read the state of a cluster. name: None: the only one, see `existing`. NotFoundError lists the clusters."""
         chosen = self.existing(name)
         state = self.read(chosen)
         if state is None:
@@ -289,35 +290,35 @@ class Store:
         return state
 
     def existing(self, name: str | None) -> str:
-        """The name of a cluster that has a directory, even if its state is unreadable.
+        """Return the name of a cluster that has a directory, even if its state is unreadable.
 
-        Without a name: the only cluster, or the only lasting one (the others belong to a run or a test). NotFoundError
-        lists the clusters.
+        name: None: the only cluster, or the only lasting one (the others belong to a run or a test). NotFoundError lists the
+        clusters.
         """
-        found = self.names()
+        names = self.names()
         if name is None:
-            if not found:
+            if not names:
                 raise NotFoundError("no cluster is up; 'testbed up star-4' brings one up")
-            if len(found) > 1 and len(restore_namespace := self._lasting(found)) == 1:
-                return restore_namespace[0]
-            if len(found) > 1:
-                raise NotFoundError(f"several clusters are up ({', '.join(found)}): choose one with --name")
-            return found[0]
-        if check_cluster(name) not in found:
-            alternatives = f"up are {', '.join(found)}" if found else "none is up"
+            if len(names) > 1 and len(lasting := self._lasting(names)) == 1:
+                return lasting[0]
+            if len(names) > 1:
+                raise NotFoundError(f"several clusters are up ({', '.join(names)}): choose one with --name")
+            return names[0]
+        if check_cluster(name) not in names:
+            alternatives = f"up are {', '.join(names)}" if names else "none is up"
             raise NotFoundError(f"no cluster is named {name}; {alternatives}")
         return name
 
     def _lasting(self, names: list[str]) -> list[str]:
-        """Return those of these clusters that are lasting or whose state is unreadable or missing."""
-        found = []
+        """Return the clusters that are lasting or whose state is unreadable or missing."""
+        lasting = []
         for name in names:
             state = None
             with contextlib.suppress(UnreadableStateError):
                 state = self.read(name)
             if state is None or state.lasting:
-                found.append(name)
-        return found
+                lasting.append(name)
+        return lasting
 
     # Locks
 
@@ -334,7 +335,7 @@ class Store:
             while descriptor is None:
                 self._make_root()
                 # The root may just have been removed: try again.
-                with _translated(path), contextlib.suppress(FileNotFoundError):
+                with _errors_for_users(path), contextlib.suppress(FileNotFoundError):
                     make_directory(path, 0o700)
                 descriptor = _lock(path, deadline)
                 if descriptor is None and time.monotonic() > deadline:
@@ -345,14 +346,14 @@ class Store:
                 with contextlib.suppress(KernelError):
                     descriptor = _lock(path, deadline=0)
             if descriptor is not None:
-                gone = remove_directory(path)  # no effect while it contains a state
+                is_removed = remove_directory(path)  # no effect while it contains a state
                 os.close(descriptor)
-                if gone:
-                    self._tidy()
+                if is_removed:
+                    self._remove_empty_root()
 
     @contextmanager
     def root_locked(self, timeout: float = 60) -> Iterator[None]:
-        """Hold the lock of the root, while it is removed. Raises ConflictError after `timeout` seconds."""
+        """Hold the lock of the root, to remove the root. Raises ConflictError after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
             self._make_root()
@@ -374,40 +375,40 @@ class Store:
 
     def _make_root(self) -> None:
         while True:
-            with _translated(self.root):
+            with _errors_for_users(self.root):
                 make_directory(self.root, self._mode)
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile: try again
                 self._check_owner()
                 if stat.S_IMODE(os.lstat(self.root).st_mode) & ~self._mode:
-                    os.chmod(self.root, self._mode)  # it was made with another mode
+                    os.chmod(self.root, self._mode)  # it existed with another mode
                 return
 
     def _check_owner(self) -> None:
-        """Raise PermissionDeniedError if another user made the root, whose content is then not trusted. Raises
+        """Check that the root can be trusted. Raises PermissionDeniedError if another user owns or can write it,
         FileNotFoundError."""
-        found = os.lstat(self.root)
-        if not stat.S_ISDIR(found.st_mode):
+        status = os.lstat(self.root)
+        if not stat.S_ISDIR(status.st_mode):
             raise PermissionDeniedError(f"{self.root} is no directory: remove it, clusters have their state in it")
-        if found.st_uid != os.geteuid():
+        if status.st_uid != os.geteuid():
             raise PermissionDeniedError(f"{self.root} belongs to another user")
-        if found.st_mode & 0o022:
+        if status.st_mode & 0o022:
             raise PermissionDeniedError(
                 f"{self.root} can be written by others: 'chmod {self._mode:o} {self.root}' makes it safe"
             )
 
     def drop_root(self) -> None:
-        """Remove the root if it is empty. Its lock must be held, and goes with it."""
+        """Remove the root if it is empty. Its lock must be held; it is removed with the root."""
         remove_directory(self.root)
 
-    def _tidy(self) -> None:
+    def _remove_empty_root(self) -> None:
         with contextlib.suppress(ConflictError), self.root_locked(10):
             self.drop_root()
 
 
 @contextmanager
 def names_locked(*, exclusive: bool, timeout: float = 60) -> Iterator[None]:
-    """Hold the lock of /run/netns, which clusters under all roots share: shared while names are made, exclusive while the
-    directory and its mount are made or removed. It is on the directory above, which stays.
+    """Hold the lock of /run/netns, which clusters under all roots use: shared while names are made, exclusive while the
+    directory and its mount are made or removed. The lock is an flock on the parent directory, which is never removed.
 
     Raises ConflictError after `timeout` seconds.
     """
@@ -454,8 +455,8 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """Translate failures to create our own directories into messages for users."""
+def _errors_for_users(path: Path) -> Iterator[None]:
+    """Translate errors of creating a directory into messages for users."""
     try:
         yield
     except FileNotFoundError:
@@ -470,7 +471,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class SharedNics:
-    """How NICs are shared. protocol: of the agents. functions: maximum number of host processes per node. spin:
+    """The sharing of a cluster's NICs. protocol: of the agents. functions: maximum number of host processes per node. spin:
     nanoseconds that agents poll before they sleep. owner: the process that requested the sharing, which ends with it.
     """
 
@@ -491,7 +492,7 @@ class SharedNics:
 
 
 def shared_devices(layout: Layout, nics: SharedNics | None) -> frozenset[Device]:
-    """The interfaces used by agents. The kernel must send complete frames on them, as the firmware does."""
+    """Return the interfaces that agents use. The kernel must send complete frames on them, as the firmware does."""
     if nics is None:
         return frozenset()
     return frozenset((node.name, node.nics[0].name) for node in layout.nodes if node.nics)

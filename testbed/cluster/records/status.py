@@ -1,6 +1,6 @@
-"""The status of a running cluster: nodes, switches and links, with the kernel's counters.
+"""Status of a running cluster: nodes, switches and links, with the kernel's counters.
 
-Counters are read on the wire side, where all links of a cluster end: one dump suffices for a hundred nodes. Only the
+Counters are read in the wire namespace, where all links of a cluster end: one dump suffices for a hundred nodes. Only the
 NICs of direct links are read in their nodes.
 """
 
@@ -25,7 +25,7 @@ from testbed.kernel.netlink import RouteSocket
 from testbed.kernel.rtnl_dump import Interface, by_name, interfaces, named
 from testbed.lazy_dataclass import dataclass
 from testbed.runtime import event_log
-from testbed.runtime.supervision import all_run, running_supervisor
+from testbed.runtime.supervision import are_all_running, running_supervisor
 from testbed.spec.layout import Impairment, Layout, Link
 
 
@@ -40,9 +40,10 @@ class DirectionCounters:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """A link: whether both ends exist and are up, its datapath, its counters and the impairments in force.
+    """Status of a link. exists, up: whether both ends exist, and are up. forward, backward: counters; forward is from a to
+    b.
 
-    forward is a -> b. Impairments are the declared ones overlaid with the injected ones.
+    Impairments are those in force: the declared ones overlaid with the injected ones.
     """
 
     link: Link
@@ -57,7 +58,7 @@ class LinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node: whether its namespace exists, and the programs in it. agent: of its NIC, if that is shared."""
+    """Status of a node. exists: whether its namespace does. programs: pids. agent: of its NIC, if the NIC is shared."""
 
     name: str
     exists: bool
@@ -67,8 +68,8 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """The agent of a shared NIC. pid: 0 if it does not answer. hosts: function -> attached process. lost: number of
-    frames not read in time or not sent."""
+    """Status of the agent of a shared NIC. pid: 0 if it does not answer. hosts: function -> pid of the attached process.
+    lost: number of frames not read in time or not sent."""
 
     pid: int = 0
     hosts: Mapping[int, int] = field(default_factory=dict)
@@ -77,8 +78,8 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The status of a cluster. missing: a sentence for each required process that does not run, and
-    each machine that does not answer."""
+    """Status of a cluster. missing: a sentence for each required process that does not run, and each machine that does not
+    answer."""
 
     state: State
     nodes: tuple[NodeStatus, ...]
@@ -88,27 +89,27 @@ class ClusterStatus:
 
 def status(state: State) -> ClusterStatus:
     """Read the status of a running cluster. NotFoundError if it has ended."""
-    if state.ended:
-        raise NotFoundError(state.ended)
+    if state.end_reason:
+        raise NotFoundError(state.end_reason)
     interfaces_by_key = _read_interfaces(state)
     programs = _programs(state)
     agents = _agents(state) if state.nics is not None else {}
-    own = {agent.pid for agent in agents.values()}
+    agent_pids = {agent.pid for agent in agents.values()}
     return ClusterStatus(
         state,
         tuple(
             NodeStatus(
                 node.name,
                 state.has_namespace(node.name),
-                tuple(pid for pid in programs.get(node.name, ()) if pid not in own),
+                tuple(pid for pid in programs.get(node.name, ()) if pid not in agent_pids),
                 agents.get(node.name),
             )
             for node in state.layout.nodes
         ),
-        _of_relay(
+        _with_modelled_links(
             state,
             [
-                _in_force(state, _link(*link, interfaces_by_key))
+                _with_impairments(state, _link(*link, interfaces_by_key))
                 for link in zip(state.layout.links, wire_ends(state.layout), strict=True)
             ],
         ),
@@ -123,12 +124,12 @@ def needs_supervisor(state: State) -> bool:
 
 
 def missing(state: State, directory: Path) -> list[str]:
-    """A sentence for each required process that does not run, and each machine of a spread cluster that does not answer.
-    directory: the cluster's."""
+    """Return a sentence for each required process that does not run, and each machine of a spread cluster that does not
+    answer. directory: the cluster's."""
     sentences = []
-    if "relay" in state.datapaths.values() and not all_run(directory, "relay"):
+    if "relay" in state.datapaths.values() and not are_all_running(directory, "relay"):
         sentences.append("its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again")
-    if state.nics is not None and not all_run(directory, "nic"):
+    if state.nics is not None and not are_all_running(directory, "nic"):
         sentences.append("the agents of its NICs are GONE, and no program can attach: 'testbed up' starts them again")
     if needs_supervisor(state) and not running_supervisor(directory):
         sentences.append(
@@ -146,20 +147,21 @@ def _unreachable(directory: Path) -> Iterator[str]:
         yield f"machine {machine} ({event['address']}) has not answered for {ago:.1f} s: it has died, or is cut off"
 
 
-def links(state: State, wanted: Collection[str]) -> tuple[LinkStatus, ...]:
-    """Read the status of some links, by name, and of nothing else."""
+def links(state: State, names: Collection[str]) -> tuple[LinkStatus, ...]:
+    """Read the status of some links only."""
     pairs = zip(state.layout.links, wire_ends(state.layout), strict=True)
-    ends = [(link, pair) for link, pair in pairs if link.name in wanted]
+    ends = [(link, pair) for link, pair in pairs if link.name in names]
     devices: dict[str, set[str]] = {namespace_names.WIRE: {device for _, pair in ends for device in pair}}
     for link, _ in ends:
         if link.datapath == "direct":
             for end in (link.a, link.b):
                 devices.setdefault(end.owner, set()).add(end.port)
-    interfaces_by_key = _look(state, devices.keys(), partial(_read_some, devices))
-    return _of_relay(state, [_in_force(state, _link(link, pair, interfaces_by_key)) for link, pair in ends])
+    interfaces_by_key = _read_namespaces(state, devices.keys(), partial(_read_some, devices))
+    statuses = [_with_impairments(state, _link(link, pair, interfaces_by_key)) for link, pair in ends]
+    return _with_modelled_links(state, statuses)
 
 
-def _in_force(state: State, status: LinkStatus) -> LinkStatus:
+def _with_impairments(state: State, status: LinkStatus) -> LinkStatus:
     name = status.link.name
     if name not in state.datapaths:
         return status
@@ -167,7 +169,7 @@ def _in_force(state: State, status: LinkStatus) -> LinkStatus:
     return replace(status, datapath=state.datapaths[name], forward_impairment=forward, backward_impairment=backward)
 
 
-def _of_relay(state: State, statuses: Sequence[LinkStatus]) -> tuple[LinkStatus, ...]:
+def _with_modelled_links(state: State, statuses: Sequence[LinkStatus]) -> tuple[LinkStatus, ...]:
     """Complete the status of cables between modelled switches, which exist only in the relay."""
     modelled = state.layout.modelled().keys()
     inside = {status.link.name for status in statuses if modelled >= {status.link.a.owner, status.link.b.owner}}
@@ -177,15 +179,15 @@ def _of_relay(state: State, statuses: Sequence[LinkStatus]) -> tuple[LinkStatus,
         report,  # imports the relay's code, which most clusters do not need
     )
 
-    answer = report(Store(), state)
-    reports = answer["links"] if answer is not None else {}
+    relay_report = report(Store(), state)
+    reports = relay_report["links"] if relay_report is not None else {}
     return tuple(
         replace(
             status,
             exists=status.link.name in reports,
             up=status.link.name in reports and not is_down(status.link, state.injected),
-            forward=_carried(reports, status.link, "forward"),
-            backward=_carried(reports, status.link, "backward"),
+            forward=_relay_counters(reports, status.link, "forward"),
+            backward=_relay_counters(reports, status.link, "backward"),
         )
         if status.link.name in inside
         else status
@@ -193,15 +195,16 @@ def _of_relay(state: State, statuses: Sequence[LinkStatus]) -> tuple[LinkStatus,
     )
 
 
-def _carried(reports: Mapping[str, Any], link: Link, direction: str) -> DirectionCounters:
-    counted = reports.get(link.name, {}).get(direction, {}).get("counters")
-    if counted is None:
+def _relay_counters(reports: Mapping[str, Any], link: Link, direction: str) -> DirectionCounters:
+    counters = reports.get(link.name, {}).get(direction, {}).get("counters")
+    if counters is None:
         return DirectionCounters()
-    return DirectionCounters(counted["delivered"], counted["delivered_bytes"], sum(counted[cause] for cause in CAUSES))
+    dropped = sum(counters[cause] for cause in CAUSES)
+    return DirectionCounters(counters["delivered"], counters["delivered_bytes"], dropped)
 
 
 def _agents(state: State) -> dict[str, AgentStatus]:
-    from testbed.cluster.services.nic_sharing import reports  # costly, and most clusters share no NICs
+    from testbed.cluster.services.nic_sharing import reports  # imports much, and most clusters share no NICs
 
     return {
         node: AgentStatus()
@@ -223,16 +226,17 @@ def _read_interfaces(state: State) -> InterfacesByKey:
     keys = {namespace_names.WIRE} | {
         end.owner for link in state.layout.links if link.datapath == "direct" for end in (link.a, link.b)
     }
-    return _look(state, keys, lambda _, route: by_name(interfaces(route)))
+    return _read_namespaces(state, keys, lambda _, route: by_name(interfaces(route)))
 
 
 Read = Callable[[str, RouteSocket], Mapping[str, Interface]]
+"""Reads interfaces of a namespace, by name; arguments: its key, a socket in it."""
 
 
-def _look(state: State, keys: Collection[str], read: Read) -> InterfacesByKey:
+def _read_namespaces(state: State, keys: Collection[str], read: Read) -> InterfacesByKey:
     """Apply `read` to each of these namespaces."""
     paths = {key: state.namespaces[key] for key in sorted(keys) if key in state.namespaces}
-    if (holder := state.hiding) is not None:
+    if (holder := state.mount_holder) is not None:
         return userns.call_inside(holder.pid, partial(_read, paths, read)) if holder.is_alive else {}
     return _read(paths, read)
 
@@ -254,7 +258,7 @@ def _read_some(devices: Mapping[str, Collection[str]], key: str, route: RouteSoc
 
 
 def _programs(state: State) -> dict[str, list[int]]:
-    """The pids of the programs in each node."""
+    """Return the pids of the programs in each node."""
     keys = {inode: key for key, inode in state.inodes.items()}
     pids: dict[str, list[int]] = {}
     for pid in processes.all_pids():
@@ -265,7 +269,8 @@ def _programs(state: State) -> dict[str, list[int]]:
 
 
 def _link(link: Link, ends: tuple[str, str], interfaces_by_key: InterfacesByKey) -> LinkStatus:
-    """The status of one link. Frames from a arrive at its wire-side end; behind a switch, they leave by b's."""
+    """Derive the status of one link. The wire-side end of a NIC receives the node's frames; at a switch, it also sends the
+    frames to the node."""
     wire = interfaces_by_key.get(namespace_names.WIRE, {})
     if link.datapath == "direct":
         a = interfaces_by_key.get(link.a.owner, {}).get(link.a.port)
@@ -275,8 +280,8 @@ def _link(link: Link, ends: tuple[str, str], interfaces_by_key: InterfacesByKey)
         return LinkStatus(link, True, a.up and b.up, _received(b), _received(a))
     a, b = (wire.get(end) for end in ends)
     if a is not None and b is not None:
-        switches_only = a.peer == b.index  # one pair between two switches; else two pairs, joined
-        forward, backward = (_received(b), _received(a)) if switches_only else (_received(a), _received(b))
+        is_trunk = a.peer == b.index  # one pair between two switches; otherwise two pairs, joined
+        forward, backward = (_received(b), _received(a)) if is_trunk else (_received(a), _received(b))
         return LinkStatus(link, True, a.up and b.up, forward, backward)
     if a is not None:  # a is a node, b the switch that its wire-side end is plugged into
         return LinkStatus(link, True, a.up, _received(a), _sent(a))
@@ -296,24 +301,24 @@ def _sent(interface: Interface) -> DirectionCounters:
 
 
 def describe_datapaths(state: State) -> list[str]:
-    """Lines on the datapaths of the impaired links and their approximations: "by relay: n1--s1, n2--s1"."""
+    """Format the datapaths of the impaired links and their approximations as lines: "by relay: n1--s1, n2--s1"."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for link, carrier in state.datapaths.items():
-        groups.setdefault((carrier, tuple(state.notes.get(link, ()))), []).append(link)
+    for link, datapath in state.datapaths.items():
+        groups.setdefault((datapath, tuple(state.notes.get(link, ()))), []).append(link)
     lines = []
-    for (carrier, notes), links in groups.items():
+    for (datapath, notes), links in groups.items():
         shown = ", ".join(links[:3]) + (f" and {len(links) - 3} more" if len(links) > 3 else "")
-        lines.append(f"by {carrier}: {shown}")
+        lines.append(f"by {datapath}: {shown}")
         lines += [f"   {note}" for note in notes]
     return lines
 
 
 def summary(layout: Layout) -> str:
-    """ "4 nodes, 1 switch, 4 links"."""
-    return counted(len(layout.nodes), len(layout.switches), len(layout.links))
+    """Format a layout's size: "4 nodes, 1 switch, 4 links"."""
+    return format_size(len(layout.nodes), len(layout.switches), len(layout.links))
 
 
-def counted(nodes: int, switches: int, links: int) -> str:
+def format_size(nodes: int, switches: int, links: int) -> str:
     """Format numbers of nodes, switches and links, without those that are 0."""
     counts = [(nodes, "node"), (switches, "switch"), (links, "link")]
     plural = {"switch": "switches"}

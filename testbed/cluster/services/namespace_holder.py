@@ -26,7 +26,7 @@ from testbed.kernel import daemons, processes, userns
 from testbed.kernel.filesystem import empty
 
 _MAX_DESCRIPTORS = 250  # in one message; the kernel's limit is SCM_MAX_FD, 253
-_ANSWER_BYTES = 4096
+_MAX_REPLY = 4096  # bytes
 
 
 class HolderClient:
@@ -44,7 +44,7 @@ class HolderClient:
         for first in range(0, len(keys), _MAX_DESCRIPTORS):
             batch = keys[first : first + _MAX_DESCRIPTORS]
             socket.send_fds(self._connection, [b"hold"], [descriptors[key] for key in batch])
-            numbers = self._connection.recv(_ANSWER_BYTES).split()
+            numbers = self._connection.recv(_MAX_REPLY).split()
             if len(numbers) != len(batch):
                 raise KernelError("no file descriptors are left for the cluster's namespace holder (see 'ulimit -n')")
             paths.update(zip(batch, (f"/proc/{self.identity.pid}/fd/{int(number)}" for number in numbers), strict=True))
@@ -56,24 +56,24 @@ class HolderClient:
 
 
 def start_holder(root: Path, cluster: str) -> HolderClient:
-    """Start the holder of a cluster that ends with this process, before anything is created: it removes the cluster when
-    this process dies."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """Start the holder of a cluster that ends with this process. The holder removes the cluster when this process dies, so
+    start it before anything is created."""
+    client_end, holder_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = processes.identity()
     try:
         identity = daemons.start(
             namespace_names.HOLDER,
-            {theirs.fileno()},
+            {holder_end.fileno()},
             _raise_limit,
-            lambda: _hold(root, cluster, parent, theirs),
+            lambda: _hold(root, cluster, parent, holder_end),
             tag=cluster,
         )
     except BaseException:
-        ours.close()
+        client_end.close()
         raise
     finally:
-        theirs.close()
-    return HolderClient(identity, ours)
+        holder_end.close()
+    return HolderClient(identity, client_end)
 
 
 def hold_user_namespace(root: Path, cluster: str, *, lasting: bool) -> processes.Identity:
@@ -97,15 +97,15 @@ def _wait_forever() -> None:
 def _hold(root: Path, cluster: str, parent: processes.Identity, connection: socket.socket | None) -> None:
     """Receive descriptors until the parent dies; then remove its cluster."""
     try:
-        handle = os.pidfd_open(parent.pid)
+        pidfd = os.pidfd_open(parent.pid)
     except ProcessLookupError:
         return _remove_orphan(root, cluster, parent)
     poll = select.poll()
     if parent.is_alive:  # otherwise it died before the pidfd was opened, and its pid may be reused
-        poll.register(handle, select.POLLIN)
+        poll.register(pidfd, select.POLLIN)
         if connection is not None:
             poll.register(connection, select.POLLIN)
-        while handle not in (ready := [descriptor for descriptor, _ in poll.poll()]):
+        while pidfd not in (ready := [descriptor for descriptor, _ in poll.poll()]):
             if connection is not None and ready and not _receive_descriptors(connection):
                 poll.unregister(connection)
     return _remove_orphan(root, cluster, parent)
@@ -114,7 +114,7 @@ def _hold(root: Path, cluster: str, parent: processes.Identity, connection: sock
 def _receive_descriptors(connection: socket.socket) -> bool:
     """Receive descriptors and reply with their numbers in this process; return False if the connection was closed."""
     try:
-        request, descriptors, _, _ = socket.recv_fds(connection, _ANSWER_BYTES, _MAX_DESCRIPTORS)
+        request, descriptors, _, _ = socket.recv_fds(connection, _MAX_REPLY, _MAX_DESCRIPTORS)
         if request:
             connection.send(" ".join(map(str, descriptors)).encode() or b" ")
     except ConnectionError:

@@ -1,4 +1,4 @@
-"""The client side of a cluster's relay, for commands that change its links."""
+"""Client of a cluster's relay, for commands that change links or read reports."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _POLL_INTERVAL: Final = 0.01  # s
 
 
 class Replugging:
-    """Links that change their datapath: created before the first operation of a change; records events after the last.
+    """Change of links' datapaths. Create it before the first operation of a change; call `record_events` after the last.
 
-    Links that leave the relay are passed through without impairment from the start; frames that it held are delivered
-    early.
+    From then on the relay passes frames of links that it releases through without impairment; frames in flight are
+    delivered early.
     """
 
     def __init__(
@@ -41,68 +41,74 @@ class Replugging:
         self._executor = executor
         before_datapaths = before.datapaths if before is not None else {}
         self._links = [] if before is None else _differing(before_datapaths, after.datapaths)
-        self._had, self._have = before_datapaths, after.datapaths
+        self._before, self._after = before_datapaths, after.datapaths
         self._ends = {
             link.name: set(ends) for link, ends in zip(after.layout.links, wire_ends(after.layout), strict=True)
         }
         free = all_free_ends(after.layout)
-        # The kernel also counts IP frames that the relay receives as unclaimed, so patch counts are meaningful only before.
-        self._patches = {
+        # The kernel also counts IP frames that the relay receives as unclaimed: taps are counted until the relay listens.
+        self._taps = {
             link: taps(*free[link])
             for link in self._links
             if before_datapaths.get(link) != "relay" and all(free.get(link, ("",)))
         }
         self._leaving = _leaving(self._directory, orders)
         self._early: dict[str, int] = {}
-        self._ask("pass through")
+        self._call("pass through")
         self._lost = self._read_lost() if self._links else {}
-        self._released: dict[str, int] = {}
+        self._lost_at_release: dict[str, int] = {}
 
     def release(self) -> None:
-        """Let the relay forward the frames still in its sockets for leaving links, and release the links.
+        """Let the relay forward the frames that are still in the sockets of leaving links, and release the links.
 
-        Called after their frames take another path, before any of their interfaces is removed and before the relay
+        Call it after their frames take another path, before any of their interfaces is removed and before the relay
         listens on others.
         """
-        self._ask("release")
+        self._call("release")
         if self._links:
-            self._released = self._read_lost()
+            self._lost_at_release = self._read_lost()
 
-    def _ask(self, what: str) -> None:
+    def _call(self, command: str) -> None:
         for number, links in self._leaving.items():
             with contextlib.suppress(NotListeningError):
-                answer = call(RelayPaths(self._directory).socket(number), {"do": what, "links": links})
-                for link, early in answer["early"].items():
+                reply = call(RelayPaths(self._directory).socket(number), {"do": command, "links": links})
+                for link, early in reply["early"].items():
                     self._early[link] = self._early.get(link, 0) + early
 
-    def tell(self, early: Mapping[str, int], lost: Mapping[str, int]) -> None:
-        """Record an event for each link: its old and new datapath, and how many frames were lost or delivered early.
+    def record_events(self, early: Mapping[str, int], lost: Mapping[str, int]) -> None:
+        """Record an event for each link: its old and new datapath, and the numbers of frames lost and delivered early.
 
-        early, lost: link -> frames that waited in the kernel.
+        early, lost: link -> number of frames that waited in a discipline of the kernel.
         """
         links = sorted({*self._links, *early, *lost})
         after = self._read_lost() if links else {}
         for link in links:
-            ends, patch = self._ends.get(link, ()), self._patches.get(link, ())
+            ends, tap_names = self._ends.get(link, ()), self._taps.get(link, ())
             event_log.record(
                 self._directory,
                 "replugged",
                 link=link,
-                before=self._had.get(link, "direct"),
-                after=self._have.get(link, "direct"),
-                lost=_rise(self._lost, after, ends) + _rise(self._lost, self._released, patch) + lost.get(link, 0),
+                before=self._before.get(link, "direct"),
+                after=self._after.get(link, "direct"),
+                lost=_increase(self._lost, after, ends)
+                + _increase(self._lost, self._lost_at_release, tap_names)
+                + lost.get(link, 0),
                 early=self._early.get(link, 0) + early.get(link, 0),
             )
 
     def _read_lost(self) -> dict[str, int]:
-        """Per wire-side interface, the frames that arrived unclaimed plus those that could not be sent."""
-        found = interfaces(self._executor.open(namespace_names.WIRE).route)
-        return {interface.name: interface.counters.rx_unclaimed + interface.counters.tx_dropped for interface in found}
+        """Read the number of frames lost at each wire-side interface: those that no protocol accepted, and those that could
+        not be sent."""
+        wire_interfaces = interfaces(self._executor.open(namespace_names.WIRE).route)
+        return {
+            interface.name: interface.counters.rx_unclaimed + interface.counters.tx_dropped
+            for interface in wire_interfaces
+        }
 
 
-def _rise(before: Mapping[str, int], after: Mapping[str, int], ends: Iterable[str]) -> int:
-    """The sum of increases of these interfaces' counts. A new interface starts at 0."""
-    return sum(max(0, after[end] - before.get(end, 0)) for end in ends if end in after)
+def _increase(before: Mapping[str, int], after: Mapping[str, int], names: Iterable[str]) -> int:
+    """Return the sum of the increases of these interfaces' counts. A new interface starts at 0."""
+    return sum(max(0, after[name] - before.get(name, 0)) for name in names if name in after)
 
 
 def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
@@ -110,37 +116,39 @@ def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]
 
 
 def _leaving(directory: Path, orders: Orders) -> dict[int, list[str]]:
-    """The links that the relay carries now but not by the new orders, by the number of its process."""
-    known = RelayPaths(directory).read_orders()
-    restore_namespace = {link.name for link in orders.links}
+    """Return the links that the relay forwards now and not by the new orders, by the number of the relay process."""
+    present = RelayPaths(directory).read_orders()
+    if present is None:
+        return {}
+    names = {link.name for link in orders.links}
     leaving: dict[int, list[str]] = {}
-    for link in known.links if known is not None else ():
-        if known is not None and link.name not in restore_namespace:
-            leaving.setdefault(known.process_of(link), []).append(link.name)
+    for link in present.links:
+        if link.name not in names:
+            leaving.setdefault(present.process_of(link), []).append(link.name)
     return leaving
 
 
-def _processes() -> int:
-    """The number of relay processes on this machine: two processors are left to the communicating programs."""
+def _process_count() -> int:
+    """Return the number of relay processes for this machine: two processors are left to the communicating programs."""
     return max(1, min(_MAX_PROCESSES, len(os.sched_getaffinity(0)) - 2))
 
 
 def engage(store: Store, state: State, orders: Orders) -> None:
-    """Put the orders in force before returning.
+    """Write the orders and make relay and supervisor apply them; when this returns, they are in force.
 
-    The state, including its injections, must be written.
+    The state, including its injections, must be written. Raises KernelError with the relay's reason.
     """
-    places = RelayPaths(store.directory(state.name))
-    known = places.read_orders()
-    orders = replace(orders, processes=known.processes if known is not None else _processes())
+    paths = RelayPaths(store.directory(state.name))
+    present = paths.read_orders()
+    orders = replace(orders, processes=present.processes if present is not None else _process_count())
     if orders.links:
-        if known != orders:
-            replace_file(places.orders, orders.to_json())
-    elif known is not None:
-        remove_file(places.orders)
+        if present != orders:
+            replace_file(paths.orders, orders.to_json())
+    elif present is not None:
+        remove_file(paths.orders)
     timed = any(injection.until for injection in state.injected)
-    wanted = orders.links or timed or state.nics is not None or state.has_tunnels
-    if not (wanted or known is not None or running_supervisor(places.directory)):
+    is_needed = orders.links or timed or state.nics is not None or state.has_tunnels
+    if not (is_needed or present is not None or running_supervisor(paths.directory)):
         return
     from testbed.cluster.services import (
         supervisor,  # imports the relay's code, which a cluster without impairments does not need
@@ -152,41 +160,42 @@ def engage(store: Store, state: State, orders: Orders) -> None:
             wait_until_gone(leaving)
         return
     supervisor.ensure(store, state)
-    for number in range(orders.processes):  # even unchanged orders: a free end may be a new interface
+    for number in range(orders.processes):  # even unchanged orders: an interface may have been made anew
         if orders.share(number).links:
-            _load(places.socket(number), lambda: supervisor.ensure(store, state))
+            _load(paths.socket(number), lambda: supervisor.ensure(store, state))
 
 
-def _load(socket: Path, start_again: Callable[[], object]) -> None:
-    """Make a relay process load its orders. KernelError carries the relay's reason."""
+def _load(socket: Path, restart: Callable[[], object]) -> None:
+    """Make a relay process load its orders. restart: restarts the relay if its process does not listen. Raises KernelError
+    with the relay's reason."""
     deadline = time.monotonic() + CALL_TIMEOUT
     while True:
         with contextlib.suppress(NotListeningError):
             call(socket, {"do": "load"})
             return
         if time.monotonic() > deadline:
-            raise KernelError("the relay ends again and again: 'testbed events' says more")
-        time.sleep(_POLL_INTERVAL)  # it is dying; the supervisor notices when its last socket closes
-        start_again()
+            raise KernelError("the relay ends repeatedly: 'testbed events' shows the reason")
+        time.sleep(_POLL_INTERVAL)  # the process is ending; the supervisor notices when its last socket closes
+        restart()
 
 
 def report(store: Store, state: State) -> dict[str, Any] | None:
-    """The relay's current report; None if there is no relay or one of its processes does not answer.
+    """Read the relay's current report; None if there is no relay or one of its processes does not answer.
 
-    Links, modelled switches and sentences of all processes are merged. "processes" lists the reports of each; "pid" is
-    the first one's, "begun" is when the last one started, "processor" is the sum.
+    Links, modelled switches and idle rules of all processes are merged. "processes" lists the reports of the processes;
+    "pid" is that of the first process, "begun" the start time of the last one, "processor" the sum.
     """
-    places = RelayPaths(store.directory(state.name))
-    orders = places.read_orders()
+    paths = RelayPaths(store.directory(state.name))
+    orders = paths.read_orders()
     merged: dict[str, Any] = {"processes": [], "links": {}, "switches": {}, "idle_rules": []}
     for number in range(orders.processes) if orders is not None else ():
         if orders is None or not orders.share(number).links:
             continue
         try:
-            call(places.socket(number), {"do": "report"})
+            call(paths.socket(number), {"do": "report"})
         except NotListeningError:
             return None
-        process_report = places.read_report(number)
+        process_report = paths.read_report(number)
         merged["links"].update(process_report.pop("links"))
         merged["switches"].update(process_report.pop("switches"))
         merged["idle_rules"] += process_report.pop("idle_rules")
@@ -205,13 +214,14 @@ def report(store: Store, state: State) -> dict[str, Any] | None:
 
 
 def known_texts(store: Store, name: str) -> Mapping[str, str]:
-    """The texts of the tables and traces that the relay has, by the names that impairments give them."""
+    """Return the texts of the tables and traces in the relay's orders, by the paths that impairments give."""
     orders = RelayPaths(store.directory(name)).read_orders()
     return orders.files if orders is not None else {}
 
 
 def idle_rules(store: Store, state: State, numbers: Sequence[int] = ()) -> list[str]:
-    """A sentence for each injected rule (of these injections, or of all) that has not decided any frame's fate."""
+    """Return a sentence for each injected rule that has not decided any frame's fate. numbers: of the injections; empty:
+    all."""
     relay_report = report(store, state) if any(injection.rules for injection in state.injected) else None
     if relay_report is None:
         return []

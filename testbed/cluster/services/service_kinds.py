@@ -22,7 +22,7 @@ from testbed.runtime.relay.process import Process
 from testbed.runtime.supervision import service_keys, service_lock
 
 if TYPE_CHECKING:
-    from testbed.runtime.shared.agent import Offer
+    from testbed.runtime.shared.agent import NicConfig
 
 RELAY_NAME: Final = "testbed-relay"
 LOG: Final = "processes.log"
@@ -33,78 +33,78 @@ _NIC: Final = "nic"
 
 
 def command(store: Store, cluster: str) -> list[str]:
-    """The command line with which a service starts a new supervisor."""
+    """Return the command line by which a service starts a new supervisor."""
     return [sys.executable, "-m", "testbed.cluster.services.supervisor", str(store.root), cluster]
 
 
-def _known(directory: Path, kind: str) -> dict[str, FormerProcess]:
-    """The services of a kind that have not been ended, by key."""
+def _former(directory: Path, kind: str) -> dict[str, FormerProcess]:
+    """Return the services of a kind that have been started and not ended, by key."""
     processes_by_key = {}
     for key in service_keys(directory, kind):
         path = service_lock(directory, kind, key)
-        what, pid = locks.read_note(path), locks.holder(path)
-        if what or pid:
-            processes_by_key[key] = FormerProcess(processes.identity(pid) if pid else None, what)
+        specification, pid = locks.read_note(path), locks.holder(path)
+        if specification or pid:
+            processes_by_key[key] = FormerProcess(processes.identity(pid) if pid else None, specification)
     return processes_by_key
 
 
 class RelayProcesses:
-    """The processes of the relay that have links to carry, by number. Implements `services.Kind`."""
+    """The processes of the relay that have links to forward, by number. Implements `services.Kind`."""
 
     word = "relay"
 
     def __init__(self, store: Store, cluster: str, route: RouteSocket) -> None:
         """route: a socket of the wire namespace."""
-        self._places = RelayPaths(store.directory(cluster))
+        self._paths = RelayPaths(store.directory(cluster))
         self._command = command(store, cluster)
         self._route = route
 
-    def wanted(self) -> Mapping[int, object]:
-        orders = self._places.read_orders() or Orders(0)
+    def required(self) -> Mapping[int, object]:
+        orders = self._paths.read_orders() or Orders(0)
         return {number: RELAY_NAME for number in range(orders.processes) if orders.share(number).links}
 
-    def known(self) -> Mapping[int, FormerProcess]:
-        return {int(key): process for key, process in _known(self._places.directory, _RELAY).items()}
+    def former(self) -> Mapping[int, FormerProcess]:
+        return {int(key): process for key, process in _former(self._paths.directory, _RELAY).items()}
 
     def start(self, key: int) -> processes.Identity:
-        made: list[Process] = []
+        relay: list[Process] = []  # made in the child
         locks.make(self._lock(key))
 
         def prepare() -> None:
             lock = locks.Lock(self._lock(key))
-            made.append(Process(self._places, key, self._command))
-            made[0].prepare()
+            relay.append(Process(self._paths, key, self._command))
+            relay[0].prepare()
             lock.note(RELAY_NAME)
 
-        return daemons.start(RELAY_NAME, (), prepare, lambda: made[0].run(), str(self._places.directory / LOG))
+        return daemons.start(RELAY_NAME, (), prepare, lambda: relay[0].run(), str(self._paths.directory / LOG))
 
-    def forget(self, key: int) -> None:
+    def clean_up(self, key: int) -> None:
         locks.clear(self._lock(key))
-        remove_file(self._places.tallies(key))
+        remove_file(self._paths.tallies(key))
 
     def _lock(self, key: int) -> Path:
-        return service_lock(self._places.directory, _RELAY, key)
+        return service_lock(self._paths.directory, _RELAY, key)
 
-    def named(self, key: int) -> Mapping[str, object]:  # noqa: ARG002  there is one relay, however many processes it is
+    def event_fields(self, key: int) -> Mapping[str, object]:  # noqa: ARG002  events do not tell relay processes apart
         return {}
 
-    def seen(self, key: int) -> Mapping[str, int]:
-        """For each interface on which this process receives, the number of frames that no protocol took.
+    def read_counts(self, key: int) -> Mapping[str, int]:
+        """Read the number of frames that no protocol accepted, for each interface on which the process receives.
 
-        The count rises with every frame for another address, carried or not. Only its rise between the death of a relay
-        process and the start of the next is meaningful.
+        It counts every frame for another address, forwarded or not. Only its increase between the death of a relay process
+        and the start of the next is meaningful.
         """
-        orders = self._places.read_orders() or Orders(0)
-        ends = {tap for link in orders.share(key).links for tap in link.heard}
+        orders = self._paths.read_orders() or Orders(0)
+        names = {name for link in orders.share(key).links for name in link.receive_interfaces}
         return {
             interface.name: interface.counters.rx_unclaimed
             for interface in interfaces(self._route)
-            if interface.name in ends
+            if interface.name in names
         }
 
-    def missed(self, died: Mapping[str, int], back: Mapping[str, int]) -> Mapping[str, object]:
+    def losses(self, at_death: Mapping[str, int], at_restart: Mapping[str, int]) -> Mapping[str, object]:
         return {
-            "lost": sum(max(0, count - died[end]) for end, count in back.items() if end in died),
+            "lost": sum(max(0, count - at_death[name]) for name, count in at_restart.items() if name in at_death),
             "also_lost": "what the one that died held and what waited in its sockets",
             "counts": "go on",
         }
@@ -112,17 +112,19 @@ class RelayProcesses:
 
 @dataclass(frozen=True, slots=True)
 class _Agent:
-    """A wanted agent. inode: of the node's namespace, which changes when the namespace is replaced."""
+    """A required agent. namespace: path. inode: of the node's namespace, which changes when the namespace is replaced."""
 
-    offer: Offer
+    config: NicConfig
     namespace: str
     inode: int
 
     @property
     def digest(self) -> str:
-        """A digest that identifies the agent, also across processes."""
-        offer = self.offer
-        settings = (offer.ethertype, offer.device, offer.adapters, offer.hosts, offer.spin, offer.heap, self.inode)
+        """A digest of the agent's settings, equal in all processes."""
+        config = self.config
+        settings = (
+            config.ethertype, config.device, config.adapters, config.hosts, config.spin, config.heap, self.inode,
+        )  # fmt: skip
         return blake2b(repr(settings).encode(), digest_size=16).hexdigest()
 
 
@@ -135,35 +137,35 @@ class Agents:
         self._store = store
         self._cluster = cluster
 
-    def wanted(self) -> Mapping[str, str]:
-        return {name: agent.digest for name, agent in self._wanted().items()}
+    def required(self) -> Mapping[str, str]:
+        return {name: agent.digest for name, agent in self._required_agents().items()}
 
-    def known(self) -> Mapping[str, FormerProcess]:
-        return _known(self._store.directory(self._cluster), _NIC)
+    def former(self) -> Mapping[str, FormerProcess]:
+        return _former(self._store.directory(self._cluster), _NIC)
 
-    def _wanted(self) -> Mapping[str, _Agent]:
+    def _required_agents(self) -> Mapping[str, _Agent]:
         state = self._store.read(self._cluster)
         if state is None or state.nics is None or state.phase == "removing":
             return {}
         from testbed.runtime.shared import standing_agent  # imports the agent's code, which most clusters do not need
 
         nics = state.nics
-        offers = standing_agent.offers(state.layout, nics.protocol, nics.functions, nics.spin)
-        places = {name: state.namespaces.get(name, "") for name in offers}
+        configs = standing_agent.nic_configs(state.layout, nics.protocol, nics.functions, nics.spin)
+        paths = {name: state.namespaces.get(name, "") for name in configs}
         return {
-            name: _Agent(offer, places[name], os.stat(places[name]).st_ino)
-            for name, offer in offers.items()
-            if namespaces.is_namespace(places[name])
+            name: _Agent(config, paths[name], os.stat(paths[name]).st_ino)
+            for name, config in configs.items()
+            if namespaces.is_namespace(paths[name])
         }
 
     def start(self, key: str) -> processes.Identity:
         from testbed.runtime.shared import standing_agent
 
-        wanted, directory = self._wanted()[key], self._store.directory(self._cluster)
+        required, directory = self._required_agents()[key], self._store.directory(self._cluster)
         agent = standing_agent.StandingAgent(
-            wanted.offer,
-            wanted.namespace,
-            standing_agent.socket_of(directory, key),
+            required.config,
+            required.namespace,
+            standing_agent.query_socket(directory, key),
             command(self._store, self._cluster),
         )
         name = standing_agent.NAME.format(key)
@@ -171,10 +173,10 @@ class Agents:
 
         def prepare() -> None:
             lock = locks.Lock(self._lock(key))
-            if key not in self._wanted():
-                raise ConflictError(f"{key}: its NIC is not to be shared")
+            if key not in self._required_agents():
+                raise ConflictError(f"{key}: its NIC is no longer to be shared")
             agent.prepare()
-            lock.note(wanted.digest)
+            lock.note(required.digest)
 
         try:
             return daemons.start(name, (), prepare, agent.run, str(directory / LOG))
@@ -182,17 +184,17 @@ class Agents:
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
             raise ConflictError(f"{key}: its NIC cannot be shared: {reason}") from error
 
-    def forget(self, key: str) -> None:
+    def clean_up(self, key: str) -> None:
         locks.clear(self._lock(key))
 
     def _lock(self, key: str) -> Path:
         return service_lock(self._store.directory(self._cluster), _NIC, key)
 
-    def named(self, key: str) -> Mapping[str, object]:
+    def event_fields(self, key: str) -> Mapping[str, object]:
         return {"node": key}
 
-    def seen(self, key: str) -> Mapping[str, int]:  # noqa: ARG002  without an agent, frames that arrive at a NIC are not counted
+    def read_counts(self, key: str) -> Mapping[str, int]:  # noqa: ARG002  frames for a NIC without an agent are not counted
         return {}
 
-    def missed(self, died: Mapping[str, int], back: Mapping[str, int]) -> Mapping[str, object]:  # noqa: ARG002
+    def losses(self, at_death: Mapping[str, int], at_restart: Mapping[str, int]) -> Mapping[str, object]:  # noqa: ARG002
         return {}

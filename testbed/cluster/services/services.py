@@ -1,4 +1,4 @@
-"""Processes under supervision: start those that are wanted, end those that are not, restart those that die.
+"""Processes under supervision: start the required ones, end the others, and restart those that die.
 
 A new supervisor adopts the processes that its predecessor started. Deaths and restarts are recorded as events of the
 cluster.
@@ -21,60 +21,61 @@ from testbed.runtime import event_log
 
 K = TypeVar("K", int, str)
 
-_AGAIN: Final = 1_000_000_000  # ns until a failed start is retried
-_QUICK_DEATHS: Final = 3  # restarts at once within _AGAIN; further ones are delayed by _AGAIN
+_RETRY_INTERVAL: Final = 1_000_000_000  # ns until a failed start is retried
+_MAX_QUICK_RESTARTS: Final = 3  # immediate restarts within _RETRY_INTERVAL; further ones are delayed by it
 
 
 class FormerProcess(NamedTuple):
-    """A process that a previous supervisor started. identity: None if it has died since. what: the specification it was
-    started with."""
+    """A process that a previous supervisor started. identity: None if it has died since. specification: with which it was
+    started."""
 
     identity: processes.Identity | None
-    what: object
+    specification: object
 
 
 class Kind(Protocol[K]):
     """A kind of supervised process.
 
-    word: its name in events, such as "relay". wanted: key -> specification; a process with another specification is
-    ended and replaced.
+    word: its name in events, such as "relay".
     """
 
     word: str
 
-    def wanted(self) -> Mapping[K, object]: ...
+    def required(self) -> Mapping[K, object]:
+        """Return key -> specification of the required processes. A process with another specification is replaced."""
+        ...
 
-    def known(self) -> Mapping[K, FormerProcess]:
-        """The processes that a previous supervisor started and did not end."""
+    def former(self) -> Mapping[K, FormerProcess]:
+        """Return the processes that a previous supervisor started and did not end."""
         ...
 
     def start(self, key: K) -> processes.Identity:
         """Start a child process that is ready for service when this returns. Raises TestbedError, OSError."""
         ...
 
-    def forget(self, key: K) -> None:
+    def clean_up(self, key: K) -> None:
         """Clean up after a process that was ended on purpose, or died and is not to be restarted."""
         ...
 
-    def named(self, key: K) -> Mapping[str, object]:
-        """The fields that identify the process in events."""
+    def event_fields(self, key: K) -> Mapping[str, object]:
+        """Return the fields that identify the process in events."""
         ...
 
-    def seen(self, key: K) -> Mapping[str, int]:
-        """Counts, read when a process has died and when its successor has started."""
+    def read_counts(self, key: K) -> Mapping[str, int]:
+        """Read the counts for `losses`; called when a process has died and when its successor has started."""
         ...
 
-    def missed(self, died: Mapping[str, int], back: Mapping[str, int]) -> Mapping[str, object]:
-        """The fields of the restart event that report what was lost in between."""
+    def losses(self, at_death: Mapping[str, int], at_restart: Mapping[str, int]) -> Mapping[str, object]:
+        """Return the fields of the restart event that report the losses between death and restart."""
         ...
 
 
 class _Running(NamedTuple):
-    """A running process. handle: its pidfd. what: the specification it was started with."""
+    """A running process. specification: with which it was started."""
 
     identity: processes.Identity
-    handle: int
-    what: object
+    pidfd: int
+    specification: object
 
 
 class SupervisedProcesses(Generic[K]):
@@ -86,93 +87,99 @@ class SupervisedProcesses(Generic[K]):
         self._directory = directory
         self._kind: Kind[K] = kind
         self._running: dict[K, _Running] = {}
-        self._deaths: list[int] = []
-        # Key of a dead process -> time of death (wall clock) and counts then; until it is back.
-        self._died: dict[K, tuple[int, Mapping[str, int]]] = {}
+        self._deaths: list[int] = []  # times of recent deaths, on the loop's clock
+        # Key -> time of death (wall clock, ns) and counts then, of processes that have died and not been restarted.
+        self._dead: dict[K, tuple[int, Mapping[str, int]]] = {}
 
     @property
     def pids(self) -> Mapping[K, int]:
+        """Pids of the running processes, by key."""
         return {key: process.identity.pid for key, process in self._running.items()}
 
     def adopt(self) -> None:
         """Adopt the processes that a previous supervisor started."""
-        for key, (identity, what) in self._kind.known().items():
+        for key, (identity, specification) in self._kind.former().items():
             if identity is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    self._watch(key, _Running(identity, os.pidfd_open(identity.pid), what))
+                    self._watch(key, _Running(identity, os.pidfd_open(identity.pid), specification))
                     if identity.is_alive:
                         continue
                     self._reap(key)
-            self._died[key] = time.time_ns(), self._kind.seen(key)
+            self._dead[key] = time.time_ns(), self._kind.read_counts(key)
             self._record("died", key)
 
     def reconcile(self) -> None:
-        """Start and end processes as wanted. Raises as `Kind.start`."""
-        wanted = self._kind.wanted()
+        """Start missing processes, and end those that are not required or have another specification. Raises as
+        `Kind.start`."""
+        required = self._kind.required()
         for key in sorted(
-            key for key, process in self._running.items() if key not in wanted or process.what != wanted[key]
+            key
+            for key, process in self._running.items()
+            if key not in required or process.specification != required[key]
         ):
             self._stop(key)
-        for key in self._died.keys() - wanted.keys():  # an unwanted process leaves no gap
-            del self._died[key]
-            self._kind.forget(key)
-        for key in [key for key in wanted if key not in self._running]:
-            self._start(key, wanted[key])
+        for key in self._dead.keys() - required.keys():
+            del self._dead[key]
+            self._kind.clean_up(key)
+        for key in [key for key in required if key not in self._running]:
+            self._start(key, required[key])
 
     def end(self) -> None:
+        """End all processes."""
         for key in list(self._running):
             self._stop(key)
 
-    def _start(self, key: K, what: object) -> None:
+    def _start(self, key: K, specification: object) -> None:
         identity = self._kind.start(key)
-        self._watch(key, _Running(identity, os.pidfd_open(identity.pid), what))
-        if key in self._died:
-            when, seen = self._died.pop(key)
-            missed = self._kind.missed(seen, self._kind.seen(key))
-            gap = [when, time.time_ns()]
-            self._record("restarted", key, pid=identity.pid, gap=gap, **missed)
+        self._watch(key, _Running(identity, os.pidfd_open(identity.pid), specification))
+        if key in self._dead:
+            died_at, counts = self._dead.pop(key)
+            losses = self._kind.losses(counts, self._kind.read_counts(key))
+            gap = [died_at, time.time_ns()]
+            self._record("restarted", key, pid=identity.pid, gap=gap, **losses)
 
     def _watch(self, key: K, running: _Running) -> None:
         self._running[key] = running
-        self._loop.watch(running.handle, lambda now: self._has_died(key, now))
+        self._loop.watch(running.pidfd, lambda now: self._on_death(key, now))
 
-    def _has_died(self, key: K, now: int) -> None:
-        self._died[key] = time.time_ns(), self._kind.seen(key)
+    def _on_death(self, key: K, now: int) -> None:
+        self._dead[key] = time.time_ns(), self._kind.read_counts(key)
         pid = self._running[key].identity.pid
         code = self._reap(key)
         self._record("died", key, pid=pid, **({} if code is None else {"code": code}))
-        self._deaths = [*(then for then in self._deaths if now - then < _AGAIN), now]
-        if len(self._deaths) <= _QUICK_DEATHS:
+        self._deaths = [*(earlier for earlier in self._deaths if now - earlier < _RETRY_INTERVAL), now]
+        if len(self._deaths) <= _MAX_QUICK_RESTARTS:
             self._restart(key, now)
         else:
-            self._loop.at(now + _AGAIN, lambda later: self._restart(key, later))
+            self._loop.at(now + _RETRY_INTERVAL, lambda later: self._restart(key, later))
 
     def _restart(self, key: K, now: int) -> None:
-        wanted = self._kind.wanted()
-        if key in self._running or key not in wanted:
+        required = self._kind.required()
+        if key in self._running or key not in required:
             return
         try:
-            self._start(key, wanted[key])
+            self._start(key, required[key])
         except (TestbedError, OSError) as error:
             self._record("not restarted", key, reason=str(error))
-            self._loop.at(now + _AGAIN, lambda later: self._restart(key, later))
+            self._loop.at(now + _RETRY_INTERVAL, lambda later: self._restart(key, later))
 
     def _stop(self, key: K) -> None:
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._running[key].handle, signal.SIGKILL)
+            signal.pidfd_send_signal(self._running[key].pidfd, signal.SIGKILL)
         self._reap(key)
-        self._kind.forget(key)
+        self._kind.clean_up(key)
 
     def _reap(self, key: K) -> int | None:
-        """Wait for a process that has ended or is about to; return its exit code if it was our child."""
+        """Wait for the end of a process that has ended or is ending; return its exit code if it was our child."""
         running = self._running.pop(key)
-        self._loop.unwatch(running.handle)
-        processes.wait_for_end(running.handle)
-        os.close(running.handle)
+        self._loop.unwatch(running.pidfd)
+        processes.wait_for_end(running.pidfd)
+        os.close(running.pidfd)
         try:
             return os.waitstatus_to_exitcode(os.waitpid(running.identity.pid, 0)[1])
         except ChildProcessError:
             return None
 
-    def _record(self, what: str, key: K, **facts: object) -> None:
-        event_log.record(self._directory, f"{self._kind.word} {what}", **self._kind.named(key), **facts)
+    def _record(self, verb: str, key: K, **attributes: object) -> None:
+        fields = self._kind.event_fields(key)
+        event_log.record(self._directory, f"{self._kind.word} {verb}", **fields, **attributes)

@@ -42,6 +42,7 @@ _RETRY_INTERVAL: Final = 1_000_000_000  # ns until a failed action is retried
 
 
 def needed(state: State, orders: Orders) -> bool:
+    """Whether a cluster needs a supervisor."""
     if state.phase == "removing":
         return False
     timed = any(injection.until for injection in state.injected)
@@ -52,8 +53,8 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
     """Ensure that a supervisor runs, has read the current state, and runs the required relay and agents; return its
     identity.
 
-    The recorded state is not sufficient: the process that started a supervisor may have been killed before it recorded
-    that. A supervisor ends when nothing needs it; then the result may be None.
+    A running supervisor is found by its lock: the state does not record it. A supervisor ends when nothing needs it; then
+    the result may be None.
 
     The cluster's lock must be held, and its state and orders be written. Raises the relay's errors about its orders,
     and errors that prevent a NIC from being shared.
@@ -66,7 +67,7 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
             return processes.Identity.parse(call(directory / SOCKET, {"do": "look"})["supervisor"])
         if not locks.holder(supervisor_lock(directory)):
             if not needed(state, orders):
-                end_all(directory)  # services that a killed supervisor left
+                end_all(directory)  # services of a killed supervisor
                 return None
             locks.make(supervisor_lock(directory))
             supervisor = _Supervisor(store, state)
@@ -97,31 +98,31 @@ class _Supervisor:
     """The supervisor, inside its process."""
 
     def __init__(self, store: Store, state: State, death: Death | None = None) -> None:
-        """death: of the previous supervisor, if a service saw it and started this one."""
+        """death: of the previous supervisor, if a service noticed it and started this one."""
         self._store = store
         self._cluster = state.name
         self._wire = state.namespaces[namespace_names.WIRE]
         self._holder = state.holder
         self._death = death
-        self._places = RelayPaths(store.directory(state.name))
+        self._paths = RelayPaths(store.directory(state.name))
         self._owner: tuple[processes.Identity, int] | None = None  # of shared NICs, with its pidfd
 
     def prepare(self) -> None:
         """Take the lock, adopt running services and start missing ones.
 
-        Raises TakenError if a supervisor already runs, ConflictError if nothing needs one, and errors that prevent the
+        Raises LockedError if a supervisor already runs, ConflictError if nothing needs one, and errors that prevent the
         relay or an agent from starting.
         """
-        directory = self._places.directory
+        directory = self._paths.directory
         self._lock = locks.Lock(supervisor_lock(directory))
-        died = self._died()
-        if died is not None:
-            code = {} if died.code is None else {"code": died.code}
-            event_log.record(directory, "supervisor died", pid=died.pid, **code)
+        death = self._previous_death()
+        if death is not None:
+            code = {} if death.code is None else {"code": death.code}
+            event_log.record(directory, "supervisor died", pid=death.pid, **code)
         self._lock.note(str(processes.identity()))
-        self._begin()
+        self._adopt_services()
         try:
-            if not self._look():
+            if not self._reconcile():
                 raise ConflictError(f"nothing needs a supervisor of cluster {self._cluster}")
         except BaseException as error:
             # A supervisor started by a service leaves the services running on failure: another attempt follows.
@@ -130,14 +131,14 @@ class _Supervisor:
                 self._agents.end()
             self._lock.release()
             raise
-        Listener(self._loop, directory / SOCKET, self._answer)
-        if died is not None:
-            gap = [died.when, time.time_ns()]
+        Listener(self._loop, directory / SOCKET, self._handle)
+        if death is not None:
+            gap = [death.when, time.time_ns()]
             services = [*self._relay.pids.values(), *self._agents.pids.values()]
             event_log.record(directory, "supervisor restarted", pid=os.getpid(), gap=gap, services=services)
 
-    def _died(self) -> Death | None:
-        """The death of the previous supervisor, if it did not end regularly."""
+    def _previous_death(self) -> Death | None:
+        """Return the death of the previous supervisor, if it did not end regularly."""
         if not self._lock.previous_note:
             return None
         pid = processes.Identity.parse(self._lock.previous_note).pid
@@ -145,35 +146,36 @@ class _Supervisor:
             return self._death
         return Death(pid, self._death.when if self._death is not None else time.time_ns())
 
-    def _begin(self) -> None:
+    def _adopt_services(self) -> None:
         """Enter the wire namespace and adopt the running services."""
         self._loop = Loop(Waiter())
-        directory = self._places.directory
-        # A supervisor that a service has started is in the service's namespace, and not in the machine's. Only root has
-        # clusters on several machines, and may look there.
-        own = "/proc/1/ns/net"
+        directory = self._paths.directory
+        # A supervisor that a service has started is in the service's namespace, and not in the machine's. Only root, who may
+        # open init's namespace, has clusters on several machines.
+        machine_namespace = "/proc/1/ns/net"
         if self._death is None:
-            own = f"/proc/self/fd/{os.open('/proc/self/ns/net', os.O_RDONLY | os.O_CLOEXEC)}"
-        self._machines = MachineWatch(self._loop, directory, own)
+            machine_namespace = f"/proc/self/fd/{os.open('/proc/self/ns/net', os.O_RDONLY | os.O_CLOEXEC)}"
+        self._machines = MachineWatch(self._loop, directory, machine_namespace)
         namespaces.enter(self._wire)
         self._relay = SupervisedProcesses(
             self._loop, directory, RelayProcesses(self._store, self._cluster, RouteSocket())
         )
         self._agents = SupervisedProcesses(self._loop, directory, Agents(self._store, self._cluster))
-        self._alarm = self._loop.timer(self._heal)
+        self._heal_timer = self._loop.timer(self._heal)
         self._relay.adopt()
         self._agents.adopt()
         if self._holder is not None and self._holder.is_alive:
-            handle = os.pidfd_open(self._holder.pid)
-            self._loop.watch(handle, lambda _: self._end_with_holder())
+            pidfd = os.pidfd_open(self._holder.pid)
+            self._loop.watch(pidfd, lambda _: self._end_with_holder())
 
     def run(self) -> None:
+        """Supervise until the supervisor is no longer needed; then release the lock."""
         self._loop.run()
         self._lock.release()
 
     def _end_with_holder(self) -> None:
         event_log.record(
-            self._places.directory, "namespace holder died", pid=self._holder.pid if self._holder is not None else 0
+            self._paths.directory, "namespace holder died", pid=self._holder.pid if self._holder is not None else 0
         )
         self._end()
 
@@ -182,20 +184,20 @@ class _Supervisor:
         self._agents.end()
         self._loop.stop()
 
-    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
+    def _handle(self, request: Mapping[str, Any]) -> Mapping[str, object]:
         if request["do"] != "look":
-            return {"error": f"the supervisor does not know how to {request['do']}"}
-        if not self._look():
-            # Answer the caller before ending; later callers start another supervisor.
+            return {"error": f"unknown supervisor command {request['do']!r}"}
+        if not self._reconcile():
+            # Reply before ending; later callers start another supervisor.
             self._loop.at(self._loop.now(), lambda _: self._end())
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._places.directory / SOCKET)
+                os.unlink(self._paths.directory / SOCKET)
         return {"supervisor": str(processes.identity())}
 
-    def _look(self) -> bool:
-        """Apply the state and the orders; return whether they need a supervisor."""
+    def _reconcile(self) -> bool:
+        """Read and apply the state and the orders; return whether they need a supervisor."""
         state = self._store.read(self._cluster)
-        orders = self._places.read_orders() or Orders(0)
+        orders = self._paths.read_orders() or Orders(0)
         if state is None or (self._holder is not None and not self._holder.is_alive):
             return False
         self._relay.reconcile()
@@ -203,18 +205,18 @@ class _Supervisor:
         self._machines.watch(state.layout)
         self._watch_owner(state.nics.owner if state.nics is not None else None)
         ends = [injection.until for injection in state.injected if injection.until]
-        self._alarm.set(min(ends) if ends else None)
+        self._heal_timer.set(min(ends) if ends else None)
         return needed(state, orders)
 
-    # What lasts for a time
+    # Timed injections, and the sharing of NICs
 
     def _heal(self, now: int) -> None:
-        """Heal injections whose time is up."""
+        """Heal the injections whose time is over."""
         state = self._store.read(self._cluster)
         injected = state.injected if state is not None else ()
         due = [injection.number for injection in injected if 0 < injection.until <= now]
         if not due:
-            self._look()
+            self._reconcile()
             return
 
         def heal() -> None:
@@ -223,11 +225,11 @@ class _Supervisor:
             for number in due:
                 lifecycle.heal(self._store, self._cluster, number)
 
-        def failed(now: int) -> None:
-            event_log.record(self._places.directory, "not healed", numbers=due)
-            self._alarm.set(now + _RETRY_INTERVAL)
+        def on_failure(now: int) -> None:
+            event_log.record(self._paths.directory, "not healed", numbers=due)
+            self._heal_timer.set(now + _RETRY_INTERVAL)
 
-        self._apart("testbed-healer", heal, failed)
+        self._run_in_child("testbed-healer", heal, on_failure)
 
     def _watch_owner(self, owner: processes.Identity | None) -> None:
         """Watch the owner of the NIC sharing."""
@@ -240,19 +242,19 @@ class _Supervisor:
         if owner is None:
             return
         try:
-            handle = os.pidfd_open(owner.pid)
+            pidfd = os.pidfd_open(owner.pid)
         except ProcessLookupError:
             self._loop.at(self._loop.now(), self._stop_sharing)
             return
-        self._owner = owner, handle
+        self._owner = owner, pidfd
 
-        def ended(now: int) -> None:
+        def on_end(now: int) -> None:
             self._watch_owner(None)
             self._stop_sharing(now)
 
-        self._loop.watch(handle, ended)
+        self._loop.watch(pidfd, on_end)
         if not owner.is_alive:  # it died before the pidfd was opened, and its pid may have been reused
-            self._loop.at(self._loop.now(), ended)
+            self._loop.at(self._loop.now(), on_end)
 
     def _stop_sharing(self, _now: int) -> None:
         """End the sharing of NICs after its owner has ended."""
@@ -262,25 +264,26 @@ class _Supervisor:
 
             lifecycle.stop_sharing(self._store, self._cluster)
 
-        def failed(now: int) -> None:
-            event_log.record(self._places.directory, "NICs are still shared")
+        def on_failure(now: int) -> None:
+            event_log.record(self._paths.directory, "NICs are still shared")
             self._loop.at(now + _RETRY_INTERVAL, self._stop_sharing)
 
-        self._apart("testbed-nics", stop, failed)
+        self._run_in_child("testbed-nics", stop, on_failure)
 
-    def _apart(self, name: str, act: Callable[[], None], failed: Callable[[int], object]) -> None:
-        """Run `act` in a child process, since it waits for the cluster's lock."""
-        child = daemons.start(name, (), lambda: None, act, str(self._places.directory / LOG))
-        handle = os.pidfd_open(child.pid)
+    def _run_in_child(self, name: str, act: Callable[[], None], on_failure: Callable[[int], object]) -> None:
+        """Run `act` in a child process, since it waits for the cluster's lock. on_failure: called with the time if the child
+        fails."""
+        child = daemons.start(name, (), lambda: None, act, str(self._paths.directory / LOG))
+        pidfd = os.pidfd_open(child.pid)
 
-        def ended(now: int) -> None:
-            self._loop.unwatch(handle)
-            os.close(handle)
+        def on_end(now: int) -> None:
+            self._loop.unwatch(pidfd)
+            os.close(pidfd)
             _, status = os.waitpid(child.pid, 0)
             if status:
-                failed(now)
+                on_failure(now)
 
-        self._loop.watch(handle, ended)
+        self._loop.watch(pidfd, on_end)
 
 
 if __name__ == "__main__":

@@ -276,9 +276,9 @@ class _RecordedFates:
 
 @contextlib.contextmanager
 def _bring_up(layout: Layout, log: Path | None) -> Iterator[RunningCluster]:
-    from testbed.cluster.bringing_up import bring_up
     from testbed.cluster.records.state import Store
     from testbed.cluster.running_cluster import RunningCluster
+    from testbed.cluster.startup import bring_up
 
     store, name = Store(), f"{layout.name[:30]}-replay-{os.getpid()}-{next(_numbers)}"
     outcome = bring_up(store, layout, name=name, origin="python", lasting=False)

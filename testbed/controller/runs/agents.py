@@ -20,7 +20,7 @@ from testbed.cluster.access import node_programs as in_nodes
 from testbed.cluster.faults.injections import BOTH
 from testbed.cluster.plan.veth_wiring import Device, Wiring
 from testbed.cluster.records.ownership import temporary_directory
-from testbed.cluster.records.state import State, Store, ended, shared_devices
+from testbed.cluster.records.state import State, Store, end_message, shared_devices
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.cluster_check import baseline
 from testbed.controller.verdict.accounts import Account
@@ -29,7 +29,7 @@ from testbed.errors import ConflictError, NotFoundError
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.processes import Identity
 from testbed.runtime.nodes.node_run import Run
-from testbed.runtime.nodes.places import Dilation, NodeModel, NodePlacement, Orders, Program
+from testbed.runtime.nodes.run_orders import Dilation, NodeModel, NodePlacement, Program, RunOrders
 from testbed.runtime.relay import orders as relay_orders
 from testbed.runtime.shared.workers import ReceiveQueues
 from testbed.spec.layout import Layout
@@ -109,12 +109,12 @@ def agents(
     if dilation is not None:
         places = _modelled(places, ranks, state.layout, dilation)
     if spin is None:
-        processes = len(places) + len({place.on for place in places if place.functions})
+        processes = len(places) + len({place.node_name for place in places if place.functions})
         spin = SPIN if processes < len(os.sched_getaffinity(0)) else 0
     numbers = {rank.name: rank.number for rank in ranks}
     offloads_then = partial(offloading, store, cluster.name)
     mtus = mtus_of(everywhere, ranks) if len({place.adapter.mtu for place in places}) > 1 else {}
-    orders = Orders(
+    orders = RunOrders(
         plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then, dilation,
         placed.split_driver, mtus, placed.queues,
     )  # fmt: skip
@@ -126,7 +126,7 @@ def agents(
             JudgedRun(orders, directory, store.directory(cluster.name), cluster.name, before, on_ready) as run,
         ):
             if holder >= 0 and state.holder is not None:
-                run.end_with(holder, ended(state.name, state.holder))
+                run.watch_holder(holder, end_message(state.name, state.holder))
             yield run
 
 
@@ -170,7 +170,7 @@ def _modelled(
         if own:
             place = next(place for place in places if place.name == own[0].name)
             adapters = tuple([chosen[rank.name] for rank in own])
-            model = NodeModel(node, dilation.of(node.name), tuple(own), adapters)
+            model = NodeModel(node, dilation.profile_of(node.name), tuple(own), adapters)
             modelled.append(replace(place, name=node.name, functions=(), model=model))
     return modelled
 
@@ -197,7 +197,7 @@ class JudgedRun(Run):
 
     def __init__(
         self,
-        orders: Orders,
+        orders: RunOrders,
         logs: Path,
         events: Path,
         cluster: str,

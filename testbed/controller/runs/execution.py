@@ -20,7 +20,7 @@ from testbed.controller.verdict.verdicts import Verdict
 from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedError
 from testbed.packages import offered_protocols
 from testbed.runtime.journal import UnbufferedLines
-from testbed.runtime.nodes.control_channel import packed
+from testbed.runtime.nodes.control_channel import encode
 from testbed.runtime.shared.workers import ReceiveQueues
 from testbed.runtime.sockets.protocol import is_lossy
 from testbed.spec.kinds import Kind
@@ -249,7 +249,7 @@ async def run_rank(
         device.lost_sends.close(unable_to_tell)
     finally:
         history.close()
-    packed("done", result)  # in the simulation, too, which would let a result pass that namespaces refuse
+    encode("done", result)  # in the simulation, too, which would let a result pass that namespaces refuse
     return result
 
 
@@ -268,7 +268,7 @@ async def _run_native(plan: Plan, node: Node, host: Host, clock: Clock, lines: U
         lines.close()
         if plan.protocol.active_messages:
             cast(ActiveMessages, host).program_ended()
-    packed("done", result)
+    encode("done", result)
     return result
 
 

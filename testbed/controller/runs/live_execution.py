@@ -19,7 +19,7 @@ from testbed.controller.verdict.accounts import switch_counts, switch_counts_sin
 from testbed.engine.tasks import Task, Work
 from testbed.runtime.nodes.dilated_host import Lateness
 from testbed.runtime.nodes.node_run import Run
-from testbed.runtime.nodes.places import Dilation, ProgramNode
+from testbed.runtime.nodes.run_orders import Dilation, ProgramNode
 from testbed.runtime.sockets.protocol import KernelProtocol
 from testbed.spec.layout import Layout
 from testbed.spec.placement import Rank
@@ -49,7 +49,9 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     async def rank(endpoint: Host, here: ProgramNode) -> object:
         if isinstance(protocol, KernelProtocol):
             await protocol.connect(endpoint, here.loop, addresses)
-        return await run_rank(plan, part, names, here.number, endpoint, clock(here), here.starts, here.departed.append)
+        return await run_rank(
+            plan, part, names, here.number, endpoint, clock(here), here.starts, here.departure_callbacks.append
+        )
 
     programs = {placed.name: rank for placed in plan.ranks if placed.node in here}
     dilation = Dilation(plan.dilate, plan.profile, plan.profiles, protocol.steering) if plan.dilate else None
@@ -75,7 +77,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
         told = replace(outcome.verdict, notes=(*outcome.verdict.notes, *unbound))
         return Execution(outcome.results, counted, told, switches=switches)
     counted = {name: counts for report in outcome.reports.values() for name, counts in report.ranks.items()}
-    used = {name: report.used for name, report in outcome.reports.items()}
+    used = {name: report.usage for name, report in outcome.reports.items()}
     late = {name: report.lateness for name, report in outcome.reports.items() if report.lateness is not None}
     notes = [*outcome.verdict.notes, *late_notes(late.values(), plan.dilate)]
     if not plan.is_priced:

@@ -73,7 +73,7 @@ class RunTarget:
                     f"{self.name} is up already: 'testbed up --fates' says where its fates are written"
                 )
             if running is None:
-                from testbed.cluster.bringing_up import bring_up
+                from testbed.cluster.startup import bring_up
                 from testbed.spec.dilation import slow_layout
 
                 follow(f"bringing up {self.name}")
@@ -164,8 +164,8 @@ def _spread(cluster: SpreadCluster, live: bool, seed: int | None) -> RunTarget:
 
 def _running(cluster: RunningCluster, live: bool) -> RunTarget:
     state = cluster.state
-    if live and state.ended:
-        raise NotFoundError(state.ended)
+    if live and state.end_reason:
+        raise NotFoundError(state.end_reason)
     base = Path(state.origin).parent if os.path.isfile(state.origin) else Path.cwd()
     return RunTarget(cluster.name, state.origin, base, state.layout, "", cluster if live else None, live)
 

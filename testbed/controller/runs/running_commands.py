@@ -132,7 +132,7 @@ class RunningCommands:
     # What a scenario does
 
     @property
-    def begun(self) -> int:
+    def started(self) -> int:
         """When the last command was started, monotonic nanoseconds; the present until then."""
         return self._begun or time.monotonic_ns()
 

@@ -30,8 +30,8 @@ from testbed.fields import known_fields
 from testbed.kernel.filesystem import read_text
 from testbed.mpi.escape import Escape, never_free
 from testbed.observe.recorded import FATES
-from testbed.runtime.journal import Lines
-from testbed.runtime.nodes.node_run import ProgramError, printed
+from testbed.runtime.journal import BufferedLines
+from testbed.runtime.nodes.node_run import ProgramError, last_output
 from testbed.sim.sim_host import Prices
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
@@ -63,10 +63,10 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
     rules = RuleSet(known_fields(), [link.name for link in layout.links]) if plan.beside else None
     if plan.history:
         part.history.mkdir(exist_ok=True)
-    fates = Lines(part.folder / FATES)
+    fates = BufferedLines(part.folder / FATES)
 
     def note(record: Record) -> None:
-        fates.put(record.to_line())
+        fates.write_line(record.to_line())
 
     with contextlib.ExitStack() as stack:
         stack.callback(fates.close)
@@ -112,7 +112,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
                 _run(simulation, plan.timeout, output, report_progress)
             except (StalledError, TimeIsUpError) as error:
                 output.close()
-                message = "\n".join([str(error), *printed(part.logs, names)])
+                message = "\n".join([str(error), *last_output(part.logs, names)])
                 if isinstance(error, StalledError):
                     raise StalledError(message, error.when, error.final) from None
                 raise TimeIsUpError(message) from None

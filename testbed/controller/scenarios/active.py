@@ -35,7 +35,7 @@ class Programs(Protocol):
     """Programs on nodes: node processes (`runtime.nodes.node_run.Run`) or commands."""
 
     @property
-    def begun(self) -> int:
+    def started(self) -> int:
         """When the programs begin, monotonic nanoseconds; the present until it is known."""
         ...
 

@@ -14,7 +14,7 @@ from testbed.controller.scenarios.live import LiveStage
 from testbed.controller.scenarios.moments import Occurrence
 from testbed.controller.scenarios.targets import injection_of
 from testbed.runtime.nodes.node_run import Run
-from testbed.runtime.nodes.places import BeginLoad, EndLoad, ModelFault, PauseNic, Resume, Slowed
+from testbed.runtime.nodes.run_orders import BeginLoad, EndLoad, ModelFault, PauseNic, ResumeNic, SlowNic
 from testbed.spec.fault_models import Cpu, Fault, Incast, Pause, Slow, Traffic
 from testbed.spec.scenario import slow_fault
 
@@ -34,7 +34,7 @@ class DilatedStage(LiveStage):
         fault = occurrence.fault
         if isinstance(fault, Slow):
             reason = "" if self._priced else NOTHING_PRICED
-            return self._slow(occurrence, Slowed(fault.factor), Slowed(1), counts=self._priced, reason=reason)
+            return self._slow(occurrence, SlowNic(fault.factor), SlowNic(1), counts=self._priced, reason=reason)
         if isinstance(fault, Cpu):
             return self._slow(occurrence, BeginLoad(fault.share), EndLoad(fault.share))
         if isinstance(fault, Pause):
@@ -52,7 +52,7 @@ class DilatedStage(LiveStage):
         return slowed.rate
 
     def _moment(self, when: int) -> int:
-        return self._nodes.begun + when * self._factor
+        return self._nodes.started + when * self._factor
 
     def _slow(
         self, occurrence: Occurrence, begin: ModelFault, end: ModelFault, *, counts: bool = True, reason: str = ""
@@ -79,7 +79,7 @@ class DilatedStage(LiveStage):
             self._pauses.subtract(names)
             for name in names:
                 if not run_ended and not self._pauses[name] and not self._nodes.has_ended(name):
-                    self._nodes.apply_model_fault(name, Resume())
+                    self._nodes.apply_model_fault(name, ResumeNic())
 
         affected = {"nodes": len(names)}
         return Active(occurrence, lambda: affected, lift, reason="" if names else GONE)

@@ -52,7 +52,7 @@ def hold(cluster: RunningCluster, scenario: Scenario, seconds: float) -> Iterato
     rules = tuple((place, HOLD) for place in places)
     until = time.monotonic_ns() + round((seconds + _GRACE) * 1e9)
     holding = Injection(0, f"links held for {scenario.name}", rules=rules, until=until)
-    done = fault_injection.lay(store, cluster.name, holding)
+    done = fault_injection.apply_injection(store, cluster.name, holding)
     try:
         yield
     finally:
@@ -125,14 +125,14 @@ class LiveStage:
 
     def _moment(self, when: int) -> int:
         """Convert a time since the programs began to monotonic nanoseconds."""
-        return self._run.begun + when
+        return self._run.started + when
 
     # On links
 
     def _inject(self, occurrence: Occurrence, injection: Injection) -> Active:
         needed = measured_by(occurrence.fault)
         until = self._until(occurrence)
-        done = fault_injection.lay(self._store, self._name, replace(injection, until=until))
+        done = fault_injection.apply_injection(self._store, self._name, replace(injection, until=until))
         number = done.injection.number
         before = self._count(done.state, injection.places)
 
@@ -153,7 +153,7 @@ class LiveStage:
 
     def _until(self, occurrence: Occurrence) -> int:
         """Return when a fault ends by itself, monotonic nanoseconds."""
-        end = self._run.begun + self._longest if occurrence.end is None else self._moment(occurrence.end)
+        end = self._run.started + self._longest if occurrence.end is None else self._moment(occurrence.end)
         return max(end, time.monotonic_ns()) + round(_GRACE * 1e9)
 
     def _state(self) -> State:

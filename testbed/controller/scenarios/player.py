@@ -111,8 +111,8 @@ class ScenarioPlayer:
             self._begin(
                 LiveStage(cluster, run, self._seconds),
                 cluster.state.layout,
-                lambda: run.begun,
-                lambda: max(0, time.monotonic_ns() - run.begun),
+                lambda: run.started,
+                lambda: max(0, time.monotonic_ns() - run.started),
                 run.at,
             )
         try:
@@ -144,7 +144,7 @@ class ScenarioPlayer:
             DilatedStage(cluster, run, self._seconds, factor, priced=dilated.priced),
             cluster.state.layout,
             lambda: 0,
-            lambda: max(0, time.monotonic_ns() - run.begun) // factor,
+            lambda: max(0, time.monotonic_ns() - run.started) // factor,
             lambda when, act: run.at(when * factor, act),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from testbed.cluster.faults.injections import DirectionKey, Injection, deaf_across, links_of, places, rules_between
+from testbed.cluster.faults.injections import DirectionKey, Injection, blocked_senders, links_of, places, rules_between
 from testbed.engine.sources import source
 from testbed.spec.fault_models import Down, Fault, Impair, Incast, OnLinks, OnNodes, Partition, Rule, Traffic
 from testbed.spec.layout import Layout
@@ -80,7 +80,7 @@ def deaf_nodes(fault: Partition, layout: Layout) -> Mapping[str, Sequence[str]]:
         among = nodes_of(layout, (fault.node,)) if fault.node is not None else names
         alone = _drawn(among, fault)[0]
         groups = [[alone], [name for name in names if name != alone]]
-    deaf: Mapping[str, Sequence[str]] = deaf_across(groups)
+    deaf: Mapping[str, Sequence[str]] = blocked_senders(groups)
     if not fault.one_way:
         return deaf
     first = set(groups[0])

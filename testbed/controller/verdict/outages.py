@@ -24,7 +24,7 @@ from testbed.controller.verdict.thresholds import TABLE
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.errors import FirmwareError, TestbedError
 from testbed.runtime import event_log
-from testbed.runtime.supervision import all_run, running_supervisor
+from testbed.runtime.supervision import are_all_running, running_supervisor
 
 RELAY, SUPERVISOR, AGENT, PARENT, HOLDER = "relay", "supervisor", "NIC agent", "node parent", "namespace holder"
 _FINDINGS: Final = {
@@ -96,7 +96,7 @@ def await_supervisor(state: State, directory: Path, since: int) -> None:
     long it was missing. Returns at once where no relay and no agent runs that would restart one, and after _TIMEOUT at
     the latest."""
     deadline = time.monotonic() + _RESTART_TIMEOUT
-    while needs_supervisor(state) and (all_run(directory, "relay") or all_run(directory, "nic")):
+    while needs_supervisor(state) and (are_all_running(directory, "relay") or are_all_running(directory, "nic")):
         known = outages(event_log.read(directory), since)
         back = running_supervisor(directory) is not None and all(
             outage.gap for outage in known if outage.what == SUPERVISOR
@@ -175,14 +175,14 @@ class Watched(Judge):
     def findings(self) -> list[Finding]:
         """Return a finding for each outage, including a process that is missing now without an event."""
         state = Store().read(self._cluster)
-        if state is not None and not state.ended:
+        if state is not None and not state.end_reason:
             await_supervisor(state, self._directory, self._since)
         known = self.outages()
         if state is not None and not known:
-            now = [state.ended] if state.ended else missing(state, self._directory)
-            if state.ended and state.holder is not None:  # no supervisor was there to record it
+            now = [state.end_reason] if state.end_reason else missing(state, self._directory)
+            if state.end_reason and state.holder is not None:  # no supervisor was there to record it
                 event_log.record(self._directory, f"{HOLDER} died", pid=state.holder.pid)
-            name = "cluster ended" if state.ended else "supervisor gap"
+            name = "cluster ended" if state.end_reason else "supervisor gap"
             return [Finding(name, "", "", 0, None, TABLE.unit(name), Grade.INVALID, reason) for reason in now[:1]]
         return [outage.finding() for outage in known]
 

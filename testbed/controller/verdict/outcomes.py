@@ -12,7 +12,7 @@ from testbed.controller.cluster_check import nodes_taken_down, verdict
 from testbed.controller.verdict.accounts import Account
 from testbed.controller.verdict.thresholds import TABLE, Table
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
-from testbed.runtime.nodes.node_process import Report
+from testbed.runtime.nodes.node_process import NicReport
 from testbed.runtime.nodes.node_run import RunOutcome
 
 
@@ -41,7 +41,7 @@ def judge_outcome(
 
 
 def nic_findings(
-    reports: Mapping[str, Report], nodes: Iterable[str], table: Table, cut: Collection[str] = ()
+    reports: Mapping[str, NicReport], nodes: Iterable[str], table: Table, cut: Collection[str] = ()
 ) -> list[Finding]:
     """Return findings on frames lost by NICs in node processes; undecided for a process that died without a report.
     cut: nodes with a link that was taken down."""

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from testbed.cluster.records.state import Store
-from testbed.cluster.records.status import counted
+from testbed.cluster.records.status import format_size
 from testbed.errors import TestbedError
 from testbed.machines.remote_workers import WorkerLostError, try_call_each
 from testbed.machines.spread import Workers
@@ -94,7 +94,7 @@ def merged(parts: Mapping[str, Snapshot], lost: Sequence[str] = ()) -> Snapshot:
         time.time_ns(),
         max(part.age for part in parts.values()),
         max(part.span for part in parts.values()),
-        f"{counted(len(nodes), len(switches), len(links))} on {', '.join(parts)}",
+        f"{format_size(len(nodes), len(switches), len(links))} on {', '.join(parts)}",
         next((phase for phase in phases if phase != "up"), "up"),
         "; ".join(warnings),
         nodes,

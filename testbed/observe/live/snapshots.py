@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.cluster.faults.fault_injection import described
+from testbed.cluster.faults.fault_injection import describe_impairments
 from testbed.cluster.faults.injections import BOTH, DirectionName, Injection
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.state import State, Store
@@ -233,13 +233,13 @@ def _impairments(state: State) -> Iterable[tuple[DirectionKey, tuple[str, str]]]
             declared: layout.Impairment = getattr(link, direction)
             keys = {key: value for key, value in impairment_to_json(declared).items() if key != "rules"}
             injected = [text for injection in state.injected if (text := _injected(injection, link.name, direction))]
-            yield (link.name, direction), (described(keys, declared.rules), "; ".join(injected))
+            yield (link.name, direction), (describe_impairments(keys, declared.rules), "; ".join(injected))
 
 
 def _injected(injection: Injection, link: str, direction: DirectionName) -> str:
     key = (link, direction)
     rules = [text for key, text in injection.rules if key == key]
-    parts = [described(injection.keys if key in injection.places else {}, rules)]
+    parts = [describe_impairments(injection.keys if key in injection.places else {}, rules)]
     parts += [f"replay of {injection.replay}"] if injection.replay and key in injection.places else []
     parts += ["down"] if link in injection.down else []
     return ", ".join(part for part in parts if part)

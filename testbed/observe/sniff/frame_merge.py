@@ -131,7 +131,7 @@ class FrameMerge:
             key = met.link, met.direction
             seen = self._frame_of(met, self._entering.get(key, {}), stamps.get(key, []))
             if seen is not None:
-                seen.met, seen.causes = met.words, met.causes
+                seen.met, seen.causes = met.text, met.causes
             elif met.stamp > until:
                 later.append(met)
             elif met.stamp > self._start_time:
@@ -160,6 +160,6 @@ class FrameMerge:
 def _first_without_fate(met: FrameFates, frames: Iterable[CapturedFrame]) -> CapturedFrame | None:
     """Return the first frame with the fate's content that has no fate yet."""
     for seen in frames:
-        if not seen.met and crc32(seen.frame) == met.check:
+        if not seen.met and crc32(seen.frame) == met.crc:
             return seen
     return None

@@ -116,7 +116,7 @@ class Sniffer:
     @property
     def untold(self) -> int:
         """Number of fates that the relay could not report in time, or whose frames were not captured."""
-        return self._watch.untold + self._merge.unplaced
+        return self._watch.dropped_reports + self._merge.unplaced
 
     @property
     def undecided(self) -> int:

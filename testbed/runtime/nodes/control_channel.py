@@ -1,6 +1,7 @@
-"""Control channel between a node process and the process that started it: words with plain data on a Unix socket.
+"""Control channel between a node process and the process that started it: messages on a Unix socket, each a word with plain
+data.
 
-Each word is one packet, which arrives completely or not at all; the death of the other end is an immediate end of file.
+A message is one packet, which arrives completely or not at all; the death of the other end causes an immediate end of file.
 The data is pickled: both ends are forks of one program.
 """
 
@@ -13,19 +14,20 @@ from typing import Final
 
 from testbed.errors import TestbedError
 
-_MAX: Final = 128 * 1024  # bytes of a packet; the kernel's usual limit is 208 KiB, with its own overhead
+_MAX_PACKET: Final = 128 * 1024  # bytes of a packet; the kernel's usual limit is 208 KiB, with its own overhead
 
 
 class Channel:
-    """One end of a channel. fileno() is readable when there is a word, or the other end is gone."""
+    """One end of a channel. fileno() is readable when there is a message, or the other end is closed."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        return cls(ours), cls(theirs)
+        """Make the two ends of a new channel."""
+        first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        return cls(first), cls(second)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -34,60 +36,58 @@ class Channel:
         self._socket.close()
 
     def send(self, word: str, data: object = None, end: Channel | None = None) -> None:
-        """Send a word with data. end: of another channel, passed along with it (see `receive_with_channel`). Raises the
-        errors of `packed`, and ConnectionError when the other end is gone."""
-        packet = packed(word, data)
+        """Send a message. end: of another channel, to be passed with it (see `receive_with_channel`). Raises the errors of
+        `encode`, and ConnectionError when the other end is closed."""
+        packet = encode(word, data)
         if end is None:
             self._socket.send(packet, socket.MSG_NOSIGNAL)
         else:
             socket.send_fds(self._socket, [packet], [end.fileno()], socket.MSG_NOSIGNAL)
 
-    def has_word(self) -> bool:
+    def has_message(self) -> bool:
         """Whether `receive` would return without waiting."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
     def receive(self) -> tuple[str, object] | None:
-        """Wait for the next word; None when the other end is gone."""
+        """Wait for the next message; return its word and data, None when the other end is closed."""
         try:
-            packet = self._socket.recv(_MAX + 1)
-        except (
-            ConnectionResetError
-        ):  # raised once if the other end left words unread; its earlier words can still be read
-            packet = self._socket.recv(_MAX + 1)
-        return _understood(packet)
+            packet = self._socket.recv(_MAX_PACKET + 1)
+        except ConnectionResetError:  # raised once if the other end left messages unread; its own can still be read
+            packet = self._socket.recv(_MAX_PACKET + 1)
+        return _decode(packet)
 
     def receive_with_channel(self) -> tuple[tuple[str, object] | None, Channel | None]:
-        """Wait for the next word, as `receive`, and the end of another channel if one came with it."""
+        """Wait for the next message, as `receive`; also return the end of another channel, if one was passed with it."""
         try:
-            packet, handed = self._receive()
+            packet, descriptors = self._receive()
         except ConnectionResetError:
-            packet, handed = self._receive()
-        return _understood(packet), Channel(socket.socket(fileno=handed[0])) if handed else None
+            packet, descriptors = self._receive()
+        return _decode(packet), Channel(socket.socket(fileno=descriptors[0])) if descriptors else None
 
     def _receive(self) -> tuple[bytes, list[int]]:
-        packet, handed, _, _ = socket.recv_fds(self._socket, _MAX + 1, 1, socket.MSG_CMSG_CLOEXEC)
-        return packet, handed
+        packet, descriptors, _, _ = socket.recv_fds(self._socket, _MAX_PACKET + 1, 1, socket.MSG_CMSG_CLOEXEC)
+        return packet, descriptors
 
 
-def packed(word: str, data: object) -> bytes:
-    """Encode a word for a channel. Raises TestbedError for data that is too large, or that cannot be pickled."""
+def encode(word: str, data: object) -> bytes:
+    """Encode a message for a channel. Raises TestbedError for data that is too large or cannot be pickled."""
     try:
         packet = pickle.dumps((word, data))
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
         raise TestbedError(
-            f"{error}: what a program returns must be plain data, such as numbers, texts, lists"
+            f"{error}: the result of a program must be plain data, such as numbers, strings and lists"
         ) from error
-    if len(packet) > _MAX:
+    if len(packet) > _MAX_PACKET:
         raise TestbedError(
-            f"{len(packet)} bytes are too many for one message; {_MAX} are allowed: write a file instead"
+            f"a message of {len(packet)} bytes is too long; at most {_MAX_PACKET} are allowed: write a file instead"
         )
     return packet
 
 
-def _understood(packet: bytes) -> tuple[str, object] | None:
+def _decode(packet: bytes) -> tuple[str, object] | None:
     if not packet:
         return None
-    word, data = pickle.loads(packet)  # written by ourselves, before or after a fork
+    word, data = pickle.loads(packet)  # written by a fork of this process
     return str(word), data

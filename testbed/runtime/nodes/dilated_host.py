@@ -1,8 +1,8 @@
-"""A node on a dilated clock: the simulation's computer, whose parts take the times of a profile, on a packet socket.
+"""A node on a dilated clock: the simulation's model of a computer, with the costs of a profile, on a packet socket.
 
 Cores, NIC and the programs of all ranks run in model time and in one process, as in the simulation, however late this
-machine is. A frame is sent when the machine's clock has reached the time at which it leaves the model, and arrives at the
-time at which the kernel has it: only there lateness enters. It is recorded, in model time: `Lateness`.
+machine is. A frame is sent when the machine's clock has reached the time at which the frame leaves the model, and arrives in
+the model at the kernel's receive timestamp: only there can it be late. The lateness is recorded in model time: `Lateness`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from testbed.engine.server import Burner, usages_of
 from testbed.engine.tasks import Task
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.waiter import Waiter
-from testbed.runtime.nodes.places import BeginLoad, EndLoad, ModelFault, PauseNic, Resume, Slowed
-from testbed.runtime.nodes.veth_port import Asking, HoldingPort, VethPort, port_on
+from testbed.runtime.nodes.run_orders import BeginLoad, EndLoad, ModelFault, PauseNic, ResumeNic, SlowNic
+from testbed.runtime.nodes.veth_port import AskTimer, FlowControlPort, VethPort, make_port
 from testbed.sim.sim_host import FunctionPort, PollAccounts, SimHost
 from testbed.sim.sim_node import SimNode
 from testbed.spec.layout import Node
@@ -30,8 +30,8 @@ from testbed.spec.placement import Rank
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Lateness of frames: those sent later than the model sends them, and those that arrived at a time that the model had
-    passed already; nanoseconds of model time. frames: number of frames sent or received."""
+    """Lateness of frames, nanoseconds of model time: how much later frames were sent than they left the model, and how far
+    the model had passed the time of their arrival. frames: number of frames sent or received."""
 
     frames: int
     p50: int
@@ -51,13 +51,13 @@ class Cable:
         self.late = array("q")
 
     def enter(self, now: int, frame: bytes) -> bool | None:
-        """Send a frame that leaves the model at that time. Returns True if it waits in the port."""
+        """Send a frame that leaves the model now. Returns True if it waits in the port."""
         waits = self._send(frame)
         self.late.append(max(0, self._clock.reached() - now))
         return waits
 
     def when_sent(self, now: int, then: Callable[[int], object]) -> None:  # noqa: ARG002
-        """Call `then` with the model's time when no frame waits in the port."""
+        """Call `then` with the model's time as soon as no frame waits in the port."""
         self._port.when_sent(lambda: then(self._clock.time))
 
     @property
@@ -69,7 +69,7 @@ class Cable:
 
 
 class BusyFirmware:
-    """Firmware that says whether it is at work. Implements `protocols.core.firmware.Firmware`."""
+    """Firmware with a flag that shows whether it runs. Implements `protocols.core.firmware.Firmware`."""
 
     __slots__ = ("busy", "firmware")
 
@@ -113,23 +113,23 @@ class DilatedHost:
         layout: Node,
         profile: Profile,
         factor: int,
-        head: bytes = b"",
+        control_header: bytes = b"",
         steering: Steering | None = None,
     ) -> None:
-        """layout: of the node. factor: nanoseconds of this machine for one of the model. head: in a network with
-        back-pressure, the NIC's address and its frames' EtherType. steering: see `testbed.sim.sim_host.Prices`."""
+        """layout: of the node. factor: nanoseconds of this machine for one of the model. control_header: see `make_port`.
+        steering: see `testbed.sim.sim_host.Prices`."""
         self.clock = DilatedClock(Waiter(), factor)
         self.loop = Loop(self.clock, profile.poll or POLL_TIME)
-        self.port = port_on(wire, head)
-        if isinstance(self.port, HoldingPort):
-            Asking(self.loop, self.port, factor)
+        self.port = make_port(wire, control_header)
+        if isinstance(self.port, FlowControlPort):
+            AskTimer(self.loop, self.port, factor)
         self.cable = Cable(self.port, self.clock)
         self.host = SimHost(self.clock, self.loop, layout, profile, self.cable, steering)
         self._polls: Final = PollAccounts(self.loop)
         self._wire = wire
         self._profile = profile
-        self._burners: list[tuple[float, Burner]] = []
-        self._watched: list[BusyFirmware] = []
+        self._burners: list[tuple[float, Burner]] = []  # with their shares
+        self._firmware: list[BusyFirmware] = []
         self._late = self.cable.late
         wire.enable_timestamps()
         self.loop.watch(wire.fileno(), self._read)
@@ -140,18 +140,19 @@ class DilatedHost:
 
     @property
     def busy(self) -> bool:
-        """Whether firmware is at work."""
-        return any(firmware.busy for firmware in self._watched)
+        """Whether firmware runs."""
+        return any(firmware.busy for firmware in self._firmware)
 
     @property
     def dropped(self) -> int:
-        """Frames for which the NIC had no room."""
+        """Number of frames for which the model's NIC had no buffer."""
         return sum(rank.nic.dropped for rank in self.ranks)
 
-    def begin(
-        self, ranks: Iterable[Rank], adapters: Iterable[Adapter], plug: Plug, watched: Callable[[Host], Host]
+    def attach(
+        self, ranks: Iterable[Rank], adapters: Iterable[Adapter], plug: Plug, wrap_host: Callable[[Host], Host]
     ) -> None:
-        """Give each rank its NIC with an agent, or a function of the NIC. watched: wraps the host library for the NIC."""
+        """Attach each rank to a NIC with an agent, or to a function of the NIC. wrap_host: wraps the host library for the
+        NIC."""
         for rank, adapter in zip(ranks, adapters, strict=True):
             node = SimNode(self.loop, rank, self.host.cores[rank.core])
             self.ranks.append(node)
@@ -159,30 +160,30 @@ class DilatedHost:
             node.nic = nic = self.host.nic(node, adapter)
             node.agent = agent = plug(adapter, nic)
             firmware = BusyFirmware(agent.firmware)
-            self._watched.append(firmware)
-            nic.begin(self.loop.now(), Agent(firmware, watched(agent.host)))
+            self._firmware.append(firmware)
+            nic.begin(self.loop.now(), Agent(firmware, wrap_host(agent.host)))
             if isinstance(self.host.port, FunctionPort):
                 self.host.port.set_receiver(adapter.address, nic.receive)
 
     def adopt(self, rank: SimNode, task: Task[object]) -> None:
-        """Let a task's polls be a rank's."""
+        """Account the costs of a task's polls to a rank."""
         self._polls.adopt(task, rank, self._profile)
 
-    def used(self) -> dict[str, dict[str, float]]:
-        """Return the usage of its parts, see `Report`."""
+    def usage(self) -> dict[str, dict[str, float]]:
+        """Return the usage of the model's parts, see `NicReport`."""
         return usages_of(self.host.servers, self.host.name, self.loop.now())
 
-    def go(self, origin: int, *, again: bool) -> None:
-        """Let the clock show 0 at that time of the machine, and return when it does: what a program does at once, its NIC
-        may do at once. again: the node was restarted, and begins at the present time."""
+    def start_clock(self, origin: int, *, is_restarted: bool) -> None:
+        """Start the clock, and wait until it shows 0, so that actions of the programs at that time are not late. origin: the
+        machine's time at which it shows 0. is_restarted: the node was restarted, and starts at the present time."""
         self.clock.origin = origin
-        if again:
+        if is_restarted:
             self.clock.time = max(0, self.clock.reached())
         while self.clock.reached() < 0:
             self.clock.wait(0)
 
     def apply_fault(self, fault: ModelFault) -> None:
-        """Apply a fault at the machine's present time, as in the simulation (`testbed.controller.scenarios.simulated`)."""
+        """Apply a fault at the present time, as in the simulation (`testbed.controller.scenarios.simulated`)."""
         self.loop.at(max(self.loop.now(), self.clock.reached()), self._apply, fault)
 
     def _apply(self, fault: ModelFault) -> None:
@@ -194,28 +195,28 @@ class DilatedHost:
                 if until is not None:
                     for core in self.host.cores:
                         core.reserve(now, max(0, until - now))
-            case Resume():
+            case ResumeNic():
                 for rank in self.ranks:
                     rank.nic.resume(now)
-            case Slowed(factor):
+            case SlowNic(factor):
                 for rank in self.ranks:
                     rank.nic.cost(self._profile.slowed(factor) if factor > 1 else self._profile)
             case BeginLoad(share):
                 self._burners += [(share, Burner(self.loop, core, share)) for core in self.host.cores]
             case EndLoad(share):
                 for _ in self.host.cores:
-                    place = next(place for place, (taken, _) in enumerate(self._burners) if taken == share)
-                    self._burners.pop(place)[1].stop()
+                    index = next(index for index, (load, _) in enumerate(self._burners) if load == share)
+                    self._burners.pop(index)[1].stop()
 
     def _read(self, now: int) -> None:
-        """Receive frames."""
+        """Read the waiting frames from the socket."""
         from_base_time, at, on_control_frame = self.clock.from_base_time, self.loop.at, self.port.on_control_frame
-        for moment, frame in self._wire.receive_timestamped():
+        for stamp, frame in self._wire.receive_timestamped():
             if on_control_frame(frame):
                 continue
-            came = from_base_time(moment)
-            self._late.append(max(0, now - came))
-            at(max(now, came), self._take, frame)
+            arrival = from_base_time(stamp)
+            self._late.append(max(0, now - arrival))
+            at(max(now, arrival), self._receive, frame)
 
-    def _take(self, frame: bytes) -> None:
+    def _receive(self, frame: bytes) -> None:
         self.host.receive(self.loop.now(), frame)

@@ -1,9 +1,9 @@
 """Driver of an inline NIC: the waiter of the engine's loop in a node process.
 
-While tasks wait, it receives frames and keeps the firmware's deadlines in a small loop, without an entry in a heap or a
-callback per frame. A woken task runs at once, so that its answer leaves before anything else is received. When there is
-nothing to do, it spins for its budget, or polls for as long as is cheaper than to sleep (`patience`), and then sleeps in
-the kernel. While tasks poll, each poll receives the frames that have come, keeps the deadlines and returns.
+While tasks wait, it receives frames and keeps the firmware's deadlines in a small loop, without a heap entry or a callback
+per frame. A woken task runs at once, so that its reply leaves before anything else is received. When there is nothing to do,
+the driver spins for its budget, or for as long as spinning is cheaper than sleeping (`patience`), and then sleeps in the
+kernel. While tasks poll, each poll receives the waiting frames, keeps the deadlines and returns.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from testbed.engine.failures import TickCount
 from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.waiter import Waiter
-from testbed.runtime.nodes.inline import InlineNic
+from testbed.runtime.nodes.inline_nic import InlineNic
 from testbed.runtime.nodes.patience import Patience, PollPause
 
-_LOOK: Final = 64  # frames in a row after which deadlines and other descriptors are checked
-_POLLED: Final = 256  # maximum of frames in a poll: more than come while a program sleeps for 1 ms
-_PROMPT: Final = 100_000
-"""Nanoseconds from a frame to the end of the program's step that it causes, below which programs answer quickly."""
+_CHECK_INTERVAL: Final = 64  # frames in a row after which deadlines and other descriptors are checked
+_MAX_POLLED: Final = 256  # maximum frames in a poll: more than arrive while a program sleeps for 1 ms
+_PROMPT_TIME: Final = 100_000
+"""Nanoseconds from a frame to the end of the program's step that it causes, below which programs reply quickly."""
 
 
 class Driver:
     """Driver of one inline NIC and of the loop of its host's program, on the machine's monotonic clock.
 
-    spin: nanoseconds to poll for a frame before sleeping; 0: as patience says.
+    spin: nanoseconds to spin before sleeping; 0: by `patience`.
     """
 
     def __init__(self, wire: FrameSocket, nic: InlineNic, firmware: Firmware, spin: int, patience: Patience) -> None:
@@ -44,9 +44,9 @@ class Driver:
         self._frames_in_a_row = 0
         self.patience: Final = patience
         self._pause = PollPause(patience)
-        self._deadline: int | None = None  # the one set in the kernel
+        self._deadline: int | None = None  # the deadline set in the kernel
         self._others = select.poll()
-        self._has_others = False  # True once another descriptor was watched
+        self._has_others = False  # whether another descriptor has been watched
         self._waiter = Waiter(0)
         self._waiter.watch(wire.fileno())
 
@@ -74,8 +74,8 @@ class Driver:
         polling = loop.polling
         if polling:
             return self._poll()
-        next_frame, take, now = self._wire.next_frame, nic.frame_handler(firmware), time.monotonic_ns
-        woken, heap, later = loop.woken, loop.heap, nic.later
+        next_frame, receive, now = self._wire.next_frame, nic.frame_handler(firmware), time.monotonic_ns
+        woken, heap, deferred = loop.woken, loop.heap, nic.deferred
         due: int | None = 0  # the firmware's deadline when it was read last; 0: read it again
         until, spin, patience = 0, self.spin, self.patience
         while True:
@@ -102,26 +102,26 @@ class Driver:
             due = 0
             nic.busy = True
             try:
-                take(moment, frame)
+                receive(moment, frame)
                 if nic.completions:
                     nic.deliver_completions()
             except Exception as error:
-                raise nic.failed(error) from error
+                raise nic.firmware_error(error) from error
             nic.busy = False
             if woken:
-                woken.popleft().call(moment)  # as `Loop.go_on`, which mostly has one task to run
+                woken.popleft().call(moment)  # without a call of `run_woken`: mostly there is one task to run
                 if woken:
                     loop.run_woken()
-                if later:
+                if deferred:
                     nic.flush()
-                nic.prompt = now() - moment < _PROMPT
-                # Else only a frame or a watched descriptor can wake a task.
+                nic.is_prompt = now() - moment < _PROMPT_TIME
+                # Otherwise only a frame or a watched descriptor can wake a task.
                 if woken or heap or polling or not loop.running:
                     return ()
-            elif later:
+            elif deferred:
                 nic.flush()
             self._frames_in_a_row += 1
-            if self._frames_in_a_row >= _LOOK:
+            if self._frames_in_a_row >= _CHECK_INTERVAL:
                 self._frames_in_a_row = 0
                 self._tick(moment)
                 if ready := [descriptor for descriptor, _ in self._others.poll(0)]:
@@ -130,44 +130,44 @@ class Driver:
                 return ()
 
     def _poll(self) -> Sequence[int]:
-        """Process the frames that have come and the deadlines that are due, before a program that polls runs again. If there
-        was nothing, sleep until something comes or is due, so that other processes run."""
-        taken = self._receive_frames()
+        """Handle the waiting frames and due deadlines, before a program that polls runs again. If there are none, sleep
+        until an event or a deadline, so that other processes run."""
+        received = self._receive_frames()
         moment = time.monotonic_ns()
         ticked = self._tick(moment)
         ready: Sequence[int] = [descriptor for descriptor, _ in self._others.poll(0)] if self._has_others else ()
-        if taken or ticked or ready or self.loop.woken:
-            self._pause.found()
-        elif (end := self._pause.until(moment)) is not None:
+        if received or ticked or ready or self.loop.woken:
+            self._pause.poll_succeeded()
+        elif (end := self._pause.poll_failed(moment)) is not None:
             ends = (end, self._firmware.deadline, self.loop.next_time())
             ready = self._sleep(min(when for when in ends if when is not None))
             if self._receive_frames() or ready:
-                self._pause.found()
+                self._pause.poll_succeeded()
             self._tick(time.monotonic_ns())
-            self._pause.slept()
+            self._pause.sleep_ended()
         return ready
 
     def _receive_frames(self) -> int:
-        """Give the firmware the frames that have come; return how many. No frame that it sends waits for the program."""
+        """Pass the waiting frames to the firmware; return their number. The firmware's deferred frames are sent at once."""
         nic, next_frame = self._nic, self._wire.next_frame
-        take, now = nic.frame_handler(self._firmware), time.monotonic_ns
-        if nic.later:
+        receive, now = nic.frame_handler(self._firmware), time.monotonic_ns
+        if nic.deferred:
             nic.flush()
-        for taken in range(_POLLED):
+        for received in range(_MAX_POLLED):
             frame = next_frame()
             if frame is None:
-                return taken
+                return received
             nic.busy = True
             try:
-                take(now(), frame)
+                receive(now(), frame)
                 if nic.completions:
                     nic.deliver_completions()
             except Exception as error:
-                raise nic.failed(error) from error
+                raise nic.firmware_error(error) from error
             nic.busy = False
-            if nic.later:
+            if nic.deferred:
                 nic.flush()
-        return _POLLED
+        return _MAX_POLLED
 
     def _tick(self, moment: int) -> bool:
         """Call the firmware's `on_timer` if its deadline has come; return whether it has."""
@@ -182,19 +182,19 @@ class Driver:
             if nic.completions:
                 nic.deliver_completions()
         except Exception as error:
-            raise nic.failed(error) from error
+            raise nic.firmware_error(error) from error
         nic.busy = False
-        if nic.later:
+        if nic.deferred:
             nic.flush()
         return True
 
     def _sleep(self, deadline: int | None) -> Sequence[int]:
-        """Sleep until there is a frame, the deadline has come, or another descriptor is ready; return these.
+        """Sleep until there is a frame, the deadline has come, or other descriptors are ready; return these.
 
-        A deadline that every message puts off or cancels is not set in the kernel each time: it may wake us at the earlier
-        one, when there is nothing to do.
+        A deadline that every message postpones or cancels is not set in the kernel each time: the kernel may wake us at an
+        earlier deadline, when there is nothing to do.
         """
-        wire, known = self._wire.fileno(), self._deadline
-        if known is None or known <= time.monotonic_ns() or (deadline is not None and deadline < known):
-            self._deadline = known = deadline
-        return [descriptor for descriptor in self._waiter.wait(known) if descriptor != wire]
+        wire, wakeup = self._wire.fileno(), self._deadline
+        if wakeup is None or wakeup <= time.monotonic_ns() or (deadline is not None and deadline < wakeup):
+            self._deadline = wakeup = deadline
+        return [descriptor for descriptor in self._waiter.wait(wakeup) if descriptor != wire]

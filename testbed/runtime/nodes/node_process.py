@@ -1,9 +1,9 @@
 """Node process, from its fork to its end: it enters its node, opens its NIC, runs the program, and serves its peers until
 it is stopped.
 
-Words that it sends by its channel: "ready" when its NIC takes frames; "done" with the program's result; "failed" with a
-traceback; "waiting" with sentences, when it is signalled; "report" with its counts, last. Words that it receives: "go",
-"stop", "model" with a fault, and "departed" with a rank that has crashed.
+It sends on its channel: "ready" with its pid when its NIC receives frames; "done" with the program's result; "failed" with a
+traceback; "waiting" with sentences, when it is signalled; "report" with its counts, last. It receives: "go", "stop", "model"
+with a fault, and "departed" with a rank that has crashed.
 """
 
 from __future__ import annotations
@@ -29,67 +29,67 @@ from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.setns import enter
 from testbed.runtime.incarnations import incarnation
 from testbed.runtime.nodes.control_channel import Channel
-from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.inline_driver import Driver
+from testbed.runtime.nodes.inline_nic import InlineNic
 from testbed.runtime.nodes.patience import Patience
-from testbed.runtime.nodes.places import NodePlacement, Orders, ProgramNode
+from testbed.runtime.nodes.run_orders import NodePlacement, ProgramNode, RunOrders
 from testbed.runtime.nodes.run_progress import Progress
-from testbed.runtime.nodes.veth_port import Asking, HoldingPort, VethPort, port_on, socket_on
+from testbed.runtime.nodes.veth_port import AskTimer, FlowControlPort, VethPort, make_port, open_socket
 from testbed.runtime.shared.attachment import HostDriver
-from testbed.runtime.shared.node_agents import NodesNic
+from testbed.runtime.shared.node_agents import SharedNodeNic
 
 if TYPE_CHECKING:
     from testbed.runtime.nodes.dilated_host import DilatedHost, Lateness
-    from testbed.runtime.nodes.places import ModelFault, NodeModel
+    from testbed.runtime.nodes.run_orders import ModelFault, NodeModel
     from testbed.sim.sim_node import SimNode
 
-QUESTION: Final = signal.SIGUSR1
+STATE_QUERY: Final = signal.SIGUSR1
 """Signal that asks what the node waits for. It reaches even a program that never yields."""
 
 _MAX_SENTENCES: Final = 50  # sentences of a reply; a program may wait for thousands of transfers
-_MAX_SENTENCE: Final = 500  # characters of one
+_MAX_SENTENCE: Final = 500  # characters of a sentence
 _HANDLERS: Final[list[Callable[[int, FrameType | None], None]]] = []
-_POLLS: Final = 1_000_000_000  # ns after a poll, within which a program is reported as polling
-_ANSWER: Final = 100_000_000  # ns within which a NIC has answered a poll, for which the program waits meanwhile
+_POLLING_TIME: Final = 1_000_000_000  # ns after a poll within which a program is reported as polling
+_POLL_TIME: Final = 100_000_000  # ns within which a poll has returned from the NIC to the program
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Report of a NIC on a run. counted: the firmware's counters. taken: received frames. dropped, unsent: frames lost
-    inside the emulator, because the process did not read in time, or the kernel did not take them. down: frames for an
+class NicReport:
+    """Report of a NIC on a run. counted: the firmware's counters. received: number of frames. dropped, unsent: frames lost
+    inside the emulator, because the process did not read in time, or the kernel did not accept them. down: frames for an
     interface that was down. cpu: nanoseconds of processor time, from "go" on. In a dilated run only: lateness of its
-    frames; overrun, frames for which the model's NIC had no room; used, the usage of its parts; ranks, the counters by
-    rank in place of `counted`.
+    frames; overrun, frames for which the model's NIC had no buffer; usage of its parts; ranks, the counters by rank, which
+    replace `counted`.
     """
 
     counted: dict[str, int]
-    taken: int
+    received: int
     dropped: int
     unsent: int
     down: int
     cpu: int
     lateness: Lateness | None = None
     overrun: int = 0
-    used: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     ranks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def lost(self) -> int:
-        """Frames lost inside the emulator: a run with any says nothing about the protocol."""
+        """Number of frames lost inside the emulator: a run with any is no measurement of the protocol."""
         return self.dropped + self.unsent
 
 
-def answer_question(number: int, frame: FrameType | None) -> None:
-    """Handle QUESTION. The handler is set before the fork, so that a node that cannot answer yet does not die of the signal;
-    setting one in each node would cost it pages of Python's enumerations."""
-    for answer in _HANDLERS:
-        answer(number, frame)
+def on_state_query(number: int, frame: FrameType | None) -> None:
+    """Handle STATE_QUERY. The handler is set before the fork, so that the signal does not end a node process that cannot
+    answer yet; setting it in each node process would copy the pages of Python's enumerations."""
+    for handler in _HANDLERS:
+        handler(number, frame)
 
 
-def run_node(orders: Orders, number: int, channel: Channel, log: str, progress: Progress, starts: int = 1) -> None:
+def run_node(orders: RunOrders, number: int, channel: Channel, log: str, progress: Progress, starts: int = 1) -> None:
     """Run the forked node process, which ends with its parent; does not return. number: of its placement. starts: how
     often the node has been started, including this time."""
-    status, placement = 1, orders.places[number]
+    status, placement = 1, orders.placements[number]
     try:
         parent = os.getppid()
         syscalls.end_with_parent(signal.SIGKILL)
@@ -97,14 +97,14 @@ def run_node(orders: Orders, number: int, channel: Channel, log: str, progress: 
             os._exit(1)
         syscalls.name_process(f"node {placement.name}")
         write_output_to(log)
-        _Node(orders, placement, channel, partial(progress.watched, number), starts).run()
+        _Node(orders, placement, channel, partial(progress.wrap, number), starts).run()
         status = 0
     except BaseException as error:  # noqa: BLE001  none of the parent's code may run on in the child
         with contextlib.suppress(OSError):  # the disk is full, which may be the error itself
             sys.stderr.write(complete_traceback(error))
         reason = (error.what, error.when) if isinstance(error, FirmwareError) else program_traceback(error)
         channel.send("failed", reason)
-        status = 0  # the error is reported: the end of the process is no death
+        status = 0  # the error has been sent: this end of the process is no death
     finally:
         try:
             sys.stdout.flush()
@@ -112,32 +112,32 @@ def run_node(orders: Orders, number: int, channel: Channel, log: str, progress: 
             os._exit(status)
 
 
-def build_inline_nic(orders: Orders, device: str, adapter: Adapter) -> tuple[FrameSocket, InlineNic, Agent, Driver]:
+def build_inline_nic(orders: RunOrders, device: str, adapter: Adapter) -> tuple[FrameSocket, InlineNic, Agent, Driver]:
     """Build an inline NIC on an interface of this process's network namespace, and its driver. OSError."""
-    wire = _wire(orders, device, adapter)
-    port = port_on(wire, _head(orders, adapter))
+    wire = _open_socket(orders, device, adapter)
+    port = make_port(wire, _control_header(orders, adapter))
     nic = InlineNic(port)
     agent = orders.plug(adapter, nic)
     nic.attach(agent)
-    patience = Patience.among(len(orders.places) or len(orders.numbers))  # an attached process has no places
-    driver = Driver(wire, nic, agent.firmware, orders.spin, patience)
-    if isinstance(port, HoldingPort):
-        Asking(driver.loop, port)
+    processes = len(orders.placements) or len(orders.numbers)  # the orders of an attached process have no placements
+    driver = Driver(wire, nic, agent.firmware, orders.spin, Patience.for_processes(processes))
+    if isinstance(port, FlowControlPort):
+        AskTimer(driver.loop, port)
     return wire, nic, agent, driver
 
 
 def build_dilated_host(
-    orders: Orders, device: str, model: NodeModel, starts: int, watched: Callable[[Host], Host]
+    orders: RunOrders, device: str, model: NodeModel, starts: int, wrap_host: Callable[[Host], Host]
 ) -> tuple[FrameSocket, DilatedHost]:
-    """Build a node's computer of a dilated run, on an interface of this process's network namespace. watched: wraps each
+    """Build a node's computer of a dilated run, on an interface of this process's network namespace. wrap_host: wraps each
     rank's host library for the NIC. OSError."""
-    from testbed.runtime.nodes.dilated_host import DilatedHost  # the simulation's parts, which no other run needs
+    from testbed.runtime.nodes.dilated_host import DilatedHost  # imports the simulation, which no other run needs
 
     assert orders.dilation is not None
     first, factor, steering = model.adapters[0], orders.dilation.factor, orders.dilation.steering
-    wire = _wire(orders, device, first)
-    host = DilatedHost(wire, model.layout, model.profile, factor, _head(orders, first), steering)
-    # NICs are new, and incarnations count as in the simulation.
+    wire = _open_socket(orders, device, first)
+    host = DilatedHost(wire, model.layout, model.profile, factor, _control_header(orders, first), steering)
+    # Incarnations are numbered as in the simulation.
     adapters = [
         replace(
             adapter.with_incarnation(adapter.incarnation + starts - 1, is_restarted=starts > 1),
@@ -145,26 +145,26 @@ def build_dilated_host(
         )
         for adapter in model.adapters
     ]
-    host.begin(model.ranks, adapters, orders.plug, watched)
+    host.attach(model.ranks, adapters, orders.plug, wrap_host)
     return wire, host
 
 
-def _wire(orders: Orders, device: str, adapter: Adapter) -> FrameSocket:
-    wire = socket_on(device, orders.ethertype, adapter.mtu, holding=adapter.routed)
+def _open_socket(orders: RunOrders, device: str, adapter: Adapter) -> FrameSocket:
+    wire = open_socket(device, orders.ethertype, adapter.mtu, flow_control=adapter.routed)
     if orders.mtus:
         wire.count_oversized(orders.mtus)
     return wire
 
 
-def _head(orders: Orders, adapter: Adapter) -> bytes:
-    """Return source address and EtherType of a NIC's control frames; empty where the network has no back-pressure."""
+def _control_header(orders: RunOrders, adapter: Adapter) -> bytes:
+    """Return source address and EtherType of a NIC's control frames; empty in a network without back-pressure."""
     if not adapter.routed:
         return b""
     return adapter.address + orders.ethertype.to_bytes(2, "big")
 
 
 class ByRank(dict[str, object]):
-    """Results of the programs of a node's ranks, by rank: what "done" brings in a dilated run."""
+    """Results of the programs of a node's ranks, by rank name: the data of "done" in a dilated run."""
 
 
 class _RankAgent(NamedTuple):
@@ -172,18 +172,23 @@ class _RankAgent(NamedTuple):
 
     name: str
     number: int
-    firmware: Firmware | NodesNic
+    firmware: Firmware | SharedNodeNic
     host: Host
     model: SimNode | None = None
 
 
 class _Node:
     def __init__(
-        self, orders: Orders, placement: NodePlacement, channel: Channel, watched: Callable[[Host], Host], starts: int
+        self,
+        orders: RunOrders,
+        placement: NodePlacement,
+        channel: Channel,
+        wrap_host: Callable[[Host], Host],
+        starts: int,
     ) -> None:
-        """Enter the node, build its NIC and spawn its programs. watched: wraps the host library for the NIC. OSError."""
+        """Enter the node, build its NIC and spawn its programs. wrap_host: wraps the host library for the NIC. OSError."""
         enter(placement.node_context)
-        # One by one: `update` would ask abstract classes what this is.
+        # Not by `update`, which checks abstract base classes and so copies memory pages.
         for name, value in placement.node_context.environment.items():
             os.environ[name] = value
         if orders.queues.bound and placement.functions:
@@ -194,80 +199,82 @@ class _Node:
         self._channel = channel
         self._starts = starts
         self._dilated: DilatedHost | None = None
-        self._shared: NodesNic | None = None
-        self._wire: FrameSocket | NodesNic
-        self._nic: InlineNic | DilatedHost | NodesNic
-        self._port: VethPort | NodesNic
+        self._shared: SharedNodeNic | None = None
+        self._wire: FrameSocket | SharedNodeNic
+        self._nic: InlineNic | DilatedHost | SharedNodeNic
+        self._port: VethPort | SharedNodeNic
         self._driver: Driver | DilatedHost | HostDriver
         self._agents: list[_RankAgent] = []
-        self._departed: list[Callable[[int], object]] = []
+        self._departure_callbacks: list[Callable[[int], object]] = []
         self._programs: list[Task[object]] = []
         if placement.model is not None:
-            self._wire, dilated = build_dilated_host(orders, placement.device, placement.model, starts, watched)
+            self._wire, dilated = build_dilated_host(orders, placement.device, placement.model, starts, wrap_host)
             self._nic = self._driver = self._dilated = dilated
             self._port = dilated.port
             self._agents = [
                 _RankAgent(rank.name, rank.number, rank.agent.firmware, rank.agent.host, rank) for rank in dilated.ranks
             ]
         elif orders.shared is not None and placement.functions:
-            self._shared = shared = NodesNic(orders, orders.shared, placement.device, placement.function)
+            self._shared = shared = SharedNodeNic(orders, orders.shared, placement.device, placement.function)
             self._wire = self._nic = self._port = shared
             self._driver = shared.driver
             self._agents = [_RankAgent(placement.name, placement.adapter.number, shared, shared.host)]
-            shared.attach(watched(shared.host))
+            shared.attach(wrap_host(shared.host))
         else:
             adapter = placement.adapter.with_incarnation(incarnation(), is_restarted=starts > 1)
             self._wire, nic, agent, self._driver = build_inline_nic(orders, placement.device, adapter)
-            nic.attach(Agent(agent.firmware, watched(agent.host)))
+            nic.attach(Agent(agent.firmware, wrap_host(agent.host)))
             self._nic, self._port = nic, nic.port
             self._agents = [_RankAgent(placement.name, adapter.number, agent.firmware, agent.host)]
         self._loop = self._driver.loop
         self._loop.on_failure = self._report_failure
         for rank_agent in self._agents:
             self._spawn(rank_agent)
-        self._begun = 0
-        self._started = 0  # when the program was started, where the NIC's clock does not show 0 then
+        self._cpu_before = 0  # processor time at "go"
+        self._started = 0  # monotonic time of "go"; 0 in a dilated run, whose clock shows 0 then
 
     def _spawn(self, rank: _RankAgent) -> None:
         """Spawn a rank's program."""
         orders = self._orders
-        here = ProgramNode(
-            rank.name, rank.number, orders.numbers, self._loop, rank.model, self._starts, departed=self._departed
-        )
+        node = ProgramNode(
+            rank.name, rank.number, orders.numbers, self._loop, rank.model, self._starts,
+            departure_callbacks=self._departure_callbacks,
+        )  # fmt: skip
         if self._dilated is not None and rank.model is not None:
-            here = replace(here, adopt=partial(self._dilated.adopt, rank.model))
-        task = self._loop.spawn(orders.programs[rank.name](rank.host, here), "program")
+            node = replace(node, adopt=partial(self._dilated.adopt, rank.model))
+        task = self._loop.spawn(orders.programs[rank.name](rank.host, node), "program")
         if self._dilated is not None:
-            here.adopt(task)
+            node.adopt(task)
         self._programs.append(task)
 
     def run(self) -> None:
-        _HANDLERS.append(self._answer)
+        """Run the programs when the starting process says "go", and serve the peers until it says "stop"."""
+        _HANDLERS.append(self._send_state)
         self._channel.send("ready", os.getpid())
         message = self._channel.receive()
         if message is None:
             return
         started, listens = cast("tuple[int, bool]", message[1])
         if self._dilated is not None:
-            self._dilated.go(started, again=self._starts > 1)
-            self._driver.loop.watch(self._channel.fileno(), self._on_word)
+            self._dilated.start_clock(started, is_restarted=self._starts > 1)
+            self._driver.loop.watch(self._channel.fileno(), self._on_message)
         else:
             self._started = time.monotonic_ns()
             if listens:
-                self._driver.loop.watch(self._channel.fileno(), self._on_word)
-        self._begun = self._used()
+                self._driver.loop.watch(self._channel.fileno(), self._on_message)
+        self._cpu_before = self._cpu_time()
         loop = self._loop
         for program in self._programs:
             program.add_callback(lambda _: loop.stop())
-        left = len(self._programs)
-        while left:
+        running = len(self._programs)
+        while running:
             self._run_loop()  # until a program has ended
-            left = 0
+            running = 0
             for program in self._programs:
                 if program.done:
-                    program.result()  # raises its error
+                    program.result()  # raises the program's error
                 else:
-                    left += 1
+                    running += 1
         if self._dilated is None:
             self._channel.send("done", self._programs[0].result())
         else:
@@ -277,7 +284,7 @@ class _Node:
         if isinstance(self._driver, Driver | HostDriver):
             self._driver.spin = 0
             if not listens:
-                loop.watch(self._channel.fileno(), self._on_word)
+                loop.watch(self._channel.fileno(), self._on_message)
         self._run_loop()
         self._channel.send("report", self._report())
 
@@ -288,57 +295,58 @@ class _Node:
             raise FirmwareError(error.what, error.when - self._started) from error
 
     def _report_failure(self, error: BaseException) -> None:
-        """Report a failure before the program can catch it."""
+        """Send a failure of the firmware at once: the program might catch the error."""
         if isinstance(error, FirmwareError):
             with contextlib.suppress(ConnectionError):  # the starting process is gone
                 self._channel.send("failed", (error.what, error.when - self._started))
 
-    def _on_word(self, _now: int) -> None:
-        """Process a word: a model's fault or a crashed rank while the program runs, "stop" when all programs have ended."""
+    def _on_message(self, _now: int) -> None:
+        """Handle a message: a fault of the model or a crashed rank while the program runs, "stop" when all programs have
+        ended."""
         message = self._channel.receive()
         if message is None:  # the starting process is gone
             os._exit(1)
         if message[0] == "stop":
             self._driver.loop.stop()
         elif message[0] == "departed":
-            for report in self._departed:
-                report(cast(int, message[1]))
+            for callback in self._departure_callbacks:
+                callback(cast(int, message[1]))
         elif self._dilated is not None:
             self._dilated.apply_fault(cast("ModelFault", message[1]))
 
-    def _used(self) -> int:
-        """Return the nanoseconds of processor time until now of this process, and of its NIC's agent if it has one."""
+    def _cpu_time(self) -> int:
+        """Return the processor time that this process, and its NIC's agent if it has one, have used, nanoseconds."""
         self._wire.update_counts()
         return time.process_time_ns() + (self._shared.cpu if self._shared is not None else 0)
 
-    def _report(self) -> Report:
-        used = self._used() - self._begun
+    def _report(self) -> NicReport:
+        cpu = self._cpu_time() - self._cpu_before
         counted = {agent.name: dict(agent.firmware.counted()) for agent in self._agents}
         port, dilated = self._port, self._dilated
         first = counted[self._agents[0].name]
-        report = Report(first, self._wire.received, self._wire.dropped, port.unsent, port.down, used)
+        report = NicReport(first, self._wire.received, self._wire.dropped, port.unsent, port.down, cpu)
         if dilated is None:
             return report
-        late, overrun = dilated.cable.lateness, dilated.dropped
-        return replace(report, lateness=late, overrun=overrun, used=dilated.used(), ranks=counted)
+        lateness, overrun = dilated.cable.lateness, dilated.dropped
+        return replace(report, lateness=lateness, overrun=overrun, usage=dilated.usage(), ranks=counted)
 
-    def _answer(self, _number: int, frame: FrameType | None) -> None:
-        """Answer QUESTION, within the signal's handler: the interrupted code does not run meanwhile."""
+    def _send_state(self, _number: int, frame: FrameType | None) -> None:
+        """Reply to STATE_QUERY. As the signal's handler, it interrupts the process's other code."""
         with contextlib.suppress(RuntimeError):  # a flush was interrupted
             sys.stdout.flush()
         lines = [self._state(frame)]
         for agent in self._agents:
-            of = f"{agent.name}, " if len(self._agents) > 1 else ""
-            lines += [f"{of}host: {sentence}" for sentence in agent.host.waiting()]
-            lines += [f"{of}NIC: {sentence}" for sentence in agent.firmware.waiting()]
-        if self._port.kept:
-            lines.append(f"frames that wait in the NIC until the network takes them: {self._port.kept}")
+            rank = f"{agent.name}, " if len(self._agents) > 1 else ""
+            lines += [f"{rank}host: {sentence}" for sentence in agent.host.waiting()]
+            lines += [f"{rank}NIC: {sentence}" for sentence in agent.firmware.waiting()]
+        if self._port.frames_waiting:
+            lines.append(f"frames that wait in the NIC until the network accepts them: {self._port.frames_waiting}")
         if self._shared is None:
             self._wire.update_counts()
         if self._wire.dropped:
             lines.append(f"frames dropped because they were not read in time: {self._wire.dropped}")
         if self._port.unsent:
-            lines.append(f"frames that the kernel did not take, though the interface was up: {self._port.unsent}")
+            lines.append(f"frames that the kernel did not accept, though the interface was up: {self._port.unsent}")
         lines += [f"NIC: {sentence}" for sentence in self._wire.oversized_sentences()]
         if len(lines) > _MAX_SENTENCES:
             lines[_MAX_SENTENCES:] = [f"and {len(lines) - _MAX_SENTENCES:,} more"]
@@ -348,8 +356,8 @@ class _Node:
         """Describe the process's present state. innermost: the frame that the signal interrupted."""
         program = next((program for program in self._programs if not program.done), self._programs[0])
         frames = self._loop.task_frames(innermost)
-        polls = program.last_poll is not None and self._loop.now() - program.last_poll < _ANSWER
-        if innermost is not None and self._nic.busy and not polls:  # each poll lets the NIC work
+        polls = program.last_poll is not None and self._loop.now() - program.last_poll < _POLL_TIME
+        if innermost is not None and self._nic.busy and not polls:  # in a poll the NIC works for a moment, too
             line = program_line(frames)
             return f"the NIC is at work, at {format_frame(innermost)}" + (
                 f", for the program at {line}" if line else ""
@@ -360,7 +368,7 @@ class _Node:
             if (
                 program.last_poll is not None
                 and self._dilated is None
-                and self._loop.now() - program.last_poll < _ANSWER
+                and self._loop.now() - program.last_poll < _POLL_TIME
             ):
                 return f"the program polls, at {program_line(program.frames())}"
             return f"the program {program.state}"
@@ -371,5 +379,7 @@ class _Node:
             return f"{name} runs, at {line}"
         ago = self._loop.now() - task.last_poll
         return (
-            f"{name} polls, at {line}" if ago < _POLLS else f"{name} runs, at {line}; it polled {ago / 1e9:.3g} s ago"
+            f"{name} polls, at {line}"
+            if ago < _POLLING_TIME
+            else f"{name} runs, at {line}; it polled {ago / 1e9:.3g} s ago"
         )

@@ -1,7 +1,7 @@
-"""Progress of a run's programs: the time of each one's last progress, in memory that the processes share.
+"""Progress of a run's programs: the time of each program's last progress, in memory that the processes share.
 
-Progress is the end of a transfer, done or failed, that a NIC reports to its host (`Nic.post_completion`), and the end of a
-program. Nothing else counts, since everything else can go on forever in a run that makes no progress: frames
+Progress is the end of a transfer, successful or failed, that a NIC reports to its host (`Nic.post_completion`), and the end
+of a program. Nothing else counts, since everything else can go on forever in a run that makes no progress: frames
 retransmitted to a dead peer, steps of a task that polls, answered probes (`Host.completed`), timers, a loop that
 computes. So a run without progress is stuck, or its programs compute, or move one message, for longer than the limit
 that the caller sets.
@@ -17,14 +17,14 @@ from typing import Final
 
 from protocols.core.firmware import Host
 
-_SPLIT_DRIVER: Final = 8  # words of 8 bytes: two processors do not take one cache line from each other
+_WORDS_APART: Final = 8  # words of 8 bytes from one program's time to the next: each has a cache line of its own
 
 
 class Progress:
-    """The times of each program's last progress, shared with processes that are forked later."""
+    """The time of each program's last progress, shared with processes that are forked later."""
 
     def __init__(self, programs: int) -> None:
-        self._memory = mmap.mmap(-1, programs * _SPLIT_DRIVER * 8)
+        self._memory = mmap.mmap(-1, programs * _WORDS_APART * 8)
         self._times = memoryview(self._memory).cast("Q")
 
     def close(self) -> None:
@@ -32,27 +32,28 @@ class Progress:
         self._times.release()
         self._memory.close()
 
-    def last(self) -> list[int]:
-        """Return when a transfer of each program ended last, in nanoseconds of the monotonic clock; 0: none has."""
-        return self._times[::_SPLIT_DRIVER].tolist()
+    def last_times(self) -> list[int]:
+        """Return the time at which each program's last transfer ended, monotonic nanoseconds; 0: no transfer has ended."""
+        return self._times[::_WORDS_APART].tolist()
 
-    def watched(self, program: int, host: Host) -> Host:
-        """Wrap a host library for the NIC below it, so that the end of each transfer sets this program's time."""
-        return _Watched(host, self._times[program * _SPLIT_DRIVER : (program + 1) * _SPLIT_DRIVER])
+    def wrap(self, program: int, host: Host) -> Host:
+        """Wrap a host library for its NIC, so that the end of each transfer sets this program's time. program: index."""
+        return _ProgressHost(host, self._times[program * _WORDS_APART : (program + 1) * _WORDS_APART])
 
 
-class _Watched:
-    """A wrapped host library. It costs a call and a reading of the clock for each transfer, and nothing for a frame."""
+class _ProgressHost:
+    """A wrapped host library. It costs a call and a reading of the clock for each transfer, and nothing per frame."""
 
     __slots__ = ("completed", "library", "waiting")
 
-    def __init__(self, host: Host, ended: memoryview[int]) -> None:
-        tell, now = host.completed, time.monotonic_ns
+    def __init__(self, host: Host, last_time: memoryview[int]) -> None:
+        """last_time: one word, the time of the last progress."""
+        host_completed, now = host.completed, time.monotonic_ns
 
         def completed(index: int) -> bool | None:
-            if tell(index) is False:
+            if host_completed(index) is False:
                 return False
-            ended[0] = now()
+            last_time[0] = now()
             return None
 
         self.completed = completed

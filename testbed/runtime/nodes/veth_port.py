@@ -1,5 +1,5 @@
-"""The port of a live NIC: a packet socket, by which its frames leave; in a network with back-pressure they wait there while
-the network takes none (see `fabric.stop_go`)."""
+"""Port of a live NIC: sends its frames on a packet socket. In a network with back-pressure, frames wait in the port while
+the network does not accept any (see `fabric.stop_go`)."""
 
 from __future__ import annotations
 
@@ -12,70 +12,73 @@ from testbed.engine.loop import Loop, Timer
 from testbed.fabric.stop_go import ADDRESS, ASK_INTERVAL, Outlet
 from testbed.kernel.frame_socket import FrameSocket
 
-BUFFER: Final = 128 << 20
-"""Bytes of frames that have come, with the kernel's overhead for each; the kernel uses what it needs of it."""
+SOCKET_BUFFER_SIZE: Final = 128 << 20
+"""Maximum bytes in the buffer of a socket with flow control, with the kernel's overhead for each frame; the kernel allocates
+only what it needs."""
 
 
 class VethPort:
-    """Gives frames to the kernel. unsent: frames that it did not take although the interface was up: lost inside the
-    emulator. down: frames for an interface that was down or gone, or whose other end was."""
+    """Passes frames to the kernel. unsent: number of frames that the kernel did not accept although the interface was up:
+    they are lost inside the emulator. down: number of frames for an interface that was down or removed, or whose peer
+    was."""
 
-    __slots__ = ("_give", "_wire", "down", "unsent")
+    __slots__ = ("_send", "_wire", "down", "unsent")
 
     def __init__(self, wire: FrameSocket) -> None:
         self.unsent = 0
         self.down = 0
         self._wire = wire
-        self._give = wire.send
+        self._send = wire.send
 
     @property
-    def kept(self) -> int:
-        """Frames that wait in it until the network takes them."""
+    def frames_waiting(self) -> int:
+        """Number of frames that wait in the port until the network accepts them."""
         return 0
 
     def send(self, frame: Buffer) -> bool | None:
-        """A frame leaves, and is not touched any more. Returns True if it waits in the port."""
+        """Send a frame, which the caller must not change afterwards. Returns True if it waits in the port."""
         try:
-            self._give(frame)
+            self._send(frame)
         except OSError as error:
-            self._untaken(error, frame)
+            self._count_lost(error, frame)
         return None
 
     def when_sent(self, then: Callable[[], object]) -> None:
-        """Call `then` when the frames that wait are gone: here none does."""
+        """Call `then` as soon as no frame waits in the port; at once without flow control."""
         then()
 
     def on_control_frame(self, frame: bytes) -> bool:  # noqa: ARG002
-        """A frame has come; whether it was for the port, and not for its NIC."""
+        """Handle a received frame if it is a control frame for the port; return whether it is. Other frames are the
+        NIC's."""
         return False
 
-    def _untaken(self, error: OSError, frame: Buffer) -> None:
+    def _count_lost(self, error: OSError, frame: Buffer) -> None:
         if self._wire.is_down(error, len(frame)):
             self.down += 1
         else:
             self.unsent += 1
 
 
-class HoldingPort(VethPort):
-    """A port in a network with back-pressure. on_hold: called when a first frame waits; `ask_again` is then to be called
-    every ASK_INTERVAL, until it returns that no frame waits."""
+class FlowControlPort(VethPort):
+    """Port in a network with back-pressure. on_hold: called when a first frame waits. Call `ask_again` every ASK_INTERVAL
+    from then on, until it returns False: no frame waits."""
 
     __slots__ = ("ask_again", "on_hold", "outlet")
 
-    def __init__(self, wire: FrameSocket, head: bytes) -> None:
-        """head: the NIC's address and its frames' EtherType."""
+    def __init__(self, wire: FrameSocket, control_header: bytes) -> None:
+        """control_header: the NIC's address and its frames' EtherType."""
         super().__init__(wire)
 
-        def say(word: bytes) -> None:
+        def send_control(frame: bytes) -> None:
             with contextlib.suppress(OSError):  # it is lost, and will be resent
-                wire.socket.send(word)
+                wire.socket.send(frame)
 
         self.on_hold: Callable[[], object] = _ignore
-        self.outlet: Final = Outlet(self._put, say, head, lambda: self.on_hold())
+        self.outlet: Final = Outlet(self._send_frame, send_control, control_header, lambda: self.on_hold())
         self.ask_again: Final = self.outlet.repeat_ask
 
     @property
-    def kept(self) -> int:
+    def frames_waiting(self) -> int:
         return len(self.outlet.waiting_frames)
 
     def send(self, frame: Buffer) -> bool | None:
@@ -90,51 +93,53 @@ class HoldingPort(VethPort):
     def on_control_frame(self, frame: bytes) -> bool:
         return frame[:6] == ADDRESS and self.outlet.on_control_frame(frame)
 
-    def _put(self, frame: Buffer) -> bool:
-        """Give a frame to the kernel; whether it has taken it."""
+    def _send_frame(self, frame: Buffer) -> bool:
+        """Pass a frame to the kernel; return whether the kernel has accepted it."""
         try:
-            self._give(frame)
+            self._send(frame)
         except OSError as error:
-            self._untaken(error, frame)
+            self._count_lost(error, frame)
             return False
         return True
 
 
-def port_on(wire: FrameSocket, head: bytes) -> VethPort:
-    """head: see `HoldingPort`; empty in a network without back-pressure."""
-    return HoldingPort(wire, head) if head else VethPort(wire)
+def make_port(wire: FrameSocket, control_header: bytes) -> VethPort:
+    """Make the port of a NIC. control_header: see `FlowControlPort`; empty in a network without back-pressure."""
+    return FlowControlPort(wire, control_header) if control_header else VethPort(wire)
 
 
-def socket_on(device: str, ethertype: int, mtu: int, *, holding: bool) -> FrameSocket:
-    """holding: in a network with back-pressure; it has room for all that may come then, from everybody, while a program
-    computes, as nothing is ever sent again. OSError."""
-    return FrameSocket(device, ethertype, mtu, BUFFER) if holding else FrameSocket(device, ethertype, mtu)
+def open_socket(device: str, ethertype: int, mtu: int, *, flow_control: bool) -> FrameSocket:
+    """Open the packet socket of a NIC. flow_control: the network has back-pressure, so frames are never sent again: the
+    socket's buffer must hold the windows of all senders while a program computes. OSError."""
+    if flow_control:
+        return FrameSocket(device, ethertype, mtu, SOCKET_BUFFER_SIZE)
+    return FrameSocket(device, ethertype, mtu)
 
 
-class Asking:
-    """Timer of a loop by which a port asks again while frames wait in it."""
+class AskTimer:
+    """Timer of a loop that repeats a port's ASK while frames wait in the port."""
 
-    __slots__ = ("_again", "_loop", "_port", "_timer")
+    __slots__ = ("_interval", "_loop", "_port", "_timer")
 
-    def __init__(self, loop: Loop, port: HoldingPort, slowed: int = 1) -> None:
-        """slowed: how many nanoseconds of the machine are one of the loop's."""
+    def __init__(self, loop: Loop, port: FlowControlPort, factor: int = 1) -> None:
+        """factor: nanoseconds of the machine for one of the loop's clock."""
         self._loop = loop
         self._port = port
-        self._again: Final = max(1, ASK_INTERVAL // slowed)
-        self._timer: Final[Timer] = loop.timer(self._due)
-        port.on_hold = self._begin
-        if port.kept:
-            self._begin()
+        self._interval: Final = max(1, ASK_INTERVAL // factor)
+        self._timer: Final[Timer] = loop.timer(self._on_timer)
+        port.on_hold = self._start
+        if port.frames_waiting:
+            self._start()
 
-    def _begin(self) -> None:
-        """A first frame waits."""
+    def _start(self) -> None:
+        """Start the timer: a first frame waits."""
         if self._timer.when is None:
-            self._timer.set(self._loop.now() + self._again)
+            self._timer.set(self._loop.now() + self._interval)
 
-    def _due(self, now: int) -> None:
+    def _on_timer(self, now: int) -> None:
         if self._port.ask_again():
-            self._timer.set(now + self._again)
+            self._timer.set(now + self._interval)
 
 
 def _ignore() -> None:
-    """Do nothing: no network holds frames back."""
+    """Do nothing: the default of `FlowControlPort.on_hold`."""

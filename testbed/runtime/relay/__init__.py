@@ -1,1 +1,1 @@
-"""The relay: a process that carries a cluster's impaired links between packet sockets."""
+"""The relay: processes that forward the frames of a cluster's impaired links between packet sockets."""

@@ -1,4 +1,4 @@
-"""Options, injected rules and files of a direction that the relay carries."""
+"""Options, injected rules and files of the directions that the relay forwards."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from testbed.spec.layout import DirectionName
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """Options of all links. arena: of their sockets. seed, files: of the orders. fields, log: see `FateOptions`.
-    tallies: see `RuleSet`."""
+    """Options that all links of a relay process share. arena: of their sockets. seed, files: of the orders. fields, log:
+    see `FateOptions`. tallies: see `RuleSet`."""
 
     loop: Loop
     arena: Arena
@@ -33,7 +33,7 @@ class LinkOptions:
     tallies: Tallies | None = None
 
     def fates(self) -> tuple[FateOptions, RuleSet]:
-        """The options of a new direction, with the rule set for its injected rules."""
+        """Make the options of a new direction, and the rule set for its injected rules."""
         rules = RuleSet(self.fields, tallies=self.tallies)
         return FateOptions(self.seed, self.loop.now(), rules, files=self.files, log=self.log), rules
 
@@ -42,70 +42,76 @@ class Model(Protocol):
     """The model of a direction."""
 
     def idle_rules(self) -> list[str]:
-        """A sentence for each of the impairment's own rules that has never decided a fate."""
+        """Return a sentence for each of the impairment's own rules that has never decided a fate."""
         ...
 
 
 class InjectedRules:
     """The injected rules in force on one direction."""
 
-    __slots__ = ("_handles", "_model", "_place", "_rules")
+    __slots__ = ("_direction", "_handles", "_model", "_rules")
 
     def __init__(
-        self, now: int, model: Model, rules: RuleSet, relayed: RelayedDirection, place: tuple[str, DirectionName]
+        self, now: int, model: Model, rules: RuleSet, relayed: RelayedDirection, direction: tuple[str, DirectionName]
     ) -> None:
-        """rules: the model's. place: link and direction."""
+        """rules: the model's. direction: link and direction. Raises the errors of `set` and of `read_log`."""
         self._model: Final = model
-        self._place: Final = place
+        self._direction: Final = direction
         self._rules: Final = rules
         self._handles: dict[str, Handle] = {}
         if relayed.replay:
             rules.add(now, Replay(read_log(Path(relayed.replay))))
         self.set(now, relayed.rules)
 
-    def set(self, now: int, wanted: Mapping[str, str]) -> None:
-        """Set the rules in force; rules that stay keep their counts."""
-        for name in [name for name in self._handles if name not in wanted]:
+    def set(self, now: int, texts: Mapping[str, str]) -> None:
+        """Set the rules in force; rules that stay keep their counts. texts: by stable names. Raises RuleError."""
+        for name in [name for name in self._handles if name not in texts]:
             self._handles.pop(name).lift()
-        for name, text in wanted.items():
+        for name, text in texts.items():
             if name not in self._handles:
                 self._handles[name] = handle = self._rules.add(now, text, name)
-                handle.compiled(*self._place)  # count from now on, not from its first frame
+                handle.compiled(*self._direction)  # it counts from now on, not from its first match
 
     def handles(self) -> dict[str, Handle]:
+        """Return the handles of the rules in force, by their names."""
         return dict(self._handles)
 
     def idle(self) -> list[str]:
-        """A sentence for each rule that has never decided a fate, including lifted and declared ones."""
+        """Return a sentence for each rule that has never decided a fate, including lifted and declared rules."""
         return [*self._model.idle_rules(), *self._rules.idle_rules()]
 
 
-class CarriedLink:
-    """A link that the relay carries: its orders, and packet sockets, by the direction whose frames come in on them."""
+class ForwardedLink:
+    """A link that this process forwards: its orders, and its packet sockets, by the direction whose frames they receive.
 
-    def __init__(self, carried: RelayedLink, options: LinkOptions) -> None:
-        self.carried = carried
+    link: its orders.
+    """
+
+    def __init__(self, link: RelayedLink, options: LinkOptions) -> None:
+        self.link = link
         self.seed = options.seed
-        self._texts = texts_of(carried, options.files)
+        self._texts = texts_of(link, options.files)
         self._loop = options.loop
         self._sockets: dict[str, PacketSocket] = {}
 
     def close(self) -> None:
-        for heard in self._sockets.values():
-            heard.close()
+        """Close the sockets."""
+        for packet_socket in self._sockets.values():
+            packet_socket.close()
 
-    def still_there(self) -> bool:
-        """Whether its interfaces are those on which it was opened."""
-        return sum(heard.is_current() for heard in self._sockets.values()) == len(self._sockets)  # all: to update MTUs
+    def is_current(self) -> bool:
+        """Whether the link's interfaces are still those on which its sockets were opened."""
+        current = [packet_socket.is_current() for packet_socket in self._sockets.values()]  # all: it updates MTUs
+        return all(current)
 
     def sockets(self) -> dict[str, PacketSocket]:
-        """The sockets, by the direction whose frames come in on them."""
+        """Return the sockets, by the direction whose frames they receive."""
         return self._sockets
 
 
-def texts_of(carried: RelayedLink, files: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The texts of the files that each direction's impairment names, since they can change while the names stay."""
-    impairments = {"forward": carried.forward.impairment, "backward": carried.backward.impairment}
+def texts_of(link: RelayedLink, files: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return path -> text of the files that each direction's impairment names: they can change while the names stay."""
+    impairments = {"forward": link.forward.impairment, "backward": link.backward.impairment}
     return {
         direction: {path: files[path] for path in (impairment.jitter_file, impairment.rate_trace) if path in files}
         for direction, impairment in impairments.items()

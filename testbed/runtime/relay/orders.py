@@ -1,7 +1,7 @@
-"""The relay's orders: a file beside the cluster's state, which outlives the relay.
+"""Orders of the relay: a file beside the cluster's state that lists the links to forward. It outlives the relay.
 
 If processors are available, a relay consists of several processes, each with a share of the links. A change writes the
-complete orders and then notifies the relay; a restarted process continues with its predecessor's.
+complete orders and then notifies the relay; a restarted process reads the orders of its predecessor.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from testbed.spec.layout import BOTH, Impairment
 from testbed.spec.layout_json import impairment_from_json, impairment_to_json
 
 DIRECTIONS: Final = BOTH
-_NOTHING = Impairment()
+_NO_IMPAIRMENT = Impairment()
 
 
 @dataclass(frozen=True, slots=True)
 class RelayedDirection:
-    """Impairment of one direction. rules: the injected ones, by a stable name. replay: the path of a log of fates that
-    replaces random decisions."""
+    """Impairment of one direction. rules: text of the injected rules, by stable names. replay: the path of a log of fates
+    that replaces random decisions, or empty."""
 
-    impairment: Impairment = _NOTHING
+    impairment: Impairment = _NO_IMPAIRMENT
     rules: Mapping[str, str] = field(default_factory=dict)
     replay: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayedLink:
-    """A link that the relay carries.
+    """A link that the relay forwards.
 
-    a, b: its ends in the wire namespace; forward comes in on a. taps: the interfaces at which the relay receives what
-    comes in on a and b; empty: a and b themselves. fabric: the kind of the modelled switches at its ends, if any;
-    plugs: their ports, instead of a and b. is_cut: the cable at a modelled switch is pulled.
+    a, b: its ends in the wire namespace; frames of the forward direction arrive on a. taps: the interfaces at which the
+    relay receives the frames that arrive on a and b; empty: a and b themselves. fabric: the kind of the modelled switches
+    at its ends, or empty; plugs: their ports, instead of a and b. is_cut: the cable at a modelled switch is pulled.
     """
 
     name: str
@@ -55,24 +55,24 @@ class RelayedLink:
     taps: tuple[str, str] = ("", "")
 
     @property
-    def heard(self) -> tuple[str, str]:
-        """The interfaces at which the relay receives its frames."""
+    def receive_interfaces(self) -> tuple[str, str]:
+        """The interfaces at which the relay receives the link's frames, of the forward and the backward direction."""
         return self.taps[0] or self.a, self.taps[1] or self.b
 
     @property
     def mark(self) -> str:
-        """The interface whose index marks frames sent by the relay: the link's port at a switch; empty without one."""
-        elsewhere = [end for tap, end in zip(self.heard, (self.a, self.b), strict=True) if tap != end]
-        return elsewhere[0] if len(elsewhere) == 1 else ""
+        """The interface whose index marks frames sent by the relay: the link's port at a switch; empty without a tap."""
+        tapped = [end for tap, end in zip(self.receive_interfaces, (self.a, self.b), strict=True) if tap != end]
+        return tapped[0] if len(tapped) == 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
     """The orders of a relay.
 
-    files: path -> text of the tables and traces that impairments name. log: the file for fates other than pass, or
-    empty. processes: the number of processes that share the links. slowed: the factor by which modelled switches are
-    slowed down. tables: of modelled switches (`fabric.interface.Table`).
+    files: path -> text of the tables and traces that impairments name. log: the path of the log of fates other than pass,
+    or empty. processes: the number of processes that share the links. slowed: the factor by which modelled switches are
+    slowed down. tables: switch -> table, of modelled switches (`fabric.interface.Table`).
     """
 
     seed: int
@@ -84,12 +84,12 @@ class Orders:
     tables: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def share(self, number: int) -> Orders:
-        """The orders of the process of that number, from 0. A link stays with its process when other links change."""
+        """Return the orders of one process. number: from 0. A link stays with its process when other links change."""
         return replace(self, links=tuple(link for link in self.links if self.process_of(link) == number))
 
     def process_of(self, link: RelayedLink) -> int:
-        """The process that carries a link. Links at modelled switches of one kind share a process, which runs their
-        network."""
+        """Return the number of the process that forwards a link. All links at modelled switches of one kind belong to one
+        process, which runs their network."""
         return crc32((link.fabric or link.name).encode()) % self.processes
 
     def processes_of(self) -> dict[str, int]:
@@ -106,9 +106,9 @@ class Orders:
                         "a": link.a,
                         "b": link.b,
                         "taps": list(link.taps),
-                        "forward": _treated(link.forward),
-                        "backward": _treated(link.backward),
-                        **_plugged(link),
+                        "forward": _direction_to_json(link.forward),
+                        "backward": _direction_to_json(link.backward),
+                        **_plugs_to_json(link),
                     }
                     for link in self.links
                 ],
@@ -127,12 +127,12 @@ class Orders:
         try:
             orders = cls._from_json(loads(text))
         except KeyError as error:
-            raise ValueError(f"there is no {error}") from None
+            raise ValueError(f"key {error} is missing") from None
         except (TypeError, AttributeError, IndexError) as error:
-            raise ValueError(f"these are no orders: {error}") from None
+            raise ValueError(f"not the orders of a relay: {error}") from None
         check(orders, Orders)
         if orders.processes < 1:
-            raise ValueError(f"processes: found {orders.processes}, expected 1 or more")
+            raise ValueError(f"processes must be 1 or more, got {orders.processes}")
         return orders
 
     @classmethod
@@ -142,20 +142,20 @@ class Orders:
                 link["name"],
                 link["a"],
                 link["b"],
-                _to_treated(link["forward"]),
-                _to_treated(link["backward"]),
+                _direction_from_json(link["forward"]),
+                _direction_from_json(link["backward"]),
                 link.get("fabric", ""),
-                _to_plugs(link.get("plugs", (None, None))),
+                _plugs_from_json(link.get("plugs", (None, None))),
                 link.get("is_cut", False),
-                _to_taps(link.get("taps", ("", ""))),
+                _taps_from_json(link.get("taps", ("", ""))),
             )
             for link in data["links"]
         )
         return cls(data["seed"], links, data["files"], data["log"], data["processes"], data["slowed"], data["tables"])
 
 
-def _plugged(link: RelayedLink) -> dict[str, Any]:
-    """The keys that only links at modelled switches have."""
+def _plugs_to_json(link: RelayedLink) -> dict[str, Any]:
+    """Return the keys that only links at modelled switches have."""
     if not link.fabric:
         return {}
     return {
@@ -165,22 +165,22 @@ def _plugged(link: RelayedLink) -> dict[str, Any]:
     }
 
 
-def _to_plugs(plugs: Any) -> tuple[Plug | None, Plug | None]:
+def _plugs_from_json(plugs: Any) -> tuple[Plug | None, Plug | None]:
     a, b = (Plug(*plug) if plug else None for plug in plugs)
     return a, b
 
 
-def _to_taps(taps: Any) -> tuple[str, str]:
+def _taps_from_json(taps: Any) -> tuple[str, str]:
     a, b = taps
     return a, b
 
 
-def _treated(relayed: RelayedDirection) -> dict[str, Any]:
+def _direction_to_json(relayed: RelayedDirection) -> dict[str, Any]:
     impairment = impairment_to_json(relayed.impairment)
     return {"impairment": impairment, "rules": dict(relayed.rules), "replay": relayed.replay}
 
 
-def _to_treated(data: Mapping[str, Any]) -> RelayedDirection:
+def _direction_from_json(data: Mapping[str, Any]) -> RelayedDirection:
     return RelayedDirection(impairment_from_json(data["impairment"]), data["rules"], data["replay"])
 
 
@@ -192,19 +192,19 @@ class RelayPaths:
         self.orders = directory / "relay.json"
 
     def socket(self, number: int) -> Path:
-        """The socket on which the relay process of that number listens."""
+        """Return the path of the socket on which a relay process listens. number: of the process, from 0."""
         return self.directory / f"relay.{number}"
 
     def report(self, number: int) -> Path:
-        """The file to which it writes its report."""
+        """Return the path of the file to which a relay process writes its report."""
         return self.directory / f"report.{number}"
 
     def tallies(self, number: int) -> Path:
-        """The file of its rule counts, from which its successor continues."""
+        """Return the path of the file of a relay process's rule counts, from which its successor continues."""
         return self.directory / f"tallies.{number}"
 
     def read_orders(self) -> Orders | None:
-        """Read the orders; None if there have never been any. UnreadableStateError for a damaged file."""
+        """Read the orders; None if there is no file. Raises UnreadableStateError for a damaged file."""
         try:
             return Orders.from_json(read_text(self.orders))
         except FileNotFoundError:
@@ -213,15 +213,15 @@ class RelayPaths:
             raise _unreadable(self.orders, error) from error
 
     def read_report(self, number: int) -> dict[str, Any]:
-        """Read the last report of a relay process. UnreadableStateError for an unreadable file."""
+        """Read the last report of a relay process. Raises UnreadableStateError for an unreadable file."""
         path = self.report(number)
         try:
-            said = loads(read_text(path))
+            report = loads(read_text(path))
         except (OSError, ValueError) as error:
             raise _unreadable(path, error) from error
-        if not isinstance(said, dict):
+        if not isinstance(report, dict):
             raise _unreadable(path, ValueError("not a JSON object"))
-        return said
+        return report
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableStateError:

@@ -1,9 +1,9 @@
 """Watches of a relay: report frames with a fate to other processes as they occur.
 
-A watch is a named pipe in the cluster's directory. The relay's processes look for pipes when told to watch and whenever
-orders are loaded, so that a process that is started later reports from its first frame. A frame is identified by the
-kernel's receive timestamp, which is the same for all packet sockets, and by its content. A watch never delays the
-relay: reports that do not fit in the pipe are dropped, and their number is reported. It ends with its reader, however
+A watch is a named pipe in the cluster's directory. The relay's processes look for pipes at the command "watch" and
+whenever orders are loaded, so that a process that is started later reports from its first frame. A frame is identified by
+the kernel's receive timestamp, which is the same for all packet sockets, and by its content. A watch never delays the
+relay: reports that do not fit in the pipe are dropped, and their number is reported. A watch ends with its reader, however
 that dies. Without watches, the relay does no additional work per frame.
 """
 
@@ -31,89 +31,89 @@ from testbed.runtime.relay.relay import AnyLink, LinkForwarder
 from testbed.runtime.relay.relay_network import ModelledLink
 
 QUEUE_FULL: Final = "queue full"
-"""Cause reported for a frame dropped because a direction's queue was full, which is a loss but not a fate."""
+"""Reported cause of a frame that was dropped because the queue was full, which is not a fate."""
 
-_NAME: Final = "watch."
-_ROOM: Final = 1 << 20  # bytes: what an ordinary user's pipe may hold
-_LONGEST: Final = 500  # characters of a frame's fate: a write of at most 4,096 bytes to a pipe is atomic
+_PREFIX: Final = "watch."
+_PIPE_SIZE: Final = 1 << 20  # bytes: the maximum for an unprivileged user
+_MAX_TEXT: Final = 500  # characters of a description: a write of at most 4,096 bytes to a pipe is atomic
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class FrameFates:
-    """A frame and its fates. stamp: time at which it arrived at the direction's free end, wall clock, nanoseconds. check:
-    CRC-32 of the frame. causes: see `fates.records`, or `QUEUE_FULL`. words: a description for people."""
+    """A frame and its fates. stamp: receive timestamp at the direction's beginning, wall clock, nanoseconds. crc: CRC-32
+    of the frame. causes: see `fates.records`, or `QUEUE_FULL`. text: a description for users."""
 
     link: str
     direction: str
     stamp: int
-    check: int
+    crc: int
     causes: tuple[str, ...]
-    words: str
+    text: str
 
 
 class Watch:
-    """The reader of a watch, which covers all links that the relay carries."""
+    """Reader of a watch, which covers all links that the relay forwards."""
 
     def __init__(self, directory: Path) -> None:
         """directory: the cluster's."""
-        self.untold = 0
-        """Number of frames with a fate whose report did not fit in the pipe."""
-        self._places = RelayPaths(directory)
-        self._path = directory / f"{_NAME}{os.getpid()}.{next(_numbers)}"
-        self._rest = b""
+        self.dropped_reports = 0
+        """Number of frames whose report did not fit in the pipe."""
+        self._paths = RelayPaths(directory)
+        self._path = directory / f"{_PREFIX}{os.getpid()}.{next(_numbers)}"
+        self._incomplete = b""
         self._processes: Mapping[str, int] = {}
-        self._known = (0, 0)  # of their file
+        self._orders_version = (0, 0)  # inode and modification time of the orders that `_processes` is from
         os.mkfifo(self._path, 0o600)
         try:
             self._pipe = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with contextlib.suppress(PermissionError):  # the user's limit on pipe buffers is reached
-                fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _ROOM)
+                fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
         except BaseException:
             os.unlink(self._path)
             raise
 
     def catch_up(self, links: Sequence[str]) -> None:
-        """Wait until reports of all frames received so far can be read; later frames are reported from now on.
+        """Make the relay's processes look for new watches, and wait until the reports of all frames received so far can be
+        read.
 
-        Does nothing if there is no relay, or it does not answer. links: the watched links; for others there is no
-        guarantee.
+        links: names of the links for which this is guaranteed. Does nothing if there is no relay, or it does not reply.
         """
         shares: dict[int, list[str]] = {}
         for link in links:
             shares.setdefault(self._process_of(link), []).append(link)
         for number, share in shares.items():
             with contextlib.suppress(NotListeningError, KernelError):
-                call(self._places.socket(number), {"do": "watch", "links": share})
+                call(self._paths.socket(number), {"do": "watch", "links": share})
 
     def _process_of(self, link: str) -> int:
-        """The number of the relay process that carries a link."""
+        """Return the number of the relay process that forwards a link."""
         with contextlib.suppress(FileNotFoundError):
-            found = os.stat(self._places.orders)
-            if (found.st_ino, found.st_mtime_ns) != self._known:
-                orders = self._places.read_orders()
-                self._known = found.st_ino, found.st_mtime_ns
+            status = os.stat(self._paths.orders)
+            if (status.st_ino, status.st_mtime_ns) != self._orders_version:
+                orders = self._paths.read_orders()
+                self._orders_version = status.st_ino, status.st_mtime_ns
                 self._processes = orders.processes_of() if orders is not None else self._processes
         return self._processes.get(link, 0)
 
     def read(self) -> list[FrameFates]:
         """Read the reports since the last call."""
-        found: list[FrameFates] = []
+        reports: list[FrameFates] = []
         while True:
             try:
-                data = os.read(self._pipe, _ROOM)
+                data = os.read(self._pipe, _PIPE_SIZE)
             except BlockingIOError:
-                return found
+                return reports
             if not data:  # no writer at the moment
-                return found
-            *lines, self._rest = (self._rest + data).split(b"\n")
+                return reports
+            *lines, self._incomplete = (self._incomplete + data).split(b"\n")
             for line in lines:
                 report = json.loads(line)
                 if isinstance(report, int):
-                    self.untold += report
+                    self.dropped_reports += report
                 else:
-                    link, direction, stamp, check, causes, words = report
-                    found.append(FrameFates(link, direction, stamp, check, tuple(causes), words))
+                    link, direction, stamp, crc, causes, text = report
+                    reports.append(FrameFates(link, direction, stamp, crc, tuple(causes), text))
 
     def close(self) -> None:
         with contextlib.suppress(FileNotFoundError):  # the cluster has been taken down
@@ -122,36 +122,36 @@ class Watch:
 
 
 class Watchers:
-    """The writing side of all watches, in a relay process."""
+    """Writers of all watches, in a relay process."""
 
     def __init__(self, loop: Loop, directory: Path) -> None:
         self._loop = loop
         self._directory = directory
         self._pipes: dict[str, int] = {}  # name -> descriptor
-        self._untold: dict[str, int] = {}
-        self._watched: list[Callable[[], object]] = []  # each ends the watch of a direction
-        self._met: list[Record] = []  # of the frame that is being offered
+        self._dropped_reports: dict[str, int] = {}
+        self._restorers: list[Callable[[], object]] = []  # each unwraps a direction's entry
+        self._records: list[Record] = []  # fates of the frame that is being offered
         self._reported: set[tuple[str, str]] = set()  # directions whose frames are reported
 
     def note(self, record: Record) -> None:
-        """Note a fate; serves as a direction's log."""
+        """Note a fate; called as a direction's log."""
         if self._pipes and (record.link, record.direction) in self._reported:
-            self._met.append(record)
+            self._records.append(record)
 
     def report_links(self, links: Mapping[str, AnyLink]) -> None:
-        """Report the frames of these links, which the relay forwards now, to all current watches."""
-        for path in self._directory.glob(f"{_NAME}*"):
+        """Look for new watches, and report the frames of these links to all watches. links: all that the relay forwards."""
+        for path in self._directory.glob(f"{_PREFIX}*"):
             if path.name not in self._pipes:
                 self._add_pipe(path)
         if not self._pipes:
             return
-        self._watched = []
+        self._restorers = []
         self._reported.clear()
         for name, link in links.items():
             for direction in DIRECTIONS:
                 if isinstance(link, LinkForwarder):
                     self._watch_forwarder(name, direction, link)
-                elif direction in link.uplinks:  # in the others no frame has a timestamp: they begin in the model
+                elif direction in link.uplinks:  # frames of other directions come from a switch, without a timestamp
                     self._watch_uplink(name, direction, link)
 
     def _watch_forwarder(self, name: str, direction: str, link: LinkForwarder) -> None:
@@ -160,7 +160,7 @@ class Watchers:
 
         def watched(when: int, frame: bytes) -> Outcome:
             outcome = offer(when, frame)
-            if self._met or outcome is Outcome.QUEUE:
+            if self._records or outcome is Outcome.QUEUE:
                 self._report_fates(name, direction, when + source.clock_offset, frame, is_full=outcome is Outcome.QUEUE)
             return outcome
 
@@ -173,23 +173,23 @@ class Watchers:
     def _watch_uplink(self, name: str, direction: str, link: ModelledLink) -> None:
         uplink, source = link.uplinks[direction], link.sockets()[direction]
         entrance = link.directions[direction].channel.entrance
-        take = entrance.enter
+        enter = entrance.enter
 
         def watched(now: int, frame: bytes) -> bytes | None:
-            accepted = take(now, frame)
-            if self._met:
+            accepted = enter(now, frame)
+            if self._records:
                 self._report_fates(name, direction, uplink.stamp + source.clock_offset, frame)
             return accepted
 
         def restore() -> None:
-            entrance.take = take
+            entrance.take = enter
 
         entrance.take = watched
         self._add(name, direction, restore)
 
     def _add(self, name: str, direction: str, restore: Callable[[], object]) -> None:
         self._reported.add((name, direction))
-        self._watched.append(restore)
+        self._restorers.append(restore)
 
     def _add_pipe(self, path: Path) -> None:
         try:
@@ -203,40 +203,40 @@ class Watchers:
                 path.unlink()
             return
         self._pipes[path.name] = pipe
-        self._untold[path.name] = 0
+        self._dropped_reports[path.name] = 0
 
-        def ended(_now: int) -> None:
+        def on_close(_now: int) -> None:
             self._remove_pipe(path.name)
 
-        self._loop.watch(pipe, ended)  # only to be notified when the reader closes
+        self._loop.watch(pipe, on_close)  # a pipe's writing end gets an event when the reader closes
 
     def _remove_pipe(self, name: str) -> None:
         pipe = self._pipes.pop(name)
         self._loop.unwatch(pipe)
         os.close(pipe)
         if not self._pipes:
-            for restore in self._watched:
+            for restore in self._restorers:
                 restore()
-            self._watched = []
+            self._restorers = []
 
     def _report_fates(self, link: str, direction: str, stamp: int, frame: bytes, *, is_full: bool = False) -> None:
         """Report the fates of the frame that has just been offered. stamp: wall clock, nanoseconds."""
-        causes = [record.cause for record in self._met]
-        words = [record.describe() for record in self._met]
-        self._met.clear()
+        causes = [record.cause for record in self._records]
+        descriptions = [record.describe() for record in self._records]
+        self._records.clear()
         if is_full:
             causes.append(QUEUE_FULL)
-            words.append(f"dropped: {QUEUE_FULL}")
-        self._write_report([link, direction, stamp, crc32(frame), causes, "; ".join(words)[:_LONGEST]])
+            descriptions.append(f"dropped: {QUEUE_FULL}")
+        self._write_report([link, direction, stamp, crc32(frame), causes, "; ".join(descriptions)[:_MAX_TEXT]])
 
     def _write_report(self, report: list[object]) -> None:
         line = json.dumps(report).encode() + b"\n"
         for name, pipe in self._pipes.items():
-            untold = self._untold[name]
+            dropped = self._dropped_reports[name]
             try:
-                os.write(pipe, b"%d\n" % untold + line if untold else line)
-                self._untold[name] = 0
+                os.write(pipe, b"%d\n" % dropped + line if dropped else line)
+                self._dropped_reports[name] = 0
             except BlockingIOError:
-                self._untold[name] = untold + 1
+                self._dropped_reports[name] = dropped + 1
             except BrokenPipeError:  # its reader has closed; the loop will be notified
                 continue

@@ -1,8 +1,8 @@
 """Attachment of a host process to a shared NIC, and the driver of its program's loop.
 
-While tasks wait, the ring of completions is polled, and a task that a completion wakes runs at once, as beside an inline
-NIC (`testbed.runtime.nodes.inline_driver`). When there is none, the driver spins for its budget, announces its sleep, and
-sleeps. While tasks poll, each poll takes the pending completions and returns.
+While tasks wait, the ring of completions is polled, and a task that a completion wakes runs at once, as with an inline NIC
+(`testbed.runtime.nodes.inline_driver`). When there is no completion, the driver spins for its budget, announces its sleep,
+and sleeps. While tasks poll, each poll takes the pending completions and returns.
 """
 
 from __future__ import annotations
@@ -21,83 +21,84 @@ from testbed.engine.loop import Loop
 from testbed.errors import FirmwareError
 from testbed.kernel.waiter import Waiter
 from testbed.runtime.nodes.patience import Patience, PollPause
-from testbed.runtime.shared import introduction
+from testbed.runtime.shared import attach_protocol
+from testbed.runtime.shared.attach_protocol import AttachError, NicGoneError
 from testbed.runtime.shared.heap import Heap
-from testbed.runtime.shared.introduction import AttachError, NicGoneError
 from testbed.runtime.shared.region import Layout, Region
 from testbed.runtime.shared.rings import Reader, Writer
 
-_TAKEN: Final = 64  # completions at a time
-_POLLED: Final = 1024  # maximum of completions in a poll
-_LOOK: Final = 64  # turns of the loop after which other descriptors are checked
-_DRAINED: Final = 4096  # bytes
-_ANSWER: Final = 10.0  # s for the agent to answer
-_SOON: Final = 0.5  # s for the agent to say what it waits for
+_MAX_BATCH: Final = 64  # completions to take at a time
+_MAX_POLLED: Final = 1024  # maximum completions in a poll
+_CHECK_INTERVAL: Final = 64  # turns of the loop after which other descriptors are checked
+_MAX_WAKEUPS: Final = 4096  # bytes to read from the wake-up pipe
+_REPLY_TIMEOUT: Final = 10.0  # s
+_STATE_TIMEOUT: Final = 0.5  # s for the agent to report what the NIC waits for
 
 
 class Attachment:
-    """This process's function of a NIC, until `close` or the process's end. Implements the host library's `HostActions`."""
+    """Attachment of this process to a function of a NIC, until `close` or the process's end. Implements the host library's
+    `HostActions`. wake_pipe: readable when the agent wakes this process."""
 
     def __init__(
         self, device: str, ethertype: int, split_driver: SplitDriver, function: int | None = None, worker: int = 0
     ) -> None:
-        """device: an interface of this process's network namespace. function: its number, among the worker's; None: any that
-        is free. Raises AttachError."""
-        self._asking = False
-        self._connection = introduction.connected(device, worker)
+        """device: an interface of this process's network namespace. function: index among the functions of the worker; None:
+        any free one. Raises AttachError."""
+        self._is_querying = False
+        self._connection = attach_protocol.connect(device, worker)
         try:
-            request = {"do": "attach", "version": introduction.VERSION, "ethertype": ethertype, "function": function}
-            answer, handed = self._ask(request)
+            request = {"do": "attach", "version": attach_protocol.VERSION, "ethertype": ethertype, "function": function}
+            reply, descriptors = self._query(request)
         except (NicGoneError, ValueError) as error:
             self._connection.close()
             raise AttachError(str(error)) from error
         except BaseException:
             self._connection.close()
             raise
-        if "error" in answer:
+        if "error" in reply:
             self._connection.close()
-            raise AttachError(f"{device}: {answer['error']}")
-        memory, self._bell, self.woken = handed
-        region = Region(memory, Layout(answer["entries"], answer["descriptors"], answer["heap"]))
+            raise AttachError(f"{device}: {reply['error']}")
+        memory, self._eventfd, self.wake_pipe = descriptors
+        region = Region(memory, Layout(reply["entries"], reply["descriptors"], reply["heap"]))
         os.close(memory)
         self.adapter: Final = Adapter(
-            answer["number"],
-            tuple(bytes.fromhex(address) for address in answer["addresses"]),
-            answer["mtu"],
-            answer["incarnation"],
-            routed=answer["routed"],
-            ordered=answer["ordered"],
-            hosts=tuple(answer["hosts"]),
+            reply["number"],
+            tuple(bytes.fromhex(address) for address in reply["addresses"]),
+            reply["mtu"],
+            reply["incarnation"],
+            routed=reply["routed"],
+            ordered=reply["ordered"],
+            hosts=tuple(reply["hosts"]),
         )
-        self.function: Final[int] = answer["function"]
+        self.function: Final[int] = reply["function"]
         self.heap: Final = Heap(region.heap)
         self.completions: Final = Reader(region.completions.words, region.completions.numbers)
         self._doorbells = Writer(region.doorbells.words, region.doorbells.numbers, self._wake)
         self.host: Final = split_driver.host(
-            self.adapter, self, self.heap, region.descriptors, HostSlot(*answer["place"])
+            self.adapter, self, self.heap, region.descriptors, HostSlot(*reply["place"])
         )
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when the agent is gone."""
+        """Return a descriptor that is readable when the agent has ended or has sent its error."""
         return self._connection.fileno()
 
     def close(self) -> None:
         """Detach: operations in progress end, and the agent notifies the peers."""
         self._connection.close()
-        os.close(self._bell)
-        os.close(self.woken)
+        os.close(self._eventfd)
+        os.close(self.wake_pipe)
 
-    def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  here they cost what they cost
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  costs are not modelled here
         put = self._doorbells.put
-        while not put(index):  # the ring is full, until the agent takes some
+        while not put(index):  # the ring is full until the agent takes doorbells
             self.check_agent()
             os.sched_yield()
 
     def check_agent(self) -> None:
-        """Check the agent. Raises NicGoneError when it is gone, FirmwareError when it has sent its error."""
+        """Check that the agent runs. Raises NicGoneError when it has ended, FirmwareError when it has sent its error."""
         try:
             if self._connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK):
-                self._heard(introduction.receive(self._connection)[0])
+                self._check(attach_protocol.receive(self._connection)[0])
             else:
                 raise NicGoneError("the agent of the NIC has ended, or has refused this process")
         except BlockingIOError:
@@ -107,31 +108,33 @@ class Attachment:
 
     def report(self) -> dict[str, Any]:
         """Ask the agent for its report. Raises NicGoneError."""
-        return self._ask({"do": "report"})[0]
+        return self._query({"do": "report"})[0]
 
     def waiting(self) -> list[str]:
         """Ask the agent for sentences about what the NIC waits for; may be called in a signal handler. Raises
         NicGoneError."""
-        if self._asking:
-            return ["its agent is being asked something else"]
-        return [str(sentence) for sentence in self._ask({"do": "waiting"}, _SOON)[0]["waiting"]]
+        if self._is_querying:
+            return ["its agent is handling another query"]
+        return [str(sentence) for sentence in self._query({"do": "waiting"}, _STATE_TIMEOUT)[0]["waiting"]]
 
-    def _ask(self, query: dict[str, Any], patience: float = _ANSWER) -> tuple[dict[str, Any], list[int]]:
-        self._asking = True
+    def _query(self, query: dict[str, Any], timeout: float = _REPLY_TIMEOUT) -> tuple[dict[str, Any], list[int]]:
+        """Send a query; return the reply and the descriptors passed with it. timeout: seconds."""
+        self._is_querying = True
         try:
-            introduction.send(self._connection, query)
-            waiting = select.poll()
-            waiting.register(self._connection, select.POLLIN)
-            if not waiting.poll(patience * 1000):
-                raise NicGoneError(f"the agent of the NIC has not answered within {patience:g} s")
-            answer, handed = introduction.receive(self._connection)
+            attach_protocol.send(self._connection, query)
+            poll = select.poll()
+            poll.register(self._connection, select.POLLIN)
+            if not poll.poll(timeout * 1000):
+                raise NicGoneError(f"the agent of the NIC has not answered within {timeout:g} s")
+            reply, descriptors = attach_protocol.receive(self._connection)
         except OSError as error:
             raise NicGoneError(f"the agent of the NIC has ended: {error}") from error
         finally:
-            self._asking = False
-        return self._heard(answer), handed
+            self._is_querying = False
+        return self._check(reply), descriptors
 
-    def _heard(self, message: dict[str, Any] | None) -> dict[str, Any]:
+    def _check(self, message: dict[str, Any] | None) -> dict[str, Any]:
+        """Return a message of the agent. Raises NicGoneError if there is none, FirmwareError if it is the agent's error."""
         if message is None:
             raise NicGoneError("the agent of the NIC has ended, or has refused this process")
         if "failed" in message:
@@ -139,13 +142,13 @@ class Attachment:
         return message
 
     def _wake(self) -> None:
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._eventfd, 1)
 
 
 class HostDriver:
     """Driver of the loop of a host's program, on the machine's monotonic clock.
 
-    spin: nanoseconds to poll for a completion before sleeping, yielding in between.
+    spin: nanoseconds to poll for a completion before sleeping, while yielding the processor.
     """
 
     def __init__(self, nic: Attachment, host: Host, spin: int = 0) -> None:
@@ -155,14 +158,14 @@ class HostDriver:
         self._nic = nic
         self._host = host
         self._others = select.poll()
-        self._pause = PollPause(Patience(0))  # a spin might keep the agent from the processor
+        self._pause = PollPause(Patience(0))  # without spins, which might keep the agent from the processor
         self._polls = 0
         self._waiter = Waiter(0)
-        self._waiter.watch(nic.woken)
+        self._waiter.watch(nic.wake_pipe)
         self._waiter.watch(nic.fileno())
 
     def set_host(self, host: Host) -> None:
-        """Let another host library get the completions, before the first one."""
+        """Set another host library to get the completions. Call it before the first completion."""
         self._host = host
 
     def close(self) -> None:
@@ -189,103 +192,104 @@ class HostDriver:
         polling = loop.polling
         if polling:
             return self._poll()
-        take, doze, woken, heap = nic.completions.take, nic.completions.doze, loop.woken, loop.heap
-        until, looks, give_way, gave_way = now() + self.spin, 0, os.sched_yield, False
+        take, announce_sleep = nic.completions.take, nic.completions.announce_sleep
+        woken, heap = loop.woken, loop.heap
+        until, turns, sched_yield, has_yielded = now() + self.spin, 0, os.sched_yield, False
         while True:
-            shown = take(_TAKEN)
-            looks += 1
-            if shown:
+            indexes = take(_MAX_BATCH)
+            turns += 1
+            if indexes:
                 try:
-                    for index in shown:
+                    for index in indexes:
                         completed(index)
                 except Exception as error:
-                    raise self._failed(error) from error
+                    raise self._library_error(error) from error
                 if woken:
                     loop.run_woken()
-                    # Else only a completion or a watched descriptor can wake a task.
+                    # Otherwise only a completion or a watched descriptor can wake a task.
                     if woken or heap or polling or not loop.running:
                         return ()
-                until, gave_way = now() + self.spin, False
-            if not looks % _LOOK:
-                self._look()
+                until, has_yielded = now() + self.spin, False
+            if not turns % _CHECK_INTERVAL:
+                self._check_agent()
                 if not loop.running:
                     return ()
                 if ready := [descriptor for descriptor, _ in self._others.poll(0)]:
                     return ready
-            if shown:
+            if indexes:
                 continue
             moment = now()
             if woken or (deadline is not None and deadline <= moment):
                 return ()
             if moment < until:
-                give_way()  # to the agent, if it shares this processor
+                sched_yield()  # to the agent, if it shares this processor
                 continue
-            if not gave_way:  # the agent may be about to answer
-                gave_way = True
-                give_way()
+            if not has_yielded:  # the agent may be about to post a completion
+                has_yielded = True
+                sched_yield()
                 continue
-            if not doze():
+            if not announce_sleep():
                 continue
             if others := self._sleep(deadline):
                 return others
             if not loop.running:
                 return ()
-            until, gave_way = now() + self.spin, False
+            until, has_yielded = now() + self.spin, False
 
     def _poll(self) -> Sequence[int]:
-        """Take the pending completions before a program that polls runs again. If there was nothing, sleep until something
-        comes or is due, so that the agent and others run. Raises NicGoneError."""
+        """Take the pending completions before a program that polls runs again. If there are none, sleep until an event or a
+        deadline, so that the agent and other processes run. Raises NicGoneError."""
         self._polls += 1
-        if not self._polls % _LOOK:
-            self._look()
-        taken = self._take_completions()
+        if not self._polls % _CHECK_INTERVAL:
+            self._check_agent()
+        had_completions = self._take_completions()
         ready = [descriptor for descriptor, _ in self._others.poll(0)]
         moment = time.monotonic_ns()
-        if taken or ready or self.loop.woken:
-            self._pause.found()
-        elif (end := self._pause.until(moment)) is not None and self._nic.completions.doze():
+        if had_completions or ready or self.loop.woken:
+            self._pause.poll_succeeded()
+        elif (end := self._pause.poll_failed(moment)) is not None and self._nic.completions.announce_sleep():
             due = self.loop.next_time()
             ready = self._sleep(end if due is None else min(end, due))
             if self._take_completions() or ready:
-                self._pause.found()
-            self._pause.slept()
+                self._pause.poll_succeeded()
+            self._pause.sleep_ended()
         return ready
 
-    def _failed(self, error: Exception) -> FirmwareError:
+    def _library_error(self, error: Exception) -> FirmwareError:
         return failure(error, None, self._host, time.monotonic_ns())
 
     def _take_completions(self) -> bool:
-        """Give the pending completions to the host library; return whether there were some."""
-        shown = self._nic.completions.take(_POLLED)
+        """Pass the pending completions to the host library; return whether there were any."""
+        indexes = self._nic.completions.take(_MAX_POLLED)
         try:
-            for index in shown:
+            for index in indexes:
                 self._host.completed(index)
         except Exception as error:
-            raise self._failed(error) from error
-        return bool(shown)
+            raise self._library_error(error) from error
+        return bool(indexes)
 
     def _sleep(self, deadline: int | None) -> list[int]:
-        """Sleep until we are woken, the deadline has come, or another descriptor is ready; return these."""
+        """Sleep until the agent wakes this process, the deadline has come, or other descriptors are ready; return these."""
         nic = self._nic
         ready = [*self._waiter.wait(deadline)]
-        nic.completions.rise()
-        if nic.woken in ready:
-            ready.remove(nic.woken)
-            os.read(nic.woken, _DRAINED)
+        nic.completions.end_sleep()
+        if nic.wake_pipe in ready:
+            ready.remove(nic.wake_pipe)
+            os.read(nic.wake_pipe, _MAX_WAKEUPS)
         if nic.fileno() in ready:
             ready.remove(nic.fileno())
-            self._look()
+            self._check_agent()
         return ready
 
-    def _look(self) -> None:
-        """Check the agent. When it is gone, its pending completions still count, since the senders may have been notified.
-        Raises NicGoneError, unless the program has waited only for those."""
+    def _check_agent(self) -> None:
+        """Check that the agent runs. Completions that it posted before its end still count, since the senders may have been
+        notified. Raises NicGoneError, unless these completions end the program."""
         try:
             self._nic.check_agent()
         except NicGoneError:
             loop = self.loop
-            while loop.running and (shown := self._nic.completions.take(_TAKEN)):
-                for index in shown:
+            while loop.running and (indexes := self._nic.completions.take(_MAX_BATCH)):
+                for index in indexes:
                     self._host.completed(index)
                 while loop.woken and loop.running:
                     loop.run_woken()

@@ -1,8 +1,8 @@
 """Functions of a NIC, as in PCI: each is a NIC of its own to the host process that attaches to it.
 
 EMP's NIC serves one application (its paper's section 5). So each host process gets a function with firmware, MAC address and
-number of its own; they share the interface. Frames between two functions of one NIC are passed on here: a switch would not
-send them back. Firmware that serves several host processes is one function, with a place for each.
+number of its own; the functions share the interface. Frames between two functions of one NIC are delivered here: a switch
+would not send them back. Firmware that serves several host processes is one function, with a slot for each.
 """
 
 from __future__ import annotations
@@ -20,97 +20,103 @@ from protocols.core.firmware import Adapter, Buffer
 from protocols.core.split_memory import OnDoorbell, SplitDriver
 from testbed.engine.failures import TickCount
 from testbed.fabric.stop_go import ASK_INTERVAL
-from testbed.runtime.nodes.veth_port import HoldingPort, VethPort
-from testbed.runtime.shared.heap import ReachedMemory
+from testbed.runtime.nodes.veth_port import FlowControlPort, VethPort
+from testbed.runtime.shared.heap import HeapView
 from testbed.runtime.shared.region import Region
 from testbed.runtime.shared.rings import ProtocolViolationError, Reader, Writer
 from testbed.spec.names import MAX_RANKS
 
-_LOCAL: Final = 4_096
-"""Frames between functions that may wait; further ones are dropped, as by a switch."""
+_MAX_LOCAL: Final = 4_096
+"""Maximum number of waiting frames between functions; further ones are dropped, as by a switch."""
 
 
-_LOST: Final = (errno.EAGAIN, errno.ENOTCONN, errno.ECONNREFUSED, errno.EPIPE)
-"""Errors of handing a frame over: the worker has no room, or has ended, and with it its functions."""
+_LOSS_ERRORS: Final = (errno.EAGAIN, errno.ENOTCONN, errno.ECONNREFUSED, errno.EPIPE)
+"""Errors of handing a frame over: the worker's inbox is full, or the worker has ended, and its functions with it."""
 
-MAX: Final = MAX_RANKS
-"""Maximum of functions of one NIC."""
+MAX_FUNCTIONS: Final = MAX_RANKS
+"""Maximum number of functions of one NIC."""
 
 
 class Wire:
-    """The sending side of the interface that the functions share. port: sends frames. due: when to call `on_timer`."""
+    """The sending side of the interface that the functions share. port: sends frames. due: time at which to call `on_timer`,
+    or None."""
 
     __slots__ = (
         "_has_routes",
-        "_others",
-        "_own",
+        "_other_inboxes",
+        "_own_addresses",
         "_send",
+        "deferred",
         "due",
         "handed_over",
-        "later",
         "local",
         "overflowed",
         "port",
     )
 
     def __init__(
-        self, port: VethPort, own: frozenset[bytes], others: Mapping[bytes, socket.socket] | None = None
+        self,
+        port: VethPort,
+        own_addresses: frozenset[bytes],
+        other_inboxes: Mapping[bytes, socket.socket] | None = None,
     ) -> None:
-        """own: the functions' addresses. others: inboxes of the workers that have further functions. In a network with
-        back-pressure, which has routes, a frame to its own sender takes its way through it, as a probe does."""
+        """own_addresses: of the functions. other_inboxes: inboxes of other workers, by the addresses of their functions."""
         self.port: Final = port
         self.due: int | None = None
         self.local: deque[Buffer] = deque()
         """Frames from one function to another."""
-        self.later: list[Buffer] = []
-        """Frames that may be sent later."""
+        self.deferred: list[Buffer] = []
+        """Frames to be sent at the next `flush`."""
         self.overflowed = 0
-        """Frames between functions, or workers, for which there was no room."""
+        """Number of frames between functions, or workers, that were dropped because too many waited."""
         self.handed_over = 0
-        """Frames from the wire that were another worker's."""
-        self._others = others or {}
-        self._own = own
+        """Number of frames from the wire for functions of other workers."""
+        self._other_inboxes = other_inboxes or {}
+        self._own_addresses = own_addresses
         self._send = port.send
-        self._has_routes = isinstance(port, HoldingPort)
-        if isinstance(port, HoldingPort):
-            port.on_hold = self._hold
-            if port.kept:
-                self._hold()
+        # In a network with source routes, a frame to its own sender, such as a probe, has to follow its route.
+        self._has_routes = isinstance(port, FlowControlPort)
+        if isinstance(port, FlowControlPort):
+            port.on_hold = self._start_timer
+            if port.frames_waiting:
+                self._start_timer()
 
     def on_timer(self, now: int) -> None:
-        """Let a port that holds frames back ask again, if that is due."""
+        """Let the port repeat its ASK if that is due."""
         if self.due is not None and self.due <= now:
-            assert isinstance(self.port, HoldingPort)
+            assert isinstance(self.port, FlowControlPort)
             self.due = now + ASK_INTERVAL if self.port.ask_again() else None
 
-    def _hold(self) -> None:
+    def _start_timer(self) -> None:
         if self.due is None:
             self.due = time.monotonic_ns() + ASK_INTERVAL
 
     def hand_over(self, frame: bytes) -> bool:
-        """Pass a frame from the wire to the worker that has its function; False: there is none."""
-        inbox = self._others.get(frame[:6])
+        """Hand a frame from the wire over to the worker that has its function; return False if no worker has it."""
+        inbox = self._other_inboxes.get(frame[:6])
         if inbox is None:
             return False
         self.handed_over += 1
-        self._pass_on(inbox, frame)
+        self._put_into(inbox, frame)
         return True
 
-    def _pass_on(self, inbox: socket.socket, frame: Buffer) -> None:
+    def _put_into(self, inbox: socket.socket, frame: Buffer) -> None:
         try:
             inbox.send(frame)
         except OSError as error:
-            if error.errno not in _LOST:
+            if error.errno not in _LOSS_ERRORS:
                 raise
             self.overflowed += 1
 
     def send(self, frame: Buffer) -> bool | None:
-        to = frame[:6]
-        if self._others and (inbox := self._others.get(bytes(to))) is not None:
-            self._pass_on(inbox, frame)
+        """Send a frame to another function, another worker's function, or the network. Returns True if it waits in the
+        port."""
+        destination = frame[:6]
+        if self._other_inboxes and (inbox := self._other_inboxes.get(bytes(destination))) is not None:
+            self._put_into(inbox, frame)
             return None
-        if to in self._own and not (self._has_routes and to == frame[6:12]):
-            if len(self.local) < _LOCAL:
+        if destination in self._own_addresses and not (self._has_routes and destination == frame[6:12]):
+            if len(self.local) < _MAX_LOCAL:
                 self.local.append(frame)
             else:
                 self.overflowed += 1
@@ -121,56 +127,60 @@ class Wire:
         self.port.when_sent(lambda: then(time.monotonic_ns()))
 
     def flush(self) -> None:
-        """Send the frames that have waited."""
-        for frame in self.later:
+        """Send the deferred frames."""
+        for frame in self.deferred:
             self.send(frame)
-        self.later.clear()
+        self.deferred.clear()
 
 
-class Attached:
-    """A host process in the agent: its region, and the descriptors that wake it and report its death, all freed by `close`.
+class AttachedHost:
+    """A host process, as its NIC's agent sees it: its region, and the descriptors that wake it and show its death.
 
-    function, place: where it is attached. ring: called with its doorbells. awake: the agent polls its doorbells. suspect:
-    why it is not trusted any more, or empty.
+    function, slot: to which it is attached. on_doorbell: called with its doorbells. is_awake: whether the agent polls its
+    doorbells. last_turn: the agent's last turn with a doorbell of this host. violation: why it is not trusted any more, or
+    empty.
     """
 
     __slots__ = (
-        "awake",
-        "bell",
         "completions",
         "connection",
         "doorbells",
+        "eventfd",
         "function",
-        "handle",
-        "heard",
+        "is_awake",
+        "last_turn",
         "on_doorbell",
         "pid",
-        "pipe",
-        "place",
+        "pidfd",
         "region",
-        "suspect",
-    )  # fmt: skip
+        "slot",
+        "violation",
+        "wake_pipe",
+    )
 
-    def __init__(self, region: Region, connection: socket.socket, pid: int, handle: int, bell: int, pipe: int) -> None:
-        """pid: its process. handle: its pidfd. bell: its eventfd. pipe: the end that wakes it."""
+    def __init__(
+        self, region: Region, connection: socket.socket, pid: int, pidfd: int, eventfd: int, wake_pipe: int
+    ) -> None:
+        """eventfd: by which the host wakes the agent. wake_pipe: the writing end, by which the agent wakes the host."""
         self.region = region
         self.connection = connection
         self.pid = pid
-        self.handle = handle
-        self.bell = bell
-        self.pipe = pipe
+        self.pidfd = pidfd
+        self.eventfd = eventfd
+        self.wake_pipe = wake_pipe
         self.doorbells = Reader(region.doorbells.words, region.doorbells.numbers)
-        self.completions = Writer(region.completions.words, region.completions.numbers, partial(_wake, pipe))
-        self.awake = False
-        self.heard = 0  # the agent's turn in which it rang last
-        self.suspect = ""
+        self.completions = Writer(region.completions.words, region.completions.numbers, partial(_wake, wake_pipe))
+        self.is_awake = False
+        self.last_turn = 0
+        self.violation = ""
         self.function: Function
-        self.place: int
+        self.slot: int
         self.on_doorbell: OnDoorbell
 
     def close(self) -> None:
+        """Close the connection and the descriptors."""
         self.connection.close()
-        for descriptor in (self.handle, self.bell, self.pipe):
+        for descriptor in (self.pidfd, self.eventfd, self.wake_pipe):
             os.close(descriptor)
 
 
@@ -178,31 +188,31 @@ def _wake(pipe: int) -> None:
     try:
         os.write(pipe, b"\1")
     except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EPIPE):  # an earlier wake-up is unread; it is ending
+        if error.errno not in (errno.EAGAIN, errno.EPIPE):  # an earlier wake-up is unread; the host has ended
             raise
 
 
 class Function:
     """One of a NIC's functions: its firmware, which answers peers even when no host process is attached. Implements the
-    firmware's `SharedActions`."""
+    firmware's `SharedActions`. hosts: the attached host processes, by slot."""
 
-    __slots__ = ("_later", "_suspects", "dma_read", "due", "hosts", "nic", "send", "ticks", "when_sent")
+    __slots__ = ("_deferred", "_violators", "dma_read", "due", "hosts", "nic", "send", "ticks", "when_sent")
 
-    def __init__(self, adapter: Adapter, wire: Wire, split_driver: SplitDriver, suspects: list[Attached]) -> None:
-        """suspects: gets the host processes to be detached for misconduct; the firmware continues until then."""
-        self.hosts: Final[list[Attached | None]] = [None] * split_driver.hosts
+    def __init__(self, adapter: Adapter, wire: Wire, split_driver: SplitDriver, violators: list[AttachedHost]) -> None:
+        """violators: to which the function appends host processes that violate the protocol, for the agent to detach."""
+        self.hosts: Final[list[AttachedHost | None]] = [None] * split_driver.hosts
         self.due: int | None = None
         """The firmware's deadline when it was read last."""
         self.dma_read = b"".join
         self.send = wire.send
         self.when_sent = wire.when_sent
         self.ticks: Final = TickCount()
-        self._later = wire.later
-        self._suspects = suspects
+        self._deferred = wire.deferred
+        self._violators = violators
         self.nic: Final = split_driver.nic(adapter, self)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        self._later.append(make())
+        self._deferred.append(make())
 
     def dma_write(self, target: memoryview, data: Buffer) -> None:
         target[:] = data
@@ -214,26 +224,26 @@ class Function:
         try:
             if attached.completions.put(index):
                 return
-            reason = "it takes no completions, and rings for more"
+            reason = "it rings doorbells, but takes no completions"
         except ProtocolViolationError as error:
             reason = str(error)
-        self.suspect(attached, reason)
+        self.report_violation(attached, reason)
 
-    def suspect(self, host: Attached, why: str) -> None:
+    def report_violation(self, host: AttachedHost, reason: str) -> None:
         """Mark a host to be detached after the present turn."""
-        if not host.suspect:
-            host.suspect = why  # not the error: its traceback would keep the host's region alive
-            self._suspects.append(host)
+        if not host.violation:
+            host.violation = reason  # not the error: its traceback would keep the host's region alive
+            self._violators.append(host)
 
-    def attach(self, now: int, host: Attached, index: int) -> None:
-        """Attach a host process."""
-        host.function, host.place = self, index
-        self.hosts[index] = host
-        host.on_doorbell = self.nic.attach(now, index, ReachedMemory(host.region.heap), host.region.descriptors)
+    def attach(self, now: int, host: AttachedHost, slot: int) -> None:
+        """Attach a host process to a slot."""
+        host.function, host.slot = self, slot
+        self.hosts[slot] = host
+        host.on_doorbell = self.nic.attach(now, slot, HeapView(host.region.heap), host.region.descriptors)
 
-    def detach(self, now: int, host: Attached, incarnation: int) -> None:
-        """Detach a host process that is gone or not trusted; its region is not read any more. incarnation: see
+    def detach(self, now: int, host: AttachedHost, incarnation: int) -> None:
+        """Detach a host process that has ended or is not trusted; its region is not read any more. incarnation: see
         `SharedNic`."""
-        self.hosts[host.place] = None
+        self.hosts[host.slot] = None
         host.close()
-        self.nic.detach(now, host.place, incarnation)
+        self.nic.detach(now, host.slot, incarnation)

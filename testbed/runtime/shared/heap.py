@@ -1,7 +1,8 @@
-"""Pinned memory of a host whose NIC is another process: a heap in the region that both share. An address is an offset.
+"""Pinned memory of a host whose NIC is another process: a heap in the region that both share. Addresses are offsets in the
+heap.
 
-A program's buffer in the heap (`Heap.allocate`) is used in place. Any other is copied: in, before it is sent; out, as far
-as a message has filled it.
+A program's buffer in the heap (`Heap.allocate`) is used in place. Any other buffer is copied into the heap before it is
+sent; received bytes are copied out.
 
 The page that was freed last is allocated first, so that few pages are ever touched and take memory. Longer buffers are
 consecutive pages, allocated first-fit.
@@ -17,8 +18,8 @@ from typing import Final
 from protocols.core.memory import PAGE, Page, UnpinnedError
 
 
-class ReachedMemory:
-    """A host's heap for the agent of its NIC, which can reach nothing else of the region, wherever a descriptor points."""
+class HeapView:
+    """A host's heap, as the agent of its NIC accesses it: no descriptor can refer to another part of the region."""
 
     __slots__ = ("_fence", "_heap", "_size")
 
@@ -32,26 +33,26 @@ class ReachedMemory:
             pass
 
     def view(self, address: int, length: int) -> memoryview:
-        """Return a view of the heap. Raises UnpinnedError outside of it."""
+        """Return a view of `length` bytes of the heap. Raises UnpinnedError if they are not in the heap."""
         if address + length > self._size:
-            raise UnpinnedError(f"{length} bytes at 0x{address:x} are outside the heap of {self._size}")
+            raise UnpinnedError(f"{length} bytes at 0x{address:x} are outside the heap of {self._size} bytes")
         return self._heap[address : address + length]
 
 
 class Heap:
-    """A heap for its host. Implements `Allocating`."""
+    """A host's heap, as the host allocates from it. Implements `Allocating`."""
 
     def __init__(self, heap: memoryview) -> None:
         self._heap = heap
-        self._begin: Final = ctypes.addressof(ctypes.c_char.from_buffer(heap))
+        self._start: Final = ctypes.addressof(ctypes.c_char.from_buffer(heap))
         self._size = len(heap)
-        self._single: list[int] = []  # addresses of freed pages
-        self._gaps = [(PAGE, len(heap) // PAGE * PAGE)]  # begin, end; sorted, never adjacent
+        self._free_pages: list[int] = []  # addresses of pages freed one by one
+        self._gaps = [(PAGE, len(heap) // PAGE * PAGE)]  # start and end of free ranges; sorted, never adjacent
         # Address 0 is never allocated: a host library may use it as null.
         self._pinned: dict[int, tuple[memoryview | None, int]] = {}
-        """By address: a buffer elsewhere that is to be filled (else None), and the bytes to be freed (or 0)."""
-        self._own: dict[int, int] = {}  # programs' allocations: address -> bytes
-        self._in_place = 0
+        """By address: the buffer outside the heap to be filled on receipt, or None; and the bytes allocated for it."""
+        self._allocations: dict[int, int] = {}  # by programs: address -> bytes
+        self._in_place = 0  # number of pinned buffers in the heap
         self._fence = threading.Lock()
 
     def __len__(self) -> int:
@@ -59,19 +60,19 @@ class Heap:
 
     @property
     def free(self) -> int:
-        """Free bytes."""
-        return sum(end - begin for begin, end in self._gaps) + PAGE * len(self._single)
+        """Number of free bytes."""
+        return sum(end - start for start, end in self._gaps) + PAGE * len(self._free_pages)
 
     def allocate(self, size: int) -> memoryview:
-        """Allocate memory that the NIC uses in place; its content is 0 or that of a former buffer. MemoryError."""
-        address = self._take(size)
-        self._own[address] = size
+        """Allocate memory that the NIC uses in place; it is not initialised. MemoryError."""
+        address = self._allocate_pages(size)
+        self._allocations[address] = size
         return self._heap[address : address + size]
 
     def release(self, buffer: memoryview) -> None:
-        """Free a buffer of `allocate`, of which no view is used any more."""
-        address = self._where(buffer)
-        self._give_back(address, self._own.pop(address))
+        """Free a buffer from `allocate`. No view of it may be used afterwards."""
+        address = self._address_of(buffer)
+        self._free(address, self._allocations.pop(address))
 
     def fence(self) -> None:
         with self._fence:  # see `rings`
@@ -91,8 +92,8 @@ class Heap:
         size = len(buffer)
         if size and buffer.obj is self._heap.obj:
             self._in_place += 1
-            return self._where(buffer)
-        address = self._single.pop() if size <= PAGE and self._single else self._take(size)
+            return self._address_of(buffer)
+        address = self._free_pages.pop() if size <= PAGE and self._free_pages else self._allocate_pages(size)
         if receive:
             self._pinned[address] = buffer, size
         else:
@@ -110,44 +111,44 @@ class Heap:
             if received < size:
                 size = received
             buffer[:size] = self._heap[address : address + size]
-        self._give_back(address, pinned[1])
+        self._free(address, pinned[1])
 
-    def _where(self, buffer: memoryview) -> int:
+    def _address_of(self, buffer: memoryview) -> int:
         """Return the address of a buffer in the heap."""
-        return ctypes.addressof(ctypes.c_char.from_buffer(buffer)) - self._begin
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer)) - self._start
 
-    def _take(self, size: int) -> int:
+    def _allocate_pages(self, size: int) -> int:
         """Allocate consecutive pages for `size` bytes; return the address. MemoryError."""
         size = max(PAGE, (size + PAGE - 1) // PAGE * PAGE)
-        for again in (False, True):
-            for index, (begin, end) in enumerate(self._gaps):
-                if end - begin >= size:
-                    if end - begin > size:
-                        self._gaps[index] = begin + size, end
+        for is_merged in (False, True):
+            for index, (start, end) in enumerate(self._gaps):
+                if end - start >= size:
+                    if end - start > size:
+                        self._gaps[index] = start + size, end
                     else:
                         del self._gaps[index]
-                    return begin
-            if again or not self._single:
+                    return start
+            if is_merged or not self._free_pages:
                 break
-            while self._single:
-                self._fill(self._single.pop(), PAGE)
+            while self._free_pages:
+                self._add_gap(self._free_pages.pop(), PAGE)
         raise MemoryError(
-            f"of {self._size} bytes of pinned memory no {size} in a row are free: wait for transfers to be done"
+            f"{size} consecutive bytes of the {self._size} bytes of pinned memory are not free: wait for transfers to end"
         )
 
-    def _give_back(self, address: int, size: int) -> None:
+    def _free(self, address: int, size: int) -> None:
         if size <= PAGE:
-            self._single.append(address)
+            self._free_pages.append(address)
         else:
-            self._fill(address, (size + PAGE - 1) // PAGE * PAGE)
+            self._add_gap(address, (size + PAGE - 1) // PAGE * PAGE)
 
-    def _fill(self, begin: int, size: int) -> None:
-        """Add free pages to the gaps, merged with adjacent ones."""
-        gaps, end = self._gaps, begin + size
-        index = bisect_left(gaps, (begin, 0))
+    def _add_gap(self, start: int, size: int) -> None:
+        """Add a free range to the gaps; merge it with adjacent ones."""
+        gaps, end = self._gaps, start + size
+        index = bisect_left(gaps, (start, 0))
         if index < len(gaps) and gaps[index][0] == end:
             end = gaps.pop(index)[1]
-        if index and gaps[index - 1][1] == begin:
+        if index and gaps[index - 1][1] == start:
             index -= 1
-            begin = gaps.pop(index)[0]
-        gaps.insert(index, (begin, end))
+            start = gaps.pop(index)[0]
+        gaps.insert(index, (start, end))

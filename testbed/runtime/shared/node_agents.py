@@ -1,6 +1,7 @@
-"""Shared NICs in a run of host programs: an agent beside each node process, and the node process's side.
+"""Shared NICs in a run of host programs: the agents of the nodes' NICs, and the NIC as a node process uses it.
 
-The agents are children of the warm parent, as the node processes are. They start before these and end after them.
+The agents are children of the warm parent, as the node processes are. They start before the node processes and end after
+them.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from protocols.core.firmware import Host
 from protocols.core.split_memory import SplitDriver
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.daemons import write_output_to
-from testbed.runtime.nodes.places import NodePlacement, Orders
-from testbed.runtime.shared.agent import Offer, SharedAgent
+from testbed.runtime.nodes.run_orders import NodePlacement, RunOrders
+from testbed.runtime.shared.agent import NicConfig, SharedAgent
 from testbed.runtime.shared.attachment import Attachment, HostDriver
-from testbed.runtime.shared.workers import ALONE, Worker
+from testbed.runtime.shared.workers import SINGLE_WORKER, Worker
 
-_LISTENS: Final = b"\n"
+_READY: Final = b"\n"
 
 
-class NodesNic:
-    """A node process's side of its shared NIC. Counts are the agent's at the last `update_counts`."""
+class SharedNodeNic:
+    """A node's shared NIC, for its node process. The counts are those of the agent at the last `update_counts`."""
 
-    def __init__(self, orders: Orders, split_driver: SplitDriver, device: str, function: int = 0) -> None:
+    def __init__(self, orders: RunOrders, split_driver: SplitDriver, device: str, function: int = 0) -> None:
         """Raises AttachError."""
         count = orders.queues.count
         self._has_workers = count > 1
@@ -36,15 +37,15 @@ class NodesNic:
         self.host: Final = self._attachment.host
         self.driver: Final = HostDriver(self._attachment, self.host, orders.spin)
         self.busy = False
-        self.received = self.dropped = self.unsent = self.down = self.cpu = self.kept = 0
+        self.received = self.dropped = self.unsent = self.down = self.cpu = self.frames_waiting = 0
         self._counted: dict[str, int] = {}
 
     def attach(self, host: Host) -> None:
-        """Set the host library that gets the completions, before the first one."""
+        """Set the host library that gets the completions. Call it before the first completion."""
         self.driver.set_host(host)
 
     def update_counts(self) -> None:
-        """Update the counts. Raises NicGoneError."""
+        """Update the counts by a query of the agent. Raises NicGoneError."""
         report = self._attachment.report()
         self._counted = dict(report["counted"])
         if self._has_workers:
@@ -52,12 +53,12 @@ class NodesNic:
         self.received, self.unsent, self.down, self.cpu = (
             int(report[name]) for name in ("taken", "unsent", "down", "cpu")
         )
-        self.kept = int(report["kept"])
+        self.frames_waiting = int(report["kept"])
         self.dropped = int(report["dropped"]) + int(report["overflowed"])  # from the wire, and between functions
 
     def counted(self) -> dict[str, int]:
-        """Return the firmware's counters at the last `update_counts`. Of a NIC with several workers also the frames that its
-        worker has taken from the wire, and those of them that were another one's."""
+        """Return the firmware's counters at the last `update_counts`. A NIC with several workers also counts the frames that
+        its worker has received from the wire, and those of them that were handed over to another worker."""
         return self._counted
 
     def oversized_sentences(self) -> list[str]:
@@ -69,11 +70,11 @@ class NodesNic:
         return self._attachment.waiting()
 
 
-def begin(
-    orders: Orders, split_driver: SplitDriver, placement: NodePlacement, log: Path, worker: Worker = ALONE
+def fork_agent(
+    orders: RunOrders, split_driver: SplitDriver, placement: NodePlacement, log: Path, worker: Worker = SINGLE_WORKER
 ) -> tuple[int, int]:
-    """Fork the agent of a node's NIC, or one of its workers; return its pid, and a descriptor that is readable when it
-    listens or has ended. log: the file for the agent's error.
+    """Fork the agent of a node's NIC, or one of its workers; return its pid and a pipe for `wait_for_agent`. log: the file
+    for the agent's error.
     """
     reading, writing = os.pipe()
     pid = os.fork()
@@ -86,19 +87,19 @@ def begin(
         if os.getppid() != parent:  # the parent ended before the signal was set
             os._exit(1)
         _close_others({writing, *worker.descriptors})
-        syscalls.name_process(f"nic {placement.on}")
+        syscalls.name_process(f"nic {placement.node_name}")
         write_output_to(os.fspath(log))
         if orders.queues.bound:
             os.sched_setaffinity(0, {orders.queues.processor(worker.number)})
         elif placement.cpu >= 0 and len(placement.functions) == 1:
             os.sched_setaffinity(0, {placement.cpu})
         namespaces.enter(placement.node_context.namespace)
-        offer = Offer(
+        config = NicConfig(
             split_driver, orders.ethertype, placement.device, placement.functions, spin=orders.spin, mtus=orders.mtus,
             worker=worker,
         )  # fmt: skip
-        agent = SharedAgent(offer)
-        os.write(writing, _LISTENS)
+        agent = SharedAgent(config)
+        os.write(writing, _READY)
         os.close(writing)
         agent.run()
     except BaseException:  # noqa: BLE001  none of the parent's code may run on in the child
@@ -109,17 +110,18 @@ def begin(
 
 
 def _close_others(kept: set[int]) -> None:
-    """Close all descriptors but those and the standard ones."""
-    begin = 3
+    """Close all descriptors except these and the standard ones."""
+    start = 3
     for descriptor in sorted(kept):
-        os.closerange(begin, descriptor)
-        begin = descriptor + 1
-    os.closerange(begin, 1 << 20)
+        os.closerange(start, descriptor)
+        start = descriptor + 1
+    os.closerange(start, 1 << 20)
 
 
-def listens(ready: int) -> bool:
-    """Wait for the descriptor of `begin`, and close it; return whether the agent listens. Its log says why not."""
+def wait_for_agent(ready_pipe: int) -> bool:
+    """Wait until an agent listens or has ended, and close the pipe; return whether the agent listens. Otherwise its log
+    contains the error. ready_pipe: of `fork_agent`."""
     try:
-        return bool(os.read(ready, len(_LISTENS)))
+        return bool(os.read(ready_pipe, len(_READY)))
     finally:
-        os.close(ready)
+        os.close(ready_pipe)

@@ -1,12 +1,12 @@
 """Shared region: the memory that one host process shares with the agent of its NIC, and its layout.
 
-    control words of the doorbells' ring (host -> agent), then of the completions' (agent -> host)
+    control words of the ring of doorbells (host -> agent), then of the ring of completions (agent -> host)
     the numbers of both rings
-    descriptors: the NIC's memory that the host reaches by programmed output
-    heap: the host's pinned memory; a descriptor's address is an offset here
+    descriptors: memory of the NIC that the host writes by programmed I/O
+    heap: the host's pinned memory; an address in a descriptor is an offset in the heap
 
-The agent makes it and hands it over with the descriptors for wake-ups. The host may write anywhere at any time; so the
-agent keeps the state of its decisions in memory of its own.
+The agent makes the region and passes it with the descriptors for wake-ups. The host may write anywhere at any time, so the
+agent keeps all state that it relies on in memory of its own.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Final
 from testbed.runtime.shared import rings
 
 _PAGE: Final = 4096
-_CONTROL: Final = 2 * rings.SIZE
+_CONTROL: Final = 2 * rings.CONTROL_SIZE
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Layout of a region. entries: capacity of each ring, a power of two. descriptors, heap: bytes. ValueError for invalid
-    values."""
+    """Layout of a region. entries: capacity of each ring, a power of two. descriptors, heap: bytes. Raises ValueError for
+    invalid values."""
 
     entries: int
     descriptors: int
@@ -32,25 +32,25 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.entries < 1 or self.entries & (self.entries - 1):
-            raise ValueError(f"a ring of {self.entries} numbers: a power of two")
+            raise ValueError(f"the capacity of a ring must be a power of two, got {self.entries}")
         for size in (self.descriptors, self.heap):
             if size < 0:
                 raise ValueError(f"region size must be 0 or more, got {size}")
 
     @property
-    def heap_begins(self) -> int:
+    def heap_offset(self) -> int:
         """Offset of the heap in the region, page-aligned."""
-        behind = _CONTROL + 2 * self.entries * rings.WORD + self.descriptors
-        return (behind + _PAGE - 1) // _PAGE * _PAGE
+        end = _CONTROL + 2 * self.entries * rings.WORD + self.descriptors
+        return (end + _PAGE - 1) // _PAGE * _PAGE
 
     @property
     def size(self) -> int:
         """Bytes of the region."""
-        return self.heap_begins + self.heap
+        return self.heap_offset + self.heap
 
 
 class Ring:
-    """The words and numbers of one ring, for its reader and its writer."""
+    """Control words and numbers of one ring, as views of 64-bit words for its reader or writer."""
 
     __slots__ = ("numbers", "words")
 
@@ -60,17 +60,17 @@ class Ring:
 
 
 class Region:
-    """A mapping of a region, which lasts until nothing refers to it or to a view of it."""
+    """Mapping of a region. It stays mapped as long as the object or a view of its memory is referenced."""
 
     __slots__ = ("completions", "descriptors", "doorbells", "heap", "layout")
 
     def __init__(self, descriptor: int, layout: Layout) -> None:
-        """descriptor: of memory of the layout's size; it can be closed afterwards."""
+        """descriptor: file descriptor of memory of the layout's size; it can be closed afterwards."""
         self.layout = layout
         memory = memoryview(mmap.mmap(descriptor, layout.size))
         size = layout.entries * rings.WORD
-        behind = _CONTROL + 2 * size
-        self.doorbells = Ring(memory[: rings.SIZE], memory[_CONTROL : _CONTROL + size])
-        self.completions = Ring(memory[rings.SIZE : _CONTROL], memory[_CONTROL + size : behind])
-        self.descriptors = memory[behind : behind + layout.descriptors]
-        self.heap = memory[layout.heap_begins :]
+        rings_end = _CONTROL + 2 * size
+        self.doorbells = Ring(memory[: rings.CONTROL_SIZE], memory[_CONTROL : _CONTROL + size])
+        self.completions = Ring(memory[rings.CONTROL_SIZE : _CONTROL], memory[_CONTROL + size : rings_end])
+        self.descriptors = memory[rings_end : rings_end + layout.descriptors]
+        self.heap = memory[layout.heap_offset :]

@@ -1,20 +1,20 @@
 """Single-producer single-consumer ring of numbers between processes in shared memory, with sleep and wake-up of its reader.
 
-A ring has three control words, on cache lines of their own, each with one writer: `tail`, how many numbers were ever put;
-`head`, how many were ever taken; `asleep`, 0 while the reader polls. All are native and aligned, so that a store is atomic.
-An x86 processor keeps the order of stores, and of loads: a number is visible before the tail that counts it.
+A ring has three control words, each on cache lines of its own and with one writer: `tail`, the number of numbers ever put;
+`head`, the number of numbers ever taken; `asleep`, 0 while the reader polls. All are native and aligned, so that a store is
+atomic. An x86 processor keeps the order of stores, and of loads: a number is visible before the tail that counts it.
 
-It does not keep the order of a store and a later load of another word, by which a wake-up could be lost:
+It does not keep the order of a store and a later load of another word, so a wake-up could be lost:
 
 - the writer stores the tail, and then reads whether the reader sleeps;
 - the reader stores that it sleeps, and then reads the tail once more.
 
-If both loads could go first, each would miss the other's store, and the reader would sleep for ever. So both have a full
-fence in between. Python has none; taking an uncontended lock is one, as it is an atomic exchange. Other processors may
-reorder stores as well: see `ORDERED`.
+If both loads went first, each process would miss the other's store, and the reader would sleep for ever. So both have a full
+fence between store and load. Python has none, but taking an uncontended lock is one, since it is an atomic exchange. Other
+processors may reorder stores as well: see `HAS_ORDERED_STORES`.
 
-The other end is not trusted. A reader or writer uses its own count, and of the other's only a plausible distance; any other
-value is a `MisconductError`.
+The other end is not trusted. Reader and writer rely on their own count, and accept the other's only within the ring's
+capacity; any other value is a `ProtocolViolationError`.
 """
 
 from __future__ import annotations
@@ -26,33 +26,34 @@ from typing import Final
 
 from testbed.errors import TestbedError
 
-ORDERED: Final = platform.machine() in ("x86_64", "i686")
+HAS_ORDERED_STORES: Final = platform.machine() in ("x86_64", "i686")
 """Whether this machine's processors order stores and loads as these rings need it."""
 
-WORD: Final = 8  # bytes
-APART: Final = 128
-"""Bytes between two words with different writers: processors fetch cache lines of 64 bytes by pairs."""
-WORDS: Final = 3
+WORD: Final = 8
+"""Bytes of a control word, and of a number."""
+WORD_DISTANCE: Final = 128
+"""Bytes between two control words: processors fetch cache lines of 64 bytes in pairs."""
+CONTROL_WORDS: Final = 3
 """Number of control words of a ring."""
-SIZE: Final = WORDS * APART
+CONTROL_SIZE: Final = CONTROL_WORDS * WORD_DISTANCE
 """Bytes of a ring's control words."""
 
-_STEP: Final = APART // WORD
-_TAIL, _HEAD, _ASLEEP = 0, _STEP, 2 * _STEP
+_STEP: Final = WORD_DISTANCE // WORD
+_TAIL, _HEAD, _ASLEEP = 0, _STEP, 2 * _STEP  # indexes
 
 
 class ProtocolViolationError(TestbedError):
-    """The other end of shared memory has written what no library of ours writes."""
+    """The other process has written invalid values into the shared memory."""
 
 
 class Writer:
-    """The producer's end of a ring. Only one process has it."""
+    """The producer's end of a ring. Only one process may have it."""
 
-    __slots__ = ("_entries", "_fence", "_head", "_mask", "_numbers", "_rung", "_tail", "_wake", "_words")
+    __slots__ = ("_entries", "_fence", "_head", "_last_woken", "_mask", "_numbers", "_tail", "_wake", "_words")
 
     def __init__(self, words: memoryview, numbers: memoryview, wake: Callable[[], object]) -> None:
-        """words, numbers: of 64 bits; the number of numbers is a power of two. wake: called when the reader sleeps, once for
-        each sleep."""
+        """words: the control words. numbers: the entries; their number is a power of two. Both are views of 64-bit words.
+        wake: called when the reader sleeps, once for each sleep."""
         self._words = words
         self._numbers = numbers
         self._entries = len(numbers)
@@ -60,16 +61,18 @@ class Writer:
         self._wake = wake
         self._tail = 0
         self._head = 0  # the reader's head when it was read last
-        self._rung = 0  # the sleep that was ended last
+        self._last_woken = 0  # number of the reader's sleep that was ended last
         self._fence = threading.Lock()
 
     def put(self, number: int) -> bool:
-        """Put a number of 64 bits; False, and nothing has changed, when the ring is full. Raises MisconductError."""
+        """Put a 64-bit number into the ring; False if the ring is full. Raises ProtocolViolationError."""
         words, tail = self._words, self._tail
         if tail - self._head >= self._entries:
             head = words[_HEAD]
             if not self._head <= head <= tail:
-                raise ProtocolViolationError(f"{head} of {tail} numbers are marked as read, {self._head} were before")
+                raise ProtocolViolationError(
+                    f"head is {head}: it must be from {self._head}, its former value, to {tail}, the tail"
+                )
             if head == self._head:
                 return False
             self._head = head
@@ -79,15 +82,15 @@ class Writer:
         with self._fence:
             pass
         asleep = words[_ASLEEP]
-        if asleep != self._rung:
-            self._rung = asleep
+        if asleep != self._last_woken:
+            self._last_woken = asleep
             if asleep:
                 self._wake()
         return True
 
 
 class Reader:
-    """The consumer's end of a ring. Only one process has it."""
+    """The consumer's end of a ring. Only one process may have it."""
 
     __slots__ = ("_entries", "_fence", "_head", "_mask", "_numbers", "_sleeps", "_words")
 
@@ -101,8 +104,8 @@ class Reader:
         self._sleeps = 0
         self._fence = threading.Lock()
 
-    def take(self, most: int) -> list[int]:
-        """Take the oldest numbers, at most `most`. Raises MisconductError."""
+    def take(self, limit: int) -> list[int]:
+        """Take the oldest numbers from the ring, at most `limit`. Raises ProtocolViolationError."""
         words, head = self._words, self._head
         tail = words[_TAIL]
         if tail == head:
@@ -112,20 +115,19 @@ class Reader:
             self._head = words[_HEAD] = tail
             return taken
         if not head < tail <= head + self._entries:
-            raise ProtocolViolationError(
-                f"a ring of {self._entries} numbers says {tail} were put, of which {head} are taken"
-            )
+            raise ProtocolViolationError(f"tail is {tail}: it must be from {head}, the head, to {head + self._entries}")
         numbers, mask = self._numbers, self._mask
-        if tail > head + most:
-            tail = head + most
+        if tail > head + limit:
+            tail = head + limit
         taken = [numbers[position & mask] for position in range(head, tail)]
         self._head = words[_HEAD] = tail
         return taken
 
-    def doze(self) -> bool:
-        """Announce a sleep; return whether we may sleep: the ring is empty, and the writer will wake us. `rise` ends it."""
+    def announce_sleep(self) -> bool:
+        """Announce a sleep; return whether the reader may sleep: the ring is empty, and the writer will wake the reader.
+        Call `end_sleep` afterwards."""
         self._sleeps += 1
-        self._words[_ASLEEP] = self._sleeps  # another value each time, so that the writer wakes once for each
+        self._words[_ASLEEP] = self._sleeps  # a new value for each sleep, so that the writer wakes the reader once
         with self._fence:
             pass
         if self._words[_TAIL] == self._head:
@@ -133,6 +135,6 @@ class Reader:
         self._words[_ASLEEP] = 0
         return False
 
-    def rise(self) -> None:
-        """End the sleep, before the ring is polled again."""
+    def end_sleep(self) -> None:
+        """End the sleep. Call it before the ring is polled again."""
         self._words[_ASLEEP] = 0

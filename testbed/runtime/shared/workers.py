@@ -1,8 +1,8 @@
 """Receive workers of a shared NIC: several agents of one interface, each with a share of its functions and a receive queue.
 
-Function f belongs to worker f modulo their number. The kernel deals the interface's frames out to the workers, by the
-protocol's hash or in turn. A worker hands a frame for a function of another one over, as a driver does that handles a frame
-on another core than its receiver's.
+Function f belongs to worker f modulo the number of workers. The kernel distributes the interface's frames to the workers, by
+the protocol's hash or round robin. A worker hands a frame for another worker's function over to it, like a driver that
+handles a frame on another core than its receiver's.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import Final
 from protocols.core.firmware import Adapter
 from protocols.core.protocol import Instruction
 
-GROUP: Final = 1
+FANOUT_GROUP: Final = 1
 """The fan-out group of an interface's workers."""
-_BUFFER: Final = 1 << 20  # bytes that a worker has not read yet
+_INBOX_SIZE: Final = 1 << 20  # bytes of frames that a worker has not read yet
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiveQueues:
-    """How the frames of a shared NIC are dealt out. count: of workers. program: classic BPF, whose result modulo `count` is
-    the worker; empty: in turn. bound: each worker, and the programs of its functions, have a processor of their own."""
+    """Distribution of a shared NIC's frames to workers. count: number of workers. program: classic BPF, whose result modulo
+    `count` is the worker; empty: round robin. bound: each worker, and the programs of its functions, are bound to a
+    processor of their own."""
 
     count: int = 1
     program: tuple[Instruction, ...] = ()
@@ -38,7 +39,7 @@ class ReceiveQueues:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker. inboxes: of all workers, by number: what is sent there is handed over. inbox: its own, to read."""
+    """One worker. inboxes: of all workers, by number, to hand frames over. inbox: the end to read of its own."""
 
     number: int
     queues: ReceiveQueues
@@ -51,11 +52,11 @@ class Worker:
         return {inbox.fileno() for inbox in (*self.inboxes, self.inbox) if inbox is not None}
 
     def has(self, function: int) -> bool:
-        """Whether it has this function."""
+        """Whether a function belongs to this worker."""
         return function % self.queues.count == self.number
 
-    def others(self, functions: Sequence[Adapter]) -> dict[bytes, socket.socket]:
-        """Return the inboxes of other workers by the addresses of their functions."""
+    def other_inboxes(self, functions: Sequence[Adapter]) -> dict[bytes, socket.socket]:
+        """Return the inboxes of other workers by the addresses of their functions. functions: adapters of all functions."""
         return {
             adapter.address: self.inboxes[number % self.queues.count]
             for number, adapter in enumerate(functions)
@@ -63,16 +64,16 @@ class Worker:
         }
 
 
-ALONE: Final = Worker(0, ReceiveQueues())
+SINGLE_WORKER: Final = Worker(0, ReceiveQueues())
 
 
-def inboxes(count: int) -> list[tuple[socket.socket, socket.socket]]:
-    """Make the inboxes of so many workers: the end to write and the one to read of each."""
+def make_inboxes(count: int) -> list[tuple[socket.socket, socket.socket]]:
+    """Make the inboxes of `count` workers; return the end to write and the end to read of each."""
     pairs = []
     for _ in range(count):
         reading, writing = socket.socketpair(
             socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
-        writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _INBOX_SIZE)
         pairs.append((writing, reading))
     return pairs

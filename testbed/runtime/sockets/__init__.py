@@ -1,1 +1,1 @@
-"""MPI point-to-point over the kernel's sockets, TCP and UDP: the baselines with which protocols on NICs are compared."""
+"""MPI point-to-point over kernel sockets, TCP and UDP: the baselines for protocols on NICs."""

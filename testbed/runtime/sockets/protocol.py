@@ -1,4 +1,4 @@
-"""The kernel's own protocols, which need no NIC firmware and run in namespaces only."""
+"""Protocols of the kernel, which need no NIC firmware and run in namespaces only."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from testbed.engine.loop import Loop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelProtocol(Protocol):
-    """A protocol of the kernel. ethertype: 0, for no frames. connect: awaited on every node, with its endpoint, its loop and
-    all nodes' addresses by rank, before its device is made. lossy: messages of a program's first communicator may be lost,
-    duplicated and reordered without notice; those of the others may not."""
+    """A protocol of the kernel. ethertype: 0, since it has no frames of its own. connect: awaited on every node before its
+    device is made, with its endpoint, its loop and all nodes' addresses by rank. lossy: messages of a program's first
+    communicator may be lost, duplicated and reordered without notice; those of other communicators may not."""
 
     connect: Callable[[Any, Loop, Sequence[str]], Awaitable[object]]
     lossy: bool = False
 
 
 def is_lossy(protocol: Protocol) -> bool:
-    """Whether a protocol may lose a workload's messages."""
+    """Whether a protocol may lose messages of a program's first communicator."""
     return isinstance(protocol, KernelProtocol) and protocol.lossy
 
 
 class NoFirmware:
-    """Null firmware: the kernel does everything. counted: returns counters in place of the firmware's."""
+    """Firmware that does nothing, since the kernel does everything. counted: returns counters in place of a firmware's."""
 
     deadline = None
 
@@ -34,7 +34,7 @@ class NoFirmware:
         self.counted = counted
 
     def receive(self, now: int, frame: bytes) -> None:
-        """Do nothing: no frame comes."""
+        """Do nothing: no frame arrives."""
 
     def on_doorbell(self, now: int, index: int) -> None:
         """Do nothing: no doorbell is rung."""

@@ -1,7 +1,8 @@
 """TCP endpoint for MPI: one connection to every other node, matching in user space.
 
-A send is complete when the kernel has taken all of it, so that its buffer may be reused. Unexpected messages are kept.
-Payload goes from the kernel directly into the receive's buffer if there is one. Implements `MatchingEndpoint`.
+A send is complete when the kernel has accepted all of it, so that its buffer may be reused. Unexpected messages are
+buffered. The payload of an expected message goes from the kernel directly into the buffer of its receive. Implements
+`MatchingEndpoint`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from protocols.mpi.matching import SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from testbed.engine.loop import Loop
 from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
-from testbed.runtime.sockets.tcp_connections import HEAD, Connection, connected
+from testbed.runtime.sockets.tcp_connections import HEADER, Connection, connect_all
 
 
 class TcpEndpoint(SoftwareMatchingEndpoint):
@@ -32,15 +33,16 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
         self._nic = nic
         self._connections: dict[int, Connection] = {}
         self._by_descriptor: dict[int, Connection] = {}
-        self._ready: select.epoll
+        self._epoll: select.epoll
 
     async def connect(self, loop: Loop, addresses: Sequence[str]) -> None:
         """Connect to all other nodes. Raises TestbedError."""
-        self._ready = select.epoll()
-        for peer, opened in (await connected(loop, self.rank, addresses)).items():
-            self._connections[peer] = self._by_descriptor[opened.fileno()] = Connection(peer, opened, self.matching)
-            self._ready.register(opened.fileno(), select.EPOLLIN)
-        loop.watch(self._ready.fileno(), self._serve)
+        self._epoll = select.epoll()
+        for peer, peer_socket in (await connect_all(loop, self.rank, addresses)).items():
+            descriptor = peer_socket.fileno()
+            self._connections[peer] = self._by_descriptor[descriptor] = Connection(peer, peer_socket, self.matching)
+            self._epoll.register(descriptor, select.EPOLLIN)
+        loop.watch(self._epoll.fileno(), self._on_ready)
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         envelope = Envelope(destination, tag, len(data))
@@ -50,25 +52,25 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
             return True
         connection = self._connections.get(destination)
         if connection is None:
-            completion.fail(_gone(destination))
+            completion.fail(_connection_ended(destination))
             return True
-        was_behind = connection.behind
+        had_unsent = connection.unsent_buffers
         try:
-            taken = connection.send(HEAD.pack(context, tag, len(data)), data, completion, envelope)
+            is_sent = connection.send(HEADER.pack(context, tag, len(data)), data, completion, envelope)
         except OSError:
-            completion.fail(_gone(destination))
-            self._lose(connection)
+            completion.fail(_connection_ended(destination))
+            self._drop_connection(connection)
             return True
-        if taken:
+        if is_sent:
             completion.complete(envelope)
             self._nic.post_completion(0)
-        elif not was_behind:
-            self._ready.modify(connection.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
+        elif not had_unsent:
+            self._epoll.modify(connection.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
         return True
 
     def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         if 0 <= source != self.rank and source not in self._connections:
-            completion.fail(_gone(source))
+            completion.fail(_connection_ended(source))
             return True
         return super().receive(source, context, tag, buffer, completion)
 
@@ -77,63 +79,63 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
     ) -> bool:
         if not wait or not 0 <= source != self.rank or source in self._connections:
             return super().probe(source, context, tag, wait, claim, completion)
-        left: Completion[ProbeResult | None] = Completion()  # a message left by a peer that is gone
-        super().probe(source, context, tag, False, claim, left)
-        if left.result() is None:
-            completion.fail(_gone(source))
+        received: Completion[ProbeResult | None] = Completion()  # a message that arrived before the connection ended
+        super().probe(source, context, tag, False, claim, received)
+        if received.result() is None:
+            completion.fail(_connection_ended(source))
         else:
-            completion.complete(left.result())
+            completion.complete(received.result())
         return True
 
     def completed(self, index: int) -> None:
-        """Do nothing: the end of a transfer is reported for the run's progress, and known here already."""
+        """Do nothing: completions are posted only to show the run's progress."""
 
     def waiting(self) -> list[str]:
         sentences = [
-            f"rank {connection.peer} has {connection.behind} buffers to receive"
+            f"{connection.unsent_buffers} buffers for rank {connection.peer} are not accepted by the kernel yet"
             for connection in self._connections.values()
-            if connection.behind
+            if connection.unsent_buffers
         ]
         receives = self.matching.posted_count()
         return [*sentences, f"{receives} receives have found no message"] if receives else sentences
 
-    def _serve(self, _now: int) -> None:
+    def _on_ready(self, _now: int) -> None:
         """Read and write the connections that are ready."""
-        for descriptor, events in self._ready.poll(0):
+        for descriptor, events in self._epoll.poll(0):
             connection = self._by_descriptor.get(descriptor)
             if connection is None:
                 continue
             try:
                 if events & select.EPOLLOUT:
-                    self._send_on(connection)
+                    self._continue_sending(connection)
                 if events & ~select.EPOLLOUT and connection.receive():
                     self._nic.post_completion(0)
             except OSError:
-                self._lose(connection)
+                self._drop_connection(connection)
 
-    def _send_on(self, connection: Connection) -> None:
-        ended = connection.send_on()
-        if not connection.behind:
-            self._ready.modify(connection.socket.fileno(), select.EPOLLIN)
-        for completion, envelope in ended:
+    def _continue_sending(self, connection: Connection) -> None:
+        completed_sends = connection.continue_sending()
+        if not connection.unsent_buffers:
+            self._epoll.modify(connection.socket.fileno(), select.EPOLLIN)
+        for completion, envelope in completed_sends:
             completion.complete(envelope)
             self._nic.post_completion(0)
 
-    def _lose(self, connection: Connection) -> None:
+    def _drop_connection(self, connection: Connection) -> None:
         """Close the connection of a peer that has ended; only operations with that peer fail."""
         if self._connections.pop(connection.peer, None) is None:
             return
         del self._by_descriptor[connection.socket.fileno()]
-        self._ready.unregister(connection.socket.fileno())
-        connection.end(_gone(connection.peer))
+        self._epoll.unregister(connection.socket.fileno())
+        connection.end(_connection_ended(connection.peer))
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:
-    """Make the agent that takes the place of a NIC's."""
+    """Make the agent of a rank, in place of a NIC's."""
     return Agent(NoFirmware(), TcpEndpoint(adapter, nic))
 
 
-def _gone(rank: int) -> MPIError:
+def _connection_ended(rank: int) -> MPIError:
     return MPIError(ERR_PROC_FAILED, f"the connection with rank {rank} has ended")
 
 

@@ -1,6 +1,6 @@
-"""TCP connections between all nodes, and messages on them: a header with the length, and the payload.
+"""TCP connections between all nodes, and the messages on them: a header with the length, and the payload.
 
-Higher ranks connect to lower ones; the kernel accepts connections while a node still makes its own, so that nodes do not
+Higher ranks connect to lower ones. The kernel accepts connections while a node still makes its own, so that nodes do not
 wait for each other in a cycle.
 """
 
@@ -22,19 +22,19 @@ from testbed.errors import TestbedError
 
 PORT: Final = 7117
 TIMEOUT: Final = 30.0
-"""Seconds for all connections to be made."""
+"""Seconds within which all connections must be made."""
 
-HEAD: Final = struct.Struct("!IIQ")  # context, tag, bytes
+HEADER: Final = struct.Struct("!IIQ")  # context, tag, bytes
 _RANK: Final = struct.Struct("!I")
-_AGAIN: Final = 2_000_000  # ns until the next attempt to connect to a node that does not listen yet
-_THROWN: Final = 65_536  # bytes that are read and discarded at once, of a message too long for its receive
-_NOT_YET: Final = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
+_RETRY_INTERVAL: Final = 2_000_000  # ns until the next attempt to connect to a node that does not listen yet
+_MAX_DISCARDED: Final = 65_536  # bytes to read and discard at a time, of a message too long for its receive
+_RETRIED_ERRORS: Final = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 
 
 class Connection:
     """A non-blocking connection with one peer."""
 
-    __slots__ = ("_arrival", "_filled", "_head", "_matching", "_spare", "_unsent", "_view", "peer", "socket")
+    __slots__ = ("_arrival", "_excess", "_filled", "_header", "_matching", "_unsent", "_view", "peer", "socket")
 
     def __init__(self, peer: int, opened: socket.socket, matching: MatchingQueues) -> None:
         opened.setblocking(False)
@@ -43,37 +43,38 @@ class Connection:
         self.socket = opened
         self._matching = matching
         self._unsent: deque[tuple[memoryview, SendCompletion | None, Envelope]] = deque()
-        self._head = memoryview(bytearray(HEAD.size))
-        self._view = self._head  # where the next bytes go
+        self._header = memoryview(bytearray(HEADER.size))
+        self._view = self._header  # memory for the next bytes
         self._filled = 0
         self._arrival: Arrival | None = None
-        self._spare = 0  # bytes of the message that exceed its place
+        self._excess = 0  # bytes by which the message exceeds the buffer of its receive
 
     @property
-    def behind(self) -> int:
-        """Datagrams that the kernel has not taken yet."""
+    def unsent_buffers(self) -> int:
+        """Number of buffers that the kernel has not accepted completely."""
         return len(self._unsent)
 
-    def send(self, head: bytes, data: memoryview, completion: SendCompletion, envelope: Envelope) -> bool:
-        """Begin to send; return whether the kernel has taken all. If not, `send_on` returns `completion` later. OSError."""
+    def send(self, header: bytes, data: memoryview, completion: SendCompletion, envelope: Envelope) -> bool:
+        """Start to send; return whether the kernel has accepted everything. If not, `continue_sending` returns `completion`
+        later. OSError."""
         if self._unsent:
             sent = 0
         else:
             try:
-                sent = self.socket.sendmsg((head, data))
+                sent = self.socket.sendmsg((header, data))
             except BlockingIOError:
                 sent = 0
-        if sent == len(head) + len(data):
+        if sent == len(header) + len(data):
             return True
-        if sent < len(head):
-            self._unsent.append((memoryview(head)[sent:], None, envelope))
-            sent = len(head)
-        self._unsent.append((data[sent - len(head) :], completion, envelope))
+        if sent < len(header):
+            self._unsent.append((memoryview(header)[sent:], None, envelope))
+            sent = len(header)
+        self._unsent.append((data[sent - len(header) :], completion, envelope))
         return False
 
-    def send_on(self) -> list[tuple[SendCompletion, Envelope]]:
+    def continue_sending(self) -> list[tuple[SendCompletion, Envelope]]:
         """Continue to send; return the sends that are complete now. OSError."""
-        ended = []
+        completed_sends = []
         unsent = self._unsent
         while unsent:
             view, completion, envelope = unsent[0]
@@ -86,68 +87,69 @@ class Connection:
                 break
             unsent.popleft()
             if completion is not None:
-                ended.append((completion, envelope))
-        return ended
+                completed_sends.append((completion, envelope))
+        return completed_sends
 
     def end(self, error: MPIError) -> None:
-        """Close the connection: unsent messages and a partly received one fail."""
+        """Close the connection. Unsent messages, posted receives and a partly received message fail with `error`."""
         self.socket.close()
         sends = [completion for _, completion, _ in self._unsent if completion is not None]
         self._matching.fail_transfers(self.peer, error, sends, [] if self._arrival is None else [self._arrival])
         self._matching.fail_receives(self.peer, error)
 
     def receive(self) -> int:
-        """Read all available bytes; return how many receives are complete now. ConnectionError at the end of the
+        """Read all available bytes; return how many receives are complete now. Raises ConnectionResetError at the end of the
         connection."""
-        take, completion = self.socket.recv_into, 0
+        receive_into, completed_receives = self.socket.recv_into, 0
         while True:
             try:
-                got = take(self._view[self._filled :])
+                count = receive_into(self._view[self._filled :])
             except BlockingIOError:
-                return completion
-            if not got:
-                raise ConnectionResetError(errno.ECONNRESET, "the peer has ended")
-            self._filled += got
+                return completed_receives
+            if not count:
+                raise ConnectionResetError(errno.ECONNRESET, "the peer has closed the connection")
+            self._filled += count
             while self._filled == len(self._view):
-                completion += self._turn()
+                completed_receives += self._next_view()
 
-    def _turn(self) -> int:
-        """Set the next view after the present one is full; return how many receives are complete now. A view of no bytes is
-        full at once."""
+    def _next_view(self) -> int:
+        """Set the next view after the present one is full; return how many receives are complete now. An empty view is full
+        at once."""
         self._filled = 0
         arrival = self._arrival
         if arrival is None:
-            context, tag, length = HEAD.unpack(self._head)
+            context, tag, length = HEADER.unpack(self._header)
             self._arrival = arrival = self._matching.arrive(self.peer, context, tag, length)
-            self._view, self._spare = arrival.buffer, length - len(arrival.buffer)
+            self._view, self._excess = arrival.buffer, length - len(arrival.buffer)
             return 0
-        if self._spare:
-            some = min(self._spare, _THROWN)
-            self._view = memoryview(bytearray(some))
-            self._spare -= some
+        if self._excess:
+            discarded = min(self._excess, _MAX_DISCARDED)
+            self._view = memoryview(bytearray(discarded))
+            self._excess -= discarded
             return 0
         self._arrival = None
-        self._view = self._head
+        self._view = self._header
         return self._matching.complete(arrival)
 
 
-async def connected(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[int, socket.socket]:
-    """Connect to each other node; return the sockets by rank. Raises TestbedError when one is missing in time."""
+async def connect_all(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[int, socket.socket]:
+    """Connect to every other node; return the sockets by rank. addresses: by rank. Raises TestbedError if a connection is
+    not made within TIMEOUT."""
     deadline = time.monotonic() + TIMEOUT
     family = socket.AF_INET6 if ":" in addresses[rank] else socket.AF_INET
     by_rank: dict[int, socket.socket] = {}
-    with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(("", PORT))
-        listening.listen(len(addresses))
+    with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("", PORT))
+        listener.listen(len(addresses))
         for peer in range(rank):
             by_rank[peer] = opened = await _connect(loop, family, addresses[peer], deadline)
             opened.sendall(_RANK.pack(rank))
         while len(by_rank) < len(addresses) - 1:
             try:
-                listening.settimeout(_left(deadline))
-                opened, _ = listening.accept()
-                opened.settimeout(_left(deadline))
+                listener.settimeout(_time_left(deadline))
+                opened, _ = listener.accept()
+                opened.settimeout(_time_left(deadline))
                 by_rank[_RANK.unpack(opened.recv(_RANK.size, socket.MSG_WAITALL))[0]] = opened
             except (OSError, struct.error) as error:
                 missing = sorted(set(range(len(addresses))) - {rank, *by_rank})
@@ -159,16 +161,17 @@ async def _connect(loop: Loop, family: socket.AddressFamily, address: str, deadl
     while True:
         opened = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            opened.settimeout(_left(deadline))
+            opened.settimeout(_time_left(deadline))
             opened.connect((address, PORT))
         except OSError as error:
             opened.close()
-            if error.errno not in _NOT_YET or time.monotonic() > deadline:
-                raise TestbedError(f"{address} cannot be called by TCP: {error.strerror or error}") from error
-            await loop.sleep(_AGAIN)
+            if error.errno not in _RETRIED_ERRORS or time.monotonic() > deadline:
+                reason = error.strerror or error
+                raise TestbedError(f"TCP connect to {address}, port {PORT} failed: {reason}") from error
+            await loop.sleep(_RETRY_INTERVAL)
         else:
             return opened
 
 
-def _left(deadline: float) -> float:
+def _time_left(deadline: float) -> float:
     return max(0.1, deadline - time.monotonic())

@@ -1,11 +1,11 @@
 """UDP endpoint for MPI: one socket, matching in user space, and no reliability on top of UDP.
 
-A message is one datagram, or as many as it needs; it is received when all of them have come. There is no acknowledgement,
-no retransmission and no flow control: lost messages stay lost, duplicated ones are received twice. A send is complete when
-the kernel has taken it, which says nothing about its receiver.
+A message is one datagram, or several if it is longer; it is received when all of them have arrived. There is no
+acknowledgement, no retransmission and no flow control: lost messages stay lost, duplicated ones are received twice. A send
+is complete when the kernel has accepted it, whether or not it arrives.
 
 This holds for a program's first communicator. The others, for barriers, results and the end of a measurement, use TCP, as
-iperf3 and netperf do, so that losses can be reported. Implements `MatchingEndpoint`.
+in iperf3 and netperf, so that losses can be reported. Implements `MatchingEndpoint`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,29 @@ from protocols.mpi.matching import CONTEXTS, MATCHED, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import Envelope
 from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import BUFFER
-from testbed.runtime.sockets.datagrams import HEADER, MAX, MAX_MESSAGE, Assembly, Datagrams, Message, split
+from testbed.runtime.sockets.datagrams import (
+    HEADER,
+    MAX_FRAGMENT,
+    MAX_MESSAGE_SIZE,
+    Assembly,
+    Datagrams,
+    Message,
+    split,
+)
 from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
 from testbed.runtime.sockets.tcp import TcpEndpoint
 
 PORT: Final = 7118
 
-_BUFFER_FORCE: Final = 33  # SO_RCVBUFFORCE of asm-generic/socket.h
-_DATAGRAMS: Final = 2  # contexts, one communicator's, whose messages are datagrams
-_TURN: Final = 64  # datagrams that are received before programs run again
-_MEMORY: Final = 55  # SO_MEMINFO of linux/socket.h
-_MEMORY_DROPS: Final = 8  # SK_MEMINFO_DROPS of linux/sock_diag.h: the ninth number of it
-_NOT_TAKEN: Final = (
+_SO_RCVBUFFORCE: Final = 33  # asm-generic/socket.h
+_DATAGRAM_CONTEXTS: Final = 2  # number of contexts whose messages are datagrams: those of one communicator
+_MAX_BATCH: Final = 64  # datagrams to receive before programs run again
+_SO_MEMINFO: Final = 55  # asm-generic/socket.h
+_SK_MEMINFO_DROPS: Final = 8  # linux/sock_diag.h: index of the number of drops
+_DISCARD_ERRORS: Final = (
     errno.ENOBUFS, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNREFUSED, errno.EPERM,
 )  # fmt: skip
-"""Errors with which the kernel discards a datagram: the cable is out, a queue is full."""
+"""Errors with which the kernel discards a datagram: the cable is pulled, a queue is full."""
 
 
 class UdpEndpoint(SoftwareMatchingEndpoint):
@@ -50,48 +58,49 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
         super().__init__()
         self.rank = adapter.number
         self.size = len(adapter.addresses)
-        self.contexts = 2 * _DATAGRAMS
+        self.contexts = 2 * _DATAGRAM_CONTEXTS
         self.max_tag = (1 << 31) - 1
-        self.max_message_size = MAX_MESSAGE
+        self.max_message_size = MAX_MESSAGE_SIZE
         self._nic = nic
-        self._beside = TcpEndpoint(adapter, nic)
+        self._tcp = TcpEndpoint(adapter, nic)
         self._socket: socket.socket
-        self._ready: select.epoll
+        self._epoll: select.epoll
         self._addresses: list[tuple[str, int]] = []
         self._ranks: dict[str, int] = {}
         self._unsent: deque[tuple[int, Datagrams, Completion[Envelope], Envelope]] = deque()
-        self._number = 0
+        self._message_number = 0
         self._assembly = Assembly()
-        self._scratch = memoryview(bytearray(HEADER.size + MAX))
-        self._counts = dict.fromkeys(("sent", "came", "not_taken", "strange"), 0)
+        self._datagram_buffer = memoryview(bytearray(HEADER.size + MAX_FRAGMENT))
+        self._counters = dict.fromkeys(("sent", "came", "not_taken", "strange"), 0)
 
     async def connect(self, loop: Loop, addresses: Sequence[str]) -> None:
-        """Open the socket, and connect to all other nodes by TCP: then their sockets are open, too. Raises TestbedError."""
+        """Open the socket, and connect to all other nodes by TCP; their UDP sockets are open then, too. Raises
+        TestbedError."""
         self._addresses = [(address, PORT) for address in addresses]
         self._ranks = {address: rank for rank, address in enumerate(addresses)}
         family = socket.AF_INET6 if ":" in addresses[self.rank] else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         with contextlib.suppress(OSError):  # without root the default buffer must do
-            self._socket.setsockopt(socket.SOL_SOCKET, _BUFFER_FORCE, BUFFER)
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER)
         self._socket.bind(self._addresses[self.rank])  # receivers identify the rank by this address
-        self._ready = select.epoll()
-        self._ready.register(self._socket.fileno(), select.EPOLLIN)
-        loop.watch(self._ready.fileno(), self._serve)
-        await self._beside.connect(loop, addresses)
+        self._epoll = select.epoll()
+        self._epoll.register(self._socket.fileno(), select.EPOLLIN)
+        loop.watch(self._epoll.fileno(), self._on_ready)
+        await self._tcp.connect(loop, addresses)
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
-        if context % CONTEXTS >= _DATAGRAMS and context != MATCHED:
-            return self._beside.send(destination, context, tag, data, completion)
+        if context % CONTEXTS >= _DATAGRAM_CONTEXTS and context != MATCHED:
+            return self._tcp.send(destination, context, tag, data, completion)
         envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
             completion.complete(envelope)
-            self._arrived(self.rank, Message(context, tag, data))
+            self._deliver(self.rank, Message(context, tag, data))
             return True
-        self._number = self._number + 1 & 0xFFFF_FFFF
-        datagrams = split(context, tag, self._number, data)
-        if self._unsent or not self._taken(destination, datagrams):
+        self._message_number = self._message_number + 1 & 0xFFFF_FFFF
+        datagrams = split(context, tag, self._message_number, data)
+        if self._unsent or not self._send_datagrams(destination, datagrams):
             if not self._unsent:
-                self._ready.modify(self._socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
+                self._epoll.modify(self._socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
             self._unsent.append((destination, datagrams, completion, envelope))
             return True
         completion.complete(envelope)
@@ -102,106 +111,107 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
         self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion
     ) -> bool:
         """Send synchronously; in the first communicator the receiver's acknowledgement may be lost, too."""
-        send = self._beside.send_synchronously if context >= _DATAGRAMS else super().send_synchronously
+        send = self._tcp.send_synchronously if context >= _DATAGRAM_CONTEXTS else super().send_synchronously
         return send(destination, context, tag, data, completion)
 
     def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: ReceiveCompletion) -> bool:
-        receive = self._beside.receive if context >= _DATAGRAMS else super().receive
+        receive = self._tcp.receive if context >= _DATAGRAM_CONTEXTS else super().receive
         return receive(source, context, tag, buffer, completion)
 
     def probe(
         self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
-        probe = self._beside.probe if context >= _DATAGRAMS else super().probe
+        probe = self._tcp.probe if context >= _DATAGRAM_CONTEXTS else super().probe
         return probe(source, context, tag, wait, claim, completion)
 
     def completed(self, index: int) -> None:
-        """Do nothing: the end of a transfer is reported for the run's progress, and known here already."""
+        """Do nothing: completions are posted only to show the run's progress."""
 
     def counted(self) -> Mapping[str, int]:
-        """Return counters of datagrams: sent, came; not_taken: discarded by our kernel at once; overrun: by the receiver's,
-        because they were not read in time; strange: not of ours. incomplete: messages of which a datagram was lost."""
+        """Return counters of datagrams: sent, came (received); not_taken: discarded by the kernel when sent; overrun:
+        dropped on receipt because the socket's buffer was full; strange: not sent by a rank, or invalid. incomplete:
+        messages of which a datagram was lost."""
         if not self._addresses:
             return {}
-        memory = struct.unpack("9I", self._socket.getsockopt(socket.SOL_SOCKET, _MEMORY, 36))
-        overrun = memory[_MEMORY_DROPS]
-        return {**self._counts, "overrun": overrun, "incomplete": self._assembly.incomplete}
+        meminfo = struct.unpack("9I", self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 36))
+        overrun = meminfo[_SK_MEMINFO_DROPS]
+        return {**self._counters, "overrun": overrun, "incomplete": self._assembly.incomplete}
 
     def waiting(self) -> list[str]:
-        sentences = [f"{len(self._unsent)} messages have still to be taken by the kernel"] if self._unsent else []
+        sentences = [f"{len(self._unsent)} messages are not accepted by the kernel yet"] if self._unsent else []
         if receives := self.matching.posted_count():
             sentences.append(f"{receives} receives have found no message, which may be lost: this is UDP")
         counts = ", ".join(f"{name} {count}" for name, count in self.counted().items())
-        by_tcp = [f"beside them, by TCP: {sentence}" for sentence in self._beside.waiting()]
+        by_tcp = [f"by TCP: {sentence}" for sentence in self._tcp.waiting()]
         return [*sentences, f"datagrams: {counts}", *by_tcp]
 
-    def _taken(self, destination: int, datagrams: Datagrams) -> bool:
-        """Send datagrams; return whether the kernel has taken all. Those that it has are removed from the list."""
-        send, address, counts = self._socket.sendmsg, self._addresses[destination], self._counts
+    def _send_datagrams(self, destination: int, datagrams: Datagrams) -> bool:
+        """Send datagrams; return whether the kernel has accepted all. Accepted ones are removed from the list."""
+        send, address, counters = self._socket.sendmsg, self._addresses[destination], self._counters
         while datagrams:
             try:
                 send(datagrams[-1], (), 0, address)
-                counts["sent"] += 1
+                counters["sent"] += 1
             except BlockingIOError:
                 return False
             except OSError as error:
-                if error.errno not in _NOT_TAKEN:
+                if error.errno not in _DISCARD_ERRORS:
                     raise
-                counts["not_taken"] += 1
+                counters["not_taken"] += 1
             datagrams.pop()
         return True
 
-    def _serve(self, _now: int) -> None:
-        """Receive and send as far as the socket is ready."""
-        for _, events in self._ready.poll(0):
+    def _on_ready(self, _now: int) -> None:
+        """Receive and send as much as the socket is ready for."""
+        for _, events in self._epoll.poll(0):
             if events & select.EPOLLOUT:
-                self._send_on()
+                self._continue_sending()
             if events & ~select.EPOLLOUT:
-                self._take()
+                self._receive_datagrams()
 
-    def _send_on(self) -> None:
+    def _continue_sending(self) -> None:
         unsent = self._unsent
-        while unsent and self._taken(*unsent[0][:2]):
+        while unsent and self._send_datagrams(*unsent[0][:2]):
             _, _, completion, envelope = unsent.popleft()
             completion.complete(envelope)
             self._nic.post_completion(0)
         if not unsent:
-            self._ready.modify(self._socket.fileno(), select.EPOLLIN)
+            self._epoll.modify(self._socket.fileno(), select.EPOLLIN)
 
-    def _take(self) -> None:
-        """Receive the waiting datagrams, at most `_TURN`, so that programs run under any load."""
-        take, scratch, ranks, counts = self._socket.recvfrom_into, self._scratch, self._ranks, self._counts
-        whole = self._assembly.take
-        for _ in range(_TURN):
+    def _receive_datagrams(self) -> None:
+        """Receive the waiting datagrams, at most `_MAX_BATCH`, so that programs run under any load."""
+        receive_into, buffer, ranks = self._socket.recvfrom_into, self._datagram_buffer, self._ranks
+        counters, assembly = self._counters, self._assembly
+        for _ in range(_MAX_BATCH):
             try:
-                got, address = take(scratch)
+                size, address = receive_into(buffer)
             except BlockingIOError:
                 return
-            except OSError as error:  # the network's error for a datagram that was sent
-                if error.errno not in _NOT_TAKEN:
+            except OSError as error:  # an ICMP error for a datagram that was sent
+                if error.errno not in _DISCARD_ERRORS:
                     raise
                 continue
-            counts["came"] += 1
+            counters["came"] += 1
             source = ranks.get(address[0])
             if source is None:
-                counts["strange"] += 1
+                counters["strange"] += 1
                 continue
             try:
-                message = whole(source, scratch[:got])
+                message = assembly.add(source, buffer[:size])
             except ValueError:
-                counts["strange"] += 1
+                counters["strange"] += 1
                 continue
             if message is not None:
-                self._arrived(source, message)
+                self._deliver(source, message)
 
-    def _arrived(self, source: int, message: Message) -> None:
+    def _deliver(self, source: int, message: Message) -> None:
         context, tag, content = message
         if self.matching.arrive_complete(source, context, tag, content):
             self._nic.post_completion(0)
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:
-    """Make the agent that takes the place of a NIC's."""
+    """Make the agent of a rank, in place of a NIC's."""
     endpoint = UdpEndpoint(adapter, nic)
     return Agent(NoFirmware(endpoint.counted), endpoint)
 

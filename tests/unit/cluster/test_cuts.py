@@ -26,72 +26,72 @@ SHAPES = [Description.star(3), Description.line(3), Description.ring(3), Descrip
 
 
 def finder(kernel: Kernel) -> dict[str, Interface]:
-    return {one.name: one for one in kernel.interfaces[namespace_names.WIRE].values()}
+    return {interface.name: interface for interface in kernel.interfaces[namespace_names.WIRE].values()}
 
 
 @given(shape=st.sampled_from(SHAPES), data=st.data())
-def test_what_is_done_is_what_a_plan_would_do(shape: Description, data: st.DataObject) -> None:
+def test_the_operations_are_those_of_a_plan(shape: Description, data: st.DataObject) -> None:
     layout = resolve(shape)
     links = [link.name for link in layout.links]
-    carriers = [LinkService(), LinkService("tc", LOSSY, LOSSY), LinkService("relay", LOSSY, LOSSY)]
-    treated = {name: data.draw(st.sampled_from(carriers)) for name in links}
+    choices = [LinkService(), LinkService("tc", LOSSY, LOSSY), LinkService("relay", LOSSY, LOSSY)]
+    services = {name: data.draw(st.sampled_from(choices)) for name in links}
 
     def with_down(down: set[str]) -> LinkServices:
         return {
-            name: LinkService(one.datapath, one.forward, one.backward, name in down)
-            for name, one in treated.items()
-            if one.spliced or name in down
+            name: LinkService(service.datapath, service.forward, service.backward, name in down)
+            for name, service in services.items()
+            if service.spliced or name in down
         }
 
-    down, later = (data.draw(st.sets(st.sampled_from(links))) for _ in range(2))
+    before, after = (data.draw(st.sets(st.sampled_from(links))) for _ in range(2))
     kernel = Kernel()
-    kernel.converge(layout, with_down(down))
-    wanted = with_down(later)
-    planned = plan(layout, copy.deepcopy(kernel).existing(), wanted)
-    done = cuts.operations(layout, wanted, down ^ later, finder(kernel).get)
-    assert done is not None
-    assert set(done) == set(planned)
+    kernel.converge(layout, with_down(before))
+    desired = with_down(after)
+    planned = plan(layout, copy.deepcopy(kernel).existing(), desired)
+    operations = cuts.operations(layout, desired, before ^ after, finder(kernel).get)
+    assert operations is not None
+    assert set(operations) == set(planned)
 
 
-def test_an_end_that_somebody_has_taken_away_is_left_to_a_plan() -> None:
+def test_a_missing_end_needs_a_plan() -> None:
     layout = resolve(Description.star(2))
     kernel = Kernel()
     kernel.converge(layout)
-    there = finder(kernel)
+    interfaces = finder(kernel)
     link = layout.links[0].name
     link_services = {link: LinkService(down=True)}
-    found = cuts.operations(layout, link_services, {link}, there.get)
-    assert found is not None
-    assert [type(one) for one in found] == [SetDown]
-    del there[found[0].device]  # type: ignore[union-attr]  # of a SetDown
-    assert cuts.operations(layout, link_services, {link}, there.get) is None
+    operations = cuts.operations(layout, link_services, {link}, interfaces.get)
+    assert operations is not None
+    assert [type(operation) for operation in operations] == [SetDown]
+    del interfaces[operations[0].device]  # type: ignore[union-attr]  # of a SetDown
+    assert cuts.operations(layout, link_services, {link}, interfaces.get) is None
 
 
-def test_an_end_that_is_up_already_stays() -> None:
+def test_an_end_that_is_up_needs_no_operation() -> None:
     layout = resolve(Description.star(2))
     kernel = Kernel()
     kernel.converge(layout)
     link = layout.links[0].name
     assert cuts.operations(layout, {}, {link}, finder(kernel).get) == []
     kernel.converge(layout, {link: LinkService(down=True)})
-    (back,) = cuts.operations(layout, {}, {link}, finder(kernel).get) or []
-    assert isinstance(back, SetUp)
+    (operation,) = cuts.operations(layout, {}, {link}, finder(kernel).get) or []
+    assert isinstance(operation, SetUp)
 
 
-def test_a_cut_and_its_end_move_its_links() -> None:
-    assert cuts.moved((), (CUT,)) == {"n1--s1"}
-    assert cuts.moved((CUT,), ()) == {"n1--s1"}
+def test_a_cut_and_its_end_change_its_links() -> None:
+    assert cuts.changed_cuts((), (CUT,)) == {"n1--s1"}
+    assert cuts.changed_cuts((CUT,), ()) == {"n1--s1"}
 
 
-def test_a_link_that_another_cut_keeps_down_does_not_move() -> None:
+def test_a_link_that_another_cut_keeps_down_does_not_change() -> None:
     other = Injection(2, "down: all", down=("n1--s1", "n2--s1"))
-    assert cuts.moved((other,), (other, CUT)) == set()
-    assert cuts.moved((CUT, other), (CUT,)) == {"n2--s1"}
+    assert cuts.changed_cuts((other,), (other, CUT)) == set()
+    assert cuts.changed_cuts((CUT, other), (CUT,)) == {"n2--s1"}
 
 
-def test_a_cut_together_with_anything_else_is_left_to_a_plan() -> None:
+def test_a_cut_with_another_change_needs_a_plan() -> None:
     lossy = Injection(2, "loss", places=(("n2--s1", "forward"),), keys={"loss": 0.5})
     ruled = Injection(3, "rule", rules=((("n2--s1", "forward"), "drop"),))
     for more in (lossy, ruled):
-        assert cuts.moved((), (CUT, more)) == set()
-        assert cuts.moved((more,), (more, CUT)) == {"n1--s1"}
+        assert cuts.changed_cuts((), (CUT, more)) == set()
+        assert cuts.changed_cuts((more,), (more, CUT)) == {"n1--s1"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.cluster.faults.fault_injection import described
+from testbed.cluster.faults.fault_injection import describe_impairments
 from testbed.spec.layout import Impairment
 from testbed.spec.layout_json import impairment_to_json
 
@@ -10,9 +10,9 @@ from testbed.spec.layout_json import impairment_to_json
 def test_quantities_have_their_units_whether_they_are_kept_or_come_from_a_document() -> None:
     impairment = Impairment(delay=2_000_000, rate=10**9, queue=65_536, loss=0.05, gemodel=(0.01, 0.3, 1.0, 0.0))
     words = "delay 2ms, rate 1gbit, queue 64KiB, loss 5%, gemodel 1% 30% 100% 0% (3.23% in the long run)"
-    assert described(impairment_to_json(impairment), ()) == words
-    assert described({"gemodel": impairment.gemodel}, ()) == words.rpartition("5%, ")[2]
+    assert describe_impairments(impairment_to_json(impairment), ()) == words
+    assert describe_impairments({"gemodel": impairment.gemodel}, ()) == words.rpartition("5%, ")[2]
 
 
 def test_no_limit_is_a_word_and_rules_are_quoted() -> None:
-    assert described({"rate": 0}, ["drop"]) == "rate unlimited, rule 'drop'"
+    assert describe_impairments({"rate": 0}, ["drop"]) == "rate unlimited, rule 'drop'"

@@ -15,12 +15,12 @@ from testbed.cluster.faults.injections import (
     DirectionKey,
     DirectionName,
     Injection,
-    follow,
+    follow_layout,
     in_force,
     is_down,
     links_of,
     places_of,
-    still_there,
+    restrict,
 )
 from testbed.errors import DescriptionError, NotFoundError
 from testbed.kernel.processes import Identity
@@ -120,11 +120,11 @@ def test_what_was_injected_into_a_link_that_is_gone_goes_with_it() -> None:
         2, "b", (*HERE, ("n2:eth0--s1:2", "forward")), {"delay": 1}, (((NAME, "forward"), "drop udp"),), down=(NAME,)
     )
     untouched = injection(3, (("n2:eth0--s1:2", "forward"),), delay=1)
-    assert still_there(smaller, [gone, both, untouched]) == (
+    assert restrict(smaller, [gone, both, untouched]) == (
         replace(both, places=(("n2:eth0--s1:2", "forward"),), rules=(), down=()),
         untouched,
     )
-    assert still_there(STAR, [gone, both, untouched]) == (gone, both, untouched)
+    assert restrict(STAR, [gone, both, untouched]) == (gone, both, untouched)
 
 
 # What users mean
@@ -256,5 +256,5 @@ def test_an_injection_stays_with_its_cable_when_other_cables_make_its_ports_othe
     followed = Injection(
         1, "x", ((after.links[1].name, "forward"),), {"delay": 1}, (((after.links[3].name, "backward"), "drop"),)
     )
-    assert follow(before, after, [kept, gone]) == (followed,)
-    assert follow(before, before, [kept, gone]) == (kept, gone)
+    assert follow_layout(before, after, [kept, gone]) == (followed,)
+    assert follow_layout(before, before, [kept, gone]) == (kept, gone)

@@ -7,7 +7,7 @@ from testbed.cluster.services.machine_watch import INTERVAL, MAX_UNANSWERED, MIN
 SECOND = 1_000_000_000
 
 
-def test_a_machine_that_answers_is_reachable_however_long_it_takes_to_ask() -> None:
+def test_a_machine_that_answers_is_reachable_however_rare_the_requests_are() -> None:
     machine = Reachability(0)
     for hour in range(1, 100):
         number = machine.next_request()
@@ -50,7 +50,7 @@ def test_some_requests_in_a_row_without_a_reply_are_a_silence_even_if_the_machin
     assert machine.lost_at is None
 
 
-def test_replies_that_come_late_are_no_silence() -> None:
+def test_late_replies_are_no_silence() -> None:
     machine = Reachability(0)
     numbers = [machine.next_request() for _ in range(MIN_SILENCE + 1)]
     assert [machine.reply(number, 5) for number in numbers] == [None] * len(numbers)

@@ -1,5 +1,5 @@
-"""Services of a supervisor: the wanted run, others end, one that dies comes back, and one that dies at once waits a
-while."""
+"""Services of a supervisor: required ones run, others end, dead ones are restarted, and those that die at once with a
+delay."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Sleepers:
         self.refuses = 0
         self.started = 0
         self.before: dict[str, FormerProcess] = {}
-        self.forgotten: list[str] = []
+        self.cleaned_up: list[str] = []
 
-    def wanted(self) -> Mapping[str, object]:
+    def required(self) -> Mapping[str, object]:
         return self.desired
 
-    def known(self) -> Mapping[str, FormerProcess]:
+    def former(self) -> Mapping[str, FormerProcess]:
         return self.before
 
-    def forget(self, key: str) -> None:
-        self.forgotten.append(key)
+    def clean_up(self, key: str) -> None:
+        self.cleaned_up.append(key)
 
     def start(self, key: str) -> processes.Identity:
         if self.refuses:
@@ -49,132 +49,138 @@ class Sleepers:
         self.started += 1
         return daemons.start(key, (), lambda: None, signal.pause)
 
-    def named(self, key: str) -> Mapping[str, object]:
+    def event_fields(self, key: str) -> Mapping[str, object]:
         return {"name": key}
 
-    def seen(self, key: str) -> Mapping[str, int]:  # noqa: ARG002
+    def read_counts(self, key: str) -> Mapping[str, int]:  # noqa: ARG002
         return {"started": self.started}
 
-    def missed(self, died: Mapping[str, int], back: Mapping[str, int]) -> Mapping[str, object]:
-        return {"more": back["started"] - died["started"]}
+    def losses(self, at_death: Mapping[str, int], at_restart: Mapping[str, int]) -> Mapping[str, object]:
+        return {"more": at_restart["started"] - at_death["started"]}
 
 
-class Tending:
+class Supervision:
+    """Supervised processes in a loop, with their events."""
+
     def __init__(self, directory: Path) -> None:
         self.waiter = Waiter()
         self.loop = Loop(self.waiter)
         self.kind = Sleepers()
-        self.tended = SupervisedProcesses(self.loop, directory, self.kind)
+        self.processes = SupervisedProcesses(self.loop, directory, self.kind)
         self._directory = directory
 
-    def told(self) -> list[str]:
-        return [str(one["event"]) for one in event_log.read(self._directory)]
+    def events(self) -> list[str]:
+        return [str(event["event"]) for event in event_log.read(self._directory)]
 
-    def until(self, event: str, count: int = 1) -> None:
+    def run_until(self, event: str, count: int = 1) -> None:
         """Run the loop until `event` has been reported `count` times."""
 
         async def wait() -> None:
             end = self.loop.now() + TIMEOUT
-            while self.told().count(event) < count:
-                assert self.loop.now() < end, f"{event}: {self.told()}"
-                await self.loop.sleep(1_000_000)  # between two looks
+            while self.events().count(event) < count:
+                assert self.loop.now() < end, f"{event}: {self.events()}"
+                await self.loop.sleep(1_000_000)  # between two checks
 
         self.loop.complete(wait())
 
 
 @pytest.fixture
-def tending(tmp_path: Path) -> Iterator[Tending]:
-    found = Tending(tmp_path)
-    yield found
-    found.tended.end()
-    found.waiter.close()
-    assert found.tended.pids == {}
+def supervision(tmp_path: Path) -> Iterator[Supervision]:
+    supervision = Supervision(tmp_path)
+    yield supervision
+    supervision.processes.end()
+    supervision.waiter.close()
+    assert supervision.processes.pids == {}
 
 
-def test_what_is_wanted_runs_and_what_is_not_ends(tending: Tending) -> None:
-    tending.kind.desired = {"a": 1, "b": 1}
-    tending.tended.reconcile()
-    pids = dict(tending.tended.pids)
+def test_required_processes_run_and_others_end(supervision: Supervision) -> None:
+    supervision.kind.desired = {"a": 1, "b": 1}
+    supervision.processes.reconcile()
+    pids = dict(supervision.processes.pids)
     assert sorted(pids) == ["a", "b"]
-    tending.tended.reconcile()
-    assert tending.tended.pids == pids
-    tending.kind.desired = {"a": 1}
-    tending.tended.reconcile()
-    assert tending.tended.pids == {"a": pids["a"]}
+    supervision.processes.reconcile()
+    assert supervision.processes.pids == pids
+    supervision.kind.desired = {"a": 1}
+    supervision.processes.reconcile()
+    assert supervision.processes.pids == {"a": pids["a"]}
     with pytest.raises(ProcessLookupError):
         os.kill(pids["b"], 0)
-    assert tending.told() == []
+    assert supervision.events() == []
 
 
-def test_what_shall_be_something_else_is_another_process(tending: Tending) -> None:
-    tending.kind.desired = {"a": 1}
-    tending.tended.reconcile()
-    before = tending.tended.pids["a"]
-    tending.kind.desired = {"a": 2}
-    tending.tended.reconcile()
-    assert tending.tended.pids["a"] != before
+def test_a_process_with_another_specification_is_replaced(supervision: Supervision) -> None:
+    supervision.kind.desired = {"a": 1}
+    supervision.processes.reconcile()
+    before = supervision.processes.pids["a"]
+    supervision.kind.desired = {"a": 2}
+    supervision.processes.reconcile()
+    assert supervision.processes.pids["a"] != before
 
 
-def test_what_dies_is_started_again_at_once_and_the_gap_is_told(tending: Tending, tmp_path: Path) -> None:
-    tending.kind.desired = {"a": 1}
-    tending.tended.reconcile()
-    os.kill(tending.tended.pids["a"], signal.SIGKILL)
-    tending.until("sleeper restarted")
-    died, back = event_log.read(tmp_path)
+def test_a_dead_process_is_restarted_at_once_and_the_gap_is_recorded(supervision: Supervision, tmp_path: Path) -> None:
+    supervision.kind.desired = {"a": 1}
+    supervision.processes.reconcile()
+    os.kill(supervision.processes.pids["a"], signal.SIGKILL)
+    supervision.run_until("sleeper restarted")
+    died, restarted = event_log.read(tmp_path)
     assert (died["event"], died["name"], died["code"]) == ("sleeper died", "a", -signal.SIGKILL)
-    assert (back["name"], back["pid"], back["more"]) == ("a", tending.tended.pids["a"], 1)
-    assert back["gap"][0] <= back["gap"][1]
+    assert (restarted["name"], restarted["pid"], restarted["more"]) == ("a", supervision.processes.pids["a"], 1)
+    assert restarted["gap"][0] <= restarted["gap"][1]
 
 
-def test_what_dies_at_once_again_and_again_waits_a_second(tending: Tending) -> None:
-    tending.kind.desired = {"a": 1}
-    tending.tended.reconcile()
-    begun = tending.loop.now()
+def test_a_process_that_dies_repeatedly_is_restarted_after_a_second(supervision: Supervision) -> None:
+    supervision.kind.desired = {"a": 1}
+    supervision.processes.reconcile()
+    started = supervision.loop.now()
     for death in range(1, 5):
-        os.kill(tending.tended.pids["a"], signal.SIGKILL)
-        tending.until("sleeper restarted", death)
-    assert tending.loop.now() - begun >= SECOND
+        os.kill(supervision.processes.pids["a"], signal.SIGKILL)
+        supervision.run_until("sleeper restarted", death)
+    assert supervision.loop.now() - started >= SECOND
 
 
-def test_what_cannot_be_started_again_is_tried_again(tending: Tending) -> None:
-    tending.kind.desired = {"a": 1}
-    tending.tended.reconcile()
-    tending.kind.refuses = 1
-    os.kill(tending.tended.pids["a"], signal.SIGKILL)
-    tending.until("sleeper restarted")
-    assert tending.told() == ["sleeper died", "sleeper not restarted", "sleeper restarted"]
+def test_a_failed_restart_is_retried(supervision: Supervision) -> None:
+    supervision.kind.desired = {"a": 1}
+    supervision.processes.reconcile()
+    supervision.kind.refuses = 1
+    os.kill(supervision.processes.pids["a"], signal.SIGKILL)
+    supervision.run_until("sleeper restarted")
+    assert supervision.events() == ["sleeper died", "sleeper not restarted", "sleeper restarted"]
 
 
-def test_what_is_wanted_no_more_when_it_dies_stays_away(tending: Tending) -> None:
-    tending.kind.desired = {"a": 1}
-    tending.tended.reconcile()
-    tending.kind.desired = {}
-    os.kill(tending.tended.pids["a"], signal.SIGKILL)
-    tending.until("sleeper died")
-    assert tending.tended.pids == {}
-    assert tending.told() == ["sleeper died"]
+def test_a_process_that_is_no_longer_required_is_not_restarted(supervision: Supervision) -> None:
+    supervision.kind.desired = {"a": 1}
+    supervision.processes.reconcile()
+    supervision.kind.desired = {}
+    os.kill(supervision.processes.pids["a"], signal.SIGKILL)
+    supervision.run_until("sleeper died")
+    assert supervision.processes.pids == {}
+    assert supervision.events() == ["sleeper died"]
 
 
-def test_what_another_supervisor_has_started_is_gone_on_with_and_watched(tending: Tending) -> None:
-    kept, other = (daemons.start(name, (), lambda: None, signal.pause) for name in ("kept", "other"))
-    tending.kind.before = {"a": FormerProcess(kept, 1), "b": FormerProcess(other, 1), "c": FormerProcess(None, 1)}
-    tending.kind.desired = {"a": 1, "b": 2, "c": 1}
-    tending.tended.adopt()
-    assert tending.told() == ["sleeper died"], "c, while nobody looked"
-    tending.tended.reconcile()
-    assert tending.tended.pids["a"] == kept.pid
-    assert not other.is_alive, "it was to be something else"
-    assert tending.kind.forgotten == ["b"]
-    assert tending.told() == ["sleeper died", "sleeper restarted"]
+def test_processes_of_a_previous_supervisor_are_adopted(supervision: Supervision) -> None:
+    kept, replaced = (daemons.start(name, (), lambda: None, signal.pause) for name in ("kept", "replaced"))
+    supervision.kind.before = {
+        "a": FormerProcess(kept, 1),
+        "b": FormerProcess(replaced, 1),
+        "c": FormerProcess(None, 1),
+    }
+    supervision.kind.desired = {"a": 1, "b": 2, "c": 1}
+    supervision.processes.adopt()
+    assert supervision.events() == ["sleeper died"], "of c, while there was no supervisor"
+    supervision.processes.reconcile()
+    assert supervision.processes.pids["a"] == kept.pid
+    assert not replaced.is_alive, "it had another specification"
+    assert supervision.kind.cleaned_up == ["b"]
+    assert supervision.events() == ["sleeper died", "sleeper restarted"]
     os.kill(kept.pid, signal.SIGKILL)
-    tending.until("sleeper restarted", 2)
+    supervision.run_until("sleeper restarted", 2)
 
 
-def test_what_another_supervisor_has_started_and_nobody_wants_is_ended(tending: Tending) -> None:
+def test_unneeded_processes_of_a_previous_supervisor_are_ended(supervision: Supervision) -> None:
     known = daemons.start("a", (), lambda: None, signal.pause)
-    tending.kind.before = {"a": FormerProcess(known, 1)}
-    tending.tended.adopt()
-    tending.tended.reconcile()
+    supervision.kind.before = {"a": FormerProcess(known, 1)}
+    supervision.processes.adopt()
+    supervision.processes.reconcile()
     assert not known.is_alive
-    assert tending.tended.pids == {}
-    assert tending.told() == []
+    assert supervision.processes.pids == {}
+    assert supervision.events() == []

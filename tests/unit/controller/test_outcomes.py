@@ -7,9 +7,9 @@ import pytest
 from testbed.controller.verdict.outcomes import JudgedOutcome, nic_findings
 from testbed.controller.verdict.thresholds import TABLE, Table
 from testbed.controller.verdict.verdicts import Grade, verdict_of
-from testbed.runtime.nodes.node_process import Report
+from testbed.runtime.nodes.node_process import NicReport
 
-REPORT = Report(counted={}, taken=10, dropped=0, unsent=0, down=0, cpu=1)
+REPORT = NicReport(counted={}, received=10, dropped=0, unsent=0, down=0, cpu=1)
 
 
 @pytest.mark.parametrize("table", [TABLE, Table(slow=10)], ids=["usual", "slow"])
@@ -24,14 +24,14 @@ REPORT = Report(counted={}, taken=10, dropped=0, unsent=0, down=0, cpu=1)
 def test_a_frame_lost_at_a_node_makes_the_run_invalid_and_is_told_with_its_cause(
     dropped: int, unsent: int, said: str, table: Table
 ) -> None:
-    lost = Report(counted={}, taken=10, dropped=dropped, unsent=unsent, down=0, cpu=1)
+    lost = NicReport(counted={}, received=10, dropped=dropped, unsent=unsent, down=0, cpu=1)
     findings = nic_findings({"n1": lost, "n2": REPORT}, ["n1", "n2"], table)
     assert [(finding.link, finding.grade) for finding in findings] == [("n1", Grade.INVALID), ("n2", Grade.TRUSTED)]
     assert JudgedOutcome({}, {}, verdict_of(findings)).invalid == said
 
 
 def test_frames_for_an_interface_that_was_down_degrade() -> None:
-    down = Report(counted={}, taken=10, dropped=0, unsent=0, down=4, cpu=1)
+    down = NicReport(counted={}, received=10, dropped=0, unsent=0, down=4, cpu=1)
     verdict = verdict_of(nic_findings({"n1": down}, ["n1"], TABLE))
     assert verdict.grade is Grade.DEGRADED
     assert [finding.measured for finding in verdict.of("n1", what="NIC down")] == [4]
@@ -39,7 +39,7 @@ def test_frames_for_an_interface_that_was_down_degrade() -> None:
 
 
 def test_frames_for_an_interface_that_was_to_be_down_do_not() -> None:
-    down = Report(counted={}, taken=10, dropped=0, unsent=0, down=4, cpu=1)
+    down = NicReport(counted={}, received=10, dropped=0, unsent=0, down=4, cpu=1)
     verdict = verdict_of(nic_findings({"n1": down, "n2": down}, ["n1", "n2"], TABLE, {"n1"}))
     assert [(one.link, one.what) for one in verdict.findings if one.grade is Grade.DEGRADED] == [("n2", "NIC down")]
     assert [finding.measured for finding in verdict.of("n1", what="NIC taken down")] == [4]

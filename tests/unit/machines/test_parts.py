@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cluster.faults.fault_injection import cutting, dividing, impairing
+from testbed.cluster.faults.fault_injection import compose_cut, compose_impairment, compose_partition
 from testbed.cluster.plan.kernel_operations import AddHook, Join, MakeCable, MakeTunnel, RemoveDevice
 from testbed.cluster.plan.link_decisions import decide
 from testbed.errors import UnsupportedError
@@ -72,7 +72,7 @@ def test_the_parts_together_are_the_cluster() -> None:
 
 def test_each_machine_has_the_directions_of_an_injection_that_arrive_there() -> None:
     found = spread(pair())
-    everywhere = impairing(pair(), (), "all", {"loss": 0.1}, rules=["drop udp"])
+    everywhere = compose_impairment(pair(), (), "all", {"loss": 0.1}, rules=["drop udp"])
     own, between = "n1:eth0--s1:1", "n2:eth0--s1:2"
     at_switch, at_node = share(everywhere, found["a"]), share(everywhere, found["b"])
     assert at_switch is not None
@@ -83,14 +83,14 @@ def test_each_machine_has_the_directions_of_an_injection_that_arrive_there() -> 
     assert merged([[at_switch], [at_node]]) == (
         replace(everywhere, places=(*at_switch.places, *at_node.places), rules=(*at_switch.rules, *at_node.rules)),
     )
-    assert share(impairing(pair(), (), "n2", {"loss": 0.1}, direction="in"), found["a"]) is None
+    assert share(compose_impairment(pair(), (), "n2", {"loss": 0.1}, direction="in"), found["a"]) is None
 
 
 def test_a_cut_concerns_both_machines_and_a_partition_each_deaf_nodes() -> None:
     found = spread(pair())
-    cut = cutting(pair(), "n2")
+    cut = compose_cut(pair(), "n2")
     assert [share(cut, part) for part in found.values()] == [cut, cut]
-    divided = dividing(pair(), [["n1"], ["n2"]])
+    divided = compose_partition(pair(), [["n1"], ["n2"]])
     rules = {machine: placed.rules for machine, part in found.items() if (placed := share(divided, part)) is not None}
     assert [place for place, _ in rules["a"]] == [("n1:eth0--s1:1", "backward")]
     assert [place for place, _ in rules["b"]] == [("n2:eth0--s1:2", "backward")]
@@ -111,7 +111,7 @@ def test_the_datapath_adds_what_the_underlay_does_not_have() -> None:
     link = part.links[1].name
     decided = {carried.name: carried for carried in decide(part, (), "relay", Path()).orders.links}
     assert decided[link].forward.impairment.delay == DELAY - OWN
-    injection = replace(impairing(part, (), link, {"delay": OWN}, direction="forward"), number=1)
+    injection = replace(compose_impairment(part, (), link, {"delay": OWN}, direction="forward"), number=1)
     assert link not in {carried.name for carried in decide(part, (injection,), "relay", Path()).orders.links}
     below = replace(injection, keys={"delay": OWN - 1})
     with pytest.raises(

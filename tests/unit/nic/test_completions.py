@@ -18,7 +18,7 @@ from testbed.nic.hosted import HostedNic, HostSide
 from testbed.nic.immediate import ImmediateNic
 from testbed.nic.priced import Hardware, PricedNic
 from testbed.runtime.nodes.dilated_host import DilatedHost
-from testbed.runtime.nodes.inline import InlineNic
+from testbed.runtime.nodes.inline_nic import InlineNic
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.spec.model import Description
 from testbed.spec.placement import Rank
@@ -134,7 +134,7 @@ def dilated(card: Card, wire: Wire) -> Callable[[], object]:
         card.nic = nic
         return Agent(cast("Firmware", card), cast("Host", card))
 
-    host.begin([Rank("n1", 0, "n1", 0, 0)], [Adapter(0, [bytes(6)])], plug, lambda library: library)
+    host.attach([Rank("n1", 0, "n1", 0, 0)], [Adapter(0, [bytes(6)])], plug, lambda library: library)
     host.loop.stop_at(1_000_000)
     return host.loop.run
 

@@ -26,7 +26,7 @@ from protocols.core.split_memory import HostSlot, SplitDriver
 from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
-from testbed.runtime.shared.functions import Attached, Function, Wire
+from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.runtime.shared.heap import Heap
 from testbed.runtime.shared.region import Layout, Region
 from testbed.spec.placement import address_of
@@ -47,7 +47,7 @@ class Nobody:
     def send(_frame: bytes) -> None: ...
 
 
-def attached(split_driver: SplitDriver, heap: int = HEAP) -> Attached:
+def attached(split_driver: SplitDriver, heap: int = HEAP) -> AttachedHost:
     """Return an attachment as a host process's."""
     layout = Layout(1 << (split_driver.max_in_flight - 1).bit_length(), split_driver.descriptors, heap)
     memory = make_sealed("side by side", layout.size)
@@ -57,7 +57,7 @@ def attached(split_driver: SplitDriver, heap: int = HEAP) -> Attached:
     other.close()
     reading, writing = os.pipe2(os.O_NONBLOCK)
     os.close(reading)
-    return Attached(region, one, os.getpid(), os.pidfd_open(os.getpid()), os.eventfd(0), writing)
+    return AttachedHost(region, one, os.getpid(), os.pidfd_open(os.getpid()), os.eventfd(0), writing)
 
 
 def content(serial: int, size: int) -> bytes:
@@ -226,9 +226,10 @@ class Cluster:
         self.split_driver = split_driver(settings, on_delivery=self.delivered.add)
         addresses = tuple(address_of(b"\x02\0\0\0\0\1", number) for number in range(nodes))
         self.wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(addresses))
-        self.suspects: list[Attached] = []
+        self.violators: list[AttachedHost] = []
         self.functions = [
-            Function(Adapter(number, addresses), self.wire, self.split_driver, self.suspects) for number in range(nodes)
+            Function(Adapter(number, addresses), self.wire, self.split_driver, self.violators)
+            for number in range(nodes)
         ]
         self.by_address = dict(zip(addresses, self.functions, strict=True))
         self.hosts: list[Host] = []

@@ -1,4 +1,4 @@
-"""Calls between processes, their answers now or later, calls made beside a loop, orders, events: without a cluster."""
+"""Requests between processes with immediate or later replies, background calls of a loop, orders, events: no cluster."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from testbed.runtime.relay.orders import Orders, RelayedDirection, RelayedLink, 
 from testbed.spec.layout import Impairment
 
 
-def asked(
-    path: Path, answer: Callable[[Loop, Mapping[str, Any]], Any], requests: Iterable[Mapping[str, object]]
+def replies_to(
+    path: Path, handler: Callable[[Loop, Mapping[str, Any]], Any], requests: Iterable[Mapping[str, object]]
 ) -> list[object]:
-    """Send requests and return each answer or error. The loop runs in a child process until it is told to stop."""
+    """Send requests; return each reply or error. The loop runs in a child process until it gets the request "stop"."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             loop = Loop(Waiter())
-            listener = Listener(loop, path, lambda request: answer(loop, request))
+            listener = Listener(loop, path, lambda request: handler(loop, request))
             os.write(writer, b"!")
             loop.run()
             assert listener
@@ -41,58 +41,61 @@ def asked(
     os.close(writer)
     assert os.read(reader, 1) == b"!"
     os.close(reader)
-    said: list[object] = []
+    replies: list[object] = []
 
     try:
         for request in requests:
             try:
-                said.append(call(path, request))
+                replies.append(call(path, request))
             except TestbedError as error:
-                said.append(error)
+                replies.append(error)
         call(path, {"do": "stop"})
     finally:
         os.waitpid(child, 0)
-    return said
+    return replies
 
 
-def stopping(answer: Callable[[Loop, Mapping[str, Any]], Any]) -> Callable[[Loop, Mapping[str, Any]], Any]:
-    def either(loop: Loop, request: Mapping[str, Any]) -> Any:
+def with_stop(handler: Callable[[Loop, Mapping[str, Any]], Any]) -> Callable[[Loop, Mapping[str, Any]], Any]:
+    """Extend a handler by the request "stop", which stops the loop."""
+
+    def handle(loop: Loop, request: Mapping[str, Any]) -> Any:
         if request.get("do") == "stop":
             loop.stop()
             return {}
-        return answer(loop, request)
+        return handler(loop, request)
 
-    return either
-
-
-def test_an_answer_comes_back(tmp_path: Path) -> None:
-    said = asked(tmp_path / "here", stopping(lambda _, request: {"twice": request["n"] * 2}), [{"n": 1}, {"n": 21}])
-    assert said == [{"twice": 2}, {"twice": 42}]
+    return handle
 
 
-def test_an_error_of_whoever_answers_is_the_callers(tmp_path: Path) -> None:
+def test_each_request_gets_its_reply(tmp_path: Path) -> None:
+    handler = with_stop(lambda _, request: {"twice": request["n"] * 2})
+    assert replies_to(tmp_path / "socket", handler, [{"n": 1}, {"n": 21}]) == [{"twice": 2}, {"twice": 42}]
+
+
+def test_an_error_of_the_handler_is_raised_at_the_caller(tmp_path: Path) -> None:
     def fail(_: Loop, request: Mapping[str, Any]) -> Mapping[str, object]:
         raise TestbedError(f"no {request['what']} today")
 
-    (error,) = asked(tmp_path / "here", stopping(fail), [{"what": "frames"}])
+    (error,) = replies_to(tmp_path / "socket", with_stop(fail), [{"what": "frames"}])
     assert isinstance(error, KernelError)
     assert str(error) == "no frames today"
 
 
-def test_a_request_that_makes_no_sense_is_told_and_the_next_one_answered(tmp_path: Path) -> None:
-    error, right = asked(tmp_path / "here", stopping(lambda _, request: {"n": request["n"]}), [{}, {"n": 1}])
+def test_after_an_invalid_request_the_next_one_is_handled(tmp_path: Path) -> None:
+    handler = with_stop(lambda _, request: {"n": request["n"]})
+    error, reply = replies_to(tmp_path / "socket", handler, [{}, {"n": 1}])
     assert isinstance(error, KernelError)
-    assert right == {"n": 1}
+    assert reply == {"n": 1}
 
 
-def test_an_answer_may_come_later_and_others_meanwhile(tmp_path: Path) -> None:
-    """The first caller waits in a thread until the second one has been answered, and then some."""
+def test_a_pending_reply_does_not_delay_other_replies(tmp_path: Path) -> None:
+    """The first caller waits in a thread until after the second one has its reply."""
     waiting: list[PendingReply] = []
-    path = tmp_path / "here"
+    path = tmp_path / "socket"
     first: dict[str, object] = {}
     caller = threading.Thread(target=lambda: first.update(call(path, {"do": "wait"})))
 
-    def answer(loop: Loop, request: Mapping[str, Any]) -> Mapping[str, object] | PendingReply:
+    def handler(loop: Loop, request: Mapping[str, Any]) -> Mapping[str, object] | PendingReply:
         match request["do"]:
             case "wait":
                 waiting.append(PendingReply())
@@ -110,24 +113,24 @@ def test_an_answer_may_come_later_and_others_meanwhile(tmp_path: Path) -> None:
         yield {"do": "tell"}
         caller.join()
 
-    assert asked(path, stopping(answer), requests()) == [{"at once": True}]
+    assert replies_to(path, with_stop(handler), requests()) == [{"at once": True}]
     assert first == {"waited": True}
 
 
-def test_an_answer_that_is_known_before_anybody_hears_it_is_told() -> None:
-    later, heard = PendingReply(), list[Mapping[str, object]]()
-    later.complete({"n": 1})
-    later.add_callback(heard.append)
-    assert heard == [{"n": 1}]
+def test_a_callback_added_after_completion_gets_the_reply() -> None:
+    pending, replies = PendingReply(), list[Mapping[str, object]]()
+    pending.complete({"n": 1})
+    pending.add_callback(replies.append)
+    assert replies == [{"n": 1}]
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_where_nobody_listens_the_caller_is_told(tmp_path: Path, there: bool) -> None:
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_call_without_a_listener_raises(tmp_path: Path, exists: bool) -> None:
     """No socket, or one that a killed process has left."""
-    path = tmp_path / "here"
-    if there:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
-            left.bind(str(path))
+    path = tmp_path / "socket"
+    if exists:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
+            stale.bind(str(path))
     with pytest.raises(NotListeningError):
         call(path, {"do": "anything"})
 
@@ -135,10 +138,10 @@ def test_where_nobody_listens_the_caller_is_told(tmp_path: Path, there: bool) ->
 def test_the_path_of_a_socket_may_be_long(tmp_path: Path) -> None:
     directory = tmp_path / ("d" * 100) / ("e" * 100)
     directory.mkdir(parents=True)
-    assert asked(directory / "here", stopping(lambda _, request: request), [{"n": 1}]) == [{"n": 1}]
+    assert replies_to(directory / "socket", with_stop(lambda _, request: request), [{"n": 1}]) == [{"n": 1}]
 
 
-# Beside a loop
+# Background calls
 
 
 @pytest.fixture
@@ -148,28 +151,28 @@ def loop() -> Iterator[Loop]:
     waiter.close()
 
 
-def test_calls_that_wait_are_made_together_and_the_loop_hears_of_the_last_ones_end(loop: Loop) -> None:
+def test_blocking_calls_run_in_parallel_and_the_callback_follows_the_last_one(loop: Loop) -> None:
     """Each call waits until all others have begun, so sequential calls would never end."""
     barrier = threading.Barrier(8, timeout=30)
     ended: list[int] = []
-    with contextlib.closing(BackgroundCalls(loop)) as aside:
-        aside.make([lambda: ended.append(barrier.wait())] * 8, loop.stop)
+    with contextlib.closing(BackgroundCalls(loop)) as background:
+        background.run([lambda: ended.append(barrier.wait())] * 8, loop.stop)
         loop.run()
     assert sorted(ended) == list(range(8))
 
 
-def test_of_no_calls_the_loop_hears_too_and_of_very_many(loop: Loop) -> None:
-    made: list[int] = []
-    with contextlib.closing(BackgroundCalls(loop)) as aside:
-        aside.make([], lambda: aside.make([lambda: made.append(1)] * 500, loop.stop))
+def test_the_callback_follows_no_calls_and_very_many_calls(loop: Loop) -> None:
+    calls: list[int] = []
+    with contextlib.closing(BackgroundCalls(loop)) as background:
+        background.run([], lambda: background.run([lambda: calls.append(1)] * 500, loop.stop))
         loop.run()
-    assert len(made) == 500
+    assert len(calls) == 500
 
 
 # Orders and events
 
 
-def test_orders_come_back_from_their_file(tmp_path: Path) -> None:
+def test_orders_are_read_back_from_their_file(tmp_path: Path) -> None:
     orders = Orders(
         2**64 - 1,
         (
@@ -190,10 +193,10 @@ def test_orders_come_back_from_their_file(tmp_path: Path) -> None:
         "/tmp/fates",
         3,
     )
-    places = RelayPaths(tmp_path)
-    assert places.read_orders() is None
-    places.orders.write_text(orders.to_json())
-    assert places.read_orders() == orders
+    paths = RelayPaths(tmp_path)
+    assert paths.read_orders() is None
+    paths.orders.write_text(orders.to_json())
+    assert paths.read_orders() == orders
     shares = [orders.share(number).links for number in range(3)]
     assert sorted(link.name for share in shares for link in share) == [link.name for link in orders.links]
 
@@ -202,12 +205,12 @@ def test_events_are_read_in_the_order_in_which_they_were_written(tmp_path: Path)
     assert list(event_log.read(tmp_path)) == []
     for number in range(3):
         event_log.record(tmp_path, "tested", number=number)
-    found = list(event_log.read(tmp_path))
-    assert [(event["event"], event["number"]) for event in found] == [("tested", 0), ("tested", 1), ("tested", 2)]
-    assert [event["clock"] for event in found] == sorted(event["clock"] for event in found)
-    assert all(json.dumps(dict(event)) for event in found)
+    events = list(event_log.read(tmp_path))
+    assert [(event["event"], event["number"]) for event in events] == [("tested", 0), ("tested", 1), ("tested", 2)]
+    assert [event["clock"] for event in events] == sorted(event["clock"] for event in events)
+    assert all(json.dumps(dict(event)) for event in events)
 
 
-def test_an_event_of_a_cluster_that_is_gone_is_nobodys(tmp_path: Path) -> None:
+def test_an_event_of_a_removed_cluster_is_dropped(tmp_path: Path) -> None:
     event_log.record(tmp_path / "gone", "tested")
     assert not (tmp_path / "gone").exists()

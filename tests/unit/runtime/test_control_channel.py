@@ -8,38 +8,38 @@ import pytest
 
 from testbed.runtime.nodes.control_channel import Channel
 
-Hear = Callable[[Channel], tuple[str, object] | None]
+Receive = Callable[[Channel], tuple[str, object] | None]
 
 
-def heard_with(channel: Channel) -> tuple[str, object] | None:
-    said, end = channel.receive_with_channel()
+def receive_without_channel(channel: Channel) -> tuple[str, object] | None:
+    message, end = channel.receive_with_channel()
     assert end is None
-    return said
+    return message
 
 
-@pytest.mark.parametrize("hear", [Channel.receive, heard_with])
-def test_words_of_an_end_that_is_gone_can_still_be_heard_though_it_has_not_read_all(hear: Hear) -> None:
-    one, other = Channel.pair()
-    other.send("first", 1)
-    one.send("never read")
-    other.close()
-    assert hear(one) == ("first", 1)
-    assert hear(one) is None
-    assert hear(one) is None
+@pytest.mark.parametrize("receive", [Channel.receive, receive_without_channel])
+def test_messages_of_a_closed_end_can_be_received_though_it_left_messages_unread(receive: Receive) -> None:
+    near, far = Channel.pair()
+    far.send("first", 1)
+    near.send("never read")
+    far.close()
+    assert receive(near) == ("first", 1)
+    assert receive(near) is None
+    assert receive(near) is None
     with pytest.raises(ConnectionError):
-        one.send("to nobody")
-    one.close()
+        near.send("to a closed end")
+    near.close()
 
 
-def test_an_end_comes_with_a_word() -> None:
-    one, other = Channel.pair()
-    ours, theirs = Channel.pair()
-    other.send("restart", "n1", theirs)
-    theirs.close()
-    said, end = one.receive_with_channel()
-    assert said == ("restart", "n1")
+def test_an_end_of_another_channel_is_passed_with_a_message() -> None:
+    near, far = Channel.pair()
+    kept, passed = Channel.pair()
+    far.send("restart", "n1", passed)
+    passed.close()
+    message, end = near.receive_with_channel()
+    assert message == ("restart", "n1")
     assert end is not None
-    ours.send("hello")
+    kept.send("hello")
     assert end.receive() == ("hello", None)
-    for channel in (one, other, ours, end):
+    for channel in (near, far, kept, end):
         channel.close()

@@ -12,8 +12,8 @@ import pytest
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Agent
-from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.inline_driver import Driver
+from testbed.runtime.nodes.inline_nic import InlineNic
 from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.veth_port import VethPort
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SPIN = 200_000
 IN_A_ROW = 64
-"""Frames after which deadlines and other descriptors are looked at."""
+"""Frames in a row after which deadlines and other descriptors are checked."""
 
 
 class Machine:
@@ -38,15 +38,15 @@ class Machine:
     def __init__(self, frames: Iterable[int] = ()) -> None:
         self.time = 0
         self.frames = deque(frames)
-        self.taken = 0
+        self.received = 0
         self.naps: deque[int] = deque()
-        """Nanoseconds after which the kernel wakes the driver though there is nothing."""
+        """Nanoseconds after which the kernel wakes the driver without an event."""
         self.idle: list[int] = []
-        """Each time that the driver fell asleep: for how long it had been awake without a frame."""
-        self.said: list[str] = []
+        """Nanoseconds without a frame, for each time that the driver fell asleep."""
+        self.sent: list[str] = []
         self.deadline: int | None = None
-        self.ticked: list[int] = []
-        """How many frames had come, each time that the firmware's deadline was kept."""
+        self.timer_calls: list[int] = []
+        """Number of received frames at each call of the firmware's `on_timer`."""
         self.on_frame: Callable[[], object] = lambda: None
         self._since = 0
         self._end, self._other = socket.socketpair()
@@ -75,24 +75,24 @@ class Machine:
         return b"frame"
 
     def send(self, frame: bytes) -> None:
-        self.said.append(frame.decode())
+        self.sent.append(frame.decode())
 
     def fileno(self) -> int:
         return self._end.fileno()
 
     def receive(self, _now: int, _frame: bytes) -> None:
-        self.taken += 1
+        self.received += 1
         self.on_frame()
 
     def on_timer(self, _now: int) -> None:
         self.deadline = None
-        self.ticked.append(self.taken)
+        self.timer_calls.append(self.received)
 
     def on_doorbell(self, _now: int, _index: int) -> None:
-        raise AssertionError("nobody rings")
+        raise AssertionError("no doorbell is rung")
 
     def completed(self, _index: int) -> None:
-        raise AssertionError("nothing was given")
+        raise AssertionError("nothing was posted")
 
     def _sleep(self, _deadline: int | None) -> list[int]:
         self.idle.append(self.time - self._since)
@@ -101,21 +101,21 @@ class Machine:
         elif self.frames:
             self.time = self.frames[0]
         else:
-            return [self._other.fileno()]  # something else is ready
+            return [self._other.fileno()]  # a watched descriptor is ready
         self._since = self.time
         return []
 
 
-def test_who_shall_spin_sleeps_only_when_nothing_has_come_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_spins_sleeps_after_a_spin_without_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(range(0, 100 * SPIN // 2, SPIN // 2))
     with machine.driver(monkeypatch, SPIN) as (driver, _):
         driver.wait(None)
-    assert machine.taken == 100
+    assert machine.received == 100
     assert len(machine.idle) == 1
     assert SPIN <= machine.idle[0] < 1.1 * SPIN
 
 
-def test_who_shall_not_spin_sleeps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_does_not_spin_sleeps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(range(0, 100 * SPIN // 2, SPIN // 2))
     with machine.driver(monkeypatch) as (driver, _):
         driver.wait(None)
@@ -123,7 +123,9 @@ def test_who_shall_not_spin_sleeps_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert max(machine.idle) < SPIN // 10
 
 
-def test_who_is_woken_for_nothing_spins_again_before_it_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_wakeup_without_an_event_the_driver_spins_again_before_it_sleeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     machine = Machine()
     machine.naps += [10 * SPIN] * 3
     with machine.driver(monkeypatch, SPIN) as (driver, _):
@@ -132,53 +134,53 @@ def test_who_is_woken_for_nothing_spins_again_before_it_sleeps(monkeypatch: pyte
     assert all(SPIN <= idle < 1.1 * SPIN for idle in machine.idle)
 
 
-def test_the_firmwares_deadline_is_kept_though_frames_come_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_firmwares_deadline_is_kept_under_a_flood_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine([0] * 1_000)
     machine.deadline = 1_000
     with machine.driver(monkeypatch) as (driver, _):
         driver.wait(None)
-    assert machine.taken == 1_000
-    assert machine.ticked == [IN_A_ROW]
+    assert machine.received == 1_000
+    assert machine.timer_calls == [IN_A_ROW]
 
 
-def test_a_pause_between_frames_begins_the_row_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_between_frames_starts_a_new_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause between frames runs the due timers anyway."""
     half = IN_A_ROW // 2
     machine = Machine([0] * half + [SPIN] * 1_000)
 
-    def later() -> None:
-        if machine.taken == half + 1:
+    def set_deadline() -> None:
+        if machine.received == half + 1:
             machine.deadline = machine.time
 
-    machine.on_frame = later
+    machine.on_frame = set_deadline
     with machine.driver(monkeypatch) as (driver, _):
         driver.wait(None)
-    assert machine.ticked == [half + IN_A_ROW]
+    assert machine.timer_calls == [half + IN_A_ROW]
 
 
-def test_other_descriptors_are_looked_at_though_frames_come_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_descriptors_are_checked_under_a_flood_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine([0] * 1_000)
-    here, there = socket.socketpair()
-    with here, there, machine.driver(monkeypatch) as (driver, _):
-        driver.watch(here.fileno())
-        there.send(b"word")
-        assert driver.wait(None) == [here.fileno()]
-        assert machine.taken == IN_A_ROW
-        assert driver.wait(None) == [here.fileno()]
-        assert machine.taken == 2 * IN_A_ROW
-        driver.unwatch(here.fileno())
+    watched, peer = socket.socketpair()
+    with watched, peer, machine.driver(monkeypatch) as (driver, _):
+        driver.watch(watched.fileno())
+        peer.send(b"word")
+        assert driver.wait(None) == [watched.fileno()]
+        assert machine.received == IN_A_ROW
+        assert driver.wait(None) == [watched.fileno()]
+        assert machine.received == 2 * IN_A_ROW
+        driver.unwatch(watched.fileno())
         driver.wait(None)
-    assert machine.taken == 1_000
+    assert machine.received == 1_000
 
 
-def test_the_loops_deadline_is_kept_though_frames_come_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loops_deadline_is_kept_under_a_flood_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine([0] * 1_000)
     with machine.driver(monkeypatch) as (driver, _):
         assert not driver.wait(100_000)
     assert machine.time == pytest.approx(100_000, abs=3_000)
 
 
-def test_what_may_wait_leaves_behind_a_programs_answer_only_while_answers_are_quick(
+def test_deferred_frames_leave_after_a_programs_reply_only_while_replies_are_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     quick, slow = 10_000, 150_000
@@ -190,7 +192,7 @@ def test_what_may_wait_leaves_behind_a_programs_answer_only_while_answers_are_qu
             arrived.append(Completion("a frame"))
             await arrived[0]
             machine.time += step
-            machine.said.append("answer")
+            machine.sent.append("answer")
 
     with machine.driver(monkeypatch) as (driver, nic):
 
@@ -200,6 +202,6 @@ def test_what_may_wait_leaves_behind_a_programs_answer_only_while_answers_are_qu
 
         machine.on_frame = acknowledge
         driver.loop.complete(program())
-    exchanges = list(zip(machine.said[::2], machine.said[1::2], strict=True))
-    at_once, behind = ("ack", "answer"), ("answer", "ack")
-    assert exchanges == [at_once, behind, behind, at_once, behind]
+    exchanges = list(zip(machine.sent[::2], machine.sent[1::2], strict=True))
+    at_once, deferred = ("ack", "answer"), ("answer", "ack")
+    assert exchanges == [at_once, deferred, deferred, at_once, deferred]

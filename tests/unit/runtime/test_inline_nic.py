@@ -1,4 +1,4 @@
-"""Inline NICs: a firmware that raises out of a doorbell leaves the NIC as it is when it is not at work."""
+"""Inline NICs: after an exception of the firmware in a doorbell the NIC is idle and usable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from protocols.core.firmware import Agent
 from testbed.errors import FirmwareError
-from testbed.runtime.nodes.inline import InlineNic
+from testbed.runtime.nodes.inline_nic import InlineNic
 from testbed.runtime.nodes.veth_port import VethPort
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Wire:
 
 
 class Card:
-    """Firmware and its host. rung: descriptors that it has handled. when: further actions, by descriptor."""
+    """Firmware and its host. rung: handled doorbells. when: further actions, by doorbell."""
 
     def __init__(self) -> None:
         self.rung: list[int] = []
@@ -44,9 +44,9 @@ class Card:
             self.when[index]()
 
     def completed(self, index: int) -> None:
-        """The host library answers a completion with two descriptors."""
+        """Ring two doorbells, as a host library that handles a completion."""
         self.nic.ring_doorbell(index + 1, 0, 0)
-        assert self.nic.busy, "it still shows the completion"
+        assert self.nic.busy, "the host still handles the completion"
         self.nic.ring_doorbell(index + 2, 0, 0)
 
     def post_completion(self, index: int) -> None:
@@ -56,7 +56,7 @@ class Card:
         raise RuntimeError("it cannot")
 
 
-def test_what_the_firmware_raises_comes_out_of_the_call_and_the_next_doorbell_is_answered() -> None:
+def test_an_exception_of_the_firmware_is_raised_by_the_call_and_the_next_doorbell_is_handled() -> None:
     card = Card()
     card.when[1] = card.break_down
     with pytest.raises(FirmwareError, match="it cannot"):
@@ -66,15 +66,15 @@ def test_what_the_firmware_raises_comes_out_of_the_call_and_the_next_doorbell_is
     assert card.rung == [1, 2]
 
 
-def test_what_was_shown_before_the_firmware_raised_is_seen_and_answered_with_the_next_doorbell() -> None:
+def test_a_completion_posted_before_an_exception_is_delivered_with_the_next_doorbell() -> None:
     card = Card()
 
-    def show_and_raise() -> None:
+    def post_and_raise() -> None:
         card.post_completion(10)
-        assert card.rung == [1], "the firmware is not entered while it is at work"
+        assert card.rung == [1], "the firmware is not entered while it runs"
         card.break_down()
 
-    card.when[1] = show_and_raise
+    card.when[1] = post_and_raise
     with pytest.raises(FirmwareError, match="it cannot"):
         card.nic.ring_doorbell(1, 0, 0)
     assert card.rung == [1]
@@ -83,14 +83,14 @@ def test_what_was_shown_before_the_firmware_raised_is_seen_and_answered_with_the
     assert card.rung == [1, 2, 11, 12]
 
 
-def test_an_error_upon_a_completion_leaves_the_next_one_to_be_seen_with_the_next_doorbell() -> None:
+def test_after_an_error_on_a_completion_the_next_one_is_delivered_with_the_next_doorbell() -> None:
     card = Card()
 
-    def show_two() -> None:
+    def post_two() -> None:
         card.post_completion(10)
         card.post_completion(20)
 
-    card.when[1] = show_two
+    card.when[1] = post_two
     card.when[11] = card.break_down
     with pytest.raises(FirmwareError, match="it cannot"):
         card.nic.ring_doorbell(1, 0, 0)

@@ -1,42 +1,44 @@
-"""A relay that is behind says so at once, and does not fill the disk with warnings."""
+"""A late relay warns at once, and does not fill the disk with warnings."""
 
 from __future__ import annotations
 
 import itertools
 
-from testbed.runtime.relay.lateness import SELDOM, LatenessWarnings
+from testbed.runtime.relay.lateness import MAX_WARNING_INTERVAL, LatenessWarnings
 
 SECOND = 1_000_000_000
 HOUR = 3600
 
 
-def test_the_first_frame_that_is_late_is_told_at_the_next_look() -> None:
-    behind = LatenessWarnings(0)
-    assert behind.take_due(SECOND, 0, 0) is None
-    assert behind.take_due(2 * SECOND, 3, 1) == (3, 1, 2 * SECOND)
-    assert behind.take_due(3 * SECOND, 3, 1) is None
+def test_the_first_late_frame_causes_a_warning_at_the_next_check() -> None:
+    warnings = LatenessWarnings(0)
+    assert warnings.take_due(SECOND, 0, 0) is None
+    assert warnings.take_due(2 * SECOND, 3, 1) == (3, 1, 2 * SECOND)
+    assert warnings.take_due(3 * SECOND, 3, 1) is None
 
 
-def test_who_is_behind_for_hours_says_so_ever_more_seldom_and_leaves_nothing_out() -> None:
-    behind = LatenessWarnings(0)
-    told = [
-        (second, *found) for second in range(HOUR) if (found := behind.take_due(second * SECOND, 10 * second, second))
+def test_warnings_of_hours_of_lateness_become_rare_and_count_every_frame() -> None:
+    warnings = LatenessWarnings(0)
+    warned = [
+        (second, *warning)
+        for second in range(HOUR)
+        if (warning := warnings.take_due(second * SECOND, 10 * second, second))
     ]
-    assert told[0][0] == 1
-    assert len(told) < 10 + HOUR * SECOND / SELDOM
-    gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(told)]
+    assert warned[0][0] == 1
+    assert len(warned) < 10 + HOUR * SECOND / MAX_WARNING_INTERVAL
+    gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(warned)]
     assert gaps == sorted(gaps)
-    assert gaps[-1] * SECOND == SELDOM
-    last = told[-1][0]
-    assert [sum(one[place] for one in told) for place in (1, 2, 3)] == [10 * last, last, last * SECOND]
+    assert gaps[-1] * SECOND == MAX_WARNING_INTERVAL
+    last = warned[-1][0]
+    assert [sum(warning[column] for warning in warned) for column in (1, 2, 3)] == [10 * last, last, last * SECOND]
 
 
-def test_who_was_on_time_for_long_enough_says_it_at_once_the_next_time() -> None:
-    behind = LatenessWarnings(0)
-    told = [second for second in range(100) if behind.take_due(second * SECOND, second, 0)]
-    quiet = 99 + 2 * SELDOM // SECOND
-    assert behind.take_due(quiet * SECOND, 99, 0), "what was left of the last time"
-    later = quiet + 2 * SELDOM // SECOND
-    assert behind.take_due(later * SECOND, 100, 0)
-    assert behind.take_due((later + 1) * SECOND, 101, 0)
-    assert told[:4] == [1, 2, 4, 8]
+def test_after_a_long_time_without_lateness_the_next_warning_is_immediate() -> None:
+    warnings = LatenessWarnings(0)
+    warned = [second for second in range(100) if warnings.take_due(second * SECOND, second, 0)]
+    quiet = 99 + 2 * MAX_WARNING_INTERVAL // SECOND
+    assert warnings.take_due(quiet * SECOND, 99, 0), "frames since the last warning"
+    later = quiet + 2 * MAX_WARNING_INTERVAL // SECOND
+    assert warnings.take_due(later * SECOND, 100, 0)
+    assert warnings.take_due((later + 1) * SECOND, 101, 0)
+    assert warned[:4] == [1, 2, 4, 8]

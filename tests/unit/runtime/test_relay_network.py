@@ -24,13 +24,13 @@ from testbed.spec.layout import Impairment
 
 pytestmark = pytest.mark.requires("interpreted")
 
-HEAD = bytes.fromhex("020000000001 88b6")
+HEADER = bytes.fromhex("020000000001 88b6")
 MILLISECOND = 1_000_000
 SLOW = Impairment(rate=8_000_000)  # a byte takes a microsecond
 
 
 class Clock:
-    """A loop's: watched interfaces and timers, by hand."""
+    """Clock, watched descriptors and timers in place of a loop's; the test advances them."""
 
     def __init__(self) -> None:
         self.time = 0
@@ -55,7 +55,7 @@ class Clock:
         while True:
             for callback in list(self.watched.values()):
                 callback(self.time)
-            timer = min(self.due, key=lambda one: until + 1 if one.when is None else one.when)
+            timer = min(self.due, key=lambda candidate: until + 1 if candidate.when is None else candidate.when)
             if timer.when is None or timer.when > until:
                 self.time = until
                 return
@@ -75,11 +75,11 @@ class Timer:
 class Interface:
     """Replacement of a packet socket."""
 
-    made: dict[str, Interface] = {}  # noqa: RUF012  of one test
+    made: dict[str, Interface] = {}  # noqa: RUF012  of candidate test
 
     def __init__(self, device: str, _arena: object, _buffer: int) -> None:
         self.made[device] = self
-        self.come: list[tuple[int, bytes]] = []
+        self.received: list[tuple[int, bytes]] = []
         self.sent: list[bytes] = []
         self.has_offloaded = self.is_full = False
         self.capacity = 100
@@ -88,15 +88,15 @@ class Interface:
         return 100 + list(self.made.values()).index(self)
 
     def receive(self, _earliest: int) -> list[tuple[int, bytes]]:
-        found, self.come = self.come[:64], self.come[64:]
-        self.is_full = len(found) == 64
-        return found
+        batch, self.received = self.received[:64], self.received[64:]
+        self.is_full = len(batch) == 64
+        return batch
 
     def send(self, frames: list[bytes]) -> None:
         self.sent += frames
 
-    def words(self) -> list[ControlFrame]:
-        return [word for word in map(decode, self.sent) if word is not None]
+    def control_frames(self) -> list[ControlFrame]:
+        return [control for control in map(decode, self.sent) if control is not None]
 
     def frames(self) -> list[bytes]:
         return [frame for frame in self.sent if decode(frame) is None]
@@ -109,30 +109,30 @@ class Pair:
         self.clock = Clock()
         self.loop = cast("Loop", self.clock)
         self.driver = Driver(self.loop, Network(Settings()))
-        treated = RelayedDirection(impairment or Impairment())
+        relayed = RelayedDirection(impairment or Impairment())
         self.links = [
-            self.carry(
-                RelayedLink(f"n{number}--s1:{number}", f"n{number}", "", treated, plugs=(None, Plug("s1", number)))
+            self.forward(
+                RelayedLink(f"n{number}--s1:{number}", f"n{number}", "", relayed, plugs=(None, Plug("s1", number)))
             )
             for number in (1, 2)
         ]
         self.n1, self.n2 = (Interface.made[name] for name in ("n1", "n2"))
 
-    def carry(self, carried: RelayedLink) -> ModelledLink:
+    def forward(self, link: RelayedLink) -> ModelledLink:
         options = LinkOptions(self.loop, cast("Arena", None), standard_fields(), seed=0, files={})
-        return ModelledLink(carried, self.driver, options)
+        return ModelledLink(link, self.driver, options)
 
     def send(self, *numbers: int, delta: int = 1, size: int = 100) -> None:
         """Send frames from n1 and deliver all of them."""
         for number in numbers:
             packet = bytes([route_byte(delta)]) + b"\0\4" + number.to_bytes(2, "big")
-            self.n1.come.append((self.clock.time, append_crc(bytes(6) + HEAD, packet.ljust(size, b"\x55"))))
+            self.n1.received.append((self.clock.time, append_crc(bytes(6) + HEADER, packet.ljust(size, b"\x55"))))
 
     def ask(self, count: int) -> None:
-        self.n1.come.append((self.clock.time, encode(ControlFrame(ASK, count), HEAD)))
+        self.n1.received.append((self.clock.time, encode(ControlFrame(ASK, count), HEADER)))
 
-    def came(self) -> list[int]:
-        """The numbers of the frames that have left for n2."""
+    def delivered(self) -> list[int]:
+        """Return the numbers of the frames that n2 has received."""
         assert all(map(is_intact, self.n2.frames()))
         return [int.from_bytes(frame[16:18], "big") for frame in self.n2.frames()]
 
@@ -143,113 +143,113 @@ def _interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_network, "PacketSocket", Interface)
 
 
-def test_frames_go_through_in_order_and_nobody_hears_a_word_who_has_not_asked() -> None:
+def test_frames_arrive_in_order_and_a_nic_without_ask_gets_no_control_frame() -> None:
     pair = Pair(SLOW)
     pair.send(*range(50))
     pair.clock.run(100 * MILLISECOND)
-    assert pair.came() == list(range(50))
-    assert not pair.n1.words()
+    assert pair.delivered() == list(range(50))
+    assert not pair.n1.control_frames()
     assert pair.links[0].uplinks["forward"].waited > 16
     assert pair.links[0].uplinks["forward"].stops == 0
 
 
-def test_a_question_is_answered_when_all_before_it_has_entered() -> None:
+def test_an_ask_is_answered_when_all_frames_before_it_have_entered() -> None:
     pair = Pair(SLOW)
     pair.ask(0)
     pair.clock.run(0)
-    assert pair.n1.words() == [ControlFrame(GO, 0, 100)]
+    assert pair.n1.control_frames() == [ControlFrame(GO, 0, 100)]
     pair.send(1, 2, 3)
     pair.ask(3)
     pair.clock.run(MILLISECOND // 20)
-    assert pair.n1.words() == [ControlFrame(GO, 0, 100)], "two of them wait behind the first"
+    assert pair.n1.control_frames() == [ControlFrame(GO, 0, 100)], "two of them wait behind the first"
     pair.clock.run(MILLISECOND)
-    assert pair.n1.words() == [ControlFrame(GO, 0, 100), ControlFrame(GO, 3, 100)]
+    assert pair.n1.control_frames() == [ControlFrame(GO, 0, 100), ControlFrame(GO, 3, 100)]
 
 
-def test_when_many_wait_it_says_stop_and_reads_no_more_until_few_do() -> None:
+def test_with_many_waiting_frames_the_nic_gets_stop_and_its_socket_is_not_read_until_few_wait() -> None:
     pair = Pair(SLOW)
     pair.ask(0)
     pair.send(*range(1, 31))
     pair.clock.run(0)
-    assert pair.n1.words() == [ControlFrame(GO, 0, 100), ControlFrame(STOP, 0, 100)]
+    assert pair.n1.control_frames() == [ControlFrame(GO, 0, 100), ControlFrame(STOP, 0, 100)]
     assert pair.links[0].uplinks["forward"].stops == 1
     assert pair.links[0].uplinks["forward"].waiting[1] == 29
     pair.send(31)
     pair.clock.run(MILLISECOND)
-    assert len(pair.n1.come) == 1, "it waits in the interface's buffer"
+    assert len(pair.n1.received) == 1, "it waits in the interface's buffer"
     pair.clock.run(10 * MILLISECOND)
-    assert pair.n1.words() == [ControlFrame(GO, 0, 100), ControlFrame(STOP, 0, 100), ControlFrame(GO, 0, 100)]
-    assert pair.came() == list(range(1, 32))
+    assert pair.n1.control_frames() == [ControlFrame(GO, 0, 100), ControlFrame(STOP, 0, 100), ControlFrame(GO, 0, 100)]
+    assert pair.delivered() == list(range(1, 32))
 
 
-def test_a_frame_has_entered_when_the_kernel_got_it_unless_the_network_is_further() -> None:
+def test_a_frame_enters_at_its_receive_timestamp_unless_the_network_has_passed_it() -> None:
     pair = Pair()
     pair.send(1)
-    pair.clock.time = MILLISECOND  # so late it is read
+    pair.clock.time = MILLISECOND  # when the frame is read
     pair.clock.run(MILLISECOND)
-    assert pair.came() == [1]
+    assert pair.delivered() == [1]
     assert pair.links[1].directions["backward"].lateness.worst > MILLISECOND * 9 // 10
 
 
-def test_a_frame_that_is_read_when_the_network_is_further_is_late_by_that() -> None:
+def test_a_frame_read_after_the_network_passed_its_timestamp_is_late_by_the_difference() -> None:
     pair = Pair()
     pair.clock.time = MILLISECOND
     pair.send(1)
     pair.clock.time = 5 * MILLISECOND
-    frame = append_crc(bytes(6) + HEAD, (bytes([route_byte(-1)]) + b"\0\4").ljust(100, b"\x55"))
-    pair.n2.come.append((5 * MILLISECOND, frame))
+    frame = append_crc(bytes(6) + HEADER, (bytes([route_byte(-1)]) + b"\0\4").ljust(100, b"\x55"))
+    pair.n2.received.append((5 * MILLISECOND, frame))
     pair.links[1].uplinks["forward"].read(5 * MILLISECOND)
     pair.clock.run(6 * MILLISECOND)
     assert pair.links[0].directions["forward"].lateness.worst == 4 * MILLISECOND
     assert pair.links[1].directions["forward"].lateness.worst == 0
-    assert pair.came() == [1]
+    assert pair.delivered() == [1]
 
 
-def test_a_frame_that_waits_behind_others_enters_no_earlier_than_it_came() -> None:
-    """All three are read at once, so late that the third has come long after the way of the others is free."""
+def test_a_frame_that_waits_behind_others_enters_no_earlier_than_its_timestamp() -> None:
+    """All three are read at once; the third was received long after the others had left the link."""
     pair = Pair(SLOW)
     pair.send(1, 2)
     pair.clock.time = 50 * MILLISECOND
     pair.send(3)
     pair.clock.run(50 * MILLISECOND)
-    assert pair.came() == [1, 2]
+    assert pair.delivered() == [1, 2]
     pair.clock.run(51 * MILLISECOND)
-    assert pair.came() == [1, 2, 3]
+    assert pair.delivered() == [1, 2, 3]
 
 
-def test_a_cable_that_is_cut_loses_frames_and_holds_nobody_up() -> None:
+def test_a_cut_cable_loses_frames_and_causes_no_back_pressure() -> None:
     pair = Pair(SLOW)
-    pair.links[0].change(replace(pair.links[0].carried, is_cut=True), {})
+    pair.links[0].change(replace(pair.links[0].link, is_cut=True), {})
     pair.send(*range(40))
     pair.clock.run(MILLISECOND)
-    assert pair.came() == []
+    assert pair.delivered() == []
     assert pair.links[0].directions["forward"].channel.entrance.lost == 40
-    pair.links[0].change(replace(pair.links[0].carried, is_cut=False), {})
+    pair.links[0].change(replace(pair.links[0].link, is_cut=False), {})
     pair.send(41)
     pair.clock.run(2 * MILLISECOND)
-    assert pair.came() == [41]
+    assert pair.delivered() == [41]
 
 
-def test_another_rate_is_in_force_for_frames_that_come_after_the_change() -> None:
+def test_a_changed_rate_applies_to_frames_after_the_change() -> None:
     pair = Pair(SLOW)
     pair.send(1)
     pair.clock.run(0)
     fast = RelayedDirection(Impairment(rate=800_000_000))
     for link in pair.links:
-        link.change(replace(link.carried, forward=fast), {})
+        link.change(replace(link.link, forward=fast), {})
     pair.clock.run(MILLISECOND)
     pair.send(*range(2, 12), size=1000)
     pair.clock.run(MILLISECOND + 11 * 10_000 + 1_000)
-    assert pair.came() == list(range(1, 12))
+    assert pair.delivered() == list(range(1, 12))
 
 
-def test_a_link_that_is_released_is_a_port_without_a_cable_until_another_is_plugged_in() -> None:
+def test_a_released_link_leaves_a_port_without_a_cable_until_another_is_plugged_in() -> None:
     pair = Pair()
     pair.links[1].release()
     pair.send(1)
     pair.clock.run(MILLISECOND)
     assert pair.driver.network.switches["s1"]["no_cable"] == 1
-    pair.carry(RelayedLink("n3--s1:2", "n3", "", plugs=(None, Plug("s1", 2))))
+    pair.forward(RelayedLink("n3--s1:2", "n3", "", plugs=(None, Plug("s1", 2))))
     pair.send(2)
     pair.clock.run(2 * MILLISECOND)
     assert [int.from_bytes(frame[16:18], "big") for frame in Interface.made["n3"].frames()] == [2]
@@ -257,14 +257,14 @@ def test_a_link_that_is_released_is_a_port_without_a_cable_until_another_is_plug
     assert not pair.driver.network.switches
 
 
-def test_a_switch_has_as_many_ports_as_its_cables_ask_for_and_eight_at_least() -> None:
+def test_a_switch_has_the_ports_that_its_cables_need_and_at_least_eight() -> None:
     pair = Pair()
     pair.send(1, delta=7)
     pair.send(2, delta=8)
     pair.clock.run(MILLISECOND)
     counters = pair.driver.network.switches["s1"]
     assert (counters["no_cable"], counters["no_port"]) == (1, 1)
-    pair.carry(RelayedLink("n9--s1:9", "n9", "", plugs=(None, Plug("s1", 9))))
+    pair.forward(RelayedLink("n9--s1:9", "n9", "", plugs=(None, Plug("s1", 9))))
     pair.send(3, delta=8)
     pair.clock.run(2 * MILLISECOND)
     assert len(Interface.made["n9"].frames()) == 1

@@ -8,8 +8,8 @@ import pytest
 
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
-from testbed.runtime.shared.functions import MAX, Wire
-from testbed.runtime.shared.workers import inboxes
+from testbed.runtime.shared.functions import MAX_FUNCTIONS, Wire
+from testbed.runtime.shared.workers import make_inboxes
 from testbed.spec.placement import address_of
 
 ETHERNET = bytes(8)
@@ -31,30 +31,30 @@ class Sent:
 
 @pytest.mark.parametrize("own", [b"\x02\xc3\x11\x22\x33\x44", b"\x00\x1b\x21\x00\x00\x01", b"\xfe\xff\xff\xff\xff\xff"])
 def test_functions_have_addresses_of_their_own(own: bytes) -> None:
-    addresses = [address_of(own, function) for function in range(MAX)]
+    addresses = [address_of(own, function) for function in range(MAX_FUNCTIONS)]
     assert addresses[0] == own
-    assert len(set(addresses)) == MAX
+    assert len(set(addresses)) == MAX_FUNCTIONS
     for address in addresses[1:]:
         assert address[0] & 1 == 0  # one interface's
         assert address[0] & 2  # locally administered
         assert address[1:] == own[1:]
 
 
-def test_frames_between_functions_stay_and_all_others_leave() -> None:
+def test_frames_between_functions_are_delivered_locally_and_all_others_leave() -> None:
     own = [address_of(b"\x02\0\0\0\0\1", function) for function in range(2)]
     sent = Sent()
     wire = Wire(VethPort(cast("FrameSocket", sent)), frozenset(own))
     inside, outside = own[1] + ETHERNET, b"\x02\0\0\0\0\2" + ETHERNET
     wire.send(inside)
-    wire.later.append(outside)
+    wire.deferred.append(outside)
     wire.send(outside)
     assert (list(wire.local), sent.frames) == ([inside], [outside])
     wire.flush()
     assert sent.frames == [outside, outside]
-    assert not wire.later
+    assert not wire.deferred
 
 
-def test_frames_between_functions_are_dropped_when_nobody_takes_them() -> None:
+def test_frames_between_functions_are_dropped_when_too_many_wait() -> None:
     own = address_of(b"\x02\0\0\0\0\1", 1)
     wire = Wire(VethPort(cast("FrameSocket", Sent())), frozenset([own]))
     for _ in range(5_000):
@@ -65,7 +65,7 @@ def test_frames_between_functions_are_dropped_when_nobody_takes_them() -> None:
 
 def test_frames_for_a_worker_are_handed_over_and_lost_once_it_has_ended() -> None:
     address = address_of(b"\x02\0\0\0\0\1", 1)
-    [(writing, reading)] = inboxes(1)
+    [(writing, reading)] = make_inboxes(1)
     with writing:
         wire = Wire(VethPort(cast("FrameSocket", Sent())), frozenset(), {address: writing})
         wire.send(address + ETHERNET)

@@ -19,7 +19,7 @@ from protocols.emp.split_driver import split_driver
 from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
-from testbed.runtime.shared.functions import Attached, Function, Wire
+from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.runtime.shared.region import Layout, Region
 from testbed.spec.placement import address_of
 
@@ -37,7 +37,7 @@ class Nobody:
     def send(_frame: bytes) -> None: ...
 
 
-def attached() -> Attached:
+def attached() -> AttachedHost:
     """Return an attachment as a host process's."""
     layout = Layout(64, SPLIT_DRIVER.descriptors, HEAP)
     memory = make_sealed("fuzz", layout.size)
@@ -46,7 +46,7 @@ def attached() -> Attached:
     one, other = socket.socketpair()
     other.close()
     bell, pipe = os.eventfd(0), os.eventfd(0, os.EFD_NONBLOCK)
-    return Attached(region, one, os.getpid(), os.pidfd_open(os.getpid()), bell, pipe)
+    return AttachedHost(region, one, os.getpid(), os.pidfd_open(os.getpid()), bell, pipe)
 
 
 def a_descriptor(chance: random.Random, memory: memoryview, index: int) -> None:
@@ -70,8 +70,8 @@ def a_descriptor(chance: random.Random, memory: memoryview, index: int) -> None:
 def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
     chance = random.Random(seed)
     wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
-    suspects: list[Attached] = []
-    functions = [Function(Adapter(number, ADDRESSES), wire, SPLIT_DRIVER, suspects) for number in range(2)]
+    violators: list[AttachedHost] = []
+    functions = [Function(Adapter(number, ADDRESSES), wire, SPLIT_DRIVER, violators) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
     hosts = [attached() for _ in functions]
     for function, host in zip(functions, hosts, strict=True):
@@ -102,7 +102,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
             firmware.on_timer(now)
         if not seed % 2 and chance.randrange(3):  # a host that takes its completions, most of the time, or never
             host.region.completions.words[16] = host.region.completions.words[0]
-        for suspect in suspects:
+        for suspect in violators:
             refused += 1
             which = hosts.index(suspect)
             function = functions[which]
@@ -110,7 +110,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
             function.detach(now, suspect, function.nic.adapter.incarnation + 1)
             hosts[which] = attached()
             function.attach(now, hosts[which], 0)
-        suspects.clear()
+        violators.clear()
     assert refused or not seed % 2
     counts += [function.nic.firmware.counted() for function in functions]
     total = {name: sum(one[name] for one in counts) for name in counts[0]}

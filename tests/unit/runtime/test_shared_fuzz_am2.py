@@ -13,7 +13,7 @@ import pytest
 
 from protocols.am2 import page as layout
 from protocols.am2.settings import MILLISECOND, Settings
-from testbed.runtime.shared.functions import Attached
+from testbed.runtime.shared.functions import AttachedHost
 from tests.unit.runtime.am2_shared_cluster import HEAP, Cluster, attached
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
@@ -34,7 +34,7 @@ class Mad:
         self.obeys = obeys
         self.frames = cluster.settings.frames
         self.first = MAD * cluster.settings.numbers_per_host
-        self.own: Attached
+        self.own: AttachedHost
         self.begin()
 
     def begin(self) -> None:
@@ -143,13 +143,13 @@ class Mad:
 
 def refuse(cluster: Cluster, mads: list[Mad]) -> int:
     """Detach the hosts that the firmware reports, as the agent does, and attach new ones; return their number."""
-    suspects = cluster.suspects.copy()
-    cluster.suspects.clear()
-    for suspect in suspects:
+    violators = cluster.violators.copy()
+    cluster.violators.clear()
+    for suspect in violators:
         (mad,) = [one for one in mads if one.own is suspect]
         cluster.functions[mad.node].detach(cluster.now, suspect, 2)
         mad.begin()
-    return len(suspects)
+    return len(violators)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -13,7 +13,7 @@ from protocols.openmx.settings import MIN_ENTRIES, Settings
 from protocols.openmx.split_driver import split_driver
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
-from testbed.runtime.shared.functions import Attached, Function, Wire
+from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.spec.placement import address_of
 from tests.unit.protocols.openmx_pair import checked
 from tests.unit.runtime.am2_shared_cluster import Nobody, attached
@@ -90,8 +90,8 @@ def fuzzed(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of both drivers."""
     chance = random.Random(seed)
     wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
-    suspects: list[Attached] = []
-    functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, suspects) for number in range(2)]
+    violators: list[AttachedHost] = []
+    functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, violators) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
     now = 0
 
@@ -117,13 +117,13 @@ def fuzzed(seed: int) -> Counter[str]:
         completions = host.attached.region.completions
         completions.words[16] = completions.words[0]
         if not chance.randrange(300):
-            suspects.append(host.attached)  # it dies
-        for suspect in suspects:
+            violators.append(host.attached)  # it dies
+        for suspect in violators:
             which = [one.attached for one in hosts].index(suspect)
             assert bytes(suspect.region.heap[NAMED:]).count(SECRET) == HEAP - NAMED
             functions[which].detach(now, suspect, functions[which].nic.adapter.incarnation + 1)
             hosts[which] = attach(which)
-        suspects.clear()
+        violators.clear()
     total = Counter[str]()
     for function, host in zip(functions, hosts, strict=True):
         total.update(function.nic.firmware.counted())

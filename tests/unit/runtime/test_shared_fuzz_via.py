@@ -15,7 +15,7 @@ from protocols.via.vip_descriptors import SIZE, Command, Op, Posted, Queue, Segm
 from protocols.via.vipl_names import IMMEDIATE, OP_RDMAREAD, OP_RDMAWRITE, OP_SENDRECV, QFENCE
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
-from testbed.runtime.shared.functions import Attached, Function, Wire
+from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.spec.placement import address_of
 from tests.unit.runtime.am2_shared_cluster import Nobody, attached
 from tests.unit.runtime.damaged_frames import damaged_at_times
@@ -45,7 +45,7 @@ def right_commands(other: int) -> list[Command]:
     ]
 
 
-def behave(now: int, host: Attached, other: int) -> None:
+def behave(now: int, host: AttachedHost, other: int) -> None:
     """Do what a program does: connect a VI with receives, in slots of its own."""
     slots = Slots(SLOTS, host.region.descriptors)
     for slot, command in enumerate([Command(Op.DISCONNECT, vi=1), *right_commands(other)]):
@@ -84,7 +84,7 @@ def a_descriptor(chance: random.Random) -> Posted:
     return Posted(operation | chance.choice([0, IMMEDIATE, QFENCE]), 7, length, remote, data)
 
 
-def write(chance: random.Random, host: Attached, slots: Slots) -> int:
+def write(chance: random.Random, host: AttachedHost, slots: Slots) -> int:
     """Write a slot; return a doorbell for it, or another one."""
     slot, style = chance.randrange(RIGHT, SLOTS), chance.randrange(12)
     queue = chance.choice([Queue.COMMAND, *[Queue.SEND, Queue.RECEIVE] * 4])
@@ -101,12 +101,12 @@ def fuzzed(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of all firmware that they have had."""
     chance = random.Random(seed)
     wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
-    suspects: list[Attached] = []
-    functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, suspects) for number in range(2)]
+    violators: list[AttachedHost] = []
+    functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, violators) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
-    hosts: list[Attached] = []
+    hosts: list[AttachedHost] = []
 
-    def attach(which: int) -> Attached:
+    def attach(which: int) -> AttachedHost:
         host = attached(DRIVER, HEAP)
         host.region.heap[:] = bytes(REGISTERED) + bytes([SECRET]) * (HEAP - REGISTERED)
         functions[which].attach(now, host, 0)
@@ -131,14 +131,14 @@ def fuzzed(seed: int) -> Counter[str]:
             function.nic.firmware.on_timer(now)
         host.region.completions.words[16] = host.region.completions.words[0]
         if not chance.randrange(300):
-            suspects.append(host)  # it dies
-        for suspect in suspects:
+            violators.append(host)  # it dies
+        for suspect in violators:
             which = hosts.index(suspect)
             total.update(functions[which].nic.firmware.counted())
             assert bytes(suspect.region.heap[REGISTERED:]).count(SECRET) == HEAP - REGISTERED
             functions[which].detach(now, suspect, functions[which].nic.adapter.incarnation + 1)
             hosts[which] = attach(which)
-        suspects.clear()
+        violators.clear()
     for function, host in zip(functions, hosts, strict=True):
         total.update(function.nic.firmware.counted())
         assert bytes(host.region.heap[REGISTERED:]).count(SECRET) == HEAP - REGISTERED

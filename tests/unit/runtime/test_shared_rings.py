@@ -21,7 +21,7 @@ LONG = bool(os.environ.get("TESTBED_LONG"))
 TIMEOUT = 60.0  # s
 
 LAYOUT = Layout(entries=8, descriptors=100, heap=5_000)
-_HEAD, _ASLEEP = 16, 32  # where these words are
+_HEAD, _ASLEEP = 16, 32  # indexes of control words
 
 
 def region() -> Region:
@@ -38,7 +38,7 @@ def ends(shared: Region, wake: Callable[[], object] = lambda: None) -> tuple[Wri
 
 
 @given(st.lists(st.integers(-5, 5)))
-def test_what_is_put_is_taken_once_and_in_order(steps: list[int]) -> None:
+def test_numbers_are_taken_once_and_in_order(steps: list[int]) -> None:
     """A positive step puts that many entries; a negative one takes at most that many."""
     writer, reader = ends(region())
     model: deque[int] = deque()
@@ -46,45 +46,45 @@ def test_what_is_put_is_taken_once_and_in_order(steps: list[int]) -> None:
     for step in steps:
         for _ in range(step):
             number += 1
-            taken = writer.put(number)
-            assert taken == (len(model) < LAYOUT.entries)
-            if taken:
+            is_put = writer.put(number)
+            assert is_put == (len(model) < LAYOUT.entries)
+            if is_put:
                 model.append(number)
         if step < 0:
             assert reader.take(-step) == [model.popleft() for _ in range(min(-step, len(model)))]
     assert reader.take(100) == list(model)
 
 
-def test_whoever_has_something_to_read_may_not_sleep() -> None:
+def test_the_reader_of_a_ring_with_numbers_may_not_sleep() -> None:
     writer, reader = ends(region())
     writer.put(1)
-    assert not reader.doze()
+    assert not reader.announce_sleep()
     assert reader.take(1) == [1]
-    assert reader.doze()
+    assert reader.announce_sleep()
 
 
-def test_a_sleeper_is_woken_once_for_each_sleep() -> None:
+def test_a_sleeping_reader_is_woken_once_for_each_sleep() -> None:
     woken: list[int] = []
     writer, reader = ends(region(), lambda: woken.append(1))
     writer.put(1)
     assert woken == []
     reader.take(8)
     for sleep in range(1, 4):
-        assert reader.doze()
+        assert reader.announce_sleep()
         writer.put(1)
         writer.put(2)
         assert len(woken) == sleep
-        reader.rise()
+        reader.end_sleep()
         assert reader.take(8) == [1, 2]
 
 
-def test_a_put_between_the_two_looks_of_a_sleeper_is_seen() -> None:
-    """The sleeper's word is stored before its second look: a writer that comes in between may find either."""
+def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake() -> None:
+    """The number is put between the reader's store that it sleeps and its check of the tail."""
     shared = region()
     writer, reader = ends(shared)
 
     class Between:
-        """The lock between the two."""
+        """Replacement of the lock that is the fence."""
 
         def __enter__(self) -> None:
             writer.put(7)
@@ -92,13 +92,13 @@ def test_a_put_between_the_two_looks_of_a_sleeper_is_seen() -> None:
         def __exit__(self, *_: object) -> None: ...
 
     reader._fence = Between()  # type: ignore[assignment]
-    assert not reader.doze()
+    assert not reader.announce_sleep()
     assert shared.doorbells.words[_ASLEEP] == 0
     assert reader.take(8) == [7]
 
 
 @pytest.mark.parametrize("claimed", [9, 2**64 - 1, 1 << 63])
-def test_a_tail_that_cannot_be_is_misconduct(claimed: int) -> None:
+def test_an_impossible_tail_is_a_violation(claimed: int) -> None:
     shared = region()
     _, reader = ends(shared)
     shared.doorbells.words[0] = claimed
@@ -106,7 +106,7 @@ def test_a_tail_that_cannot_be_is_misconduct(claimed: int) -> None:
         reader.take(8)
 
 
-def test_a_tail_that_goes_back_is_misconduct() -> None:
+def test_a_decreasing_tail_is_a_violation() -> None:
     shared = region()
     writer, reader = ends(shared)
     writer.put(1)
@@ -117,7 +117,7 @@ def test_a_tail_that_goes_back_is_misconduct() -> None:
 
 
 @pytest.mark.parametrize("claimed", [9, 2**64 - 1])
-def test_a_head_that_cannot_be_is_misconduct(claimed: int) -> None:
+def test_an_impossible_head_is_a_violation(claimed: int) -> None:
     shared = region()
     writer, _ = ends(shared)
     while writer.put(1):
@@ -127,7 +127,7 @@ def test_a_head_that_cannot_be_is_misconduct(claimed: int) -> None:
         writer.put(1)
 
 
-def test_nobody_can_change_the_size_of_sealed_memory() -> None:
+def test_the_size_of_sealed_memory_cannot_change() -> None:
     descriptor = make_sealed("test", 8192)
     try:
         for size in (0, 4096, 16384):
@@ -139,13 +139,13 @@ def test_nobody_can_change_the_size_of_sealed_memory() -> None:
 
 
 @pytest.mark.parametrize("layout", [(3, 0, 0), (0, 0, 0), (8, -1, 0)])
-def test_a_layout_that_cannot_be_is_refused(layout: tuple[int, int, int]) -> None:
+def test_an_invalid_layout_is_rejected(layout: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match=r"power of two|region size must be 0 or more, got -1"):
         Layout(*layout)
 
 
 class LostError(Exception):
-    """A wake-up."""
+    """A wake-up was lost."""
 
 
 def _answer(shared: Region, count: int, sleep: bool, bells: tuple[int, int]) -> None:
@@ -160,19 +160,19 @@ def _exchange(reader: Reader, sleep: bool, bell: int, count: int, then: Callable
     waiting.register(bell, select.POLLIN)
     expected = 0
     while expected < count:
-        found = reader.take(8)
-        for number in found:
+        numbers = reader.take(8)
+        for number in numbers:
             assert number == expected
             expected += 1
             then(number)
-        if found:
+        if numbers:
             continue
         if not sleep:
             os.sched_yield()
-        elif reader.doze():
+        elif reader.announce_sleep():
             if not waiting.poll(TIMEOUT * 1000):
                 raise LostError(f"after {expected}")
-            reader.rise()
+            reader.end_sleep()
             os.eventfd_read(bell)
 
 
@@ -184,7 +184,8 @@ def _exchange(reader: Reader, sleep: bool, bell: int, count: int, then: Callable
 def test_no_wake_up_is_ever_lost_between_two_processes(
     sleep: bool, other_sleeps: bool, window: int, count: int
 ) -> None:
-    """With a window of one every number answers the one before: a single lost wake-up would stop both processes."""
+    """With a window of 1 each number is put after the previous one has returned: a single lost wake-up would stop both
+    processes."""
     shared = region()
     bells = os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)
     pid = os.fork()
@@ -201,17 +202,17 @@ def test_no_wake_up_is_ever_lost_between_two_processes(
         for number in range(window):
             writer.put(number)
 
-        def another(number: int) -> None:
+        def put_next(number: int) -> None:
             if number + window < count:
                 assert writer.put(number + window)
 
         reader = Reader(shared.completions.words, shared.completions.numbers)
-        _exchange(reader, sleep, bells[1], count, another)
+        _exchange(reader, sleep, bells[1], count, put_next)
         assert wait_for_end(handle, TIMEOUT)
         pid, status = 0, os.waitpid(pid, 0)[1]
         assert os.waitstatus_to_exitcode(status) == 0
     finally:
-        if pid:  # it would spin on
+        if pid:  # the child still runs
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         os.close(handle)

@@ -13,7 +13,7 @@ from testbed.fates.headers import standard_fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions, FateStage, Verdict
-from testbed.runtime.tally_file import ROOM, TallyFile
+from testbed.runtime.tally_file import CAPACITY, TallyFile
 from testbed.spec.layout import Impairment
 
 FIELDS: Fields = standard_fields()
@@ -22,9 +22,9 @@ FIELDS: Fields = standard_fields()
 class Process:
     """Process that applies rules to a direction and counts their matches in the tally file."""
 
-    def __init__(self, path: Path, direction: str = "forward", room: int = ROOM, **rules: str) -> None:
+    def __init__(self, path: Path, direction: str = "forward", capacity: int = CAPACITY, **rules: str) -> None:
         self._place = "l", direction
-        self.tallies = TallyFile(path, room)
+        self.tallies = TallyFile(path, capacity)
         self.rules = RuleSet(FIELDS, tallies=self.tallies)
         for name, text in rules.items():
             self.add(name, text)
@@ -152,9 +152,9 @@ def test_another_impairment_counts_from_1_and_so_does_the_old_one_when_it_comes_
     assert decided(heir, 0, 3) == [None, None, lost]
 
 
-def test_counts_for_which_there_is_no_room_are_in_memory(tmp_path: Path) -> None:
+def test_counts_beyond_the_capacity_are_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     texts = {"a": "drop nth(3)", "b": "drop nth(3)", "c": "drop nth(3)"}
-    assert Process(path, room=2, **texts).carry(1, 1) == [False, False]
-    again = Process(path, room=2, **texts)
+    assert Process(path, capacity=2, **texts).carry(1, 1) == [False, False]
+    again = Process(path, capacity=2, **texts)
     assert again.carry(1, 1, 1) == [True, False, True]  # two of the rules count on, and lose the first

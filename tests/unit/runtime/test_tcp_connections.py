@@ -13,9 +13,9 @@ from protocols.core.completion import Completion
 from protocols.mpi.device import ProbeResult, ReceiveCompletion
 from protocols.mpi.matching import MatchingQueues, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
-from testbed.runtime.sockets.tcp_connections import HEAD, Connection
+from testbed.runtime.sockets.tcp_connections import HEADER, Connection
 
-GONE = MPIError(ERR_PROC_FAILED, "the connection has ended")
+ENDED = MPIError(ERR_PROC_FAILED, "the connection has ended")
 TIMEOUT = 10.0  # s
 Ends = tuple[Connection, MatchingQueues, socket.socket]
 
@@ -23,54 +23,54 @@ Ends = tuple[Connection, MatchingQueues, socket.socket]
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     """Yield rank 1's connection, and a plain socket at its other end."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        far = socket.create_connection(listening.getsockname())
-        near, _ = listening.accept()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        far = socket.create_connection(listener.getsockname())
+        near, _ = listener.accept()
     with closing(near), closing(far):
         matching = MatchingQueues()
         yield Connection(1, near, matching), matching, far
 
 
-def begun(matching: MatchingQueues) -> tuple[bytearray, ReceiveCompletion]:
+def posted_receive(matching: MatchingQueues) -> tuple[bytearray, ReceiveCompletion]:
     buffer, completion = bytearray(100), ReceiveCompletion(1, 7, 100)
     matching.post(0, Receive(1, 7, memoryview(buffer), completion))
     return buffer, completion
 
 
-def read_to_the_end(connection: Connection) -> None:
+def receive_until_end(connection: Connection) -> None:
     while select.select([connection.socket], [], [], TIMEOUT)[0]:
         connection.receive()
 
 
-def cut(connection: Connection, far: socket.socket) -> None:
-    """40 of a message's 100 bytes come, and the end."""
-    far.sendall(HEAD.pack(0, 7, 100) + bytes(40))
+def end_within_a_message(connection: Connection, far: socket.socket) -> None:
+    """Send 40 of a message's 100 bytes, and close the connection."""
+    far.sendall(HEADER.pack(0, 7, 100) + bytes(40))
     far.close()
     with pytest.raises(ConnectionResetError):
-        read_to_the_end(connection)
-    connection.end(GONE)
+        receive_until_end(connection)
+    connection.end(ENDED)
 
 
-def test_a_receive_that_has_half_of_its_message_fails(ends: Ends) -> None:
+def test_the_receive_of_a_partly_received_message_fails(ends: Ends) -> None:
     connection, matching, far = ends
-    _, completion = begun(matching)
-    cut(connection, far)
+    _, completion = posted_receive(matching)
+    end_within_a_message(connection, far)
     with pytest.raises(MPIError, match="has ended"):
         completion.result()
 
 
-def test_half_a_message_that_nobody_has_received_is_nobodys(ends: Ends) -> None:
+def test_a_partly_received_unexpected_message_is_discarded(ends: Ends) -> None:
     connection, matching, far = ends
-    cut(connection, far)
-    found: Completion[ProbeResult | None] = Completion()
-    matching.probe(1, 0, 7, False, False, found)
-    assert found.result() is None
+    end_within_a_message(connection, far)
+    result: Completion[ProbeResult | None] = Completion()
+    matching.probe(1, 0, 7, False, False, result)
+    assert result.result() is None
 
 
-def test_a_whole_message_that_came_before_the_end_is_received_after_it(ends: Ends) -> None:
+def test_a_complete_message_is_received_after_the_end_of_the_connection(ends: Ends) -> None:
     connection, matching, far = ends
-    far.sendall(HEAD.pack(0, 7, 3) + b"abc")
-    cut(connection, far)
-    buffer, completion = begun(matching)
+    far.sendall(HEADER.pack(0, 7, 3) + b"abc")
+    end_within_a_message(connection, far)
+    buffer, completion = posted_receive(matching)
     assert completion.result().length == 3
     assert buffer[:3] == b"abc"

@@ -13,19 +13,19 @@ from testbed.runtime.sockets.tcp import TcpEndpoint
 ADDRESSES = [bytes(6)] * 2
 
 
-def probed(endpoint: TcpEndpoint, wait: bool) -> ProbeResult | None:
+def probe_result(endpoint: TcpEndpoint, wait: bool) -> ProbeResult | None:
     completion: Completion[ProbeResult | None] = Completion()
     assert endpoint.probe(1, 0, 7, wait, False, completion)
     return completion.result()
 
 
-def test_a_probe_finds_what_a_peer_has_left_and_then_fails_instead_of_waiting() -> None:
+def test_a_probe_finds_messages_of_an_ended_peer_and_fails_instead_of_waiting_for_more() -> None:
     endpoint = TcpEndpoint(Adapter(0, ADDRESSES), None)  # type: ignore[arg-type]  # not connected with anybody
-    assert probed(endpoint, wait=False) is None
+    assert probe_result(endpoint, wait=False) is None
     with pytest.raises(MPIError) as raised:
-        probed(endpoint, wait=True)
+        probe_result(endpoint, wait=True)
     assert raised.value.Get_error_class() == ERR_PROC_FAILED
     endpoint.matching.complete(endpoint.matching.arrive(1, 0, 7, 0))
-    found = probed(endpoint, wait=True)
-    assert found is not None
-    assert found.envelope == (1, 7, 0)
+    result = probe_result(endpoint, wait=True)
+    assert result is not None
+    assert result.envelope == (1, 7, 0)

@@ -1,4 +1,4 @@
-"""A shared NIC's interface in a network with back-pressure: what waits, and when it asks again."""
+"""Interface of a shared NIC in a network with back-pressure: waiting frames, and repeated ASKs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 
 from testbed.fabric.stop_go import ASK, ASK_INTERVAL, GO, STOP, ControlFrame, decode, encode
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.runtime.nodes.veth_port import HoldingPort
+from testbed.runtime.nodes.veth_port import FlowControlPort
 from testbed.runtime.shared.functions import Wire
 
-HEAD = bytes.fromhex("020000000001 88b6")
+HEADER = bytes.fromhex("020000000001 88b6")
 FRAMES = [bytes([number]) * 60 for number in range(4)]
 
 
 class Interface:
-    """Interface that records the sent frames. is_out: the cable is out."""
+    """Interface that records the sent frames. is_out: the cable is pulled."""
 
     def __init__(self) -> None:
         self.socket = self
@@ -38,30 +38,30 @@ class Interface:
         return not self.is_out
 
 
-def made() -> tuple[Interface, Wire]:
+def interface_with_wire() -> tuple[Interface, Wire]:
     interface = Interface()
-    return interface, Wire(HoldingPort(cast("FrameSocket", interface), HEAD), frozenset())
+    return interface, Wire(FlowControlPort(cast("FrameSocket", interface), HEADER), frozenset())
 
 
 def feed_control_frame(wire: Wire, kind: int, count: int = 0, window: int = 10) -> None:
-    assert wire.port.on_control_frame(encode(ControlFrame(kind, count, window), HEAD))
+    assert wire.port.on_control_frame(encode(ControlFrame(kind, count, window), HEADER))
 
 
-def test_frames_wait_until_the_network_takes_them() -> None:
-    interface, wire = made()
+def test_frames_wait_until_the_network_accepts_them() -> None:
+    interface, wire = interface_with_wire()
     feed_control_frame(wire, GO)
     wire.send(FRAMES[0])
     feed_control_frame(wire, STOP)
     wire.send(FRAMES[1])
-    assert wire.port.kept == 1
-    assert interface.sent[1:] == FRAMES[:1], "behind the first question"
+    assert wire.port.frames_waiting == 1
+    assert interface.sent[1:] == FRAMES[:1], "after the first ASK"
     feed_control_frame(wire, GO)
     assert interface.sent[1:] == FRAMES[:2]
     assert not wire.port.on_control_frame(FRAMES[0])
 
 
-def test_while_frames_wait_it_asks_again_and_then_no_more() -> None:
-    interface, wire = made()
+def test_ask_is_repeated_while_frames_wait() -> None:
+    interface, wire = interface_with_wire()
     assert wire.due is None
     wire.send(FRAMES[0])
     due = wire.due
@@ -79,10 +79,10 @@ def test_while_frames_wait_it_asks_again_and_then_no_more() -> None:
 
 
 @pytest.mark.parametrize("is_out", [True, False])
-def test_a_pulled_cable_loses_frames_and_a_full_kernel_does_so_inside_the_emulator(is_out: bool) -> None:
-    interface, wire = made()
+def test_frames_lost_on_a_pulled_cable_and_by_a_full_queue_are_counted_apart(is_out: bool) -> None:
+    interface, wire = interface_with_wire()
     feed_control_frame(wire, GO)
     interface.is_out = True
-    interface.has_carrier = lambda: not is_out  # type: ignore[method-assign]  # a test's
+    interface.has_carrier = lambda: not is_out  # type: ignore[method-assign]
     wire.send(FRAMES[0])
-    assert (wire.port.down, wire.port.unsent, wire.port.kept) == (int(is_out), int(not is_out), 0)
+    assert (wire.port.down, wire.port.unsent, wire.port.frames_waiting) == (int(is_out), int(not is_out), 0)

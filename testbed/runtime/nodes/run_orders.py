@@ -1,5 +1,5 @@
-"""Orders of a run: nodes, NICs and programs, which the node processes get before they begin; and faults of
-the model in a dilated run, which they apply to NIC and core."""
+"""Orders of a run: nodes, NICs and programs, which node processes inherit when they are forked; and faults of the model in a
+dilated run, which they apply to NIC and cores."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ program's `ProgramNode`. Its result is plain data, 128 KiB at most, and is retur
 
 @dataclass(frozen=True, slots=True)
 class NodeModel:
-    """A node's computer in a dilated run: its cores and their use by ranks, which have the NIC's functions, with their
-    adapters. profile: its costs."""
+    """A node's computer in a dilated run. layout: its cores. profile: its costs. ranks: those on this node. adapters: of the
+    NIC's functions, one for each rank."""
 
     layout: Node
     profile: Profile
@@ -40,11 +40,11 @@ class NodeModel:
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """Where a rank runs: its node, the NIC's interface, and its adapter.
+    """Placement of a rank: its node, the NIC's interface, and its adapter.
 
-    name: the rank's. cpu: the processor that its process is bound to, or -1. node: where the rank has another name.
-    functions: adapters of all functions of the node's NIC, which is shared; the rank attaches to `function`. Empty: the NIC
-    is inline. model: in a dilated run, where all ranks of a node are in one process; then this is the node's.
+    name: the rank's. cpu: the processor that its process is bound to, or -1. node: the node's name, if it differs from the
+    rank's. functions: adapters of all functions of a shared NIC, to whose `function` the rank attaches; empty: the NIC is
+    inline. model: in a dilated run, in which all ranks of a node are in one process, with one placement.
     """
 
     name: str
@@ -58,13 +58,13 @@ class NodePlacement:
     model: NodeModel | None = None
 
     @property
-    def on(self) -> str:
+    def node_name(self) -> str:
         """The node's name."""
         return self.node or self.name
 
 
 class Model(Protocol):
-    """A rank's part of the model of its node, in a dilated run. core: the one that the rank is bound to."""
+    """A rank's part of the model of its node, in a dilated run. core: the core that the rank is bound to."""
 
     core: Core
 
@@ -83,10 +83,10 @@ def _ignore(_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProgramNode:
-    """The node on which a host program runs, for the program. numbers: node name -> number. loop: with its clock and tasks,
-    ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: in a dilated run. starts: how often its node has
-    been started in this run. adopt: called with each task that the program spawns. departed: functions to call with each
-    rank that crashes."""
+    """The node on which a host program runs, for the program. number: the rank. numbers: rank name -> number. loop: with its
+    clock and tasks, ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: in a dilated run. starts: how
+    often the node has been started in this run. adopt: called with each task that the program spawns. departure_callbacks:
+    called with the number of each rank that crashes."""
 
     name: str
     number: int
@@ -95,47 +95,48 @@ class ProgramNode:
     model: Model | None = None
     starts: int = 1
     adopt: Callable[[Task[object]], object] = _ignore
-    departed: list[Callable[[int], object]] = field(default_factory=list)
+    departure_callbacks: list[Callable[[int], object]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Dilation:
-    """Time dilation of a run. factor: nanoseconds of this machine for one of the model. profile: costs of NICs and hosts;
-    profiles: by node, of those with others. steering: see `testbed.sim.sim_host.Prices`."""
+    """Time dilation of a run. factor: nanoseconds of this machine for one of the model. profile: costs of NICs and hosts.
+    profiles: costs of nodes that differ from it, by node. steering: see `testbed.sim.sim_host.Prices`."""
 
     factor: int
     profile: Profile
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     steering: Steering = field(default_factory=dict)
 
-    def of(self, node: str) -> Profile:
+    def profile_of(self, node: str) -> Profile:
+        """Return the profile of a node."""
         return self.profiles.get(node, self.profile)
 
 
 Offloading = Callable[[], AbstractContextManager[Mapping[str, Offloads]]]
-"""Returns a context with the offloads, by node, that its NIC may have after the run, when no firmware is emulated on it;
-they depend on the links at that time. They may be switched on within the context."""
+"""Returns a context with the offloads, by node, that the node's NIC may have after the run, when no firmware is emulated on
+it; they depend on the links at that time. The offloads may be switched on within the context."""
 
 
-def _none() -> AbstractContextManager[Mapping[str, Offloads]]:
+def _no_offloads() -> AbstractContextManager[Mapping[str, Offloads]]:
     return nullcontext({})
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """Orders for the processes of one run. spin: nanoseconds that they poll for a frame before sleeping. offloading: called
-    when they have ended. dilation: of a dilated run. shared: of the shared NICs, which run in agents beside the node
-    processes; each place says whether its NIC is. queues: of these. mtus: MAC address -> a rank's name and its NIC's MTU,
-    where the MTUs differ.
+class RunOrders:
+    """Orders for the processes of one run. programs: by rank name. numbers: rank name -> number. spin: nanoseconds that the
+    processes poll for a frame before sleeping. offloading: called when they have ended. dilation: of a dilated run. shared:
+    split driver of the shared NICs, which run in agents beside the node processes; see `NodePlacement.functions`. queues: of
+    shared NICs. mtus: MAC address -> a rank's name and its NIC's MTU, if the MTUs differ; else empty.
     """
 
     plug: Plug
     ethertype: int
-    places: tuple[NodePlacement, ...]
+    placements: tuple[NodePlacement, ...]
     programs: dict[str, Program]
     numbers: dict[str, int] = field(default_factory=dict)
     spin: int = 0
-    offloading: Offloading = _none
+    offloading: Offloading = _no_offloads
     dilation: Dilation | None = None
     shared: SplitDriver | None = None
     mtus: Mapping[bytes, tuple[str, int]] = field(default_factory=dict)
@@ -144,18 +145,18 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class PauseNic:
-    """Pause NIC and host. until: a model time; None: until `Resume`."""
+    """Pause NIC and host. until: nanoseconds of model time; None: until `ResumeNic`."""
 
     until: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
-    """Resume NIC and host."""
+class ResumeNic:
+    """ResumeNic NIC and host."""
 
 
 @dataclass(frozen=True, slots=True)
-class Slowed:
+class SlowNic:
     """Slow the NIC down by a factor, relative to its profile; 1 ends it."""
 
     factor: float
@@ -163,7 +164,7 @@ class Slowed:
 
 @dataclass(frozen=True, slots=True)
 class BeginLoad:
-    """Begin a background load that takes a share of the host's core."""
+    """Start a background load that takes a share of each core of the host. share: 0 to 1."""
 
     share: float
 
@@ -175,4 +176,4 @@ class EndLoad:
     share: float
 
 
-ModelFault: TypeAlias = PauseNic | Resume | Slowed | BeginLoad | EndLoad
+ModelFault: TypeAlias = PauseNic | ResumeNic | SlowNic | BeginLoad | EndLoad

@@ -1,4 +1,4 @@
-"""Bring a cluster up with the caller's rights: directly as root, otherwise in a user namespace."""
+"""Startup of a cluster with the caller's rights: directly as root, otherwise in a user namespace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.plan.host_requirements import check_supported
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.services import namespace_holder
-from testbed.cluster.transitions import DesiredState, Progress, silent
+from testbed.cluster.transitions import DesiredState, Progress, no_progress
 from testbed.errors import UnreadableStateError
 from testbed.kernel import processes, userns
 from testbed.kernel.processes import identity
@@ -29,17 +29,17 @@ def bring_up(
     lasting: bool,
     replace_other: bool = False,
     dry_run: bool = False,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     asked: Asked = "auto",
     log: str = "",
 ) -> ApplyResult:
-    """Bring a cluster up or converge it; arguments and errors are those of `lifecycle.up`."""
+    """Bring a cluster up or converge it. For arguments see `DesiredState` and `lifecycle.up`, whose errors it raises."""
     if not os.path.isfile(origin):
-        layout = _with_files_from(Path.cwd(), layout)
+        layout = _with_absolute_files(layout, Path.cwd())
     desired = DesiredState(name, layout, origin, lasting, identity(), asked=asked, log=log)
-    act = partial(lifecycle.up, store, replace_other=replace_other, dry_run=dry_run)
+    up = partial(lifecycle.up, store, replace_other=replace_other, dry_run=dry_run)
     if userns.is_root():
-        return act(desired, progress=progress)
+        return up(desired, progress=progress)
     state = store.read(name)
     running = state if state is not None and not state.abandoned else None
     if running is not None and running.origin != origin and replace_other and not dry_run:
@@ -47,25 +47,25 @@ def bring_up(
         removal.down(store, name)
         running = None
     if running is not None and running.holder is not None:
-        return userns.call_inside(running.holder.pid, partial(act, replace(desired, holder=running.holder)))
+        return userns.call_inside(running.holder.pid, partial(up, replace(desired, holder=running.holder)))
     if dry_run:
-        return act(desired)
+        return up(desired)
     holder = namespace_holder.hold_user_namespace(store.root, name, lasting=lasting)
     try:
-        return userns.call_inside(holder.pid, partial(act, replace(desired, holder=holder)))
+        return userns.call_inside(holder.pid, partial(up, replace(desired, holder=holder)))
     except BaseException:
         processes.end(holder)
         raise
 
 
 def former_names(store: Store, layout: Layout, origin: str) -> list[str]:
-    """List running clusters of this file under a name that the file used to have.
+    """List the running clusters of this file whose name the file had before. origin: path of the file.
 
     Clusters whose name was chosen on the command line are not included.
     """
     if not os.path.isfile(origin):
         return []
-    states = (readable(store, name) for name in store.names())
+    states = (read_if_possible(store, name) for name in store.names())
     return [
         state.name
         for state in states
@@ -76,20 +76,21 @@ def former_names(store: Store, layout: Layout, origin: str) -> list[str]:
     ]
 
 
-def readable(store: Store, name: str) -> State | None:
+def read_if_possible(store: Store, name: str) -> State | None:
+    """Read a cluster's state; None if there is none or it is unreadable."""
     with contextlib.suppress(UnreadableStateError):
         return store.read(name)
     return None
 
 
-def _with_files_from(base: Path, layout: Layout) -> Layout:
+def _with_absolute_files(layout: Layout, base: Path) -> Layout:
     """Make the paths of tables and traces absolute.
 
-    A description that is no file has paths relative to its author's working directory; later changes, such as the
-    supervisor's, run elsewhere.
+    In a description made in Python, paths are relative to the working directory; later changes, such as those of the
+    supervisor, run in other directories.
     """
 
-    def placed(impairment: Impairment) -> Impairment:
+    def with_absolute_paths(impairment: Impairment) -> Impairment:
         jitter_file, rate_trace = (
             path and str(base / path) for path in (impairment.jitter_file, impairment.rate_trace)
         )
@@ -97,5 +98,8 @@ def _with_files_from(base: Path, layout: Layout) -> Layout:
 
     if not any(side.jitter_file or side.rate_trace for link in layout.links for side in (link.forward, link.backward)):
         return layout
-    links = (replace(link, forward=placed(link.forward), backward=placed(link.backward)) for link in layout.links)
+    links = [
+        replace(link, forward=with_absolute_paths(link.forward), backward=with_absolute_paths(link.backward))
+        for link in layout.links
+    ]
     return replace(layout, links=tuple(links))

@@ -1,0 +1,124 @@
+"""NIC whose firmware runs in its host's own process: every action is performed at once.
+
+`testbed.nic.completions` says when the host library gets completions. It then completes the operations that a program
+awaits, whose task becomes ready; the program itself runs later (see `inline_driver`). A doorbell is handled at once, and the
+frames have left when the call returns. An exception of the firmware is raised by the call; later doorbells are still
+handled.
+
+Frames that may be sent later (the firmware's acknowledgements) are deferred until the program has replied, as long as
+programs reply quickly: the message that a peer waits for goes first. After a long step of a program they are sent at once,
+until the steps are short again: no more than one frame of a peer waits for a program that computes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from protocols.core.firmware import Agent, Buffer, Firmware
+from testbed.engine.failures import failure
+from testbed.errors import FirmwareError
+from testbed.nic.completions import CompletingNic
+from testbed.runtime.nodes.veth_port import FlowControlPort, VethPort
+
+
+class InlineNic(CompletingNic):
+    """The NIC of one firmware. port: sends its frames. send: the port's. busy: whether the firmware runs, or the host
+    library handles a completion; set by their callers."""
+
+    __slots__ = (
+        "_agent",
+        "_on_doorbell",
+        "busy",
+        "deferred",
+        "fail",
+        "is_prompt",
+        "port",
+        "send",
+    )
+
+    def __init__(self, port: VethPort) -> None:
+        super().__init__(_not_attached)
+        self.port: Final = port
+        self.send: Final[Callable[[Buffer], bool | None]] = port.send
+        self.busy = False
+        self.deferred: list[Callable[[], bytes]] = []
+        """Functions that make the frames to be sent after those of the program's next step."""
+        self.is_prompt = False
+        """Whether programs reply quickly, so that frames may be deferred."""
+        self.fail: Callable[[FirmwareError], object] = _ignore
+        """Called with the error of a doorbell, which a program may catch."""
+        self._on_doorbell: Callable[[int, int], None]
+
+    def attach(self, agent: Agent) -> None:
+        """Set the agent that the NIC serves, before its first action."""
+        self._agent = agent
+        self.deliver_completion = agent.host.completed
+        self._on_doorbell = agent.firmware.on_doorbell
+
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        """Read bytes from host memory."""
+        return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
+
+    def frame_handler(self, firmware: Firmware) -> Callable[[int, bytes], None]:
+        """Return the function to be called with received frames: the firmware's, or one that first handles the control
+        frames of a port with flow control."""
+        receive, port = firmware.receive, self.port
+        if not isinstance(port, FlowControlPort):
+            return receive
+
+        def receive_without_control(now: int, frame: bytes) -> None:
+            if not port.on_control_frame(frame):
+                receive(now, frame)
+
+        return receive_without_control
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        if self.is_prompt:
+            self.deferred.append(make)
+        else:
+            self.send(make())
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        self.port.when_sent(lambda: then(time.monotonic_ns()))
+
+    def flush(self) -> None:
+        """Send the deferred frames."""
+        try:
+            for make in self.deferred:
+                self.send(make())
+        except Exception as error:
+            raise self.firmware_error(error) from error
+        self.deferred.clear()
+
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        target[:] = data
+
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  costs are not modelled here
+        was_busy = self.busy  # the host may ring while it handles a completion
+        self.busy = True
+        try:
+            self._on_doorbell(time.monotonic_ns(), index)
+            if self.completions:
+                self.deliver_completions()
+        except Exception as error:
+            raise self.firmware_error(error) from error
+        finally:
+            self.busy = was_busy
+
+    def firmware_error(self, error: Exception) -> FirmwareError:
+        """Make the error that ends the run from an error that the firmware has just raised, and pass it to `fail`."""
+        if isinstance(error, FirmwareError):
+            return error
+        firmware_error = failure(error, self._agent.firmware, self._agent.host, time.monotonic_ns())
+        self.fail(firmware_error)
+        return firmware_error
+
+
+def _not_attached(_: int) -> None:
+    raise RuntimeError("the NIC has no agent yet")
+
+
+def _ignore(_: FirmwareError) -> None:
+    """Do nothing: the default of `InlineNic.fail`."""
