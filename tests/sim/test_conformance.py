@@ -14,8 +14,8 @@ import pytest
 
 from protocols.core.protocol import Protocol
 from testbed.controller.conformance.candidate import candidate
-from testbed.controller.conformance.case_checks import one_case, one_schedule
-from testbed.controller.conformance.suite import CHECKS, Scope, State, check, named
+from testbed.controller.conformance.case_checks import run_case, run_schedule
+from testbed.controller.conformance.suite import CHECKS, Scope, State, check, find_check
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
 from testbed.registry import PROTOCOLS, load, offered
 from tests.sim.package_mutants import MUTANTS, PackageMutant
@@ -106,15 +106,15 @@ def test_a_protocol_without_a_nic_that_can_be_made_is_an_error_with_its_line(par
 
 def test_names_that_are_none_are_answered_with_those_that_are() -> None:
     with pytest.raises(NotFoundError, match="did you mean 'wildcards'"):
-        named("wildcard")
+        find_check("wildcard")
     with pytest.raises(UnsupportedError, match="kernel's own"):
         candidate("tcp")
     with pytest.raises(UnsupportedError, match="no cases"):
         check("emp", "cancel", case="1")
     with pytest.raises(NotFoundError, match="d dropped"):
-        one_schedule(candidate("emp"), "1+1:x")
+        run_schedule(candidate("emp"), "1+1:x")
     with pytest.raises(NotFoundError, match="a seed"):
-        one_case(candidate("emp"), "first")
+        run_case(candidate("emp"), "first")
 
 
 def command(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
