@@ -144,7 +144,7 @@ class Run:
         self.close()
 
     @property
-    def begun(self) -> int:
+    def start_time(self) -> int:
         """When the programs begin, monotonic nanoseconds: in a dilated run the time at which its clock shows 0. The
         present until they are started."""
         return self._begun or time.monotonic_ns()
@@ -217,7 +217,7 @@ class Run:
         while not self._has_ended(node, "ready", ()):
             if not self._receive(deadline):
                 raise StuckError(f"{node}: its process has not begun again within {TIMEOUT:g} s", self.waiting())
-        channel.send("go", (self.begun, True))
+        channel.send("go", (self.start_time, True))
 
     def pause(self, node: str) -> None:
         """Stop a node process until `resume`, or until all programs have ended."""
@@ -274,7 +274,7 @@ class Run:
         ended = list(zip(self._progress.last(), self._messages, strict=True))
         last, node = max(ended, default=(0, ""))
         if last:
-            ago, after = ((time.monotonic_ns() - last) / 1e9, (last - self.begun) / 1e9)
+            ago, after = ((time.monotonic_ns() - last) / 1e9, (last - self.start_time) / 1e9)
             what += f"; the last transfer ended on {node} {ago:.3g} s ago, {max(0.0, after):.6f} s after the beginning"
         else:
             what += "; no transfer has ended since the beginning"
