@@ -30,5 +30,5 @@ def test_the_cores_use_is_told_by_cause(cores: int) -> None:
 
 def test_a_program_that_polls_burns_its_core() -> None:
     result = beside(polls, 2, "sim")
-    assert result.used["a"]["core 0"]["poll_ns"] > 4_000_000
-    assert "poll_ns" not in result.used["a"]["core 1"]
+    assert result.usage["a"]["core 0"]["poll_ns"] > 4_000_000
+    assert "poll_ns" not in result.usage["a"]["core 1"]
