@@ -165,7 +165,7 @@ def test_kept_rows_that_are_damaged_are_said(tmp_path: Path, monkeypatch: pytest
     ("arguments", "sentence", "code"),
     [
         (("emp", "ssam", "--run", "latency"), "a profile or runs need one system, got emp, ssam", 3),
-        (("--profile", "emp-2001"), "a profile or runs for am2, emp", 3),
+        (("--profile", "emp-2001"), "a profile or runs need one system, got am2, emp", 3),
         (("tcp",), "tcp has no paper to compare with", 4),
         (("emq",), "did you mean 'emp'", 4),
         (("emp", "--run", "latencies"), "did you mean 'latency'", 4),
