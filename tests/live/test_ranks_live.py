@@ -169,7 +169,7 @@ def test_a_native_workload_has_two_ranks_on_a_node_in_every_mode() -> None:
 
 def test_comb_and_pingpong_beside_a_busy_program_have_the_order_of_the_simulation() -> None:
     found = figures("dilated", 20)
-    polled = beside(polls, 2, "dilated", 20).used["a"]
+    polled = beside(polls, 2, "dilated", 20).usage["a"]
     assert polled["core 0"]["poll_ns"] > 4_000_000
     assert "poll_ns" not in polled["core 1"]
     assert found["pingpong"][1] > 5 * found["pingpong"][2]

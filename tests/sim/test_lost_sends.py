@@ -197,8 +197,8 @@ def test_who_crashes_behind_its_sends_takes_them_with_it_and_nobody_is_accused(
     doubts = report(tmp_path).ambiguities
     assert doubts
     if protocol == "am2":
-        assert any(one.told.startswith("done, and not known to have arrived when") for one in doubts)
-        assert {one.outcome for one in doubts if one.told.startswith("done")} == {"not delivered"}
+        assert any(one.notification.startswith("complete, and without a known delivery when") for one in doubts)
+        assert {one.outcome for one in doubts if one.notification.startswith("complete")} == {"not delivered"}
 
 
 @BOTH

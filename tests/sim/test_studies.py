@@ -243,7 +243,7 @@ def test_folders_that_are_no_studies_are_refused(tmp_path: Path) -> None:
     study = steps(tmp_path, "[1]")
     with pytest.raises(NotFoundError, match="is not the folder of a study"):
         open_folder(tmp_path)
-    with pytest.raises(ConflictError, match="--continue goes on"):
+    with pytest.raises(ConflictError, match="--continue continues a study"):
         new_folder(tmp_path, study)
     new_folder(tmp_path / "out", study)
     (tmp_path / "out" / "study.json").write_text("[" * 10)

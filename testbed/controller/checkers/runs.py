@@ -139,7 +139,9 @@ def _read_as(path: Path, make: Callable[[Mapping[str, Any]], T]) -> T:
     try:
         return make(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BrokenFileError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+        raise BrokenFileError(
+            f"{path} cannot be understood ({type(error).__name__}: {error}): it is damaged"
+        ) from error
 
 
 def _folders(run: RecordedRun, name: str) -> list[Path]:
