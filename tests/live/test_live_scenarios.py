@@ -297,7 +297,7 @@ def test_a_fault_that_cannot_be_put_in_force_ends_the_run_with_its_sentence(tmp_
 
 
 def test_what_namespaces_cannot_have_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="only the simulation has"):
+    with pytest.raises(UnsupportedError, match="only a cost model can slow a NIC"):
         play(tmp_path, Cluster.star(2), talk, Slow(on="n1", factor=3.0, at="1s"))
     with pytest.raises(UnsupportedError, match="cannot restore connections of the kernel"):
         play(tmp_path, Cluster.star(2), talk, Restart(on="n1", at="1s"), protocol="tcp")
