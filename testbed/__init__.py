@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from testbed.cluster.running_cluster import Fault, RunningCluster, RunningNode
     from testbed.controller.attached_nic import attach
     from testbed.controller.cluster_check import baseline, check, verdict
-    from testbed.controller.nic_options import share_nics
     from testbed.controller.papers.reproduction import reproduce, reproduce_all
     from testbed.controller.replay.replays import replay
     from testbed.controller.runs.run_options import RunOptions
     from testbed.controller.runs.runner import RunResult, run
+    from testbed.controller.shared_nics import share_nics
     from testbed.controller.verdict.verdicts import Grade, Verdict
     from testbed.errors import TestbedError
     from testbed.spec.scenario import Scenario
@@ -48,7 +48,7 @@ _HOMES = {
     "reproduce": "testbed.controller.papers.reproduction",
     "reproduce_all": "testbed.controller.papers.reproduction",
     "run": "testbed.controller.runs.runner",
-    "share_nics": "testbed.controller.nic_options",
+    "share_nics": "testbed.controller.shared_nics",
     "verdict": "testbed.controller.cluster_check",
 }
 

@@ -41,10 +41,10 @@ def check_command(
     """
     from testbed.cluster.records.state import Store
     from testbed.controller.cluster_check import check
-    from testbed.controller.runs.run_options import problem_of_time
+    from testbed.controller.runs.run_options import check_seconds
     from testbed.controller.verdict.thresholds import Table
 
-    if problems := problem_of_time("seconds", seconds):
+    if problems := check_seconds("seconds", seconds):
         raise DescriptionError("the check", problems)
     store = Store()
     state = store.choose(name)

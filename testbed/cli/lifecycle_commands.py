@@ -252,11 +252,11 @@ def nics_command(protocol: str, functions: int, cluster: str | None, name: str |
     """
     from testbed.cluster.records.state import Store
     from testbed.cluster.running_cluster import RunningCluster
-    from testbed.controller.nic_options import share_nics
+    from testbed.controller.shared_nics import share_nics
 
     store = Store()
     running = RunningCluster(store, store.choose(cluster_named(cluster, name)))
     stop = stop_descriptor()
-    with share_nics(running, protocol, functions=functions) as standing:
+    with share_nics(running, protocol, functions=functions) as sharing:
         echo(f"the NICs of {running.name} are shared: Ctrl-C ends it", err=True)
-        standing.tend(stop)
+        sharing.supervise(stop)

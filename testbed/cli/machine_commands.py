@@ -66,12 +66,12 @@ def check_command(
 def _check_links(file: Path, cluster: str, target: str | None, seconds: float | None, as_json: bool) -> int:
     """Check the links of a cluster; return the exit code."""
     from testbed.cli.check import print_verdict, slow_factor
-    from testbed.controller.runs.run_options import problem_of_time
+    from testbed.controller.runs.run_options import check_seconds
     from testbed.controller.spread_check import check
     from testbed.controller.verdict.thresholds import Table
     from testbed.errors import DescriptionError
 
-    if problems := problem_of_time("seconds", seconds):
+    if problems := check_seconds("seconds", seconds):
         raise DescriptionError("the check", problems)
     table = Table(slow=slow_factor())
     with running_workers(file) as running:

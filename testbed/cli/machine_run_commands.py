@@ -71,14 +71,15 @@ def run_command(
     description_name = Path(cluster).name.removesuffix(".toml")
     folder = output or new_results_folder(RUNS, f"{description_name}-{workload.rpartition('/')[2].removesuffix('.py')}")
     with (
-        progress(folder, "live") as follow,
+        progress(folder, "live") as on_progress,
         report_failure(folder, made=output is None),
         imports_frozen(),
         running_workers(file) as running,
         _spread(running, cluster) as name,
     ):
         result = run(
-            SpreadCluster(name, running), workload, settings=pairs(settings), output=folder, follow=follow, **options,
+            SpreadCluster(name, running), workload, settings=pairs(settings), output=folder,
+            on_progress=on_progress, **options,
         )  # fmt: skip
     ctx.exit(print_result(result, folder, as_json))
 

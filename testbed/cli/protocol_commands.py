@@ -103,11 +103,11 @@ def check_command(
     A check that does not apply says why: parity and killed-host need namespaces, and killed-host a NIC that can be shared.
     Exit code 10: a check failed.
     """
-    from testbed.controller.conformance.suite import CHECKS, Scope, State, check, named
+    from testbed.controller.conformance.suite import CHECKS, Scope, State, check, find_check
 
     if case is not None and len(chosen) != 1:
         raise click.UsageError("--case goes with one check: --only CHECK")
-    names = [named(one).name for one in chosen] or [one.name for one in CHECKS]
+    names = [find_check(one).name for one in chosen] or [one.name for one in CHECKS]
     results = []
     for one in names:
         show_phase(f"{one} ...")

@@ -97,27 +97,27 @@ def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
     """Check what each application of a run sent, received and was notified of: nothing lost, nothing twice, order, content,
     errors, progress, recovery; of active messages: each request handled once or returned, replies that match requests.
     The run's folder must have a history. Exit code 10: a check has failed."""
-    from testbed.controller.checkers.runs import check_again
+    from testbed.controller.checkers.runs import recheck
     from testbed.observe.recorded import read_run
 
-    reports = check_again(read_run(folder))
+    reports = recheck(read_run(folder))
     if as_json:
         print_json("check-run", {"folder": str(folder), "repetitions": [report.to_json() for report in reports]})
     else:
         for number, report in enumerate(reports, 1):
             if len(reports) > 1:
                 echo(f"repetition {number}:")
-            echo(report.in_words())
+            echo(report.to_text())
     ctx.exit(_FAILED if any(report.failed for report in reports) else 0)
 
 
 def print_checks(folder: Path) -> None:
     """Print the result of a run's checks on standard error, with the command that repeats a failed run."""
-    from testbed.controller.checkers.runs import written_reports
+    from testbed.controller.checkers.runs import read_reports
     from testbed.observe.recorded import read_run
 
     run = read_run(folder)
-    reports = written_reports(run)
+    reports = read_reports(run)
     for number, report in enumerate(reports, 1):
         if report.failed or report.ambiguities:
             echo(f"checks of repetition {number}:" if len(reports) > 1 else "checks:", err=True)
@@ -144,7 +144,7 @@ def _simulated(protocol: str) -> bool:
 
 
 def _indented(report: Report) -> str:
-    return "\n".join(f"  {line}" for line in report.in_words().splitlines())
+    return "\n".join(f"  {line}" for line in report.to_text().splitlines())
 
 
 def _print_minimal(original: Repetition, shrunk: Shrunk[str], runs: int) -> None:

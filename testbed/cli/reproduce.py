@@ -82,7 +82,7 @@ def reproduce_command(
     if former is not None and (output is not None or systems or _has_option(ctx, _Request.__annotations__)):
         raise click.UsageError("--continue goes on with the systems and options of its folder")
     former_folder = _open_folder(former) if former is not None else None
-    request = former_folder.asked if former_folder is not None else asked
+    request = former_folder.request if former_folder is not None else asked
     if keep and (request["runs"] or request["profile"] or request["mode"] != "sim"):
         raise click.UsageError("--keep keeps complete papers, in the simulation and under their own profiles")
     if request["mode"] == "sim" and request["dilate"] is not None:
@@ -143,14 +143,14 @@ def _open_folder(former: Path) -> PointFolder:
 
 def _reproduce(folder: PointFolder, jobs: int | None, progress: Callable[[int, int], None]) -> list[Reproduction]:
     """Run the reproduction of the folder's request."""
-    from testbed.controller.engines import OwnProcess, Processes
+    from testbed.controller.engines import ProcessEngine, SerialEngine
     from testbed.controller.papers.reproduction import reproduce_all
     from testbed.controller.runs.profiles import profile_of
     from testbed.controller.runs.runner import protocol_of
 
-    asked = folder.asked
+    asked = folder.request
     is_serial = asked["mode"] == "dilated" or len(asked["runs"]) == 1
-    engine = OwnProcess() if jobs == 1 or (jobs is None and is_serial) else Processes(jobs)
+    engine = SerialEngine() if jobs == 1 or (jobs is None and is_serial) else ProcessEngine(jobs)
     profile = asked["profile"] and profile_of(asked["profile"], protocol_of(asked["systems"][0], "sim"))
     return reproduce_all(
         asked["systems"], mode=asked["mode"], dilate=asked["dilate"], profile=profile, runs=asked["runs"],
@@ -175,7 +175,7 @@ def _document(folder: PointFolder, reproductions: Sequence[Reproduction]) -> Map
 
     return {
         "folder": str(folder.path),
-        "mode": folder.asked["mode"],
+        "mode": folder.request["mode"],
         "rows": [
             {"system": reproduction.system, **asdict(line)}
             for reproduction in reproductions

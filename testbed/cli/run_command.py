@@ -51,22 +51,22 @@ class _RequestedRun:
     firmware: tuple[str, ...]
     options: PlainOptions
 
-    def run(self, folder: Path, follow: Callable[[str], None] | None) -> RunResult:
-        """Run the workload, with its results in a folder. follow: see `progress`."""
+    def run(self, folder: Path, on_progress: Callable[[str], None] | None) -> RunResult:
+        """Run the workload, with its results in a folder. on_progress: see `progress`."""
         from testbed.controller.runs.runner import run
         from testbed.workloads.workload_settings import pairs
 
         with imports_frozen():
             return run(
                 self.cluster, self.workload, settings=pairs(self.settings), firmware=pairs(self.firmware, "--firmware"),
-                output=folder, follow=follow, **self.options,
+                output=folder, on_progress=on_progress, **self.options,
             )  # fmt: skip
 
     def over(self, protocol: str, mode: Mode, folder: Path) -> RunResult:
         """Run the workload with a different protocol and mode."""
         options: PlainOptions = {**self.options, "protocol": protocol, "mode": mode}
-        with progress(folder, mode) as follow:
-            return replace(self, options=options).run(folder, follow)
+        with progress(folder, mode) as on_progress:
+            return replace(self, options=options).run(folder, on_progress)
 
 
 def _split_names(value: str) -> list[str]:
@@ -196,11 +196,11 @@ def run_command(
         with report_failure(results_folder, made=output is None):
             code = _run_series(protocols, modes, results_folder, requested.over, as_json)
         ctx.exit(code)
-    with progress(results_folder, options["mode"]) as follow, report_failure(results_folder, made=output is None):
+    with progress(results_folder, options["mode"]) as on_progress, report_failure(results_folder, made=output is None):
         ended = (
-            _run_commands(cluster, commands, results_folder, follow, options)
+            _run_commands(cluster, commands, results_folder, on_progress, options)
             if commands
-            else _ended_run(requested.run(results_folder, follow))
+            else _ended_run(requested.run(results_folder, on_progress))
         )
     ctx.exit(_print_ended(ended, results_folder, as_json))
 
@@ -255,14 +255,14 @@ def _run_commands(
     cluster: str,
     commands: tuple[tuple[str, str], ...],
     folder: Path,
-    follow: Callable[[str], None] | None,
+    on_progress: Callable[[str], None] | None,
     options: PlainOptions,
 ) -> _EndedRun:
     from testbed.controller.runs.command_runs import run_commands
 
     result = run_commands(
         cluster, commands, mode=options["mode"], seed=options["seed"], output=folder, timeout=options["timeout"],
-        scenario=options["scenario"], follow=follow or (lambda _: None),
+        scenario=options["scenario"], on_progress=on_progress or (lambda _: None),
     )  # fmt: skip
     return _EndedRun(_commands_document(result), partial(_print_commands, result), result.verdict)
 
@@ -419,13 +419,13 @@ def _print_rows(result: RunResult) -> None:
             for log in sorted(result.folder.glob(f"**/logs/{node}.log")):
                 lines = log.read_text(errors="replace").splitlines()
                 echo("".join(f"{node}: {line}\n" for line in lines[-_MAX_SHOWN:]), nl=False)
-    if result.used:
-        parts = list(dict.fromkeys(part for usage in result.used.values() for part in usage))
+    if result.usage:
+        parts = list(dict.fromkeys(part for usage in result.usage.values() for part in usage))
         print_table(
             ["busy", *parts],
             [
                 [node, *(f"{usage[part]['share']:.1%}" if part in usage else "" for part in parts)]
-                for node, usage in list(result.used.items())[:_MAX_SHOWN]
+                for node, usage in list(result.usage.items())[:_MAX_SHOWN]
             ],
         )
     switches = {name: counts for name, counts in result.repetitions[-1].switches.items() if any(counts.values())}
@@ -483,7 +483,7 @@ def _document(result: RunResult) -> Mapping[str, object]:
         "seconds": result.seconds,
         "rows": result.rows,
         "results": [repetition.results for repetition in result.repetitions],
-        "counted": [repetition.counted for repetition in result.repetitions],
-        "used": [repetition.used for repetition in result.repetitions],
+        "counted": [repetition.counters for repetition in result.repetitions],
+        "used": [repetition.usage for repetition in result.repetitions],
         "switches": [repetition.switches for repetition in result.repetitions],
     }

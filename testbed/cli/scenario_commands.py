@@ -36,7 +36,7 @@ def check_command(
     \b
     testbed scenario check storm.toml star-4
     """
-    from testbed.controller.runs.run_options import problem_of_seed, problem_of_time
+    from testbed.controller.runs.run_options import check_seconds, check_seed
     from testbed.controller.runs.run_target import find_target
     from testbed.controller.scenarios.feasibility import check, texts_of
     from testbed.controller.scenarios.moments import moments, occurrences
@@ -44,7 +44,7 @@ def check_command(
     from testbed.spec.scenario import load
     from testbed.spec.units import format_duration
 
-    if problems := problem_of_seed(seed) + problem_of_time("seconds", seconds):
+    if problems := check_seed(seed) + check_seconds("seconds", seconds):
         raise DescriptionError("the run", problems)
     scenario = load(file)
     layout = find_target(cluster, mode, seed).layout

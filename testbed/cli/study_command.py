@@ -105,9 +105,9 @@ def study_command(
 def _engine(options: _EngineOptions) -> Engine:
     scheduler, width = options["scheduler"], options["workers"] or len(os.sched_getaffinity(0))
     if scheduler is None:
-        from testbed.controller.engines import OwnProcess, Processes
+        from testbed.controller.engines import ProcessEngine, SerialEngine
 
-        return Processes(width) if width > 1 else OwnProcess()
+        return ProcessEngine(width) if width > 1 else SerialEngine()
     from testbed.studies.dask_engine import Certificates, DaskHere, DaskScheduler
 
     if scheduler == "here":

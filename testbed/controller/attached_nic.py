@@ -19,9 +19,9 @@ A script that uses mpi4py's names can do so within the block::
     with attach():
         MPI.COMM_WORLD.send("hello", dest=1)
 
-The firmware works while `run` does, and lingers briefly when the block ends, so that a peer waiting for an
-acknowledgement gets it. A shared NIC (`testbed.controller.nic_options`) works all the time, and several processes of a
-node may have one of its functions each.
+The firmware runs only within `run`. When the block ends, it continues briefly, so that a peer that waits for an
+acknowledgement gets it. The firmware of a shared NIC (`testbed.controller.shared_nics`) runs all the time, and several
+processes of a node can each attach to one of its functions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from protocols.core.protocol import Protocol as NicProtocol
 from protocols.mpi.comm import Comm
 from testbed.cluster.access import node_programs
 from testbed.cluster.records.state import State, Store
-from testbed.controller.runs.agents import offloading
+from testbed.controller.runs.agents import locked_offloads
 from testbed.controller.runs.live_execution import WallClock
 from testbed.controller.runs.runner import protocol_of
 from testbed.engine.tasks import Work
@@ -65,18 +65,18 @@ from testbed.workloads.form import Node
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-_QUIET: Final = 0.1
-"""Seconds without a frame after which a NIC that is being released is taken to be idle."""
+_IDLE_SECONDS: Final = 0.1
+"""Seconds without a received frame after which a NIC is idle, and is released."""
 
-_LINGER: Final = 2.0
-"""Seconds after which it is released, unless its host waits for answers."""
+_LINGER_SECONDS: Final = 2.0
+"""Seconds after which a NIC that still receives frames is released, unless its host library waits for a peer."""
 
-_TIMEOUT: Final = 10.0
-"""Seconds after which it is released in any case: a peer's script may still be starting."""
+_RELEASE_TIMEOUT: Final = 10.0
+"""Seconds after which a NIC is released in any case. A peer's script may take that long to start."""
 
 
 class Script(Protocol[T_co]):
-    """An ``async def script(comm, node)``, like a workload's."""
+    """Coroutine function of a script: ``async def script(comm, node)``, as for a workload."""
 
     def __call__(self, comm: Comm, node: Node, /) -> Work[T_co]: ...
 
@@ -84,21 +84,21 @@ class Script(Protocol[T_co]):
 class AttachedNic:
     """A NIC with its protocol's library and communicator.
 
-    comm: all nodes of the cluster, as an MPI communicator; a rank is a node's place in the description or, where
-    several processes share a NIC, the place of its function. node: its name and clock; its rows are printed, one line
-    of JSON each. host: the protocol's own library, for what MPI has no names for; `comm` uses it, too, and on AM-II has
-    its first endpoint.
+    comm: all nodes of the cluster, as an MPI communicator. Ranks are in the order of nodes in the description; where
+    several processes share a NIC, each of its functions has a rank. node: name and clock; rows that it reports are
+    printed, one line of JSON each. host: the protocol's host library, for operations that MPI does not have. `comm` uses
+    this library, too; on AM-II it occupies the first endpoint.
     """
 
     def __init__(
-        self, comm: Comm, node: Node, host: Host, driver: Driver | HostDriver, taken: Callable[[], int]
+        self, comm: Comm, node: Node, host: Host, driver: Driver | HostDriver, count_received: Callable[[], int]
     ) -> None:
-        """taken: returns the number of frames received until now."""
+        """count_received: returns the number of frames received so far."""
         self.comm = comm
         self.host = host
         self.node = node
         self._driver = driver
-        self._taken = taken
+        self._count_received = count_received
 
     def run(self, script: Script[T]) -> T:
         """Run a script to its end on this NIC and return its result; raises its exception."""
@@ -109,39 +109,41 @@ class AttachedNic:
         if self._driver.loop.running:
             work.close()
             raise RuntimeError(
-                "a coroutine that 'nic.run' carries on awaits its communicator; blocking calls are for others"
+                "a blocking MPI call within 'nic.run' would block its event loop: await the communicator's methods"
             )
         return self._driver.loop.complete(work)
 
     def linger(self) -> None:
-        """Keep working until no frame has come for _QUIET seconds, at most for _LINGER seconds; and until the host library
-        waits for nothing, such as the answer to a message that has left, at most for _TIMEOUT seconds."""
-        loop, begun = self._driver.loop, time.monotonic()
-        before, taken = -1, self._taken()
+        """Run the firmware until no frame has arrived for _IDLE_SECONDS, for at most _LINGER_SECONDS; longer while the host
+        library waits for a peer, such as for an acknowledgement, for at most _RELEASE_TIMEOUT."""
+        loop, started = self._driver.loop, time.monotonic()
+        previous, received = -1, self._count_received()
         while True:
-            lingered = time.monotonic() - begun
-            if (taken == before or lingered > _LINGER) and (not self.host.waiting() or lingered > _TIMEOUT):
+            elapsed = time.monotonic() - started
+            if (received == previous or elapsed > _LINGER_SECONDS) and (
+                not self.host.waiting() or elapsed > _RELEASE_TIMEOUT
+            ):
                 return
-            before = taken
+            previous = received
             loop.complete(self._pause())
-            taken = self._taken()
+            received = self._count_received()
 
     async def _pause(self) -> None:
-        await self._driver.loop.sleep(round(_QUIET * 1e9))
+        await self._driver.loop.sleep(round(_IDLE_SECONDS * 1e9))
 
 
 @contextmanager
 def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | None = None) -> Iterator[AttachedNic]:
-    """Attach to this node's first NIC, with a protocol's firmware in this process, until the end of the block; to one
-    of its functions where the NIC is shared.
+    """Attach to this node's first NIC until the end of the block. The protocol's firmware runs in this process; if the NIC
+    is shared, attach to one of its functions instead.
 
-    spin: nanoseconds to poll for a frame before sleeping. function: the number of a shared NIC's function; by default
-    any that is free. Raises NotFoundError outside a cluster's node, ConflictError where another process has the NIC,
-    AttachError where other processes have all of its functions, UnsupportedError for a node without a NIC.
+    spin: nanoseconds to poll for a frame before sleeping. function: number of a shared NIC's function; by default any
+    free one. Raises NotFoundError outside a cluster's node, ConflictError if another process is attached to the NIC,
+    AttachError if other processes are attached to all of its functions, UnsupportedError for a node without a NIC.
     """
     nic_protocol = protocol_of(protocol, "live")
     if isinstance(nic_protocol, KernelProtocol):
-        raise UnsupportedError(f"{protocol} is the kernel's own: a script has sockets for that")
+        raise UnsupportedError(f"protocol {protocol} runs in the kernel, not on a NIC: use its sockets in the script")
     store, state, name = _current_node()
     nodes = state.layout.nodes
     number = [node.name for node in nodes].index(name)
@@ -154,10 +156,12 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
     shared = _attachment(device, nic_protocol, ethertype, function)
     if shared is not None:
         with closing(shared):
-            yield from _on_shared(shared, nic_protocol, [node.name for node in nodes], name, spin)
+            yield from _attach_shared(shared, nic_protocol, [node.name for node in nodes], name, spin)
         return
     if function is not None:
-        raise NotFoundError(f"the NIC of node {name} is not shared: it has no function {function}")
+        raise NotFoundError(
+            f"the NIC of node {name} is not shared: it has no function {function}; leave 'function' out"
+        )
     adapter = Adapter(
         number,
         addresses_of(layout, one_each(layout)),
@@ -169,15 +173,16 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
     numbers = {node.name: number for number, node in enumerate(nodes)}
     orders = RunOrders(nic_protocol.plug, ethertype, (), {}, numbers, spin)
     with ExitStack() as stack:
-        stack.enter_context(_claimed(device, name))
+        stack.enter_context(_claim_nic(device, name))
         stack.enter_context(_without_offloads(store, state, name, device))
         wire, _, agent, driver = build_inline_nic(orders, device, adapter)
         stack.callback(wire.close)
         stack.callback(driver.close)
-        here = ProgramNode(name, number, numbers, driver.loop)
+        program_node = ProgramNode(name, number, numbers, driver.loop)
         endpoint = nic_protocol.device(agent.host)
-        rank_node = Node(name, list(numbers), 0, WallClock(here), Comm(endpoint, 1), _print_row)
-        yield from _with_mpi_names(AttachedNic(Comm(endpoint), rank_node, agent.host, driver, partial(_taken, wire)))
+        rank_node = Node(name, list(numbers), 0, WallClock(program_node), Comm(endpoint, 1), _print_row)
+        count_received = partial(_count_received, wire)
+        yield from _with_mpi_names(AttachedNic(Comm(endpoint), rank_node, agent.host, driver, count_received))
 
 
 def _attachment(device: str, nic_protocol: NicProtocol, ethertype: int, function: int | None) -> Attachment | None:
@@ -190,17 +195,17 @@ def _attachment(device: str, nic_protocol: NicProtocol, ethertype: int, function
         return None
 
 
-def _on_shared(
+def _attach_shared(
     nic: Attachment, nic_protocol: NicProtocol, nodes: list[str], name: str, spin: int
 ) -> Iterator[AttachedNic]:
-    """nodes: the names of all nodes. name: ours."""
+    """Attach to a function of a shared NIC. nodes: names of all nodes. name: of this node."""
     driver = HostDriver(nic, nic.host, spin)
     with closing(driver):
         endpoint = nic_protocol.device(nic.host)
         functions = endpoint.size // len(nodes)
         names = nodes if functions == 1 else [f"{node}.{function}" for node in nodes for function in range(functions)]
-        here = ProgramNode(name, endpoint.rank, {name: rank for rank, name in enumerate(names)}, driver.loop)
-        rank_node = Node(names[endpoint.rank], names, 0, WallClock(here), Comm(endpoint, 1), _print_row)
+        program_node = ProgramNode(name, endpoint.rank, {name: rank for rank, name in enumerate(names)}, driver.loop)
+        rank_node = Node(names[endpoint.rank], names, 0, WallClock(program_node), Comm(endpoint, 1), _print_row)
         yield from _with_mpi_names(
             AttachedNic(Comm(endpoint), rank_node, nic.host, driver, lambda: int(nic.report()["taken"]))
         )
@@ -216,7 +221,7 @@ def _with_mpi_names(attached: AttachedNic) -> Iterator[AttachedNic]:
         rank.finalize()
 
 
-def _taken(wire: FrameSocket) -> int:
+def _count_received(wire: FrameSocket) -> int:
     wire.update_counts()
     return wire.received
 
@@ -226,26 +231,26 @@ def _current_node() -> tuple[Store, State, str]:
     directory, name = os.environ.get(node_programs.STATE, ""), os.environ.get(node_programs.NODE, "")
     if not directory or not name:
         raise NotFoundError(
-            "this process is in no node of a cluster: start it with 'testbed exec NODE -- python SCRIPT'"
+            "this process does not run in a node of a cluster: start it with 'testbed exec NODE -- python SCRIPT'"
         )
     path = Path(directory)
     store = Store(path.parent)
     state = store.read(path.name)
     if state is None:
-        raise NotFoundError(f"cluster {path.name} is not up any more")
+        raise NotFoundError(f"cluster {path.name} is no longer up")
     node_programs.node_of(state, name)
     return store, state, name
 
 
 @contextmanager
-def _claimed(device: str, node: str) -> Iterator[None]:
-    """Claim the NIC for this process: an abstract socket name belongs to the network namespace, and ends with the
-    process."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mark:
+def _claim_nic(device: str, node: str) -> Iterator[None]:
+    """Claim the NIC for this process. An abstract socket name is local to the network namespace and is released when the
+    process ends."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as claim:
         try:
-            mark.bind(f"\0testbed/nic/{device}")
+            claim.bind(f"\0testbed/nic/{device}")
         except OSError:
-            raise ConflictError(f"another process has attached to the NIC {device} of {node}") from None
+            raise ConflictError(f"another process is attached to the NIC {device} of node {node}") from None
         yield
 
 
@@ -256,8 +261,8 @@ def _without_offloads(store: Store, state: State, node: str, device: str) -> Ite
     try:
         yield
     finally:
-        with offloading(store, state.name) as wanted:
-            offloads.allow(device, wanted.get(node, Offloads.NONE))
+        with locked_offloads(store, state.name) as permitted:
+            offloads.allow(device, permitted.get(node, Offloads.NONE))
 
 
 def _print_row(row: Mapping[str, object]) -> None:

@@ -1,11 +1,12 @@
-"""Check that a running cluster's links behave as configured: `check` measures with probes, `verdict` looks back on a span.
+"""Check that a running cluster's links behave as configured: `check` measures them with probes, `verdict` judges a past
+span by events and counters.
 
 ::
 
     before = baseline(cluster)
     ...                                  # a run
-    judged = verdict(cluster, since=before)
-    if judged.grade is Grade.INVALID: ...
+    result = verdict(cluster, since=before)
+    if result.grade is Grade.INVALID: ...
 """
 
 from __future__ import annotations
@@ -18,44 +19,44 @@ from testbed.cluster.records.state import State, Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.runs.run_recorder import verdict_to_json
 from testbed.controller.verdict import spans
-from testbed.controller.verdict.accounts import Account, take_account
-from testbed.controller.verdict.outages import Watched, await_supervisor, supervisor_findings
+from testbed.controller.verdict.counter_snapshots import CounterSnapshot, read_counters
+from testbed.controller.verdict.outages import ProcessOutages, await_supervisor, supervisor_findings
 from testbed.controller.verdict.thresholds import TABLE, Table
 from testbed.controller.verdict.verdicts import Verdict, verdict_of
 from testbed.errors import ConflictError, DescriptionError, Problem
 from testbed.runtime import event_log
 
 Target = RunningCluster | str | None
-"""A running cluster, its name, or None for the only one there is."""
+"""A running cluster, its name, or None for the only running cluster."""
 
-NO_ACCOUNT: Final = "without an account of its beginning the machine and configured losses are not judged"
+NO_BASELINE: Final = "no counters were read at the beginning of the span: machine and configured losses are not judged"
 
-_LONGEST: Final = 3600.0
+_MAX_SECONDS: Final = 3600.0
 
 
-def baseline(cluster: Target = None, store: Store | None = None) -> Account:
-    """Take an account of the emulator and the machine before a run, for its `verdict`."""
+def baseline(cluster: Target = None, store: Store | None = None) -> CounterSnapshot:
+    """Read the counters of the emulator and the machine before a run, for its `verdict`."""
     store = store or Store()
-    return take_account(store, _state(store, cluster))
+    return read_counters(store, _state(store, cluster))
 
 
 def verdict(
-    cluster: Target = None, since: Account | int = 0, *, table: Table = TABLE, store: Store | None = None
+    cluster: Target = None, since: CounterSnapshot | int = 0, *, table: Table = TABLE, store: Store | None = None
 ) -> Verdict:
-    """Look back on a span, without probes: events, the relay's report, the classifiers' and the kernel's counters.
+    """Judge a past span by events, the relay's report, and counters of the classifiers and the kernel, without probes.
 
-    since: a `baseline`, or a time on the monotonic clock in nanoseconds. With a time alone nothing is known of the
-    machine's counters at that time, and the relay's lateness is that since the relay began. Raises NotFoundError.
+    since: a `baseline`, or a time on the monotonic clock in nanoseconds. With only a time, the machine and configured losses
+    are not judged, and the relay's lateness counts from the relay's start. Raises NotFoundError.
     """
     store = store or Store()
     state = _state(store, cluster)
-    before = since if isinstance(since, Account) else Account(since)
+    before = since if isinstance(since, CounterSnapshot) else CounterSnapshot(since)
     if state.end_reason:
         return verdict_of(
-            Watched(state.name, before.clock).findings(), seconds=(time.monotonic_ns() - before.clock) / 1e9
+            ProcessOutages(state.name, before.clock).findings(), seconds=(time.monotonic_ns() - before.clock) / 1e9
         )
     await_supervisor(state, store.directory(state.name), before.clock)
-    after = take_account(store, state)
+    after = read_counters(store, state)
     events = list(event_log.read(store.directory(state.name)))
     changed = spans.changes(events, before.clock)
     findings = [
@@ -65,17 +66,17 @@ def verdict(
         *spans.replug_findings(events, before.clock, table),
         *supervisor_findings(state, store.directory(state.name), events, before.clock),
     ]
-    notes = [*spans.idle_rules(after), *(f"in the span, {words}" for words in changed)]
-    if isinstance(since, Account):
+    notes = [*spans.idle_rules(after), *(f"in the span, {change}" for change in changed)]
+    if isinstance(since, CounterSnapshot):
         findings += spans.counted_losses(state, before, after, table, changed=bool(changed))
         findings += spans.machine_findings(before, after, table)
     else:
-        notes.append(NO_ACCOUNT)
+        notes.append(NO_BASELINE)
     return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
 
 
 def nodes_taken_down(cluster: Target, since: int, store: Store | None = None) -> set[str]:
-    """Return the nodes with a link that was taken down since a time (monotonic ns). Raises NotFoundError."""
+    """Return the nodes with a link that was taken down at or after `since`, monotonic nanoseconds. Raises NotFoundError."""
     store = store or Store()
     state = _state(store, cluster)
     cut = spans.taken_down(state, list(event_log.read(store.directory(state.name))), since)
@@ -90,25 +91,25 @@ def check(
     table: Table = TABLE,
     store: Store | None = None,
 ) -> Verdict:
-    """Measure with probes what links do, and judge it.
+    """Measure links with probes, and judge them by their impairments.
 
     target: as for injections ("all", a link, a node): both directions of these links, impaired or not; by default every
-    direction that is impaired. seconds: how long to probe; by default as long as the impairments need, 2 to 20. Raises
+    impaired direction. seconds: duration of probing; by default 2 to 20, as the impairments require. Raises
     NotFoundError, ConflictError for a cluster that is not up, KernelError for a missing interface.
     """
-    problem_of_seconds(seconds)
+    check_duration(seconds)
     store = store or Store()
     state = _state(store, cluster)
     if state.abandoned or state.phase != "up":
         raise ConflictError(f"cluster {state.name} is not up: 'testbed status' says what is the matter")
-    from testbed.controller.probing.measurement import measure  # with all of probing, which a run does not need
+    from testbed.controller.probing.measurement import measure  # imports all of probing, which a run does not need
 
     return measure(store, state, target, seconds, table)
 
 
 def check_links(name: str, links: Sequence[str] | None, seconds: float | None, slow: float) -> Mapping[str, object]:
-    """Measure links of a cluster's part within this machine, for a worker; return the verdict as in JSON. links: names, of
-    which this machine may have none; None: those that are impaired. slow: the slow-machine factor."""
+    """Measure the links within this machine's part of a cluster, for a worker; return the verdict as in JSON. links: names
+    of links, also of other machines; None: all impaired ones. slow: the slow-machine factor."""
     from testbed.controller.probing.measurement import measure
 
     store = Store()
@@ -119,20 +120,22 @@ def check_links(name: str, links: Sequence[str] | None, seconds: float | None, s
 
 
 def look_back(name: str, since: int) -> Mapping[str, object]:
-    """Return the verdict of `verdict` on a cluster's part, as in JSON, and its events, for a worker. since: monotonic
+    """Return the `verdict` on this machine's part of a cluster, as in JSON, and its events, for a worker. since: monotonic
     nanoseconds."""
     return {"verdict": verdict_to_json(verdict(name, since)), "events": events_since(name, since)}
 
 
 def events_since(name: str, since: int) -> list[Mapping[str, Any]]:
-    """Return the events of a cluster since a time, monotonic nanoseconds."""
+    """Return the events of a cluster at or after `since`, monotonic nanoseconds."""
     return [event for event in event_log.read(Store().directory(name)) if event["clock"] >= since]
 
 
-def problem_of_seconds(seconds: float | None) -> None:
-    """Refuse a time of probing that is none. Raises DescriptionError."""
-    if seconds is not None and not 0 < seconds <= _LONGEST:
-        raise DescriptionError("the check", [Problem("seconds", f"{seconds:g}", f"more than 0, at most {_LONGEST:g}")])
+def check_duration(seconds: float | None) -> None:
+    """Check a duration of probing; None: the default. Raises DescriptionError."""
+    if seconds is not None and not 0 < seconds <= _MAX_SECONDS:
+        raise DescriptionError(
+            "the check", [Problem("seconds", f"{seconds:g}", f"more than 0, at most {_MAX_SECONDS:g}")]
+        )
 
 
 def _state(store: Store, cluster: Target) -> State:

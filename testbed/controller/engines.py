@@ -1,7 +1,7 @@
-"""Engines: where independent points of a study are computed, side by side.
+"""Engines, which compute independent points of a study in parallel.
 
-An engine opens a `concurrent.futures.Executor`. Those here compute in this process, or in several on this machine; another
-one, such as an executor of a site's scheduler, takes their place by the same two members.
+An engine opens a `concurrent.futures.Executor`. The engines here compute in this process or in several processes of this
+machine. Any class with the two members of `Engine` can replace them, such as one for a cluster scheduler.
 """
 
 from __future__ import annotations
@@ -22,98 +22,101 @@ Result = TypeVar("Result")
 
 
 class EngineError(TestbedError):
-    """An engine cannot compute any more points."""
+    """An engine cannot compute further points."""
 
 
 class Engine(Protocol):
-    """Source of an executor. What is submitted to it can be pickled: a function of a module, its arguments and result."""
+    """Source of an executor. Functions submitted to it, their arguments and their results must be picklable."""
 
     @property
     def width(self) -> int:
-        """Points that it computes at a time: as many are submitted before the first result is awaited."""
+        """Maximum number of points in progress at a time."""
 
     def open(self) -> AbstractContextManager[Executor]:
-        """Open the executor; at the end of the context nothing is left of it, after an error without waiting."""
+        """Open the executor, and shut it down at the end of the context; after an error without waiting for pending
+        points."""
 
 
-class OwnProcess:
-    """Engine that computes in this process, one point after another."""
+class SerialEngine:
+    """Engine that computes one point after another in this process."""
 
     width = 1
 
     @contextmanager
     def open(self) -> Iterator[Executor]:
-        yield _Immediate()
+        yield _SerialExecutor()
 
 
-class Processes:
-    """Engine that computes in processes of its own, which end with this one."""
+class ProcessEngine:
+    """Engine that computes in child processes, which end with this process."""
 
     def __init__(self, width: int | None = None) -> None:
-        """width: processes; by default as many as there are processors for us."""
+        """width: number of child processes; by default the number of processors that this process may use."""
         self.width = width or len(os.sched_getaffinity(0))
 
     @contextmanager
     def open(self) -> Iterator[Executor]:
-        others = multiprocessing.active_children()
-        context = multiprocessing.get_context("spawn")  # a fork would copy what this process has open
-        executor = ProcessPoolExecutor(self.width, mp_context=context, initializer=_begin_worker)
+        earlier_children = multiprocessing.active_children()
+        context = multiprocessing.get_context(
+            "spawn"
+        )  # a fork would copy this process's descriptors and threads' locks
+        executor = ProcessPoolExecutor(self.width, mp_context=context, initializer=_initialize_worker)
         try:
             yield executor
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():
-                if child not in others:
+                if child not in earlier_children:
                     child.terminate()
             raise
         finally:
             executor.shutdown()
 
 
-def completed(
+def map_unordered(
     engine: Engine, function: Callable[[Item], Result], items: Iterable[Item]
 ) -> Generator[tuple[Item, Result], None, None]:
-    """Compute the function of each item; yield items with their results as they are completed. An exception of the function
-    is raised with a note that names its item; what has not begun is not computed then. Raises EngineError where a process
-    died."""
+    """Apply a function to each item; yield items with their results in the order of completion. An exception of the
+    function is raised with a note that names its item, and items that have not started are dropped. Raises EngineError if a
+    child process died."""
     pending: dict[Future[Result], Item] = {}
     with engine.open() as executor:
         for item in items:
             pending[executor.submit(function, item)] = item
             while len(pending) >= engine.width:
-                yield from _finished(pending)
+                yield from _next_results(pending)
         while pending:
-            yield from _finished(pending)
+            yield from _next_results(pending)
 
 
-def _finished(pending: dict[Future[Result], Item]) -> Iterator[tuple[Item, Result]]:
+def _next_results(pending: dict[Future[Result], Item]) -> Iterator[tuple[Item, Result]]:
     """Wait for the next results, and remove them from the pending ones."""
     for future in wait(pending, return_when=FIRST_COMPLETED).done:
         item = pending.pop(future)
         try:
             result = future.result()
         except BrokenExecutor as error:
-            raise EngineError(f"a process that computed points has died, of {item} or of one beside it") from error
+            raise EngineError(f"a child process died while it computed {item} or a point in parallel to it") from error
         except Exception as error:
             error.add_note(str(item))
             raise
         yield item, result
 
 
-def _begin_worker() -> None:
-    """Leave the terminal's Ctrl-C to the process that waits for the points, and end with it."""
+def _initialize_worker() -> None:
+    """Ignore Ctrl-C, which the parent handles, and end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent(signal.SIGKILL)
 
 
-class _Immediate(Executor):
-    """Executor that computes at once."""
+class _SerialExecutor(Executor):
+    """Executor that calls each function within `submit`."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
             future.set_result(function(*arguments, **options))
-        except Exception as error:  # noqa: BLE001  as any executor, which hands on what the function raises
+        except Exception as error:  # noqa: BLE001  an executor returns any exception through the future
             future.set_exception(error)
         return future

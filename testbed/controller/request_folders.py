@@ -1,6 +1,6 @@
-"""Folders of work that can be continued: one file has the request, and what is done is kept beside it.
+"""Folders of resumable work, such as a study: a file with the request, and the results so far.
 
-Files are JSON, written atomically, with the version of their form.
+Files are JSON, written atomically, with a format version.
 """
 
 from __future__ import annotations
@@ -18,32 +18,35 @@ FORMAT: Final = 1
 
 
 def begin(file: Path, work: str, request: Mapping[str, object]) -> None:
-    """Make the folder of a request's file, and write the request with the machine and the versions.
+    """Create a request's folder, and write the request with the machine and versions.
 
-    work: what is to be done there, as "a study". Raises ConflictError where the folder is not empty, UnwritableError.
+    work: noun phrase for error messages, such as "a study". Raises ConflictError if the folder is not empty,
+    UnwritableError.
     """
     folder = file.parent
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConflictError(f"{folder} is there already, and not empty; --continue goes on with {work}")
+        raise ConflictError(f"{folder} exists and is not empty; --continue continues {work}")
     make_folder(folder)
     write_document(file, {"format": FORMAT, **request, "environment": run_environment()})
 
 
 def resume(file: Path, work: str, keys: Collection[str]) -> dict[str, Any]:
-    """Read a request that has these keys. Raises NotFoundError where there is none, UnsupportedError for one of a newer
-    version, TestbedError for a damaged one."""
+    """Read a request, and check its format version and that it has `keys`. Raises NotFoundError if the file is missing,
+    UnsupportedError for a newer format, TestbedError for a damaged file."""
     request = read_document(file)
     if request is None:
         raise NotFoundError(f"{file.parent} is not the folder of {work}: it has no {file.name}")
     if not isinstance(request.get("format"), int) or request["format"] > FORMAT:
-        raise UnsupportedError(f"{file.parent} is of another version of testbed (format {request.get('format')!r})")
+        raise UnsupportedError(
+            f"{file.parent} has format {request.get('format')!r}, written by a newer testbed; this one reads up to {FORMAT}"
+        )
     if missing := [key for key in keys if key not in request]:
-        raise TestbedError(f"{file} is damaged: it has no {missing[0]}")
+        raise TestbedError(f"{file} is damaged: key {missing[0]!r} is missing")
     return request
 
 
 def read_document(file: Path) -> dict[str, Any] | None:
-    """Read a file; None if there is none. Raises TestbedError for a damaged one."""
+    """Read a JSON object from a file; None if the file does not exist. Raises TestbedError for a damaged file."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -63,7 +66,7 @@ def write_document(file: Path, document: Mapping[str, object]) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it. Raises UnwritableError."""
+    """Create a folder and its parents. Raises UnwritableError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,8 +1,8 @@
 """Check of the links of a cluster that is spread over machines.
 
-Each machine probes the links within it, as `cluster_check.check` does. Then all together probe the links between them: the
-machine where a direction begins says when each probe left, the one where it ends when it came. Their clocks are compared
-before; the error of that is in the verdict, and the delays of these links can be wrong by the sum of two machines' errors.
+Each machine probes its own links, as `cluster_check.check` does. Then the machines probe the links between them together:
+the sending machine reports when each probe left, the receiving one when it arrived. Clock offsets are measured before. The
+verdict has each offset's error; the delay of a link between machines can be wrong by the sum of two such errors.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from testbed.cluster.faults.injections import BOTH, DirectionName, in_force, is_down, links_of
-from testbed.controller.cluster_check import NO_ACCOUNT, problem_of_seconds
+from testbed.controller.cluster_check import NO_BASELINE, check_duration
 from testbed.controller.probing.expectations import Expectation, expect
 from testbed.controller.probing.half_probes import PROBE
 from testbed.controller.probing.measurement import NOTHING_PROBED, mtu_of
 from testbed.controller.probing.probe_findings import Subject, judge, judge_down
-from testbed.controller.probing.probe_plan import ENOUGH, LONGEST, SHORTEST, Plan, plan_for
-from testbed.controller.probing.probes import Probed
+from testbed.controller.probing.probe_plan import MARGIN, MAX_SECONDS, MIN_SECONDS, Plan, plan_for
+from testbed.controller.probing.probes import ProbeResult
 from testbed.controller.runs.spread_execution import clock_findings, machine_findings, underlay_findings
-from testbed.controller.verdict.machine_outages import WatchedMachines
+from testbed.controller.verdict.machine_outages import MachineOutages
 from testbed.controller.verdict.thresholds import TABLE, Table
 from testbed.controller.verdict.verdicts import Finding, Verdict, verdict_of
 from testbed.errors import TestbedError
@@ -36,17 +36,17 @@ CHECK: Final = "check"
 """Name of the call that checks the links within a machine."""
 
 LOOK_BACK: Final = "look_back"
-"""Name of the call that looks back on a span."""
+"""Name of the call that judges a past span."""
 
-_LINGER: Final = 1.0  # s for probes under way, beyond their delay
-_PATIENCE: Final = 60.0  # s for a stage, beyond the probing
+_LINGER: Final = 1.0  # s to receive probes in flight, beyond their delay
+_STAGE_TIMEOUT: Final = 60.0  # s, beyond the duration of probing
 _SECOND: Final = 1_000_000_000
 _NO_RATE: Final = "the rate of links between machines is not measured"
 
 
 @dataclass(frozen=True, slots=True)
-class _Crossing:
-    """A direction of a link between machines. source, sink: machines, each with the link's end there."""
+class _ProbedDirection:
+    """A direction of a link between machines. source, sink: sending and receiving machine, each with its end of the link."""
 
     link: Link
     direction: DirectionName
@@ -61,29 +61,29 @@ class _Crossing:
 def check(
     running: Workers, name: str, target: str | None = None, seconds: float | None = None, *, table: Table = TABLE
 ) -> Verdict:
-    """Measure with probes what the links of a spread cluster do, and judge it. target, seconds: as for
-    `cluster_check.check`. Raises NotFoundError, ConflictError, KernelError, and DescriptionError for the seconds."""
-    problem_of_seconds(seconds)
+    """Measure the links of a spread cluster with probes, and judge them. target, seconds: as for `cluster_check.check`.
+    Raises NotFoundError, ConflictError, KernelError, and DescriptionError for `seconds`."""
+    check_duration(seconds)
     state = spread_state(running, name)
     links = None if target is None else [link.name for link in links_of(state.layout, target)]
-    concerned = state.holders
-    crossings = _crossings(state, links)
-    clocks = {machine: clock_of(worker, "wall_clock", time.time_ns) for machine, worker in concerned.items()}
+    holding_workers = state.holders
+    directions = _probed_directions(state, links)
+    clocks = {machine: clock_of(worker, "wall_clock", time.time_ns) for machine, worker in holding_workers.items()}
     replies = call_each(
-        concerned,
+        holding_workers,
         CHECK,
-        name=dict.fromkeys(concerned, name),
-        links=dict.fromkeys(concerned, links),
-        seconds=dict.fromkeys(concerned, seconds),
-        slow=dict.fromkeys(concerned, table.slow),
+        name=dict.fromkeys(holding_workers, name),
+        links=dict.fromkeys(holding_workers, links),
+        seconds=dict.fromkeys(holding_workers, seconds),
+        slow=dict.fromkeys(holding_workers, table.slow),
     )
     findings = machine_findings(replies)
-    began = time.monotonic()
-    if crossings:
-        probed = _probe(state, name, crossings, clocks, seconds)
-        for crossing, result in zip(crossings, probed, strict=True):
-            findings += _judged(crossing, result, table)
-        findings += underlay_findings(measured_underlays(concerned, state.parts, carry=False))
+    started = time.monotonic()
+    if directions:
+        results = _probe(state, name, directions, clocks, seconds)
+        for direction, result in zip(directions, results, strict=True):
+            findings += _judge_direction(direction, result, table)
+        findings += underlay_findings(measured_underlays(holding_workers, state.parts, carry=False))
         findings += clock_findings(clocks)
     notes = [
         f"machine {machine}: {note}"
@@ -91,42 +91,42 @@ def check(
         for note in reply["notes"]
         if note != NOTHING_PROBED
     ]
-    if not crossings and all(NOTHING_PROBED in reply["notes"] for reply in replies.values()):
+    if not directions and all(NOTHING_PROBED in reply["notes"] for reply in replies.values()):
         notes.append(NOTHING_PROBED)
-    took = max(reply["seconds"] for reply in replies.values()) + time.monotonic() - began
-    return verdict_of(findings, notes, took, table.slow)
+    elapsed = max(reply["seconds"] for reply in replies.values()) + time.monotonic() - started
+    return verdict_of(findings, notes, elapsed, table.slow)
 
 
-def looked_back(running: Workers, name: str, since: int) -> Verdict:
-    """Look back on a span, without probes, as `cluster_check.verdict` does on each machine, and at machines that did not
-    answer others. since: monotonic nanoseconds of this machine."""
-    concerned = holders(running, name)
-    clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in concerned.items()}
+def spread_verdict(running: Workers, name: str, since: int) -> Verdict:
+    """Judge a past span without probes: on each machine as `cluster_check.verdict` does, and spans in which a machine did
+    not answer another one. since: monotonic nanoseconds of this machine."""
+    holding_workers = holders(running, name)
+    clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in holding_workers.items()}
     begins = {machine: since - clock.ahead for machine, clock in clocks.items()}
-    replies = call_each(concerned, LOOK_BACK, name=dict.fromkeys(concerned, name), since=begins)
+    replies = call_each(holding_workers, LOOK_BACK, name=dict.fromkeys(holding_workers, name), since=begins)
     verdicts = {machine: reply["verdict"] for machine, reply in replies.items()}
     findings = machine_findings(verdicts)
-    watched = WatchedMachines(since)
+    outages = MachineOutages(since)
     for machine, reply in replies.items():
         ahead = clocks[machine].ahead
-        watched.heed(machine, [{**event, "clock": event["clock"] + ahead} for event in reply["events"]])
+        outages.add_events(machine, [{**event, "clock": event["clock"] + ahead} for event in reply["events"]])
     notes = dict.fromkeys(
-        note if note == NO_ACCOUNT else f"machine {machine}: {note}"
-        for machine, found in verdicts.items()
-        for note in found["notes"]
+        note if note == NO_BASELINE else f"machine {machine}: {note}"
+        for machine, verdict in verdicts.items()
+        for note in verdict["notes"]
     )
-    return verdict_of([*findings, *watched.silence_findings()], notes, (time.monotonic_ns() - since) / 1e9)
+    return verdict_of([*findings, *outages.silence_findings()], notes, (time.monotonic_ns() - since) / 1e9)
 
 
-def _crossings(state: SpreadState, links: Sequence[str] | None) -> list[_Crossing]:
+def _probed_directions(state: SpreadState, links: Sequence[str] | None) -> list[_ProbedDirection]:
     """Choose directions of links between machines. links: names; None: those that are impaired or down."""
-    at: dict[str, str] = {}
+    machine_of: dict[str, str] = {}
     for machine, part in state.parts.items():
-        at |= dict.fromkeys([node.name for node in part.nodes], machine)
-        at |= dict.fromkeys([switch.name for switch in part.switches], machine)
+        machine_of |= dict.fromkeys([node.name for node in part.nodes], machine)
+        machine_of |= dict.fromkeys([switch.name for switch in part.switches], machine)
     chosen = []
     for link in state.layout.links:
-        a, b = at[link.a.owner], at[link.b.owner]
+        a, b = machine_of[link.a.owner], machine_of[link.b.owner]
         if a == b or (links is not None and link.name not in links):
             continue
         tunnel = state.parts[a].tunnel_of(link)
@@ -139,104 +139,110 @@ def _crossings(state: SpreadState, links: Sequence[str] | None) -> list[_Crossin
             ends = ((a, link.a), (b, link.b)) if direction == "forward" else ((b, link.b), (a, link.a))
             impairment = replace(force.impairment, delay=max(force.impairment.delay, tunnel.delay))
             chosen.append((link, direction, ends, impairment, down))
-    crossings = []
+    directions = []
     for link, direction, ends, impairment, down in chosen:
         expectation = expect(impairment, {})
         plan = plan_for(impairment, expectation, len(chosen), mtu_of(state.layout, link))
         plan = replace(plan, train=None, no_train=_NO_RATE if impairment.rate else "")
-        crossings.append(
-            _Crossing(link, direction, *ends, expectation, plan, has_rules=bool(impairment.rules), is_down=down)
+        directions.append(
+            _ProbedDirection(link, direction, *ends, expectation, plan, has_rules=bool(impairment.rules), is_down=down)
         )
-    return crossings
+    return directions
 
 
 def _probe(
     state: SpreadState,
     name: str,
-    crossings: Sequence[_Crossing],
+    directions: Sequence[_ProbedDirection],
     clocks: Mapping[str, MachineClock],
     seconds: float | None,
-) -> list[Probed]:
+) -> list[ProbeResult]:
     """Let the machines probe the links between them. Raises TestbedError for a machine that fails or is lost."""
-    lasting = seconds if seconds is not None else min(max(SHORTEST, *map(_needed, crossings)), LONGEST)
-    linger = max(crossing.plan.latest for crossing in crossings) / _SECOND + _LINGER
+    duration = seconds if seconds is not None else min(max(MIN_SECONDS, *map(_seconds_needed, directions)), MAX_SECONDS)
+    linger = max(direction.plan.max_delay for direction in directions) / _SECOND + _LINGER
     run = (os.getpid() << 16 ^ time.monotonic_ns()) & 0xFFFF_FFFF
-    machines = {machine for crossing in crossings for machine, _ in (crossing.source, crossing.sink)}
-    concerned = {machine: worker for machine, worker in state.holders.items() if machine in machines}
+    machines = {machine for direction in directions for machine, _ in (direction.source, direction.sink)}
+    probing_workers = {machine: worker for machine, worker in state.holders.items() if machine in machines}
     numbers = {}
-    for machine, worker in concerned.items():
+    for machine, worker in probing_workers.items():
         outgoing = [
-            {**_end(number, crossing.source[1]), "interval": crossing.plan.interval, "burst": crossing.plan.burst}
-            for number, crossing in enumerate(crossings)
-            if crossing.source[0] == machine
+            {**_end(number, direction.source[1]), "interval": direction.plan.interval, "burst": direction.plan.burst}
+            for number, direction in enumerate(directions)
+            if direction.source[0] == machine
         ]
         incoming = [
-            _end(number, crossing.sink[1]) for number, crossing in enumerate(crossings) if crossing.sink[0] == machine
+            _end(number, direction.sink[1])
+            for number, direction in enumerate(directions)
+            if direction.sink[0] == machine
         ]
         numbers[machine] = worker.begin(
-            PROBE, name=name, run=run, outgoing=outgoing, incoming=incoming, seconds=lasting, linger=linger
+            PROBE, name=name, run=run, outgoing=outgoing, incoming=incoming, seconds=duration, linger=linger
         )
-    replies, lost = in_step(concerned, numbers, lasting + linger + _PATIENCE)
+    replies, lost = in_step(probing_workers, numbers, duration + linger + _STAGE_TIMEOUT)
     if lost:
         raise TestbedError("; ".join(str(loss.error) for loss in lost.values()))
-    found = []
-    for number, crossing in enumerate(crossings):
-        source, sink = crossing.source[0], crossing.sink[0]
+    results = []
+    for number, direction in enumerate(directions):
+        source, sink = direction.source[0], direction.sink[0]
         ahead = clocks[sink].ahead - clocks[source].ahead
-        found.append(joined(str(number), crossing.plan, replies[source], replies[sink], ahead, lasting))
-    return found
+        results.append(join_replies(str(number), direction.plan, replies[source], replies[sink], ahead, duration))
+    return results
 
 
-def _needed(crossing: _Crossing) -> float:
-    """Return how long a direction has to be probed, seconds."""
-    plan = crossing.plan
-    return ENOUGH * max(plan.wanted / plan.burst, plan.samples) * plan.interval / _SECOND
+def _seconds_needed(direction: _ProbedDirection) -> float:
+    """Return the duration of probing that a direction needs, seconds."""
+    plan = direction.plan
+    return MARGIN * max(plan.min_probes / plan.burst, plan.min_samples) * plan.interval / _SECOND
 
 
 def _end(number: int, end: End) -> dict[str, object]:
     return {"number": number, "owner": end.owner, "port": end.port}
 
 
-def joined(
+def join_replies(
     number: str, plan: Plan, source: Mapping[str, Any], sink: Mapping[str, Any], ahead: int, seconds: float
-) -> Probed:
-    """Return the result of probing a direction from those of its two machines. number: of the direction. source, sink:
-    replies of `half_probes.probe_part`. ahead: nanoseconds to add to the sink's times to get the source's clock."""
-    left = source["left"][number]
-    came: dict[int, int] = {}
-    twice = corrupted = unreadable = overtaken = 0
+) -> ProbeResult:
+    """Join the replies of a direction's two machines to its result. number: of the direction. source, sink: replies of
+    `half_probes.probe_part`. ahead: nanoseconds to add to the sink's times to get the source's clock."""
+    sent_times = source["left"][number]
+    arrival_times: dict[int, int] = {}
+    duplicates = corrupted = unreadable = overtaken = 0
     highest = -1
     for index, when, intact in sink["came"][number]:
         if index < 0:
             unreadable += 1
-        elif index in came:
-            twice += 1
-        elif index < len(left):
-            came[index] = when + ahead
+        elif index in arrival_times:
+            duplicates += 1
+        elif index < len(sent_times):
+            arrival_times[index] = when + ahead
             corrupted += not intact
             overtaken += index < highest
             highest = max(highest, index)
-    delays = {index: when - left[index] for index, when in came.items() if left[index]}
-    sent = sum(1 for when in left if when)
+    delays = {index: when - sent_times[index] for index, when in arrival_times.items() if sent_times[index]}
+    sent = sum(1 for when in sent_times if when)
     timed = [delay for index, delay in delays.items() if index % plan.burst == 0 and delay >= plan.skip_below]
-    others, other_bytes = sink["others"][number]
-    return Probed(
+    other_frames, other_bytes = sink["others"][number]
+    return ProbeResult(
         sent,
         min(sent, len(delays) + unreadable),
         tuple(sorted(timed)),
         sum(delay < plan.skip_below for delay in delays.values()),
-        twice,
+        duplicates,
         corrupted + unreadable,
         overtaken,
-        others,
+        other_frames,
         other_bytes,
         source["overrun"][number] + sink["overrun"][number],
         seconds,
     )
 
 
-def _judged(crossing: _Crossing, probed: Probed, table: Table) -> Iterator[Finding]:
+def _judge_direction(direction: _ProbedDirection, result: ProbeResult, table: Table) -> Iterator[Finding]:
     subject = Subject(
-        crossing.link.name, crossing.direction, crossing.expectation, crossing.plan, rules_active=crossing.has_rules
+        direction.link.name,
+        direction.direction,
+        direction.expectation,
+        direction.plan,
+        rules_active=direction.has_rules,
     )
-    yield from judge_down(subject, probed, table) if crossing.is_down else judge(subject, probed, table)
+    yield from judge_down(subject, result, table) if direction.is_down else judge(subject, result, table)

@@ -1,4 +1,4 @@
-"""Pytest plug-in: a simulated or live cluster for a test, and everything about it kept when the test fails.
+"""Pytest plug-in: a simulated or live cluster for a test, and its artefacts if the test fails.
 
 ::
 
@@ -6,8 +6,8 @@
     def test_everything_arrives(cluster):
         assert cluster.run(exchange).results["n2"] == 100
 
-``--testbed-mode both`` runs it in both modes. Every pytest run loads this file: it imports nothing that would slow down
-a project without clusters.
+``--testbed-mode both`` runs it in both modes. Every pytest run loads this file, so it imports nothing that slows down
+projects without clusters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         assert_reachable,
         assert_unreachable,
     )
-    from testbed.pytest_plugin.cluster_life import Case
+    from testbed.pytest_plugin.cluster_life import ClusterTest
     from testbed.pytest_plugin.under_test import ClusterUnderTest
 
 __all__ = [
@@ -50,7 +50,7 @@ __all__ = [
     "until_sure",
 ]
 
-_HOMES = {
+_MODULES = {
     "ClusterUnderTest": "testbed.pytest_plugin.under_test",
     "SampleTooSmallError": "testbed.controller.assertions.shares",
     "assert_delay": "testbed.controller.assertions.sample_quantiles",
@@ -64,21 +64,21 @@ _HOMES = {
     "until_sure": "testbed.controller.assertions.sequential",
 }
 
-CASE: pytest.StashKey[Case] = pytest.StashKey()
-"""Stash key of a test that has its cluster."""
+CLUSTER_TEST: pytest.StashKey[ClusterTest] = pytest.StashKey()
+"""Stash key of a test while it has a cluster."""
 
 _DEFAULTS = {"testbed_mode": "live", "testbed_protocol": "", "testbed_artefacts": "testbed-artefacts"}
 _ACTIONS = {"testbed_on_invalid": "fail", "testbed_on_degraded": "ignore"}
-_MAX_SHOWN = 20  # tests whose network was not as configured, in the summary
+_MAX_SHOWN = 20  # tests in the summary whose network was not as configured
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value: object = getattr(importlib.import_module(_HOMES[name]), name)
+    value: object = getattr(importlib.import_module(_MODULES[name]), name)
     return value
 
 
@@ -97,19 +97,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--testbed-artefacts",
         metavar="DIR",
-        help="where failing tests leave a folder each (default: testbed-artefacts)",
+        help="directory for a folder of each failing test (default: testbed-artefacts)",
     )
     group.addoption(
-        "--testbed-strict", action="store_true", help="a test whose requirement this machine does not meet fails"
+        "--testbed-strict",
+        action="store_true",
+        help="fail tests whose requirements this machine does not meet, instead of skipping them",
     )
-    group.addoption("--pcap-on-failure", action="store_true", help="capture all links; of failing tests the files stay")
+    group.addoption(
+        "--pcap-on-failure", action="store_true", help="capture all links; keep the captures of failing tests"
+    )
     group.addoption("--cli-on-error", action="store_true", help="after a failure, open shells in the cluster's nodes")
     group.addoption("--keep-cluster", action="store_true", help="leave the clusters of failing tests up")
     for grade in ("invalid", "degraded"):
         group.addoption(
             f"--testbed-on-{grade}",
             choices=("fail", "skip", "xfail", "ignore"),
-            help=f"what becomes of a test that passes while its network is {grade}, where its marker does not say it "
+            help=f"outcome of a test that passes while its network is {grade}, unless its marker says otherwise "
             f"(default: {_ACTIONS[f'testbed_on_{grade}']})",
         )
     for name, default in (_DEFAULTS | _ACTIONS).items():
@@ -121,7 +125,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "cluster(source, *, links=, seed=, datapath=, mode=, machines=, requires=, programs=, on_invalid=, "
         "on_degraded=, **impairments): the cluster of this test: a topology's name, a TOML file or a description, and "
-        "what all its links do to frames.",
+        "impairments of all its links.",
     )
     for name in _ACTIONS:
         if config.getini(name) not in ("fail", "skip", "xfail", "ignore"):
@@ -134,7 +138,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test with a cluster by the requested modes and protocols."""
     if "cluster" not in metafunc.fixturenames or "testbed_mode" not in metafunc.fixturenames:
-        return  # or a project's own fixture of that name
+        return  # the project may have its own fixture of that name
     from testbed.pytest_plugin.marker import MarkerError, modes
 
     config, test = metafunc.config, metafunc.definition
@@ -165,15 +169,15 @@ def protocol(pytestconfig: pytest.Config) -> str:
 
 @pytest.fixture
 def scenario() -> None:
-    """Faults during every `cluster.run`; none, unless a test parametrizes it: with a `Scenario`, with a TOML file
-    beside the test, or with a value of `testbed.run`'s parameter 'beside'."""
+    """Faults during every `cluster.run`. None by default; a test can parametrize it with a `Scenario`, a TOML file relative
+    to the test's directory, or a companion as in `testbed.run`'s parameter 'companions'."""
 
 
 @pytest.fixture
 def cluster(
     request: pytest.FixtureRequest, testbed_mode: str, protocol: str, scenario: object
 ) -> Iterator[ClusterUnderTest]:
-    """The cluster of the test's marker; in live mode it is up until the test has ended."""
+    """Cluster of the test's marker; in live mode it is up until the test has ended."""
     from testbed.pytest_plugin.cluster_life import cluster_of
 
     yield from cluster_of(request, testbed_mode, protocol, scenario)
@@ -183,10 +187,10 @@ def cluster(
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Judge the network of a test that has passed."""
     result = yield
-    if CASE in item.stash:
-        from testbed.pytest_plugin.cluster_life import end_passed
+    if CLUSTER_TEST in item.stash:
+        from testbed.pytest_plugin.cluster_life import judge_passed
 
-        end_passed(item)
+        judge_passed(item)
     return result
 
 
@@ -194,23 +198,23 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    if CASE not in item.stash:
+    if CLUSTER_TEST not in item.stash:
         return (yield)
-    from testbed.pytest_plugin.cluster_life import add_verdict, keep_failed, shorten
+    from testbed.pytest_plugin.cluster_life import add_verdict, keep_artefacts, shorten_traceback
 
     if call.excinfo is not None and not item.config.getoption("fulltrace"):
-        shorten(call.excinfo)
+        shorten_traceback(call.excinfo)
     report = yield
     if report.failed:
-        keep_failed(item, report)
+        keep_artefacts(item, report)
     elif report.when == "call":
         add_verdict(item, report)
     return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List, as the last lines, networks that were not as configured, and the folders of failed tests."""
-    doubtful = {
+    """Print, as the last lines, tests whose network was not as configured, and the folders of failed tests."""
+    untrusted = {
         report.nodeid: str(text)
         for kind in ("passed", "failed", "skipped", "xfailed", "xpassed", "error")
         for report in terminalreporter.getreports(kind)
@@ -218,11 +222,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, text in report.user_properties
         if name == "testbed-verdict" and text != "trusted"
     }
-    for nodeid, verdict in list(doubtful.items())[:_MAX_SHOWN]:
+    for nodeid, verdict in list(untrusted.items())[:_MAX_SHOWN]:
         terminalreporter.line(f"testbed: {nodeid}: the network was {verdict}")
-    if len(doubtful) > _MAX_SHOWN:
+    if len(untrusted) > _MAX_SHOWN:
         terminalreporter.line(
-            f"testbed: and {len(doubtful) - _MAX_SHOWN} more tests on networks that were not as configured"
+            f"testbed: and {len(untrusted) - _MAX_SHOWN} more tests on networks that were not as configured"
         )
     folders = [
         str(text)
@@ -237,12 +241,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def protocols_option(config: pytest.Config) -> str:
-    """Requested protocols, joined by commas."""
+    """Return the requested protocols, joined by commas."""
     from testbed.registry import DEFAULT_PROTOCOL
 
     return option_or_ini(config, "testbed_protocol") or DEFAULT_PROTOCOL
 
 
 def option_or_ini(config: pytest.Config, name: str) -> str:
-    """Value of an option, or else of the ini file."""
+    """Return the value of an option, or else of the ini file."""
     return str(config.getoption(name) or config.getini(name))

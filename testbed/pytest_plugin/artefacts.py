@@ -1,16 +1,16 @@
-"""Artefacts of a failing test: one folder with everything on its cluster and its runs.
+"""Artefacts of a failing test: a folder with the state of its cluster and its runs.
 
 report.txt          the failure and the output
-description.toml    the cluster as the test had it
-environment.json    the command that repeats the test, seed, versions, kernel, processors
-state.json          live: the cluster with everything derived, and the datapath of each link
+description.toml    description of the cluster
+environment.json    command that repeats the test, seed, versions, kernel, processors
+state.json          live: resolved layout, and the datapath of each link
 events.jsonl        live: events of the cluster
 processes.log       live: log of relay and supervisor
-machines.json       on machines, in place of state.json and processes.log: which has which nodes
-verdict.txt         live: whether the network was as configured, or lost frames of its own
+machines.json       on machines, instead of state.json and processes.log: the nodes of each machine
+verdict.txt         live: the verdict on the network
 capture.pcapng      live, with --pcap-on-failure: the frames of all links, with their fates
-runs/N/             each `cluster.run`: rows, logs, its result; simulated, with --pcap-on-failure, its frames
-...                 files that the test itself has put into ``cluster.folder``
+runs/N/             of each `cluster.run`: rows, logs, result; in sim, with --pcap-on-failure, frames
+...                 files that the test has put into ``cluster.folder``
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ CAPTURE: Final = "capture.pcapng"
 
 
 def keep(cluster: ClusterUnderTest, folder: Path, report: pytest.TestReport, network: Network) -> None:
-    """Fill the folder of a failed test, replacing an earlier run's."""
+    """Write the artefacts of a failed test; replaces a folder of an earlier run."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for path in sorted(cluster.folder.rglob("*")):
-        if path.is_file():  # a new file, readable by all: another user may collect the artefacts
+        if path.is_file():  # a new file that all may read, as another user may collect the artefacts
             target = folder / path.relative_to(cluster.folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)

@@ -1,7 +1,7 @@
-"""Verdict on a test's network, and outcome of a test that passes although the network was not as configured.
+"""Verdict on a test's network, and the outcome of a test that passes although its network was not as configured.
 
-The verdict covers the complete test, from the cluster's start to the end of the test's body, and each `cluster.run`. A
-test that fails by itself stays failed; its report shows the verdict.
+The verdict covers the time from the cluster's start to the end of the test's body, and each `cluster.run`. A failed test
+stays failed; its report shows the verdict.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from testbed.pytest_plugin.marker import Action, MarkerArguments, check_action
 from testbed.pytest_plugin.under_test import ClusterUnderTest
 
 PROPERTY: Final = "testbed-verdict"
-"""Name of the report's property with the network's verdict, one line."""
+"""Name of the report's property with the verdict on the network, as one line."""
 
 _DEVIATING: Final = (Grade.INVALID, Grade.DEGRADED)
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Verdict on a network. grade: trusted, degraded or invalid; undecided if the test took its cluster down.
-    reasons: a line for each finding that is degraded or invalid. notes: remarks of the verdict, without effect
-    on the grade."""
+    """Verdict on a network. grade: trusted, degraded or invalid; undecided if the test took its cluster down. reasons: a
+    line for each degraded or invalid finding. notes: of the verdict, without effect on the grade."""
 
     grade: Grade
     reasons: tuple[str, ...] = ()
@@ -39,29 +38,29 @@ class Network:
 
     @property
     def summary(self) -> str:
-        """The grade, the first reason, and the number of further ones."""
+        """The grade, the first reason, and the number of further reasons."""
         more = f" (and {len(self.reasons) - 1} more)" if len(self.reasons) > 1 else ""
         return ": ".join([self.grade.value, *self.reasons[:1]]) + more
 
 
 def network_of(cluster: ClusterUnderTest) -> Network:
-    """Return the verdict on the network so far. If the verdict cannot be taken, the network is invalid."""
+    """Return the verdict on the network so far. The network is invalid if the verdict cannot be determined."""
     findings: list[Finding] = []
     reasons: dict[str, None] = {}
     notes: tuple[str, ...] = ()
     grades: list[Grade] = []
     if cluster.mode == "live":
         try:
-            overall = cluster.looked_back()
-            findings += overall.findings
-            notes = overall.notes
+            verdict = cluster.network_verdict()
+            findings += verdict.findings
+            notes = verdict.notes
         except NotFoundError:
             grades.append(Grade.UNDECIDED)
             reasons["the cluster was taken down before the test ended: no verdict is possible"] = None
         except (TestbedError, OSError) as error:
             grades.append(Grade.INVALID)
-            why = reason_of(error) if isinstance(error, OSError) else str(error)
-            reasons[f"the verdict cannot be taken: {why}"] = None
+            reason = reason_of(error) if isinstance(error, OSError) else str(error)
+            reasons[f"the verdict cannot be determined: {reason}"] = None
     findings += [finding for run in cluster.verdicts for finding in run.findings]
     deviating = sorted(
         (finding for finding in findings if finding.grade in _DEVIATING), key=lambda finding: -finding.grade.severity
@@ -73,17 +72,17 @@ def network_of(cluster: ClusterUnderTest) -> Network:
 
 
 def actions_of(config: pytest.Config, arguments: MarkerArguments) -> Mapping[Grade, Action]:
-    """Actions by grade, from the marker, else from the option or the ini file. Raises MarkerError."""
-    marked = {Grade.INVALID: arguments.on_invalid, Grade.DEGRADED: arguments.on_degraded}
-    options = {grade: f"testbed_on_{grade.value}" for grade in marked}
+    """Return the actions by grade, from the marker, or else from the option or the ini file. Raises MarkerError."""
+    in_marker = {Grade.INVALID: arguments.on_invalid, Grade.DEGRADED: arguments.on_degraded}
+    options = {grade: f"testbed_on_{grade.value}" for grade in in_marker}
     return {
         grade: action or check_action(options[grade], option_or_ini(config, options[grade]))
-        for grade, action in marked.items()
+        for grade, action in in_marker.items()
     }
 
 
 def raise_outcome(config: pytest.Config, network: Network, actions: Mapping[Grade, Action]) -> None:
-    """Raise skip, xfail or failure for a passed test, if its network's grade requires it."""
+    """Raise the outcome skip, xfail or failure for a passed test, if its network's grade requires it."""
     grade, action = network.grade, actions.get(network.grade, "ignore")
     if action == "ignore":
         return
@@ -95,8 +94,9 @@ def raise_outcome(config: pytest.Config, network: Network, actions: Mapping[Grad
     lines = [f"{message}; the test's own assertions hold", *(f"  {reason}" for reason in network.reasons[1:])]
     keyword = f"on_{grade.value}"
     lines.append(
-        f'{keyword}="skip", "xfail" or "ignore" in the marker, or --testbed-{keyword.replace("_", "-")}, changes that'
+        f'to change this outcome, use {keyword}="skip", "xfail" or "ignore" in the marker, or '
+        f"--testbed-{keyword.replace('_', '-')}"
     )
     if action == "skip":
-        lines[-1] = f'{keyword}="skip", and --testbed-strict turns skips into failures'
+        lines[-1] = f'{keyword}="skip" is set, but --testbed-strict turns skips into failures'
     raise pytest.fail.Exception("\n".join(lines), pytrace=False)

@@ -1,6 +1,7 @@
-"""Marker of a test, ``@pytest.mark.cluster("star-4", loss="1%", links={"n1": {"delay": "5ms"}})``, and its meaning.
+"""Marker of a test, ``@pytest.mark.cluster("star-4", loss="1%", links={"n1": {"delay": "5ms"}})``.
 
-The markers of a test, its class and its module add up: the nearest that names a cluster begins, nearer ones add to it.
+Markers of a test, its class and its module are combined: the nearest marker that names a cluster is the base, and nearer
+markers override its arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +27,17 @@ Action: TypeAlias = Literal["fail", "skip", "xfail", "ignore"]
 ACTIONS: Final[tuple[Action, ...]] = ("fail", "skip", "xfail", "ignore")
 """Outcomes of a test that passes on a network that was not as configured."""
 
-_OWN: Final = ("links", "seed", "datapath", "machines", "mode", "requires", "programs", "on_invalid", "on_degraded")
+_ARGUMENTS: Final = (
+    "links",
+    "seed",
+    "datapath",
+    "machines",
+    "mode",
+    "requires",
+    "programs",
+    "on_invalid",
+    "on_degraded",
+)
 
 
 class MarkerError(TestbedError):
@@ -37,11 +48,11 @@ class MarkerError(TestbedError):
 class MarkerArguments:
     """Arguments of the markers.
 
-    source: a shipped topology's name, a TOML file or a description; None: none is named. base: directory of relative
-    paths. impairments: of all links. links: by target ("n1", "n1--s1"), overriding; there "direction" selects one.
-    datapath: for impaired links. requires: names of requirements. programs: names of programs. on_invalid, on_degraded:
-    the outcome on such a network; None: not given. machines: a machines file, over which a live cluster is spread; None:
-    it is on this machine.
+    source: a shipped topology's name, a TOML file or a description; None if not given. base: directory of relative paths.
+    impairments: of all links. links: further impairments by target ("n1", "n1--s1"), which override; "direction" in them
+    selects a direction. datapath: of impaired links. requires: names of requirements. programs: names of required programs.
+    on_invalid, on_degraded: outcome on such a network; None if not given. machines: machines file, for a live cluster on
+    several machines; None: the cluster is on this machine.
     """
 
     source: str | Path | Description | None = None
@@ -58,13 +69,13 @@ class MarkerArguments:
 
     @property
     def origin(self) -> str:
-        """The description's file; empty if there is none."""
+        """Path of the description's file; empty if there is none."""
         return str(self._path()) if self._is_file() else ""
 
     def description(self) -> Cluster:
-        """Build the cluster. Raises MarkerError where none is named, and the errors of `Cluster.load`."""
+        """Build the cluster. Raises MarkerError if no source is given, and the errors of `Cluster.load`."""
         from testbed.cluster.api import Cluster
-        from testbed.pytest_plugin.under_test import Overlay, lay_over
+        from testbed.pytest_plugin.under_test import Overlay, apply_overlays
         from testbed.spec.elements import Impairments
 
         if self.source is None:
@@ -78,7 +89,7 @@ class MarkerArguments:
             keys = dict(impairments)
             direction = str(keys.pop("direction", ""))
             overlays.append(Overlay(target, Impairments(**keys), direction))
-        return lay_over(cluster, overlays, self.seed)
+        return apply_overlays(cluster, overlays, self.seed)
 
     def _is_file(self) -> bool:
         text = str(self.source)
@@ -91,7 +102,7 @@ class MarkerArguments:
 
 
 def read_markers(markers: Iterable[pytest.Mark], base: Path, source: object = None) -> MarkerArguments:
-    """Combine `markers`, the nearest first. source: overrides their cluster, unless None. Raises MarkerError."""
+    """Combine `markers`, in the order nearest first. source: replaces their cluster, unless None. Raises MarkerError."""
     from testbed.spec.model import Description
 
     keys: dict[str, Any] = {}
@@ -113,7 +124,7 @@ def read_markers(markers: Iterable[pytest.Mark], base: Path, source: object = No
     return MarkerArguments(
         source,
         base,
-        impairments={key: value for key, value in keys.items() if key not in _OWN},
+        impairments={key: value for key, value in keys.items() if key not in _ARGUMENTS},
         links=keys.get("links", {}),
         seed=keys.get("seed"),
         datapath=keys.get("datapath", "auto"),
@@ -126,29 +137,29 @@ def read_markers(markers: Iterable[pytest.Mark], base: Path, source: object = No
 
 
 def resolve_scenario(base: Path, scenario: object) -> object:
-    """Resolve the test's scenario; a TOML file is relative to the test's directory, as a cluster's description is."""
+    """Resolve the path of a scenario's TOML file. base: the test's directory."""
     if isinstance(scenario, Path) or (isinstance(scenario, str) and scenario.endswith(".toml")):
         return base / scenario
     return scenario
 
 
-def modes(markers: Iterable[pytest.Mark], wanted: str) -> tuple[tuple[Mode, ...], str]:
-    """Modes in which a test runs, and the reason if it cannot run in any. wanted: "sim", "live" or "both". Raises
-    MarkerError."""
+def modes(markers: Iterable[pytest.Mark], requested: str) -> tuple[tuple[Mode, ...], str]:
+    """Return the modes in which a test runs, and a reason if it cannot run in the requested ones. requested: "sim", "live"
+    or "both". Raises MarkerError."""
     marked = next((marker.kwargs["mode"] for marker in markers if "mode" in marker.kwargs), "both")
     if marked not in (*MODES, "both"):
         raise MarkerError(f"mode: found {marked!r}, expected 'sim', 'live' or 'both'")
-    can = tuple(mode for mode in MODES if marked in (mode, "both"))
-    chosen = tuple(mode for mode in can if wanted in (mode, "both"))
-    return (chosen, "") if chosen else (can, f"it runs in {marked} mode only, and --testbed-mode is {wanted}")
+    supported = tuple(mode for mode in MODES if marked in (mode, "both"))
+    chosen = tuple(mode for mode in supported if requested in (mode, "both"))
+    return (chosen, "") if chosen else (supported, f"the test needs mode {marked}, and --testbed-mode is {requested}")
 
 
-def check_action(where: str, value: object) -> Action:
-    """Check an outcome. Raises MarkerError naming its place."""
-    for known in ACTIONS:
-        if value == known:
-            return known
-    raise MarkerError(f"{where}: found {value!r}, expected 'fail', 'skip', 'xfail' or 'ignore'")
+def check_action(key: str, value: object) -> Action:
+    """Check an outcome. key: its name in the error. Raises MarkerError."""
+    for action in ACTIONS:
+        if value == action:
+            return action
+    raise MarkerError(f"{key}: found {value!r}, expected 'fail', 'skip', 'xfail' or 'ignore'")
 
 
 def _machines(base: Path, value: object) -> Path | None:

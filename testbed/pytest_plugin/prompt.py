@@ -1,5 +1,4 @@
-"""Prompt of --cli-on-error, between a failing test and the end of its cluster: it accepts the sub-commands of
-``testbed``."""
+"""Prompt of --cli-on-error, which accepts sub-commands of ``testbed`` while the cluster of a failed test is up."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ _TESTBED: Final = (sys.executable, "-c", "from testbed.cli.main import main; mai
 
 
 def commands_for(cluster: str, nodes: Collection[str]) -> list[str]:
-    """Commands to look at a cluster from another terminal."""
+    """Return commands to inspect a cluster from another terminal."""
     node = next(iter(nodes), "n1")
     return [
         f"testbed status --name {cluster}",
@@ -23,23 +22,25 @@ def commands_for(cluster: str, nodes: Collection[str]) -> list[str]:
     ]
 
 
-def ask(cluster: str, nodes: Collection[str], say: Callable[[str], object]) -> None:
-    """Read commands from the terminal until its end; without a terminal, print how to keep the cluster up."""
-    say(f"cluster {cluster} is up:")
+def run_prompt(cluster: str, nodes: Collection[str], print_line: Callable[[str], object]) -> None:
+    """Read and run commands until the end of input; without a terminal, print how to keep the cluster up."""
+    print_line(f"cluster {cluster} is up:")
     for line in commands_for(cluster, nodes):
-        say(f"  {line}")
+        print_line(f"  {line}")
     if not sys.stdin.isatty():
-        say("this is no terminal: no prompt is opened (--keep-cluster leaves the cluster up)")
+        print_line("standard input is not a terminal, so no prompt is opened (--keep-cluster leaves the cluster up)")
         return
-    say("NODE: a shell there; NODE COMMAND: run it there; status, inject, heal, ...: on this cluster; ctrl-D: continue")
+    print_line(
+        "NODE: shell in the node; NODE COMMAND: run it there; status, inject, heal, ...: on this cluster; ctrl-D: continue"
+    )
     while True:
         try:
             words = shlex.split(input(f"{cluster}> "))
         except EOFError:
-            say("")
+            print_line("")
             return
         except (KeyboardInterrupt, ValueError) as error:  # Ctrl-C, or an unclosed quote
-            say(str(error))
+            print_line(str(error))
             continue
         if words:
             _run(command(cluster, nodes, words))
@@ -54,7 +55,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def command(cluster: str, nodes: Collection[str], words: list[str]) -> list[str]:
-    """Translate a line of the prompt to a program and its arguments."""
+    """Return the program and arguments for a line of the prompt."""
     first, *rest = words
     if first not in nodes:
         return [*_TESTBED, first, "--name", cluster, *rest]

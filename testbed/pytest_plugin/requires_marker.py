@@ -1,5 +1,4 @@
-"""Requirements of a test on the machine, each checked by trying: ``@pytest.mark.cluster("star-4",
-requires="netem")``."""
+"""Requirements of a test on the machine, each checked by a trial: ``@pytest.mark.cluster("star-4", requires="netem")``."""
 
 from __future__ import annotations
 
@@ -35,21 +34,21 @@ REQUIREMENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
         "ipv6": lambda: "" if os.path.exists("/proc/sys/net/ipv6") else "the kernel has no IPv6",
     }
 )
-"""Checks by name: each returns why this machine does not meet it, empty when it does."""
+"""Checks by name. Each returns the reason why this machine does not meet the requirement; empty if it does."""
 
 
 @cache
-def missing(name: str) -> str:
-    """Return why this machine does not meet a requirement, checked once; empty when it does. Raises MarkerError."""
+def missing_reason(name: str) -> str:
+    """Return the reason why this machine does not meet a requirement; empty if it does. Checked once. Raises MarkerError."""
     if name not in REQUIREMENTS:
-        raise MarkerError(f"no requirement is named {name!r}; there are {', '.join(REQUIREMENTS)}")
+        raise MarkerError(f"unknown requirement {name!r}; use one of {', '.join(REQUIREMENTS)}")
     return REQUIREMENTS[name]()
 
 
-def unmet(arguments: MarkerArguments) -> str:
-    """Return why this machine cannot run the test; empty when it can. Raises MarkerError."""
+def unmet_requirement(arguments: MarkerArguments) -> str:
+    """Return the reason why this machine cannot run the test; empty if it can. Raises MarkerError."""
     for name in arguments.requires:
-        if reason := missing(name):
+        if reason := missing_reason(name):
             return f"requires {name}: {reason}"
     absent = [program for program in arguments.programs if shutil.which(program) is None]
-    return f"there is no program {', '.join(absent)}" if absent else ""
+    return f"requires programs that are not installed: {', '.join(absent)}" if absent else ""

@@ -1,6 +1,6 @@
-"""Cluster of a test that is spread over machines: ``@pytest.mark.cluster("fat-tree-4", machines="lab.toml")``.
+"""Cluster of a test on several machines: ``@pytest.mark.cluster("fat-tree-4", machines="lab.toml")``.
 
-The workers of a file's machines are started with the first test that names it, and end with pytest.
+The workers of a machines file are started for the first test that names the file, and end with pytest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 from testbed.cluster.access.node_programs import CommandError
 from testbed.cluster.faults.fault_injection import compose_impairment
 from testbed.controller.runs.spread_execution import SpreadCluster
-from testbed.controller.spread_check import looked_back
+from testbed.controller.spread_check import spread_verdict
 from testbed.controller.verdict.verdicts import Verdict
 from testbed.errors import UnsupportedError
 from testbed.machines import spread
@@ -46,51 +46,51 @@ _WORKERS: pytest.StashKey[dict[Path, tuple[ExitStack, Workers]]] = pytest.StashK
 
 
 def workers_of(config: pytest.Config, file: Path) -> Workers:
-    """Return the workers of a file's machines, which end with pytest; they are started if there are none, or one of them was
-    lost. Raises as `remote_workers.workers`."""
-    known = config.stash.setdefault(_WORKERS, {})
-    if file in known:
-        stack, running = known[file]
+    """Return the workers of a machines file, which end with pytest. They are started if there are none or one was lost.
+    Raises the errors of `remote_workers.workers`."""
+    started = config.stash.setdefault(_WORKERS, {})
+    if file in started:
+        stack, running = started[file]
         try:
             call_each(running, "clock")
         except WorkerLostError:
-            known.pop(file)
+            started.pop(file)
             stack.close()
         else:
             return running
     stack = ExitStack()
     config.add_cleanup(stack.close)
     running = stack.enter_context(workers(load(file).machines))
-    known[file] = stack, running
+    started[file] = stack, running
     return running
 
 
 def spread_for_test(
     description: Cluster, running: Workers, name: str, origin: str, datapath: Asked, *, keep: bool
 ) -> None:
-    """Spread a cluster over machines. keep: it stays if pytest dies."""
+    """Bring a cluster up on machines. keep: whether it stays up if pytest dies."""
     layout = resolve(description)
     plan = spread.plan_spread(running, layout, name, Constraints())
     spread.up(running, plan, name, origin, datapath, lasting=keep)
 
 
-def file_and_name(workload: Form) -> str:
-    """Return the text that names a workload by its file, from which the machines take it. Raises UnsupportedError for one
-    that is not at the top of a file."""
+def workload_reference(workload: Form) -> str:
+    """Return the text that names a workload, "FILE:NAME" for a function or class, by which machines load it. Raises
+    UnsupportedError for a function or class that is not at the top level of a file."""
     if isinstance(workload, str):
         return workload
     file = inspect.getsourcefile(workload) if inspect.isroutine(workload) or inspect.isclass(workload) else None
     name = getattr(workload, "__name__", type(workload).__name__)
     if file is None or getattr(workload, "__qualname__", "") != name:
         raise UnsupportedError(
-            f"{name}: on machines a workload is a name, or a function or class at the top of its file"
+            f"{name}: on machines a workload must be a name, or a function or class at the top level of its file"
         )
     return f"{Path(file).absolute()}:{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadNode:
-    """A node of a cluster that is spread over machines."""
+    """A node of a cluster on several machines."""
 
     name: str
     cluster: str
@@ -106,7 +106,7 @@ class SpreadNode:
 
 @dataclass(eq=False, repr=False)
 class SpreadUnderTest(ClusterUnderTest):
-    """A cluster on several machines, for the duration of the test. file: the machines'."""
+    """A cluster on several machines, for the duration of a test. running: workers by machine. file: the machines file."""
 
     mode: ClassVar[Mode] = "live"
 
@@ -116,7 +116,7 @@ class SpreadUnderTest(ClusterUnderTest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._begun = time.monotonic_ns()
+        self._started = time.monotonic_ns()
 
     @property
     def name(self) -> str:
@@ -125,11 +125,11 @@ class SpreadUnderTest(ClusterUnderTest):
     def __getitem__(self, node: str) -> RunningNode:
         return cast("RunningNode", SpreadNode(node, self.name, self.running))
 
-    def _place(self) -> SpreadCluster:
+    def _run_target(self) -> SpreadCluster:
         return SpreadCluster(self.name, self.running)
 
     def _form(self, workload: Form) -> Form:
-        return file_and_name(workload)
+        return workload_reference(workload)
 
     @contextmanager
     def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
@@ -145,24 +145,26 @@ class SpreadUnderTest(ClusterUnderTest):
         finally:
             heal(self.running, self.name, [done.injection.number])
 
-    def looked_back(self) -> Verdict:
-        """Return the verdict on the test until now: the processes of the testbed on all machines, and silences between
-        these."""
-        return looked_back(self.running, self.name, self._begun)
+    def network_verdict(self) -> Verdict:
+        """Return the verdict on the test until now: on the testbed's processes on all machines, and on silences between
+        machines."""
+        return spread_verdict(self.running, self.name, self._started)
 
     def keep(self, folder: Path) -> None:
-        """Write which machine has which nodes, and the machines' events, into the folder of a failed test."""
+        """Write the nodes of each machine, and the machines' events, into the folder of a failed test."""
         state = spread_state(self.running, self.name)
         placed = {machine: [node.name for node in part.nodes] for machine, part in state.parts.items()}
         (folder / "machines.json").write_text(json.dumps(placed, indent=2))
-        found: Mapping[str, Any] = call_each(
+        events_by_machine: Mapping[str, Any] = call_each(
             state.holders, "events", name=dict.fromkeys(state.holders, self.name), since=dict.fromkeys(state.holders, 0)
         )
-        lines = [json.dumps({"on": machine, **event}) for machine, events in found.items() for event in events]
+        lines = [
+            json.dumps({"on": machine, **event}) for machine, events in events_by_machine.items() for event in events
+        ]
         (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
     def commands(self) -> list[str]:
-        """Commands to look at the cluster from another terminal."""
+        """Return commands to inspect the cluster from another terminal."""
         node = next(iter(self.nodes))
         return [
             f"testbed machines status {self.file} {self.name}",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 from testbed.cluster.faults.injections import places
 from testbed.cluster.records.state import Store
 from testbed.controller.assertions.sequential import reachability_test, until_sure
-from testbed.controller.assertions.shares import assert_unreachable, enough_probes
+from testbed.controller.assertions.shares import assert_unreachable, required_probes
 from testbed.controller.cluster_check import baseline, verdict
 from testbed.controller.runs.run_options import TIMEOUT
 from testbed.controller.runs.runner import run
@@ -38,7 +38,7 @@ from testbed.spec.units import parse_probability
 if TYPE_CHECKING:
     from testbed.cluster.api import Cluster
     from testbed.cluster.running_cluster import RunningCluster, RunningNode
-    from testbed.controller.runs.execution import Beside
+    from testbed.controller.runs.execution import Companion
     from testbed.controller.runs.runner import RunResult
     from testbed.controller.runs.spread_execution import SpreadCluster
     from testbed.controller.verdict.verdicts import Verdict
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
     from testbed.workloads.lookup import Form
 
 
-_OF_CLUSTER: Final = ("state.json", "events.jsonl", "processes.log")
+_CLUSTER_FILES: Final = ("state.json", "events.jsonl", "processes.log")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overlay:
-    """Impairments of a target. target, direction: as `RunningCluster.inject` takes them."""
+    """Impairments of a target. target, direction: as for `RunningCluster.inject`."""
 
     target: str
     impairments: Impairments
     direction: str = ""
 
 
-def lay_over(description: Cluster, overlays: Iterable[Overlay], seed: int | None = None) -> Cluster:
-    """The description with these overlays, later ones over earlier ones, and another seed if given.
+def apply_overlays(description: Cluster, overlays: Iterable[Overlay], seed: int | None = None) -> Cluster:
+    """Return the description with overlays, of which later ones override earlier ones, and with another seed if given.
 
     Raises NotFoundError for an unknown link, DescriptionError for contradictory impairments.
     """
@@ -70,16 +70,16 @@ def lay_over(description: Cluster, overlays: Iterable[Overlay], seed: int | None
         for name, direction in places(layout, overlay.target, overlay.direction):
             link = links[numbers[name]]
             before: Impairments | None = getattr(link, direction)
-            now = overlay.impairments if before is None else overlay.impairments.over(before)
-            links[numbers[name]] = link.model_copy(update={direction: now})
+            combined = overlay.impairments if before is None else overlay.impairments.over(before)
+            links[numbers[name]] = link.model_copy(update={direction: combined})
     fields = {name: getattr(description, name) for name in type(description).model_fields}
     return type(description)(**fields | {"links": links} | ({} if seed is None else {"seed": seed}))
 
 
 @dataclass(eq=False, repr=False)
 class ClusterUnderTest:
-    """A cluster for one test. nodes: by name, with their NICs and addresses. folder: its files are kept with the
-    artefacts when the test fails. protocol, scenario: defaults of `run`."""
+    """A cluster for one test. nodes: by name, with NICs and addresses. folder: its files are kept with the artefacts if the
+    test fails. protocol, scenario: defaults of `run`."""
 
     mode: ClassVar[Mode]
 
@@ -104,16 +104,16 @@ class ClusterUnderTest:
 
     @property
     def name(self) -> str:
-        """The cluster's name: in live mode unique to this test, for ``testbed status --name``."""
+        """Name of the cluster, as for ``testbed status --name``; unique to the test in live mode."""
         return self.description.name
 
     @property
     def live(self) -> RunningCluster:
-        """The cluster in its namespaces. Raises UnsupportedError in simulation."""
-        raise UnsupportedError("a simulated cluster has no namespaces: mark the test with mode='live'")
+        """The cluster in namespaces. Raises UnsupportedError in sim."""
+        raise UnsupportedError("a simulated cluster has no namespaces: use mode='live' in the test's marker")
 
     def __getitem__(self, node: str) -> RunningNode:
-        """The node in its namespace, for programs of the machine: ``cluster["n1"].run(["ping", "-c1", "n2"])``."""
+        """Return a node in its namespace, to run programs: ``cluster["n1"].run(["ping", "-c1", "n2"])``."""
         return self.live[node]
 
     def run(
@@ -136,15 +136,15 @@ class ClusterUnderTest:
             cluster.run(hello, text="good morning").results["n2"]
             cluster.run("pingpong", count=100, protocol="tcp").rows
 
-        workload: what `testbed.run` takes: a name, a class, an ``async def``. protocol: default: the test's. settings:
-        the workload's, by name; one that is called like a parameter of this method is given to its class instead. The
-        others, what it returns and what it raises are those of `testbed.run`. Its folder is among the test's artefacts.
-        A check of its history that fails, fails the test: AssertionError says what was found.
+        workload: as for `testbed.run`: a name, a class, an ``async def``. protocol: by default the test's. settings: of the
+        workload; a setting with the name of a parameter of this method must be given to the workload's class. The other
+        arguments, the result and the errors are those of `testbed.run`. The run's folder is among the test's artefacts.
+        Raises AssertionError with the report if a check of the history fails.
         """
         __tracebackhide__ = True
         self._runs += 1
         result = run(
-            self._place(),
+            self._run_target(),
             self._form(workload),
             protocol=protocol or self.protocol,
             mode=self.mode,
@@ -158,29 +158,29 @@ class ClusterUnderTest:
             check=check,
             capture=self.captures,
             scenario=self.scenario if isinstance(self.scenario, Scenario | Path) else None,
-            beside=_beside(self.scenario),
+            companions=_companions(self.scenario),
         )
         self.verdicts.append(result.verdict)
-        broken = [
-            repetition.checks.in_words()
+        failed_reports = [
+            repetition.checks.to_text()
             for repetition in result.repetitions
             if repetition.checks is not None and repetition.checks.failed
         ]
-        if broken:
-            raise AssertionError("\n".join(broken))
+        if failed_reports:
+            raise AssertionError("\n".join(failed_reports))
         return result
 
     def assert_reachable(self, source: str, destination: str, *, loss: float | str = 0.0) -> None:
-        """Ping until an answer comes; fail once silence cannot be chance. loss: the share of pings without an answer on a
-        sound path, both directions together. Raises UnsupportedError in simulation."""
+        """Ping until an answer arrives; fail once loss cannot explain that there is none. loss: share of unanswered pings of
+        a reachable node, both directions together. Raises AssertionError, and UnsupportedError in sim."""
         __tracebackhide__ = True
         until_sure(reachability_test(loss), (self._answers(source, destination) for _ in itertools.count()))
 
     def assert_unreachable(self, source: str, destination: str, *, loss: float | str = 0.0) -> None:
-        """Ping as often as it takes to tell an unreachable node from that loss, and fail with the first answer. Raises
-        UnsupportedError in simulation."""
+        """Ping as often as needed to distinguish an unreachable node from loss; fail with the first answer. loss: as for
+        `assert_reachable`. Raises AssertionError, and UnsupportedError in sim."""
         __tracebackhide__ = True
-        probes = enough_probes(parse_probability(loss))
+        probes = required_probes(parse_probability(loss))
         for number in range(1, probes + 1):
             if self._answers(source, destination):
                 assert_unreachable(1, number, loss=loss)
@@ -188,19 +188,19 @@ class ClusterUnderTest:
 
     def _answers(self, source: str, destination: str) -> bool:
         """Whether a ping from node to node is answered within a second."""
-        pinged = self[source].run(["ping", "-n", "-c1", "-W1", destination], check=False)
-        return pinged.returncode == 0
+        ping = self[source].run(["ping", "-n", "-c1", "-W1", destination], check=False)
+        return ping.returncode == 0
 
-    def _place(self) -> Cluster | RunningCluster | SpreadCluster:
-        """The cluster for the next run."""
+    def _run_target(self) -> Cluster | RunningCluster | SpreadCluster:
+        """Return the cluster for the next run."""
         raise NotImplementedError
 
     def _form(self, workload: Form) -> Form:
-        """Return a workload as a run takes it."""
+        """Return a workload in the form that a run supports."""
         return workload
 
-    def looked_back(self) -> Verdict:
-        """Return the verdict on a live cluster from the test's beginning until now."""
+    def network_verdict(self) -> Verdict:
+        """Return the verdict on a live cluster from the start of the test until now."""
         raise NotImplementedError
 
     def keep(self, folder: Path) -> None:
@@ -208,19 +208,19 @@ class ClusterUnderTest:
         raise NotImplementedError
 
     def commands(self) -> list[str]:
-        """Return commands to look at a live cluster from another terminal."""
+        """Return commands to inspect a live cluster from another terminal."""
         raise NotImplementedError
 
     @contextmanager
     def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
-        """Impair links within the block; target and direction as for `RunningCluster.inject`. In simulation it affects
-        the runs that begin in the block."""
+        """Impair links within the block. target, direction: as for `RunningCluster.inject`. In sim, this affects the runs
+        that start within the block."""
         raise NotImplementedError
 
 
 @dataclass(eq=False, repr=False)
 class SimulatedCluster(ClusterUnderTest):
-    """A simulated cluster: every run is a simulation of its own, of the description as it is then."""
+    """A simulated cluster: each run is a new simulation of the description with the current overlays."""
 
     mode = "sim"
 
@@ -228,13 +228,13 @@ class SimulatedCluster(ClusterUnderTest):
         super().__post_init__()
         self._overlays: list[Overlay] = []
 
-    def _place(self) -> Cluster:
-        return lay_over(self.description, self._overlays)
+    def _run_target(self) -> Cluster:
+        return apply_overlays(self.description, self._overlays)
 
     @contextmanager
     def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
         overlay = Overlay(target, Impairments(**impairments), direction)
-        lay_over(self.description, [*self._overlays, overlay])  # errors are raised here, not at the next run
+        apply_overlays(self.description, [*self._overlays, overlay])  # raises errors now, not at the next run
         self._overlays.append(overlay)
         try:
             yield
@@ -244,8 +244,8 @@ class SimulatedCluster(ClusterUnderTest):
 
 @dataclass(eq=False, repr=False)
 class LiveCluster(ClusterUnderTest):
-    """A cluster of namespaces, for the duration of the test. directory: of the cluster's state. begun: the network's
-    counters at the test's beginning."""
+    """A cluster of namespaces, for the duration of a test. directory: of the cluster's state. baseline: counters at the
+    start of the test."""
 
     mode = "live"
 
@@ -254,7 +254,7 @@ class LiveCluster(ClusterUnderTest):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.directory = Store().directory(self.running.name)
-        self.begun = baseline(self.running)
+        self.baseline = baseline(self.running)
 
     @property
     def name(self) -> str:
@@ -264,18 +264,18 @@ class LiveCluster(ClusterUnderTest):
     def live(self) -> RunningCluster:
         return self.running
 
-    def looked_back(self) -> Verdict:
-        return verdict(self.name, self.begun)
+    def network_verdict(self) -> Verdict:
+        return verdict(self.name, self.baseline)
 
     def keep(self, folder: Path) -> None:
-        for name in _OF_CLUSTER:
+        for name in _CLUSTER_FILES:
             if (self.directory / name).is_file():
                 shutil.copyfile(self.directory / name, folder / name)
 
     def commands(self) -> list[str]:
         return [*prompt.commands_for(self.name, self.nodes), f"testbed down --name {self.name}"]
 
-    def _place(self) -> RunningCluster:
+    def _run_target(self) -> RunningCluster:
         return self.running
 
     @contextmanager
@@ -284,12 +284,12 @@ class LiveCluster(ClusterUnderTest):
             yield
 
 
-def _beside(scenario: object) -> tuple[Beside, ...]:
-    """Check the value for `run`'s parameter 'beside'. Raises MarkerError for an invalid one."""
+def _companions(scenario: object) -> tuple[Companion, ...]:
+    """Check the value for `run`'s parameter 'companions'. Raises MarkerError for an invalid one."""
     if scenario is None or isinstance(scenario, Scenario | Path):
         return ()
     if not (hasattr(scenario, "simulated") and hasattr(scenario, "live")):
         raise MarkerError(
-            f"scenario: found {scenario!r}, expected a Scenario, a TOML file, or what `testbed.run` takes as 'beside'"
+            f"scenario: found {scenario!r}, expected a Scenario, a TOML file, or a companion as of `testbed.run`"
         )
-    return (cast("Beside", scenario),)
+    return (cast("Companion", scenario),)

@@ -39,7 +39,7 @@ def ring(seed: int = 7) -> Cluster:
 def test_every_workload_ends_on_switches_that_lose_frames(name: str) -> None:
     result = testbed.run(ring(), name, protocol="am2", settings=WORKLOADS[name])
     assert result.rows
-    assert any(counters["packets_resent"] for counters in result.counted.values())
+    assert any(counters["packets_resent"] for counters in result.counters.values())
     lost = [finding for finding in result.verdict.findings if finding.what in ("NIC lost", "relay lost")]
     assert {finding.measured for finding in lost} == {0}, "the emulator loses nothing beside what is asked for"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import testbed
-from testbed.controller.checkers.runs import check_again
+from testbed.controller.checkers.runs import recheck
 from testbed.observe.recorded import read_run
 from tests.unit.protocols.am2_mutants import NATIVE
 
@@ -24,14 +24,14 @@ def test_each_request_is_handled_once_or_returned(tmp_path: Path) -> None:
         CLUSTER, "am-random", protocol="am2", settings={"requests": REQUESTS}, output=tmp_path / "run", check=True
     )
     assert result.checks is not None
-    assert result.checks.passed, result.checks.in_words()
+    assert result.checks.passed, result.checks.to_text()
     assert result.checks.messages >= 4 * REQUESTS
     assert result.checks.checks["replies"].checked >= 4 * REQUESTS
     totals = {name: sum(row.get(name, 0) for row in result.rows) for name in ("sent", "replied", "returned", "handled")}
     assert totals["sent"] >= 4 * REQUESTS
     assert totals["handled"] == totals["replied"]
-    assert any(counters["packets_resent"] for counters in result.counted.values()), "frames were lost"
-    assert [report.passed for report in check_again(read_run(tmp_path / "run"))] == [True]
+    assert any(counters["packets_resent"] for counters in result.counters.values()), "frames were lost"
+    assert [report.passed for report in recheck(read_run(tmp_path / "run"))] == [True]
 
 
 @pytest.mark.requires("interpreted")

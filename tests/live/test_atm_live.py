@@ -109,7 +109,7 @@ def test_cells_follow_their_circuit_through_two_switches_and_rules_know_it(cells
 def test_what_has_no_cells_is_refused_in_a_sentence(cells: Path) -> None:  # noqa: ARG001
     run = testbed("run", "cells", "pingpong")
     assert run.returncode == 3
-    assert "a switch of ATM's, which goes by the cells of frames: this protocol's have none" in run.stderr
+    assert "a switch of ATM, which forwards by cells: frames of this protocol have none" in run.stderr
     load = testbed("load", "n1", "n2", "--rate", "1mbit")
     assert load.returncode == 3
     assert "the kernel's datagrams have no cells" in load.stderr

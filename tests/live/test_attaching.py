@@ -64,7 +64,7 @@ def test_a_nic_is_one_processes_and_as_it_was_when_that_has_ended() -> None:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "attached\n"
             assert offloads_on(cluster, "n1") is False
-            with pytest.raises(TestbedError, match="another process has attached to the NIC eth0 of n1"):
+            with pytest.raises(TestbedError, match="another process is attached to the NIC eth0 of node n1"):
                 said_in(cluster, "n1", HOLD)
             holder.communicate("")
         assert offloads_on(cluster, "n1") is True
@@ -86,10 +86,10 @@ with attach() as nic:
 
 
 def test_where_there_is_no_nic_of_ours_that_is_said() -> None:
-    with pytest.raises(TestbedError, match="this process is in no node of a cluster"), attach():
+    with pytest.raises(TestbedError, match="this process does not run in a node of a cluster"), attach():
         pass
     with Cluster.star(2).up() as cluster:
-        with pytest.raises(TestbedError, match="tcp is the kernel's own: a script has sockets for that"):
+        with pytest.raises(TestbedError, match="protocol tcp runs in the kernel, not on a NIC"):
             said_in(cluster, "n1", "from testbed import attach\nwith attach('tcp'): pass")
         with pytest.raises(TestbedError, match="no protocol is called 'epm'"):
             said_in(cluster, "n1", "from testbed import attach\nwith attach('epm'): pass")

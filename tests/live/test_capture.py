@@ -20,7 +20,7 @@ from testbed import Cluster, RunningCluster, TestbedError
 from testbed.cli.documents import schema_of
 from testbed.cluster.records.state import Store
 from testbed.cluster.services import relay_client
-from testbed.controller.verdict.accounts import take_account
+from testbed.controller.verdict.counter_snapshots import read_counters
 from testbed.errors import NotFoundError
 from testbed.kernel import mounts, syscalls
 from testbed.kernel.children import in_child
@@ -96,10 +96,10 @@ def test_every_frame_that_a_classifier_loses_says_so_though_it_tells_nobody(tmp_
     path = tmp_path / "x.pcapng"
     with Cluster.back_to_back(loss="30%").up(datapath="tc") as cluster:
         talk(cluster, 20)  # it has counted before the capture begins
-        before = take_account(Store(), cluster.state).classifiers
+        before = read_counters(Store(), cluster.state).classifiers
         with cluster.capture("n1--n2", path) as capture:
             talk(cluster)
-        after = take_account(Store(), cluster.state).classifiers
+        after = read_counters(Store(), cluster.state).classifiers
     assert capture.result.met == {"loss": sum(after[place].lost - before[place].lost for place in after)}
     assert capture.result.complete
     crossing(path, ("n1:eth0", "n2:eth0"))
@@ -120,7 +120,7 @@ def test_a_fault_that_is_injected_meanwhile_is_told_from_its_first_frame_on(tmp_
                 if datapath == "relay":
                     lost = sum(one["loss"] for one in counters(cluster))
                 else:
-                    lost = sum(one.lost for one in take_account(Store(), cluster.state).classifiers.values())
+                    lost = sum(one.lost for one in read_counters(Store(), cluster.state).classifiers.values())
             talk(cluster, 20)
         assert capture.result.met.get("loss", 0) <= lost, capture.result
         if capture.result.complete:

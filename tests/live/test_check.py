@@ -369,7 +369,7 @@ def test_a_relay_that_stops_for_a_while_degrades_its_delays() -> None:
     """A hundred probes of two thousand are later than the first limit: more than one in a hundred."""
     table = PATIENT
     for what in ("delay p99", "relay lateness p99"):
-        table = table.changed(what, degraded=50 * MILLISECOND / SLOW, invalid=OUT_OF_REACH)
+        table = table.with_limits(what, degraded=50 * MILLISECOND / SLOW, invalid=OUT_OF_REACH)
     with star() as cluster:
         cluster.inject("n1", delay="5ms")
         link = link_of(cluster, "n1")

@@ -154,7 +154,9 @@ def test_a_fault_on_a_node_whose_commands_have_ended_is_a_warning(tmp_path: Path
     notes = play(
         tmp_path, [("n1", "true"), ("n2", "sleep 1.5")], Pause(on="n1", at="500ms", for_="100ms")
     ).verdict.notes
-    assert any("fault[1] (pause on n1) had no effect" in note and "no program ran there" in note for note in notes)
+    assert any(
+        "fault[1] (pause on n1) had no effect" in note and "no program was running there" in note for note in notes
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ def test_a_fault_on_a_node_whose_commands_have_ended_is_a_warning(tmp_path: Path
     [
         (
             Reset(on="n1", at="1s"),
-            r"fault\[1\]: reset: only a NIC's firmware has it, and beside commands there is none",
+            r"fault\[1\]: reset: this fault acts on a NIC's firmware, which commands do not have",
         ),
         (Slow(on="n1", factor=2.0, at="1s"), r"fault\[1\]: slow: only a NIC's firmware has it"),
     ],
@@ -202,7 +204,7 @@ def test_a_command_that_fails_leaves_nothing_in_force(tmp_path: Path) -> None:
 def test_who_is_away_when_the_time_is_over_is_named(tmp_path: Path) -> None:
     with Cluster.star(3).up() as cluster:
         with pytest.raises(
-            CommandTimeoutError, match=r"after 1 s there still ran, and has been ended: n1: sleep 5, n2: sleep 600"
+            CommandTimeoutError, match=r"commands did not end within 1 s and were killed: n1: sleep 5, n2: sleep 600"
         ):
             play(
                 tmp_path, [("n1", "sleep 5"), ("n2", "sleep 600")], Crash(on="n1", at="200ms", for_="600s"), *STORM[2:],

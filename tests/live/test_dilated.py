@@ -121,11 +121,11 @@ def test_parts_are_used_as_in_the_simulation(run: tuple[Hardware, RunResult]) ->
     hardware, found = run
     simulated = pingpong("sim", hardware, hardware.profile)
     for node in ("n1", "n2"):
-        again = sum(found.counted[node][name] for name in hardware.resent)
-        for part, use in simulated.used[node].items():
-            assert found.used[node][part]["busy_ns"] >= use["busy_ns"], part
+        again = sum(found.counters[node][name] for name in hardware.resent)
+        for part, use in simulated.usage[node].items():
+            assert found.usage[node][part]["busy_ns"] >= use["busy_ns"], part
             if not again:
-                assert found.used[node][part]["busy_ns"] <= 1.05 * use["busy_ns"], part
+                assert found.usage[node][part]["busy_ns"] <= 1.05 * use["busy_ns"], part
 
 
 def test_messages_and_the_fates_of_every_flow_are_the_simulations_and_no_other_seeds(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_a_restart_is_a_crash_at_once(tmp_path: Path) -> None:
     (Incast(receiver="n1", rate="250bit", at="1ms", for_="1ms"), "a rate of 250 bit/s, 300 times slower, is below 1 bit/s"),
 ])  # fmt: skip
 def test_what_cannot_be_slowed_is_refused_before_anything_starts(fault: Fault, words: str) -> None:
-    with pytest.raises(TestbedError, match=f"cannot be carried out in dilated(?s:.)*{words}"):
+    with pytest.raises(TestbedError, match=f"is not supported in dilated(?s:.)*{words}"):
         testbed.run(WIRE, rounds, mode="dilated", dilate=DILATE, scenario=Scenario(faults=(fault,)))
 
 

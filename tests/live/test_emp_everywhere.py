@@ -136,5 +136,5 @@ def test_a_program_changes_the_frames_of_an_acknowledgement_while_messages_are_i
     dilate = 20 if mode == "dilated" else None
     result = testbed.run(lossy, ChangedUnits, mode=mode, nics=nics, dilate=dilate, timeout=60)
     assert result.results["n1"] == result.results["n2"] == [30 * FULL - MESSAGE_HEADER_SIZE] * 3
-    assert result.counted["n1"]["collections_resent"]
-    assert result.counted["n2"]["acknowledgements_sent"] == 10 + 3 + 30
+    assert result.counters["n1"]["collections_resent"]
+    assert result.counters["n2"]["acknowledgements_sent"] == 10 + 3 + 30

@@ -129,8 +129,8 @@ def test_tcp_keeps_its_offloads_and_needs_no_frames_of_ours(star: RunningCluster
             taken.append(offloads_on(cluster, "n1"))
             return contextlib.nullcontext()
 
-    testbed.run(star, "pingpong", settings={"count": 5, "sizes": 4}, beside=[Look()])  # type: ignore[list-item]
-    testbed.run(star, "pingpong", protocol="tcp", settings={"count": 5, "sizes": 4}, beside=[Look()])  # type: ignore[list-item]
+    testbed.run(star, "pingpong", settings={"count": 5, "sizes": 4}, companions=[Look()])  # type: ignore[list-item]
+    testbed.run(star, "pingpong", protocol="tcp", settings={"count": 5, "sizes": 4}, companions=[Look()])  # type: ignore[list-item]
     assert taken == [False, True]
 
 
@@ -146,7 +146,7 @@ def test_a_protocol_of_another_package_runs_on_real_frames(nics: Nics, monkeypat
         assert result.checks is not None
         assert result.checks.passed
         assert sum(one["received"] for one in result.results.values()) == 3 * 30
-        assert sum(counters["resent"] for counters in result.counted.values()) > 0
+        assert sum(counters["resent"] for counters in result.counters.values()) > 0
     finally:
         known_fields.cache_clear()
 
@@ -200,11 +200,11 @@ def test_two_runs_on_one_cluster_do_not_meet(star: RunningCluster) -> None:
             raise NotImplementedError
 
         def live(self, cluster: RunningCluster, run: object) -> object:  # noqa: ARG002
-            with pytest.raises(ConflictError, match="another run is at work on cluster"):
+            with pytest.raises(ConflictError, match="another run uses cluster"):
                 testbed.run(RunningCluster.attach(cluster.name), "pingpong")
             return contextlib.nullcontext()
 
-    testbed.run(star, "sort", settings={"keys": 100}, beside=[Again()])  # type: ignore[list-item]
+    testbed.run(star, "sort", settings={"keys": 100}, companions=[Again()])  # type: ignore[list-item]
 
 
 def test_on_a_full_disk_the_run_fails_and_what_was_written_can_be_read(star: RunningCluster, tmp_path: Path) -> None:
@@ -224,4 +224,4 @@ def test_the_verdict_of_a_run_is_kept(star: RunningCluster, tmp_path: Path) -> N
     result = testbed.run(star, "sort", settings={"keys": 100}, output=tmp_path / "run")
     assert read_run(tmp_path / "run").result["verdict"]["grade"] == result.verdict.grade.value
     assert result.verdict.grade in (Grade.TRUSTED, Grade.DEGRADED, Grade.INVALID)
-    assert set(result.counted) == {"n1", "n2", "n3"}
+    assert set(result.counters) == {"n1", "n2", "n3"}

@@ -225,7 +225,7 @@ def test_what_has_no_effect_and_what_never_comes_is_a_warning(tmp_path: Path) ->
         note.startswith("fault[1] (rule 'drop udp and ip.src == 1.2.3.4' on n1) had no effect from 100ms")
         for note in notes
     )
-    assert any("1 fault has never come, first fault[2] at 30s (crash on n1)" in note for note in notes)
+    assert any("1 fault has not begun, first fault[2] at 30s (crash on n1)" in note for note in notes)
 
 
 # However the run ends
@@ -297,9 +297,9 @@ def test_a_fault_that_cannot_be_put_in_force_ends_the_run_with_its_sentence(tmp_
 
 
 def test_what_namespaces_cannot_have_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="only the simulation has"):
+    with pytest.raises(UnsupportedError, match="only a cost model can slow a NIC"):
         play(tmp_path, Cluster.star(2), talk, Slow(on="n1", factor=3.0, at="1s"))
-    with pytest.raises(UnsupportedError, match="cannot make anew the kernel's connections"):
+    with pytest.raises(UnsupportedError, match="cannot restore connections of the kernel"):
         play(tmp_path, Cluster.star(2), talk, Restart(on="n1", at="1s"), protocol="tcp")
     with pytest.raises(DescriptionError, match="no node 'n7'"):
         play(tmp_path, Cluster.star(2), talk, Crash(on="n7", at="1s"))

@@ -75,7 +75,7 @@ def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves
                 for node in NODES:
                     eventually(partial(_talks, run, node), f"{node} talks")
                 killed = time.monotonic() + moment
-                run.at(int(killed * 1e9) - run.started, partial(os.kill, pids[victim], signal.SIGKILL))
+                run.at(int(killed * 1e9) - run.start_time, partial(os.kill, pids[victim], signal.SIGKILL))
                 with pytest.raises(NodeDiedError, match=f"^{victim}: its process was ended by signal 9:"):
                     run.wait(TIMEOUT)
             assert time.monotonic() - killed < SOON, f"seed {seed}"

@@ -100,8 +100,8 @@ def test_messages_of_every_size_go_round_under_loss_with_ranks_on_a_node(mode: M
     result = testbed.run(cluster, ring, protocol="openmx", mode=mode, ranks_per_node=2, timeout=60)
     assert set(map(tuple, result.results.values())) == {SIZES}
     if mode == "sim":  # ranks that share a live NIC have their library, and its counters, in other processes
-        assert sum(counted["resent"] for counted in result.counted.values())
-    assert sum(counted["recv_pull_reply"] for counted in result.counted.values())
+        assert sum(counted["resent"] for counted in result.counters.values())
+    assert sum(counted["recv_pull_reply"] for counted in result.counters.values())
 
 
 @pytest.mark.parametrize("mode", ["sim", "live"])
@@ -110,7 +110,7 @@ def test_a_rule_by_field_loses_the_frames_that_it_names(mode: Mode) -> None:
         Cluster.star(2, delay="100us"), ring, protocol="openmx", mode=mode, scenario=FIRST_LOST, timeout=60
     )
     assert set(map(tuple, result.results.values())) == {SIZES}
-    assert sum(counted["resent"] for counted in result.counted.values()) >= 1
+    assert sum(counted["resent"] for counted in result.counters.values()) >= 1
 
 
 def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_messages_and_the_fates_of_every_flow_are_the_simulations_and_no_other_s
     here = tmp_path / "run"
     result = random_traffic(case, here)
     assert result.checks is not None
-    assert result.checks.passed, result.checks.in_words()
+    assert result.checks.passed, result.checks.to_text()
     there, elsewhere = (simulated(case.protocol, case.network, seed) for seed in (SEED, OTHER_SEED))
     nodes = list(result.results)
     assert len(nodes) >= 3

@@ -92,7 +92,12 @@ def test_a_failing_test_leaves_what_its_cluster_was_and_what_its_links_carried(s
     result.assert_outcomes(failed=1, passed=1)
     folder = only(suite)
     result.stdout.fnmatch_lines(
-        ['>       cluster[[]"n1"].run(*', "E *100% packet loss*", f"artefacts: {folder}", "the network meanwhile: *"]
+        [
+            '>       cluster[[]"n1"].run(*',
+            "E *100% packet loss*",
+            f"artefacts: {folder}",
+            "the network during the test: *",
+        ]
     )
     result.stdout.fnmatch_lines([f"testbed: *::test_fails*: {folder}"])
     there = {path.name for path in folder.iterdir()}
@@ -131,7 +136,7 @@ def test_a_prompt_opens_while_the_cluster_is_up(suite: pytest.Pytester) -> None:
         os.close(ours)
         os.close(theirs)
     said = done.stdout
-    assert "test_fails[live] has failed:" in said
+    assert "test_fails[live] failed:" in said
     assert re.search(r"^(test\S*> )?n2$", said, re.MULTILINE), said
     assert "n1  eth0 10.0.0.1" in said
     assert "No closing quotation" in said

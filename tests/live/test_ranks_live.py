@@ -72,7 +72,7 @@ def test_more_cores_than_processors_leave_the_programs_free_with_a_note() -> Non
     described = MIXED.replace("cores = 1", f"cores = {len(os.sched_getaffinity(0)) + 1}")
     result = testbed.run(Description.from_toml(described), tells_its_processor, timeout=60)
     assert result.results["a.0"][1] == sorted(os.sched_getaffinity(0))
-    assert any("more cores are described of a than processors" in note for note in result.verdict.notes)
+    assert any("a: more cores are configured than this machine has processors" in note for note in result.verdict.notes)
 
 
 def test_nodes_have_processors_of_their_own_as_long_as_there_are_any() -> None:
@@ -83,7 +83,7 @@ def test_nodes_have_processors_of_their_own_as_long_as_there_are_any() -> None:
     assert found.results["b"][1] == machine[1:2]
     found = testbed.run(Description.from_toml(described[len(machine)]), tells_its_processor, timeout=60)
     assert found.results["b"][1] == machine
-    assert any("more cores are described of b than processors" in note for note in found.verdict.notes)
+    assert any("b: more cores are configured than this machine has processors" in note for note in found.verdict.notes)
 
 
 def test_what_a_mode_cannot_do_with_ranks_and_profiles_is_refused() -> None:
@@ -100,9 +100,9 @@ def test_a_dilated_run_has_a_profile_for_each_node() -> None:
         pair, "pingpong", mode="dilated", profile="emp-2001", profiles={"n2": "emp-2002"}, dilate=200,
         settings={"count": 5}, timeout=60,
     )  # fmt: skip
-    assert "receiving processor" in result.used["n2"]
-    assert "receiving processor" not in result.used["n1"]
-    assert result.used["n1"]["core"]["library_ns"] > 0
+    assert "receiving processor" in result.usage["n2"]
+    assert "receiving processor" not in result.usage["n1"]
+    assert result.usage["n1"]["core"]["library_ns"] > 0
 
 
 BUSY = """
@@ -148,8 +148,8 @@ def test_ranks_of_a_dilated_node_contend_for_its_cores_as_in_the_simulation() ->
                 protocol="via", profile=KERNEL, dilate=100 if mode == "dilated" else None, timeout=60,
             )  # fmt: skip
             took[mode, cores] = result.results["a.0"]
-            used = result.used["a"]
-            assert list(result.results) == list(result.counted) == ["a.0", "a.1", "b"]
+            used = result.usage["a"]
+            assert list(result.results) == list(result.counters) == ["a.0", "a.1", "b"]
             computes = used["core" if cores == 1 else "core 1"]
             assert computes["compute_ns"] == 30_000_000
             assert used["core" if cores == 1 else "core 0"]["trap_ns"] > 0
@@ -169,7 +169,7 @@ def test_a_native_workload_has_two_ranks_on_a_node_in_every_mode() -> None:
 
 def test_comb_and_pingpong_beside_a_busy_program_have_the_order_of_the_simulation() -> None:
     found = figures("dilated", 20)
-    polled = beside(polls, 2, "dilated", 20).used["a"]
+    polled = beside(polls, 2, "dilated", 20).usage["a"]
     assert polled["core 0"]["poll_ns"] > 4_000_000
     assert "poll_ns" not in polled["core 1"]
     assert found["pingpong"][1] > 5 * found["pingpong"][2]
@@ -183,4 +183,4 @@ def test_ranks_of_nodes_at_source_routed_switches_reach_each_other(mode: Mode) -
         dilate=10 if mode == "dilated" else None,
     )  # fmt: skip
     assert {name: total for name, (total, _) in result.results.items()} == {"n1.0": 6, "n1.1": 5, "n2.0": 4, "n2.1": 3}
-    assert all(counts["mapper_tables_installed"] for counts in result.counted.values())
+    assert all(counts["mapper_tables_installed"] for counts in result.counters.values())

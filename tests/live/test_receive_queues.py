@@ -28,7 +28,7 @@ def exchanged(queues: int, steering: str = "", **options: bool) -> RunResult:
 
 def workers(result: RunResult, node: str, queues: int) -> list[tuple[int, int]]:
     """Frames that each worker of a node has taken from the wire, and those of them that were another one's."""
-    counted = [result.counted[f"{node}.{rank}"] for rank in range(queues)]
+    counted = [result.counters[f"{node}.{rank}"] for rank in range(queues)]
     return [(counts["worker_taken"], counts["worker_handed_over"]) for counts in counted]
 
 
@@ -45,7 +45,7 @@ def test_the_shipped_hash_leads_pull_replies_astray_unless_the_queues_divide_128
     astray, right = exchanged(3, "myri10ge"), exchanged(2, "myri10ge")
     for node in ("n1", "n2"):
         handed = sum(handed for _, handed in workers(astray, node, 3))
-        replies = sum(astray.counted[f"{node}.{rank}"]["recv_pull_reply"] for rank in range(RANKS))
+        replies = sum(astray.counters[f"{node}.{rank}"]["recv_pull_reply"] for rank in range(RANKS))
         # 128 leaves 2 when it is divided by 3: no reply from the wire comes to its endpoint's queue. Others come from ranks
         # of the same node, without the wire.
         assert 0.25 * replies < handed < replies
@@ -63,7 +63,7 @@ def test_workers_without_a_function_hand_over_what_comes_to_them(tmp_path: Path)
     )  # fmt: skip
     logs = {log.name: log.read_text() for log in (tmp_path / "run" / "logs").glob("*.nic*.log")}
     assert logs == {f"{node}.nic{worker}.log": "" for node in ("n1", "n2") for worker in ("", "1", "2")}
-    counts = result.counted["n1"]
+    counts = result.counters["n1"]
     assert counts["recv_pull_reply"] > 1_000, "each came by another worker"
     assert counts["worker_taken"] < counts["recv_pull_reply"]
 
@@ -92,7 +92,7 @@ def test_queues_that_cannot_be_are_refused_with_what_there_is() -> None:
             steering="toeplitz",
             settings={"messages": 1},
         )
-    with pytest.raises(UnsupportedError, match="profile ideal has no receive queues"):
+    with pytest.raises(UnsupportedError, match="profile ideal cannot have several receive queues"):
         testbed.run("star-2", RandomTraffic, protocol="openmx", mode="sim", queues=2, settings={"messages": 1})
     done = command("run", "star-2", "random", "--protocol", "openmx", "--steering", "endpoint", "--nics", "shared")
     assert done.returncode == 2

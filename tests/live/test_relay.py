@@ -494,7 +494,7 @@ def test_the_relay_that_is_started_again_counts_on() -> None:
         judged = verdict(cluster, before)
         gaps = [one for one in judged.findings if one.what == "relay gap"]
         assert {judged.grade, *(gap.grade for gap in gaps)} == {Grade.INVALID}
-        assert all("rules (nth, first, every) and chance count on" in gap.reason for gap in gaps)
+        assert all("counters of rules (nth, first, every) and chance continue" in gap.reason for gap in gaps)
 
 
 def test_a_relay_that_ended_on_purpose_leaves_no_counts() -> None:

@@ -337,7 +337,11 @@ def test_offloads_stay_off_and_are_told_while_somebody_else_changes_the_cluster(
             event for event in event_log.read(store.directory(cluster.name)) if event["event"] == "offloads left off"
         ]
         assert [event["nodes"] for event in told] == [["n1", "n2"]]
-        with pytest.raises(ConflictError), store.locked(cluster.name, 1.0), controller.offloading(store, cluster.name):
+        with (
+            pytest.raises(ConflictError),
+            store.locked(cluster.name, 1.0),
+            controller.locked_offloads(store, cluster.name),
+        ):
             pass
         with agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": idle}) as run:
             run.wait(TIMEOUT)

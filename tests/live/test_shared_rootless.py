@@ -15,7 +15,7 @@ from tests.live.ordinary_user import as_user, wait_for_success
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
 for _module in (
-    "testbed.controller.nic_options",
+    "testbed.controller.shared_nics",
     "testbed.controller.attached_nic",
     "testbed.runtime.shared.standing_agent",
 ):

@@ -145,7 +145,7 @@ def test_a_workload_sends_the_same_messages_as_on_inline_nics(tmp_path: Path) ->
         assert result.verdict.grade is not Grade.INVALID, nics
         assert read_run(tmp_path / nics).parameters["nics"] == nics
     inline, shared = (
-        {node: (counted["messages_sent"], counted["messages_received"]) for node, counted in result.counted.items()}
+        {node: (counted["messages_sent"], counted["messages_received"]) for node, counted in result.counters.items()}
         for result in ended.values()
     )
     assert inline == shared
@@ -153,7 +153,7 @@ def test_a_workload_sends_the_same_messages_as_on_inline_nics(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("protocol", "mode", "codec", "said"), [
-    ("tcp", "live", "generated", "protocol tcp has no NICs that could be shared"),
+    ("tcp", "live", "generated", "NICs of protocol tcp cannot be shared"),
     ("emp", "sim", "generated", "not for sim"),
     ("emp", "live", "scapy", "the generated codec"),
 ])  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from testbed import Cluster, RunningCluster, share_nics
 from testbed.cluster.records.state import Store
-from testbed.controller.nic_options import StandingNics
+from testbed.controller.shared_nics import NicSharing
 from tests.live.machine_state import eventually
 from tests.live.reattaching_hosts import HostRecord, ReattachingHost, finish_all, reattaching_pairs, wait_for_progress
 
@@ -25,10 +25,10 @@ def what(found: dict[tuple[str, int], HostRecord]) -> dict[tuple[str, int], tupl
     return {place: (one.gone, one.told, one.wrong) for place, one in found.items()}
 
 
-def regions(standing: StandingNics) -> set[tuple[str, str]]:
+def regions(sharing: NicSharing) -> set[tuple[str, str]]:
     """The memory that all agents share with their hosts, by device and inode."""
     found = set()
-    for pid in standing.agents().values():
+    for pid in sharing.agent_pids().values():
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             if "memfd:nic" in line:
                 found.add((line.split()[3], line.split()[4]))
@@ -49,19 +49,19 @@ def test_agents_of_one_cluster_die_and_the_cluster_is_taken_down_while_the_other
     first, second = Cluster.star(2).up("one", keep=True), Cluster.star(2).up("other", keep=True)
     try:
         assert addresses(first) == addresses(second)
-        with share_nics(second, functions=2) as lasting, reattaching_pairs(second, PAIRS, 2) as undisturbed:
-            with share_nics(first, functions=2) as standing, reattaching_pairs(first, PAIRS, 2) as disturbed:
+        with share_nics(second, functions=2) as other_sharing, reattaching_pairs(second, PAIRS, 2) as undisturbed:
+            with share_nics(first, functions=2) as sharing, reattaching_pairs(first, PAIRS, 2) as disturbed:
                 both(disturbed, undisturbed)
-                assert len(regions(standing)) == len(regions(lasting)) == 4
-                assert not regions(standing) & regions(lasting)
-                assert not set(standing.agents().values()) & set(lasting.agents().values())
-                agents = lasting.agents()
+                assert len(regions(sharing)) == len(regions(other_sharing)) == 4
+                assert not regions(sharing) & regions(other_sharing)
+                assert not set(sharing.agent_pids().values()) & set(other_sharing.agent_pids().values())
+                agents = other_sharing.agent_pids()
                 for node in ("n1", "n2"):
-                    pid = standing.agents()[node]
+                    pid = sharing.agent_pids()[node]
                     os.kill(pid, signal.SIGKILL)
-                    eventually(lambda n=node, p=pid: standing.agents().get(n, p) != p, "it is back", TIMEOUT)  # type: ignore[misc]
+                    eventually(lambda n=node, p=pid: sharing.agent_pids().get(n, p) != p, "it is back", TIMEOUT)  # type: ignore[misc]
                     both(disturbed, undisturbed)
-                assert lasting.agents() == agents
+                assert other_sharing.agent_pids() == agents
                 for gone, told, wrong in what(finish_all(disturbed)).values():
                     assert (len(gone), wrong) == (1, [])
                     assert told
@@ -71,7 +71,7 @@ def test_agents_of_one_cluster_die_and_the_cluster_is_taken_down_while_the_other
                 for talker in ended.values():
                     talker.close()  # each was ended with its node
                 wait_for_progress(undisturbed)
-            assert lasting.agents() == agents
+            assert other_sharing.agent_pids() == agents
             assert what(finish_all(undisturbed)) == NOTHING
     finally:
         for cluster in (first, second):

@@ -191,7 +191,7 @@ def test_every_message_arrives_once_across_machines_that_lose_frames(running: sp
                  output=tmp_path / "run", timeout=120)  # fmt: skip
     assert result.checks is not None
     assert result.checks.passed, result.checks
-    assert sum(counts["frames_resent"] for counts in result.counted.values()) > 0
+    assert sum(counts["frames_resent"] for counts in result.counters.values()) > 0
     assert {*result.results} == {"n1", "n2", "n3"}
     assert {path.stem for path in (tmp_path / "run" / "history").iterdir()} == {"n1", "n2", "n3"}
     measured = {(finding.what, finding.link) for finding in result.verdict.findings}

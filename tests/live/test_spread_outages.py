@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from testbed.cluster.services.machine_watch import UNREACHABLE
-from testbed.controller.checkers.runs import check_again
+from testbed.controller.checkers.runs import recheck
 from testbed.controller.runs.runner import RunResult, run
 from testbed.controller.runs.spread_execution import SpreadCluster
 from testbed.controller.verdict.machine_outages import LOST, MachineLostError
@@ -131,13 +131,13 @@ def test_a_machine_that_is_killed_ends_the_run_which_is_invalid_and_accuses_nobo
         (finding,) = (found for found in caught.value.verdict.findings if found.what == LOST)
         assert finding.link == "machine b"
         assert finding.reason.startswith("machine b: the connection to its worker has ended: ")
-        assert finding.reason.endswith(" s after the repetition began; what its programs had written is lost")
+        assert finding.reason.endswith(" s after the repetition began; the files of its programs are lost")
         assert caught.value.verdict.grade is Grade.INVALID
         recorded = read_run(tmp_path / "run")
         assert (recorded.result["verdict"]["grade"], {*recorded.result["lost"]}) == ("invalid", {"b"})
         assert "checks" not in recorded.result
         with pytest.raises(NotFoundError, match="lacks histories: machine b: the connection to its worker has ended"):
-            check_again(recorded)
+            recheck(recorded)
         assert_nothing_left(machines, "a")
     finally:
         machines.start("b")

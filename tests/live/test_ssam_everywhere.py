@@ -79,11 +79,11 @@ def test_requests_and_the_fates_of_every_circuit_are_the_simulations(
 ) -> None:
     result = requests(tmp_path / "run", mode)
     assert result.checks is not None
-    assert result.checks.passed, result.checks.in_words()
+    assert result.checks.passed, result.checks.to_text()
     there, here = simulated, tmp_path / "run"
     assert handled_and_replied(here) == handled_and_replied(there)
     assert [counts.total() >= REQUESTS for counts in handled_and_replied(here).values()] == [True] * 3
-    assert sum(counted["resent"] + counted["hurried"] for counted in result.counted.values()), "cells were lost"
+    assert sum(counted["resent"] + counted["hurried"] for counted in result.counters.values()), "cells were lost"
     differing, compared = differing_flows(fates_by_flow(read_log(there / FATES)), fates_by_flow(read_log(here / FATES)))
     assert not differing
     assert compared >= 20
@@ -218,7 +218,7 @@ def test_a_partition_lets_no_cell_pass_and_requests_are_answered_when_it_is_heal
 
 
 def test_shared_nics_are_refused_in_a_sentence(up: Path) -> None:  # noqa: ARG001
-    words = "protocol ssam has no NICs that could be shared"
+    words = "NICs of protocol ssam cannot be shared"
     refused(command("run", "star", "am-random", "--protocol", "ssam", "--nics", "shared"), 3, words)
     refused(command("nics", "star", "--protocol", "ssam"), 3, words)
 

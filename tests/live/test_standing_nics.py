@@ -17,7 +17,7 @@ from testbed import Cluster, Grade, RunningCluster, share_nics
 from testbed.cluster.garbage import collect
 from testbed.cluster.records.state import Store
 from testbed.controller.cluster_check import baseline, verdict
-from testbed.controller.nic_options import StandingNics
+from testbed.controller.shared_nics import NicSharing
 from testbed.errors import ConflictError
 from testbed.kernel.children import in_child
 from testbed.kernel.processes import Identity
@@ -35,11 +35,11 @@ TIMEOUT = 30.0  # s
 KILLS = 6
 
 
-def killed(standing: StandingNics, node: str) -> None:
+def killed(sharing: NicSharing, node: str) -> None:
     """Kill a node's agent, and wait for the next one."""
-    before = standing.agents()[node]
+    before = sharing.agent_pids()[node]
     os.kill(before, signal.SIGKILL)
-    eventually(lambda: standing.agents().get(node, before) != before, "it is started again", TIMEOUT)
+    eventually(lambda: sharing.agent_pids().get(node, before) != before, "it is started again", TIMEOUT)
 
 
 def told(cluster: RunningCluster, event: str) -> list[str]:
@@ -53,12 +53,12 @@ def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_
     pairs = {("n1", 0): ("n2", 0), ("n1", 1): ("n2", 1), ("n3", 0): ("n4", 0)}
     with (
         Cluster.star(4).up() as cluster,
-        share_nics(cluster, functions=2) as standing,
+        share_nics(cluster, functions=2) as sharing,
         reattaching_pairs(cluster, pairs, 2) as talkers,
     ):
         victims = [("n1", "n2")[kill % 2] for kill in range(KILLS)]
         for node in victims:
-            killed(standing, node)
+            killed(sharing, node)
             wait_for_progress(talkers)
         found = finish_all(talkers)
         eventually(lambda: told(cluster, "NIC agent restarted") == victims, "the last restart is told, too", TIMEOUT)
@@ -84,10 +84,10 @@ def test_status_shows_the_agents_and_who_has_attached() -> None:
     with Cluster.star(2).up() as cluster:
         assert shown(cluster) == {"shared": None, "n1": None, "n2": None}
         with (
-            share_nics(cluster, functions=2) as standing,
+            share_nics(cluster, functions=2) as sharing,
             reattaching_pairs(cluster, {("n1", 1): ("n2", 0)}, 2) as talkers,
         ):
-            agents = standing.agents()
+            agents = sharing.agent_pids()
             assert shown(cluster) == {
                 "shared": {"protocol": "emp", "functions": 2, "owner": os.getpid()},
                 "n1": {"pid": agents["n1"], "hosts": [{"function": 1, "pid": talkers["n1", 1].pid}], "lost": 0},
@@ -103,19 +103,19 @@ def test_status_shows_the_agents_and_who_has_attached() -> None:
 def test_agents_outlive_their_supervisor_with_what_their_hosts_have_under_way_and_start_another_one() -> None:
     with (
         Cluster.star(2).up() as cluster,
-        share_nics(cluster) as standing,
+        share_nics(cluster) as sharing,
         reattaching_pairs(cluster, {("n1", 0): ("n2", 0)}, 1) as talkers,
     ):
-        agents, first = standing.agents(), supervisor_of(cluster)
+        agents, first = sharing.agent_pids(), supervisor_of(cluster)
         os.kill(first.pid, signal.SIGKILL)
         os.waitpid(first.pid, 0)
         eventually(lambda: supervisor_again(cluster, first), "there is another supervisor", TIMEOUT)
         wait_for_progress(talkers)
         assert [one.wrong + one.gone + one.told for one in finish_all(talkers).values()] == [[], []]
-        assert standing.agents() == agents
+        assert sharing.agent_pids() == agents
         with cluster.inject("n1", loss="1%"):  # as any change
-            assert standing.agents() == agents
-        killed(standing, "n1")
+            assert sharing.agent_pids() == agents
+        killed(sharing, "n1")
         eventually(lambda: told(cluster, "NIC agent restarted") == ["n1"], "its restart is told", TIMEOUT)
 
 
@@ -124,20 +124,20 @@ def supervisor_again(cluster: RunningCluster, first: Identity) -> bool:
 
 
 def test_the_command_goes_on_when_the_supervisor_is_killed_and_says_so_when_the_cluster_is_taken_down() -> None:
-    cluster = Cluster.star(2).up("standing", keep=True)
+    cluster = Cluster.star(2).up("sharing", keep=True)
     try:
-        with subprocess.Popen([TESTBED, "nics", "--name", "standing"], stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen([TESTBED, "nics", "--name", "sharing"], stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             assert "are shared" in process.stderr.readline()
             first = supervisor_of(cluster)
             os.kill(first.pid, signal.SIGKILL)
             eventually(lambda: supervisor_again(cluster, first), "there is another supervisor", TIMEOUT)
             assert testbed("status").stdout.count(" attached") == 2
-            assert testbed("down", "--name", "standing").returncode == 0
+            assert testbed("down", "--name", "sharing").returncode == 0
             assert process.wait(TIMEOUT) != 0
-            assert "cluster standing has been taken down" in process.stderr.read()
+            assert "cluster sharing has been taken down" in process.stderr.read()
     finally:
-        if Store().read("standing") is not None:
+        if Store().read("sharing") is not None:
             cluster.down()
 
 
@@ -154,8 +154,8 @@ def test_a_killed_owner_takes_the_agents_along() -> None:
             TIMEOUT,
         )
         assert offloads_on(cluster, "n1")
-        with share_nics(cluster) as standing:
-            assert sorted(standing.agents()) == ["n1", "n2"]
+        with share_nics(cluster) as sharing:
+            assert sorted(sharing.agent_pids()) == ["n1", "n2"]
 
 
 def test_a_cluster_whose_process_is_killed_leaves_no_agents() -> None:
@@ -172,12 +172,12 @@ def test_a_cluster_whose_process_is_killed_leaves_no_agents() -> None:
 
 
 def test_a_verdict_tells_of_an_agent_that_was_not_there() -> None:
-    with Cluster.star(2).up() as cluster, share_nics(cluster) as standing:
+    with Cluster.star(2).up() as cluster, share_nics(cluster) as sharing:
         before = baseline(cluster)
         quiet = verdict(cluster, before)
         (gap,) = [one for one in quiet.findings if one.what == "NIC agent gap"]
         assert (gap.measured, gap.grade) == (0, Grade.TRUSTED)
-        killed(standing, "n2")
+        killed(sharing, "n2")
         after = verdict(cluster, before)
         (gap,) = [one for one in after.findings if one.what == "NIC agent gap"]
         assert gap.grade is Grade.INVALID
@@ -205,11 +205,11 @@ def test_offloads_stay_off_on_shared_nics_whatever_is_done_to_links() -> None:
 def test_a_node_that_is_added_gets_an_agent_and_all_know_its_address() -> None:
     cluster = Cluster.star(2).up("growing", keep=True)
     try:
-        with share_nics(cluster) as standing:
-            before = standing.agents()
+        with share_nics(cluster) as sharing:
+            before = sharing.agent_pids()
             cluster = Cluster.star(3).up("growing", keep=True)
-            assert sorted(standing.agents()) == ["n1", "n2", "n3"]
-            assert standing.agents()["n1"] != before["n1"]
+            assert sorted(sharing.agent_pids()) == ["n1", "n2", "n3"]
+            assert sharing.agent_pids()["n1"] != before["n1"]
             with reattaching_pairs(cluster, {("n1", 0): ("n3", 0)}, 1) as talkers:
                 assert [one.wrong + one.gone for one in finish_all(talkers).values()] == [[], []]
     finally:

@@ -71,8 +71,8 @@ def star() -> Iterator[RunningCluster]:
 def test_workloads_run_over_udp(star: RunningCluster, name: str) -> None:
     result = testbed.run(star, name, protocol="udp", settings=SMALL[name])
     assert all(("lost" if name in STREAMS else "asked_again") in row for row in result.rows)
-    assert sum(count["came"] for count in result.counted.values()) > 0
-    assert sum(count["strange"] for count in result.counted.values()) == 0
+    assert sum(count["came"] for count in result.counters.values()) > 0
+    assert sum(count["strange"] for count in result.counters.values()) == 0
 
 
 @pytest.mark.parametrize("name", STREAMS)

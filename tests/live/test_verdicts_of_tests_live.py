@@ -92,7 +92,7 @@ def mended(cluster):
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(
         [
-            "the network was invalid: the verdict cannot be taken: *state.json cannot be understood*",
+            "the network was invalid: the verdict cannot be determined: *state.json cannot be understood*",
             "testbed: *::test_takes_it_down?live?: the network was undecided: the cluster was taken down before *",
         ]
     )

@@ -95,7 +95,7 @@ def test_connections_come_to_the_same_end_under_every_clock(tmp_path: Path) -> N
         folder = tmp_path / mode
         result = ran(LOSSY, Conversation, mode, fates=True, output=folder)
         found[mode], fates[mode] = result.results, fates_by_flow(read_log(folder / FATES))
-        assert any(counters["frames_resent"] for counters in result.counted.values())
+        assert any(counters["frames_resent"] for counters in result.counters.values())
     steps = found["sim"]["n1"]
     assert len(steps) == 2 * (1 + 2 * 2 * len(SIZES)) + 1
     assert steps[-1] == "TIMEOUT"
@@ -124,10 +124,10 @@ def test_a_rule_names_the_second_rdma_write_and_loses_it_in_every_mode() -> None
     modes: tuple[Mode, ...] = ("sim", "live")
     for mode in modes:
         result = ran(pair, "pingpong", mode, settings={"sizes": "4", "count": 20}, scenario=scenario)
-        assert result.counted["n1"]["frames_resent"] >= 1
+        assert result.counters["n1"]["frames_resent"] >= 1
         if mode == "sim":  # on a busy machine a frame's acknowledgement is late at times
-            assert result.counted["n2"]["frames_resent"] == 0
-        assert result.counted["n1"]["timeouts"] + result.counted["n2"]["early"] >= 1
+            assert result.counters["n2"]["frames_resent"] == 0
+        assert result.counters["n1"]["timeouts"] + result.counters["n2"]["early"] >= 1
 
 
 def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(tmp_path: Path) -> None:

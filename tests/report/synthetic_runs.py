@@ -45,8 +45,8 @@ def write_run(
     with (path / "rows.jsonl").open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     if scenario:
-        folder.scenario(scenario)
-    folder.events(list(events))
+        folder.write_scenario(scenario)
+    folder.add_events(list(events))
     if result is None:
         result = {"status": "done", "seconds": 1.5, "verdict": verdict()}
     if result:

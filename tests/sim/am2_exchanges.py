@@ -71,7 +71,7 @@ class Active:
             introduce(simulation)
         self._run = Run(self._case, simulation, self._world)
 
-    def go_on(self, simulation: Simulation) -> None:
+    def run(self, simulation: Simulation) -> None:
         assert self._run is not None
         try:
             self._run.until_all_is_over(20 * MICROSECOND, TIMEOUT)

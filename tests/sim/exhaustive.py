@@ -21,15 +21,15 @@ from protocols.mpi import via as via_mpi
 from protocols.openmx import host as openmx
 from protocols.ssam import plug as ssam
 from protocols.via import host as via
-from testbed.controller.conformance.exchanges import EXCHANGES, Matched, Matching
-from testbed.controller.conformance.fate_schedules import DEPTH, Gate, Subject, everything, go_through
+from testbed.controller.conformance.exchanges import EXCHANGES, MatchedExchange, MatchedProtocol
+from testbed.controller.conformance.fate_schedules import DEPTH, Gate, Subject, run_with_gate, search_all
 from testbed.controller.conformance.network_faults import MILLISECOND
 from testbed.controller.conformance.trials import Violation, print_line
 from tests.sim.am2_exchanges import CASES, STRANGERS, Active
 
 # A header that was lost is sent again after at most one longest time-out. What was sent behind it was not admitted
 # meanwhile, and waits for its own timer: one more. The rest are round trips.
-EMP_MATCHING: Final = Matched(
+EMP_MATCHING: Final = MatchedProtocol(
     plug=emp.plug(Settings(window=2)), device=emp_mpi.device,
     payload=1472, bound=2 * Settings().longest_timeout + MILLISECOND,
     resources=lambda host: (host.free, host.pinned),
@@ -37,13 +37,13 @@ EMP_MATCHING: Final = Matched(
 
 # A session is made first: an introduction and its answer may be lost, and each is sent again after a time-out that doubles.
 # Then a tail of requests may be lost, twice. Time-outs are looked for in steps, so that each may take two.
-SSAM_MATCHING: Final = Matched(
+SSAM_MATCHING: Final = MatchedProtocol(
     plug=ssam.plug(ssam.Settings(window=4)), device=ssam_mpi.device,
     payload=40, bound=4 * (ssam.Settings().timeout << 4) + MILLISECOND,
     resources=lambda host: (len(host.waiting()),),
 )  # fmt: skip
 # As for EMP, after connections have been made, for which the same holds.
-VIA_MATCHING: Final = Matched(
+VIA_MATCHING: Final = MatchedProtocol(
     plug=via.plug(via.Settings(window=2, acknowledge=1)), device=via_mpi.device,
     payload=1400, bound=4 * via.Settings().longest_timeout + MILLISECOND,
     resources=lambda host: (len(host.waiting()),),
@@ -53,7 +53,7 @@ VIA_MATCHING: Final = Matched(
 # A connection request that was lost, and then a message, are each sent again after the resend's ticks, by a clock of ticks.
 _MX_TICK: Final = 100_000
 _MX: Final = openmx.Settings(tick=_MX_TICK, resend=4, pull_timeout=4 * _MX_TICK)
-MX_EAGER: Final = Matched(
+MX_EAGER: Final = MatchedProtocol(
     plug=openmx.plug(_MX), device=openmx_mpi.device,
     payload=1462, bound=2 * (_MX.resend + 2) * _MX_TICK + MILLISECOND,
     resources=lambda host: (len(host.waiting()),),
@@ -65,10 +65,10 @@ MX_PULLED: Final = replace(
 COMMAND: Final = "python -m tests.sim.exhaustive"
 
 
-def _matching(name: str, depth: int, **kinds: Matched) -> Subject:
+def _matching(name: str, depth: int, **kinds: MatchedProtocol) -> Subject:
     """A subject with every exchange for each kind of settings; a kind's name comes before the exchange's."""
     stages = {
-        f"{kind}-{exchange.name}".removeprefix("usual-"): partial(Matching, matched, exchange)
+        f"{kind}-{exchange.name}".removeprefix("usual-"): partial(MatchedExchange, matched, exchange)
         for kind, matched in kinds.items()
         for exchange in EXCHANGES.values()
     }
@@ -95,17 +95,17 @@ def subject_of(name: str) -> Subject:
 def main(arguments: Sequence[str]) -> int:
     subject = SUBJECTS[arguments[0]]
     if len(arguments) == 1:
-        tallies = everything(partial(subject_of, subject.name), subject.depth)
+        tallies = search_all(partial(subject_of, subject.name), subject.depth)
         for name, tally in tallies.items():
             print_line(
-                f"{name:>8}: {tally.ran:>5,} ran for {tally.stand_for:,}; at most {tally.recovery:,} ns to recover"
+                f"{name:>8}: {tally.executed:>5,} ran for {tally.covered:,}; at most {tally.recovery:,} ns to recover"
             )
-        failed = [str(failure) for tally in tallies.values() for failure in tally.failed]
+        failed = [str(failure) for tally in tallies.values() for failure in tally.failures]
         print_line("\n".join(failed) if failed else "nothing wrong")
         return bool(failed)
     gate, wrong = Gate(arguments[2]), ""
     try:
-        recovery = go_through(subject, arguments[1], gate)
+        recovery = run_with_gate(subject, arguments[1], gate)
     except Violation as violation:
         wrong = str(violation)
     print_line("\n".join(map(str, gate.transmissions)))

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import testbed
 from testbed import Cluster, TestbedError
-from testbed.controller.checkers.runs import written_reports
+from testbed.controller.checkers.runs import read_reports
 from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.engine.sources import Source, source
 from testbed.observe.recorded import read_run
@@ -115,12 +115,12 @@ def run(case: Case) -> Counter[str]:
             failure = str(error)
         reports = []
         with suppress(TestbedError):
-            reports = written_reports(read_run(folder))
+            reports = read_reports(read_run(folder))
     found = [sentence for report in reports for check in report.checks.values() for sentence in check.violations]
     if found or failure or not reports:
         raise Violation(found[0] if found else f"no check failed, and the run did: {failure[-500:]}")
     counts = Counter({f"checked: {check.name}": check.checked for check in reports[0].checks.values()})
-    counts.update({f"doubts: {doubt.truth}": 1 for doubt in reports[0].ambiguities})
+    counts.update({f"doubts: {doubt.outcome}": 1 for doubt in reports[0].ambiguities})
     counts.update({name: int(count) for name, count in reports[0].figures.items() if "seconds" not in name})
     counts[f"fault: {case.fault}"] += 1
     return counts

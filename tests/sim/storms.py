@@ -20,7 +20,7 @@ from typing import Literal
 import testbed
 from testbed import Cluster, Scenario
 from testbed.controller.checkers.check_report import Report
-from testbed.controller.checkers.runs import written_reports
+from testbed.controller.checkers.runs import read_reports
 from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.engine.sources import source
@@ -83,7 +83,7 @@ def run(case: Case, mode: Literal["sim", "live"] = "sim", timeout: float = 60.0)
             why = str(error)
         if why and not (case.program == "raises" and "ValueError: enough" in why):
             raise Violation(f"{case.program} over {case.protocol}: {why}")
-        (report,) = written_reports(read_run(folder))
+        (report,) = read_reports(read_run(folder))
     return judged(case, report)
 
 

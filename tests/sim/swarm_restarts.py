@@ -19,7 +19,7 @@ from protocols.core.firmware import FIRST, Adapter, Agent, Nic
 from protocols.emp import codec
 from protocols.emp import host as emp
 from testbed.controller.conformance.exchanges import reuse
-from testbed.controller.conformance.message_swarm import LARGEST, TIMEOUT, Case, payload
+from testbed.controller.conformance.message_swarm import MAX_SIZE, TIMEOUT, Case, payload
 from testbed.controller.conformance.network_faults import CALM, MICROSECOND, MILLISECOND, layout_of
 from testbed.controller.conformance.trials import Violation, print_line
 from testbed.engine.sources import Source, source
@@ -54,7 +54,7 @@ async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list
     """Receive for as long as this incarnation lasts. took: messages received by all incarnations of this NIC."""
     chance = source(case.seed, f"receives of {node.name}")
     while True:
-        buffer = bytearray(LARGEST)
+        buffer = bytearray(MAX_SIZE)
         try:
             received = await receive(endpoint, node, chance, buffer)
         except emp.EmpError:
@@ -143,7 +143,7 @@ def run(seed: int) -> Counter[str]:
     settings = {**dict(case.settings), "give_up": chance.choice((0, 2 * timeout, 8 * timeout)), "held": 640}
     earlier = chance.choice((0, LATER))
     case = replace(
-        case, messages=tuple([one if chance.below(4) else replace(one, size=LARGEST) for one in case.messages])
+        case, messages=tuple([one if chance.below(4) else replace(one, size=MAX_SIZE) for one in case.messages])
     )
     emp_plug = EMP.plug(settings)
 

@@ -123,7 +123,7 @@ def test_packets_that_the_network_holds_back_in_their_nic_are_not_taken_for_lost
         firmware = {"timeout": timeout, "watch": 60_000_000_000}  # mapping packets would wait behind the data
         settings = {"sizes": "65536", "count": 4}
         run = testbed.run(cluster, "am-bulk", protocol="am2", mode="sim", firmware=firmware, settings=settings)
-        return run.counted["n1"]["packets_resent"]
+        return run.counters["n1"]["packets_resent"]
 
     assert resent(2_000_000) == resent(150_000_000)
 

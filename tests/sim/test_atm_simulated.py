@@ -106,7 +106,7 @@ def test_every_node_reaches_every_other_by_a_shortest_path_in_a_ring_of_switches
 
 
 def test_a_protocol_without_cells_is_refused_by_name_before_anything_starts() -> None:
-    with pytest.raises(UnsupportedError, match="a switch of ATM's, which goes by the cells of frames: this protocol's"):
+    with pytest.raises(UnsupportedError, match="a switch of ATM, which forwards by cells: frames of this protocol"):
         testbed.run(load("ssam-1995-switch").description, "pingpong", mode="sim")
     crossed = {protocol.name: protocol.fabrics for protocol in offered_protocols()}
     assert "atm" not in crossed["emp"] + crossed["am2"] + crossed["tcp"]

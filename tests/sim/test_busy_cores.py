@@ -16,7 +16,7 @@ def test_messages_wait_for_the_turns_of_a_program_on_their_core_and_not_for_one_
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_the_cores_use_is_told_by_cause(cores: int) -> None:
-    used = beside(pingpong, cores, "sim").used["a"]
+    used = beside(pingpong, cores, "sim").usage["a"]
     own, busy = (used["core"], used["core"]) if cores == 1 else (used["core 0"], used["core 1"])
     assert busy["compute_ns"] == BUSY
     assert {"agent_ns", "copy_ns", "interrupt_ns", "mpi_ns", "trap_ns"} <= own.keys()
@@ -30,5 +30,5 @@ def test_the_cores_use_is_told_by_cause(cores: int) -> None:
 
 def test_a_program_that_polls_burns_its_core() -> None:
     result = beside(polls, 2, "sim")
-    assert result.used["a"]["core 0"]["poll_ns"] > 4_000_000
-    assert "poll_ns" not in result.used["a"]["core 1"]
+    assert result.usage["a"]["core 0"]["poll_ns"] > 4_000_000
+    assert "poll_ns" not in result.usage["a"]["core 1"]

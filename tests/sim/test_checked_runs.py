@@ -13,7 +13,7 @@ import testbed
 from protocols.mpi.comm import Comm
 from testbed import Cluster, Grade, TestbedError
 from testbed.controller.checkers.disturbances import CUT, Disturbance
-from testbed.controller.checkers.runs import check_again
+from testbed.controller.checkers.runs import recheck
 from testbed.fates.rules import RuleSet
 from testbed.observe.recorded import read_run
 from testbed.pytest_plugin.under_test import SimulatedCluster
@@ -128,7 +128,7 @@ def test_a_failed_check_makes_the_verdict_failed_and_stands_in_the_rows(tmp_path
     assert [finding.what for finding in result.verdict.findings] == ["content", "content"]
     rows = [row for row in result.rows if "check" in row]
     assert [(row["repeat"], row["check"]) for row in rows] == [(1, "content"), (2, "content")]
-    again = check_again(read_run(tmp_path / "run"))
+    again = recheck(read_run(tmp_path / "run"))
     assert [report.to_json() for report in again] == [one.checks.to_json() for one in result.repetitions if one.checks]
 
 
@@ -165,7 +165,7 @@ async def one_message(comm: Comm, node: Node) -> None:  # noqa: ARG001
 
 
 def test_what_happens_beside_a_run_is_what_it_recovers_from() -> None:
-    result = testbed.run(Cluster.star(2), one_message, mode="sim", beside=[Cutting()])
+    result = testbed.run(Cluster.star(2), one_message, mode="sim", companions=[Cutting()])
     assert result.checks is not None
     assert result.checks.passed
     assert result.checks.checks["recovery"].checked == 1
@@ -183,6 +183,6 @@ def test_a_message_that_nobody_receives_is_a_note_of_the_verdict(tmp_path: Path,
         await node.sleep(10_000_000)
 
     result = testbed.run(Cluster.star(2), program, protocol=protocol, mode="sim", check=True, output=tmp_path / "run")
-    (note,) = [note for note in result.verdict.notes if "nobody" in note]
-    assert note.startswith("nobody has received message 2 of n1 to n2 (context 0, tag 2, 8 bytes; ")
+    (note,) = [note for note in result.verdict.notes if "no receive was posted" in note]
+    assert note.startswith("no receive was posted for message 2 of n1 to n2 (context 0, tag 2, 8 bytes; ")
     assert result.verdict.grade is testbed.Grade.TRUSTED

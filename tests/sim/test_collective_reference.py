@@ -33,4 +33,4 @@ def test_every_result_is_numpys_though_frames_are_lost(tmp_path: Path, protocol:
     assert result.verdict.grade is Grade.TRUSTED
     assert result.checks is not None
     assert result.checks.checks["collective calls"].checked >= cases
-    assert sum(counters.get(RESENT[protocol], 0) for counters in result.counted.values())
+    assert sum(counters.get(RESENT[protocol], 0) for counters in result.counters.values())

@@ -14,8 +14,8 @@ import pytest
 
 from protocols.core.protocol import Protocol
 from testbed.controller.conformance.candidate import candidate
-from testbed.controller.conformance.case_checks import one_case, one_schedule
-from testbed.controller.conformance.suite import CHECKS, Scope, State, check, named
+from testbed.controller.conformance.case_checks import run_case, run_schedule
+from testbed.controller.conformance.suite import CHECKS, Scope, State, check, find_check
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
 from testbed.registry import PROTOCOLS, load, offered
 from tests.sim.package_mutants import MUTANTS, PackageMutant
@@ -91,7 +91,7 @@ def test_a_failing_case_is_reduced_and_runs_again_by_the_command_that_is_printed
 def test_what_does_not_apply_says_why() -> None:
     result = check("ssam", "killed-host")
     assert (result.state, result.reason) == (
-        State.NOT_APPLICABLE, "its NICs cannot be shared: it has no split driver",
+        State.NOT_APPLICABLE, "the protocol's NICs cannot be shared: it has no split driver",
     )  # fmt: skip
 
 
@@ -100,21 +100,21 @@ def test_a_protocol_without_a_nic_that_can_be_made_is_an_error_with_its_line(par
     PackageMutant("", "", "host.py", "self.rank: Final = adapter.number", "self.rank = adapter.place").put_in(
         folder / "mutann"
     )
-    with on_path(folder), pytest.raises(TestbedError, match=r"no NIC of protocol mutann(.|\n)*AttributeError"):
+    with on_path(folder), pytest.raises(TestbedError, match=r"NICs of protocol mutann(.|\n)*AttributeError"):
         check("mutann", "mtu")
 
 
 def test_names_that_are_none_are_answered_with_those_that_are() -> None:
     with pytest.raises(NotFoundError, match="did you mean 'wildcards'"):
-        named("wildcard")
-    with pytest.raises(UnsupportedError, match="kernel's own"):
+        find_check("wildcard")
+    with pytest.raises(UnsupportedError, match="kernel protocol"):
         candidate("tcp")
     with pytest.raises(UnsupportedError, match="no cases"):
         check("emp", "cancel", case="1")
     with pytest.raises(NotFoundError, match="d dropped"):
-        one_schedule(candidate("emp"), "1+1:x")
+        run_schedule(candidate("emp"), "1+1:x")
     with pytest.raises(NotFoundError, match="a seed"):
-        one_case(candidate("emp"), "first")
+        run_case(candidate("emp"), "first")
 
 
 def command(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:

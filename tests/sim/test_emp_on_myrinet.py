@@ -29,7 +29,7 @@ def test_workloads_end_on_switches_that_lose_frames(name: str) -> None:
     assert result.checks is not None
     assert result.checks.passed
     assert result.rows
-    assert sum(counted["frames_resent"] for counted in result.counted.values())
+    assert sum(counted["frames_resent"] for counted in result.counters.values())
 
 
 def test_ranks_of_one_node_share_its_cable_and_its_mapper() -> None:
@@ -38,8 +38,8 @@ def test_ranks_of_one_node_share_its_cable_and_its_mapper() -> None:
     )
     assert result.checks is not None
     assert result.checks.passed
-    answering = [name for name, counted in result.counted.items() if counted["mapper_answers_sent"]]
-    assert len(result.counted) == 6
+    answering = [name for name, counted in result.counters.items() if counted["mapper_answers_sent"]]
+    assert len(result.counters) == 6
     assert len(answering) <= 3, "only the first function of each NIC has a mapper"
 
 

@@ -33,10 +33,10 @@ FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 @pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
 def test_no_schedule_goes_wrong(subject: Subject, record_property: Callable[[str, object], None]) -> None:
     depth = subject.depth + 1 if LONG else min(subject.depth, MOST)
-    tallies = fate_schedules.everything(partial(exhaustive.subject_of, subject.name), depth)
-    failed = [str(failure) for tally in tallies.values() for failure in tally.failed]
+    tallies = fate_schedules.search_all(partial(exhaustive.subject_of, subject.name), depth)
+    failed = [str(failure) for tally in tallies.values() for failure in tally.failures]
     assert not failed, "\n".join(failed)
-    assert {tally.stand_for for tally in tallies.values()} == {len(FATES) ** depth}, "one was left out, or done twice"
+    assert {tally.covered for tally in tallies.values()} == {len(FATES) ** depth}, "one was left out, or done twice"
     ran, stand_for = (sum(getattr(tally, what) for tally in tallies.values()) for what in ("ran", "stand_for"))
     recovery = max(tally.recovery for tally in tallies.values())
     bound = max(stage().bound for stage in subject.stages.values())
@@ -62,8 +62,8 @@ def test_a_message_of_emp_has_as_many_frames_as_its_exchange_says(frames: int) -
 def test_a_frame_meets_its_fate() -> None:
     came: list[bytes] = []
     gate = Gate("phhdt")
-    gate.lead("forward", lambda _, frame: came.append(frame))
-    gate.lead("backward", lambda _, frame: came.append(frame.upper()))
+    gate.set_receiver("forward", lambda _, frame: came.append(frame))
+    gate.set_receiver("backward", lambda _, frame: came.append(frame.upper()))
     for number, frame in enumerate([b"a", b"b", b"c", b"d", b"e", b"f"]):
         gate.transmit("backward" if frame == b"d" else "forward", number, frame)
     assert b"".join(came) == b"abeecf"
@@ -73,7 +73,7 @@ def test_a_frame_meets_its_fate() -> None:
 def test_what_is_held_and_finds_nothing_to_come_behind_is_delivered_at_the_end() -> None:
     came: list[bytes] = []
     gate = Gate("h")
-    gate.lead("forward", lambda _, frame: came.append(frame))
+    gate.set_receiver("forward", lambda _, frame: came.append(frame))
     gate.transmit("forward", 0, b"a")
     assert not came
     assert gate.release(1)
@@ -87,7 +87,7 @@ def test_schedules_that_differ_in_nothing_that_takes_place_come_once() -> None:
     while fates:
         seen.add(fates[:3])
         assert fates[3:] == "ppp"
-        fates = fate_schedules.following(fates, 3)
+        fates = fate_schedules.next_schedule(fates, 3)
     assert len(seen) == 4**3
 
 
@@ -96,7 +96,7 @@ def test_schedules_that_differ_in_nothing_that_takes_place_come_once() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_schedules_of_few_transmissions_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     """Drawn at random, with fresh seeds in a long run: what some of them find, all of them find."""
-    search = searched(mutant, lambda seed: fate_schedules.run(*fate_schedules.drawn(seed, EMP)), FIRST, 1_000)
+    search = searched(mutant, lambda seed: fate_schedules.run(*fate_schedules.draw_schedule(seed, EMP)), FIRST, 1_000)
     record_property("note", f"exhaustive: {search}")
 
 
@@ -104,7 +104,7 @@ def test_schedules_of_few_transmissions_find(mutant: Mutant, record_property: Ca
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", [one for one in AM2_MUTANTS if one.name in SEEN_BY_TWO], ids=str)
 def test_schedules_of_am2_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    search = searched(mutant, lambda seed: fate_schedules.run(*fate_schedules.drawn(seed, AM2)), FIRST, 1_000)
+    search = searched(mutant, lambda seed: fate_schedules.run(*fate_schedules.draw_schedule(seed, AM2)), FIRST, 1_000)
     record_property("note", f"exhaustive: {search}")
 
 
@@ -114,7 +114,7 @@ def test_a_failing_schedule_is_told_with_the_command_that_runs_it_again(capsys: 
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
         (failure,) = fate_schedules.search(EMP, "7", "h", max_failures=1).failed
-        command, why = failure.command, failure.why
+        command, why = failure.command, failure.reason
         assert command.startswith("python -m tests.sim.exhaustive emp 7 h")
         arguments = command.split()[3:]
         with pytest.raises(Violation) as caught:

@@ -48,7 +48,7 @@ def commanded(place: Path, *words: str) -> Result:
 
 @pytest.mark.parametrize("unit", [1, 2, 3, 6, None])
 def test_emp_acknowledges_as_many_frames_together_as_are_chosen(unit: int | None) -> None:
-    counted = pingpong({} if unit is None else {"unit": unit}).counted["n2"]
+    counted = pingpong({} if unit is None else {"unit": unit}).counters["n2"]
     pings = (counted["data_stored"] - counted["messages_received"]) // (FRAMES - 1)  # all others are one frame
     assert pings > COUNT
     assert counted["acknowledgements_sent"] == counted["messages_received"] - pings + pings * FRAMES // (unit or 3)
@@ -63,7 +63,7 @@ def test_emp_sends_again_when_its_time_out_says_so() -> None:
     often, seldom = (
         pingpong({"timeout": timeout, "longest_timeout": timeout}, loss=0.2) for timeout in (1_000_000, 100_000_000)
     )
-    assert often.counted["n1"]["collections_resent"]
+    assert often.counters["n1"]["collections_resent"]
     assert sum(row["p50_ns"] for row in often.rows) < sum(row["p50_ns"] for row in seldom.rows)
 
 
@@ -98,13 +98,13 @@ def test_settings_of_firmware_are_checked_before_anything_starts() -> None:
 
 
 def test_firmware_without_settings_says_so() -> None:
-    with pytest.raises(UnsupportedError, match="the firmware of tcp has no settings that could be chosen"):
+    with pytest.raises(UnsupportedError, match="the firmware of tcp has no settings"):
         testbed.run(Description.star(2), "pingpong", protocol="tcp", mode="live", firmware={"unit": 3})
 
 
 @pytest.mark.parametrize("how", [{"mode": "live", "nics": "shared"}, {"mode": "sim", "codec": "scapy"}])
 def test_where_settings_of_firmware_have_no_place_the_run_says_so(how: dict[str, str]) -> None:
-    with pytest.raises(UnsupportedError, match="usual settings where NICs are shared or Scapy makes the frames"):
+    with pytest.raises(UnsupportedError, match="fixed settings with --nics shared and --codec scapy"):
         testbed.run(Description.star(2), "pingpong", protocol="emp", firmware={"unit": 2}, **how)  # type: ignore[arg-type]
 
 

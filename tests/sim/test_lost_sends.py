@@ -17,7 +17,7 @@ from protocols.mpi import ERR_PROC_FAILED
 from protocols.mpi.mpi_errors import MPIError
 from testbed import Cluster, Scenario
 from testbed.controller.checkers.check_report import Report
-from testbed.controller.checkers.runs import written_reports
+from testbed.controller.checkers.runs import read_reports
 from testbed.controller.runs.run_options import Nics
 from testbed.observe.recorded import read_run
 from testbed.runtime.journal import read
@@ -119,8 +119,8 @@ def told(tmp_path: Path, node: str, number: int) -> list[str]:
 
 
 def report(tmp_path: Path) -> Report:
-    (found,) = written_reports(read_run(tmp_path / "run"))
-    assert found.passed, found.in_words()
+    (found,) = read_reports(read_run(tmp_path / "run"))
+    assert found.passed, found.to_text()
     return found
 
 
@@ -155,7 +155,7 @@ def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics
         assert failed == [8]
         assert 8 not in numbers
         truth = "not delivered" if protocol == "emp" else "unknown"  # sent before the restart
-        assert {one.truth for one in report(tmp_path).ambiguities} == {truth}
+        assert {one.outcome for one in report(tmp_path).ambiguities} == {truth}
 
 
 @BOTH
@@ -197,8 +197,8 @@ def test_who_crashes_behind_its_sends_takes_them_with_it_and_nobody_is_accused(
     doubts = report(tmp_path).ambiguities
     assert doubts
     if protocol == "am2":
-        assert any(one.told.startswith("done, and not known to have arrived when") for one in doubts)
-        assert {one.truth for one in doubts if one.told.startswith("done")} == {"not delivered"}
+        assert any(one.notification.startswith("complete, and without a known delivery when") for one in doubts)
+        assert {one.outcome for one in doubts if one.notification.startswith("complete")} == {"not delivered"}
 
 
 @BOTH
@@ -225,7 +225,7 @@ def test_a_run_that_is_broken_off_with_a_long_message_under_way_says_that_it_was
     doubts = report(tmp_path).ambiguities  # AM-II's sender may be one message ahead
     assert doubts[-1].message.startswith(f"message {begun[-1]} of n1 to n2")
     assert len(doubts) <= (2 if protocol == "am2" else 1)
-    assert {one.truth for one in doubts} == {"not delivered"}
+    assert {one.outcome for one in doubts} == {"not delivered"}
 
 
 SCRIPT = """

@@ -33,8 +33,8 @@ def test_daemons_map_the_network_as_mappers_in_the_firmware_do_and_messages_go_b
         assert told["routes"] == as_usual["routes"]
         assert len(told["routes"]) == 3
         assert told["leads"] == (rank == 0)
-        assert by_firmware.counted[name]["mapper_probes_sent"] > 0
-        assert "mapper_probes_sent" not in by_daemons.counted[name], "the NIC has no mapper of its own"
+        assert by_firmware.counters[name]["mapper_probes_sent"] > 0
+        assert "mapper_probes_sent" not in by_daemons.counters[name], "the NIC has no mapper of its own"
 
 
 def test_without_a_daemon_or_a_mapper_in_the_firmware_there_are_no_routes() -> None:

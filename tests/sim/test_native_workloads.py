@@ -66,7 +66,7 @@ def test_no_other_endpoint_is_beside_its_own() -> None:
 
 
 def test_it_runs_over_its_own_protocol_only() -> None:
-    with pytest.raises(UnsupportedError, match="speaks to the host library of am2 itself"):
+    with pytest.raises(UnsupportedError, match="calls the host library of am2"):
         ran(protocol="emp")
 
 

@@ -29,9 +29,9 @@ def test_a_run_under_a_profile_says_which_and_how_its_parts_were_used(tmp_path: 
     assert run.parameters["profile"]["name"] == "emp-2001"
     assert run.parameters["profile"]["receive"] == EMP_2001.receive
     (used,) = run.result["used"]
-    assert used == result.used
+    assert used == result.usage
     assert set(used["n1"]) == {"core", "processor", "reading DMA engine", "writing DMA engine", "bus"}
-    counted, n1 = result.counted["n1"], used["n1"]
+    counted, n1 = result.counters["n1"], used["n1"]
     assert counted["frames_resent"] == 0
     assert n1["processor"]["busy_ns"] == (
         n1["core"]["jobs"] / 2 * EMP_2001.ring  # what is posted is noticed, too
@@ -45,7 +45,7 @@ def test_a_run_under_a_profile_says_which_and_how_its_parts_were_used(tmp_path: 
 
 def test_without_a_profile_nothing_is_told_of_use(tmp_path: Path) -> None:
     result = testbed.run("emp-2001", "pingpong", mode="sim", settings=PINGPONG, output=tmp_path / "run")
-    assert result.used == {}
+    assert result.usage == {}
     assert read_run(tmp_path / "run").parameters["profile"] == {"name": "ideal"}
 
 
@@ -69,8 +69,8 @@ def test_frames_that_wait_for_a_slow_dma_engine_are_not_taken_for_lost(
             cluster, workload, protocol=protocol, mode="sim", profile=profile, settings=settings,
             firmware={"timeout": timeout},
         )  # fmt: skip
-        assert any(parts["reading DMA engine"]["busy_ns"] > 20_000_000 for parts in result.used.values())
-        return sum(counted[resent] for counted in result.counted.values())
+        assert any(parts["reading DMA engine"]["busy_ns"] > 20_000_000 for parts in result.usage.values())
+        return sum(counted[resent] for counted in result.counters.values())
 
     assert count(timeout) == count(longest)
 
@@ -109,7 +109,7 @@ def test_a_run_under_a_profile_is_replayed_under_it(tmp_path: Path) -> None:
 
 
 def test_namespaces_do_not_price(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="in namespaces NICs take what this machine takes"):
+    with pytest.raises(UnsupportedError, match="NICs and hosts have no modelled cost"):
         testbed.run("emp-2001", "pingpong", mode="live", profile="emp-2001")
     ran = CliRunner().invoke(command, ["run", "star-4", "--on", "n1", "true", "--profile", "emp-2001"])
     assert ran.exit_code == 2
@@ -163,4 +163,4 @@ def test_a_nic_under_a_flood_still_sends() -> None:
     idle, working = result.rows
     assert idle["wait_ns"] < working["worked_ns"] == 10_000_000
     assert working["wait_ns"] < 100_000
-    assert all(counted["duplicates"] == 0 for counted in result.counted.values())
+    assert all(counted["duplicates"] == 0 for counted in result.counters.values())

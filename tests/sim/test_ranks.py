@@ -120,7 +120,7 @@ def test_programs_that_share_a_core_have_their_turns_and_on_cores_of_their_own_d
         pair = Description.from_toml(CORES.replace("cores = 2\nranks = [1, 0]", cores))
         result = testbed.run(pair, only_computes_beside_the_others, mode="sim", profile="emp-2001")
         took[cores] = result.results["a.0"]
-        used = result.used["a"]
+        used = result.usage["a"]
     assert took["cores = 2\nranks = [0, 1]"] < 1_000_000
     assert took["cores = 1\nranks = [0, 0]"] > EMP_2001.timeslice
     assert used["core 1"]["compute_ns"] == used["core 1"]["busy_ns"] == 100_000_000
@@ -139,7 +139,7 @@ async def polls_for_a_message(comm: Comm, node: Node) -> None:
 
 def test_a_program_that_polls_burns_its_core() -> None:
     result = testbed.run(Description.star(2), polls_for_a_message, mode="sim", profile="emp-2001")
-    polling, sleeping = result.used["n2"]["core"], result.used["n1"]["core"]
+    polling, sleeping = result.usage["n2"]["core"], result.usage["n1"]["core"]
     assert polling["poll_ns"] > 900_000
     assert polling["share"] > 0.9
     assert "poll_ns" not in sleeping
@@ -154,8 +154,8 @@ def test_nodes_of_one_cluster_have_different_profiles(tmp_path: Path) -> None:
         settings={"messages": 20},
     )  # fmt: skip
     assert described.nodes[1].profile == "slow.toml"
-    assert result.used["b"]["core"]["library_ns"] > 20 * 50_000
-    assert result.used["a"]["core 0"]["library_ns"] < 20 * 50_000
+    assert result.usage["b"]["core"]["library_ns"] > 20 * 50_000
+    assert result.usage["a"]["core 0"]["library_ns"] < 20 * 50_000
     request = json.loads((tmp_path / "run" / "run.json").read_text())
     assert request["profile"]["name"] == "emp-2001"
     assert request["profiles"]["b"]["post"] == 50_000
@@ -165,12 +165,12 @@ def test_nodes_of_one_cluster_have_different_profiles(tmp_path: Path) -> None:
 def test_what_a_run_says_of_a_node_is_stronger_than_its_description() -> None:
     described = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "emp-2001"'))
     result = testbed.run(described, everybody_greets, mode="sim", profiles={"b": EMP_2002})
-    assert "receiving processor" in result.used["b"]
-    assert "processor" not in result.used["a"]
+    assert "receiving processor" in result.usage["b"]
+    assert "processor" not in result.usage["a"]
 
 
 def test_placements_and_profiles_that_cannot_be_are_refused() -> None:
-    with pytest.raises(NotFoundError, match="no node is called so"):
+    with pytest.raises(NotFoundError, match="there is no such node"):
         testbed.run(LOSSY, everybody_greets, mode="sim", profiles={"n9": "emp-2001"})
     with pytest.raises(UnsupportedError, match="1 to 64, got 65"):
         testbed.run(LOSSY, everybody_greets, mode="sim", ranks_per_node=65)
@@ -189,10 +189,10 @@ def test_ranks_of_nodes_at_source_routed_switches_reach_each_other(profile: str)
     )
     names = ["n1.0", "n1.1", "n1.2", "n2.0", "n2.1", "n2.2"]
     assert all(received == names for received in result.results.values())
-    assert [counts["mapper_answers_sent"] > 0 for counts in result.counted.values()] == [False] * 3 + [True] + [
+    assert [counts["mapper_answers_sent"] > 0 for counts in result.counters.values()] == [False] * 3 + [True] + [
         False
     ] * 2
-    assert all(counts["mapper_tables_installed"] > 0 for counts in result.counted.values())
+    assert all(counts["mapper_tables_installed"] > 0 for counts in result.counters.values())
 
 
 def test_a_native_workload_has_several_ranks_on_a_node_too() -> None:
@@ -221,4 +221,4 @@ def test_ranks_behind_a_source_routed_switch_get_their_routes_again_after_a_cras
     )  # fmt: skip
     assert result.verdict.grade is Grade.TRUSTED
     assert sorted(result.results) == ["n1.0", "n1.1", "n2.0", "n2.1"]
-    assert all(counts["messages_delivered"] > 100 for counts in result.counted.values())
+    assert all(counts["messages_delivered"] > 100 for counts in result.counters.values())

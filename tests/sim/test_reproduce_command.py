@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
-from testbed.controller.engines import OwnProcess
+from testbed.controller.engines import SerialEngine
 from testbed.controller.papers.reproduction import reproduce_all
 from testbed.errors import TestbedError
 from testbed.observe.kept_rows import kept_rows
@@ -61,7 +61,7 @@ def test_side_by_side_or_one_after_the_other_the_rows_are_equal() -> None:
 
 
 def test_points_are_measured_on_the_engine_that_is_given() -> None:
-    class Noting(OwnProcess):
+    class Noting(SerialEngine):
         """An engine that notes what it computes."""
 
         def __init__(self) -> None:
@@ -164,8 +164,8 @@ def test_kept_rows_that_are_damaged_are_said(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("arguments", "sentence", "code"),
     [
-        (("emp", "ssam", "--run", "latency"), "a profile or runs for emp, ssam: both belong to one system", 3),
-        (("--profile", "emp-2001"), "a profile or runs for am2, emp", 3),
+        (("emp", "ssam", "--run", "latency"), "a profile or runs need one system, got emp, ssam", 3),
+        (("--profile", "emp-2001"), "a profile or runs need one system, got am2, emp", 3),
         (("tcp",), "tcp has no paper to compare with", 4),
         (("emq",), "did you mean 'emp'", 4),
         (("emp", "--run", "latencies"), "did you mean 'latency'", 4),
@@ -176,7 +176,7 @@ def test_kept_rows_that_are_damaged_are_said(tmp_path: Path, monkeypatch: pytest
         (("emp", "--run", "latency", "--keep"), "--keep keeps complete papers", 2),
         (("emp", "--mode", "dilated", "--jobs", "2"), "--jobs goes with the simulation", 2),
         (("emp", "--dilate", "5"), "--dilate goes with --mode dilated", 2),
-        (("emp", "--output", "."), "is there already, and not empty", 5),
+        (("emp", "--output", "."), "exists and is not empty", 5),
     ],
 )
 def test_bad_requests_are_refused_in_a_sentence_and_leave_no_folder(

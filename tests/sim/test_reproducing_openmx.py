@@ -85,7 +85,7 @@ def used(profile: Profile, ranks: int, **options: object) -> dict[str, float]:
         "openmx-2009", "random", protocol="openmx", mode="sim", profile=profile, ranks_per_node=ranks, seed=1,
         settings={"messages": 30, "largest": 60_000}, firmware=options or None,
     )  # fmt: skip
-    return {core: use.get("interrupt_ns", 0) for core, use in result.used["n1"].items() if core.startswith("core")}
+    return {core: use.get("interrupt_ns", 0) for core, use in result.usage["n1"].items() if core.startswith("core")}
 
 
 def test_each_policy_interrupts_the_cores_that_it_says() -> None:
@@ -103,7 +103,7 @@ def test_a_program_moves_to_the_core_of_its_queue_unless_it_opts_out() -> None:
 
     def busy(migrate: int) -> set[str]:
         _, result = latency(OPENMX_2009, layout, migrate=migrate)
-        return {core for core, use in result.used["n1"].items() if use.get("event_ns", 0)}
+        return {core for core, use in result.usage["n1"].items() if use.get("event_ns", 0)}
 
     assert busy(1) == {"core 0"}
     assert busy(0) == {"core 7"}
@@ -136,7 +136,7 @@ def test_queues_of_a_simulation_are_those_of_the_run() -> None:
             "openmx-2009", "random", protocol="openmx", mode="sim", profile="openmx-2009", ranks_per_node=4, seed=1,
             settings={"messages": 30, "largest": 60_000}, queues=queues, steering=steering,
         )  # fmt: skip
-        assert {core for core, use in result.used["n1"].items() if use.get("interrupt_ns")} == cores
+        assert {core for core, use in result.usage["n1"].items() if use.get("interrupt_ns")} == cores
 
 
 def test_in_all_to_all_one_core_that_takes_all_interrupts_has_no_time_left() -> None:
@@ -149,7 +149,7 @@ def test_in_all_to_all_one_core_that_takes_all_interrupts_has_no_time_left() -> 
             firmware={"migrate": migrate},
             settings={"benchmarks": ("Alltoall",), "sizes": (16_384,), "count": 2, "least_ranks": 16},
         )  # fmt: skip
-        return [result.used["n1"][f"core {core}"]["share"] for core in range(8)]
+        return [result.usage["n1"][f"core {core}"]["share"] for core in range(8)]
 
     first, *others = shares(OPENMX_2009_SINGLE, migrate=0)
     assert first > 0.95

@@ -119,7 +119,7 @@ def test_between_ranks_of_a_node_a_message_takes_one_copy_of_the_kernel_agent_an
         "lam-via-2000", "via-pingpong", protocol="via", mode="sim", profile=LAM_VIA_2000, ranks_per_node=2,
         firmware={"reliability": 1}, settings={"sizes": str(size), "count": count},
     )  # fmt: skip
-    used = [result.used["n1"][core] for core in ("core 0", "core 1")]
+    used = [result.usage["n1"][core] for core in ("core 0", "core 1")]
     messages = 2 * (count + 1)
     assert sum(core["copy_ns"] for core in used) == messages * transfer_time(size, WORK[COPY].same_rate)
     assert sum(core["agent_ns"] for core in used) == messages * 2 * WORK[AGENT].fixed

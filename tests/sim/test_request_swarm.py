@@ -13,7 +13,7 @@ import pytest
 
 import testbed
 from testbed import Cluster, TestbedError
-from testbed.controller.checkers.runs import check_again
+from testbed.controller.checkers.runs import recheck
 from testbed.controller.replay.replays import minimize, read_repetition, replay_repetition
 from testbed.observe.recorded import read_run
 from testbed.spec.fault_models import Cpu, Impair
@@ -89,7 +89,7 @@ def test_a_mistake_fails_the_check_of_the_promise_that_it_breaks(name: str, chec
         MISTAKES[name].put_in(patch)
         folder = failing_run(tmp_path)
     assert read_repetition(folder).failed == {check}
-    assert [report.failed for report in check_again(read_run(folder))] == [(check,)]
+    assert [report.failed for report in recheck(read_run(folder))] == [(check,)]
 
 
 def failing_run(place: Path, scenario: Scenario | None = None) -> Path:

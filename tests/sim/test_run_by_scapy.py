@@ -30,7 +30,7 @@ def captured(folder: Path, protocol: str, codec: Codec) -> dict[str, bytes]:
         capture=True,
     )
     assert [result.results[name]["received"] for name in result.results]
-    assert sum(counted[CORRUPT[protocol]] for counted in result.counted.values())
+    assert sum(counted[CORRUPT[protocol]] for counted in result.counters.values())
     return {path.name: path.read_bytes() for path in sorted((folder / codec).rglob("*.pcapng"))}
 
 
@@ -61,5 +61,5 @@ def test_scapy_builds_the_frames_if_it_is_asked_for_and_only_then(
 
 
 def test_a_protocol_without_frames_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="tcp has no frames that Scapy could make"):
+    with pytest.raises(UnsupportedError, match="tcp has no frames that Scapy could build"):
         testbed.run("star-4", "pingpong", protocol="tcp", codec="scapy")

@@ -30,7 +30,7 @@ def test_protocols_are_in_one_table_with_a_verdict_each_and_in_one_report(tmp_pa
     assert [line[:3] for line in lines[1:3]] == [["emp", "sim", "n1"], ["openmx", "sim", "n1"]]
     assert lines[3] == ["protocol", "mode", "verdict"]
     assert lines[4:6] == [["emp", "sim", "trusted"], ["openmx", "sim", "trusted"]]
-    assert " ".join(lines[6]).startswith("tcp sim not run: tcp is the kernel's own")
+    assert " ".join(lines[6]).startswith("tcp sim not run: tcp is a kernel protocol")
     report = (tmp_path / "run" / "report.html").read_text()
     assert re.search(r"<h3>openmx against emp</h3>", report)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["emp-sim", "openmx-sim", "report.html"]

@@ -12,7 +12,7 @@ import pytest
 import testbed
 from protocols.mpi.mpi_errors import MPIError
 from testbed import Cluster
-from testbed.controller.runs.execution import TimeIsUpError
+from testbed.controller.runs.execution import RunTimeoutError
 from testbed.controller.runs.run_options import Mode
 from testbed.errors import ConflictError, NotFoundError, UnsupportedError
 from testbed.fates.rules import RuleSet
@@ -100,7 +100,7 @@ def test_programs_that_wait_for_ever_are_named_with_what_they_wait_for(tmp_path:
 
 def test_a_program_that_never_ends_is_broken_off_where_it_is(tmp_path: Path) -> None:
     sentence = r"(?s)within 0.5 s on this machine.*rank on n1 runs, at .*test_simulated_runs.py:\d+ in computing"
-    with pytest.raises(TimeIsUpError, match=sentence):
+    with pytest.raises(RunTimeoutError, match=sentence):
         testbed.run(STAR, computing, mode="sim", timeout=0.5, output=tmp_path / "run")
     assert read_run(tmp_path / "run").status == "failed"
     with pytest.raises(StalledError, match="500000000 ns have passed, and 2 programs have not ended"):
@@ -120,7 +120,7 @@ def test_a_folder_is_not_written_twice_and_a_failed_start_leaves_none(tmp_path: 
         testbed.run(STAR, "pingpong", mode="sim", output=tmp_path / "run")
     with pytest.raises(NotFoundError):
         testbed.run(STAR, "pingpong", protocol="none", mode="sim", output=tmp_path / "other")
-    with pytest.raises(UnsupportedError, match="tcp is the kernel's own: it runs in live"):
+    with pytest.raises(UnsupportedError, match="tcp is a kernel protocol, which needs --mode live"):
         testbed.run(STAR, "pingpong", protocol="tcp", mode="sim", output=tmp_path / "other")
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -187,11 +187,11 @@ def test_something_may_happen_beside_the_programs(tmp_path: Path) -> None:
         "pingpong",
         mode="sim",
         settings={"count": 50, "sizes": "4"},
-        beside=[cut],  # type: ignore[list-item]  # it has what is used of one
+        companions=[cut],  # type: ignore[list-item]  # it has what is used of one
         output=tmp_path / "run",
     )
     assert cut.told == ["cut", "mended"]
-    assert all(counters["collections_resent"] for counters in result.counted.values())
+    assert all(counters["collections_resent"] for counters in result.counters.values())
     causes: Mapping[str, int] = {}
     for line in (tmp_path / "run" / "fates.jsonl").read_text().splitlines():
         cause = json.loads(line)["cause"]
@@ -212,7 +212,7 @@ def test_nics_that_no_frame_of_each_other_reaches_are_refused_before_anything_st
 
 @pytest.mark.parametrize(("protocol", "mode"), [("via", "sim"), ("via", "live"), ("tcp", "live")])
 def test_a_protocol_without_routes_is_refused_on_myrinet_at_once(protocol: str, mode: Mode) -> None:
-    with pytest.raises(UnsupportedError, match="a switch of Myrinet's, which goes by the source routes of frames"):
+    with pytest.raises(UnsupportedError, match="a switch of Myrinet, which forwards by source routes"):
         testbed.run("now-1998", "pingpong", protocol=protocol, mode=mode)
 
 

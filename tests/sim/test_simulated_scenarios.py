@@ -303,7 +303,7 @@ def test_traffic_takes_its_share_of_a_link_and_never_comes_to_a_firmware(tmp_pat
         tmp_path, talk, Traffic(senders="n3", receiver="n2", rate="10mbit", at="200ms", for_="100ms"), cluster=slow
     )
     assert played.counted == {"frames": 83}
-    assert played.result.counted["n2"].get("frames_malformed", 0) == 0
+    assert played.result.counters["n2"].get("frames_malformed", 0) == 0
     quiet = testbed.run(slow, talk, mode="sim").results["n1"]
     assert played.result.results["n1"] != quiet
     assert played.result.results["n1"][:15] == quiet[:15]
@@ -322,7 +322,7 @@ def test_a_slow_nic_processor_has_no_effect_where_nothing_costs_anything_which_i
     assert played.counted == {"busy_ns": 0, "longer_ns": 0}
     (warning,) = played.warnings
     assert "had no effect" in warning
-    assert "the profile 'ideal' prices nothing" in warning
+    assert "the profile 'ideal' has no costs" in warning
     assert "--profile" in warning
 
 
@@ -348,7 +348,7 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
     with Simulation(layout, emp.plug(), profile=profile, rules=rules) as simulation:
         told: list[dict[str, Any]] = []
         scenario = Scenario(faults=[Slow(on="n2", factor=10.0, from_="55ms", to="105ms")])
-        playing = ScenarioPlayer(scenario, tell=lambda event, **facts: told.append({"event": event, **facts}))
+        playing = ScenarioPlayer(scenario, record_event=lambda event, **facts: told.append({"event": event, **facts}))
         playing.simulated(simulation, rules)
         tasks = {name: simulation.spawn(name, ping) for name in simulation.nodes}
         simulation.run(timeout=SECOND)
@@ -368,7 +368,7 @@ def test_a_scenario_that_goes_on_after_the_run_is_a_warning(tmp_path: Path) -> N
     faults = Pause(on="n1", at="100ms", for_="10ms"), Crash(on="n1", at="5s"), Crash(on="n2", at="7s")
     played = Played(tmp_path, sleep, *faults)
     assert played.warnings == [
-        "storm goes on after the run, which ended after 1s: 2 faults have never come, first fault[2] at 5s (crash on n1)"
+        "storm is longer than the run, which ended after 1s: 2 faults have not begun, first fault[2] at 5s (crash on n1)"
     ]
 
 
@@ -385,7 +385,7 @@ def test_a_fault_at_a_program_that_has_ended_is_a_warning(tmp_path: Path) -> Non
 
     played = Played(tmp_path, some, Crash(on="n1", at="500ms"))
     assert played.result.results["n1"] == MILLISECOND
-    assert played.warnings == ["fault[1] (crash on n1) had no effect from 500ms to 1s: no program ran there any more"]
+    assert played.warnings == ["fault[1] (crash on n1) had no effect from 500ms to 1s: no program was running there"]
 
 
 def test_random_storms_are_the_same_for_the_same_seed(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from protocols.ssam.plug import plug
 from protocols.ssam.profile import SPARCSTATION_20
 from protocols.ssam.settings import MAX_WINDOW, Settings
 from testbed import Cluster, TestbedError
-from testbed.controller.checkers.runs import check_again
+from testbed.controller.checkers.runs import recheck
 from testbed.fabric.atm.network import FULL
 from testbed.observe.recorded import read_run
 from testbed.sim.sim_node import SimNode
@@ -174,8 +174,8 @@ BOTH = pytest.mark.parametrize(("senders", "queue_frames"), [(8, 16), (16, 1_000
 @BOTH
 def test_the_history_of_an_incast_is_complete(senders: int, queue_frames: int, tmp_path: Path) -> None:
     history_of(senders, queue_frames, tmp_path / "run")
-    (report,) = check_again(read_run(tmp_path / "run"))
-    assert report.passed, report.in_words()
+    (report,) = recheck(read_run(tmp_path / "run"))
+    assert report.passed, report.to_text()
     assert report.messages == senders * MAX_WINDOW
 
 
@@ -189,6 +189,6 @@ def test_without_recovery_the_checker_finds_the_lost_messages(
     monkeypatch.setattr(Connection, "recover", lambda _: [])
     with pytest.raises(TestbedError, match="programs have not ended"):
         history_of(senders, queue_frames, tmp_path / "run")
-    (report,) = check_again(read_run(tmp_path / "run"))
+    (report,) = recheck(read_run(tmp_path / "run"))
     assert report.failed == ("progress",)
-    assert "was neither handled nor returned" in report.in_words()
+    assert "was neither handled nor returned" in report.to_text()

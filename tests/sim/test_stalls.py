@@ -11,7 +11,7 @@ import testbed
 from protocols.core.profile import IDEAL
 from protocols.emp.profile import EMP_2001
 from testbed import Cluster
-from testbed.controller.runs.execution import TimeIsUpError
+from testbed.controller.runs.execution import RunTimeoutError
 from testbed.errors import FirmwareError
 from testbed.sim.simulation import StalledError
 from tests.sim import stalled_programs
@@ -29,10 +29,10 @@ STAR = Cluster.star(2, delay="10us")
 )
 def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(name: str, protocol: str, tmp_path: Path) -> None:
     script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
-    with pytest.raises((StalledError, TimeIsUpError)) as raised:  # polls may take more of this machine's time
+    with pytest.raises((StalledError, RunTimeoutError)) as raised:  # polls may take more of this machine's time
         testbed.run(STAR, script, protocol=protocol, mode="sim", timeout=1)
     said = str(raised.value)
-    if isinstance(raised.value, TimeIsUpError):
+    if isinstance(raised.value, RunTimeoutError):
         assert "it polled last at" in said
         sentence = sentence.replace("polls,", "(polls|runs),")
     assert re.search("rank on " + sentence, said), said
@@ -45,7 +45,7 @@ def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(name: str,
 @pytest.mark.parametrize("name", stalled_programs.BUSY)
 def test_a_script_that_lets_no_time_pass_is_left_and_named(name: str, tmp_path: Path) -> None:
     script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
-    with pytest.raises(TimeIsUpError) as raised:
+    with pytest.raises(RunTimeoutError) as raised:
         testbed.run(STAR, script, mode="sim", timeout=0.3)
     said = str(raised.value)
     assert re.search("rank on " + sentence, said), said

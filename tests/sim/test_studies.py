@@ -21,7 +21,7 @@ from click.testing import CliRunner
 import testbed
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
-from testbed.controller.engines import OwnProcess, Processes
+from testbed.controller.engines import ProcessEngine, SerialEngine
 from testbed.controller.runs.run_options import PlainOptions
 from testbed.errors import ConflictError, DescriptionError, NotFoundError, TestbedError, UnsupportedError
 from testbed.spec import units
@@ -89,7 +89,7 @@ def test_its_rows_are_those_of_runs_one_by_one_to_the_byte(tmp_path: Path) -> No
     study = study_of(tmp_path, STUDY)
     folders = {width: tmp_path / f"of-{width}" for width in (1, 2)}
     for width, place in folders.items():
-        outcomes = run_study(study, new_folder(place, study), Processes(2) if width == 2 else OwnProcess())
+        outcomes = run_study(study, new_folder(place, study), ProcessEngine(2) if width == 2 else SerialEngine())
         assert [outcomes[number].outcome for number in range(8)] == ["done"] * 8
     texts = [(place / "rows.jsonl").read_bytes() for place in folders.values()]
     assert texts[0] == texts[1]
@@ -143,7 +143,7 @@ def test_a_study_that_is_killed_goes_on_and_repeats_nothing(tmp_path: Path) -> N
     with (place / "points.jsonl").open("a") as file:
         file.write(f'{{"point": {POINTS - 1}, "attem')  # as of a process that was killed while it wrote
     folder, study = open_folder(place)
-    outcomes = run_study(study, folder, OwnProcess())
+    outcomes = run_study(study, folder, SerialEngine())
     assert sorted(outcomes) == list(range(POINTS))
     assert all(outcome.is_done for outcome in outcomes.values())
     counts = {number: tries(tmp_path).count(str(number)) for number in range(POINTS)}
@@ -159,7 +159,7 @@ def lines(place: Path) -> int:
 
 def test_a_point_whose_process_dies_is_tried_again_and_told_and_the_others_go_on(tmp_path: Path) -> None:
     study = steps(tmp_path, "[0, 1, 2, 3, 4, 5]", "deadly = 3")
-    outcomes = run_study(study, new_folder(tmp_path / "out", study), Processes(2))
+    outcomes = run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))
     failed = {number: outcome for number, outcome in outcomes.items() if not outcome.is_done}
     assert {number: (one.error, one.attempt) for number, one in failed.items()} == {3: ("its process died", 2)}
     assert len(outcomes) == 6
@@ -167,7 +167,7 @@ def test_a_point_whose_process_dies_is_tried_again_and_told_and_the_others_go_on
 
 def test_a_point_whose_process_dies_once_is_done_the_second_time(tmp_path: Path) -> None:
     study = steps(tmp_path, "[0, 1, 2, 3]", "deadly = 2, alone = 1")
-    outcomes = run_study(study, new_folder(tmp_path / "out", study), Processes(2))
+    outcomes = run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))
     assert all(outcome.is_done for outcome in outcomes.values())
 
 
@@ -229,7 +229,7 @@ settings = { count = 10, sizes = "4" }
 [grid]
 profile = ["emp-2001", "slow.toml"]
 """)  # fmt: skip
-    outcomes = run_study(study, new_folder(tmp_path / "out", study), OwnProcess())
+    outcomes = run_study(study, new_folder(tmp_path / "out", study), SerialEngine())
     assert [outcomes[number].error for number in range(2)] == ["", ""]
     usual, slow = (outcomes[number].rows[0]["p50_ns"] for number in range(2))
     assert slow > usual
@@ -248,7 +248,7 @@ def test_folders_that_are_no_studies_are_refused(tmp_path: Path) -> None:
     study = steps(tmp_path, "[1]")
     with pytest.raises(NotFoundError, match="is not the folder of a study"):
         open_folder(tmp_path)
-    with pytest.raises(ConflictError, match="--continue goes on"):
+    with pytest.raises(ConflictError, match="--continue continues a study"):
         new_folder(tmp_path, study)
     new_folder(tmp_path / "out", study)
     (tmp_path / "out" / "study.json").write_text("[" * 10)
@@ -304,4 +304,4 @@ def test_a_run_in_namespaces_has_all_processors_or_those_that_the_study_says(
 def test_a_run_in_namespaces_that_needs_more_processors_than_there_are_is_refused(tmp_path: Path) -> None:
     study = study_of(tmp_path, "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=3\n")
     with pytest.raises(UnsupportedError, match="a run takes 3 processors, and there are 2 workers"):
-        run_study(study, new_folder(tmp_path / "out", study), Processes(2))
+        run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))

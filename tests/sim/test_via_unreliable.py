@@ -9,7 +9,7 @@ import pytest
 import testbed
 from testbed import Cluster
 from testbed.controller.checkers.check_report import Report
-from testbed.controller.checkers.runs import written_reports
+from testbed.controller.checkers.runs import read_reports
 from testbed.errors import TestbedError
 from testbed.observe.recorded import read_run
 
@@ -27,7 +27,7 @@ def checked(folder: Path, reliability: int, loss: str) -> tuple[Report, str]:
         )  # fmt: skip
     except TestbedError as error:
         failure = str(error)
-    (report,) = written_reports(read_run(folder))
+    (report,) = read_reports(read_run(folder))
     return report, failure
 
 
@@ -43,5 +43,5 @@ def test_a_lost_frame_loses_messages_and_the_checkers_name_them(tmp_path: Path) 
 def test_nothing_is_lost_without_loss_or_at_a_reliable_level(tmp_path: Path, reliability: int, loss: str) -> None:
     report, failure = checked(tmp_path / "run", reliability, loss)
     assert not failure
-    assert report.passed, report.in_words()
+    assert report.passed, report.to_text()
     assert report.messages >= 120

@@ -47,10 +47,10 @@ def test_it_repeats_to_the_last_figure_and_survives_loss(name: str, protocol: st
     lossy = simulated(name, protocol=protocol, loss=0.02)
     assert first.rows
     assert first.rows == again.rows
-    assert first.counted == again.counted
+    assert first.counters == again.counters
     assert first.verdict.grade is Grade.TRUSTED
     assert [set(row) for row in lossy.rows] == [set(row) for row in first.rows] or name in ("random", "logp")
-    assert any(counters[RESENT[protocol]] for counters in lossy.counted.values())
+    assert any(counters[RESENT[protocol]] for counters in lossy.counters.values())
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
@@ -164,7 +164,7 @@ def test_a_protocol_and_a_workload_of_another_package_are_as_good_as_ours(monkey
             cluster, "random", protocol="postcard", mode="sim", settings={"largest": 10_000, "messages": 50}
         )
         assert sum(one["received"] for one in result.results.values()) == 4 * 50
-        assert sum(counters["resent"] for counters in result.counted.values()) > 10
+        assert sum(counters["resent"] for counters in result.counters.values()) > 10
         assert "postcard.kind" in known_fields()
     finally:
         known_fields.cache_clear()

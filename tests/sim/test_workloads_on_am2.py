@@ -43,7 +43,7 @@ def some_of_the_now() -> Description:
 def test_it_survives_loss(name: str, cluster: Description) -> None:
     result = testbed.run(cluster, name, protocol="am2", mode="sim", settings=SMALL[name])
     assert result.rows
-    assert any(counters["packets_resent"] for counters in result.counted.values())
+    assert any(counters["packets_resent"] for counters in result.counters.values())
 
 
 def test_random_traffic_crosses_the_now() -> None:

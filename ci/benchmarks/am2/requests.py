@@ -54,7 +54,7 @@ def measure(requests: int, directory: Path) -> Iterator[Row]:
         **settings, "detour": ROUTE_TIMEOUT, "cluster": CLUSTER.name, "grade": result.verdict.grade.value, "seconds": took,
         "findings": [str(finding) for finding in result.verdict.findings if finding.grade.value in ("degraded", "invalid")],
     }  # fmt: skip
-    resent = sum(counters["packets_resent"] for counters in result.counted.values())
+    resent = sum(counters["packets_resent"] for counters in result.counters.values())
     for what, unit, value in (
         (SENT, "1", sent), (REPLIED, "1", counts["replied"]), (RETURNED, "1", counts["returned"]), (WRONG, "1", wrong),
         (RESENT, "1", resent), (RATE, "/s", ended / took),

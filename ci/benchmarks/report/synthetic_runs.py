@@ -57,9 +57,9 @@ def _begun(path: Path, nodes: int) -> RunFolder:
     for number in range(20):
         about = {"fault": f"fault[{number}]", "kind": "impair", "what": f"loss 5% on n{number + 1}"}
         begin = SPAN * (2 * number + 1) // 41
-        folder.event("repetition begins", number=1) if not number else None
+        folder.add_event("repetition begins", number=1) if not number else None
         told = {"time": 0, **about, "at": begin, "begun": begin, "in_force": begin}
-        folder.events([{**told, "clock": ZERO + begin, "event": "fault begins"},
+        folder.add_events([{**told, "clock": ZERO + begin, "event": "fault begins"},
                        {**told, "clock": ZERO + begin + SPAN // 41, "event": "fault ends", "at": begin + SPAN // 41,
                         "with_the_run": False, "counted": {"loss": 9}, "had_effect": True}])  # fmt: skip
     return folder

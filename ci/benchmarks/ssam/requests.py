@@ -45,7 +45,7 @@ def measure(requests: int, directory: Path) -> Iterator[Row]:
         + counts["handled_twice"]
         + counts["returned"]
     )
-    resent = sum(counters["resent"] + counters["hurried"] for counters in result.counted.values())
+    resent = sum(counters["resent"] + counters["hurried"] for counters in result.counters.values())
     told = {
         **settings, "loss": "1%", "grade": result.verdict.grade.value, "seconds": took,
         "findings": [str(finding) for finding in result.verdict.findings if finding.grade.value in ("degraded", "invalid")],

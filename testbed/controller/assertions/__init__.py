@@ -1,10 +1,10 @@
-"""Statistical assertions on a link: they fail when chance cannot explain the observation, and refuse samples in which the
-deviation that they look for could hide.
+"""Statistical assertions on a link. They fail if chance cannot explain the observation, and refuse samples that are too
+small to detect a deviation.
 
-- `shares`: loss, duplicates, order, reachability, of a sample that is complete;
-- `sample_quantiles`: delay, jitter, rate, of a sample that is complete;
-- `sequential`: the same, of samples that come one by one, until the answer is sure.
+- `shares`: loss, duplicates, order and reachability, from a complete sample;
+- `sample_quantiles`: delay, jitter and rate, from a complete sample;
+- `sequential`: all of these, from samples one by one until the test decides.
 
-A sound link fails such a test once in a million runs (`LEVEL`); default: one that is off by `off`, a fifth, fails it in
-99 of 100 or more.
+A correct link fails such a test once in a million runs (`LEVEL`). A link that deviates by the relative deviation `off`, by
+default a fifth, fails it in at least 99 of 100 runs.
 """

@@ -1,9 +1,9 @@
-"""Assertions on times: delay, jitter, rate. They look at quantiles, of which order statistics give an interval that holds
-whatever the distribution is (H. A. David and H. N. Nagaraja, "Order Statistics", 3rd edition, 2003, section 7.1).
+"""Assertions on delay, jitter and rate by quantiles, for which order statistics give a confidence interval that is
+independent of the distribution (H. A. David and H. N. Nagaraja, "Order Statistics", 3rd edition, 2003, section 7.1).
 
-What is asked for must lie within the interval, and the interval be narrower than the deviation that is looked for, or the
-sample is refused. So a sound link fails once in a million (`LEVEL`), and one that is off by the deviation or more is
-either found or its sample refused, but for one case in a million.
+The expected value must lie within the interval. The interval must be narrower than the deviation to detect; otherwise the
+sample is refused. So a correct link fails once in a million runs (`LEVEL`). For a link that deviates by at least that much,
+the assertion fails or refuses the sample, except once in a million runs.
 """
 
 from __future__ import annotations
@@ -15,56 +15,58 @@ from statistics import NormalDist
 from typing import Final, Literal
 
 from testbed.controller.assertions.shares import SampleTooSmallError, binomial_tail, check_deviation
-from testbed.controller.verdict.statistics import COARSEST, LEVEL
+from testbed.controller.verdict.statistics import LEVEL, MIN_DEVIATION
 from testbed.spec.units import format_duration, format_rate, parse_duration, parse_rate
 
 Distribution = Literal["uniform", "normal"]
 _JITTER_SHARES: Final = (0.1, 0.9)
 _BLOCKS: Final = 30
-"""Stretches of a sample of arrivals, each with a rate of its own."""
+"""Number of blocks of a sample of arrivals, each of which has a rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedQuantile:
-    """A quantile as asked for. share: 0..1. tolerance: the deviation that must be seen, in the value's unit. late: by how
-    much a sound value may be greater. what, shown: how it and its values are called in messages."""
+    """An expected quantile. name: for messages. share: 0..1. tolerance: deviation to detect, in the value's unit. late: by
+    which a correct value may be greater. format: formats a value for messages."""
 
-    what: str
+    name: str
     share: float
     value: float
     tolerance: float
     late: float
-    shown: Callable[[float], str]
+    format: Callable[[float], str]
 
-    def is_sure(self, low: float, high: float, samples: int) -> bool:
-        """Whether an interval of the quantile is narrow enough. Raises AssertionError if what is asked for is not in it."""
+    def is_decided(self, low: float, high: float, samples: int) -> bool:
+        """Whether a confidence interval of the quantile is narrow enough. Raises AssertionError if the expected value is not
+        in it."""
         __tracebackhide__ = True
         if high < self.value or low > self.value + self.late:
-            late = f", or up to {self.shown(self.late)} more" if self.late else ""
+            late = f", or up to {self.format(self.late)} more" if self.late else ""
             raise AssertionError(
-                f"{self.what} is {self.shown(low)} to {self.shown(high)} by {samples:,} samples (level {LEVEL:g}); expected "
-                f"{self.shown(self.value)}{late}"
+                f"{self.name} is {self.format(low)} to {self.format(high)} by {samples:,} samples (level {LEVEL:g}); "
+                f"expected {self.format(self.value)}{late}"
             )
         return high - low + self.late < self.tolerance
 
     def refusal(self, low: float, high: float, samples: int) -> SampleTooSmallError:
-        """Make the error for an interval that is too wide."""
+        """Return the error for an interval that is too wide."""
         return SampleTooSmallError(
-            f"{samples:,} samples cannot show that {self.what} is off by {self.shown(self.tolerance)}: it is "
-            f"{self.shown(low)} to {self.shown(high)}"
-            + (f", and {self.shown(self.late)} more are allowed" if self.late else "")
-            + ": take more, or steadier ones"
+            f"{samples:,} samples cannot show that {self.name} is off by {self.format(self.tolerance)}: it is "
+            f"{self.format(low)} to {self.format(high)}"
+            + (f", and {self.format(self.late)} more are allowed" if self.late else "")
+            + ": take more samples, or samples with less variation"
         )
 
 
-def assert_delay(asked: int | str, delays: Sequence[float], *, late: int | str = 0, off: float = COARSEST) -> None:
-    """Fail unless the median of these one-way delays, nanoseconds, is consistent with what was asked for.
+def assert_delay(asked: int | str, delays: Sequence[float], *, late: int | str = 0, off: float = MIN_DEVIATION) -> None:
+    """Fail unless the median of these one-way delays, nanoseconds, is consistent with the configured delay.
 
-    asked: nanoseconds, or "5ms". late: by how much the machine itself may make a sound median later. Raises
-    AssertionError; SampleTooSmallError where a deviation of `off` could hide: 21 samples are the fewest.
+    asked: configured delay, nanoseconds, or "5ms". late: by which the machine may increase the median. Raises
+    AssertionError; SampleTooSmallError if the sample cannot show a relative deviation of `off`; at least 21 samples are
+    needed.
     """
     __tracebackhide__ = True
-    _assert_quantiles(asked_delay(asked, late, off), delays)
+    _assert_quantiles(expected_delay(asked, late, off), delays)
 
 
 def assert_jitter(
@@ -74,83 +76,86 @@ def assert_jitter(
     delay: int | str,
     distribution: Distribution = "uniform",
     late: int | str = 0,
-    off: float = COARSEST,
+    off: float = MIN_DEVIATION,
 ) -> None:
     """Fail unless the 10 % and 90 % quantiles of these one-way delays are consistent with this jitter around `delay`.
 
-    asked: as the description has it: half the width of a uniform distribution, the standard deviation of a normal one.
-    Frames stand apart by twice the jitter, or those that keep their order wait for others. The rest as for
-    `assert_delay`.
+    asked: configured jitter: half the width of a uniform distribution, or the standard deviation of a normal one. Frames
+    must be sent at intervals of at least twice the jitter, since order-keeping links delay closer frames. The other
+    arguments and errors are those of `assert_delay`.
     """
     __tracebackhide__ = True
-    _assert_quantiles(asked_jitter(asked, delay, distribution, late, off), delays)
+    _assert_quantiles(expected_jitter(asked, delay, distribution, late, off), delays)
 
 
 def assert_rate(
-    asked: int | str, arrivals: Sequence[tuple[int, int]], *, overhead: int = 0, off: float = COARSEST
+    asked: int | str, arrivals: Sequence[tuple[int, int]], *, overhead: int = 0, off: float = MIN_DEVIATION
 ) -> None:
-    """Fail unless frames that waited for one another arrive at this rate.
+    """Fail unless queued frames arrive at this rate.
 
-    asked: bit/s, or "10mbit". arrivals: time in nanoseconds and bytes of each frame, in order. overhead: bytes that a frame
-    takes of the rate beside its own. The median rate of 30 stretches decides, so that a few late wake-ups do not.
+    asked: configured rate, bit/s, or "10mbit". arrivals: time in nanoseconds and bytes of each frame, in order. overhead:
+    additional bytes of each frame that count towards the rate. The median rate of 30 blocks decides, so that a few late
+    wake-ups have no effect.
     """
     __tracebackhide__ = True
     frames = max(1, (len(arrivals) - 1) // _BLOCKS)
-    _assert_quantiles(asked_rate(asked, off), block_rates(arrivals, frames, overhead))
+    _assert_quantiles(expected_rate(asked, off), block_rates(arrivals, frames, overhead))
 
 
-def asked_delay(asked: int | str, late: int | str, off: float) -> list[ExpectedQuantile]:
-    """Make the quantile of a delay. Raises ValueError."""
+def expected_delay(asked: int | str, late: int | str, off: float) -> list[ExpectedQuantile]:
+    """Return the expected quantile of a delay. Raises ValueError."""
     value = _positive(asked, "delay", parse_duration)
     check_deviation(off)
     return [ExpectedQuantile("the median delay", 0.5, value, off * value, _number(late, parse_duration), _duration)]
 
 
-def asked_jitter(
+def expected_jitter(
     asked: int | str, delay: int | str, distribution: Distribution, late: int | str, off: float
 ) -> list[ExpectedQuantile]:
-    """Make the quantiles of a jitter around a delay. Raises ValueError."""
+    """Return the expected quantiles of a jitter around a delay. Raises ValueError."""
     value, middle = _positive(asked, "jitter", parse_duration), _number(delay, parse_duration)
     check_deviation(off)
     quantiles = []
     for share in _JITTER_SHARES:
-        place = NormalDist().inv_cdf(share) if distribution == "normal" else 2 * share - 1
-        what = f"the {share:.0%} quantile of the delay"
-        tolerance, allowed = off * value * abs(place), _number(late, parse_duration)
-        quantiles.append(ExpectedQuantile(what, share, middle + value * place, tolerance, allowed, _duration))
+        offset = NormalDist().inv_cdf(share) if distribution == "normal" else 2 * share - 1  # in units of the jitter
+        name = f"the {share:.0%} quantile of the delay"
+        tolerance, allowed = off * value * abs(offset), _number(late, parse_duration)
+        quantiles.append(ExpectedQuantile(name, share, middle + value * offset, tolerance, allowed, _duration))
     return quantiles
 
 
-def asked_rate(asked: int | str, off: float) -> list[ExpectedQuantile]:
-    """Make the quantile of a rate. Raises ValueError."""
+def expected_rate(asked: int | str, off: float) -> list[ExpectedQuantile]:
+    """Return the expected quantile of a rate. Raises ValueError."""
     value = _positive(asked, "rate", parse_rate)
     check_deviation(off)
     return [ExpectedQuantile("the median rate", 0.5, value, off * value, 0, lambda rate: format_rate(round(rate)))]
 
 
 def block_rates(arrivals: Sequence[tuple[int, int]], frames: int, overhead: int = 0) -> list[float]:
-    """Return the rate, bit/s, of each stretch of so many frames. A stretch begins when the frame before it arrives."""
+    """Return the rate of each block of `frames` frames, bit/s. A block begins when the previous frame arrives. Raises
+    ValueError for times that do not increase."""
     rates = []
     for begin in range(0, len(arrivals) - frames, frames):
-        stretch = arrivals[begin : begin + frames + 1]
-        taken = stretch[-1][0] - stretch[0][0]
-        if taken <= 0:
+        block = arrivals[begin : begin + frames + 1]
+        duration = block[-1][0] - block[0][0]
+        if duration <= 0:
             raise ValueError(
-                f"{frames} frames arrived within {taken} ns: the clock is too coarse, or time goes backwards"
+                f"{frames} frames arrived within {duration} ns: the clock is too coarse, or time goes backwards"
             )
-        rates.append(sum(size + overhead for _, size in stretch[1:]) * 8e9 / taken)
+        rates.append(sum(size + overhead for _, size in block[1:]) * 8e9 / duration)
     return rates
 
 
 def rank_interval(samples: int, share: float, level: float = LEVEL) -> tuple[int, int] | None:
-    """Return the ranks, from 1, of the two samples between which the quantile lies but for that level; None if there are
-    too few samples. Exact: the number of samples below a quantile is binomial."""
-    low, high = _last(samples, share, level / 2), _last(samples, 1 - share, level / 2)
+    """Return the ranks, from 1, of the two samples that bound the quantile at a confidence of 1 - level; None for too few
+    samples. Exact, since the number of samples below a quantile is binomial."""
+    low, high = _max_rank(samples, share, level / 2), _max_rank(samples, 1 - share, level / 2)
     return (low, samples + 1 - high) if low and high else None
 
 
-def _last(samples: int, share: float, level: float) -> int:
-    """Return the greatest rank that at most `level` of all samples have above the quantile of that share; 0: none."""
+def _max_rank(samples: int, share: float, level: float) -> int:
+    """Return the greatest rank whose sample lies above the quantile with a probability of at most `level`; 0 if there is
+    none."""
     begin, end = 0, math.floor(samples * share)
     while begin < end:
         middle = (begin + end + 1) // 2
@@ -165,23 +170,24 @@ def _assert_quantiles(quantiles: Sequence[ExpectedQuantile], samples: Sequence[f
     __tracebackhide__ = True
     ordered = sorted(samples)
     level = LEVEL / len(quantiles)
-    unsure: SampleTooSmallError | None = None
+    refusal: SampleTooSmallError | None = None
     for quantile in quantiles:
         ranks = rank_interval(len(ordered), quantile.share, level)
         if ranks is None:
-            unsure = SampleTooSmallError(
-                f"{len(ordered):,} samples are too few for {quantile.what}: take {fewest(quantile.share, level):,} or more"
+            refusal = SampleTooSmallError(
+                f"{len(ordered):,} samples are too few for {quantile.name}: take "
+                f"{min_samples(quantile.share, level):,} or more"
             )
             continue
         low, high = ordered[ranks[0] - 1], ordered[ranks[1] - 1]
-        if not quantile.is_sure(low, high, len(ordered)):
-            unsure = quantile.refusal(low, high, len(ordered))
-    if unsure is not None:
-        raise unsure
+        if not quantile.is_decided(low, high, len(ordered)):
+            refusal = quantile.refusal(low, high, len(ordered))
+    if refusal is not None:
+        raise refusal
 
 
-def fewest(share: float, level: float = LEVEL) -> int:
-    """Return the fewest samples that give an interval of a quantile at all."""
+def min_samples(share: float, level: float = LEVEL) -> int:
+    """Return the minimum number of samples for a confidence interval of a quantile."""
     return math.ceil(math.log(level / 2) / math.log(max(share, 1 - share)) - 1e-9)
 
 
@@ -189,10 +195,10 @@ def _number(value: int | str, parse: Callable[[object], int]) -> int:
     return value if isinstance(value, int) else parse(value)
 
 
-def _positive(asked: int | str, what: str, parse: Callable[[object], int]) -> int:
+def _positive(asked: int | str, quantity: str, parse: Callable[[object], int]) -> int:
     value = _number(asked, parse)
     if value <= 0:
-        raise ValueError(f"a {what} of {asked}: there is no part of it to be off by; it is above 0")
+        raise ValueError(f"the {quantity} must be above 0, since its deviation is relative; got {asked}")
     return value
 
 

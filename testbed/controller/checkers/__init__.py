@@ -1,1 +1,1 @@
-"""Checkers of a run's history: what each application sent, received and was notified of. See `promises`."""
+"""Checkers of histories: sends, receives and notifications of each application. See `promises`."""

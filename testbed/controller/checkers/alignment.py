@@ -1,9 +1,9 @@
-"""Assign the receives of one lane to its sends, in order, so that as few finished sends as possible remain without one.
+"""Assign the receives of one channel to its sends, in order, so that as few completed sends as possible have no receive.
 
-Contents may repeat: a program that is restarted sends the same bytes again, and nothing shows which of the two sends a
-receive got. Therefore every assignment that keeps order and contents explains the history, and the cheapest one counts.
-It is found by best-first search (A*, Hart, Nilsson, Raphael 1968), which branches only where a send is better skipped
-in favour of a later one of equal content: linear without loss, otherwise a band as wide as the number of losses.
+Contents may repeat: a restarted program sends the same bytes again, and nothing shows which of the two sends a receive got.
+Therefore every assignment that keeps order and contents explains the history, and the one of least cost is used. It is
+found by best-first search (A*, Hart, Nilsson, Raphael 1968), which branches only where it may be better to skip a send in
+favour of a later one of equal content. The effort is linear without loss, and grows with the number of losses.
 """
 
 from __future__ import annotations
@@ -15,87 +15,88 @@ from typing import Final
 
 from testbed.controller.checkers.histories import Receive, Send
 
-UNFINISHED, EXCUSED, FINISHED = 0, 1, 2
-"""Costs of leaving a send without a receive: it was never done; it was done, and a restart explains its loss; it was
-done."""
+INCOMPLETE, EXCUSED, COMPLETE = 0, 1, 2
+"""Costs of a send without a receive: the send is incomplete; it is complete, and a restart explains the loss; it is
+complete."""
 
 _NEVER: Final = 1 << 62
 
 _Path = tuple[int, "_Path"] | None
-"""The send assigned to the last receive, and the path before it."""
+"""Index of the send that is assigned to the last receive, and the path before it."""
 
 
 def align(sends: Sequence[Send], receives: Sequence[Receive], costs: Sequence[int]) -> list[int] | None:
-    """Return the index of each receive's send, in order; None where no assignment exists. costs: by send."""
-    latest = _latest(sends, receives)
-    if latest is None:
+    """Return the index of each receive's send, in order; None if no assignment exists. costs: by send."""
+    last_indices = _last_indices(sends, receives)
+    if last_indices is None:
         return None
-    worth_more, count = _next_costlier(sends, costs), len(receives)
-    remaining_costs = [0, *itertools.accumulate(reversed(costs))][::-1]  # by send, the costs of all sends from it on
-    # Least cost in all, then the furthest: (cost at least, -(sends looked at), -(receives assigned), which, cost so far).
+    next_costlier, count = _next_costlier(sends, costs), len(receives)
+    remaining_costs = [0, *itertools.accumulate(reversed(costs))][::-1]  # by send, the costs of it and all later sends
+    # Least cost first, then most progress: (lower bound of cost, -sends, -receives, entry number, cost so far, path).
     queue: list[tuple[int, int, int, int, int, _Path]] = [(0, 0, 0, 0, 0, None)]
-    number = itertools.count(1).__next__
-    seen: set[tuple[int, int]] = set()
+    next_number = itertools.count(1).__next__
+    visited: set[tuple[int, int]] = set()
     while queue:
-        _, at, assigned, _, spent, path = heappop(queue)
-        at, assigned = -at, -assigned
-        if (at, assigned) in seen:
+        _, index, assigned, _, cost, path = heappop(queue)
+        index, assigned = -index, -assigned
+        if (index, assigned) in visited:
             continue
-        seen.add((at, assigned))
+        visited.add((index, assigned))
         if assigned == count:
-            return _places(path)
-        receive, cost = receives[assigned], costs[at]
-        followers: list[tuple[int, int, _Path]] = []
-        if fits(sends[at], receive):
-            followers.append((assigned + 1, spent, (at, path)))
-            # Skipping it pays only if an equal send of higher cost began before this was received.
-            is_left_out = cost < FINISHED and (receive.error or worth_more[at] <= receive.ended)
+            return _indices(path)
+        receive, skip_cost = receives[assigned], costs[index]
+        successors: list[tuple[int, int, _Path]] = []
+        if fits(sends[index], receive):
+            successors.append((assigned + 1, cost, (index, path)))
+            # Skipping this send pays only if an equal send of higher cost started before the receive ended.
+            may_skip = skip_cost < COMPLETE and (receive.error or next_costlier[index] <= receive.ended)
         else:
-            is_left_out = True
-        if is_left_out and at < latest[assigned]:
-            followers.append((assigned, spent + cost, path))
-        for matched, so_far, trail in followers:
-            least = so_far + max(0, remaining_costs[at + 1] - FINISHED * (count - matched))
-            heappush(queue, (least, -(at + 1), -matched, number(), so_far, trail))
-    raise AssertionError("each receive has a place, in order")
+            may_skip = True
+        if may_skip and index < last_indices[assigned]:
+            successors.append((assigned, cost + skip_cost, path))
+        for new_assigned, new_cost, new_path in successors:
+            bound = new_cost + max(0, remaining_costs[index + 1] - COMPLETE * (count - new_assigned))
+            heappush(queue, (bound, -(index + 1), -new_assigned, next_number(), new_cost, new_path))
+    raise AssertionError("an assignment exists, as last_indices is not None")
 
 
-def _places(path: _Path) -> list[int]:
-    places: list[int] = []
+def _indices(path: _Path) -> list[int]:
+    """Return the indices of a path's sends, in order."""
+    indices: list[int] = []
     while path is not None:
-        at, path = path
-        places.append(at)
-    return places[::-1]
+        index, path = path
+        indices.append(index)
+    return indices[::-1]
 
 
 def fits(send: Send, receive: Receive) -> bool:
-    """Whether the receive may have got this send. Of a truncated message only its excess length is known."""
+    """Whether the receive may have got this send. A truncated message is only known to be longer than the buffer."""
     if receive.error:
         return send.size > receive.size
-    return send.digest == receive.digest and send.size == receive.came_size
+    return send.digest == receive.digest and send.size == receive.received_size
 
 
-def _latest(sends: Sequence[Send], receives: Sequence[Receive]) -> list[int] | None:
-    """Return the last index that each receive's send can have; None where a receive fits no send."""
-    places: list[int] = []
-    at = len(sends)
+def _last_indices(sends: Sequence[Send], receives: Sequence[Receive]) -> list[int] | None:
+    """Return the last possible index of each receive's send; None if a receive has no possible send."""
+    indices: list[int] = []
+    index = len(sends)
     for receive in reversed(receives):
-        at -= 1
-        while at >= 0 and not fits(sends[at], receive):
-            at -= 1
-        if at < 0:
+        index -= 1
+        while index >= 0 and not fits(sends[index], receive):
+            index -= 1
+        if index < 0:
             return None
-        places.append(at)
-    return places[::-1]
+        indices.append(index)
+    return indices[::-1]
 
 
 def _next_costlier(sends: Sequence[Send], costs: Sequence[int]) -> list[int]:
-    """Return, for each send, when the next send of equal content and higher cost began, in nanoseconds."""
+    """Return, for each send, the start of the next send of equal content and higher cost, nanoseconds."""
     times = [_NEVER] * len(sends)
-    begun: dict[tuple[int, str], list[int]] = {}  # of a content: by cost, of the next one that costs at least that
-    for at in reversed(range(len(sends))):
-        send, cost = sends[at], costs[at]
-        upcoming = begun.setdefault((send.size, send.digest), [_NEVER] * (FINISHED + 2))
-        times[at] = upcoming[cost + 1]
-        upcoming[: cost + 1] = [send.begun] * (cost + 1)
+    starts: dict[tuple[int, str], list[int]] = {}  # by content and cost: of the next send of at least this cost
+    for index in reversed(range(len(sends))):
+        send, cost = sends[index], costs[index]
+        next_starts = starts.setdefault((send.size, send.digest), [_NEVER] * (COMPLETE + 2))
+        times[index] = next_starts[cost + 1]
+        next_starts[: cost + 1] = [send.started] * (cost + 1)
     return times

@@ -1,4 +1,4 @@
-"""The checkers' report, as text, as JSON and as findings of a verdict."""
+"""Report of the checkers, as text, as JSON and as findings of a verdict."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any, Final
 from testbed.controller.verdict.verdicts import Finding, Grade
 
 MAX_SHOWN: Final = 10
-"""Violations of each check that are shown; all are counted, and the folder holds up to MAX_VIOLATIONS of them."""
+"""Maximum number of violations of a check that are shown."""
 MAX_VIOLATIONS: Final = 1_000
+"""Maximum number of violations of a check in the report; all are counted."""
 
 
 @dataclass(slots=True)
 class Check:
-    """Result of one check. checked: how many items were checked, in `unit`. failed: how many failed. violations: a
-    sentence for each failure, with the messages and their places in the history; at most MAX_VIOLATIONS."""
+    """Result of one check. checked: number of checked items. unit: what they are, in the plural. failed: number of failed
+    items. violations: a sentence for each failure, with the messages and their locations in the history; at most
+    MAX_VIOLATIONS."""
 
     name: str
     unit: str
@@ -32,13 +34,13 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Ambiguity:
-    """A message whose sender does not know whether it arrived. told: the last notification to the sender. truth: delivered,
-    not delivered or unknown, according to the receiver. why: the reason for `truth`."""
+    """A message whose sender does not know whether it arrived. notification: the last one to the sender. outcome:
+    "delivered", "not delivered" or "unknown", according to the receiver. reason: for `outcome`."""
 
     message: str
-    told: str
-    truth: str
-    why: str
+    notification: str
+    outcome: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Report:
 
     @property
     def messages(self) -> int:
-        """Number of messages that were checked: the first check looks at each."""
+        """Number of checked messages: the first check examines each."""
         return next((check.checked for check in self.checks.values()), 0)
 
     @property
@@ -87,7 +89,12 @@ class Report:
                 for check in self.checks.values()
             ],
             "ambiguous": [
-                {"message": ambiguity.message, "told": ambiguity.told, "truth": ambiguity.truth, "why": ambiguity.why}
+                {
+                    "message": ambiguity.message,
+                    "told": ambiguity.notification,
+                    "truth": ambiguity.outcome,
+                    "why": ambiguity.reason,
+                }
                 for ambiguity in self.ambiguities
             ],
             "figures": dict(self.figures),
@@ -108,8 +115,8 @@ class Report:
             {check.name: check for check in checks}, tuple(ambiguities), data["figures"], tuple(data.get("notes", ()))
         )
 
-    def in_words(self) -> str:
-        """Format as lines: every check, its violations, and the fate of ambiguous messages."""
+    def to_text(self) -> str:
+        """Format as lines: every check with its violations, ambiguous messages, notes, and figures."""
         lines = []
         for check in self.checks.values():
             result = f"{check.failed:,} of {check.checked:,} {check.unit} FAILED" if check.failed else "holds"
@@ -117,10 +124,10 @@ class Report:
             lines += [f"  {sentence}" for sentence in check.violations[:MAX_SHOWN]]
             if check.failed > MAX_SHOWN:
                 lines.append(f"  and {check.failed - MAX_SHOWN:,} more")
-        for truth in ("delivered", "not delivered", "unknown"):
-            ambiguities = [ambiguity for ambiguity in self.ambiguities if ambiguity.truth == truth]
+        for outcome in ("delivered", "not delivered", "unknown"):
+            ambiguities = [ambiguity for ambiguity in self.ambiguities if ambiguity.outcome == outcome]
             if ambiguities:
-                lines.append(f"ambiguous messages, {truth}: {len(ambiguities):,}, such as {ambiguities[0].message}")
+                lines.append(f"ambiguous messages, {outcome}: {len(ambiguities):,}, such as {ambiguities[0].message}")
         lines += self.notes
         lines += [f"{name}: {value:.6g}" for name, value in self.figures.items()]
         return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""Check that ranks agree on their collective calls: all ranks of a communicator make the same ones in the same order, with
+"""Check that ranks agree on their collective calls: all ranks of a communicator make the same calls in the same order, with
 the same root, operation and sizes (MPI 4.1, sections 6.1 and 6.14).
 
-The k-th calls of a communicator's ranks are compared. A communicator is known by its context and its ranks; when its calls
-are numbered from the beginning again, it has been freed, and another one has its context.
+The k-th calls of a communicator's ranks are compared. A communicator is identified by its context and ranks. If its calls
+are numbered from the beginning again, it was freed, and a new communicator has its context.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from testbed.controller.checkers.histories import Collective, Histories
 
 AGREEMENT: Final = "collective calls"
 _EQUAL: Final = {"call": "calls", "root": "roots", "op": "operations", "datatype": "datatypes", "size": "sizes"}
-"""Fields that are equal at all ranks, and their names in a sentence."""
+"""Fields that must be equal at all ranks, and their plural in a sentence."""
 
 
-class _Place(NamedTuple):
-    """A call's place. life: how many communicators of this context and these ranks were before. number: of the call."""
+class _Position(NamedTuple):
+    """Position of a call. life: number of earlier communicators with this context and ranks. number: of the call, from 0."""
 
     context: int
     ranks: tuple[int, ...]
@@ -32,25 +32,25 @@ class _Place(NamedTuple):
 
 
 Calls = Mapping[int, Collective]
-"""Calls that meet each other, by rank in the communicator."""
+"""Calls at one position, by rank in the communicator."""
 
 
 def check_agreement(histories: Histories, is_over: bool, is_excused: Callable[[str], bool]) -> Check:
-    """Compare the collective calls of all ranks. is_over: the programs have ended, or nothing could happen any more, so that
-    a rank that has not made a call does not make it. is_excused: whether a node crashed."""
+    """Compare the collective calls of all ranks. is_over: whether the programs have ended or are stuck, so that missing
+    calls will not be made. is_excused: whether a node crashed."""
     check = Check(AGREEMENT, "calls")
-    for place, calls in _by_place(histories).items():
+    for position, calls in _by_position(histories).items():
         check.checked += 1
-        sentence = _difference(place, calls)
+        sentence = _difference(position, calls)
         if not sentence and is_over:
-            sentence = _absence(histories.names, place, calls, is_excused)
+            sentence = _absence(histories.names, position, calls, is_excused)
         if sentence:
             check.add_violation(sentence)
     return check
 
 
-def _by_place(histories: Histories) -> Mapping[_Place, dict[int, Collective]]:
-    found: defaultdict[_Place, dict[int, Collective]] = defaultdict(dict)
+def _by_position(histories: Histories) -> Mapping[_Position, dict[int, Collective]]:
+    by_position: defaultdict[_Position, dict[int, Collective]] = defaultdict(dict)
     for rank, calls in enumerate(histories.collectives):
         last: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # life and number
         for call in calls:
@@ -60,23 +60,23 @@ def _by_place(histories: Histories) -> Mapping[_Place, dict[int, Collective]]:
                 life += 1
             last[call.context, ranks] = life, call.number
             if rank in ranks:
-                found[_Place(call.context, ranks, life, call.number)][ranks.index(rank)] = call
-    return found
+                by_position[_Position(call.context, ranks, life, call.number)][ranks.index(rank)] = call
+    return by_position
 
 
-def _difference(place: _Place, calls: Calls) -> str:
-    """Return a sentence on the first two ranks whose calls do not fit each other; empty where all do."""
+def _difference(position: _Position, calls: Calls) -> str:
+    """Return a sentence on the first two ranks whose calls disagree; empty if all agree."""
     first, *others = sorted(calls)
     for rank in others:
-        for what, name in _EQUAL.items():
-            if getattr(calls[first], what) != getattr(calls[rank], what):
-                return f"{place}, {name} differ: {calls[first]}; {calls[rank]}"
+        for field, plural in _EQUAL.items():
+            if getattr(calls[first], field) != getattr(calls[rank], field):
+                return f"{position}, {plural} differ: {calls[first]}; {calls[rank]}"
     for sender, receiver in _pairs(calls, calls[first].root):
         sent, expected = _bytes(calls[sender].out, receiver), _bytes(calls[receiver].into, sender)
         if sent is not None and expected is not None and sent != expected:
             return (
-                f"{place}, rank {sender} sends {sent} bytes to rank {receiver}, which expects {expected}: {calls[sender]}; "
-                f"{calls[receiver]}"
+                f"{position}, rank {sender} sends {sent} bytes to rank {receiver}, which expects {expected}: "
+                f"{calls[sender]}; {calls[receiver]}"
             )
     return ""
 
@@ -90,16 +90,16 @@ def _pairs(calls: Calls, root: int) -> Iterator[tuple[int, int]]:
 
 
 def _bytes(sizes: Sequence[int] | None, rank: int) -> int | None:
-    """Return the bytes for a rank, or from one; one size is for all."""
+    """Return the bytes to or from a rank; None if unknown. sizes: by rank, or one size for all ranks."""
     if sizes is None or (len(sizes) > 1 and rank >= len(sizes)):
         return None
     return sizes[0] if len(sizes) == 1 else sizes[rank]
 
 
-def _absence(names: Sequence[str], place: _Place, calls: Calls, is_excused: Callable[[str], bool]) -> str:
-    """Return a sentence on ranks that have not made a call which others have made; empty where all have."""
-    nodes = [names[rank] for rank in place.ranks if 0 <= rank < len(names)]
+def _absence(names: Sequence[str], position: _Position, calls: Calls, is_excused: Callable[[str], bool]) -> str:
+    """Return a sentence on ranks that have not made a call which other ranks have made; empty if there are none."""
+    nodes = [names[rank] for rank in position.ranks if 0 <= rank < len(names)]
     missing = [node for rank, node in enumerate(nodes) if rank not in calls]
-    if not missing or place.life or any(map(is_excused, nodes)):
+    if not missing or position.life or any(map(is_excused, nodes)):
         return ""
-    return f"{place}, not made by {', '.join(missing)}: {calls[min(calls)]}"
+    return f"{position}, not made by {', '.join(missing)}: {calls[min(calls)]}"

@@ -1,6 +1,6 @@
-"""Intended disturbances of a run, and the errors that they allow a transfer to have.
+"""Disturbances of a run, and the errors of transfers that they excuse.
 
-Random loss, delay, corruption, duplication and reordering allow none: the protocols promise to hide them.
+Random loss, delay, corruption, duplication and reordering excuse no error: protocols must hide them.
 """
 
 from __future__ import annotations
@@ -10,32 +10,31 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, ERR_TRUNCATE
-from testbed.controller.checkers.histories import UNDER_WAY, Histories, Receive, Send, Transfer
+from testbed.controller.checkers.histories import PENDING, Histories, Receive, Send, Transfer
 from testbed.spec.placement import node_of
 
 FOREVER: Final = 1 << 62
-"""End of a disturbance that lasted beyond the run."""
+"""End of a disturbance that lasts until the run ends."""
 
 CRASH, PAUSE, RESET, CUT, OTHER = "crash", "pause", "reset", "cut", "other"
-"""Kinds: a node's process is killed (and loses its memory if restarted); a node is paused; a NIC loses its state;
-nothing passes between nodes (a link that is down, a partition, a loss of 100 %); any other."""
+"""Kinds: a node's process is killed (and loses its memory if restarted); a node is paused; a NIC loses its state; no frame
+passes between nodes (a link that is down, a partition, a loss of 100 %); any other."""
 
 OUTAGE: Final = "outage"
-"""Unintended kind: a process of the tool that forwards frames died, and the frames it held are lost."""
+"""Unintended kind: a process of the testbed that forwards frames died, and the frames that it held are lost."""
 
-ALLOWING: Final = {ERR_PROC_FAILED: frozenset({CRASH, PAUSE, RESET, CUT, OUTAGE})}
-"""Error class -> kinds of disturbances, one of which must have touched the transfer. ERR_TRUNCATE is right where the
-message is too long, and needs no fault; no other error is ever right."""
-
+EXCUSING_KINDS: Final = {ERR_PROC_FAILED: frozenset({CRASH, PAUSE, RESET, CUT, OUTAGE})}
+"""Error class -> kinds of disturbances that excuse it. ERR_TRUNCATE of a too long message needs no disturbance; other errors
+are never excused."""
 
 _GRACE: Final = 10_000_000
-"""Nanoseconds after an error in which a program that it ends may begin transfers: until it awaits the failed one."""
+"""Nanoseconds after an error in which a program may still start transfers before the error ends it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """A disturbance of a run. nodes: names of those whose transfers it can touch; empty for all nodes. begin, end:
-    nanoseconds of the history's clock. what: a description in words."""
+    """A disturbance of a run. nodes: names of nodes whose transfers it can affect; empty for all nodes. begin, end:
+    nanoseconds of the history's clock. what: a description for people."""
 
     kind: str
     begin: int
@@ -43,26 +42,26 @@ class Disturbance:
     nodes: frozenset[str] = frozenset()
     what: str = ""
 
-    def touches(self, *ranks: str) -> bool:
-        """Whether it concerns the node of any of these ranks."""
+    def affects(self, *ranks: str) -> bool:
+        """Whether it affects the node of any of these ranks."""
         return not self.nodes or not self.nodes.isdisjoint([*ranks, *map(node_of, ranks)])
 
 
-def is_allowed(transfer: Transfer, peer: str, disturbances: Iterable[Disturbance]) -> bool:
-    """Whether disturbances allow the error of a transfer. peer: the other node, "" where it is not known."""
+def is_excused(transfer: Transfer, peer: str, disturbances: Iterable[Disturbance]) -> bool:
+    """Whether disturbances excuse the error of a transfer. peer: the other node; "" if unknown."""
     if transfer.error_class == ERR_TRUNCATE:
-        return True  # the check of contents examines the message's length
-    kinds = ALLOWING.get(transfer.error_class, frozenset())
+        return True  # the content check examines the message's length
+    kinds = EXCUSING_KINDS.get(transfer.error_class, frozenset())
     nodes = (transfer.node, peer) if peer else ()
     return any(
-        disturbance.kind in kinds and disturbance.begin <= transfer.ended and (not nodes or disturbance.touches(*nodes))
+        disturbance.kind in kinds and disturbance.begin <= transfer.ended and (not nodes or disturbance.affects(*nodes))
         for disturbance in disturbances
     )
 
 
-def consequences(histories: Histories, disturbances: Sequence[Disturbance]) -> list[Disturbance]:
-    """Return the ends of programs that an allowed error may have ended: to its peers, such a program is as gone as one
-    that was killed. It began no transfer later than _GRACE after the error; one that did has handled it."""
+def programs_ended_by_errors(histories: Histories, disturbances: Sequence[Disturbance]) -> list[Disturbance]:
+    """Return a crash for each program that may have ended by an excused error: to its peers, it has failed like a killed
+    one. A program that starts a transfer later than _GRACE after the error has handled the error."""
     ends: dict[str, Disturbance] = {}
     names, added = histories.names, True
     while added:
@@ -71,28 +70,28 @@ def consequences(histories: Histories, disturbances: Sequence[Disturbance]) -> l
             if name in ends:
                 continue
             transfers: list[Send | Receive] = [*sends, *receives]
-            last = max((transfer.begun for transfer in transfers), default=0)
+            last = max((transfer.started for transfer in transfers), default=0)
             for transfer in transfers:
                 if not transfer.error or transfer.error_class == ERR_TRUNCATE or transfer.ended < last - _GRACE:
                     continue
                 peer = names[transfer.peer] if 0 <= transfer.peer < len(names) else ""
-                if is_allowed(transfer, peer, [*disturbances, *ends.values()]):
-                    what = f"{name} ended by its error"
-                    ends[name] = Disturbance(CRASH, transfer.ended, nodes=frozenset({name}), what=what)
+                if is_excused(transfer, peer, [*disturbances, *ends.values()]):
+                    description = f"{name} ended by its error"
+                    ends[name] = Disturbance(CRASH, transfer.ended, nodes=frozenset({name}), what=description)
                     added = True
                     break
     return list(ends.values())
 
 
-def healed_before(send: Send, until: int, disturbances: Iterable[Disturbance]) -> int:
-    """Return when the last disturbance of a message ended, of those that ended by `until`; -1 where there was none."""
+def last_healing(send: Send, until: int, disturbances: Iterable[Disturbance]) -> int:
+    """Return the end of the last disturbance that affected a message and ended by `until`; -1 if there is none."""
     return max(
         (
             disturbance.end
             for disturbance in disturbances
             if disturbance.end <= until
-            and disturbance.touches(send.node, send.to)
-            and (send.ended == UNDER_WAY or send.ended > disturbance.begin)
+            and disturbance.affects(send.node, send.receiver)
+            and (send.ended == PENDING or send.ended > disturbance.begin)
         ),
         default=-1,
     )

@@ -1,4 +1,4 @@
-"""Histories as checkers read them: the transfers of each node, written by `testbed.workloads.history`."""
+"""Histories in memory: the transfers of each node, read from files that `testbed.workloads.history` writes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from testbed.runtime.journal import broken_line, read_numbered
 from testbed.workloads.history import COLLECTIVE, check_event
 
-UNDER_WAY: Final = -1
+PENDING: Final = -1
 """End of a transfer that has not ended."""
 
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """A transfer that a program began. rank, node: of that program. number: counts its transfers. begun, ended:
-    nanoseconds of the history's clock. error, error_class: why it failed, in a sentence, and MPI's error class. place:
-    file and line of its beginning. life: of its program, counted from 0. gone: its program was restarted before the
+    """A transfer that a program started. rank, node: of the program. number: of the transfer in its program. started, ended:
+    nanoseconds of the history's clock. error, error_class: reason of the failure, as a sentence, and MPI's error class.
+    location: file and line of its start. life: of its program, from 0. abandoned: the program was restarted before the
     transfer ended."""
 
     rank: int
@@ -29,58 +29,59 @@ class Transfer:
     context: int
     tag: int
     size: int
-    begun: int
-    place: str
+    started: int
+    location: str
     life: int
-    ended: int = UNDER_WAY
+    ended: int = PENDING
     error: str = ""
     error_class: int = 0
-    gone: bool = False
+    abandoned: bool = False
 
     @property
-    def done(self) -> bool:
-        return self.ended != UNDER_WAY and not self.error
+    def is_complete(self) -> bool:
+        return self.ended != PENDING and not self.error
 
     @property
-    def under_way(self) -> bool:
-        return self.ended == UNDER_WAY and not self.gone
+    def is_pending(self) -> bool:
+        return self.ended == PENDING and not self.abandoned
 
 
 @dataclass(slots=True, eq=False)
 class Send(Transfer):
-    """A message. to: the receiver's node. buffered: when its program continued before delivery was known."""
+    """A message. receiver: node. buffered: when the send returned to the program before its delivery was known, nanoseconds;
+    PENDING if it did not."""
 
-    to: str = ""
+    receiver: str = ""
     digest: str = ""
-    buffered: int = UNDER_WAY
+    buffered: int = PENDING
 
     @property
     def is_promised(self) -> bool:
-        """Whether its program was notified that it is done, and of nothing else since."""
-        return self.done or (self.buffered != UNDER_WAY and not self.error)
+        """Whether the program was notified of its completion, and not of an error since."""
+        return self.is_complete or (self.buffered != PENDING and not self.error)
 
     def __str__(self) -> str:
         return (
-            f"message {self.number} of {self.node} to {self.to} (context {self.context}, tag {self.tag}, {self.size} bytes; "
-            f"{self.place})"
+            f"message {self.number} of {self.node} to {self.receiver} (context {self.context}, tag {self.tag}, "
+            f"{self.size} bytes; {self.location})"
         )
 
 
 @dataclass(slots=True, eq=False)
 class Receive(Transfer):
-    """A receive. peer, tag, size: what it was posted for (-1 for any) and its buffer's size. source, came_tag,
-    came_size, digest: of the message that came; source is -1 while none has."""
+    """A receive. peer, tag: as posted, -1 for any. size: of the buffer. source, received_tag, received_size, digest: of the
+    received message; source is -1 if there is none."""
 
     source: int = -1
-    came_tag: int = -1
-    came_size: int = 0
+    received_tag: int = -1
+    received_size: int = 0
     digest: str = ""
 
     def __str__(self) -> str:
-        return f"receive {self.number} of {self.node} ({self.place})"
+        return f"receive {self.number} of {self.node} ({self.location})"
 
-    def fits(self, send: Send) -> bool:
-        """Whether this message may match the receive."""
+    def matches(self, send: Send) -> bool:
+        """Whether the receive matches this message."""
         return (
             send.peer == self.rank
             and send.context == self.context
@@ -91,8 +92,8 @@ class Receive(Transfer):
 
 @dataclass(slots=True, eq=False)
 class Collective:
-    """A collective call of one rank. number: in its communicator, of `context` and `ranks` (by rank in the run; None: all).
-    at: the program's line. For root, size, op, datatype, out and into see `CallArguments`."""
+    """A collective call of one rank. number: in its communicator, which has `context` and `ranks` (ranks in the run; None:
+    all). at: line of the program. For root, size, op, datatype, out and into see `CallArguments`."""
 
     node: str
     number: int
@@ -119,7 +120,7 @@ class Collective:
 
 @dataclass(slots=True)
 class Histories:
-    """Transfers of all nodes of a run, by rank. sends, receives, collectives: in the order in which each program began
+    """Transfers of all nodes of a run, by rank. sends, receives, collectives: in the order in which each program started
     them."""
 
     names: Sequence[str]
@@ -127,9 +128,9 @@ class Histories:
     receives: list[list[Receive]] = field(default_factory=list)
     collectives: list[list[Collective]] = field(default_factory=list)
     lives: list[list[tuple[int, int]]] = field(default_factory=list)
-    """By program: the times of the first and last event of each of its lives, in nanoseconds."""
-    last: int = 0
-    """The latest time of all histories."""
+    """By program: times of the first and last event of each of its lives, nanoseconds."""
+    last_time: int = 0
+    """Time of the last event of all histories, nanoseconds."""
 
     def __len__(self) -> int:
         """Return the number of transfers."""
@@ -137,15 +138,15 @@ class Histories:
 
 
 def read_histories(folder: Path, names: Sequence[str]) -> Histories:
-    """Read a run's folder ``history``, one file for each node. names: by rank. A node without a file has no transfers.
-    BrokenFileError names the broken line."""
+    """Read a run's folder ``history``, with one file for each node. names: by rank. A node without a file has no transfers.
+    Raises BrokenFileError, which names the line."""
     return _histories({name: read_numbered(folder / f"{name}.jsonl") for name in names}, folder)
 
 
 def histories_of(events: Mapping[str, Iterable[Mapping[str, Any]]], folder: str = "history") -> Histories:
-    """Read events by node, in the order of ranks. A transfer without its beginning is left out, as a truncated line is
-    skipped when a file is read. Raises BrokenFileError for an invalid event."""
-    return _histories({name: enumerate(some, 1) for name, some in events.items()}, Path(folder))
+    """Convert events by node, in the order of ranks. A transfer without its start is left out, since its line may have been
+    truncated. Raises BrokenFileError for an invalid event."""
+    return _histories({name: enumerate(node_events, 1) for name, node_events in events.items()}, Path(folder))
 
 
 def _histories(events: Mapping[str, Iterable[tuple[int, Mapping[str, Any]]]], folder: Path) -> Histories:
@@ -161,34 +162,34 @@ def _read_node(histories: Histories, rank: int, events: Iterable[tuple[int, Mapp
     receives: list[Receive] = []
     lives: list[tuple[int, int]] = []
     collectives: list[Collective] = []
-    begun: dict[int, Send | Receive] = {}
+    by_number: dict[int, Send | Receive] = {}  # of the current life
     for line, event in events:
         try:
             check_event(event)
         except ValueError as error:
             raise broken_line(file, line, error) from error
-        clock, what, number = event["clock_ns"], event["what"], event["n"]
-        histories.last = max(histories.last, clock)
-        if what in ("send", "receive"):
-            if number in begun or not lives:  # a program that is started again numbers its transfers from 1 again
-                for transfer in begun.values():
-                    transfer.gone = transfer.under_way
-                begun.clear()
+        clock, kind, number = event["clock_ns"], event["what"], event["n"]
+        histories.last_time = max(histories.last_time, clock)
+        if kind in ("send", "receive"):
+            if number in by_number or not lives:  # a restarted program numbers its transfers from 1
+                for transfer in by_number.values():
+                    transfer.abandoned = transfer.is_pending
+                by_number.clear()
                 lives.append((clock, clock))
-            begun[number] = _begun(
+            by_number[number] = _start_transfer(
                 histories.names, rank, event, f"{file.parent.name}/{file.name}:{line}", len(lives) - 1
             )
-            if isinstance(transfer := begun[number], Send):
+            if isinstance(transfer := by_number[number], Send):
                 sends.append(transfer)
             else:
                 receives.append(transfer)
-        elif what == COLLECTIVE:
+        elif kind == COLLECTIVE:
             collectives.append(_collective(histories.names[rank], event))
-        elif number in begun:
-            transfer = begun[number]
-            if what != "cancelled":
-                _end(transfer, event)
-            elif isinstance(transfer, Send):  # a cancelled transfer is forgotten
+        elif number in by_number:
+            transfer = by_number[number]
+            if kind != "cancelled":
+                _end_transfer(transfer, event)
+            elif isinstance(transfer, Send):  # a cancelled transfer is left out
                 sends.remove(transfer)
             else:
                 receives.remove(transfer)
@@ -200,13 +201,15 @@ def _read_node(histories: Histories, rank: int, events: Iterable[tuple[int, Mapp
     histories.lives.append(lives)
 
 
-def _begun(names: Sequence[str], rank: int, event: Mapping[str, Any], location: str, life: int) -> Send | Receive:
+def _start_transfer(
+    names: Sequence[str], rank: int, event: Mapping[str, Any], location: str, life: int
+) -> Send | Receive:
     peer, context, tag, size = event["peer"], event["context"], event["tag"], event["bytes"]
     common = (rank, names[rank], event["n"], peer, context, tag, size, event["clock_ns"], location, life)
     if event["what"] == "receive":
         return Receive(*common)
-    to = names[peer] if 0 <= peer < len(names) else f"rank {peer}"
-    return Send(*common, to=to, digest=event["digest"])
+    receiver = names[peer] if 0 <= peer < len(names) else f"rank {peer}"
+    return Send(*common, receiver=receiver, digest=event["digest"])
 
 
 def _collective(node: str, event: Mapping[str, Any]) -> Collective:
@@ -227,7 +230,7 @@ def _collective(node: str, event: Mapping[str, Any]) -> Collective:
     )
 
 
-def _end(transfer: Send | Receive, event: Mapping[str, Any]) -> None:
+def _end_transfer(transfer: Send | Receive, event: Mapping[str, Any]) -> None:
     if event["what"] == "buffered" and isinstance(transfer, Send):
         transfer.buffered = event["clock_ns"]
         return
@@ -235,5 +238,5 @@ def _end(transfer: Send | Receive, event: Mapping[str, Any]) -> None:
     if event["what"] in ("failed", "undelivered"):
         transfer.error, transfer.error_class = event["error"] or "it failed", event.get("class", 0)
     if isinstance(transfer, Receive) and "peer" in event:
-        transfer.source, transfer.came_tag = event["peer"], event["tag"]
-        transfer.came_size, transfer.digest = event["bytes"], event.get("digest", "")
+        transfer.source, transfer.received_tag = event["peer"], event["tag"]
+        transfer.received_size, transfer.digest = event["bytes"], event.get("digest", "")

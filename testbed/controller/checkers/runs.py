@@ -1,4 +1,4 @@
-"""Check a run: each repetition, however it ends, and again from its folder."""
+"""Check the histories of a run: of each repetition when it ends, and again from the run's folder."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from testbed.controller.checkers.promises import BOUND, Circumstances, Ending, c
 from testbed.controller.checkers.request_promises import check_requests
 from testbed.controller.checkers.request_records import read_requests
 from testbed.controller.runs.execution import Execution
-from testbed.controller.runs.folders import Part
-from testbed.controller.runs.run_recorder import KeptFolder
+from testbed.controller.runs.folders import RepetitionFiles
+from testbed.controller.runs.run_recorder import RunRecorder
 from testbed.controller.verdict.machine_outages import MachineLostError
 from testbed.controller.verdict.verdicts import Finding, verdict_of
 from testbed.errors import NotFoundError
@@ -34,81 +34,81 @@ from testbed.workloads.active_messages.request_history import BEGIN
 T = TypeVar("T")
 
 CHECKS = "checks.json"
-"""File in a repetition's folder: a report, and the circumstances it is based on."""
+"""File in a repetition's folder: the checkers' report, and the circumstances on which it is based."""
 
 
 @runtime_checkable
-class Disturbing(Protocol):
-    """A companion of programs, such as a scenario, that reports how it disturbed them in the last repetition."""
+class DisturbanceSource(Protocol):
+    """Object, such as a companion of a run, that reports disturbances of the last repetition."""
 
     def disturbances(self) -> Iterable[Disturbance]: ...
 
 
-class Checking:
-    """Checker of a run's repetitions. reports: of the repetitions until now."""
+class RepetitionChecker:
+    """Checker of a run's repetitions. reports: of the checked repetitions."""
 
     def __init__(
-        self, folder: KeptFolder, names: Sequence[str], patience: float | None, beside: Iterable[object]
+        self, folder: RunRecorder, names: Sequence[str], patience: float | None, companions: Iterable[object]
     ) -> None:
-        """folder: the run's, whose result gets a summary. names: of the nodes, by rank. patience: as for `run`. beside:
-        companions of the programs, of which some may be `Disturbing`."""
+        """folder: of the run; its result gets a summary. names: by rank. patience: as for `run`. companions: of the run;
+        those that are a `DisturbanceSource` are asked for disturbances."""
         self.reports: list[Report] = []
         self._folder = folder
         self._names = names
         self._patience = patience
-        self._beside = [companion for companion in beside if isinstance(companion, Disturbing)]
-        self._watched: list[Disturbing] = []
+        self._companions = [companion for companion in companions if isinstance(companion, DisturbanceSource)]
+        self._outages: list[DisturbanceSource] = []
 
     @contextmanager
-    def check_repetition(self, part: Part, watched: Disturbing | None = None) -> Iterator[None]:
-        """Check the repetition that is carried out in the block. watched: outages of the testbed's own processes."""
-        self._watched = [watched] if watched is not None else []
+    def check_repetition(self, files: RepetitionFiles, outages: DisturbanceSource | None = None) -> Iterator[None]:
+        """Check the repetition that is executed in the block. outages: of the testbed's own processes."""
+        self._outages = [outages] if outages is not None else []
         try:
             yield
-        except MachineLostError as error:  # with histories, without which the others cannot be understood
-            self._folder.say(lost=error.lost)
+        except MachineLostError as error:  # the machine's histories are lost, and the others cannot be checked alone
+            self._folder.add_result(lost=error.lost)
             raise
         except Exception as error:
             with suppress(UnwritableError):  # the error that ended the repetition is raised instead
-                self._check(part, *_ending(error), *_deaths(error))
+                self._check(files, *_ending(error), *_node_deaths(error))
             raise
-        self._check(part, Ending.DONE, -1, False)
+        self._check(files, Ending.DONE, -1, False)
 
     def findings(self) -> list[Finding]:
-        """Return the findings of the last repetition that was checked."""
+        """Return the findings on the last checked repetition."""
         return self.reports[-1].findings() if self.reports else []
 
     def add_to(self, execution: Execution) -> Execution:
         """Add the last report to an execution and its findings to its verdict."""
         report, verdict = self.reports[-1], execution.verdict
-        whole = verdict_of(
+        combined = verdict_of(
             [*verdict.findings, *report.findings()], (*verdict.notes, *report.notes), verdict.seconds, verdict.slow
         )
-        return replace(execution, verdict=whole, checks=report)
+        return replace(execution, verdict=combined, checks=report)
 
-    def _check(self, part: Part, ending: Ending, end: int, settled: bool, *more: Disturbance) -> None:
-        disturbances = (
-            *(disturbance for beside in [*self._beside, *self._watched] for disturbance in beside.disturbances()),
-            *more,
-        )
+    def _check(
+        self, files: RepetitionFiles, ending: Ending, end: int, settled: bool, *node_deaths: Disturbance
+    ) -> None:
+        sources = [*self._companions, *self._outages]
+        disturbances = (*(disturbance for source in sources for disturbance in source.disturbances()), *node_deaths)
         bound = BOUND if self._patience is None or ending is Ending.DONE else min(BOUND, self._patience)
         circumstances = Circumstances(ending, end, disturbances, bound, settled=settled)
-        report = _check_folder(part.history, self._names, circumstances)
+        report = _check_folder(files.history, self._names, circumstances)
         self.reports.append(report)
-        self._folder.say(checks=[_summary(each) for each in self.reports])
+        self._folder.add_result(checks=[_summary(report) for report in self.reports])
         text = json.dumps(
             {**report.to_json(), "circumstances": _circumstances_to_json(circumstances)}, ensure_ascii=False, indent=1
         )
-        write_atomically(part.folder / CHECKS, text + "\n")
+        write_atomically(files.folder / CHECKS, text + "\n")
         for check in report.checks.values():
             if check.failed:
                 row = {"check": check.name, "checked": check.checked, "failed": check.failed}
-                part.rows.write({"repeat": part.number, **row} if part.number else row)
+                files.rows.write({"repeat": files.number, **row} if files.number else row)
 
 
-def check_again(run: RecordedRun) -> list[Report]:
-    """Check each repetition in a run's folder again. Raises NotFoundError where no history was written, or some were lost
-    with a machine, TestbedError for a broken one."""
+def recheck(run: RecordedRun) -> list[Report]:
+    """Check each repetition in a run's folder again. Raises NotFoundError if no history was written or histories were lost
+    with a machine, TestbedError for a broken file."""
     if lost := run.result.get("lost"):
         raise NotFoundError(f"{run.folder} lacks histories: {'; '.join(lost.values())}")
     folders = _folders(run, "history")
@@ -119,21 +119,22 @@ def check_again(run: RecordedRun) -> list[Report]:
 
 
 def _check_folder(folder: Path, names: Sequence[str], circumstances: Circumstances) -> Report:
-    """Check the histories in a folder: of active messages, which have a beginning of their own, or of MPI's calls."""
-    first = (event for name in names for _, event in itertools.islice(read_numbered(folder / f"{name}.jsonl"), 1))
-    if any(event.get("what") == BEGIN for event in first):
+    """Check the histories in a folder: of active messages, which start with a BEGIN event, or of MPI calls."""
+    first_events = (
+        event for name in names for _, event in itertools.islice(read_numbered(folder / f"{name}.jsonl"), 1)
+    )
+    if any(event.get("what") == BEGIN for event in first_events):
         return check_requests(read_requests(folder, names), circumstances)
     return check_histories(read_histories(folder, names), circumstances)
 
 
-def written_reports(run: RecordedRun) -> list[Report]:
-    """Read the reports written with the run, of each repetition that was checked. Raises TestbedError for a broken
-    one."""
+def read_reports(run: RecordedRun) -> list[Report]:
+    """Read the reports in a run's folder, one for each checked repetition. Raises TestbedError for a broken file."""
     return [_read_as(folder / CHECKS, Report.from_json) for folder in _folders(run, CHECKS)]
 
 
 def _read_as(path: Path, make: Callable[[Mapping[str, Any]], T]) -> T:
-    """Read a file's document and convert it. Raises BrokenFileError."""
+    """Read a JSON file and convert its document by `make`. Raises BrokenFileError."""
     document = read_document(path)
     try:
         return make(document)
@@ -143,25 +144,25 @@ def _read_as(path: Path, make: Callable[[Mapping[str, Any]], T]) -> T:
         ) from error
 
 
-def _folders(run: RecordedRun, what: str) -> list[Path]:
-    """Return the folders of the repetitions that contain a file of this name."""
-    folders = sorted((path.parent for path in run.folder.glob(f"repeat-*/{what}")), key=lambda path: int(path.name[7:]))
-    return [*folders, run.folder] if (run.folder / what).exists() else folders
+def _folders(run: RecordedRun, name: str) -> list[Path]:
+    """Return the folders of repetitions that contain a file or folder of this name, in order."""
+    folders = sorted((path.parent for path in run.folder.glob(f"repeat-*/{name}")), key=lambda path: int(path.name[7:]))
+    return [*folders, run.folder] if (run.folder / name).exists() else folders
 
 
 def _ending(error: Exception) -> tuple[Ending, int, bool]:
-    """Return how a run ended, when (-1: with the last event), and whether it was settled: see `Circumstances`."""
+    """Return the kind of a run's end, its time (-1: of the last event), and whether it was settled: see `Circumstances`."""
     if isinstance(error, StalledError):
-        return (Ending.STUCK if error.final else Ending.BROKEN_OFF), error.when, True
+        return (Ending.STUCK if error.final else Ending.ABORTED), error.when, True
     if isinstance(error, StuckError):
-        return Ending.BROKEN_OFF, time.monotonic_ns(), False
+        return Ending.ABORTED, time.monotonic_ns(), False
     if isinstance(error, ProgramError):
-        return Ending.BROKEN_OFF, error.when, error.when >= 0
-    return Ending.BROKEN_OFF, -1, False
+        return Ending.ABORTED, error.when, error.when >= 0
+    return Ending.ABORTED, -1, False
 
 
-def _deaths(error: Exception) -> Iterable[Disturbance]:
-    """Yield unintended deaths of node processes that ended a run."""
+def _node_deaths(error: Exception) -> Iterable[Disturbance]:
+    """Yield a crash for node processes whose unintended death ended a run."""
     if isinstance(error, NodeDiedError):
         yield Disturbance(CRASH, 0, nodes=frozenset(error.nodes), what=str(error).partition("\n")[0])
 
@@ -190,10 +191,10 @@ def _circumstances_to_json(circumstances: Circumstances) -> Mapping[str, object]
 
 
 def _read_circumstances(folder: Path, status: str) -> Circumstances:
-    """Read the circumstances written when the run was checked; otherwise derive them from its status."""
+    """Read the circumstances from the report's file; without one, derive them from the run's status."""
     path = folder / CHECKS
     if not path.exists():
-        return Circumstances(Ending.DONE if status == "done" else Ending.BROKEN_OFF)
+        return Circumstances(Ending.DONE if status == "done" else Ending.ABORTED)
     return _read_as(path, _circumstances_from_json)
 
 

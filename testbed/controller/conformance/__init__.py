@@ -1,6 +1,5 @@
-"""Conformance: named checks of anybody's protocol, from a self-send to a swarm of random cases, each in its own module.
+"""Conformance: named checks of any protocol, from a self-send to a swarm of random cases.
 
-`suite` has the list. Checks speak to a protocol through MPI's device alone, in the simulation, and in namespaces where real
-frames or processes are what is checked. What they are made of, schedules of fates and cases drawn from seeds, also serves
-the tests of single protocols.
+`suite` has the list. Checks use a protocol only through MPI's device, in the simulation, or in namespaces if they need real
+frames or processes. Schedules of fates and cases drawn from seeds also serve tests of single protocols.
 """

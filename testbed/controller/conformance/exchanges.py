@@ -1,4 +1,5 @@
-"""Exchanges of two nodes under every schedule, with their checks: through MPI's device, so on any protocol."""
+"""Exchanges of messages between two nodes for `fate_schedules`, with their checks. They use MPI's device, and so run on any
+protocol."""
 
 from __future__ import annotations
 
@@ -18,18 +19,18 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 
 TIMEOUT: Final = 20 * SECOND
-"""Virtual time after which an exchange is taken to have come to a halt."""
+"""Virtual time after which an exchange is stuck."""
 GUARD: Final = 64
-"""Bytes around each buffer of a receive that nothing may touch."""
+"""Bytes before and after each receive buffer that must not be written."""
 UNTOUCHED: Final = 0xEE
-"""Byte that fills a receive's buffer beforehand."""
+"""Initial value of a receive buffer's bytes."""
 REUSED: Final = 0xDD
-"""Byte that a sender writes over a message as soon as it may reuse the buffer."""
+"""Byte with which a sender overwrites a message when it may reuse the buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Message from a node (0 or 1) to the other one, `frames` frames long."""
+    """Message of `frames` frames from node `source` (0 or 1) to the other node."""
 
     source: int
     frames: int
@@ -38,12 +39,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Messages that are all sent at once. ahead: all receives are posted before that; otherwise one after another, from
-    the last message to the first, each when the one before has come."""
+    """Messages that are all sent at once. preposted: all receives are posted first; otherwise receives are posted one after
+    another, from the last message to the first, each when the previous receive is complete."""
 
     name: str
     messages: tuple[Message, ...]
-    ahead: bool = True
+    preposted: bool = True
 
 
 EXCHANGES: Final = {
@@ -53,58 +54,58 @@ EXCHANGES: Final = {
         Exchange("1+1", (Message(0, 1), Message(0, 1))),
         Exchange("2+4", (Message(0, 2), Message(0, 4))),
         Exchange("2-2", (Message(0, 2), Message(1, 2))),
-        Exchange("4+1late", (Message(0, 4, 1), Message(0, 1, 2)), ahead=False),
+        Exchange("4+1late", (Message(0, 4, 1), Message(0, 1, 2)), preposted=False),
     )
 }
-"""By name: messages of so many frames; "+": one way, at once; "-": one each way; "late": receives are not ahead."""
+"""By name: frames of each message; "+": in one direction; "-": one in each direction; "late": receives are not preposted."""
 
 
-def _nothing(_host: object) -> tuple[int, ...]:
+def _no_resources(_host: object) -> tuple[int, ...]:
     return ()
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class MatchedProtocol:
     """A protocol with MPI's device, for exchanges.
 
-    plug: of its NICs; the fewer frames reach the limits of its settings, the more is seen. device: as a protocol's.
-    payload: bytes of a message in a full frame. bound: as a stage's. resources: of a host, what is left of each resource
-    that transfers take and give back. max_message_size: bytes; longer messages of exchanges are cut to it.
+    plug: of its NICs; settings that few frames exhaust make the search more effective. device: as of `Protocol`. payload:
+    bytes of a message in a full frame. bound: as of `Stage`. resources: returns the free amounts of a host's resources that
+    transfers take and give back. max_message_size: bytes; longer messages are cut to it.
     """
 
     plug: Plug
     device: Callable[[Any], Device]
     payload: int
     bound: int = TIMEOUT
-    resources: Callable[[Any], tuple[int, ...]] = _nothing
+    resources: Callable[[Any], tuple[int, ...]] = _no_resources
     max_message_size: int = 1 << 20
 
     def size(self, frames: int) -> int:
-        """Return the bytes of a message of `frames` frames, the last one about half full."""
+        """Return the size of a message of `frames` frames, bytes; the last frame is about half full."""
         return min(self.payload * frames - self.payload // 2, self.max_message_size)
 
 
-class Matching:
-    """An exchange of messages that are matched: a stage of `exhaustive`."""
+class MatchedExchange:
+    """An exchange of matched messages. Implements `fate_schedules.Stage`."""
 
-    def __init__(self, matched: Matched, exchange: Exchange) -> None:
-        self.plug = matched.plug
-        self.bound = matched.bound
-        self._matched = matched
+    def __init__(self, protocol: MatchedProtocol, exchange: Exchange) -> None:
+        self.plug = protocol.plug
+        self.bound = protocol.bound
+        self._protocol = protocol
         self._exchange = exchange
         self._parties: list[Party] = []
         self._devices: list[Device] = []
-        self._before: list[tuple[int, ...]] = []
+        self._resources_before: list[tuple[int, ...]] = []
 
     def begin(self, simulation: Simulation) -> None:
         nodes = list(simulation.nodes.values())
-        self._devices = [self._matched.device(node.endpoint) for node in nodes]
-        self._before = [self._matched.resources(node.endpoint) for node in nodes]
+        self._devices = [self._protocol.device(node.endpoint) for node in nodes]
+        self._resources_before = [self._protocol.resources(node.endpoint) for node in nodes]
         for number, (node, device) in enumerate(zip(nodes, self._devices, strict=True)):
-            self._parties.append(Party(number, device, self._exchange, self._matched.size))
-            simulation.spawn(node.name, self._parties[-1].carry_on)
+            self._parties.append(Party(number, device, self._exchange, self._protocol.size))
+            simulation.spawn(node.name, self._parties[-1].run)
 
-    def go_on(self, simulation: Simulation) -> None:
+    def run(self, simulation: Simulation) -> None:
         try:
             simulation.run(timeout=TIMEOUT)
         except StalledError as error:
@@ -112,17 +113,19 @@ class Matching:
 
     def check(self, simulation: Simulation) -> None:
         nodes = simulation.nodes.values()
-        for party, device, node, had in zip(self._parties, self._devices, nodes, self._before, strict=True):
+        for party, device, node, before in zip(
+            self._parties, self._devices, nodes, self._resources_before, strict=True
+        ):
             party.check_memory()
-            if left := [*device.waiting(), *node.waiting()]:
-                raise Violation(f"{node.name} is not done: {'; '.join(left)}")
-            if (has := self._matched.resources(node.endpoint)) != had:
-                raise Violation(f"{node.name}: of its resources {had} are left {has}")
+            if pending := [*device.waiting(), *node.waiting()]:
+                raise Violation(f"{node.name} has pending operations: {'; '.join(pending)}")
+            if (after := self._protocol.resources(node.endpoint)) != before:
+                raise Violation(f"{node.name} had free resources {before} before, and has {after} after the exchange")
 
 
 @cache
 def content(number: int, size: int) -> bytes:
-    """Return the content of an exchange's message: no two frames carry equal parts."""
+    """Return the content of a message. The contents of frames differ."""
     return Random(number).randbytes(size)
 
 
@@ -130,24 +133,25 @@ class Party:
     """Program of a node, with a record of its transfers."""
 
     def __init__(self, number: int, device: Device, exchange: Exchange, size: Callable[[int], int]) -> None:
-        """size: bytes of a message, by its number of frames."""
+        """number: of the node, 0 or 1. size: returns the size of a message of so many frames, bytes."""
         self._device = device
-        self._ahead = exchange.ahead
-        self._other = 1 - number
-        messages = [(one, content(place, size(one.frames))) for place, one in enumerate(exchange.messages)]
-        self._out = [(one.tag, data) for one, data in messages if one.source == number]
-        self._in = [(one.tag, data) for one, data in messages if one.source != number]
+        self._preposted = exchange.preposted
+        self._peer = 1 - number
+        messages = [(message, content(index, size(message.frames))) for index, message in enumerate(exchange.messages)]
+        self._outgoing = [(message.tag, data) for message, data in messages if message.source == number]
+        self._incoming = [(message.tag, data) for message, data in messages if message.source != number]
         self._buffers: list[tuple[bytearray, bytes]] = []
 
-    async def carry_on(self, endpoint: object, node: SimNode) -> None:  # noqa: ARG002
-        """Raises Violation, also where a transfer fails."""
+    async def run(self, endpoint: object, node: SimNode) -> None:  # noqa: ARG002
+        """Send and receive all messages. Raises Violation, also if a transfer fails."""
         try:
-            receives = [self._receive(tag, data) for tag, data in self._in] if self._ahead else []
-            sends = [self._send(tag, data) for tag, data in self._out]
-            if not self._ahead:
-                for tag, data in reversed(self._in):
+            receives = [self._receive(tag, data) for tag, data in self._incoming] if self._preposted else []
+            sends = [self._send(tag, data) for tag, data in self._outgoing]
+            if not self._preposted:
+                for tag, data in reversed(self._incoming):
                     self._check(await self._receive(tag, data), tag, data)
-            for completion, (tag, data) in zip([*receives, *sends], [*self._in, *self._out], strict=self._ahead):
+            transfers = [*self._incoming, *self._outgoing]
+            for completion, (tag, data) in zip([*receives, *sends], transfers, strict=self._preposted):
                 self._check(await completion, tag, data)
         except MPIError as error:
             raise Violation(f"a transfer failed: {error}") from error
@@ -155,34 +159,36 @@ class Party:
     def check_memory(self) -> None:
         """Check that no byte was written after the exchange had ended. Raises Violation."""
         for memory, data in self._buffers:
-            _look(memory, data)
+            _check_buffer(memory, data)
 
     def _send(self, tag: int, data: bytes) -> Completion[Envelope]:
         memory = bytearray(data)
-        completion = self._device.send(self._other, 0, tag, memoryview(memory))
+        completion = self._device.send(self._peer, 0, tag, memoryview(memory))
         completion.add_callback(partial(reuse, memory))
         return completion
 
     def _receive(self, tag: int, data: bytes) -> Completion[Envelope]:
         memory = bytearray([UNTOUCHED]) * (len(data) + 2 * GUARD)
         self._buffers.append((memory, data))
-        completion = self._device.receive(self._other, 0, tag, memoryview(memory)[GUARD:-GUARD])
-        completion.add_callback(partial(_look, memory, data))
+        completion = self._device.receive(self._peer, 0, tag, memoryview(memory)[GUARD:-GUARD])
+        completion.add_callback(partial(_check_buffer, memory, data))
         return completion
 
     def _check(self, envelope: Envelope, tag: int, data: bytes) -> None:
-        if envelope != (self._other, tag, len(data)):
-            raise Violation(f"of {len(data)} bytes, tag {tag}, with node {self._other} the host is told {envelope}")
+        if envelope != (self._peer, tag, len(data)):
+            raise Violation(
+                f"the transfer of {len(data)} bytes, tag {tag}, with node {self._peer} completed with envelope {envelope}"
+            )
 
 
 def reuse(memory: bytearray, _: object) -> None:
-    """Overwrite the buffer of a message that was reported sent, as a program may."""
+    """Overwrite the buffer of a completed send, as a program may."""
     memory[:] = bytes([REUSED]) * len(memory)
 
 
-def _look(memory: bytearray, data: bytes, _: object = None) -> None:
-    """Check a received message on its completion: its content, and that nothing else was written."""
+def _check_buffer(memory: bytearray, data: bytes, _: object = None) -> None:
+    """Check a receive buffer: its content, and that its guards were not written. Raises Violation."""
     if memory[GUARD:-GUARD] != data:
-        raise Violation(f"a message of {len(data)} bytes has other ones than were sent")
+        raise Violation(f"a message of {len(data)} bytes has another content than was sent")
     if memory.count(UNTOUCHED, 0, GUARD) + memory.count(UNTOUCHED, len(memory) - GUARD) != 2 * GUARD:
-        raise Violation("what is beside a receive's buffer has been written to")
+        raise Violation("memory next to a receive buffer was written")

@@ -1,12 +1,13 @@
-"""Exhaustive schedules: every fate that the first six transmissions between two nodes can meet, then a perfect network.
+"""Exhaustive fate schedules: all combinations of fates of the first six transmissions between two nodes, then a perfect
+network.
 
-A transmission is a frame, acknowledgements included, that comes to the end of the link, in either direction; it is passed,
-dropped, delivered twice, or held until behind the next one of its direction. That is 4^6 = 4,096 schedules for an
-exchange of messages; those that differ in nothing that took place, as the exchange was over before the sixth transmission,
-are run once. Each must deliver every message exactly once, in order and whole, tell both hosts, leave nothing over, and end
-within a bounded time after the last fault: a small scope, searched to its end (after TigerBeetle's generators).
+A transmission is a frame, also an acknowledgement, that arrives at the end of the link, in either direction. It is passed,
+dropped, delivered twice, or held until after the next one of its direction. These are 4^6 = 4,096 schedules for an exchange
+of messages. Schedules that differ only in fates after the end of the exchange are equivalent, and one of them is executed.
+Each must deliver every message exactly once, in order and complete, notify both hosts, leave no resource or timer, and end
+within a bounded time after the last fault: a small scope that is searched completely (after TigerBeetle's generators).
 
-Another protocol is another `Subject`.
+A `Subject` is a protocol with its exchanges.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 from protocols.core.firmware import Plug
 from testbed.controller.conformance.network_faults import SECOND
-from testbed.controller.conformance.trials import Violation, judged
+from testbed.controller.conformance.trials import Violation, errors_as_violations
 from testbed.engine.sources import source
 from testbed.fabric.interface import Receive
 from testbed.sim.sim_direction import SimDirection
@@ -30,15 +31,15 @@ from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 
 DEPTH: Final = 6
-"""Transmissions whose fate is chosen, usually."""
+"""Default number of transmissions whose fates are chosen."""
 FATES: Final = {"p": "passed", "d": "dropped", "t": "delivered twice", "h": "held behind the next"}
 _LETTERS: Final = "".join(FATES)
 _PASSED: Final = _LETTERS[0]
 
 
 class Stage(Protocol):
-    """Exchange between two nodes by one protocol. plug: for the simulation. bound: ns after the last fault by which it
-    ends."""
+    """Exchange between two nodes by one protocol. plug: for the simulation. bound: maximum duration after the last fault,
+    nanoseconds."""
 
     plug: Plug
     bound: int
@@ -46,18 +47,18 @@ class Stage(Protocol):
     def begin(self, simulation: Simulation) -> None:
         """Start the programs."""
 
-    def go_on(self, simulation: Simulation) -> None:
-        """Let time pass until the programs have ended. Raises Violation after TIMEOUT, or if a check fails."""
+    def run(self, simulation: Simulation) -> None:
+        """Run the simulation until the programs have ended. Raises Violation after a timeout, or if a check fails."""
 
     def check(self, simulation: Simulation) -> None:
-        """Check the exchange when no frame is in flight. Raises Violation if something is wrong or left over."""
+        """Check the exchange when no frame is in flight. Raises Violation for errors and pending operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A protocol. name: its entry point's. stages: its exchanges, by name. depth: transmissions whose fate is chosen.
-    command: runs a schedule again; a %-format for the exchange and its fates. rest: virtual time in which what is still
-    under way after the exchange comes to rest."""
+    """A protocol with its exchanges. name: of its entry point. stages: exchanges, by name. depth: number of transmissions
+    whose fates are chosen. command: that runs a schedule again, a %-format for the exchange and its fates. rest: virtual
+    time in which the network becomes idle after an exchange."""
 
     name: str
     stages: Mapping[str, Callable[[], Stage]]
@@ -66,19 +67,20 @@ class Subject:
     rest: int = SECOND
 
     def replay(self, exchange: str, fates: str) -> str:
-        """Return the one command that runs a schedule again."""
+        """Return the command that runs a schedule again."""
         return self.command % (exchange, fates)
 
 
 @cache
 def _layout() -> Layout:
-    """Two nodes. A frame takes the wire so long that acknowledgements come between the data."""
+    """Return a layout of two nodes. Transmission times are long enough for acknowledgements to arrive between data
+    frames."""
     return resolve(Description.back_to_back(delay="2us", rate="1gbit"))
 
 
 @dataclass(frozen=True, slots=True)
 class Transmission:
-    """when: nanoseconds, of its coming to the link's end. fate: a letter of FATES. size: bytes."""
+    """A transmission. when: time of its arrival, nanoseconds. fate: a letter of FATES. size: bytes."""
 
     when: int
     direction: DirectionName
@@ -92,39 +94,41 @@ class Transmission:
 
 @dataclass(slots=True)
 class Gate:
-    """Stands at both ends of the link and lets each transmission meet its fate; those behind the last fate pass."""
+    """Receivers at both ends of the link that apply the fates to transmissions; later transmissions pass."""
 
     fates: str
     transmissions: list[Transmission] = field(default_factory=list)
     _held: dict[DirectionName, bytes] = field(default_factory=dict)
     _receive: dict[DirectionName, Receive] = field(default_factory=dict)
 
-    def stand(self, simulation: Simulation) -> None:
-        for (_, direction), way in simulation.network.link_directions.items():
-            assert isinstance(way, SimDirection), "exchanges have a plain cable"
-            self.lead(direction, way.receive)
-            way.set_receiver(partial(self.transmit, direction))
+    def install(self, simulation: Simulation) -> None:
+        """Insert the gate between the link and the NICs of a simulation."""
+        for (_, direction), link_direction in simulation.network.link_directions.items():
+            assert isinstance(link_direction, SimDirection), "exchanges have a plain cable"
+            self.set_receiver(direction, link_direction.receive)
+            link_direction.set_receiver(partial(self.transmit, direction))
 
-    def lead(self, direction: DirectionName, receive: Receive) -> None:
+    def set_receiver(self, direction: DirectionName, receive: Receive) -> None:
         """Set the receiver of frames in this direction."""
         self._receive[direction] = receive
 
     def transmit(self, direction: DirectionName, now: int, frame: bytes) -> None:
+        """Apply the next fate to a frame."""
         number = len(self.transmissions)
         fate = self.fates[number] if number < len(self.fates) else _PASSED
         self.transmissions.append(Transmission(now, direction, fate, len(frame)))
-        receive, before = self._receive[direction], self._held.pop(direction, None)
+        receive, held = self._receive[direction], self._held.pop(direction, None)
         if fate == "h":
             self._held[direction] = frame
         elif fate != "d":
             receive(now, frame)
             if fate == "t":
                 receive(now, frame)
-        if before is not None:
-            receive(now, before)
+        if held is not None:
+            receive(now, held)
 
     def release(self, now: int) -> bool:
-        """Deliver held frames behind which nothing came; return False if there are none."""
+        """Deliver held frames that no other frame followed; return False if there are none."""
         held, self._held = self._held, {}
         for direction, frame in held.items():
             self._receive[direction](now, frame)
@@ -132,118 +136,120 @@ class Gate:
 
     @property
     def healed(self) -> int:
-        """Time of the last fault; 0 if there was none."""
-        return max((one.when for one in self.transmissions if one.fate != _PASSED), default=0)
+        """Time of the last fault, nanoseconds; 0 if there was none."""
+        return max((sent.when for sent in self.transmissions if sent.fate != _PASSED), default=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """A schedule under which all went well. recovery: nanoseconds from the last fault to the end of the exchange."""
+class ScheduleResult:
+    """Result of a schedule without violation. recovery: nanoseconds from the last fault to the end of the exchange."""
 
     transmissions: Sequence[Transmission]
     recovery: int
 
 
-def run(subject: Subject, exchange: str, fates: str) -> Ran:
+def run(subject: Subject, exchange: str, fates: str) -> ScheduleResult:
     """Run one schedule. Raises Violation; any other error carries the command that repeats it as a note."""
     gate = Gate(fates)
     try:
-        return Ran(gate.transmissions, go_through(subject, exchange, gate))
+        return ScheduleResult(gate.transmissions, run_with_gate(subject, exchange, gate))
     except Exception as error:
         error.add_note(subject.replay(exchange, fates))
         raise
 
 
-@judged()
-def go_through(subject: Subject, exchange: str, gate: Gate) -> int:
-    """An exchange between nodes with this gate between them, and all checks; what `Ran` calls recovery."""
+@errors_as_violations()
+def run_with_gate(subject: Subject, exchange: str, gate: Gate) -> int:
+    """Run an exchange through a gate, with all checks; return the recovery time, see `ScheduleResult`. Raises Violation."""
     stage = subject.stages[exchange]()
     with Simulation(_layout(), stage.plug, seed=0) as simulation:
-        gate.stand(simulation)
+        gate.install(simulation)
         stage.begin(simulation)
-        stage.go_on(simulation)
+        stage.run(simulation)
         recovery = simulation.now() - gate.healed
         if recovery > stage.bound:
-            raise Violation(f"over only {recovery:,} ns after the last fault: at most {stage.bound:,}")
+            raise Violation(
+                f"the exchange ended {recovery:,} ns after the last fault; at most {stage.bound:,} ns are allowed"
+            )
         simulation.run_until(simulation.now() + subject.rest)
         while gate.release(simulation.now()):
             simulation.run_until(simulation.now() + subject.rest)
         stage.check(simulation)
         for node in simulation.nodes.values():
             if node.agent.firmware.deadline is not None:
-                raise Violation(f"{node.name}: nothing is under way, and a timer runs")
+                raise Violation(f"{node.name}: no operation is pending, but a timer runs")
     return recovery
 
 
-def following(fates: str, took_place: int) -> str:
-    """The next schedule that is another one where something took place; empty behind the last one."""
-    for place in reversed(range(min(took_place, len(fates)))):
-        if fates[place] != _LETTERS[-1]:
-            another = _LETTERS[_LETTERS.index(fates[place]) + 1]
-            return fates[:place] + another + _PASSED * (len(fates) - place - 1)
+def next_schedule(fates: str, used: int) -> str:
+    """Return the next schedule that differs in the first `used` fates; empty after the last one."""
+    for index in reversed(range(min(used, len(fates)))):
+        if fates[index] != _LETTERS[-1]:
+            next_letter = _LETTERS[_LETTERS.index(fates[index]) + 1]
+            return fates[:index] + next_letter + _PASSED * (len(fates) - index - 1)
     return ""
 
 
-def drawn(seed: int, subject: Subject, depth: int = DEPTH) -> tuple[Subject, str, str]:
-    """A schedule at random."""
+def draw_schedule(seed: int, subject: Subject, depth: int = DEPTH) -> tuple[Subject, str, str]:
+    """Draw a random schedule: the subject, an exchange and its fates."""
     chance = source(seed, f"schedule of {subject.name}")
     exchange = chance.choice(list(subject.stages))
     return subject, exchange, "".join([chance.choice(_LETTERS) for _ in range(depth)])
 
 
 class Failure(NamedTuple):
-    """A schedule that went wrong. command: runs it again."""
+    """A schedule with a violation. command: runs it again."""
 
     command: str
     exchange: str
     fates: str
-    why: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.command}: {self.why}"
+        return f"{self.command}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """ran: how many schedules. stand_for: how many these are with those that differ in nothing that took place. failed: the
-    first of them. recovery: the longest, nanoseconds."""
+    """Totals of schedules. executed: number of executed schedules. covered: number of schedules, with equivalent ones.
+    failures: the first ones. recovery: the longest, nanoseconds."""
 
-    ran: int = 0
-    stand_for: int = 0
-    failed: tuple[Failure, ...] = ()
+    executed: int = 0
+    covered: int = 0
+    failures: tuple[Failure, ...] = ()
     recovery: int = 0
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
-            self.ran + other.ran, self.stand_for + other.stand_for, self.failed + other.failed,
+            self.executed + other.executed, self.covered + other.covered, self.failures + other.failures,
             max(self.recovery, other.recovery),
         )  # fmt: skip
 
 
 def search(subject: Subject, exchange: str, first: str, depth: int = DEPTH, max_failures: int = 10) -> Tally:
-    """Run all schedules with this fate of the first transmission, up to `max_failures` failures."""
-    ran = stand_for = recovery = 0
-    failed: list[Failure] = []
+    """Run all schedules of an exchange whose first fate is `first`, up to `max_failures` failures."""
+    executed = covered = recovery = 0
+    failures: list[Failure] = []
     fates = first + _PASSED * (depth - 1)
-    while fates.startswith(first) and len(failed) < max_failures:
-        ran += 1
-        took_place = depth
+    while fates.startswith(first) and len(failures) < max_failures:
+        executed += 1
+        used = depth  # fates
         try:
-            outcome = run(subject, exchange, fates)
+            result = run(subject, exchange, fates)
         except Violation as violation:
-            failed.append(Failure(subject.replay(exchange, fates), exchange, fates, str(violation)))
+            failures.append(Failure(subject.replay(exchange, fates), exchange, fates, str(violation)))
         else:
-            took_place = min(depth, len(outcome.transmissions))
-            recovery = max(recovery, outcome.recovery)
-        stand_for += len(FATES) ** (depth - took_place)
-        fates = following(fates, took_place)
-    return Tally(ran, stand_for, tuple(failed), recovery)
+            used = min(depth, len(result.transmissions))
+            recovery = max(recovery, result.recovery)
+        covered += len(FATES) ** (depth - used)
+        fates = next_schedule(fates, used)
+    return Tally(executed, covered, tuple(failures), recovery)
 
 
 def reduce_fates(subject: Subject, failure: Failure) -> Failure:
-    """Return a failing schedule with as few fates other than a pass as one by one can be taken out."""
-    for place in reversed(range(len(failure.fates))):
-        fates = failure.fates[:place] + _PASSED + failure.fates[place + 1 :]
+    """Reduce a failing schedule: replace one fault after the other by a pass, as long as the schedule still fails."""
+    for index in reversed(range(len(failure.fates))):
+        fates = failure.fates[:index] + _PASSED + failure.fates[index + 1 :]
         try:
             run(subject, failure.exchange, fates)
         except Violation as violation:
@@ -251,9 +257,9 @@ def reduce_fates(subject: Subject, failure: Failure) -> Failure:
     return failure
 
 
-def everything(make: Callable[[], Subject], depth: int, max_failures: int = 10) -> dict[str, Tally]:
-    """Run all schedules of every exchange, on all processors; return tallies by the exchange's name. make: is pickled, and
-    makes the subject in each process. max_failures: see `search`."""
+def search_all(make: Callable[[], Subject], depth: int, max_failures: int = 10) -> dict[str, Tally]:
+    """Run all schedules of every exchange, on all processors; return tallies by the exchange's name. make: returns the
+    subject; it is pickled, and called in each process. max_failures: see `search`."""
     exchanges = list(make().stages)
     tallies = dict.fromkeys(exchanges, Tally())
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -1,12 +1,12 @@
 """The message swarm: random cases of a message-passing protocol in the simulator, each first under faults, then on a healed
 network.
 
-A case is drawn from its seed alone: a topology of 2 to 8 nodes, at least 100 messages of mixed sizes between their ranks, in
-which order the receives are posted, the protocol's settings, and at least two kinds of fault on the links. While they last,
-nothing wrong may be delivered (safety); once they are lifted everything must arrive (liveness). Then the history is
-checked: exactly once, in the order that the interface promises, nothing left over.
+A case is drawn from its seed: a topology of 2 to 8 nodes, at least 100 messages of mixed sizes between their ranks, the
+order in which receives are posted, the protocol's settings, and at least two kinds of fault on the links. Under faults, no
+wrong message may be delivered (safety); once they are lifted, all messages must arrive (liveness). Then each message must
+have been received exactly once and in the order that the interface guarantees, and no operation or timer may be left.
 
-A protocol is a `Subject`. Its messages go through a `Transport`: MPI's device, or a host library's own sends and receives.
+A protocol is a `Subject`. Its messages are sent by a `Transport`: MPI's device, or sends and receives of a host library.
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ from testbed.controller.conformance.network_faults import (
     draw_shape,
     layout_of,
 )
-from testbed.controller.conformance.trials import Violation, fewer, judged, without_one
+from testbed.controller.conformance.trials import Violation, errors_as_violations, fewer, without_one
 from testbed.engine.sources import Source, source
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.layout import Impairment
 from testbed.spec.placement import with_ranks
 
-MESSAGES: Final = 100
+MIN_MESSAGES: Final = 100  # of a case
 SIZES: Final = (0, 1, 4, 60, 400, 1455, 1456, 1457, 2000, 2928, 4096, 4097, 6000, 12_000)
-LARGEST: Final = max(SIZES)
-PATTERN: Final = bytes((i * i // 7 + i) & 0xFF for i in range(LARGEST + 4096))
+MAX_SIZE: Final = max(SIZES)
+PATTERN: Final = bytes((i * i // 7 + i) & 0xFF for i in range(MAX_SIZE + 4096))
 TIMEOUT: Final = 60 * SECOND
-"""Virtual time after the faults, in which a case must have ended."""
+"""Virtual time after the faults in which a case must end."""
 REST: Final = 400 * MILLISECOND
-"""Virtual time in which acknowledgements, credits and commands that no program waits for have come."""
+"""Virtual time in which acknowledgements, credits and commands that no program waits for arrive."""
 
 
 class Received(Protocol):
+    """Envelope of a received message. length: bytes."""
+
     @property
     def source(self) -> int: ...
     @property
@@ -63,8 +65,7 @@ class Received(Protocol):
 
 
 class Transport(Protocol):
-    """Sends and receives of one rank. wildcards: the source and the tag that stand for any. failures: errors of
-    completions."""
+    """Sends and receives of one rank. wildcards: source and tag that match any. failures: exception types of completions."""
 
     @property
     def wildcards(self) -> tuple[int, int]: ...
@@ -73,16 +74,16 @@ class Transport(Protocol):
     def failures(self) -> tuple[type[Exception], ...]: ...
 
     async def connect(self) -> None:
-        """Make the connections that a program is to find."""
+        """Connect to all peers before the program begins."""
 
     def send(self, destination: int, tag: int, data: bytearray, synchronous: bool) -> Completion[Any]: ...
 
     def receive(self, source: int, tag: int, buffer: bytearray) -> Completion[Any]:
-        """Post a receive; its completion has a `Received`."""
+        """Post a receive, whose completion has a `Received` as its result."""
 
 
 class DeviceTransport:
-    """Messages by MPI's device."""
+    """Transport by MPI's device."""
 
     wildcards = (ANY_SOURCE, ANY_TAG)
     failures: tuple[type[Exception], ...] = (MPIError,)
@@ -102,7 +103,7 @@ class DeviceTransport:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Message from a rank to another one, or itself."""
+    """Message from a rank to another rank or itself."""
 
     source: int
     sink: int
@@ -114,10 +115,10 @@ class Message:
 class Case:
     """Random case.
 
-    settings: the protocol's. eager: all sends are posted at once and the receives a few at a time; otherwise the other
-    way round. wild: of each rank, whether its receives name sources and tags ("no"), tags ("source") or nothing ("all").
-    links: impairment of each until the faults end. per_node: ranks of a node. synchronous: one of so many messages is
-    sent synchronously; 0: none.
+    settings: of the protocol. eager: all sends are posted at once, and receives a few (`outstanding`) at a time; otherwise
+    vice versa. wild: wildcards of each rank's receives: none ("no"), of the source ("source"), or of source and tag
+    ("all"). links: impairment of each link until the faults end. until: end of the faults, virtual nanoseconds. per_node:
+    ranks per node. synchronous: one of so many messages is sent synchronously; 0: none.
     """
 
     seed: int
@@ -147,10 +148,10 @@ def _no_check(_nodes: Sequence[SimNode], _transports: Sequence[Any]) -> None:
 class Subject:
     """A protocol.
 
-    settings: those of one case, drawn. plug: the protocol with them. transport: of a rank, on a NIC that has not sent
-    yet. sizes: of messages, small ones first. is_mpi: cases have several ranks on a node, and synchronous messages. faults:
-    kinds that links may have. rest: virtual time after the programs, in which everything comes to rest. check: is then given
-    all ranks, with their transports; raises Violation.
+    settings: draws those of a case. plug: builds the protocol with them. transport: of a rank whose NIC has not sent yet.
+    sizes: of messages, ascending. is_mpi: whether cases have several ranks on a node, and synchronous messages. faults:
+    kinds of faults on links. rest: virtual time after the programs in which the network becomes idle. check: called after
+    that with all ranks and their transports; raises Violation.
     """
 
     name: str
@@ -165,16 +166,17 @@ class Subject:
 
 
 def draw(seed: int, subject: Subject) -> Case:
-    """The case of a seed."""
+    """Draw the case of a seed."""
     chance = source(seed, f"case of {subject.name}")
     shape, nodes = draw_shape(chance)
     eager = chance.random() < 0.5
     tags = chance.choice((1, 2, 5))
     sizes = subject.sizes
-    largest = chance.choice((5, 9, 9, len(SIZES)))
+    size_count = chance.choice((5, 9, 9, len(SIZES)))
+    size_count = min(size_count, len(sizes))
     messages = tuple([
-        Message(chance.below(nodes), chance.below(nodes), chance.below(tags), sizes[chance.below(min(largest, len(sizes)))])
-        for _ in range(MESSAGES + chance.below(20))
+        Message(chance.below(nodes), chance.below(nodes), chance.below(tags), sizes[chance.below(size_count)])
+        for _ in range(MIN_MESSAGES + chance.below(20))
     ])  # fmt: skip
     links, cuts, until = draw_faults(chance, layout_of(shape, nodes), subject.faults)
     case = Case(
@@ -185,24 +187,24 @@ def draw(seed: int, subject: Subject) -> Case:
 
 
 def _with_ranks(case: Case) -> Case:
-    """Return a case with several ranks on each node, or one, and with synchronous messages."""
+    """Return the case with drawn numbers of ranks per node and of synchronous messages."""
     chance = source(case.seed, "ranks")
     per_node = chance.choice((1, 1, 2))
     if per_node > 1:
         ranks = case.nodes * per_node
-        messages = [replace(one, source=chance.below(ranks), sink=chance.below(ranks)) for one in case.messages]
+        messages = [replace(message, source=chance.below(ranks), sink=chance.below(ranks)) for message in case.messages]
         case = replace(case, messages=tuple(messages), wild=case.wild * per_node)
     return replace(case, per_node=per_node, synchronous=chance.choice((3, 10, 1_000)))
 
 
 def payload(number: int, size: int) -> bytes:
-    """Return the content of a message; contents differ as far as their size allows."""
+    """Return the content of message `number`; contents differ as far as their size allows."""
     return PATTERN[number * 31 % 4096 :][:size]
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
-    """Posted receive: its buffer, its result, and the buffer's content at that time."""
+class CompletedReceive:
+    """Completed receive: its buffer, its result, and the content of the buffer on completion."""
 
     buffer: bytearray
     received: Received
@@ -218,68 +220,71 @@ class Rank:
         self._case = case
 
     async def send_all(self, _host: object, node: SimNode) -> None:
+        """Send all messages of this rank."""
         case, transport = self._case, self._transport
         await self._connect()
         chance = source(case.seed, f"sends of {node.name}")
-        under_way: list[Completion[Any]] = []
+        pending: list[Completion[Any]] = []
         for number, message in enumerate(case.messages):
             if message.source != node.number:
                 continue
             memory = bytearray(payload(number, message.size))
-            # An eager program has no receive yet: a synchronous send would wait for it.
+            # The receives of an eager case are posted later, and a synchronous send would wait for them.
             synchronous = bool(case.synchronous) and number % case.synchronous == 1 and not case.eager
-            under_way.append(transport.send(message.sink, message.tag, memory, synchronous))
-            under_way[-1].add_callback(partial(reuse, memory))
-            if not case.eager and len(under_way) >= case.outstanding:
-                await self._fine(under_way.pop(0))
+            pending.append(transport.send(message.sink, message.tag, memory, synchronous))
+            pending[-1].add_callback(partial(reuse, memory))
+            if not case.eager and len(pending) >= case.outstanding:
+                await self._succeed(pending.pop(0))
             if chance.random() < 0.3:
                 await node.sleep(chance.below(300 * MICROSECOND))
-        for completion in under_way:
-            await self._fine(completion)
+        for completion in pending:
+            await self._succeed(completion)
 
-    async def receive_all(self, _host: object, node: SimNode) -> list[Took]:
+    async def receive_all(self, _host: object, node: SimNode) -> list[CompletedReceive]:
+        """Receive all messages to this rank."""
         case, transport = self._case, self._transport
         chance = source(case.seed, f"receives of {node.name}")
-        mine = [message for message in case.messages if message.sink == node.number]
-        chance.shuffle(mine)
+        incoming = [message for message in case.messages if message.sink == node.number]
+        chance.shuffle(incoming)
         wild = case.wild[node.number]
         any_source, any_tag = transport.wildcards
         posted: list[tuple[Completion[Any], bytearray]] = []
-        took: list[Took] = []
-        for message in mine:
-            if case.eager and len(posted) - len(took) >= case.outstanding:
-                took.append(await self._taken(*posted[len(took)]))
+        completed: list[CompletedReceive] = []
+        for message in incoming:
+            if case.eager and len(posted) - len(completed) >= case.outstanding:
+                completed.append(await self._complete(*posted[len(completed)]))
             origin = message.source if wild == "no" else any_source
             tag = any_tag if wild == "all" else message.tag
-            buffer = bytearray(LARGEST)
+            buffer = bytearray(MAX_SIZE)
             posted.append((transport.receive(origin, tag, buffer), buffer))
             if chance.random() < 0.3:
                 await node.sleep(chance.below(500 * MICROSECOND))
-        for one in posted[len(took) :]:
-            took.append(await self._taken(*one))
-        return took
+        for completion, buffer in posted[len(completed) :]:
+            completed.append(await self._complete(completion, buffer))
+        return completed
 
     async def _connect(self) -> None:
         try:
             await self._transport.connect()
         except self._transport.failures as error:
-            raise Violation(f"{self._node.name} is not connected: {error}") from error
+            raise Violation(f"{self._node.name} cannot connect: {error}") from error
 
-    async def _taken(self, completion: Completion[Any], buffer: bytearray) -> Took:
-        received: Received = await self._fine(completion)
-        return Took(buffer, received, bytes(buffer[: received.length]))
+    async def _complete(self, completion: Completion[Any], buffer: bytearray) -> CompletedReceive:
+        received: Received = await self._succeed(completion)
+        return CompletedReceive(buffer, received, bytes(buffer[: received.length]))
 
-    async def _fine(self, completion: Completion[Any]) -> Any:
-        """Wait for a completion that must not fail. Raises Violation if it does."""
+    async def _succeed(self, completion: Completion[Any]) -> Any:
+        """Wait for a completion. Raises Violation if it fails."""
         try:
             return await completion
         except self._transport.failures as error:
             raise Violation(f"{completion} failed: {error}") from error
 
 
-@judged()
+@errors_as_violations()
 def run(case: Case, subject: Subject, timeout: int = TIMEOUT) -> Counter[str]:
-    """Run a case; return its NICs' counters. Raises Violation, at the latest after `timeout` ns on a healed network."""
+    """Run a case; return the sums of its NICs' counters. timeout: on the healed network, virtual nanoseconds. Raises
+    Violation."""
     layout = layout_of(case.shape, case.nodes)
     names = [link.name for link in layout.links]
     if case.per_node > 1:
@@ -304,42 +309,44 @@ def run(case: Case, subject: Subject, timeout: int = TIMEOUT) -> Counter[str]:
         except StalledError as error:
             raise Violation(f"no progress on a healed network: {error}") from error
         for number, task in enumerate(receivers):
-            check_node(case, number, task.result())
+            check_receives(case, number, task.result())
         simulation.run_until(simulation.now() + subject.rest)
-        rows: Counter[str] = Counter()
+        counters: Counter[str] = Counter()
         for node in nodes:
-            rows.update(node.agent.firmware.counted())
-            if left := [*node.agent.host.waiting(), *node.agent.firmware.waiting()]:
-                raise Violation(f"{node.name} is not done: {left}")
+            counters.update(node.agent.firmware.counted())
+            if pending := [*node.agent.host.waiting(), *node.agent.firmware.waiting()]:
+                raise Violation(f"{node.name} has pending operations: {pending}")
             if node.agent.firmware.deadline is not None:
-                raise Violation(f"{node.name}: nothing is under way, and a timer runs")
+                raise Violation(f"{node.name}: no operation is pending, but a timer runs")
         subject.check(nodes, transports)
-        return rows
+        return counters
 
 
-def check_node(case: Case, rank: int, took: Sequence[Took]) -> None:
-    """Exactly once, and never overtaking: receives that one message fits take messages of one source in the order in which
-    they were sent. Raises Violation."""
+def check_receives(case: Case, rank: int, receives: Sequence[CompletedReceive]) -> None:
+    """Check that a rank received each message exactly once, and the messages of each channel, which match equal receives, in
+    the order of their sends. Raises Violation."""
     by_tag = case.wild[rank] != "all"
-    lanes: dict[tuple[int, int], list[tuple[int, Message]]] = {}
+    channels: dict[tuple[int, int], list[tuple[int, Message]]] = {}
     for number, message in enumerate(case.messages):
         if message.sink == rank:
-            lanes.setdefault((message.source, message.tag if by_tag else 0), []).append((number, message))
-    for one in took:
-        origin, tag, length = one.received.source, one.received.tag, one.received.length
-        lane = lanes.get((origin, tag if by_tag else 0))
-        if not lane:
-            raise Violation(f"rank {rank}: a message from {origin}, tag {tag}, that was not sent, or not so often")
-        number, message = lane.pop(0)
-        if message.tag != tag or length != message.size or one.data != payload(number, message.size):
-            raise Violation(f"rank {rank}: instead of message {number} ({message}) came {one.received}")
-        if one.buffer[:length] != one.data or one.buffer.count(0, length) != LARGEST - length:
+            channels.setdefault((message.source, message.tag if by_tag else 0), []).append((number, message))
+    for receive in receives:
+        origin, tag, length = receive.received.source, receive.received.tag, receive.received.length
+        channel = channels.get((origin, tag if by_tag else 0))
+        if not channel:
             raise Violation(
-                f"rank {rank}: more was written than message {number} ({message}), or later than it was told"
+                f"rank {rank} received a message from {origin}, tag {tag}, that was not sent, or once too often"
             )
-    missing = sum(len(lane) for lane in lanes.values())
+        number, message = channel.pop(0)
+        if message.tag != tag or length != message.size or receive.data != payload(number, message.size):
+            raise Violation(f"rank {rank}: expected message {number} ({message}), received {receive.received}")
+        if receive.buffer[:length] != receive.data or receive.buffer.count(0, length) != MAX_SIZE - length:
+            raise Violation(
+                f"rank {rank}: the buffer of message {number} ({message}) was written beyond its end or after completion"
+            )
+    missing = sum(len(channel) for channel in channels.values())
     if missing:
-        raise Violation(f"rank {rank}: {missing} messages did not come")
+        raise Violation(f"rank {rank}: {missing} messages were not received")
 
 
 def smaller(case: Case) -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""Faults of the network in a random case: shapes, kinds of fault on links, and cables that are pulled out for a while."""
+"""Networks of random cases: shapes, kinds of faults on links, and cuts of links."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MICROSECOND, MILLISECOND, SECOND = 1_000, 1_000_000, 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A link is out, from begin to end."""
+    """A cut of a link, by its number. begin, end: virtual nanoseconds."""
 
     link: int
     begin: int
     end: int
 
 
-# Kinds of fault, each with what it may be on a link.
+# Kinds of faults, each with a function that draws impairments of a link.
 FAULTS: dict[str, Callable[[Source], dict[str, object]]] = {
     "loss": lambda chance: {"loss": chance.choice((0.01, 0.05, 0.3))},
     "bursts": lambda chance: {"gemodel": (0.02, chance.choice((0.1, 0.5)), 1.0, 0.0)},
@@ -52,15 +52,15 @@ CALM = Impairment(delay=5 * MICROSECOND)
 
 @cache
 def layout_of(shape: str, nodes: int) -> Layout:
-    """Return the layout of a shape without impairments: a case sets its own."""
-    made: dict[str, Callable[[], Description]] = {
+    """Return the layout of a shape, without impairments."""
+    makers: dict[str, Callable[[], Description]] = {
         "back-to-back": Description.back_to_back,
         "star": lambda: Description.star(nodes),
         "line": lambda: Description.line(nodes),
         "ring": lambda: Description.ring(nodes),
         "dumbbell": lambda: Description.dumbbell(nodes // 2, nodes - nodes // 2),
     }
-    return resolve(made[shape]())
+    return resolve(makers[shape]())
 
 
 def draw_shape(chance: Source) -> tuple[str, int]:
@@ -73,7 +73,8 @@ def draw_shape(chance: Source) -> tuple[str, int]:
 def draw_faults(
     chance: Source, layout: Layout, kinds: Collection[str] = KINDS
 ) -> tuple[tuple[Impairment, ...], tuple[Cut, ...], int]:
-    """Draw each link's impairment, the cuts and the end of all faults, from at least two kinds of fault."""
+    """Draw each link's impairment, cuts, and the end of all faults, virtual nanoseconds, from at least two kinds of
+    faults."""
     drawn = chance.sample(list(kinds), 2 + chance.below(3))
     until = chance.choice((2, 10, 50)) * MILLISECOND
     impairments = []
@@ -92,18 +93,18 @@ def draw_faults(
 
 
 def calmer(links: tuple[Impairment, ...]) -> Iterator[tuple[Impairment, ...]]:
-    """Yield the links' impairments with one link more that is not impaired."""
-    for at, impairment in enumerate(links):
+    """Yield the links' impairments with one of the impairments removed."""
+    for index, impairment in enumerate(links):
         if impairment != CALM:
-            yield (*links[:at], CALM, *links[at + 1 :])
+            yield (*links[:index], CALM, *links[index + 1 :])
 
 
 def cut_and_mend(simulation: Simulation, names: Sequence[str], cuts: Iterable[Cut]) -> None:
-    """Let time pass until all cuts are over. names: links, by number."""
-    for when, _, name, act in sorted(
+    """Run the simulation until all cuts have ended. names: of links, by number."""
+    for when, _, name, change in sorted(
         [(cut.begin, 0, names[cut.link], simulation.cut) for cut in cuts]
         + [(cut.end, 1, names[cut.link], simulation.mend) for cut in cuts],
-        key=lambda one: one[:3],
+        key=lambda entry: entry[:3],
     ):
         simulation.run_until(when)
-        act(name)
+        change(name)

@@ -1,4 +1,4 @@
-"""Parity of two runs of one description under different clocks: fates flow by flow, and messages."""
+"""Comparison of two runs of one description under different clocks: fates by flow, and messages."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ FlowOfLink = tuple[str, str, Flow]
 
 
 def fates_by_flow(records: Iterable[Record]) -> dict[FlowOfLink, dict[int, Fate]]:
-    """Which frames of each flow met which fate, by their numbers."""
-    found: dict[FlowOfLink, dict[int, Fate]] = {}
+    """Return the fates of each flow, by the number of the frame."""
+    fates: dict[FlowOfLink, dict[int, Fate]] = {}
     for record in records:
-        found.setdefault((record.link, record.direction, record.flow), {})[record.n] = record.fate
-    return found
+        fates.setdefault((record.link, record.direction, record.flow), {})[record.n] = record.fate
+    return fates
 
 
 def differing_flows(
-    there: Mapping[FlowOfLink, Mapping[int, Fate]], here: Mapping[FlowOfLink, Mapping[int, Fate]]
+    first: Mapping[FlowOfLink, Mapping[int, Fate]], second: Mapping[FlowOfLink, Mapping[int, Fate]]
 ) -> tuple[list[FlowOfLink], int]:
-    """Return the flows whose frames have other fates here, and how many fates were compared.
+    """Return the flows whose fates differ between two runs, and the number of compared fates.
 
-    The n-th frame of a flow has the same fate in both, though it need not be the same frame. Flows are compared as far as
-    both runs have come: how many frames there were differs with their timing.
+    The n-th frame of a flow must have the same fate in both runs, though it may be a different frame. The number of frames
+    depends on timing, so each flow is compared up to the last fate of the shorter log.
     """
     differing, compared = [], 0
-    for flow in there.keys() & here.keys():
-        last = min(max(there[flow]), max(here[flow]))
-        expected, found = ({n: fate for n, fate in of[flow].items() if n <= last} for of in (there, here))
+    for flow in first.keys() & second.keys():
+        last = min(max(first[flow]), max(second[flow]))
+        expected, actual = ({n: fate for n, fate in fates[flow].items() if n <= last} for fates in (first, second))
         compared += len(expected)
-        if expected != found:
+        if expected != actual:
             differing.append(flow)
     return differing, compared
 
 
 Received = dict[tuple[int, int, int], list[tuple[int, str]]]
+"""Sizes and digests of messages, by peer, context and tag."""
 
 
 def received_messages(folder: Path, node: str) -> Received:
-    """Bytes and digest of each message that a node of a run has received, by peer, context and tag, in the order of its
-    receives: messages do not overtake one another there. Which of several is complete first is nobody's promise."""
-    told = [json.loads(line) for line in (folder / "history" / f"{node}.jsonl").read_text().splitlines()]
-    found: Received = {}
-    for one in sorted((one for one in told if one["what"] == "received"), key=lambda one: int(one["n"])):
-        found.setdefault((one["peer"], one["context"], one["tag"]), []).append((one["bytes"], one["digest"]))
-    return found
+    """Return size and digest of each message that a node received in a run, by peer, context and tag, in the order in which
+    its receives were posted. This order is guaranteed; the order of completion is not."""
+    events = [json.loads(line) for line in (folder / "history" / f"{node}.jsonl").read_text().splitlines()]
+    messages: Received = {}
+    for event in sorted((event for event in events if event["what"] == "received"), key=lambda event: int(event["n"])):
+        channel = event["peer"], event["context"], event["tag"]
+        messages.setdefault(channel, []).append((event["bytes"], event["digest"]))
+    return messages

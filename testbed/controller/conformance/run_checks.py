@@ -1,4 +1,4 @@
-"""Checks by whole runs: NICs that restart, a host of a shared NIC that is killed, and parity of the simulation with real
+"""Checks by complete runs: restarts of NICs, a killed host process on a shared NIC, and parity of the simulation with real
 frames in namespaces."""
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from testbed.controller.conformance.candidate import Candidate, NotApplicableErr
 from testbed.controller.conformance.message_checks import restarted_peers
 from testbed.controller.conformance.parity import differing_flows, fates_by_flow, received_messages
 from testbed.controller.conformance.trials import Violation
-from testbed.controller.nic_options import share_nics
 from testbed.controller.runs.run_options import Mode
 from testbed.controller.runs.runner import RunResult, run
+from testbed.controller.shared_nics import share_nics
 from testbed.errors import PermissionDeniedError, TestbedError, UnsupportedError
 from testbed.observe.recorded import FATES
 from testbed.runtime.logs import read_log
@@ -28,12 +28,12 @@ from testbed.spec.fault_models import Crash, Fault, Reset, Restart
 from testbed.spec.model import Description
 from testbed.spec.scenario import Scenario
 
-LARGEST: Final = 4_000
-"""Bytes of the messages of runs, at most."""
-HEAD: Final = 100
-"""Bytes that workloads add to a message, at most."""
+MAX_SIZE: Final = 4_000
+"""Maximum size of messages in runs, bytes."""
+MAX_OVERHEAD: Final = 100
+"""Maximum number of bytes that workloads add to a message."""
 TIMEOUT: Final = 60.0
-"""Seconds after which a run, or a script, is taken to have come to a halt."""
+"""Seconds after which a run or a script is stuck."""
 FAULTS: Final[tuple[Fault, ...]] = (
     Restart(on="n2", at="150ms"),
     Reset(on="n3", at="250ms"),
@@ -42,20 +42,22 @@ FAULTS: Final[tuple[Fault, ...]] = (
 
 
 def restarts(candidate: Candidate) -> None:
-    """Restart nodes within messages of every size, and then two of three nodes, one of them again, while all exchange
+    """Restart nodes during messages of every size, and then two of three nodes, one of them twice, while all exchange
     messages; in the simulation."""
     restarted_peers(candidate)
-    settings = {"time": "600ms", "settle": "300ms", "largest": min(LARGEST, candidate.max_message_size - HEAD)}
+    settings = {"time": "600ms", "settle": "300ms", "largest": min(MAX_SIZE, candidate.max_message_size - MAX_OVERHEAD)}
     scenario = Scenario(name="restarts", faults=FAULTS)
     result = _run(candidate, Description.star(3, delay="20us"), "churn", "sim", settings, scenario=scenario)
     lives = {"n1": 1, "n2": 3, "n3": 2}
     rows = {str(row["node"]): row for row in result.rows}
     for name, row in rows.items():
-        others = sum(lives[other] for other in lives if other != name)
-        # A node's last life begins after some of the others' have ended.
-        wanted = others if lives[name] == 1 else 2
-        if row["from_lives"] < wanted:
-            raise Violation(f"{name} has heard only {row['from_lives']} of {wanted} lives of the other nodes: {row}")
+        peer_lives = sum(lives[peer] for peer in lives if peer != name)
+        # The last life of a restarted node begins after some lives of its peers have ended.
+        expected = peer_lives if lives[name] == 1 else 2
+        if row["from_lives"] < expected:
+            raise Violation(
+                f"{name} received messages from only {row['from_lives']} of {expected} lives of its peers: {row}"
+            )
 
 
 _HOLD: Final = """
@@ -118,18 +120,19 @@ with attach(sys.argv[1]) as nic:
 
 
 def killed_host(candidate: Candidate) -> None:
-    """Kill a process on a shared NIC while one sends to it and others exchange messages; another then takes its place."""
+    """Kill a host process on a shared NIC while a peer sends to it and other nodes exchange messages; then start another
+    one."""
     if candidate.protocol.split_driver is None:
-        raise NotApplicableError("its NICs cannot be shared: it has no split driver")
+        raise NotApplicableError("the protocol's NICs cannot be shared: it has no split driver")
     name = candidate.name
     with _namespaces(), Cluster.star(3).up() as cluster, share_nics(cluster, name), ExitStack() as processes:
-        held = processes.enter_context(_started(cluster, "n2", _HOLD, name))
-        _expect(held, "attached\n")
-        talking = [processes.enter_context(_started(cluster, node, _TALK, name)) for node in ("n1", "n3")]
-        for process in talking:
+        holder = processes.enter_context(_started(cluster, "n2", _HOLD, name))
+        _expect(holder, "attached\n")
+        talkers = [processes.enter_context(_started(cluster, node, _TALK, name)) for node in ("n1", "n3")]
+        for process in talkers:
             _expect(process, "talking\n")
-        held.kill()
-        _expect_ends(talking)
+        holder.kill()
+        _expect_ends(talkers)
         _expect_ends([processes.enter_context(_started(cluster, node, _SUCCEED, name)) for node in ("n1", "n2")])
 
 
@@ -145,33 +148,34 @@ def _started(cluster: RunningCluster, node: str, script: str, *arguments: str) -
 
 
 def _expect(process: subprocess.Popen[str], line: str) -> None:
-    """Wait for a program's only line. Raises Violation if it ends without it, or does not print it in time."""
+    """Wait for a line of a program's output. Raises Violation if the program prints another line, ends, or prints nothing
+    within TIMEOUT."""
     assert process.stdout is not None
     if not select.select([process.stdout], [], [], TIMEOUT)[0]:
-        raise Violation(f"after {TIMEOUT:g} s a program on a shared NIC has not come to {line.strip()!r}")
+        raise Violation(f"a program on a shared NIC did not print {line.strip()!r} within {TIMEOUT:g} s")
     if process.stdout.readline() != line:
-        raise Violation(
-            f"a program on a shared NIC has not come to {line.strip()!r}: {process.communicate()[1].strip()}"
-        )
+        raise Violation(f"a program on a shared NIC did not print {line.strip()!r}: {process.communicate()[1].strip()}")
 
 
 def _expect_ends(processes: list[subprocess.Popen[str]]) -> None:
-    """Wait until programs have ended. Raises Violation for one that fails, or does not end."""
+    """Wait until programs have ended. Raises Violation if a program fails or does not end within TIMEOUT."""
     for process in processes:
         try:
             _, errors = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
-            raise Violation(f"{TIMEOUT:g} s after another host was killed a program has not ended") from None
+            raise Violation(
+                f"a program did not end within {TIMEOUT:g} s after another host process was killed"
+            ) from None
         if process.returncode:
-            raise Violation(f"a program has failed because another host was killed: {errors.strip()}")
+            raise Violation(f"a program failed because another host process was killed: {errors.strip()}")
 
 
 def parity(candidate: Candidate) -> str:
-    """Run random messages over lossy links in the simulation and on real frames, and compare fates and messages."""
-    settings = {"messages": 30, "largest": min(LARGEST, candidate.max_message_size - HEAD)}
+    """Run random messages over lossy links in the simulation and on real frames; compare fates and messages."""
+    settings = {"messages": 30, "largest": min(MAX_SIZE, candidate.max_message_size - MAX_OVERHEAD)}
     description = Description.star(3, rate="1gbit", delay="100us", loss="3%", seed=7)
-    with tempfile.TemporaryDirectory(prefix="testbed-parity-") as place, _namespaces():
-        folders = {mode: Path(place) / mode for mode in ("sim", "live")}
+    with tempfile.TemporaryDirectory(prefix="testbed-parity-") as directory, _namespaces():
+        folders = {mode: Path(directory) / mode for mode in ("sim", "live")}
         _run(candidate, description, "random", "sim", settings, folders["sim"])
         _run(candidate, description, "random", "live", settings, folders["live"])
         for node in ("n1", "n2", "n3"):
@@ -179,22 +183,22 @@ def parity(candidate: Candidate) -> str:
             if simulated != live:
                 differing = sorted(key for key in simulated | live if simulated.get(key) != live.get(key))
                 raise Violation(
-                    f"{node} has received other messages in namespaces, by (peer, context, tag): {differing[:5]}"
+                    f"{node} received different messages in namespaces, by (peer, context, tag): {differing[:5]}"
                 )
-        there, here = (fates_by_flow(read_log(folder / FATES)) for folder in folders.values())
-    differing_fates, compared = differing_flows(there, here)
+        simulated_fates, live_fates = (fates_by_flow(read_log(folder / FATES)) for folder in folders.values())
+    differing_fates, compared = differing_flows(simulated_fates, live_fates)
     if differing_fates:
-        raise Violation(f"frames of these flows have other fates in namespaces: {differing_fates[:5]}")
+        raise Violation(f"frames of these flows have different fates in namespaces: {differing_fates[:5]}")
     if not compared:
-        raise Violation("no fate could be compared: were frames of any flow lost in both runs?")
-    return f"{compared} fates compared, of {len(there.keys() & here.keys())} flows"
+        raise Violation("no fate could be compared, as no flow has logged fates in both runs")
+    return f"{compared} fates compared, of {len(simulated_fates.keys() & live_fates.keys())} flows"
 
 
 def _run(
     candidate: Candidate, description: Description, workload: str, mode: Mode, settings: Mapping[str, object],
     output: Path | None = None, scenario: Scenario | None = None,
 ) -> RunResult:  # fmt: skip
-    """Run a workload, with its history checked. Raises Violation."""
+    """Run a workload and check its history. Raises Violation."""
     try:
         result = run(
             description, workload, protocol=candidate.name, mode=mode, settings=settings, check=True,
@@ -205,15 +209,15 @@ def _run(
     except TestbedError as error:
         raise Violation(f"--mode {mode}: {error}") from error
     if result.checks is not None and not result.checks.passed:
-        first = {name: result.checks.checks[name].violations[0] for name in result.checks.failed}
-        raise Violation(f"--mode {mode}: checks of the history have failed: {first}")
+        violations = {name: result.checks.checks[name].violations[0] for name in result.checks.failed}
+        raise Violation(f"--mode {mode}: checks of the history failed: {violations}")
     return result
 
 
 @contextmanager
 def _namespaces() -> Iterator[None]:
-    """Turn the machine's refusal of namespaces into a check that is not applicable."""
+    """Raise NotApplicableError if this machine or user cannot have namespaces."""
     try:
         yield
     except (PermissionDeniedError, UnsupportedError) as error:
-        raise NotApplicableError(f"it needs real frames: {error}") from error
+        raise NotApplicableError(f"the check needs real frames: {error}") from error

@@ -1,12 +1,12 @@
-"""The conformance suite: a list of named checks of a protocol, each with a sentence of what it demands.
+"""The conformance suite: a list of named checks of a protocol, each with its requirement.
 
     from testbed.controller.conformance.suite import check
 
     result = check("postcard", "wildcards")
     assert result.state is not State.FAILED, result.reason
 
-A protocol is anybody's, by the name that its package registers. An error of its firmware or host library fails the check
-that has met it, as in every run: an exception, a frame above the MTU, a deadline that stays in the past.
+A protocol is given by the name that its package registers. An error of its firmware or host library fails the check in which
+it occurs: an exception, a frame above the MTU, a deadline that stays in the past.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How much the checks by many cases do. depth: frames whose fates are chosen. cases: of the swarm. seed: of its first
-    case."""
+    """Extent of the checks by many cases. depth: number of frames whose fates are chosen. cases: number of cases of the
+    swarm. seed: of its first case."""
 
     depth: int = DEPTH
     cases: int = 200
@@ -43,23 +43,25 @@ class Scope:
 
 
 Run = Callable[[Candidate, Scope], str | None]
-"""Make a check; return a note of what was done. Raises Violation and NotApplicableError."""
+"""Run a check; return a summary, or None. Raises Violation and NotApplicableError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """demands: a sentence. needs_namespaces: it is not made in the simulation alone. again: runs one case, by its name."""
+    """A check. demands: its requirement, as a sentence. needs_namespaces: whether it needs more than the simulation.
+    run_case: runs one case, by its name; None if the check has no cases."""
 
     name: str
     demands: str
     run: Run
     needs_namespaces: bool = False
-    again: Callable[[Candidate, str], str] | None = None
+    run_case: Callable[[Candidate, str], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a check. reason: of a failure, or why it is not applicable; of a pass a note, or empty. seconds: it took."""
+    """Result of a check. reason: of a failure, or why the check is not applicable; for a passed check a summary, or empty.
+    seconds: duration."""
 
     check: Check
     state: State
@@ -67,99 +69,99 @@ class Result:
     seconds: float
 
 
-def _plain(run: Callable[[Candidate], str | None]) -> Run:
+def _without_scope(run: Callable[[Candidate], str | None]) -> Run:
     return lambda candidate, _scope: run(candidate)
 
 
 CHECKS: Final = (
     Check(
         "self-sends",
-        "A node's messages to itself arrive whole and in order, and its synchronous send waits for the receive.",
-        _plain(message_checks.self_sends),
+        "A node's messages to itself arrive complete and in order, and a synchronous self-send waits for the receive.",
+        _without_scope(message_checks.self_sends),
     ),
     Check(
         "wildcards",
-        "Receives of any source or tag get what fits, in the order of each sender, and nothing of other contexts.",
-        _plain(message_checks.wildcards),
+        "Receives of any source or tag get matching messages, in the order of each sender, and none of other contexts.",
+        _without_scope(message_checks.wildcards),
     ),
     Check(
         "cancel",
-        "A receive that is cancelled gets no message, and leaves the next one to the next receive.",
-        _plain(message_checks.cancel),
+        "A cancelled receive gets no message, and the next receive gets the next message.",
+        _without_scope(message_checks.cancel),
     ),
     Check(
         "truncation",
-        "A message longer than its buffer fills it, touches nothing else, and fails the receive alone.",
-        _plain(message_checks.truncation),
+        "A message longer than its buffer fills it, writes no other memory, and fails only the receive.",
+        _without_scope(message_checks.truncation),
     ),
     Check(
         "mtu",
-        "No frame is longer than the MTU, whatever that is, and messages of every size about it arrive.",
-        _plain(message_checks.mtus),
+        "No frame is longer than the MTU, for several MTUs, and messages of all sizes near the MTU arrive.",
+        _without_scope(message_checks.mtus),
     ),
     Check(
         "deadlines",
-        "While nothing answers, each deadline moves on; when the link is back all arrives, and no timer is left.",
-        _plain(message_checks.deadlines),
+        "While a link is down, each deadline advances; when it is up again, all messages arrive, and no timer is left.",
+        _without_scope(message_checks.deadlines),
     ),
     Check(
         "restarts",
-        "NICs that restart or crash are heard again, transfers with them end, and nothing arrives twice or in another life.",
-        _plain(run_checks.restarts),
+        "Restarted NICs communicate again, transfers with them end, and no message arrives twice or in another life.",
+        _without_scope(run_checks.restarts),
     ),
     Check(
         "fates",
-        "Whether each of the first frames passes, is lost, comes twice or late: every message arrives once, in order.",
+        "If the first frames pass, are lost, duplicated or late, in all combinations, messages arrive once, in order.",
         lambda candidate, scope: case_checks.fates(candidate, scope.depth),
-        again=case_checks.one_schedule,
+        run_case=case_checks.run_schedule,
     ),
     Check(
         "swarm",
-        "In random clusters with random faults, messages arrive once, in order and whole, once the network has healed.",
+        "In random clusters with random faults, messages arrive once, in order and complete, when the network has healed.",
         lambda candidate, scope: case_checks.swarm(candidate, scope.seed, scope.cases),
-        again=case_checks.one_case,
+        run_case=case_checks.run_case,
     ),
     Check(
         "killed-host",
-        "A process that is killed on a shared NIC harms nobody, and the next one takes its place.",
-        _plain(run_checks.killed_host),
+        "A killed host process on a shared NIC affects no other process, and another one can take its place.",
+        _without_scope(run_checks.killed_host),
         needs_namespaces=True,
     ),
     Check(
         "parity",
         "On real frames, frames have the simulation's fates, flow by flow, and programs receive the same messages.",
-        _plain(run_checks.parity),
+        _without_scope(run_checks.parity),
         needs_namespaces=True,
     ),
 )
-BY_NAME: Final[Mapping[str, Check]] = {one.name: one for one in CHECKS}
+BY_NAME: Final[Mapping[str, Check]] = {check.name: check for check in CHECKS}
 
 
-def named(name: str) -> Check:
-    """Return the check of that name. Raises NotFoundError."""
+def find_check(name: str) -> Check:
+    """Return the check of a name. Raises NotFoundError."""
     if name not in BY_NAME:
-        raise NotFoundError(f"no check is called {name!r}{did_you_mean(name, BY_NAME)}; there are {', '.join(BY_NAME)}")
+        raise NotFoundError(f"unknown check {name!r}{did_you_mean(name, BY_NAME)}; use one of {', '.join(BY_NAME)}")
     return BY_NAME[name]
 
 
 def check(protocol: str, name: str, scope: Scope = Scope(), case: str | None = None) -> Result:
-    """Make one check of a registered protocol.
+    """Run one check of a registered protocol.
 
-    case: makes only this one of a check that has cases. Raises NotFoundError for an unknown protocol, check or case,
-    UnsupportedError for a case of a check without, and for one of the kernel's protocols.
+    case: run only this case of the check. Raises NotFoundError for an unknown protocol, check or case, UnsupportedError for
+    a case of a check without cases, and for a kernel protocol.
     """
-    chosen, own = named(name), candidate(protocol)
-    begun = time.monotonic()
+    chosen, checked = find_check(name), candidate(protocol)
+    started = time.monotonic()
     try:
         if case is None:
-            note = chosen.run(own, scope)
-        elif chosen.again is None:
+            summary = chosen.run(checked, scope)
+        elif chosen.run_case is None:
             raise UnsupportedError(f"check {name} has no cases: leave --case out")
         else:
-            note = chosen.again(own, case)
-        state, reason = State.PASSED, note or ""
+            summary = chosen.run_case(checked, case)
+        state, reason = State.PASSED, summary or ""
     except Violation as violation:
         state, reason = State.FAILED, str(violation)
     except NotApplicableError as error:
         state, reason = State.NOT_APPLICABLE, str(error)
-    return Result(chosen, state, reason, time.monotonic() - begun)
+    return Result(chosen, state, reason, time.monotonic() - started)

@@ -1,5 +1,5 @@
-"""Cases by the thousand: each drawn from its seed alone, run on all processors, tallied; one that fails is run again by one
-command, and shrunk.
+"""Swarms of random cases: each is drawn from its seed. Cases run on all processors, and a failing case is shrunk and can be
+repeated by a command.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ Case = TypeVar("Case")
 Item = TypeVar("Item")
 
 
-class Violation(AssertionError):  # noqa: N818  # it is no error of ours
-    """A promise of the protocol is broken."""
+class Violation(AssertionError):  # noqa: N818  # an error of the checked protocol
+    """A check of a protocol failed."""
 
 
 @contextmanager
-def judged() -> Iterator[None]:
-    """Raise an error of firmware or host library as a Violation; one that a check has raised within a NIC stays as it
-    is."""
+def errors_as_violations() -> Iterator[None]:
+    """Raise errors of firmware or host library as a Violation. A Violation that a check raised within a NIC is raised
+    unchanged."""
     try:
         yield
     except Violation:
         raise
     except FirmwareError as error:
         raise error.__cause__ if isinstance(error.__cause__, Violation) else Violation(str(error)) from error
-    except Exception as error:  # a host library that a program calls may raise anything
-        raise Violation(f"a call has raised {type(error).__name__}:\n{program_traceback(error)}") from error
+    except Exception as error:  # a host library may raise anything
+        raise Violation(f"a call raised {type(error).__name__}:\n{program_traceback(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Totals of many cases: how many ran, which failed and why, and their counters."""
+    """Totals of many cases. cases: their number. failed: reasons by seed. rows: sums of counters."""
 
     cases: int
     failed: dict[int, str]
@@ -49,24 +49,24 @@ class Tally:
 
 
 def fewer(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
-    """Yield the items without a half of them, without a quarter, and so on, and without one."""
+    """Yield the items without each half, without each quarter, and so on, down to without each single item."""
     step = len(items) // 2
     while step:
-        for at in range(0, len(items), step):
-            yield items[:at] + items[at + step :]
+        for start in range(0, len(items), step):
+            yield items[:start] + items[start + step :]
         step //= 2
 
 
 def without_one(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
-    """Yield the items without each of them."""
-    for at in range(len(items)):
-        yield items[:at] + items[at + 1 :]
+    """Yield the items without each single item."""
+    for index in range(len(items)):
+        yield items[:index] + items[index + 1 :]
 
 
 @dataclass(frozen=True, slots=True)
 class Swarm(Generic[Case]):
-    """command: repeats a case, given its seed. draw: makes the case of a seed. run: returns counters, raises Violation.
-    smaller: yields reduced cases, the largest reductions first."""
+    """A swarm of cases. command: repeats a case; the seed is appended. draw: draws the case of a seed. run: runs a case,
+    returns counters, raises Violation. smaller: yields reduced cases, the largest reductions first."""
 
     command: str
     draw: Callable[[int], Case]
@@ -78,64 +78,65 @@ class Swarm(Generic[Case]):
         return self.run(self.draw(seed))
 
     def replay(self, seed: int) -> str:
-        """The one command that runs a case again."""
+        """Return the command that repeats a case."""
         return f"{self.command} {seed}"
 
     def verdict(self, case: Case) -> str:
-        """Run a case; return its violation, empty if there is none."""
+        """Run a case; return its violation as text, empty if there is none."""
         try:
             self.run(case)
         except Violation as violation:
-            return str(violation) or "something"
+            return str(violation) or "a violation without a message"
         return ""
 
     def many(self, seeds: Iterable[int], chunk: int = 50) -> Tally:
-        """These cases, on all processors."""
-        wanted = list(seeds)
-        parts = [wanted[at : at + chunk] for at in range(0, len(wanted), chunk)]
+        """Run the cases of these seeds on all processors. chunk: number of cases that a process runs at a time."""
+        all_seeds = list(seeds)
+        chunks = [all_seeds[start : start + chunk] for start in range(0, len(all_seeds), chunk)]
         failed: dict[int, str] = {}
         rows: Counter[str] = Counter()
         with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for tally in pool.map(partial(_some, self.trial), parts):
+            for tally in pool.map(partial(_run_chunk, self.trial), chunks):
                 failed |= tally.failed
                 rows.update(tally.rows)
-        return Tally(len(wanted), failed, rows)
+        return Tally(len(all_seeds), failed, rows)
 
     def shrink(self, case: Case, attempts: int = 400) -> Case:
-        """A case that fails like this one and is smaller. One for which that holds of itself."""
-        smallest, left = case, attempts
+        """Return a smaller case that fails, too, or the case itself. attempts: maximum number of cases that are run."""
+        smallest, remaining = case, attempts
         progress = True
-        while progress and left > 0:
+        while progress and remaining > 0:
             progress = False
             for candidate in self.smaller(smallest):
-                left -= 1
+                remaining -= 1
                 if self.verdict(candidate):
                     smallest, progress = candidate, True
                     break
-                if left <= 0:
+                if remaining <= 0:
                     break
         return smallest
 
     def main(self, arguments: Sequence[str]) -> int:
-        """Run one seed and shrink it if it fails, or with two arguments run the seeds of that range."""
+        """Run a command line: one seed, whose case is shrunk if it fails, or the first and last (exclusive) seed of a range.
+        Return the exit code."""
         if len(arguments) == 2:
             tally = self.many(range(int(arguments[0]), int(arguments[1])))
             for row, count in sorted(tally.rows.items()):
                 print_line(f"{count:>12,}  {row}")
-            for seed, why in tally.failed.items():
-                print_line(f"{self.replay(seed)}: {why}")
+            for seed, reason in tally.failed.items():
+                print_line(f"{self.replay(seed)}: {reason}")
             print_line(f"{tally.cases} cases, {len(tally.failed)} failed")
             return bool(tally.failed)
         case = self.draw(int(arguments[0]))
-        why = self.verdict(case)
-        print_line(why or "nothing wrong")
-        if why:
-            least = self.shrink(case)
-            print_line(f"\nshrunk to\n{least}\n{self.verdict(least)}")
-        return bool(why)
+        violation = self.verdict(case)
+        print_line(violation or "no violation")
+        if violation:
+            smallest = self.shrink(case)
+            print_line(f"\nshrunk to\n{smallest}\n{self.verdict(smallest)}")
+        return bool(violation)
 
 
-def _some(trial: Callable[[int], Counter[str]], seeds: Sequence[int]) -> Tally:
+def _run_chunk(trial: Callable[[int], Counter[str]], seeds: Sequence[int]) -> Tally:
     failed: dict[int, str] = {}
     rows: Counter[str] = Counter()
     for seed in seeds:

@@ -1,1 +1,1 @@
-"""Reproduction of papers: their runs are points, measured side by side and kept in a folder, and compared."""
+"""Reproduction of papers: points, which are runs of a paper, their folder, and the comparison with the paper's values."""

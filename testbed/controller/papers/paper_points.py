@@ -1,4 +1,4 @@
-"""Points of a reproduction: one run of a paper each, independent of the others."""
+"""Points of a reproduction. Each is one run of a paper, independent of the others."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _TIMEOUT = 600  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A paper's run to measure. cluster, profile: of the paper, for runs that name none of their own. dilate: the factor by
-    which time is slowed; None: the default of the mode."""
+    """A run of a paper. cluster, profile: of the paper, used by runs without their own. dilate: factor by which time is
+    slowed; None: the default of the mode."""
 
     system: str
     name: str
@@ -39,8 +39,8 @@ class Point:
     def __str__(self) -> str:
         return f"{self.system}, run {self.name}"
 
-    def asked(self) -> Mapping[str, object]:
-        """Everything that decides the point's rows, but for the program."""
+    def request(self) -> Mapping[str, object]:
+        """Return all inputs that determine the point's rows, except the program's version."""
         return {
             "system": self.system, "name": self.name, "run": asdict(self.run), "cluster": self.cluster,
             "profile": profile_values(self.profile), "mode": self.mode, "dilate": self.dilate,
@@ -48,8 +48,8 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Result of a point. late: where time is dilated, see `frame_lateness`. seconds: that it took."""
+class PointResult:
+    """Result of a point. late: in dilated runs, see `frame_lateness`; otherwise 0. seconds: duration."""
 
     rows: Rows
     late: int
@@ -61,43 +61,45 @@ def points_of(system: str, paper: Paper, profile: Profile, mode: Mode, dilate: i
     return [Point(system, name, run, paper.cluster, profile, mode, dilate) for name, run in paper.runs.items()]
 
 
-def measure(point: Point) -> Measured:
-    """Measure a point."""
-    begun = time.monotonic()
+def measure(point: Point) -> PointResult:
+    """Run a point, or compute it by the paper's model."""
+    started = time.monotonic()
     if point.run.model:
-        return Measured(_computed(point.run.model, point.profile), 0, time.monotonic() - begun)
-    result = _measured(point)
+        return PointResult(_model_rows(point.run.model, point.profile), 0, time.monotonic() - started)
+    result = _run(point)
     late = frame_lateness(result, DILATE if point.dilate is None else point.dilate) if point.mode == "dilated" else 0
     rows = result.rows
     del result
-    gc.collect()  # a run's hosts and NICs refer to each other, with all memory of their endpoints
-    return Measured(rows, late, time.monotonic() - begun)
+    gc.collect()  # hosts and NICs of a run refer to each other, and to all memory of their endpoints
+    return PointResult(rows, late, time.monotonic() - started)
 
 
 def frame_lateness(result: RunResult, factor: int) -> int:
-    """Return how late a frame of a dilated run was at most, but for one in a hundred: nanoseconds of the model, at the NICs
-    and in the relay together. factor: by which time was slowed."""
-    nics = max((late.p99 for execution in result.repetitions for late in execution.lateness.values()), default=0)
-    relayed = [finding.measured or 0.0 for finding in result.verdict.findings if finding.what == "relay lateness p99"]
-    return nics + math.ceil(max(relayed, default=0.0) / factor)
+    """Return the 99th percentile of the lateness of a dilated run's frames, at NICs and in the relay together: nanoseconds
+    of model time. factor: by which time was slowed."""
+    nics = max(
+        (lateness.p99 for execution in result.repetitions for lateness in execution.lateness.values()), default=0
+    )
+    relay = [finding.measured or 0.0 for finding in result.verdict.findings if finding.what == "relay lateness p99"]
+    return nics + math.ceil(max(relay, default=0.0) / factor)
 
 
-def _measured(point: Point) -> RunResult:
-    asked = point.run
-    where: str | Layout = asked.cluster or point.cluster
-    if asked.cores:
-        layout = find_target(where, point.mode, None).layout
-        where = replace(layout, nodes=tuple([replace(node, ranks=asked.cores) for node in layout.nodes]))
+def _run(point: Point) -> RunResult:
+    paper_run = point.run
+    cluster: str | Layout = paper_run.cluster or point.cluster
+    if paper_run.cores:
+        layout = find_target(cluster, point.mode, None).layout
+        cluster = replace(layout, nodes=tuple([replace(node, ranks=paper_run.cores) for node in layout.nodes]))
     return run(
-        where, asked.workload, protocol=point.system, mode=point.mode,
-        settings=asked.settings, profiles=asked.profiles, ranks_per_node=asked.ranks_per_node,
-        profile=asked.profile or point.profile, firmware=asked.firmware, dilate=point.dilate, check=False,
+        cluster, paper_run.workload, protocol=point.system, mode=point.mode,
+        settings=paper_run.settings, profiles=paper_run.profiles, ranks_per_node=paper_run.ranks_per_node,
+        profile=paper_run.profile or point.profile, firmware=paper_run.firmware, dilate=point.dilate, check=False,
         timeout=_TIMEOUT,
     )  # fmt: skip
 
 
-def _computed(model: str, profile: Profile) -> Rows:
-    """Return the rows of a paper's model."""
+def _model_rows(model: str, profile: Profile) -> Rows:
+    """Compute rows by a paper's model. model: "module:function"."""
     module, _, name = model.partition(":")
     rows: Rows = getattr(importlib.import_module(module), name)(profile)
     return rows

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from testbed.controller.probing.probe_frames import SMALLEST
+from testbed.controller.probing.probe_frames import MIN_SIZE
 from testbed.controller.verdict import statistics
 from testbed.fabric.line import BITS
 from testbed.fabric.wire_time import default_queue, wire_size
@@ -25,28 +25,29 @@ _POINTS: Final = 4096  # quantiles of a uniform distribution
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """A share of frames. inflation: see `statistics.burst_inflation`. unpredictable: why it cannot be predicted,
-    or empty."""
+    """An expected share of frames. inflation: see `statistics.burst_inflation`. unpredictable: reason why the share cannot
+    be predicted, or empty."""
 
     share: float = 0.0
     inflation: float = 1.0
     unpredictable: str = ""
 
     @property
-    def enough(self) -> int:
-        """Number of probes that show a deviation of 20 %; 0 where the share is 0 or 1."""
+    def min_probes(self) -> int:
+        """Number of probes that detect a deviation of 20 %; 0 for a share of 0 or 1."""
         if self.unpredictable or self.share in (0.0, 1.0):
             return 0
-        return statistics.enough_for(self.share, self.share * (1 - self.share) * self.inflation)
+        return statistics.required_samples(self.share, self.share * (1 - self.share) * self.inflation)
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Expected delay, loss and rate of isolated probes of the smallest size.
+    """Expected delay, loss and rate of isolated probes of the minimum size.
 
-    delays: quantiles of the one-way delay in nanoseconds, rising; a single value without jitter. delay_unpredictable,
-    rate_unpredictable: why it cannot be predicted, or empty. rate: bit/s, 0 for unlimited. queue: its size in bytes, 0 for
-    unlimited. skip_below: a frame with a shorter delay has skipped it (reordering); 0 without reordering.
+    delays: quantiles of the one-way delay in nanoseconds, ascending; a single value without jitter. delay_unpredictable,
+    rate_unpredictable: reason why it cannot be predicted, or empty. rate: bit/s, 0: unlimited. queue: bytes, 0: unlimited.
+    skip_below: nanoseconds; a frame with a shorter delay was reordered, that is, it skipped the delay. 0 without
+    reordering.
     """
 
     delays: tuple[int, ...]
@@ -61,15 +62,15 @@ class Expectation:
     rate_unpredictable: str = ""
 
     def delay(self, share: float) -> int:
-        """Return a quantile of the delay, 0 and 1 included."""
+        """Return the `share` quantile of the delay, nanoseconds; 0 and 1 give the shortest and longest delay."""
         if share <= 0:
             return self.delays[0]
         return self.delays[-1] if share >= 1 else statistics.quantile(self.delays, share)
 
     @property
     def range(self) -> int:
-        """Nanoseconds from the shortest to the longest delay: frames closer than this hold each other up where order is
-        kept."""
+        """Difference of the longest and shortest delay, nanoseconds. Where order is kept, frames sent at shorter intervals
+        delay each other."""
         return self.delays[-1] - self.delays[0]
 
     @property
@@ -79,23 +80,22 @@ class Expectation:
 
 
 def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool = False) -> Expectation:
-    """Compute the expectation for an impairment. texts: path -> text of the files that it names, as far as they can be
-    read. bucket: the rate is a token bucket's, which lets an isolated frame pass at once. Fault rules are not
-    considered."""
+    """Compute the expectation for an impairment. texts: path -> text of the readable files that it names. bucket: the rate
+    is enforced by a token bucket, through which an isolated frame passes at once. Fault rules are not considered."""
     on_wire = 0
     if impairment.rate and not bucket:
-        on_wire = wire_size(impairment, SMALLEST) * BITS // impairment.rate
+        on_wire = wire_size(impairment, MIN_SIZE) * BITS // impairment.rate
     delays, delay_unpredictable = _delays(impairment, texts)
     delays = tuple(delay + on_wire for delay in delays)
     if impairment.rate_trace:
-        delay_unpredictable = delay_unpredictable or "a trace lets frames pass at its own times"
+        delay_unpredictable = delay_unpredictable or "the times of a rate trace decide when frames pass"
     reorder = Chance(impairment.reorder)
     skip_below = 0
     if impairment.reorder:
         skip_below = (on_wire + delays[0]) // 2
         if delays[0] - on_wire < 100_000:
             reorder = Chance(
-                impairment.reorder, unpredictable="a delay below 0.1 ms is hardly distinguishable from none"
+                impairment.reorder, unpredictable="a delay below 0.1 ms is hardly distinguishable from no delay"
             )
     return Expectation(
         delays,
@@ -107,7 +107,7 @@ def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool = F
         _queue(impairment),
         skip_below,
         delay_unpredictable,
-        "a trace's rate is another at every time" if impairment.rate_trace else "",
+        "the rate of a trace varies" if impairment.rate_trace else "",
     )
 
 
@@ -117,7 +117,9 @@ def _delays(impairment: Impairment, texts: Mapping[str, str]) -> tuple[tuple[int
         return (delay,), f"{path} cannot be read"
     if impairment.distribution == "trace":
         steps = parse_trace(texts[path], path)
-        return tuple(sorted(delay + step for step in steps)), "a trace gives each frame the next delay, probes or not"
+        return tuple(
+            sorted(delay + step for step in steps)
+        ), "a trace gives each frame the next delay, including other traffic"
     if not jitter:
         return (delay,), ""
     if impairment.distribution in ("", "uniform"):
@@ -150,30 +152,30 @@ def _loss(impairment: Impairment) -> Chance:
         inflation = statistics.burst_inflation(impairment.gemodel)
         p, r, *_ = impairment.gemodel
         if p + r < 1e-4:
-            return Chance(lost, inflation, "Gilbert-Elliott's states hardly ever change")
+            return Chance(lost, inflation, "the Gilbert-Elliott states hardly ever change")
     if impairment.loss_pattern:
         numbers, period = parse_pattern(impairment.loss_pattern)
         if not period:
-            return Chance(lost, inflation, "a pattern that does not repeat loses frames of certain numbers only")
+            return Chance(lost, inflation, "a loss pattern without a period loses only frames of certain numbers")
         lost += (1 - lost) * len(numbers) / period
     return Chance(lost, inflation)
 
 
 def _queue(impairment: Impairment) -> int:
-    """Return the bytes of probes that may wait."""
+    """Return the queue's size in bytes of probes."""
     if impairment.queue_frames:
-        return impairment.queue_frames * SMALLEST
+        return impairment.queue_frames * MIN_SIZE
     if impairment.queue:
         return impairment.queue
     return default_queue(impairment.rate, impairment.delay + impairment.jitter) if impairment.rate else 0
 
 
 def probes_needed(expectation: Expectation) -> int:
-    """Return how many probes decide all findings that depend on chance."""
+    """Return the number of probes that decide all findings on shares."""
     chances = (expectation.loss, expectation.corrupt, expectation.duplicate, expectation.reorder)
-    return max(chance.enough for chance in chances)
+    return max(chance.min_probes for chance in chances)
 
 
-def jitter_samples() -> int:
-    """Return how many delays show the distribution to within 0.05."""
+def min_jitter_samples() -> int:
+    """Return the number of delays that determine a distribution to within 0.05."""
     return math.ceil(-math.log(statistics.LEVEL / 2) / 2 / 0.05**2)

@@ -1,6 +1,6 @@
-"""Probes of links between machines: each machine sends at its ends of them, and receives what comes to its ends.
+"""Probes of links between machines: each machine sends and receives probes at its ends of the links.
 
-The joint call of the machines' workers. Times are of each machine's wall clock; `spread_check` brings them together.
+This is the joint call of the machines' workers. Times are of each machine's wall clock; `spread_check` joins them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PROBE: Final = "probe"
 """Name of the joint call."""
 
 _OPEN, _SENT = "taps open", "probes sent"
-_BUFFER: Final = 32 << 20
-_BATCH: Final = 64
+_BUFFER: Final = 32 << 20  # bytes of a tap
+_BATCH: Final = 64  # frames per read
 _SECOND: Final = 1_000_000_000
-_WARM_UP: Final = 200_000_000  # ns of markers: until stamps are the kernel's, and neighbours are known
-_MARKER_EVERY: Final = 20_000_000
+_WARM_UP: Final = 200_000_000  # ns of markers, until the kernel stamps frames and neighbours are resolved
+_MARKER_INTERVAL: Final = 20_000_000  # ns
 
 
 def probe_part(
@@ -45,9 +45,9 @@ def probe_part(
 ) -> object:
     """Probe the directions of links that begin or end on this machine.
 
-    outgoing: of each its number, the end ("owner", "port") where it begins, "interval" in ns and "burst". incoming: the
-    number, and the end where it comes in. run: distinguishes these probes from another check's. linger: seconds in which
-    probes may still arrive. Raises NotFoundError, KernelError.
+    outgoing: directions that begin here: "number", the end ("owner", "port"), "interval" in ns, and "burst". incoming:
+    directions that end here: "number" and the end. run: distinguishes these probes from those of other checks. seconds:
+    duration of sending. linger: seconds to receive probes in flight. Raises NotFoundError, KernelError.
     """
     store = Store()
     state = store.choose(name)
@@ -69,7 +69,7 @@ def probe_part(
 
 
 class _Half:
-    """The taps and senders of one machine, and what they have seen. sources, sinks: ports by direction."""
+    """Taps and senders of one machine, with the sent and received probes. sources, sinks: ports by direction."""
 
     def __init__(
         self, stack: ExitStack, run: int, sources: Mapping[int, ProbePort], sinks: Mapping[int, ProbePort]
@@ -77,9 +77,9 @@ class _Half:
         self._run = run
         self._sources = sources
         self._sinks = sinks
-        self._left: dict[int, list[int]] = {number: [] for number in sources}
-        self._came: dict[int, list[tuple[int, int, bool]]] = {number: [] for number in sinks}
-        self._seen = dict.fromkeys(sinks, (0, 0))  # probes of any kind: frames, bytes
+        self._departures: dict[int, list[int]] = {number: [] for number in sources}
+        self._arrivals: dict[int, list[tuple[int, int, bool]]] = {number: [] for number in sinks}
+        self._received_probes = dict.fromkeys(sinks, (0, 0))  # of any kind: frames, bytes
         self._waiter = Waiter(spin=0)
         stack.callback(self._waiter.close)
         self._loop = Loop(self._waiter)
@@ -88,39 +88,40 @@ class _Half:
         for port in {*sources.values(), *sinks.values()}:
             tap = self._taps[port] = Tap(port.namespace, port.device, probe_frames.ACCEPTED, _BUFFER, port.port)
             stack.callback(tap.close)
-            self._loop.watch(tap.fileno(), partial(self._hear, port))
+            self._loop.watch(tap.fileno(), partial(self._read_tap, port))
         for port in {*sources.values()}:
             sender = self._senders[port] = Sender(port.namespace, port.device)
             stack.callback(sender.close)
-        self._before = self._received()
+        self._counters_before = self._read_counters()
 
     def send(self, paces: Mapping[int, tuple[int, int]], seconds: float) -> None:
-        """Send markers for a while, and then probes for `seconds`. paces: interval in ns and burst, by direction."""
-        self._mark_for(_WARM_UP)
-        begun = self._loop.now()
-        end = begun + round(seconds * _SECOND)
+        """Send markers for _WARM_UP, and then probes for `seconds`. paces: interval in ns and burst, by direction."""
+        self._send_markers(_WARM_UP)
+        started = self._loop.now()
+        end = started + round(seconds * _SECOND)
 
-        def pulse(number: int, now: int) -> None:
+        def send_burst(number: int, now: int) -> None:
             interval, burst = paces[number]
             for _ in range(burst):
-                self._send(number, COUNTED, len(self._left[number]))
-                self._left[number].append(0)
+                self._send(number, COUNTED, len(self._departures[number]))
+                self._departures[number].append(0)
             if now + interval < end:
-                self._loop.at(max(now, self._loop.now()) + interval, partial(pulse, number))
+                self._loop.at(max(now, self._loop.now()) + interval, partial(send_burst, number))
 
-        for place, number in enumerate(paces):
-            self._loop.at(begun + paces[number][0] * place // len(paces), partial(pulse, number))
+        for index, number in enumerate(paces):
+            self._loop.at(started + paces[number][0] * index // len(paces), partial(send_burst, number))
         self._loop.at(end, self._stop)
         self._loop.run()
 
     def listen(self, seconds: float) -> None:
+        """Receive probes for `seconds`."""
         self._loop.at(self._loop.now() + round(seconds * _SECOND), self._stop)
         self._loop.run()
 
     def _stop(self, _now: int) -> None:
         self._loop.stop()
 
-    def _mark_for(self, duration: int) -> None:
+    def _send_markers(self, duration: int) -> None:
         end = self._loop.now() + duration
 
         def mark(now: int) -> None:
@@ -129,7 +130,7 @@ class _Half:
                 return
             for number in self._sources:
                 self._send(number, MARKER, 0)
-            self._loop.at(now + _MARKER_EVERY, mark)
+            self._loop.at(now + _MARKER_INTERVAL, mark)
 
         self._loop.at(self._loop.now(), mark)
         self._loop.run()
@@ -137,47 +138,50 @@ class _Half:
     def _send(self, number: int, kind: int, index: int) -> None:
         self._senders[self._sources[number]].send(probe_frames.build(self._run, number, kind, index))
 
-    def _hear(self, port: ProbePort, _now: int = 0) -> None:
+    def _read_tap(self, port: ProbePort, _now: int = 0) -> None:
         for outgoing, when, length, head in self._taps[port].read(_BATCH):
-            seen = probe_frames.read(head)
-            number = self._direction_in(port) if seen is None else seen.path
+            probe = probe_frames.parse(head)
+            number = self._incoming_direction(port) if probe is None else probe.path
             if outgoing:
-                if seen is not None and seen.kind == COUNTED and self._sources.get(number) == port:
-                    self._left[number][seen.number] = when
+                if probe is not None and probe.kind == COUNTED and self._sources.get(number) == port:
+                    self._departures[number][probe.number] = when
                 continue
             if self._sinks.get(number) != port:
                 continue
-            frames, size = self._seen[number]
-            self._seen[number] = frames + 1, size + length
-            if seen is None or (seen.kind == COUNTED and seen.run == self._run):
-                self._came[number].append((-1, when, False) if seen is None else (seen.number, when, seen.intact))
+            frames, size = self._received_probes[number]
+            self._received_probes[number] = frames + 1, size + length
+            if probe is None:
+                self._arrivals[number].append((-1, when, False))
+            elif probe.kind == COUNTED and probe.run == self._run:
+                self._arrivals[number].append((probe.number, when, probe.intact))
 
-    def _direction_in(self, port: ProbePort) -> int:
-        """Return the direction that comes in at a port, of which there is one, -1 for none."""
+    def _incoming_direction(self, port: ProbePort) -> int:
+        """Return the direction that ends at a port, at most one; -1 for none."""
         return next((number for number, sink in self._sinks.items() if sink == port), -1)
 
-    def _received(self) -> dict[int, tuple[int, int]]:
-        """Return the frames and bytes that have come in so far, by direction."""
+    def _read_counters(self) -> dict[int, tuple[int, int]]:
+        """Return the frames and bytes received so far, by direction. Raises KernelError for a missing interface."""
         counters = {namespace: device_counters(namespace) for namespace in {s.namespace for s in self._sinks.values()}}
-        found = {}
+        received = {}
         for number, sink in self._sinks.items():
             device = counters[sink.namespace].get(sink.device)
             if device is None:
-                raise KernelError(f"the interface {sink.device} has gone while it was probed")
-            found[number] = device.rx_packets, device.rx_bytes
-        return found
+                raise KernelError(f"the interface {sink.device} was removed while it was probed")
+            received[number] = device.rx_packets, device.rx_bytes
+        return received
 
     def result(self) -> dict[str, object]:
-        """Return when the probes left, by direction and number, 0 for one that did not; those that came, each with its
-        number (-1: unreadable), its time and whether it was intact; and other frames and bytes that came."""
-        now, others = self._received(), {}
-        for number, (frames, size) in now.items():
-            probes, before = self._seen[number], self._before[number]
+        """Return, by direction, "left": times at which probes were sent, by number, 0 if not sent; "came": received probes,
+        each with number (-1: unreadable), time and whether it was intact; "others": other received frames and bytes;
+        "overrun": probes that were not read in time."""
+        counters, others = self._read_counters(), {}
+        for number, (frames, size) in counters.items():
+            probes, before = self._received_probes[number], self._counters_before[number]
             others[number] = max(0, frames - before[0] - probes[0]), max(0, size - before[1] - probes[1])
         overrun = {port: tap.overrun() for port, tap in self._taps.items()}
         return {
-            "left": {str(number): times for number, times in self._left.items()},
-            "came": {str(number): found for number, found in self._came.items()},
-            "others": {str(number): found for number, found in others.items()},
+            "left": {str(number): times for number, times in self._departures.items()},
+            "came": {str(number): arrivals for number, arrivals in self._arrivals.items()},
+            "others": {str(number): counts for number, counts in others.items()},
             "overrun": {str(number): overrun[port] for number, port in (*self._sources.items(), *self._sinks.items())},
         }

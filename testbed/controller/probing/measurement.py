@@ -1,4 +1,4 @@
-"""Measure links with probes, and judge the results against the links' impairments."""
+"""Measure links with probes, and judge the results by the links' impairments."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.cluster.records.state import State, Store
 from testbed.controller.probing.expectations import expect
 from testbed.controller.probing.probe_findings import Subject, judge, judge_down
-from testbed.controller.probing.probe_plan import LONGEST, SHORTEST, plan_for
-from testbed.controller.probing.probes import Measured, ProbePath, ProbePort, probe
-from testbed.controller.probing.routed_paths import plan_on_path, routed_links, routed_paths, together
+from testbed.controller.probing.probe_plan import MAX_SECONDS, MIN_SECONDS, plan_for
+from testbed.controller.probing.probes import Measurement, ProbePath, ProbePort, probe
+from testbed.controller.probing.routed_paths import combine, plan_on_path, routed_links, routed_paths
 from testbed.controller.verdict import spans
-from testbed.controller.verdict.accounts import take_account
+from testbed.controller.verdict.counter_snapshots import read_counters
 from testbed.controller.verdict.thresholds import Table
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.errors import ConflictError, KernelError, NotFoundError
@@ -34,41 +34,45 @@ from testbed.runtime.relay.orders import RelayPaths
 from testbed.spec.layout import Datapath, End, Impairment, Layout, Link
 
 Target = str | Sequence[str] | None
-"""Links to probe: a user's target, names of links, or None for every direction that is impaired."""
+"""Links to probe: a user's target, names of links, or None for every impaired direction."""
 
-NOTHING_PROBED: Final = "no link is impaired: nothing was probed (name a link, a node or 'all' to probe it)"
+NOTHING_PROBED: Final = "no link is impaired, so nothing was probed: name a link, a node or 'all' to probe it"
 
 
 def measure(store: Store, state: State, target: Target, seconds: float | None, table: Table) -> Verdict:
-    """Measure a cluster that is up; for arguments and errors see `cluster_check.check`."""
-    before = take_account(store, state)
+    """Measure a running cluster. The arguments and errors are those of `cluster_check.check`."""
+    before = read_counters(store, state)
     chosen = [*_directions(store, state, target), *_routed(state, target)]
-    measured = _measure(state, [probed.path for probed in chosen], seconds, table.slow)
-    after = take_account(store, state)
+    measurement = _measure(state, [probed.path for probed in chosen], seconds, table.slow)
+    after = read_counters(store, state)
     events = list(event_log.read(store.directory(state.name)))
-    now = store.read(state.name)
-    changed = spans.changes(events, before.clock)
-    if now is None or (now.layout, now.injected, now.datapaths) != (state.layout, state.injected, state.datapaths):
+    present = store.read(state.name)
+    changes = spans.changes(events, before.clock)
+    if present is None or (present.layout, present.injected, present.datapaths) != (
+        state.layout,
+        state.injected,
+        state.datapaths,
+    ):
         raise ConflictError(f"cluster {state.name} was changed while it was measured: check it again")
     findings: list[Finding] = []
-    if measured is not None:
-        for path, probed in zip(chosen, measured.paths, strict=True):
+    if measurement is not None:
+        for path, result in zip(chosen, measurement.paths, strict=True):
             if path.is_down:
-                findings += judge_down(path.subject, probed, table)
+                findings += judge_down(path.subject, result, table)
                 continue
-            lost = sum(spans.overflowed(before, after, *key) for key in path.crossed)
+            overflowed = sum(spans.count_overflowed(before, after, *key) for key in path.crossed)
             rules_active = path.subject.rules_active or any(
                 spans.had_active_rules(before, after, *key) for key in path.crossed
             )
-            findings += judge(replace(path.subject, overflowed=lost, rules_active=rules_active), probed, table)
-        findings += spans.sleeper_findings(measured.floor, measured.lag, table)
-        findings.append(_wall_clock_finding(measured.stepped, table))
+            findings += judge(replace(path.subject, overflowed=overflowed, rules_active=rules_active), result, table)
+        findings += spans.sleeper_findings(measurement.floor, measurement.lag, table)
+        findings.append(_wall_clock_finding(measurement.wall_clock_step, table))
     findings += spans.relay_findings(state, before, after, events, table)
     findings += spans.agent_findings(before, after, events, table)
     findings += spans.classifier_findings(before, after, table)
     findings += spans.replug_findings(events, before.clock, table)
     findings += spans.machine_findings(before, after, table)
-    notes = [*spans.idle_rules(after), *(f"in the span, {change}" for change in changed)]
+    notes = [*spans.idle_rules(after), *(f"in the span, {change}" for change in changes)]
     notes += _notes_on_models(state.layout, chosen)
     if not (chosen or state.layout.modelled()):
         notes.append(NOTHING_PROBED)
@@ -77,7 +81,7 @@ def measure(store: Store, state: State, target: Target, seconds: float | None, t
 
 def _wall_clock_finding(nanoseconds: int, table: Table) -> Finding:
     grade = table.grade("wall clock", nanoseconds)
-    reason = "" if grade is Grade.TRUSTED else "the wall clock was set during the measurement: delays are wrong"
+    reason = "" if grade is Grade.TRUSTED else "the wall clock was set during the measurement, so delays are wrong"
     return Finding("wall clock", "", "", 0.0, nanoseconds, "ns", grade, reason)
 
 
@@ -86,7 +90,7 @@ def _wall_clock_finding(nanoseconds: int, table: Table) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _ProbedPath:
-    """A path to probe. crossed: the directions of links on it. is_down: one of these links is down."""
+    """A path to probe. crossed: directions of links on the path. is_down: whether one of these links is down."""
 
     subject: Subject
     path: ProbePath
@@ -108,7 +112,7 @@ def _directions(store: Store, state: State, target: Target) -> list[_ProbedPath]
     for link, direction in directions:
         force = in_force(link, direction, state.injected)
         datapath = state.datapaths.get(link.name, "direct")
-        # tc shapes by TBF, a token bucket; all other datapaths serialise.
+        # Datapath tc limits the rate by a token bucket (TBF); all others serialize frames.
         expectation = expect(force.impairment, texts, bucket=datapath == "tc")
         plan = plan_for(force.impairment, expectation, len(directions), mtu_of(layout, link))
         source, sink = (link.a, link.b) if direction == "forward" else (link.b, link.a)
@@ -133,7 +137,7 @@ def _routed(state: State, target: Target) -> list[_ProbedPath]:
     chosen = []
     for path in paths:
         forces = [in_force(link, direction, state.injected).impairment for link, direction in path.crossed]
-        expectation = together([(force, expect(force, {})) for force in forces])
+        expectation = combine([(force, expect(force, {})) for force in forces])
         plan = plan_on_path(expectation, len(paths), min(mtu_of(layout, link) for link, _ in path.crossed))
         rules_active = any(force.rules for force in forces)
         chosen.append(
@@ -150,12 +154,12 @@ def _routed(state: State, target: Target) -> list[_ProbedPath]:
 
 
 def _links(state: State, target: Target) -> list[Link]:
-    """Return the target's links, without those to other machines."""
+    """Return the links of the target, without links to other machines."""
     if target is None or isinstance(target, str):
-        found = links_of(state.layout, "all" if target is None else target)
+        links = links_of(state.layout, "all" if target is None else target)
     else:
-        found = [link for link in state.layout.links if link.name in target]
-    return [link for link in found if state.layout.tunnel_of(link) is None]
+        links = [link for link in state.layout.links if link.name in target]
+    return [link for link in links if state.layout.tunnel_of(link) is None]
 
 
 def _is_probed(state: State, target: Target, link: Link, direction: DirectionName) -> bool:
@@ -166,25 +170,25 @@ def _is_probed(state: State, target: Target, link: Link, direction: DirectionNam
 
 
 def _notes_on_models(layout: Layout, chosen: Sequence[_ProbedPath]) -> list[str]:
-    """Return notes on how links at modelled switches were probed, or that they were not."""
+    """Return notes on whether and how links of modelled switches were probed."""
     notes = []
     routed = {end.owner for link in routed_links(layout) for end in (link.a, link.b)}
     for kind, is_probed in {(kind, name in routed): None for name, kind in layout.modelled().items()}:
         if not is_probed:
             framing = f"frames there need {kind.framing}"
-            why = framing if kind.framing else "the switch is a model, and only one end of each link is an interface"
-            notes.append(f"links at {kind.title}'s switches were not probed: {why}")
+            reason = framing if kind.framing else "the switch is a model, and only one end of each link is an interface"
+            notes.append(f"links of {kind.title} switches were not probed: {reason}")
         elif chosen:
             notes.append(
-                f"links at {kind.title}'s switches were probed from NIC to NIC: a finding covers all links of the path and "
-                "their combined configuration"
+                f"links of {kind.title} switches were probed from NIC to NIC: a finding covers all links of the path and "
+                "their combined impairments"
             )
     return notes
 
 
 def probe_port(state: State, wiring: Wiring, end: End) -> ProbePort:
-    """Return the interface at which a link ends: a node's NIC, or a bridge port. If the port is diverted or has a stage, it
-    is the peer of the patch: there the switch's frames leave, and the relay's frames enter."""
+    """Return the interface at an end of a link: a node's NIC or a bridge port. For a diverted port, or a port with a stage,
+    return the peer of the patch, where frames of the switch leave and frames of the relay enter."""
     port = ""
     if end.owner in wiring.ports:
         key, device = wiring.ports[end.owner][int(end.port)]
@@ -197,7 +201,7 @@ def probe_port(state: State, wiring: Wiring, end: End) -> ProbePort:
     else:
         key, device = end.owner, end.port
     if key not in state.namespaces:
-        raise KernelError(f"the namespace of {end.owner} is unknown: 'testbed up' repairs the cluster")
+        raise KernelError(f"the namespace of {end.owner} is unknown: repair the cluster by 'testbed up'")
     return ProbePort(state.namespaces[key], device, port)
 
 
@@ -209,7 +213,7 @@ def mtu_of(layout: Layout, link: Link) -> int:
 
 
 def _approximate(datapath: str, impairment: Impairment) -> str:
-    """Name the features that the datapath implements only approximately."""
+    """Return the features that the datapath implements only approximately, as text; empty if there are none."""
     if datapath not in ("netem", "tc"):
         return ""
     carrier: Datapath = "netem" if datapath == "netem" else "tc"
@@ -218,7 +222,7 @@ def _approximate(datapath: str, impairment: Impairment) -> str:
 
 
 def _texts(store: Store, state: State, directions: Iterable[tuple[Link, DirectionName]]) -> Mapping[str, str]:
-    """Read the files that impairments name: the relay's copies, otherwise the present files."""
+    """Read the files that impairments name: the relay's copies, or else the current files."""
     orders = RelayPaths(store.directory(state.name)).read_orders()
     texts = dict(orders.files) if orders is not None else {}
     base = Path(state.origin).parent if os.path.isfile(state.origin) else Path.cwd()
@@ -228,27 +232,27 @@ def _texts(store: Store, state: State, directions: Iterable[tuple[Link, Directio
             try:
                 texts[path] = read_text(base / path)
             except (OSError, UnicodeDecodeError):
-                continue  # the expectation reports that it cannot be read
+                continue  # the expectation reports the unreadable file
     return texts
 
 
-def _measure(state: State, paths: Sequence[ProbePath], seconds: float | None, slow: float) -> Measured | None:
-    """Probe in a child process; without root, inside the cluster's user namespace."""
+def _measure(state: State, paths: Sequence[ProbePath], seconds: float | None, slow: float) -> Measurement | None:
+    """Probe in a child process; without root, in the cluster's user namespace."""
     if not paths:
         return None
-    shortest, longest = (seconds, seconds) if seconds is not None else (SHORTEST, LONGEST)
+    min_seconds, max_seconds = (seconds, seconds) if seconds is not None else (MIN_SECONDS, MAX_SECONDS)
     run = (os.getpid() << 16 ^ time.monotonic_ns()) & 0xFFFF_FFFF
-    act = partial(_probe, paths, shortest, longest, run, slow)
+    probe_paths = partial(_probe, paths, min_seconds, max_seconds, run, slow)
     if userns.is_root():
-        return in_child(act)
+        return in_child(probe_paths)
     if state.holder is None or not state.holder.is_alive:
         raise NotFoundError(f"cluster {state.name} is gone: 'testbed gc' removes what is left of it")
-    return userns.call_inside(state.holder.pid, act)
+    return userns.call_inside(state.holder.pid, probe_paths)
 
 
-def _probe(paths: Sequence[ProbePath], seconds: float, longest: float, run: int, slow: float) -> Measured:
+def _probe(paths: Sequence[ProbePath], min_seconds: float, max_seconds: float, run: int, slow: float) -> Measurement:
     try:
-        return probe(paths, seconds, longest, run, slow)
+        return probe(paths, min_seconds, max_seconds, run, slow)
     except FileNotFoundError as error:
         raise KernelError(f"a namespace of the cluster is gone: {error.filename}") from error
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import Final
 
 from testbed.controller.probing.expectations import Chance, Expectation
 from testbed.controller.probing.probe_plan import Plan
-from testbed.controller.probing.probes import Probed
+from testbed.controller.probing.probes import ProbeResult
 from testbed.controller.verdict import statistics
 from testbed.controller.verdict.thresholds import Table
 from testbed.controller.verdict.verdicts import Finding, Grade
@@ -18,19 +18,18 @@ _MIN_SAMPLES: Final = 20  # for a median
 _MIN_SAMPLES_P99: Final = 100
 _MAX_CROSS_TRAFFIC: Final = 0.02  # as a share of the probes or of a train
 _MAX_CROSS_LOAD: Final = 0.05  # as a share of the rate; above it, probes wait behind other frames
-_QUEUED: Final = (
-    1_000_000  # ns of waiting that show that a frame was queued; half the queue's length if that is shorter
-)
+# Waiting time above which a frame was queued, beyond the delay of an isolated frame:
+_QUEUED_TIME: Final = 1_000_000  # ns, or half the queue's length if that is shorter
+_QUEUED_FRAME_TIMES: Final = 2  # at least
 _MAX_SKIPPED_LATE: Final = 3  # frames that may have skipped the delay and then been late
-_QUEUED_FRAME_TIMES: Final = 2  # frame times beyond the delay of an isolated frame: the frame was queued
 _RULES_ACTIVE: Final = "fault rules decided fates of frames during the measurement, perhaps of these probes"
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A direction and what it is measured against. approximate: features that its datapath implements only
-    approximately, as requested; empty if it is exact. rules_active: fault rules decided fates of frames during the
-    measurement. overflowed: frames that the queue dropped during the measurement."""
+    """A result direction, its expectation and plan. approximate: features that the datapath implements only approximately,
+    as requested; empty if it is exact. rules_active: whether fault rules decided fates of frames during the measurement.
+    overflowed: frames that the queue dropped during the measurement."""
 
     link: str
     direction: str
@@ -41,26 +40,26 @@ class Subject:
     overflowed: int = 0
 
 
-def judge(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
-    """Return the findings on one direction."""
+def judge(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
+    """Judge the probes of one direction."""
     return [
-        *_delays(subject, probed, table),
-        *_jitter(subject, probed, table),
-        *_chances(subject, probed, table),
-        *_rate(subject, probed, table),
+        *_delays(subject, result, table),
+        *_jitter(subject, result, table),
+        *_chances(subject, result, table),
+        *_rate(subject, result, table),
     ]
 
 
-def judge_down(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
-    """Return the finding on a link that is down: no probe may arrive."""
-    grade = table.grade("down", probed.arrived)
-    reason = "the link is down, but frames arrive" if probed.arrived else "the link is down: no frame arrives"
-    return [_finding(subject, "down", 0, probed.arrived, table, grade, reason)]
+def judge_down(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
+    """Judge the probes of a link that is down: none may arrive."""
+    grade = table.grade("down", result.arrived)
+    reason = "the link is down, but frames arrive" if result.arrived else "the link is down: no frame arrives"
+    return [_finding(subject, "down", 0, result.arrived, table, grade, reason)]
 
 
 def _finding(
     subject: Subject,
-    what: str,
+    name: str,
     expected: float | None,
     measured: float | None,
     table: Table,
@@ -68,86 +67,82 @@ def _finding(
     reason: str = "",
     interval: tuple[float, float] | None = None,
 ) -> Finding:
-    unit = table.unit(what)
-    return Finding(what, subject.link, subject.direction, expected, measured, unit, grade, reason, interval)
+    unit = table.unit(name)
+    return Finding(name, subject.link, subject.direction, expected, measured, unit, grade, reason, interval)
 
 
 # Delay
 
 
-def _delay_unpredictable(subject: Subject, probed: Probed) -> str:
+def _delay_unpredictable(subject: Subject, result: ProbeResult) -> str:
     """Return the reason why delays cannot be judged, or an empty string."""
     expectation = subject.expectation
     if expectation.delay_unpredictable:
         return expectation.delay_unpredictable
-    load = 8 * probed.other_bytes / probed.seconds if probed.seconds else 0.0
+    load = 8 * result.other_bytes / result.seconds if result.seconds else 0.0
     if expectation.rate and load > _MAX_CROSS_LOAD * expectation.rate:
         return f"other traffic uses {load / expectation.rate:.0%} of the rate, and probes are queued behind it"
-    if expectation.range and probed.others > _MAX_CROSS_TRAFFIC * probed.sent:
+    if expectation.range and result.other_frames > _MAX_CROSS_TRAFFIC * result.sent:
         return "there is other traffic, and since order is kept, its late frames delay the probes behind them"
     return ""
 
 
-def _delays(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
-    expectation, delays = subject.expectation, probed.delays
+def _delays(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
+    expectation, delays = subject.expectation, result.delays
     quantiles = {"delay min": 0.0, "delay p50": 0.5, "delay p99": 0.99}
-    unpredictable = _delay_unpredictable(subject, probed)
+    unpredictable = _delay_unpredictable(subject, result)
     findings = []
-    for what, share in quantiles.items():
+    for name, share in quantiles.items():
         expected = expectation.delay(share)
-        min_samples = _MIN_SAMPLES_P99 if what == "delay p99" else _MIN_SAMPLES
+        min_samples = _MIN_SAMPLES_P99 if name == "delay p99" else _MIN_SAMPLES
         if not delays:
-            findings.append(_finding(subject, what, expected, None, table, Grade.UNDECIDED, "no timed probe arrived"))
+            findings.append(_finding(subject, name, expected, None, table, Grade.UNDECIDED, "no timed probe arrived"))
             continue
         measured = statistics.quantile(delays, share)
         if unpredictable:
-            findings.append(_finding(subject, what, expected, measured, table, Grade.UNDECIDED, unpredictable))
+            findings.append(_finding(subject, name, expected, measured, table, Grade.UNDECIDED, unpredictable))
             continue
         if len(delays) < min_samples:
             reason = f"{len(delays)} timed probes are too few, at least {min_samples} are needed"
-            findings.append(_finding(subject, what, expected, measured, table, Grade.UNDECIDED, reason))
+            findings.append(_finding(subject, name, expected, measured, table, Grade.UNDECIDED, reason))
             continue
         error = statistics.rank_error(share, len(delays))
         late = measured - expectation.delay(share + error)
         early = expectation.delay(share - error) - measured
-        deviation = {"delay min": early, "delay p50": max(late, early), "delay p99": late}[what]
-        grade = table.grade(what, deviation, expected)
+        deviation = {"delay min": early, "delay p50": max(late, early), "delay p99": late}[name]
+        grade = table.grade(name, deviation, expected)
         reason = ""
         if grade is not Grade.TRUSTED:
             reason = f"{max(late, early) / 1e6:.3f} ms too {'early' if early > late else 'late'}"
             if subject.rules_active:
                 grade, reason = Grade.UNDECIDED, f"{reason}, {_RULES_ACTIVE}"
-            elif what == "delay min" and (reordering := _reordering_reason(expectation, probed)):
+            elif name == "delay min" and (reordering := _reordering_reason(expectation, result)):
                 grade, reason = Grade.UNDECIDED, f"{reason}, {reordering}"
-        findings.append(_finding(subject, what, expected, measured, table, grade, reason))
+        findings.append(_finding(subject, name, expected, measured, table, grade, reason))
     return findings
 
 
-def _reordering_reason(expectation: Expectation, probed: Probed) -> str:
-    """Return why frames with too short a delay may be reordered frames that a busy machine delayed, or an empty string.
-    That is likely if as large a share of the other frames was late by as much, or if there are only a min_samples."""
+def _reordering_reason(expectation: Expectation, result: ProbeResult) -> str:
+    """Return the reason why frames with too short a delay may be reordered frames that a busy machine delayed, or an empty
+    string. This is likely if an equal share of the other frames was late by as much, or for few frames."""
     if not expectation.skip_below:
         return ""
-    early = bisect_left(probed.delays, expectation.delay(0))
-    late_frames = len(probed.delays) - bisect_left(probed.delays, expectation.delay(1) + expectation.skip_below)
-    if early > _MAX_SKIPPED_LATE + 2 * late_frames * probed.skipped / len(probed.delays):
+    early = bisect_left(result.delays, expectation.delay(0))
+    late_frames = len(result.delays) - bisect_left(result.delays, expectation.delay(1) + expectation.skip_below)
+    if early > _MAX_SKIPPED_LATE + 2 * late_frames * result.skipped / len(result.delays):
         return ""
-    return f"but {early} of {probed.skipped + early} frames may have skipped the delay and then been late"
+    return f"but {early} of {result.skipped + early} frames may have skipped the delay and then been late"
 
 
-def _jitter(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
-    """Judge the interquartile range, and the distribution; frames may be as late as the median may be."""
-    expectation, delays = subject.expectation, probed.delays
+def _jitter(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
+    """Judge the interquartile range and the distribution. Frames may be late by the tolerance of the median delay."""
+    expectation, delays = subject.expectation, result.delays
     if len(delays) < _MIN_SAMPLES:
         if not expectation.range:
             return []
-        return [
-            _finding(
-                subject, "jitter", expectation.spread, None, table, Grade.UNDECIDED, "too min_samples timed probes"
-            )
-        ]
+        return [_finding(subject, "jitter", expectation.spread, None, table, Grade.UNDECIDED, "too few timed probes")]
     measured = statistics.quantile(delays, 0.75) - statistics.quantile(delays, 0.25)
-    reason = _delay_unpredictable(subject, probed)
+    reason = _delay_unpredictable(subject, result)
     if reason:
         return [_finding(subject, "jitter", expectation.spread, measured, table, Grade.UNDECIDED, reason)]
     error = statistics.rank_error(0.25, len(delays))
@@ -166,83 +161,86 @@ def _jitter(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
     bound = statistics.distance_bound(len(delays))
     limit = table.limits["delay p50"]
     late = max(limit.degraded, limit.relative_degraded * expectation.delay(0.5)) * table.slow
-    away = statistics.distance_within(delays, expectation.delays, round(late))
-    shape = table.grade("jitter distribution", away - bound)
+    distance = statistics.distance_within(delays, expectation.delays, round(late))
+    distribution_grade = table.grade("jitter distribution", distance - bound)
     spread_reason = "" if grade is Grade.TRUSTED else "interquartile range, beyond sampling error"
-    shape_reason = (
+    distribution_reason = (
         ""
-        if shape is Grade.TRUSTED
-        else f"another distribution: distance {away:.3f}, sampling error at most {bound:.3f}"
+        if distribution_grade is Grade.TRUSTED
+        else f"another distribution: distance {distance:.3f}, sampling error at most {bound:.3f}"
     )
-    if bound > statistics.COARSEST and shape is Grade.TRUSTED:
-        shape, shape_reason = Grade.UNDECIDED, f"{len(delays)} timed probes cannot detect a distance below {bound:.0%}"
+    if bound > statistics.MIN_DEVIATION and distribution_grade is Grade.TRUSTED:
+        distribution_grade, distribution_reason = (
+            Grade.UNDECIDED,
+            f"{len(delays)} timed probes cannot detect a distance below {bound:.0%}",
+        )
         grade = Grade.UNDECIDED if grade is Grade.TRUSTED else grade
-        spread_reason = spread_reason or shape_reason
+        spread_reason = spread_reason or distribution_reason
     return [
         _finding(subject, "jitter", expectation.spread, measured, table, grade, spread_reason, interval),
-        _finding(subject, "jitter distribution", 0, away, table, shape, shape_reason),
+        _finding(subject, "jitter distribution", 0, distance, table, distribution_grade, distribution_reason),
     ]
 
 
 # Shares of frames
 
 
-def _chances(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
+def _chances(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
     expectation = subject.expectation
-    lost = probed.sent - probed.arrived
-    findings = [_chance(subject, "loss", lost, probed.sent, expectation.loss, probed, table)]
-    for what, hits, chance in (
-        ("duplicate", probed.twice, expectation.duplicate),
-        ("corrupt", probed.corrupted, expectation.corrupt),
-        ("reorder", probed.skipped, expectation.reorder),
+    lost = result.sent - result.arrived
+    findings = [_chance(subject, "loss", lost, result.sent, expectation.loss, result, table)]
+    for name, hits, chance in (
+        ("duplicate", result.duplicates, expectation.duplicate),
+        ("corrupt", result.corrupted, expectation.corrupt),
+        ("reorder", result.skipped, expectation.reorder),
     ):
-        if chance.share or chance.unpredictable or hits or what == "duplicate":
-            findings.append(_chance(subject, what, hits, probed.arrived, chance, probed, table))
+        if chance.share or chance.unpredictable or hits or name == "duplicate":
+            findings.append(_chance(subject, name, hits, result.arrived, chance, result, table))
     if not expectation.reorder.share:
-        findings.append(_order(subject, probed, table))
+        findings.append(_order(subject, result, table))
     return findings
 
 
 def _chance(
-    subject: Subject, what: str, hits: int, samples: int, chance: Chance, probed: Probed, table: Table
+    subject: Subject, name: str, hits: int, samples: int, chance: Chance, result: ProbeResult, table: Table
 ) -> Finding:
-    """Judge a share of frames against its interval."""
+    """Judge a share of frames by its confidence interval."""
     expected = chance.share
     if not samples:
-        # Without arrivals there is no sample.
-        return _finding(subject, what, expected, None, table, Grade.UNDECIDED, f"no probe {_verb(what)}")
+        # No frame arrived: the sample is empty.
+        return _finding(subject, name, expected, None, table, Grade.UNDECIDED, f"no probe {_verb(name)}")
     measured = hits / samples
     low, high = interval = statistics.share_interval(hits, samples, chance.inflation)
 
     def finding(grade: Grade, reason: str = "") -> Finding:
-        return _finding(subject, what, expected, measured, table, grade, reason, interval)
+        return _finding(subject, name, expected, measured, table, grade, reason, interval)
 
-    if probed.overrun:
-        return finding(Grade.UNDECIDED, f"{probed.overrun} probes were not read in time")
+    if result.overrun:
+        return finding(Grade.UNDECIDED, f"{result.overrun} probes were not read in time")
     if chance.unpredictable:
         return finding(Grade.UNDECIDED, chance.unpredictable)
     # Shares of 0 and 1 need no interval.
     outside = abs(measured - expected) if expected in (0.0, 1.0) else max(low - expected, expected - high)
     if outside <= 0:
-        if samples < chance.enough:
+        if samples < chance.min_probes:
             error = (expected * (1 - expected) * chance.inflation / samples) ** 0.5
             visible = statistics.smallest_visible(expected, error)
             return finding(
                 Grade.UNDECIDED,
-                f"{samples:,} probes detect deviations of {visible:.0%} or more; 20% needs {chance.enough:,} probes",
+                f"{samples:,} probes detect deviations of {visible:.0%} or more; 20% needs {chance.min_probes:,} probes",
             )
         return finding(Grade.TRUSTED)
     if subject.rules_active:
         return finding(Grade.UNDECIDED, _RULES_ACTIVE)
-    if what == "loss" and subject.overflowed:
+    if name == "loss" and subject.overflowed:
         return finding(Grade.UNDECIDED, f"the queue was full and dropped {subject.overflowed} frames")
     if subject.approximate:
         return finding(table.grade("approximation", outside), f"approximate, as requested: {subject.approximate}")
-    return finding(table.grade(what, outside), f"{hits:,} of {samples:,}: {_deviation(expected, low, high)}")
+    return finding(table.grade(name, outside), f"{hits:,} of {samples:,}: {_deviation(expected, low, high)}")
 
 
-def _verb(what: str) -> str:
-    return "could be sent" if what == "loss" else "arrived"
+def _verb(name: str) -> str:
+    return "could be sent" if name == "loss" else "arrived"
 
 
 def _deviation(expected: float, low: float, high: float) -> str:
@@ -251,24 +249,24 @@ def _deviation(expected: float, low: float, high: float) -> str:
     return f"consistent with {low:.3%} to {high:.3%}, not with {expected:.3%}"
 
 
-def _order(subject: Subject, probed: Probed, table: Table) -> Finding:
-    if not probed.arrived:
+def _order(subject: Subject, result: ProbeResult, table: Table) -> Finding:
+    if not result.arrived:
         return _finding(subject, "order", 0, None, table, Grade.UNDECIDED, "no probe arrived")
-    share = probed.overtaken / probed.arrived
+    share = result.overtaken / result.arrived
     if not share:
         return _finding(subject, "order", 0, 0.0, table, Grade.TRUSTED)
     if subject.rules_active:
         return _finding(subject, "order", 0, share, table, Grade.UNDECIDED, _RULES_ACTIVE)
-    reason = f"{probed.overtaken:,} of {probed.arrived:,} probes were overtaken, though no reordering is configured"
-    what = "approximation" if subject.approximate and subject.expectation.range else "order"
-    return _finding(subject, "order", 0, share, table, table.grade(what, share), reason)
+    reason = f"{result.overtaken:,} of {result.arrived:,} probes were overtaken, though no reordering is configured"
+    name = "approximation" if subject.approximate and subject.expectation.range else "order"
+    return _finding(subject, "order", 0, share, table, table.grade(name, share), reason)
 
 
 # Rate
 
 
-def _rate(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
-    expectation, plan, result = subject.expectation, subject.plan, probed.train
+def _rate(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
+    expectation, plan, train_result = subject.expectation, subject.plan, result.train
     expected = expectation.rate
     if not expected and not plan.no_train:
         return []
@@ -278,41 +276,48 @@ def _rate(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
 
     if plan.train is None:
         return finding(Grade.UNDECIDED, plan.no_train)
-    if result is None:
+    if train_result is None:
         return finding(Grade.UNDECIDED, "too many links with a rate to measure all at once: check this link alone")
-    if len(result.frames) < _MIN_SAMPLES:
-        return finding(Grade.UNDECIDED, f"only {len(result.frames)} frames of the train arrived")
-    train_bytes = plan.train.count * plan.train.size
-    if result.overrun:
-        return finding(Grade.UNDECIDED, f"{result.overrun} frames of the train were not read in time")
-    if result.others > _MAX_CROSS_TRAFFIC * train_bytes:
+    if len(train_result.frames) < _MIN_SAMPLES:
         return finding(
-            Grade.UNDECIDED, f"other traffic shared the rate: {result.others:,} bytes; train: {train_bytes:,}"
+            Grade.UNDECIDED,
+            f"only {len(train_result.frames)} frames of the train arrived, at least {_MIN_SAMPLES} are needed",
         )
-    # The datapath's lateness must not count as waiting in the queue.
-    isolated = max(expectation.delay(1), statistics.quantile(probed.delays, 0.99) if probed.delays else 0)
-    waited = min(_QUEUED, 8 * 10**9 * expectation.queue // expected // 2)
+    train_bytes = plan.train.count * plan.train.size
+    if train_result.overrun:
+        return finding(Grade.UNDECIDED, f"{train_result.overrun} frames of the train were not read in time")
+    if train_result.other_bytes > _MAX_CROSS_TRAFFIC * train_bytes:
+        return finding(
+            Grade.UNDECIDED,
+            f"other traffic shared the rate: {train_result.other_bytes:,} bytes; train: {train_bytes:,}",
+        )
+    # Lateness of the datapath must not count as waiting in the queue.
+    isolated = max(expectation.delay(1), statistics.quantile(result.delays, 0.99) if result.delays else 0)
+    waited = min(_QUEUED_TIME, 8 * 10**9 * expectation.queue // expected // 2)
     queued = isolated + max(waited, _QUEUED_FRAME_TIMES * plan.train.bits * 10**9 // expected)
-    measured = rate_of_queued(result.frames, plan.train.bits, queued)
+    measured = rate_of_queued(train_result.frames, plan.train.bits, queued)
     if measured is not None:
         return finding(table.grade("rate", abs(measured - expected), expected), measured=measured)
     # No frame waited: either the rate is not limited, or the train did not reach it.
-    passed = plan.train.bits * len(result.frames) * 1e9 / max(1, result.frames[-1][1] - result.frames[0][1])
-    if passed > plan.train.enough * (1 - expectation.loss.share):
+    frames = train_result.frames
+    passed = plan.train.bits * len(frames) * 1e9 / max(1, frames[-1][1] - frames[0][1])
+    if passed > plan.train.min_offered * (1 - expectation.loss.share):
         grade = table.grade("rate", passed - expected, expected)
         return finding(grade, "the train was not limited by the rate", passed)
-    offered = result.offered * (1 - expectation.loss.share)
+    offered = train_result.offered * (1 - expectation.loss.share)
     return finding(
-        Grade.UNDECIDED, f"the train offered only {offered / 1e6:.4g} Mbit/s: this machine cannot send faster", passed
+        Grade.UNDECIDED,
+        f"the train offered only {offered / 1e6:.4g} Mbit/s, since this machine cannot send faster",
+        passed,
     )
 
 
 def rate_of_queued(frames: Sequence[tuple[int, int]], bits: int, queued: int) -> float | None:
     """Return the rate, in bit/s, of the longest run of queued frames; None if no run is long enough.
 
-    frames: departure and arrival of each, in nanoseconds, in the order of arrival. bits: size of a frame. queued: delay in
-    nanoseconds above which a frame was queued. Queued frames arrive one per frame time, whatever the sender does. The
-    first quarter is ignored: it empties a token bucket.
+    frames: times of departure and arrival, nanoseconds, in the order of arrival. bits: of a frame. queued: delay in
+    nanoseconds above which a frame was queued. Queued frames arrive one per frame time, independently of the sender. The
+    first quarter is ignored, since it empties a token bucket.
     """
     best = 0, 0  # frames, nanoseconds
     started: int | None = None

@@ -1,8 +1,8 @@
-"""Probe frames: their format on the wire, and what can be read from one that arrives.
+"""Probe frames: building and parsing.
 
-They go to 01:80:c2:00:00:0e, which no bridge forwards (IEEE 802.1Q's nearest bridge), from address zero, so that no
-bridge learns one, with an EtherType for experiments (IEEE 802, local experimental 2). Their identity is written twice,
-each time with a checksum: a flipped bit is detected, and costs neither the frame nor its number.
+The destination is 01:80:c2:00:00:0e, which bridges do not forward (IEEE 802.1Q, nearest bridge). The source is address
+zero, so that bridges do not learn it. The EtherType is for experiments (IEEE 802, local experimental 2). A frame has two
+copies of its identity, each with a checksum: after a flipped bit, the corruption is detected and the number is still known.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Final
 
 from testbed.kernel.taps import pass_any
 
-SMALLEST: Final = 60
-"""Bytes: the smallest Ethernet frame, without its frame check sequence."""
+MIN_SIZE: Final = 60
+"""Bytes of the smallest Ethernet frame, without frame check sequence."""
 
 COUNTED: Final = 1
-"""Kind of a probe that is measured."""
+"""Kind of a probe that measures delay, loss and order."""
 MARKER: Final = 2
-"""Kind of a probe that only shows that the way is open and that all earlier probes have arrived."""
+"""Kind of a probe that shows that the path works, and that earlier probes have arrived or are lost."""
 TRAIN: Final = 3
-"""Kind of a probe of a train, for the rate."""
+"""Kind of a probe in a train, which measures the rate."""
 
 _DESTINATION: Final = bytes.fromhex("0180c200000e")
 _ETHERTYPE: Final = 0x88B6
 _HEADER: Final = _DESTINATION + bytes(6) + _ETHERTYPE.to_bytes(2, "big")
 _MAGIC: Final = 0x74627072
 _MAGIC_BYTES: Final = _MAGIC.to_bytes(4, "big")
-_IDENTITY: Final = struct.Struct(">IIHBxI")  # magic, run, way, kind, number
+_IDENTITY: Final = struct.Struct(">IIHBxI")  # magic, run, path, kind, number
 _CHECK: Final = struct.Struct(">I")
-_COPY: Final = _IDENTITY.size + _CHECK.size
+_COPY_SIZE: Final = _IDENTITY.size + _CHECK.size
 _FIRST: Final = len(_HEADER)
-_SECOND: Final = _FIRST + _COPY
-_REST: Final = bytes(SMALLEST - _SECOND - _COPY)
+_SECOND: Final = _FIRST + _COPY_SIZE
+_PADDING: Final = bytes(MIN_SIZE - _SECOND - _COPY_SIZE)
 
 ACCEPTED: Final = pass_any(
     [
@@ -44,12 +44,12 @@ ACCEPTED: Final = pass_any(
         (0, 4, int.from_bytes(_DESTINATION[:4], "big")),
     ]
 )
-"""A tap's filter: passes probes, even with a flipped bit, and hardly anything else."""
+"""Filter of a tap: passes probes, also with a flipped bit, and hardly any other frame."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A received probe. intact: no bit of its beginning was changed."""
+class ReceivedProbe:
+    """A received probe. intact: no bit of header, identity and padding was changed."""
 
     run: int
     path: int
@@ -58,30 +58,30 @@ class Seen:
     intact: bool
 
 
-def build(run: int, path: int, kind: int, number: int, size: int = SMALLEST) -> bytes:
-    """Build a probe of `size` bytes, at least SMALLEST. run: distinguishes the probes of several checks."""
+def build(run: int, path: int, kind: int, number: int, size: int = MIN_SIZE) -> bytes:
+    """Build a probe of `size` bytes, at least MIN_SIZE. run: distinguishes probes of different checks."""
     identity = _IDENTITY.pack(_MAGIC, run, path, kind, number)
     copy = identity + _CHECK.pack(zlib.crc32(identity))
-    return (_HEADER + copy + copy + _REST).ljust(size, b"\0")
+    return (_HEADER + copy + copy + _PADDING).ljust(size, b"\0")
 
 
-def read(head: bytes) -> Seen | None:
-    """Parse the first bytes of a frame, perhaps with a source route or a cell's header in front; None if it is no probe,
-    or one that is not recognizable any more."""
-    seen = _read(head)
-    if seen is None and (begin := head.find(_MAGIC_BYTES, _FIRST)) > _FIRST:
-        return _read(head[:_FIRST] + head[begin:])
-    return seen
+def parse(head: bytes) -> ReceivedProbe | None:
+    """Parse the first bytes of a frame, also with a source route or a cell header before the identity. Return None for other
+    frames, and for probes that are corrupted beyond recognition."""
+    probe = _parse(head)
+    if probe is None and (begin := head.find(_MAGIC_BYTES, _FIRST)) > _FIRST:
+        return _parse(head[:_FIRST] + head[begin:])
+    return probe
 
 
-def _read(head: bytes) -> Seen | None:
-    first, second = head[_FIRST:_SECOND], head[_SECOND : _SECOND + _COPY]
+def _parse(head: bytes) -> ReceivedProbe | None:
+    first, second = head[_FIRST:_SECOND], head[_SECOND : _SECOND + _COPY_SIZE]
     for copy in (first, second):
-        if len(copy) < _COPY or _CHECK.unpack_from(copy, _IDENTITY.size)[0] != zlib.crc32(copy[: _IDENTITY.size]):
+        if len(copy) < _COPY_SIZE or _CHECK.unpack_from(copy, _IDENTITY.size)[0] != zlib.crc32(copy[: _IDENTITY.size]):
             continue
         magic, run, path, kind, number = _IDENTITY.unpack_from(copy)
         if magic != _MAGIC:
             return None
-        intact = first == second and head[:_FIRST] == _HEADER and head[_SECOND + _COPY : SMALLEST] == _REST
-        return Seen(run, path, kind, number, intact)
+        intact = first == second and head[:_FIRST] == _HEADER and head[_SECOND + _COPY_SIZE : MIN_SIZE] == _PADDING
+        return ReceivedProbe(run, path, kind, number, intact)
     return None

@@ -1,7 +1,7 @@
 """Plan for probing a direction: interval, burst, duration, and the train that measures its rate.
 
-Probes are to disturb little: all together send at most `PACE` frames/s, and at most a tenth of a direction's rate.
-Frames whose delay is measured are further apart than jitter can move them, otherwise order would hold them up.
+Probes must disturb other traffic little: in total at most `MAX_PACE` frames/s, and at most a tenth of a direction's rate.
+The interval of timed probes exceeds the range of the jitter: where order is kept, closer frames delay each other.
 """
 
 from __future__ import annotations
@@ -10,95 +10,98 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.controller.probing.expectations import Expectation, jitter_samples, probes_needed
-from testbed.controller.probing.probe_frames import SMALLEST
+from testbed.controller.probing.expectations import Expectation, min_jitter_samples, probes_needed
+from testbed.controller.probing.probe_frames import MIN_SIZE
 from testbed.fabric.wire_time import wire_size
 from testbed.spec.layout import Impairment
 
-PACE: Final = 6_000
+MAX_PACE: Final = 6_000
 """Frames/s, of all directions together."""
 
-SHORTEST: Final = 2.0
-LONGEST: Final = 20.0
-"""Seconds of probing where no time is given."""
+MIN_SECONDS: Final = 2.0
+MAX_SECONDS: Final = 20.0
+"""Limits of the default duration of probing."""
 
-_INTERVAL: Final = 1_000_000  # ns, at least, between two probes whose delay is measured
-_SAMPLES: Final = 200  # timed probes, at least: twice those that a 99th percentile needs
-_BURST: Final = 256  # frames, at most
-_LOAD: Final = 10  # a direction's rate over that of its probes, at least
+_MIN_INTERVAL: Final = 1_000_000  # ns between timed probes
+_MIN_SAMPLES: Final = 200  # timed probes: twice as many as a 99th percentile needs
+_MAX_BURST: Final = 256  # frames
+_MIN_RATE_RATIO: Final = 10  # a direction's rate over the rate of its probes
 _SECOND: Final = 1_000_000_000
-_TRAIN_SECONDS: Final = 0.2
-_LONGEST_TRAIN: Final = 4.0
-_TRAIN_FRAMES: Final = 100
+_MIN_TRAIN_SECONDS: Final = 0.2
+_MAX_TRAIN_SECONDS: Final = 4.0
+_MIN_TRAIN_FRAMES: Final = 100
 _MAX_TRAIN_FRAMES: Final = 40_000
-_ABOVE: Final = 1.3  # the train's rate over the asked one
+_TRAIN_OVERLOAD: Final = 1.3  # the train's rate over the configured rate
 
-ENOUGH: Final = 1.05
-"""Multiple of the rate that a train must have offered to show that no more passes."""
+MARGIN: Final = 1.05
+"""Multiple of a required rate or number of probes that is sent, to be sure of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """A train of frames above the rate. count: frames. size: bytes of each. duration: nanoseconds. bits: what a frame
-    takes of the rate. enough: bit/s that must have been offered."""
+    """A train of frames above the rate. count: frames. size: bytes of each. duration: nanoseconds. bits: of a frame on the
+    wire. min_offered: bit/s at which the train must have been sent to show that the link limits it."""
 
     count: int
     size: int
     duration: int
     bits: int
-    enough: float
+    min_offered: float
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Probes of a direction: `burst` probes every `interval` nanoseconds, the first of which is timed. latest: the
-    longest configured delay, nanoseconds. skip_below: see `Expectation`. wanted, samples: how many probes, and how many
-    timed ones, decide everything. train: for the rate, or None; no_train: why there is none."""
+    """Probes of a direction: bursts of `burst` probes every `interval` nanoseconds, the first of which is timed. max_delay:
+    longest expected delay, nanoseconds. skip_below: see `Expectation`. min_probes, min_samples: number of probes, and of
+    timed probes, that decide all findings. train: measures the rate, or None; no_train: reason why there is none."""
 
     interval: int
     burst: int
-    latest: int
+    max_delay: int
     skip_below: int = 0
-    wanted: int = 0
-    samples: int = 0
+    min_probes: int = 0
+    min_samples: int = 0
     train: Train | None = None
     no_train: str = ""
 
 
 def plan_for(impairment: Impairment, expectation: Expectation, paths: int, mtu: int) -> Plan:
-    """Plan the probes of a direction. ways: how many directions are probed at once. mtu: of the direction, bytes."""
-    pace = PACE / paths
+    """Plan the probes of a direction. paths: number of directions that are probed at the same time. mtu: bytes."""
+    pace = MAX_PACE / paths
     if impairment.rate:
-        pace = min(pace, impairment.rate / (8 * wire_size(impairment, SMALLEST)) / _LOAD)
-    wanted = probes_needed(expectation)
-    interval = max(_INTERVAL, expectation.range, math.ceil(_SECOND / pace))
+        pace = min(pace, impairment.rate / (8 * wire_size(impairment, MIN_SIZE)) / _MIN_RATE_RATIO)
+    min_probes = probes_needed(expectation)
+    interval = max(_MIN_INTERVAL, expectation.range, math.ceil(_SECOND / pace))
     burst = 1
-    if wanted:
-        burst = max(1, min(_BURST, int(pace * interval / _SECOND)))
+    if min_probes:
+        burst = max(1, min(_MAX_BURST, int(pace * interval / _SECOND)))
         if expectation.queue:
-            burst = max(1, min(burst, expectation.queue // (2 * SMALLEST)))
+            burst = max(1, min(burst, expectation.queue // (2 * MIN_SIZE)))
     train, no_train = None, expectation.rate_unpredictable
     if impairment.rate:
         train, no_train = _train(impairment, expectation, mtu)
-    samples = jitter_samples() if expectation.range and not expectation.delay_unpredictable else _SAMPLES
+    min_samples = _MIN_SAMPLES
+    if expectation.range and not expectation.delay_unpredictable:
+        min_samples = min_jitter_samples()
     return Plan(
-        interval, burst, expectation.delays[-1], expectation.skip_below, wanted, samples, train, no_train
+        interval, burst, expectation.delays[-1], expectation.skip_below, min_probes, min_samples, train, no_train
     )  # fmt: skip
 
 
 def _train(impairment: Impairment, expectation: Expectation, mtu: int) -> tuple[Train | None, str]:
-    """Plan the train. Lost frames take no time on the wire, so more are sent. The queue may overflow: it stays full."""
+    """Plan the train, or return the reason why there is none. Lost frames take no time on the wire, so more are sent. The
+    queue may overflow, since it stays full then."""
     passed = 1 - expectation.loss.share
     if passed < 0.05:
-        return None, "nearly everything is lost before it takes time on the wire"
+        return None, "nearly all frames are lost before they take time on the wire"
     size = mtu + 14
-    fits = int(impairment.rate * _LONGEST_TRAIN / 8 / _TRAIN_FRAMES)
-    size = max(SMALLEST, min(size, fits))
+    max_size = int(impairment.rate * _MAX_TRAIN_SECONDS / 8 / _MIN_TRAIN_FRAMES)
+    size = max(MIN_SIZE, min(size, max_size))
     bits = 8 * wire_size(impairment, size)
-    seconds = max(_TRAIN_SECONDS, _TRAIN_FRAMES * bits / impairment.rate, 20 * expectation.range / _SECOND)
-    if seconds > 2 * _LONGEST_TRAIN:
-        return None, f"{_TRAIN_FRAMES} frames would take {seconds:.0f} s"
-    count = math.ceil(seconds * impairment.rate * _ABOVE / passed / bits)
+    seconds = max(_MIN_TRAIN_SECONDS, _MIN_TRAIN_FRAMES * bits / impairment.rate, 20 * expectation.range / _SECOND)
+    if seconds > 2 * _MAX_TRAIN_SECONDS:
+        return None, f"a train of {_MIN_TRAIN_FRAMES} frames would take {seconds:.0f} s"
+    count = math.ceil(seconds * impairment.rate * _TRAIN_OVERLOAD / passed / bits)
     if count > _MAX_TRAIN_FRAMES:
-        return None, f"{impairment.rate / 1e9:g} Gbit/s is more than the probes can fill"
-    return Train(count, size, round(seconds * _SECOND), bits, ENOUGH * impairment.rate / passed), ""
+        return None, f"probes cannot fill a rate of {impairment.rate / 1e9:g} Gbit/s"
+    return Train(count, size, round(seconds * _SECOND), bits, MARGIN * impairment.rate / passed), ""

@@ -1,7 +1,7 @@
-"""Send probes over directions of links and receive them at both ends, with the kernel's time stamps.
+"""Send probes over directions of links and capture them at both ends, with time stamps of the kernel.
 
-First sparse probes over all directions at once, for delay, jitter, loss and order; then, where there is a rate, one
-train after the other. Judging is not done here.
+Sparse probes over all directions at once measure delay, jitter, loss and order. Then a train over each direction with a
+rate, one after the other, measures the rate. The results are judged in `probe_findings`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from functools import partial
 from typing import Final
 
 from testbed.controller.probing import probe_frames
-from testbed.controller.probing.probe_frames import COUNTED, MARKER, TRAIN, Seen
-from testbed.controller.probing.probe_plan import Plan, Train
+from testbed.controller.probing.probe_frames import COUNTED, MARKER, TRAIN, ReceivedProbe
+from testbed.controller.probing.probe_plan import MARGIN, Plan, Train
 from testbed.controller.probing.sleeper import Sleeper
 from testbed.engine.loop import Loop
 from testbed.errors import KernelError
@@ -28,28 +28,27 @@ from testbed.kernel.rtnl_dump import Counters, interfaces
 from testbed.kernel.taps import Sender, Tap
 from testbed.kernel.waiter import Waiter
 
-_BUFFER: Final = 32 << 20
-_BATCH: Final = 64
+_BUFFER: Final = 32 << 20  # bytes of a tap
+_BATCH: Final = 64  # frames per read
 _SECOND: Final = 1_000_000_000
-_QUIET: Final = 250_000_000  # ns of the sleeper alone, for the timer floor
-_WARM_UP: Final = 200_000_000  # ns of markers: until stamps are the kernel's, caches are warm
-_MARKER_EVERY: Final = 20_000_000
-_QUIET_TIME: Final = 100_000_000  # ns without a frame, beyond what delay and rate explain: the train has passed
-_CHECK_INTERVAL: Final = 100_000_000
-_MORE: Final = 1.05
-_PROBE_TIMEOUT: Final = 3 * _SECOND  # for probes under way, beyond their delay
-_CATCH_UP: Final = 0.25  # s of probes that must fit into a tap's buffer
-_TRAINS: Final = 4  # at most, of one direction
-_TRAINS_SECONDS: Final = 30  # s, of all directions together
-_NICENESS: Final = -10  # the relay's; with a lower priority trains could not fill its links
-_MIN_SLEEP: Final = 1_000_000  # ns; for a shorter time the sender spins
-_ROOM_OF_TRAIN: Final = 4  # buffer room of a full frame, as a multiple of a small one's
+_FLOOR_TIME: Final = 250_000_000  # ns before probing, in which the sleeper measures the timer floor
+_WARM_UP: Final = 200_000_000  # ns of markers, until the kernel stamps frames and caches are warm
+_MARKER_INTERVAL: Final = 20_000_000  # ns
+_IDLE_TIME: Final = 100_000_000  # ns without a frame, beyond delay and frame time, after which a train has passed
+_CHECK_INTERVAL: Final = 100_000_000  # ns
+_DRAIN_TIMEOUT: Final = 3 * _SECOND  # for probes in flight, beyond their delay
+_BUFFERED_SECONDS: Final = 0.25  # s of probes that must fit into a tap's buffer
+_MAX_TRAINS: Final = 4  # of one direction
+_TRAINS_TIMEOUT: Final = 30  # s, of all directions together
+_NICENESS: Final = -10  # as of the relay; with a lower priority trains could not fill its links
+_MIN_SLEEP: Final = 1_000_000  # ns; the sender spins for shorter times
+_FULL_FRAME_ROOM: Final = 4  # buffer space of a full frame, as a multiple of a small frame's
 
 
 @dataclass(frozen=True, slots=True)
 class ProbePort:
-    """An interface. namespace: its path. port: empty, or the name of a port's interface; then only frames marked as the
-    port's are its input."""
+    """An interface at which probes are sent or captured. namespace: path. port: name of a switch port's interface, to
+    capture only frames marked with it; or empty."""
 
     namespace: str
     device: str
@@ -58,8 +57,8 @@ class ProbePort:
 
 @dataclass(frozen=True, slots=True)
 class ProbePath:
-    """The way of probes between two interfaces, or from one back to it, and its plan. along: makes a frame that takes it of
-    one that arrives."""
+    """Path of probes from one interface to another or the same one, and their plan. along: converts a probe to a frame that
+    takes this path, such as by a source route."""
 
     source: ProbePort
     sink: ProbePort
@@ -69,31 +68,31 @@ class ProbePath:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """Result of a train. offered: bit/s at which it was sent. frames: when each frame that came left and came, wall
-    clock nanoseconds, in the order of arrival. others: bytes of other frames that came meanwhile. overrun: frames that
-    this process did not read in time."""
+    """Result of a train. offered: bit/s at which it was sent. frames: times of departure and arrival of the received frames,
+    nanoseconds of the wall clock, in the order of arrival. other_bytes: of other frames received meanwhile. overrun:
+    frames that this process did not read in time."""
 
     offered: float
     frames: tuple[tuple[int, int], ...]
-    others: int
+    other_bytes: int
     overrun: int
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
-    """Result of probing one direction. sent: probes that left; arrived: those of them that came, once or more. delays:
-    nanoseconds, of the timed probes, without those that skipped the delay. skipped, twice, corrupted, overtaken: of
-    those that arrived. others, other_bytes: frames that were not probes. overrun: probes that this process did not read
-    in time."""
+class ProbeResult:
+    """Result of probing one direction. sent: probes that left. arrived: probes of them that were received, once or more.
+    delays: nanoseconds, of timed probes that did not skip the delay, ascending. skipped: received probes that skipped the
+    delay. duplicates: second copies. corrupted, overtaken: of the received probes. other_frames, other_bytes: received
+    frames that were not probes. overrun: probes that this process did not read in time. seconds: duration."""
 
     sent: int
     arrived: int
     delays: tuple[int, ...]
     skipped: int
-    twice: int
+    duplicates: int
     corrupted: int
     overtaken: int
-    others: int
+    other_frames: int
     other_bytes: int
     overrun: int
     seconds: float
@@ -101,50 +100,50 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Result of a measurement. ways: in the requested order. floor, lag: how late a sleeper woke before and while
-    probes ran, nanoseconds, sorted. stepped: nanoseconds by which the wall clock was set meanwhile."""
+class Measurement:
+    """Result of a measurement. paths: in the requested order. floor, lag: wake-up latencies of a sleeper before and during
+    probing, nanoseconds, ascending. wall_clock_step: nanoseconds by which the wall clock was set meanwhile."""
 
-    paths: tuple[Probed, ...]
+    paths: tuple[ProbeResult, ...]
     floor: tuple[int, ...]
     lag: tuple[int, ...]
-    stepped: int
+    wall_clock_step: int
 
 
-def probe(paths: Sequence[ProbePath], seconds: float, longest: float, run: int, slow: float) -> Measured:
-    """Probe the ways for `seconds`, and longer until enough probes are sent, up to `longest`. run: distinguishes these
-    probes from another check's. slow: multiplies patience.
+def probe(paths: Sequence[ProbePath], min_seconds: float, max_seconds: float, run: int, slow: float) -> Measurement:
+    """Probe the paths for `min_seconds`, or longer until enough probes are sent, at most for `max_seconds`. run:
+    distinguishes these probes from those of other checks. slow: factor of timeouts.
 
-    To be called where the paths' namespaces can be entered. Raises OSError where an interface is gone.
+    The caller must be able to enter the namespaces of the paths. Raises OSError for a missing interface.
     """
     sleeper = Sleeper()
     wake_ups: list[tuple[int, int]] = []
-    begun = time.monotonic_ns()
+    started = time.monotonic_ns()
     try:
-        time.sleep(_QUIET / _SECOND)
-        quiet_until = time.monotonic_ns()
+        time.sleep(_FLOOR_TIME / _SECOND)
+        probing_started = time.monotonic_ns()
         offset = _wall_offset()
         with ExitStack() as stack:
             session = _Session(stack, paths, run)
-            session.sparse(seconds, longest, slow)
+            session.send_sparse(min_seconds, max_seconds, slow)
             results = session.results()
             with contextlib.suppress(PermissionError):
                 os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
-            until = time.monotonic_ns() + round(_TRAINS_SECONDS * slow * _SECOND)
-            trains = session.trains(until, slow)
-        stepped = abs(_wall_offset() - offset)
+            until = time.monotonic_ns() + round(_TRAINS_TIMEOUT * slow * _SECOND)
+            trains = session.send_trains(until, slow)
+        wall_clock_step = abs(_wall_offset() - offset)
     finally:
         wake_ups = sleeper.wake_ups()
-    return Measured(
+    return Measurement(
         tuple(replace(result, train=train) for result, train in zip(results, trains, strict=True)),
-        tuple(sorted(late for due, late in wake_ups if begun < due < quiet_until)),
-        tuple(sorted(late for due, late in wake_ups if due >= quiet_until)),
-        stepped,
+        tuple(sorted(late for due, late in wake_ups if started < due < probing_started)),
+        tuple(sorted(late for due, late in wake_ups if due >= probing_started)),
+        wall_clock_step,
     )
 
 
 def _wall_offset() -> int:
-    """Return the wall clock's offset from the monotonic clock, nanoseconds, by the quickest of some readings."""
+    """Return the wall clock's offset from the monotonic clock, nanoseconds, by the fastest of several readings."""
     best = (1 << 62, 0)
     for _ in range(20):
         before = time.monotonic_ns()
@@ -156,26 +155,26 @@ def _wall_offset() -> int:
 
 @dataclass(slots=True)
 class _Track:
-    """Received probes of one direction; left and came are indexed by number."""
+    """Sent and received probes of one direction. departures, arrivals: times by number; 0 for none."""
 
-    left: array[int] = field(default_factory=lambda: array("q"))
-    came: array[int] = field(default_factory=lambda: array("q"))
-    under_way: int = 0  # probes that have left less those that have come
-    twice: int = 0
+    departures: array[int] = field(default_factory=lambda: array("q"))
+    arrivals: array[int] = field(default_factory=lambda: array("q"))
+    in_flight: int = 0
+    duplicates: int = 0
     corrupted: int = 0
     unreadable: int = 0
     overtaken: int = 0
     highest: int = -1
     markers: int = 0
-    marked: int = 0  # the latest marker that has come
-    train_left: dict[int, int] = field(default_factory=dict)
-    train_came: list[tuple[int, int]] = field(default_factory=list)  # number, when
-    frames: int = 0  # probes of any kind that came in, with their copies
+    last_marker: int = 0  # received
+    train_departures: dict[int, int] = field(default_factory=dict)  # time by number
+    train_arrivals: list[tuple[int, int]] = field(default_factory=list)  # number, time
+    frames: int = 0  # received probes of any kind, with their copies
     bytes: int = 0
 
 
 class _Session:
-    """A session of probing: taps at all ends and the tracks of received probes."""
+    """A session of probing: taps at all ends, and the track of each direction."""
 
     def __init__(self, stack: ExitStack, paths: Sequence[ProbePath], run: int) -> None:
         self._paths = paths
@@ -195,28 +194,28 @@ class _Session:
             sender = Sender(port.namespace, port.device)
             stack.callback(sender.close)
             self._senders[port] = sender
-        # Taps with small buffers (without root) must be read in time.
+        # Without root, the buffers of taps are small, and bursts must fit into them.
         self._bursts = [max(1, min(path.plan.burst, self._burst_size(path))) for path in paths]
         self._seconds = 0.0
-        self._pulsing = True
-        self._others: list[tuple[int, int]] = [(0, 0)] * len(paths)
+        self._is_sending = True
+        self._other_counts: list[tuple[int, int]] = [(0, 0)] * len(paths)
 
     # Sparse probes
 
-    def sparse(self, seconds: float, longest: float, slow: float) -> None:
-        """Send sparse probes for `seconds`, or until there are enough; wait until they have come or none can be
-        expected any more."""
+    def send_sparse(self, min_seconds: float, max_seconds: float, slow: float) -> None:
+        """Send sparse probes for `min_seconds`, or longer until enough are sent; wait until they have arrived or are
+        lost."""
         waiter = Waiter(spin=0)
         loop = Loop(waiter)
         for port, tap in self._taps.items():
-            loop.watch(tap.fileno(), partial(self._hear, port))
-        self._mark_for(loop, _WARM_UP)
-        heard = self._received()
+            loop.watch(tap.fileno(), partial(self._read_tap, port))
+        self._send_markers(loop, _WARM_UP)
+        counts_before = self._other_received()
         started = loop.now()
-        limit = started + round(longest * _SECOND)
+        limit = started + round(max_seconds * _SECOND)
         for number, path in enumerate(self._paths):
             first = started + path.plan.interval * number // len(self._paths)
-            self._pulse(loop, number, first)
+            self._send_bursts(loop, number, first)
 
         def check(now: int) -> None:
             if now >= limit or self._sent_enough():
@@ -224,162 +223,163 @@ class _Session:
             else:
                 loop.at(now + _CHECK_INTERVAL, check)
 
-        loop.at(started + round(seconds * _SECOND), check)
+        loop.at(started + round(min_seconds * _SECOND), check)
         loop.run()
-        self._pulsing = False
+        self._is_sending = False
         self._drain(loop, loop.now(), slow)
         self._seconds = (loop.now() - started) / _SECOND
-        self._others = self._other_traffic(heard)
+        self._other_counts = self._other_traffic(counts_before)
         for port, tap in self._taps.items():
             self._overrun[port] += tap.overrun()
         waiter.close()
 
-    def _pulse(self, loop: Loop, number: int, first: int) -> None:
-        """Send the probes of one direction from `first` on. Missed bursts are not made up for: bursts must keep their
-        distance."""
+    def _send_bursts(self, loop: Loop, number: int, first: int) -> None:
+        """Send the bursts of one direction. first: time of the first one. Late bursts delay the following ones, since bursts
+        must keep their interval."""
         interval = self._paths[number].plan.interval
 
-        def again(_now: int) -> None:
-            if self._pulsing:
-                self._burst(number)
+        def on_timer(_now: int) -> None:
+            if self._is_sending:
+                self._send_burst(number)
                 timer.set(loop.now() + interval)
 
-        timer = loop.timer(again)
+        timer = loop.timer(on_timer)
         timer.set(first)
 
-    def _burst(self, number: int) -> None:
-        """Send one timed probe and those that go with it."""
+    def _send_burst(self, number: int) -> None:
+        """Send a burst, which begins with a timed probe."""
         track, path = self._tracks[number], self._paths[number]
         sender = self._senders[path.source]
         for _ in range(self._bursts[number]):
-            sender.send(path.along(probe_frames.build(self._run, number, COUNTED, len(track.left))))
-            track.left.append(0)
-            track.came.append(0)
+            sender.send(path.along(probe_frames.build(self._run, number, COUNTED, len(track.departures))))
+            track.departures.append(0)
+            track.arrivals.append(0)
 
     def _sent_enough(self) -> bool:
-        """Whether somewhat more probes than wanted were sent: some do not arrive."""
+        """Whether enough probes were sent, with a margin for probes that do not arrive."""
         return all(
-            len(track.left) >= _MORE * max(path.plan.wanted, path.plan.samples * burst)
+            len(track.departures) >= MARGIN * max(path.plan.min_probes, path.plan.min_samples * burst)
             for path, track, burst in zip(self._paths, self._tracks, self._bursts, strict=True)
         )
 
     def _burst_size(self, path: ProbePath) -> int:
-        """Return how many probes may go at once so that the taps' buffers hold _CATCH_UP seconds of them."""
-        room = min(self._taps[path.source].capacity, self._taps[path.sink].capacity)
-        return int(room * path.plan.interval / _SECOND / _CATCH_UP / 2)
+        """Return the maximum size of a burst for which the taps' buffers hold the probes of _BUFFERED_SECONDS."""
+        capacity = min(self._taps[path.source].capacity, self._taps[path.sink].capacity)
+        return int(capacity * path.plan.interval / _SECOND / _BUFFERED_SECONDS / 2)
 
-    def _mark(self, number: int) -> None:
+    def _send_marker(self, number: int) -> None:
         track = self._tracks[number]
         track.markers += 1
         frame = probe_frames.build(self._run, number, MARKER, track.markers)
         path = self._paths[number]
         self._senders[path.source].send(path.along(frame))
 
-    def _mark_for(self, loop: Loop, duration: int) -> None:
+    def _send_markers(self, loop: Loop, duration: int) -> None:
         end = loop.now() + duration
 
-        def again(now: int) -> None:
+        def send(now: int) -> None:
             if now >= end:
                 loop.stop()
                 return
             for number in range(len(self._paths)):
-                self._mark(number)
-            loop.at(now + _MARKER_EVERY, again)
+                self._send_marker(number)
+            loop.at(now + _MARKER_INTERVAL, send)
 
-        loop.at(loop.now(), again)
+        loop.at(loop.now(), send)
         loop.run()
 
     def _drain(self, loop: Loop, end: int, slow: float) -> None:
-        """Wait until every probe has come, or a later marker has, and then as long as reordering may last."""
-        after = [track.markers for track in self._tracks]
-        longest = max((path.plan.latest for path in self._paths), default=0)
-        limit = end + longest + round(_PROBE_TIMEOUT * slow)
-        settled: dict[int, int] = {}
+        """Wait until every probe or a later marker has arrived, and then for the longest delay of reordered probes."""
+        markers_before = [track.markers for track in self._tracks]
+        max_delay = max((path.plan.max_delay for path in self._paths), default=0)
+        limit = end + max_delay + round(_DRAIN_TIMEOUT * slow)
+        drained: dict[int, int] = {}  # by number of the direction, when no probe can arrive any more
 
-        def again(now: int) -> None:
+        def check(now: int) -> None:
             for number, track in enumerate(self._tracks):
-                if track.marked > after[number] or not track.under_way:
-                    settled.setdefault(number, now + self._paths[number].plan.latest)
-                elif number not in settled:
-                    self._mark(number)
-            done = len(settled) == len(self._tracks) and now >= max(settled.values(), default=0)
+                if track.last_marker > markers_before[number] or not track.in_flight:
+                    drained.setdefault(number, now + self._paths[number].plan.max_delay)
+                elif number not in drained:
+                    self._send_marker(number)
+            done = len(drained) == len(self._tracks) and now >= max(drained.values(), default=0)
             if done or now >= limit:
                 loop.stop()
             else:
-                loop.at(now + _MARKER_EVERY, again)
+                loop.at(now + _MARKER_INTERVAL, check)
 
-        loop.at(loop.now(), again)
+        loop.at(loop.now(), check)
         loop.run()
 
-    def _hear(self, port: ProbePort, _now: int = 0) -> None:
+    def _read_tap(self, port: ProbePort, _now: int = 0) -> None:
         for outgoing, when, length, head in self._taps[port].read(_BATCH):
-            seen = probe_frames.read(head)
+            received = probe_frames.parse(head)
             if not outgoing and (tracks := self._incoming.get(port)):
                 for track in tracks:
                     track.frames += 1
                     track.bytes += length
-                if len(tracks) == 1:  # with several paths it is unknown whose it was
-                    tracks[0].unreadable += seen is None
-            if seen is not None and seen.run == self._run and seen.path < len(self._paths):
-                self._note(port, seen, outgoing, when)
+                if len(tracks) == 1:  # an unreadable probe does not show its path
+                    tracks[0].unreadable += received is None
+            if received is not None and received.run == self._run and received.path < len(self._paths):
+                self._record(port, received, outgoing, when)
 
-    def _note(self, port: ProbePort, seen: Seen, outgoing: bool, when: int) -> None:
-        path, track = self._paths[seen.path], self._tracks[seen.path]
+    def _record(self, port: ProbePort, received: ReceivedProbe, outgoing: bool, when: int) -> None:
+        path, track = self._paths[received.path], self._tracks[received.path]
         if outgoing:
             if port != path.source:
                 return
-            if seen.kind == COUNTED and seen.number < len(track.left):
-                track.left[seen.number] = when
-                track.under_way += 1
-            elif seen.kind == TRAIN:
-                track.train_left[seen.number] = when
+            if received.kind == COUNTED and received.number < len(track.departures):
+                track.departures[received.number] = when
+                track.in_flight += 1
+            elif received.kind == TRAIN:
+                track.train_departures[received.number] = when
             return
         if port != path.sink:
             return
-        if seen.kind == MARKER:
-            track.marked = max(track.marked, seen.number)
-        elif seen.kind == TRAIN:
-            track.train_came.append((seen.number, when))
-        elif seen.number < len(track.came):
-            if track.came[seen.number]:
-                track.twice += 1
+        if received.kind == MARKER:
+            track.last_marker = max(track.last_marker, received.number)
+        elif received.kind == TRAIN:
+            track.train_arrivals.append((received.number, when))
+        elif received.number < len(track.arrivals):
+            if track.arrivals[received.number]:
+                track.duplicates += 1
                 return
-            track.came[seen.number] = when
-            track.under_way -= 1
-            track.corrupted += not seen.intact
-            if seen.number < track.highest:
+            track.arrivals[received.number] = when
+            track.in_flight -= 1
+            track.corrupted += not received.intact
+            if received.number < track.highest:
                 track.overtaken += 1
             else:
-                track.highest = seen.number
+                track.highest = received.number
 
     # Trains
 
-    def trains(self, until: int, slow: float) -> list[TrainResult | None]:
-        """Fill one direction after the other for a short time; repeat those that other programs kept from being filled.
-        None where no train is planned, or no time was left."""
+    def send_trains(self, until: int, slow: float) -> list[TrainResult | None]:
+        """Send trains over one direction after the other; repeat trains that were sent too slowly because of other programs.
+        Return a result by direction; None if no train is planned, or no time was left."""
         results: list[TrainResult | None] = [None] * len(self._paths)
-        for _ in range(_TRAINS):
+        for _ in range(_MAX_TRAINS):
             for number, path in enumerate(self._paths):
-                train, known = path.plan.train, results[number]
-                wanting = train is not None and (known is None or known.offered < train.enough)
-                if train is not None and wanting and time.monotonic_ns() < until:
+                train, previous = path.plan.train, results[number]
+                if train is None or (previous is not None and previous.offered >= train.min_offered):
+                    continue
+                if time.monotonic_ns() < until:
                     results[number] = self._send_train(number, path, train, slow)
         return results
 
     def _send_train(self, number: int, path: ProbePath, train: Train, slow: float) -> TrainResult:
         source, sink = self._taps[path.source], self._taps[path.sink]
-        self._empty()
-        heard = self._received()
+        self._read_all()
+        counts_before = self._other_received()
         track = self._tracks[number]
-        track.train_left.clear()
-        track.train_came.clear()
+        track.train_departures.clear()
+        track.train_arrivals.clear()
         sender = self._senders[path.source]
         build = partial(probe_frames.build, self._run, number, TRAIN, size=train.size)
         frames = [path.along(build(index)) for index in range(train.count)]
         poll = select.poll()
         poll.register(sink, select.POLLIN)
-        # The kernel stamps frames on arrival, so they are read as late as the buffer allows.
-        unread = max(1, sink.capacity // _ROOM_OF_TRAIN // 4)
+        # The kernel stamps frames on arrival, so they can be read late; reading takes time from sending.
+        max_unread = max(1, sink.capacity // _FULL_FRAME_ROOM // 4)
         started = time.monotonic_ns()
         for index, frame in enumerate(frames):
             due = started + train.duration * index // train.count
@@ -387,56 +387,57 @@ class _Session:
                 if due - now > _MIN_SLEEP:
                     time.sleep((due - now - _MIN_SLEEP // 2) / _SECOND)
             sender.send(frame)
-            if index % unread == unread - 1:
-                self._read_waiting(path.sink)
-                self._read_waiting(path.source)
+            if index % max_unread == max_unread - 1:
+                self._read_pending(path.sink)
+                self._read_pending(path.source)
         elapsed = time.monotonic_ns() - started
         self._await_train(path, train, track, poll, slow)
-        self._read_waiting(path.source)
-        _, other_bytes = self._other_traffic(heard)[number]
+        self._read_pending(path.source)
+        _, other_bytes = self._other_traffic(counts_before)[number]
         offered = train.bits * train.count * _SECOND / elapsed
-        left = track.train_left
-        times = tuple((left[number], came) for number, came in track.train_came if number in left)
+        departures = track.train_departures
+        times = tuple((departures[number], arrival) for number, arrival in track.train_arrivals if number in departures)
         return TrainResult(offered, times, other_bytes, sink.overrun() + source.overrun())
 
     def _await_train(self, path: ProbePath, train: Train, track: _Track, poll: select.poll, slow: float) -> None:
-        """Wait until all frames have come, or none has come for longer than delay and rate explain."""
-        quiet = path.plan.latest + 20 * train.duration // train.count + round(_QUIET_TIME * slow)
-        last, known = time.monotonic_ns(), len(track.train_came)
-        while known < train.count and time.monotonic_ns() - last < quiet:
+        """Wait until all frames have arrived, or none has arrived for longer than delay and rate explain."""
+        idle_timeout = path.plan.max_delay + 20 * train.duration // train.count + round(_IDLE_TIME * slow)
+        last, count = time.monotonic_ns(), len(track.train_arrivals)
+        while count < train.count and time.monotonic_ns() - last < idle_timeout:
             poll.poll(5)
-            self._hear(path.sink)
-            if len(track.train_came) > known:
-                last, known = time.monotonic_ns(), len(track.train_came)
+            self._read_tap(path.sink)
+            if len(track.train_arrivals) > count:
+                last, count = time.monotonic_ns(), len(track.train_arrivals)
 
-    def _empty(self) -> None:
-        """Read all pending frames, which are markers."""
+    def _read_all(self) -> None:
+        """Read the pending frames of all taps, which are markers."""
         for port in self._taps:
-            self._read_waiting(port)
+            self._read_pending(port)
 
-    def _read_waiting(self, port: ProbePort) -> None:
-        waiting = select.poll()
-        waiting.register(self._taps[port], select.POLLIN)
-        while waiting.poll(0):
-            self._hear(port)
+    def _read_pending(self, port: ProbePort) -> None:
+        poll = select.poll()
+        poll.register(self._taps[port], select.POLLIN)
+        while poll.poll(0):
+            self._read_tap(port)
 
     # Other frames
 
-    def _received(self) -> list[tuple[int, int]]:
-        """Return, for each direction, the frames and bytes that its sink received, without probes that were read."""
-        namespaces_of = {path.sink.namespace for path in self._paths}
-        seen = {path: device_counters(path) for path in namespaces_of}
+    def _other_received(self) -> list[tuple[int, int]]:
+        """Return the frames and bytes received by each direction's sink, without probes that were read. Raises KernelError
+        for a missing interface."""
+        paths = {path.sink.namespace for path in self._paths}
+        by_namespace = {path: device_counters(path) for path in paths}
         received = []
         for path, track in zip(self._paths, self._tracks, strict=True):
-            counters = seen[path.sink.namespace].get(path.sink.device)
+            counters = by_namespace[path.sink.namespace].get(path.sink.device)
             if counters is None:
-                raise KernelError(f"the interface {path.sink.device} has gone while it was probed")
+                raise KernelError(f"the interface {path.sink.device} was removed while it was probed")
             received.append((counters.rx_packets - track.frames, counters.rx_bytes - track.bytes))
         return received
 
     def _other_traffic(self, before: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return the frames and bytes received since then that were not probes."""
-        now = self._received()
+        """Return the frames and bytes, without probes, received since the earlier counts."""
+        now = self._other_received()
         return [
             (max(0, frames - earlier[0]), max(0, size - earlier[1]))
             for (frames, size), earlier in zip(now, before, strict=True)
@@ -444,32 +445,32 @@ class _Session:
 
     # Results
 
-    def results(self) -> list[Probed]:
+    def results(self) -> list[ProbeResult]:
         return [self._result(number) for number in range(len(self._paths))]
 
-    def _result(self, number: int) -> Probed:
+    def _result(self, number: int) -> ProbeResult:
         path, track = self._paths[number], self._tracks[number]
         sent = arrived = skipped = 0
         delays = []
-        for index, (left, came) in enumerate(zip(track.left, track.came, strict=True)):
-            if not left:
+        for index, (departure, arrival) in enumerate(zip(track.departures, track.arrivals, strict=True)):
+            if not departure:
                 continue
             sent += 1
-            if not came:
+            if not arrival:
                 continue
             arrived += 1
-            if came - left < path.plan.skip_below:
+            if arrival - departure < path.plan.skip_below:
                 skipped += 1
             elif index % self._bursts[number] == 0:
-                delays.append(came - left)
+                delays.append(arrival - departure)
         arrived = min(sent, arrived + track.unreadable)
-        frames, size = self._others[number]
-        return Probed(
+        frames, size = self._other_counts[number]
+        return ProbeResult(
             sent,
             arrived,
             tuple(sorted(delays)),
             skipped,
-            track.twice,
+            track.duplicates,
             track.corrupted + track.unreadable,
             track.overtaken,
             frames,
@@ -480,7 +481,7 @@ class _Session:
 
 
 def device_counters(path: str) -> dict[str, Counters]:
-    """Return the counters of a namespace's interfaces, by name."""
+    """Return the counters of the interfaces in a namespace, by name. path: of the namespace."""
     namespace = namespaces.open_path(path)
     try:
         return {interface.name: interface.counters for interface in interfaces(namespace.route)}

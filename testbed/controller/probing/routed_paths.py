@@ -1,8 +1,8 @@
-"""Paths of probes through modelled switches that forward by something of the frame: a source route, a cell's circuit.
+"""Paths of probes through modelled switches that forward by a header of the frame: a source route, or a cell's circuit.
 
-Such switches and the cables between them exist only inside the relay, so a probe begins and ends at a NIC: the link of a NIC
-is crossed there and back, a cable between switches on the way from the nearest NIC on one side to the nearest on the
-other. What is expected of a probe is what all directions on its way do together.
+Such switches and the cables between them exist only inside the relay, so a probe begins and ends at a NIC. The link of a NIC
+is probed in both directions by one path, there and back; a cable between switches by a path from the nearest NIC on one
+side to the nearest NIC on the other side. The expectation of a path combines those of all its directions.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from testbed.spec.layout import DirectionName, End, Impairment, Layout, Link
 THERE_AND_BACK: Final = "there and back"
 """The direction in findings of a NIC's link, whose two directions are probed together."""
 
-_COST: Final = 4  # probes on Ethernet that take the relay as long as one on such a path
-_MAX_BURST: Final = 8  # frames: more would hold up the timed probes of other paths
-_NO_TRAIN: Final = "a train would hold up the frames on its way, or fill the buffers of a switch"
-_ASTRAY: Final = "a flipped bit may be one of the route or the cell's header, and the frame goes astray"
-_TWICE: Final = "copies of copies are not distinguished"
+_COST: Final = 4  # processor time of the relay for a probe, as a multiple of that for a probe on Ethernet
+_MAX_BURST: Final = 8  # frames; longer bursts would delay timed probes of other paths
+_NO_TRAIN: Final = "a train would delay other frames on its path, or fill the buffers of a switch"
+_MISROUTED: Final = "a flipped bit of the route or the cell header misroutes the frame"
+_SEVERAL_DUPLICATIONS: Final = "copies of copies are not distinguished"
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedPath:
-    """A path from a NIC to a NIC. link, direction: what it is to probe. source, sink: the NICs. crossed: the directions of
-    links on the way. along: makes a frame that takes it of a probe."""
+    """A path from a NIC to a NIC. link, direction: probed by this path. source, sink: the NICs. crossed: directions of links
+    on the path. along: converts a probe to a frame that takes this path."""
 
     link: str
     direction: str
@@ -45,31 +45,32 @@ class RoutedPath:
 
 
 def routed_links(layout: Layout) -> list[Link]:
-    """Return the links at switches whose fabric can lead frames along a way."""
+    """Return the links of switches whose fabric can route frames along a given path."""
     routing = {name for name, kind in layout.modelled().items() if isinstance(fabrics.fabric(kind.name), Routing)}
     return [link for link in layout.links if routing & {link.a.owner, link.b.owner}]
 
 
 def routed_paths(layout: Layout, chosen: Sequence[Link]) -> list[RoutedPath]:
-    """Return the paths that probe these links, which are at switches whose fabric leads frames. A cable beyond which there
-    is no NIC has none, nor has one that no frame from one NIC to the next crosses."""
+    """Return paths that probe these links, which must be among `routed_links`. A cable has no path if there is no NIC on one
+    of its sides, or if the fabric has no route across it."""
     graph = _Graph(layout)
     paths: list[RoutedPath | None] = []
     for link in chosen:
         nics = [end for end in (link.a, link.b) if not graph.is_switch(end)]
         if nics:
-            paths.append(graph.path(link, THERE_AND_BACK, [nics[0], graph.beyond(nics[0])]))
+            paths.append(graph.path(link, THERE_AND_BACK, [nics[0], graph.other_end(nics[0])]))
             continue
         for direction, start in (("forward", link.a), ("backward", link.b)):
-            before, behind = graph.nearest(start, link), graph.nearest(graph.beyond(start), link)
-            if before and behind:
-                far_ends = [graph.beyond(end) for end in reversed(before)]
-                paths.append(graph.path(link, direction, [*far_ends, start, *behind]))
+            upstream = graph.ends_to_nic(start, link)
+            downstream = graph.ends_to_nic(graph.other_end(start), link)
+            if upstream and downstream:
+                from_nic = [graph.other_end(end) for end in reversed(upstream)]
+                paths.append(graph.path(link, direction, [*from_nic, start, *downstream]))
     return [path for path in paths if path is not None]
 
 
 class _Graph:
-    """The cables of a layout. A way is the list of the ends by which a frame leaves NICs and switches."""
+    """The cables of a layout. A list of ends describes a path: a frame leaves NICs and switches by these ends."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -85,42 +86,43 @@ class _Graph:
     def is_switch(self, end: End) -> bool:
         return end.owner in self._kinds
 
-    def beyond(self, end: End) -> End:
+    def other_end(self, end: End) -> End:
         return self._cables[end][2]
 
-    def nearest(self, start: End, avoided: Link) -> list[End]:
-        """Return the shortest way from the switch at `start` to a NIC, without that cable; empty if there is none."""
-        seen, ways = {start.owner}, deque[tuple[str, list[End]]]([(start.owner, [])])
-        while ways:
-            switch, way = ways.popleft()
+    def ends_to_nic(self, start: End, avoided: Link) -> list[End]:
+        """Return the ends on the shortest path from the switch at `start` to a NIC that avoids a cable; empty if there is
+        none."""
+        visited, queue = {start.owner}, deque[tuple[str, list[End]]]([(start.owner, [])])
+        while queue:
+            switch, ends = queue.popleft()
             for end in self._ports[switch]:
                 link, _, other = self._cables[end]
-                if link is avoided or other.owner in seen:
+                if link is avoided or other.owner in visited:
                     continue
                 if not self.is_switch(other):
-                    return [*way, end]
-                seen.add(other.owner)
-                ways.append((other.owner, [*way, end]))
+                    return [*ends, end]
+                visited.add(other.owner)
+                queue.append((other.owner, [*ends, end]))
         return []
 
-    def path(self, link: Link, direction: str, way: Sequence[End]) -> RoutedPath | None:
-        """Make the path of a way that begins at a NIC and ends at one; None: no frame takes it."""
-        crossed = tuple((self._cables[end][0], self._cables[end][1]) for end in way)
+    def path(self, link: Link, direction: str, ends: Sequence[End]) -> RoutedPath | None:
+        """Return the path along these ends, from NIC to NIC; None if the fabric has no such route."""
+        crossed = tuple((self._cables[end][0], self._cables[end][1]) for end in ends)
         hops = tuple(
-            (leaves.owner, int(self.beyond(came).port), int(leaves.port)) for came, leaves in pairwise(way)
+            (outgoing.owner, int(self.other_end(previous).port), int(outgoing.port)) for previous, outgoing in pairwise(ends)
         )  # fmt: skip
-        fabric = fabrics.fabric(self._kinds[way[1].owner].name)
+        fabric = fabrics.fabric(self._kinds[ends[1].owner].name)
         assert isinstance(fabric, Routing)
-        source, sink = way[0], self.beyond(way[-1])
-        taken = Way(source.owner, sink.owner, hops)
-        if not fabric.leads(self._layout, taken):
+        source, sink = ends[0], self.other_end(ends[-1])
+        route = Way(source.owner, sink.owner, hops)
+        if not fabric.leads(self._layout, route):
             return None
-        return RoutedPath(link.name, direction, source, sink, crossed, partial(fabric.along, self._layout, taken))
+        return RoutedPath(link.name, direction, source, sink, crossed, partial(fabric.along, self._layout, route))
 
 
-def together(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectation:
-    """Combine the expectations of all directions on a way. A frame's bytes take the time of the slowest cable, once: its
-    head is cut through."""
+def combine(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectation:
+    """Combine the expectations of all directions on a path. Switches cut through, so a frame's transmission time counts
+    once, at the rate of the slowest cable."""
     delay = sum(impairment.delay for impairment, _ in expectations)
     on_wire = max(expected.delays[0] - impairment.delay for impairment, expected in expectations)
     parts = [expected for _, expected in expectations]
@@ -129,33 +131,33 @@ def together(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectat
     loss, duplicate = _at_least_one(part.loss for part in parts), _at_least_one(duplicates)
     if corrupt.share:
         corrupt, loss = (
-            replace(corrupt, unpredictable=_ASTRAY),
-            replace(loss, unpredictable=loss.unpredictable or _ASTRAY),
+            replace(corrupt, unpredictable=_MISROUTED),
+            replace(loss, unpredictable=loss.unpredictable or _MISROUTED),
         )
     if len(duplicates) > 1:
-        duplicate = replace(duplicate, unpredictable=_TWICE)
+        duplicate = replace(duplicate, unpredictable=_SEVERAL_DUPLICATIONS)
     return Expectation(
-        (delay + on_wire,), loss, corrupt, duplicate, Chance(), _slowest(parts), rate_unpredictable=_NO_TRAIN
+        (delay + on_wire,), loss, corrupt, duplicate, Chance(), _min_rate(parts), rate_unpredictable=_NO_TRAIN
     )
 
 
 def plan_on_path(expectation: Expectation, paths: int, mtu: int) -> Plan:
-    """Plan the probes of one of `paths` paths."""
+    """Plan the probes of a path. paths: number of paths that are probed at the same time."""
     impairment = Impairment(rate=expectation.rate, delay=expectation.delays[0])
     plan = plan_for(impairment, expectation, _COST * paths, mtu)
     return replace(plan, burst=min(plan.burst, _MAX_BURST), train=None, no_train=_NO_TRAIN)
 
 
 def _at_least_one(chances: Iterable[Chance]) -> Chance:
-    """Return the chance that at least one of independent chances hits."""
-    known = list(chances)
-    missed = math.prod(1 - chance.share for chance in known)
+    """Return the share of frames that at least one of independent chances hits."""
+    parts = list(chances)
+    missed = math.prod(1 - part.share for part in parts)
     return Chance(
-        1 - missed if any(chance.share for chance in known) else 0.0,
-        max((chance.inflation for chance in known), default=1.0),
-        next((chance.unpredictable for chance in known if chance.unpredictable), ""),
+        1 - missed if any(part.share for part in parts) else 0.0,
+        max((part.inflation for part in parts), default=1.0),
+        next((part.unpredictable for part in parts if part.unpredictable), ""),
     )
 
 
-def _slowest(parts: Iterable[Expectation]) -> int:
+def _min_rate(parts: Iterable[Expectation]) -> int:
     return min((part.rate for part in parts if part.rate), default=0)

@@ -1,6 +1,6 @@
-"""Wake-up lateness of a sleeping process: one that only sleeps, a millisecond at a time, and reads the clock.
+"""Wake-up latency of a process that only sleeps, for a millisecond at a time, and reads the clock.
 
-On the otherwise quiet machine that is its timer floor; while probes run, the time for which a ready process waits for a
+On an idle machine, this is the timer floor; while probes run, it includes the time for which a ready process waits for a
 processor.
 """
 
@@ -15,8 +15,8 @@ from testbed.kernel import syscalls
 from testbed.kernel.children import fork
 from testbed.kernel.waiter import Waiter
 
-_PERIOD: Final = 1_000_000
-_MAX: Final = 200_000  # wake-ups that are recorded
+_PERIOD: Final = 1_000_000  # ns
+_MAX_WAKE_UPS: Final = 200_000  # recorded
 
 
 class Sleeper:
@@ -33,7 +33,7 @@ class Sleeper:
         os.close(answer)
 
     def wake_ups(self) -> list[tuple[int, int]]:
-        """End the process and return, for each wake-up, when it was due, monotonic nanoseconds, and how late it was."""
+        """End the process and return each wake-up: its due time, monotonic nanoseconds, and its latency, nanoseconds."""
         os.close(self._stop)
         with open(self._answer, "rb") as answers:
             data = answers.read()
@@ -43,7 +43,7 @@ class Sleeper:
 
 
 def _sleep(stop: int, answer: int) -> None:
-    """Run the child's side; does not return."""
+    """Run the child process; does not return."""
     status = 1
     try:
         syscalls.end_with_parent(signal.SIGKILL)
@@ -51,7 +51,7 @@ def _sleep(stop: int, answer: int) -> None:
         waiter.watch(stop)
         wake_ups: list[tuple[int, int]] = []
         due = waiter.now() + _PERIOD
-        while not waiter.wait(due) and len(wake_ups) < _MAX:
+        while not waiter.wait(due) and len(wake_ups) < _MAX_WAKE_UPS:
             now = waiter.now()
             wake_ups.append((due, now - due))
             due = max(due + _PERIOD, now + _PERIOD // 2)

@@ -1,1 +1,1 @@
-"""Failed runs again, with the same fates, or with the few that are enough to fail."""
+"""Replays of failed runs, with the recorded fates or with a minimal set of them."""

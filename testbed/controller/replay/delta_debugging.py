@@ -1,4 +1,4 @@
-"""Delta debugging: reduce many causes of an effect to the few that are needed.
+"""Delta debugging: reduce the causes of an effect to a minimal set.
 
 Zeller, Hildebrandt, "Simplifying and Isolating Failure-Inducing Input" (IEEE TSE 28(2), 2002), the algorithm ddmin.
 """
@@ -14,37 +14,36 @@ Cause = TypeVar("Cause")
 
 @dataclass(frozen=True, slots=True)
 class Shrunk(Generic[Cause]):
-    """Result of delta debugging. causes: those left. trials: how many were made. minimal: whether every cause is
-    needed; otherwise the trials were used up before that was known."""
+    """Result of delta debugging. causes: remaining ones. trials: their number. minimal: whether every remaining cause is
+    known to be needed; False if the limit of trials was reached before."""
 
     causes: Sequence[Cause]
     trials: int
     minimal: bool
 
 
-def shrink(causes: Sequence[Cause], has_effect: Callable[[Sequence[Cause]], bool], most: int) -> Shrunk[Cause]:
-    """Reduce causes that together have the effect. has_effect: tries some of them, in their order. most: trials
-    allowed."""
+def shrink(causes: Sequence[Cause], has_effect: Callable[[Sequence[Cause]], bool], max_trials: int) -> Shrunk[Cause]:
+    """Reduce causes that together have the effect. has_effect: whether a subset of the causes, in their order, has the
+    effect. max_trials: maximum number of its calls."""
     remaining, parts, trials = list(causes), 2, 0
     if not remaining:
         return Shrunk(remaining, 0, True)
-    if trials < most:
+    if trials < max_trials:
         trials += 1
         if has_effect([]):  # the effect needs no cause
             return Shrunk([], trials, True)
     while len(remaining) > 1:
         size = -(-len(remaining) // parts)
-        chunks = [remaining[at : at + size] for at in range(0, len(remaining), size)]
-        # With two parts, the complement of one is the other.
-        complements = (
-            [remaining[:at] + remaining[at + size :] for at in range(0, len(remaining), size)] if parts > 2 else []
-        )
-        for number, some in enumerate([*chunks, *complements]):
-            if trials == most:
+        starts = range(0, len(remaining), size)
+        chunks = [remaining[start : start + size] for start in starts]
+        # With two parts, the complement of each is the other part.
+        complements = [remaining[:start] + remaining[start + size :] for start in starts] if parts > 2 else []
+        for number, subset in enumerate([*chunks, *complements]):
+            if trials == max_trials:
                 return Shrunk(remaining, trials, False)
             trials += 1
-            if has_effect(some):
-                remaining, parts = some, 2 if number < len(chunks) else max(parts - 1, 2)
+            if has_effect(subset):
+                remaining, parts = subset, 2 if number < len(chunks) else max(parts - 1, 2)
                 break
         else:
             if size == 1:

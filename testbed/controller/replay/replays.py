@@ -1,12 +1,13 @@
-"""Replay a run with the same fates: in the other mode, or with the fewest fates that make it fail in the same way.
+"""Replay a run with its recorded fates, in either mode, or find a minimal set of fates that makes it fail in the same way.
 
-    again = testbed.replay("results/runs/...", "live")
-    again.reproduced, again.failed  # whether the same check failed again, and which checks failed
+    result = testbed.replay("results/runs/...", "live")
+    result.reproduced, result.failed  # whether a check failed again, and which checks failed
 
-A simulation logs every fate that is not a pass. So does a run in namespaces, up to the log's limit, except for fates that
-the kernel decides. Where the log is incomplete, the fates are computed from the seed again: they are equal, flow by flow,
-but cannot be shrunk. A scenario changes fates at its times, so the scenario is replayed instead of a log, and its faults
-are shrunk. Effects that depend on time, such as a queue overflow, repeat exactly only in the simulation.
+A simulation logs every fate that is not a pass. A run in namespaces does so, too, up to the size limit of the log and except
+for fates that the kernel decides. If the log is incomplete, the fates are computed from the seed again: they are equal, flow
+by flow, but cannot be minimized. A scenario changes fates at its times. Therefore a run with a scenario is replayed with the
+scenario instead of the log, and its faults are minimized. Effects that depend on time, such as a queue overflow, repeat
+exactly only in the simulation.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ if TYPE_CHECKING:
 
 MINIMAL_FATES: Final = "fates-few.jsonl"
 MINIMAL_FAULTS: Final = "scenario-few.toml"
-"""Files in a repetition's folder with the minimal fates, or faults of the scenario, that make the run fail."""
+"""Files in a repetition's folder with a minimal set of fates, or of the scenario's faults, that makes the run fail."""
 
 RUN_ERROR: Final = "it ended with an error"
 """Symptom of a run that ended with an error and without a failed check."""
 
 PROGRESS_TIMEOUT: Final = 5.0
-"""Seconds without progress after which a replay in namespaces is stuck, unless the run has its own `patience`."""
+"""Seconds without progress after which a replay in namespaces fails, unless the run has its own `patience`."""
 
 _numbers: Final = itertools.count(1)
 
@@ -138,24 +139,26 @@ def replay(
     *,
     number: int = 0,
     workload: Form | None = None,
-    given: str | Path | None = None,
+    replacement: str | Path | None = None,
     output: str | Path | None = None,
 ) -> ReplayResult:
     """Replay a run from its folder; for the arguments see `read_repetition` and `replay_repetition`."""
     repetition = read_repetition(Path(folder), number, workload)
-    return replay_repetition(repetition, mode, Path(given) if given else None, Path(output) if output else None)
+    return replay_repetition(
+        repetition, mode, Path(replacement) if replacement else None, Path(output) if output else None
+    )
 
 
 def replay_repetition(
-    repetition: Repetition, mode: Mode, given: Path | None = None, output: Path | None = None
+    repetition: Repetition, mode: Mode, replacement: Path | None = None, output: Path | None = None
 ) -> ReplayResult:
-    """Replay a repetition. given: a log of fates, or a scenario, that replaces the recorded one. output: folder of the
-    new run; None: it is not kept. Raises what `run` raises before programs begin."""
+    """Replay a repetition. replacement: file of a fate log, or of a scenario, that replaces the recorded one. output: folder
+    of the new run; None: it is not kept. Raises the errors of `run` before programs begin."""
     if repetition.scenario is not None:
-        if given is not None:
-            repetition = replace(repetition, scenario=load(given))
+        if replacement is not None:
+            repetition = replace(repetition, scenario=load(replacement))
         return _run_again(repetition, mode, None, None, output)
-    log = given or repetition.log
+    log = replacement or repetition.log
     records = read_log(log) if log is not None else None
     return _run_again(repetition, mode, records, log, output)
 
@@ -167,8 +170,8 @@ def minimize(repetition: Repetition, max_runs: int) -> Shrunk[str]:
     if repetition.scenario is not None:
         return _minimize_faults(repetition, repetition.scenario, max_runs)
     if repetition.log is None and repetition.run.parameters["mode"] == "live":
-        why = "; ".join(repetition.log_gaps) or "no link was impaired"
-        raise NotFoundError(f"{repetition.folder} has no complete {FATES}: {why}")
+        reason = "; ".join(repetition.log_gaps) or "no link was impaired"
+        raise NotFoundError(f"{repetition.folder} has no complete {FATES}: {reason}")
     # A simulation without fates writes no file.
     records = read_log(repetition.log) if repetition.log is not None else []
 
@@ -179,7 +182,7 @@ def minimize(repetition: Repetition, max_runs: int) -> Shrunk[str]:
         raise _not_reproduced(repetition)
     result = shrink(records, fails, max_runs)
     repetition.minimal_file.write_text("".join(record.to_line() + "\n" for record in result.causes), encoding="utf-8")
-    return _described(result, lambda record: f"{record.link} {record.direction}: {record.describe()}")
+    return _describe_causes(result, lambda record: f"{record.link} {record.direction}: {record.describe()}")
 
 
 def _minimize_faults(repetition: Repetition, scenario: Scenario, max_runs: int) -> Shrunk[str]:
@@ -203,22 +206,23 @@ def _minimize_faults(repetition: Repetition, scenario: Scenario, max_runs: int) 
         raise _not_reproduced(repetition)
     result = shrink(faults, fails, max_runs)
     repetition.minimal_file.write_text(with_only(result.causes).to_toml(), encoding="utf-8")
-    return _described(result, lambda fault: f"at {format_duration(fault.begin)}: {fault.what}")
+    return _describe_causes(result, lambda fault: f"at {format_duration(fault.begin)}: {fault.what}")
 
 
-def _described(result: Shrunk[Cause], describe: Callable[[Cause], str]) -> Shrunk[str]:
+def _describe_causes(result: Shrunk[Cause], describe: Callable[[Cause], str]) -> Shrunk[str]:
     return Shrunk([describe(cause) for cause in result.causes], result.trials, result.minimal)
 
 
 def _not_reproduced(repetition: Repetition) -> TestbedError:
     failed = ", ".join(sorted(repetition.failed)) or "nothing failed"
-    return UnsupportedError(f"the simulation does not reproduce the failure ({failed}): there is nothing to shrink")
+    return UnsupportedError(f"the simulation does not reproduce the failure ({failed}): it cannot be minimized")
 
 
 def _run_again(
     repetition: Repetition, mode: Mode, records: Sequence[Record] | None, log: Path | None, output: Path | None
 ) -> ReplayResult:
-    """records: None if the fates are computed from the seed. log: the file that contains them, for namespaces."""
+    """Run a repetition again. records: fates; None: they are computed from the seed. log: file of the records, which
+    namespaces need."""
     request = repetition.run.parameters
     error = ""
     recorded_fates = _RecordedFates(records or ())
@@ -241,7 +245,7 @@ def _run_again(
                 patience=(request["patience"] or PROGRESS_TIMEOUT) if mode == "live" else None,
                 scenario=repetition.scenario, profile=request.get("profile", "ideal") if mode == "sim" else "ideal",
                 firmware=request.get("firmware"),
-                beside=[recorded_fates] if mode == "sim" and records is not None else (),
+                companions=[recorded_fates] if mode == "sim" and records is not None else (),
             )  # fmt: skip
         except TestbedError as raised:
             if not (folder / "result.json").exists():
@@ -303,13 +307,13 @@ def _without_chance(layout: Layout) -> Layout:
 def _with_files(layout: Layout, base: Path) -> Layout:
     """Resolve the paths of tables and traces against base."""
 
-    def placed(impairment: Impairment) -> Impairment:
+    def resolved(impairment: Impairment) -> Impairment:
         jitter_file, rate_trace = (
             path and str(base / path) for path in (impairment.jitter_file, impairment.rate_trace)
         )
         return replace(impairment, jitter_file=jitter_file, rate_trace=rate_trace)
 
-    links = [replace(link, forward=placed(link.forward), backward=placed(link.backward)) for link in layout.links]
+    links = [replace(link, forward=resolved(link.forward), backward=resolved(link.backward)) for link in layout.links]
     return replace(layout, links=tuple(links))
 
 

@@ -23,7 +23,7 @@ from testbed.cluster.records.ownership import temporary_directory
 from testbed.cluster.records.state import State, Store, end_message, shared_devices
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.cluster_check import baseline
-from testbed.controller.verdict.accounts import Account
+from testbed.controller.verdict.counter_snapshots import CounterSnapshot
 from testbed.controller.verdict.outcomes import JudgedOutcome, judge_outcome
 from testbed.errors import ConflictError, NotFoundError
 from testbed.kernel.offloads import Offloads
@@ -36,14 +36,14 @@ from testbed.spec.layout import Layout
 from testbed.spec.placement import Rank, addresses_of, hosts_of, one_each
 
 SPIN = 50_000
-"""Nanoseconds for which node processes poll for a frame before they sleep, where processors are to spare."""
+"""Nanoseconds for which node processes poll for a frame before they sleep, if processors outnumber processes."""
 
 LOCK_TIMEOUT = 30.0
-"""Seconds to wait for another command that works on the cluster."""
+"""Seconds to wait for another command to release the cluster's lock."""
 
 
 def mtus_of(layout: Layout, ranks: Sequence[Rank]) -> dict[bytes, tuple[str, int]]:
-    """Return every rank's name and MTU, by its MAC address."""
+    """Return the name and MTU of each rank, by MAC address."""
     mtus = {node.name: node.nics[0].mtu for node in layout.nodes if node.nics}
     addresses = addresses_of(layout, ranks)
     return {
@@ -55,19 +55,19 @@ def mtus_of(layout: Layout, ranks: Sequence[Rank]) -> dict[bytes, tuple[str, int
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Ranks of a run, and their NICs. ranks: empty: each node has one, with the node's name and its place in the
-    description as its number. split_driver: of the NICs that several ranks share, whose firmware runs in a process of its
-    own. everywhere: a NIC of a single rank is shared, too, and not inline. queues: of shared NICs."""
+    """Ranks of a run, and their NICs. ranks: if empty, each node has one rank, which has the node's name and is numbered in
+    the order of the description. split_driver: of shared NICs, whose firmware runs in an agent process. share_all: also
+    share the NIC of a single rank, which is inline otherwise. queues: receive queues of shared NICs."""
 
     ranks: Sequence[Rank] = ()
     split_driver: SplitDriver | None = None
-    everywhere: bool = False
+    share_all: bool = False
     queues: ReceiveQueues = field(default_factory=ReceiveQueues)
 
 
 def all_shared(split_driver: SplitDriver) -> Placement:
-    """Place one rank on each node, whose NIC is shared all the same."""
-    return Placement(split_driver=split_driver, everywhere=True)
+    """Place one rank on each node, with a shared NIC."""
+    return Placement(split_driver=split_driver, share_all=True)
 
 
 @contextmanager
@@ -84,62 +84,65 @@ def agents(
     placement: Placement | None = None,
     on_ready: Callable[[Run], object] | None = None,
 ) -> Iterator[JudgedRun]:
-    """Run programs, by rank, each beside the firmware of its node's first NIC, until the end of the block.
+    """Run programs, by rank, on the first NIC of their nodes until the end of the block; each process also runs the NIC's
+    firmware, unless the NIC is shared.
 
-    placement: of ranks on nodes, and how they share NICs. spin: nanoseconds to poll before sleeping; by default 0, unless
-    there are fewer processes than processors. cpus: rank -> the processor that its process is bound to. logs: a
-    directory for what the programs print; by default a temporary one that is removed with the block. table: thresholds
-    of the verdict. dilation: how the run is slowed, on a cluster whose links are (`testbed.spec.dilation`). on_ready: called
-    when all NICs are up and no program has begun. Raises NotFoundError for an unknown node or one without a NIC,
-    ConflictError where the NICs are shared with others, and the errors of `Run`.
+    placement: of ranks on nodes, and sharing of NICs. spin: nanoseconds to poll before sleeping; by default SPIN if there
+    are fewer processes than processors, otherwise 0. cpus: rank -> processor that its process is pinned to. logs:
+    directory for output of the programs; by default a temporary one, removed at the end of the block. dilation: slows
+    the run, on a cluster with equally slowed links (`testbed.spec.dilation`). on_ready: called when all NICs are up and
+    before any program begins. Raises NotFoundError for an unknown node or one without a NIC, ConflictError if the NICs are
+    shared for other scripts, and the errors of `Run`.
     """
     state, store = cluster.state, Store()
     if state.nics is not None and ethertype and programs:
         raise ConflictError(
-            f"the NICs of cluster {cluster.name} are shared by process {state.nics.owner.pid}, for scripts that attach: two "
-            "firmwares would answer each frame"
+            f"process {state.nics.owner.pid} shares the NICs of cluster {cluster.name} for scripts that attach: end it "
+            "first, since two firmwares would answer each frame"
         )
-    placed = placement or Placement()
+    placement = placement or Placement()
     everywhere = state.layout.everywhere
-    ranks = placed.ranks or one_each(everywhere)
+    ranks = placement.ranks or one_each(everywhere)
     for name in programs.keys() - {rank.name for rank in ranks}:
         in_nodes.node_of(state, name)
-    places = _places(cluster, store, [rank for rank in ranks if rank.name in programs], ranks, placed.everywhere)
+    places = _node_placements(
+        cluster, store, [rank for rank in ranks if rank.name in programs], ranks, placement.share_all
+    )
     places = [replace(place, cpu=(cpus or {}).get(place.name, -1)) for place in places]
     if dilation is not None:
-        places = _modelled(places, ranks, state.layout, dilation)
+        places = _with_models(places, ranks, state.layout, dilation)
     if spin is None:
         processes = len(places) + len({place.node_name for place in places if place.functions})
         spin = SPIN if processes < len(os.sched_getaffinity(0)) else 0
     numbers = {rank.name: rank.number for rank in ranks}
-    offloads_then = partial(offloading, store, cluster.name)
+    offloads_at_end = partial(locked_offloads, store, cluster.name)
     mtus = mtus_of(everywhere, ranks) if len({place.adapter.mtu for place in places}) > 1 else {}
     orders = RunOrders(
-        plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then, dilation,
-        placed.split_driver, mtus, placed.queues,
+        plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_at_end, dilation,
+        placement.split_driver, mtus, placement.queues,
     )  # fmt: skip
     before = baseline(cluster)
     with nullcontext(Path(logs).absolute()) if logs else temporary_directory("logs") as directory:
         directory.mkdir(parents=True, exist_ok=True)
         with (
-            _holding(state.holder) as holder,
+            _open_pidfd(state.holder) as holder_pidfd,
             JudgedRun(orders, directory, store.directory(cluster.name), cluster.name, before, on_ready) as run,
         ):
-            if holder >= 0 and state.holder is not None:
-                run.watch_holder(holder, end_message(state.name, state.holder))
+            if holder_pidfd >= 0 and state.holder is not None:
+                run.watch_holder(holder_pidfd, end_message(state.name, state.holder))
             yield run
 
 
-def _places(
+def _node_placements(
     cluster: RunningCluster, store: Store, chosen: Sequence[Rank], ranks: Sequence[Rank], shared: bool
 ) -> list[NodePlacement]:
-    """Return where the chosen ranks run. ranks: all. shared: whether a NIC is shared even with a single rank. Raises
-    NotFoundError for a node without a NIC."""
+    """Return the placements of the chosen ranks. ranks: all ranks of the run. shared: also share the NIC of a single rank.
+    Raises NotFoundError for a node without a NIC."""
     state = cluster.state
     everywhere = state.layout.everywhere
     nodes = {node.name: node for node in everywhere.nodes}
     addresses, hosts = addresses_of(everywhere, ranks), hosts_of(ranks)
-    # Of other machines' links and the network between machines nothing is known.
+    # Links of other machines and the network between machines may reorder frames.
     routed, ordered = state.layout.routed(), state.layout.part is None and state.layout.keeps_order()
     adapters: defaultdict[str, list[Adapter]] = defaultdict(list)
     for rank in ranks:
@@ -159,10 +162,10 @@ def _places(
     return places
 
 
-def _modelled(
+def _with_models(
     places: Sequence[NodePlacement], ranks: Sequence[Rank], layout: Layout, dilation: Dilation
 ) -> list[NodePlacement]:
-    """Return a place for each node, whose process has the node's model with these ranks."""
+    """Return a placement for each node, whose process runs the node's cost model with these ranks."""
     chosen = {place.name: place.adapter for place in places}
     modelled = []
     for node in layout.nodes:
@@ -176,20 +179,20 @@ def _modelled(
 
 
 @contextmanager
-def _holding(holder: Identity | None) -> Iterator[int]:
-    """Hold a pidfd of the process that holds the namespaces; -1 where there is none."""
-    if holder is None:
+def _open_pidfd(process: Identity | None) -> Iterator[int]:
+    """Open a pidfd of a process for the block; -1 if there is no process."""
+    if process is None:
         yield -1
         return
     try:
-        handle = os.pidfd_open(holder.pid)
+        pidfd = os.pidfd_open(process.pid)
     except ProcessLookupError:  # it has just died; its users report that
         yield -1
         return
     try:
-        yield handle
+        yield pidfd
     finally:
-        os.close(handle)
+        os.close(pidfd)
 
 
 class JudgedRun(Run):
@@ -201,40 +204,39 @@ class JudgedRun(Run):
         logs: Path,
         events: Path,
         cluster: str,
-        before: Account,
+        before: CounterSnapshot,
         on_ready: Callable[[Run], object] | None = None,
     ) -> None:
-        """cluster: its name. before: its account at the beginning of the run. For the rest see `Run`."""
+        """cluster: its name. before: its counters at the beginning of the run. The other arguments are those of `Run`."""
         self._cluster = cluster
         self._before = before
         super().__init__(orders, logs, events, on_ready)
 
     def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> JudgedOutcome:
-        """Wait as `Run.wait` does; also raises NotFoundError where the cluster is gone."""
+        """Wait as `Run.wait` does. Also raises NotFoundError if the cluster is gone."""
         outcome = super().wait(seconds, without, patience=patience)
         return judge_outcome(outcome, self.pids, self._cluster, self._before)
 
 
 @contextmanager
-def offloading(store: Store, cluster: str) -> Iterator[Mapping[str, Offloads]]:
-    """Hold the cluster's lock and yield the offloads that each node's first NIC may have, by the present state of its
-    links.
+def locked_offloads(store: Store, cluster: str) -> Iterator[Mapping[str, Offloads]]:
+    """Hold the cluster's lock, and yield by node the offloads that its first NIC may use with the current datapaths.
 
-    Empty while a change of the cluster is half done: the next change sets them right. Raises ConflictError where
-    another command holds the lock for more than LOCK_TIMEOUT.
+    Empty while a change of the cluster is incomplete; the next change sets the offloads. Raises ConflictError if another
+    command holds the lock for more than LOCK_TIMEOUT.
     """
     with store.locked(cluster, LOCK_TIMEOUT):
         state = store.read(cluster)
         if state is None or state.phase != "up":
             yield {}
             return
-        wanted = _offloads_wanted(store, state)
+        permitted = _permitted_offloads(store, state)
         nodes = [node for node in state.layout.nodes if node.nics]
-        yield {node.name: wanted.get((node.name, node.nics[0].name), Offloads.ALL) for node in nodes}
+        yield {node.name: permitted.get((node.name, node.nics[0].name), Offloads.ALL) for node in nodes}
 
 
-def _offloads_wanted(store: Store, state: State) -> dict[Device, Offloads]:
-    """Map devices to their offloads; devices that are missing may use all."""
+def _permitted_offloads(store: Store, state: State) -> dict[Device, Offloads]:
+    """Map devices to the offloads that they may use; missing devices may use all."""
     shared = dict.fromkeys(shared_devices(state.layout, state.nics), Offloads.NONE)
     wiring = Wiring.of(state.layout, state.datapaths)
     shared |= dict.fromkeys(wiring.uplinks, Offloads.NONE)
@@ -242,16 +244,16 @@ def _offloads_wanted(store: Store, state: State) -> dict[Device, Offloads]:
     if not splices:
         return shared
     from testbed.cluster.plan.datapath_choice import (
-        carries_gso,  # imports code that a cluster without impairments does not need
+        carries_gso,  # its imports are not needed without impairments
     )
 
     orders = relay_orders.RelayPaths(store.directory(state.name)).read_orders() or relay_orders.Orders(0)
-    carried = {link.name: link for link in orders.links}
+    relayed = {link.name: link for link in orders.links}
     links = {link.name: link for link in state.layout.links}
-    found = dict.fromkeys((device for splice in splices.values() for device in splice.senders), Offloads.NONE)
-    for name in splices.keys() & carried.keys():
-        sides = carried[name].forward, carried[name].backward
+    permitted = dict.fromkeys((device for splice in splices.values() for device in splice.senders), Offloads.NONE)
+    for name in splices.keys() & relayed.keys():
+        sides = relayed[name].forward, relayed[name].backward
         for device, side, direction in zip(splices[name].senders, sides, BOTH, strict=True):
             if carries_gso(state.layout, links[name], direction, side, orders.files):
-                found[device] = Offloads.TCP
-    return found | shared
+                permitted[device] = Offloads.TCP
+    return permitted | shared

@@ -1,4 +1,4 @@
-"""Plan and result of one execution of a workload, common to namespaces and the simulation."""
+"""Plan and result of one repetition of a workload, common to namespaces and the simulation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocols.core.profile import IDEAL, Profile
 from protocols.core.protocol import Protocol as NicProtocol
 from protocols.mpi.comm import Comm
 from protocols.mpi.device import Device
-from testbed.controller.runs.folders import Part, record_undelivered
+from testbed.controller.runs.folders import RepetitionFiles, record_undelivered
 from testbed.controller.verdict.verdicts import Verdict
 from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedError
 from testbed.packages import offered_protocols
@@ -42,41 +42,41 @@ if TYPE_CHECKING:
     from testbed.runtime.nodes.node_run import Run
     from testbed.sim.simulation import Simulation
 
-_CONTEXTS = 4
-"""Contexts of two communicators: the workload's, and that of barriers and gathering."""
+_MIN_CONTEXTS = 4
+"""Contexts of two communicators: the workload's, and the one of barriers and gathering."""
 
 
-Follow = Callable[[str], object]
-"""Called with a phrase on what a run is doing."""
+ProgressCallback = Callable[[str], object]
+"""Called with a phrase that describes the current step of a run."""
 
 
-class Beside(Protocol):
-    """Companion of running programs, such as a scenario of faults. Called at the beginning of each repetition."""
+class Companion(Protocol):
+    """Code that acts on a run, such as a scenario of faults. Called at the beginning of each repetition."""
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> object:
-        """Prepare a simulation whose programs are about to begin: spawn tasks, set timers on its loop, add rules."""
+        """Prepare a simulation before its programs begin: spawn tasks, set timers on its loop, add rules."""
         ...
 
     def live(self, cluster: RunningCluster, run: Run) -> AbstractContextManager[object]:
-        """Act beside programs that are about to begin; they have ended at the end of the block."""
+        """Act on a run from just before its programs begin until they have ended, which ends the block."""
         ...
 
 
 @runtime_checkable
 class Closable(Protocol):
-    """A companion of programs that ends with them, before the network comes to rest."""
+    """A companion that is closed when the programs have ended, before the network comes to rest."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Settings of an execution. timeout: seconds for a repetition. patience: seconds without progress, see `Run.wait`;
-    live only. history: whether to write one. capture: whether the simulation writes frames. follow: progress callback.
-    profile: costs of NICs and hosts in the simulation and where time is dilated; profiles: by node, of those with others.
-    dilate: the factor, or 0. asked: the run's request, by which another machine makes its plan. ahead: nanoseconds that
-    the run's clock is ahead of this machine's, where the run is on several. shared: whether NICs are shared, in
-    namespaces. queues: of these. ranks: the programs, by number."""
+    """Settings of a repetition. timeout: seconds. patience: seconds without progress, see `Run.wait`; live only. history:
+    whether histories are written. capture: whether the simulation writes frames. profile: costs of NICs and hosts in
+    simulated and dilated runs; profiles: by node, for nodes with another profile. dilate: factor by which time is slowed,
+    or 0. request: the run's request, from which other machines make their plans. ahead: nanoseconds by which the run's
+    clock is ahead of this machine's, in runs on several machines. shared: whether NICs are shared, in namespaces. queues:
+    receive queues of shared NICs. ranks: of the run, by number."""
 
     chosen: Chosen
     protocol: NicProtocol
@@ -85,14 +85,14 @@ class Plan:
     patience: float | None = None
     history: bool = False
     capture: bool = False
-    beside: Sequence[Beside] = ()
-    follow: Follow | None = None
+    companions: Sequence[Companion] = ()
+    on_progress: ProgressCallback | None = None
     profile: Profile = IDEAL
     profiles: Mapping[str, Profile] = field(default_factory=dict, kw_only=True)
     shared: bool = field(default=False, kw_only=True)
     queues: ReceiveQueues = field(default_factory=ReceiveQueues, kw_only=True)
     ranks: tuple[Rank, ...] = field(default=(), kw_only=True)
-    asked: Mapping[str, object] = field(default_factory=dict, kw_only=True)
+    request: Mapping[str, object] = field(default_factory=dict, kw_only=True)
     ahead: int = field(default=0, kw_only=True)
     dilate: int = 0
 
@@ -109,31 +109,30 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Result of one repetition. results, counted (the firmware's counters): by rank, which has its node's name where it is
-    the only one. checks: the checkers' report on
-    its history, where checks were asked for. used: where a profile prices them, the use of a node's parts, by node and
-    part: jobs, busy_ns (the sum of their costs), waited_ns, and the share of time in which the part was busy; of a core also
-    the nanoseconds by cause, as compute_ns. switches:
-    of modelled switches, by name: frames dropped or truncated there, by cause; in namespaces also stops, how often NICs
-    at them were sent STOP. lateness: by node, of its frames where time is dilated."""
+    """Result of one repetition. results, counters (of the firmware): by rank; a node's only rank has the node's name.
+    checks: the checkers' report on the histories, if checks were requested. usage: use of a node's processors, buses and
+    cores, by node and part, where a profile gives them costs: jobs, busy_ns (the sum of their costs), waited_ns, and the
+    share of time in which the part was busy; for a core also nanoseconds by cause, such as compute_ns. switches: counters
+    of modelled switches, by name: frames dropped or truncated, by cause; in namespaces also stops, the number of STOPs
+    sent to NICs. lateness: of frames, by node, in dilated runs."""
 
     results: Mapping[str, Any]
-    counted: Mapping[str, Mapping[str, int]]
+    counters: Mapping[str, Mapping[str, int]]
     verdict: Verdict
     checks: Report | None = None
-    used: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    usage: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     lateness: Mapping[str, Lateness] = field(default_factory=dict)
     switches: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-class TimeIsUpError(TestbedError):
+class RunTimeoutError(TestbedError):
     """A run exceeded its timeout."""
 
 
 def check_layout(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
-    """Check that a workload can run on all nodes. Raises UnsupportedError where a node has no NIC, its frames cannot reach
-    the others by raw Ethernet, or the switches cannot forward them, and where nodes cannot have several ranks;
-    DescriptionError where there are too few."""
+    """Check that a workload can run on all nodes. Raises UnsupportedError if a node has no NIC, if its frames cannot reach
+    the other nodes by raw Ethernet, if switches cannot forward them, or if nodes cannot have several ranks;
+    DescriptionError for too few ranks."""
     for node in layout.nodes:
         if not node.nics:
             raise UnsupportedError(f"node {node.name} has no NIC: a workload runs on all nodes of a cluster")
@@ -141,20 +140,22 @@ def check_layout(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
     if lacking:
         first = min(lacking)
         raise UnsupportedError(
-            f"node {first} is at a switch of {lacking[first].title}'s, which goes by the {lacking[first].framing} of "
-            f"frames: this protocol's have none{_others(lacking[first])}"
+            f"node {first} is connected to a switch of {lacking[first].title}, which forwards by {lacking[first].framing}: "
+            f"frames of this protocol have none{_alternatives(lacking[first])}"
         )
-    if not protocol.uses_kernel_sockets and (beyond := _beyond(layout)):
-        first, second = (f"{node.name}:{node.nics[0].name}" for node in (layout.nodes[0], beyond))
+    if not protocol.uses_kernel_sockets and (unreachable := _unreachable_node(layout)):
+        first, second = (f"{node.name}:{node.nics[0].name}" for node in (layout.nodes[0], unreachable))
         raise UnsupportedError(
-            f"no frame gets from {first} to {second}: a NIC's firmware has its node's first NIC, and these are in different "
-            f"networks; join them by switches, or use a protocol of the kernel's (tcp), which is routed"
+            f"no frame gets from {first} to {second}: firmware runs on the first NIC of a node, and these are in different "
+            f"networks; connect them by switches, or use a kernel protocol (tcp), which is routed"
         )
     ranks = ranks_of(layout)
     if len(ranks) < chosen.least:
-        what = "node" if len(ranks) == len(layout.nodes) else "rank"
-        found = f"{len(ranks)} {what}" + ("s" if len(ranks) != 1 else "")
-        raise DescriptionError(layout.name, [Problem("", found, f"at least {chosen.least} for workload {chosen.name}")])
+        unit = "node" if len(ranks) == len(layout.nodes) else "rank"
+        number = f"{len(ranks)} {unit}" + ("s" if len(ranks) != 1 else "")
+        raise DescriptionError(
+            layout.name, [Problem("", number, f"at least {chosen.least} for workload {chosen.name}")]
+        )
     if len(ranks) > len(layout.nodes):
         _check_several_ranks(layout, protocol)
 
@@ -163,102 +164,102 @@ def _check_several_ranks(layout: Layout, protocol: NicProtocol) -> None:
     """Check that nodes may have several ranks. Raises UnsupportedError."""
     if protocol.uses_kernel_sockets:
         raise UnsupportedError(
-            "several ranks on a node share its NIC's firmware, which the kernel's protocols have not"
+            "several ranks on a node share the firmware of its NIC, and kernel protocols have none: use one rank per node"
         )
     framed = {name: kind for name, kind in layout.framed().items() if kind.framing not in protocol.function_framings}
     if framed:
         first = min(framed)
         raise UnsupportedError(
-            f"node {first} is at a switch that goes by {framed[first].framing}, which lead to a NIC and not to one of its "
-            f"functions: one rank on each node"
+            f"node {first} is connected to a switch that forwards by {framed[first].framing}, which select a NIC and not "
+            f"one of its functions: use one rank per node"
         )
 
 
-def _others(kind: Kind) -> str:
-    """Name the protocols that can cross such switches, in words."""
+def _alternatives(kind: Kind) -> str:
+    """Name the protocols whose frames can cross such switches, for an error message."""
     names = [protocol.name for protocol in offered_protocols() if kind.name in protocol.fabrics]
-    return f"; those of {joined(names, 'and')} have (--protocol {names[0]})" if names else ""
+    return f"; use one of {joined(names, 'or')} (--protocol {names[0]})" if names else ""
 
 
-def _beyond(layout: Layout) -> LaidOutNode | None:
-    """Find a node whose first NIC is in another layer-2 network than the first node's."""
+def _unreachable_node(layout: Layout) -> LaidOutNode | None:
+    """Find a node whose first NIC is not in the layer-2 network of the first node's first NIC."""
     switches = {switch.name for switch in layout.switches}
-    joined: defaultdict[End | str, list[End | str]] = defaultdict(list)
+    neighbours: defaultdict[End | str, list[End | str]] = defaultdict(list)
     for link in layout.links:
         a, b = (end.owner if end.owner in switches else end for end in (link.a, link.b))
-        joined[a].append(b)
-        joined[b].append(a)
-    firsts = {End(node.name, node.nics[0].name): node for node in layout.nodes}
+        neighbours[a].append(b)
+        neighbours[b].append(a)
+    first_nics = {End(node.name, node.nics[0].name): node for node in layout.nodes}
     reached: set[End | str] = set()
     waiting: list[End | str] = []
-    waiting += [*firsts][:1]
+    waiting += [*first_nics][:1]
     while waiting:
         place = waiting.pop()
         if place not in reached:
             reached.add(place)
-            waiting += joined[place]
-    return next((node for end, node in firsts.items() if end not in reached), None)
+            waiting += neighbours[place]
+    return next((node for end, node in first_nics.items() if end not in reached), None)
 
 
-Departed = Callable[[int], object]
-"""Called with a rank that has crashed."""
+DepartureCallback = Callable[[int], object]
+"""Called with the number of a rank that has crashed."""
 
 
-def _ignore(_: Departed) -> None:
-    """Leave the function out: no crash is reported."""
+def _report_none(_: DepartureCallback) -> None:
+    """Discard the callback: no crash is reported."""
 
 
 async def run_rank(
     plan: Plan,
-    part: Part,
+    files: RepetitionFiles,
     names: Sequence[str],
     number: int,
     host: Host,
     clock: Clock,
     starts: int = 1,
-    on_departures: Callable[[Departed], object] = _ignore,
+    on_departures: Callable[[DepartureCallback], object] = _report_none,
 ) -> object:
-    """Run the workload on one node, between its NIC's host library and the files of its repetition. starts: how often
-    the program has been started. on_departures: called with the function that is to be told of crashed ranks. Raises
-    TestbedError for a protocol with too few contexts."""
+    """Run the workload on one rank, with the host library of its NIC. files: for its rows and history. starts: number of
+    times that the program has been started, this one included. on_departures: registers a callback for crashed ranks.
+    Raises UnsupportedError for a protocol with too few contexts."""
     name = names[number]
-    tell = partial(_numbered, part) if part.number else part.rows.write
-    history = UnbufferedLines(part.history / f"{name}.jsonl")
+    write_row = partial(_write_numbered, files) if files.number else files.rows.write
+    history = UnbufferedLines(files.history / f"{name}.jsonl")
     if plan.chosen.native is not None:
-        node = Node(name, names, plan.seed, clock, None, tell, starts=starts)
+        node = Node(name, names, plan.seed, clock, None, write_row, starts=starts)
         return await _run_native(plan, node, host, clock, history)
     device = plan.protocol.device(host)
-    if device.contexts < _CONTEXTS:
-        raise UnsupportedError(f"the protocol has {device.contexts} contexts; {_CONTEXTS} are needed")
+    if device.contexts < _MIN_CONTEXTS:
+        raise UnsupportedError(f"the protocol has {device.contexts} contexts; a workload needs {_MIN_CONTEXTS} or more")
     if starts > 1:
         device.rank_failures.report(
-            number, "was started again, and has no part in the communicators of its former life"
+            number, "was restarted, and is not a member of the communicators of its former life"
         )
     on_departures(device.rank_failures.report)
     await device.connect()
-    if plan.history:  # of barriers, too: a protocol owes them the same
+    if plan.history:  # includes barriers: a protocol must deliver their messages, too
         device = cast(Device, HistoryDevice(device, clock.now, history.write))
-    node = Node(name, names, plan.seed, clock, Comm(device, 1), tell, lossy=is_lossy(plan.protocol), starts=starts)
-    unable_to_tell = partial(record_undelivered, part.folder, name)
+    node = Node(name, names, plan.seed, clock, Comm(device, 1), write_row, lossy=is_lossy(plan.protocol), starts=starts)
+    on_undelivered = partial(record_undelivered, files.folder, name)
     try:
         result = await plan.chosen.rank(Comm(device), node)
     except Exception:
-        device.lost_sends.close(unable_to_tell)
+        device.lost_sends.close(on_undelivered)
         raise
     else:
-        device.lost_sends.close(unable_to_tell)
+        device.lost_sends.close(on_undelivered)
     finally:
         history.close()
-    encode("done", result)  # in the simulation, too, which would let a result pass that namespaces refuse
+    encode("done", result)  # refuses a result that cannot leave a node process, in the simulation, too
     return result
 
 
 async def _run_native(plan: Plan, node: Node, host: Host, clock: Clock, lines: UnbufferedLines) -> object:
-    """Run a native workload on one node. lines: of its history, where one is asked for."""
+    """Run a native workload on one rank. lines: file of its history, if histories are written."""
     assert plan.chosen.native is not None
     history = None
     if plan.history:
-        assert isinstance(host, Observable), "the protocol says that it has active messages"
+        assert isinstance(host, Observable), "the protocol declares active messages"
         history = RequestHistory(host, clock.now, lines.write)
     try:
         result = await plan.chosen.native(host, node)
@@ -272,5 +273,5 @@ async def _run_native(plan: Plan, node: Node, host: Host, clock: Clock, lines: U
     return result
 
 
-def _numbered(part: Part, row: Mapping[str, object]) -> None:
-    part.rows.write({"repeat": part.number, **row})
+def _write_numbered(files: RepetitionFiles, row: Mapping[str, object]) -> None:
+    files.rows.write({"repeat": files.number, **row})

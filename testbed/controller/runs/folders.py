@@ -1,19 +1,19 @@
-"""The folder of a run, from which its whole report can be made again:
+"""The folder of a run, which has all data of its report:
 
     run.json        the request: cluster, workload, settings, protocol, mode, seed, command; its process and the machine
-    cluster.json    the cluster with everything derived; cluster.toml, its description, where there is one
-    scenario.toml   the faults beside it, where there were to be any
+    cluster.json    the resolved layout; cluster.toml: the description, if there is one
+    scenario.toml   the faults, if the run has a scenario
     rows.jsonl      the rows, each written when it was measured
-    events.jsonl    events of the run, and in namespaces of the cluster
+    events.jsonl    events of the run and, in namespaces, of the cluster
     logs/n1.log     output of the programs (also warm.log, of the node processes' parent)
-    history/n1.jsonl  what the application on a node sent, received and was notified of, where that was asked for
-    fates.jsonl     every fate that is not a pass; in namespaces of all repetitions together, as far as "fates" in
-                    result.json says: the kernel reports none of those that it decides, and a log has 128 MiB at most
-    capture.pcapng  with trace.jsonl, in the simulation: every frame, where that was asked for
-    result.json     how it ended: status, verdict, results, counters; missing if the run was killed
+    history/n1.jsonl  sends, receives and notifications of the application on a node, if requested
+    fates.jsonl     every fate that is not a pass; in namespaces of all repetitions together. There the log can be
+                    incomplete, see "fates" in result.json: fates decided by the kernel are missing, and it ends at 128 MiB
+    capture.pcapng  with trace.jsonl: every frame of a simulation, if requested
+    result.json     status, verdict, results, counters; missing if the run was killed
 
-Files of one of several repetitions are in ``repeat-1``, ``repeat-2``, ...; rows name their repetition. Both JSON files
-carry the format's version. Within one version keys may be added; present ones keep their names and meanings.
+With several repetitions, their files are in ``repeat-1``, ``repeat-2``, ..., and rows have the repetition's number. Both
+JSON files have a format version. Within a version, keys may be added; existing keys keep their names and meanings.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from testbed.runtime.journal import Journal, UnbufferedLines, UnwritableError, r
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Files of one repetition. number: counted from 1; 0 where there is only one. rows: shared by all repetitions."""
+class RepetitionFiles:
+    """Files of one repetition. number: from 1; 0 for a single repetition. rows: journal of all repetitions."""
 
     folder: Path
     number: int
@@ -54,17 +54,19 @@ class Part:
 
 
 class RunFolder:
-    """A run's folder while it is written."""
+    """Folder of a run in progress."""
 
-    def __init__(self, path: Path, asked: Mapping[str, object], description: str, layout: Mapping[str, object]) -> None:
-        """description: in TOML, or empty. Raises ConflictError where the folder is not empty, UnwritableError."""
+    def __init__(
+        self, path: Path, request: Mapping[str, object], description: str, layout: Mapping[str, object]
+    ) -> None:
+        """description: in TOML, or empty. Raises ConflictError if the folder is not empty, UnwritableError."""
         self.path: Final = path.absolute()
         with _writing(self.path):
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-                raise ConflictError(f"{path} is there already, and not empty: a run has a folder of its own")
+                raise ConflictError(f"{path} exists and is not empty: a run needs a folder of its own")
             self.path.mkdir(parents=True, exist_ok=True)
-        self._put(RUN, {"format": FORMAT, **asked})
-        self._put("cluster.json", layout)
+        self._write_document(RUN, {"format": FORMAT, **request})
+        self._write_document("cluster.json", layout)
         with _writing(self.path):
             if description:
                 (self.path / "cluster.toml").write_text(description, encoding="utf-8")
@@ -72,35 +74,36 @@ class RunFolder:
         self.rows: Final = Journal(self.path / ROWS)
         self._events = Journal(self.path / EVENTS)
 
-    def scenario(self, text: str) -> None:
+    def write_scenario(self, text: str) -> None:
         """Write the scenario, in TOML."""
         with _writing(self.path):
             (self.path / "scenario.toml").write_text(text, encoding="utf-8")
 
-    def part(self, number: int, of: int) -> Part:
-        """Create the folder of one repetition, counted from 1."""
-        folder = self.path if of == 1 else self.path / f"repeat-{number}"
-        part = Part(folder, number if of > 1 else 0, self.rows)
+    def create_repetition(self, number: int, count: int) -> RepetitionFiles:
+        """Create the folder of repetition `number`, from 1, of `count`."""
+        folder = self.path if count == 1 else self.path / f"repeat-{number}"
+        files = RepetitionFiles(folder, number if count > 1 else 0, self.rows)
         with _writing(folder):
-            part.logs.mkdir(parents=True, exist_ok=True)
-        return part
+            files.logs.mkdir(parents=True, exist_ok=True)
+        return files
 
-    def event(self, event: str, **facts: object) -> None:
-        self.events([{"time": time.time_ns(), "clock": time.monotonic_ns(), "event": event, **facts}])
+    def add_event(self, event: str, **facts: object) -> None:
+        """Append an event that happens now. facts: its JSON keys."""
+        self.add_events([{"time": time.time_ns(), "clock": time.monotonic_ns(), "event": event, **facts}])
 
-    def events(self, told: list[Mapping[str, object]]) -> None:
+    def add_events(self, events: list[Mapping[str, object]]) -> None:
         """Append events recorded elsewhere."""
-        for document in told:
-            self._events.write(document)
+        for event in events:
+            self._events.write(event)
 
     def close(self, result: Mapping[str, object]) -> None:
         """Close the journals and write the result."""
         self.rows.close()
         self._events.close()
-        self._put(RESULT, {"format": FORMAT, **result})
+        self._write_document(RESULT, {"format": FORMAT, **result})
 
-    def _put(self, name: str, document: Mapping[str, object]) -> None:
-        """Write a whole file atomically."""
+    def _write_document(self, name: str, document: Mapping[str, object]) -> None:
+        """Write a JSON file atomically."""
         text = json.dumps(document, default=repr, ensure_ascii=False, indent=1) + "\n"
         write_atomically(self.path / name, text)
 
@@ -120,35 +123,39 @@ class _writing:  # noqa: N801  a context manager, read as a verb
 
 
 _UNDELIVERED: Final = "undelivered.jsonl"
-"""File in a repetition's folder of messages that were reported as sent to their senders and did not arrive, where no call
-could return an error: the programs had ended, or made no further call that concerns the receiver."""
+"""File in a repetition's folder: messages that did not arrive although their sends were complete, and whose senders got no
+error, since they had ended or made no further call that involves the receiver."""
 
 
 def record_undelivered(folder: Path, node: str, sentence: str) -> None:
     """Append one undelivered message. Raises UnwritableError."""
-    with closing(UnbufferedLines(folder / _UNDELIVERED)) as trail:
-        trail.write({"node": node, "what": sentence})
+    with closing(UnbufferedLines(folder / _UNDELIVERED)) as lines:
+        lines.write({"node": node, "what": sentence})
 
 
 def undelivered_messages(folder: Path) -> list[str]:
     """Format the undelivered messages of all repetitions in a run's folder."""
     files = [folder / _UNDELIVERED, *sorted(folder.glob(f"repeat-*/{_UNDELIVERED}"))]
-    return [f"{line['node']}: {line['what']}; the program could not be told" for file in files for line in read(file)]
+    return [
+        f"{line['node']}: {line['what']}; no call of the program could report it"
+        for file in files
+        for line in read(file)
+    ]
 
 
 _PACKAGES = ("netns-testbed", "pyroute2")
 
 
 def run_environment(packages: Collection[str] = _PACKAGES) -> Mapping[str, object]:
-    """Describe the machine and the versions, needed beside the settings to measure a figure again. packages: those whose
-    versions are included."""
+    """Describe the machine and the software versions, which are needed to reproduce a measurement. packages: whose versions
+    are included."""
     return {
         "kernel": f"{platform.release()} {platform.version()}",
         "cpu": _processor(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "load_average": os.getloadavg()[0],
-        "python": sys.version,  # with its build: the same version may be a fifth faster or slower
+        "python": sys.version,  # with its build: builds of one version differ in speed by a fifth
         "build": build(),
         "versions": versions(packages),
     }

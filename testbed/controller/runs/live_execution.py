@@ -1,4 +1,4 @@
-"""A workload on NICs in namespaces."""
+"""Execution of a workload on NICs in namespaces."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from protocols.core.firmware import Host
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.runs.agents import Placement, agents
 from testbed.controller.runs.execution import Execution, Plan, run_rank
-from testbed.controller.runs.folders import Part
-from testbed.controller.verdict.accounts import switch_counts, switch_counts_since
+from testbed.controller.runs.folders import RepetitionFiles
+from testbed.controller.verdict.counter_snapshots import switch_counts, switch_counts_since
 from testbed.engine.tasks import Task, Work
 from testbed.runtime.nodes.dilated_host import Lateness
 from testbed.runtime.nodes.node_run import Run
@@ -24,123 +24,123 @@ from testbed.runtime.sockets.protocol import KernelProtocol
 from testbed.spec.layout import Layout
 from testbed.spec.placement import Rank
 
-_SHARE: Final = 2
-"""Percent of a figure that lateness may amount to."""
+_MAX_ERROR: Final = 2
+"""Percent of a measured time that lateness may make up."""
 
-_SHORT: Final = 20_000
-"""Nanoseconds: about the shortest figure of the emulated systems, the one-way time of a short message."""
+_SHORT_TIME: Final = 20_000
+"""Nanoseconds: one-way time of a short message, about the shortest measured time of the emulated systems."""
 
 
-def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
-    """Run the workload on all nodes of a cluster that is up, or of this machine's part of one.
+def run_live(cluster: RunningCluster, plan: Plan, files: RepetitionFiles) -> Execution:
+    """Run the workload on all nodes of a running cluster, or of this machine's part of a spread one.
 
-    Raises ProgramError with the node's name and a traceback, NodeDiedError, and StuckError where programs have not
-    ended within plan.timeout, or made no progress for plan.patience.
+    Raises ProgramError with the node's name and a traceback, NodeDiedError, and StuckError if programs have not ended
+    within plan.timeout, or made no progress for plan.patience.
     """
     layout = cluster.state.layout
     names, protocol = plan.names, plan.protocol
     addresses = [node.address for node in layout.everywhere.nodes]
-    here = {node.name for node in layout.nodes}
+    local_nodes = {node.name for node in layout.nodes}
     if plan.history:
-        part.history.mkdir(exist_ok=True)
+        files.history.mkdir(exist_ok=True)
 
     clock = ModelClock if plan.dilate else partial(WallClock, ahead=plan.ahead)
 
-    async def rank(endpoint: Host, here: ProgramNode) -> object:
+    async def rank_program(endpoint: Host, node: ProgramNode) -> object:
         if isinstance(protocol, KernelProtocol):
-            await protocol.connect(endpoint, here.loop, addresses)
+            await protocol.connect(endpoint, node.loop, addresses)
         return await run_rank(
-            plan, part, names, here.number, endpoint, clock(here), here.starts, here.departure_callbacks.append
+            plan, files, names, node.number, endpoint, clock(node), node.starts, node.departure_callbacks.append
         )
 
-    programs = {placed.name: rank for placed in plan.ranks if placed.node in here}
+    programs = {rank.name: rank_program for rank in plan.ranks if rank.node in local_nodes}
     dilation = Dilation(plan.dilate, plan.profile, plan.profiles, protocol.steering) if plan.dilate else None
     spin = 0 if isinstance(protocol, KernelProtocol) else None
-    cpus, unbound = bindings(layout, plan.ranks) if not plan.dilate else ({}, ())
+    cpus, pinning_notes = core_pinning(layout, plan.ranks) if not plan.dilate else ({}, ())
     before = switch_counts(cluster)
     companions = contextlib.ExitStack()
 
     def begin_companions(run: Run) -> None:
-        for beside in plan.beside:
-            companions.enter_context(beside.live(cluster, run))
+        for companion in plan.companions:
+            companions.enter_context(companion.live(cluster, run))
 
     with companions, agents(
-        cluster, protocol.plug, protocol.ethertype_of(layout.framings()), programs, spin=spin, logs=part.logs,
-        placement=Placement(plan.ranks, protocol.split_driver, everywhere=plan.shared, queues=plan.queues),
+        cluster, protocol.plug, protocol.ethertype_of(layout.framings()), programs, spin=spin, logs=files.logs,
+        placement=Placement(plan.ranks, protocol.split_driver, share_all=plan.shared, queues=plan.queues),
         dilation=dilation, cpus=cpus, on_ready=begin_companions,
     ) as run:  # fmt: skip
-        with companions:  # they end before the programs' processes do
+        with companions:  # they end before the node processes
             outcome = run.wait(plan.timeout, patience=plan.patience)
-        counted: Mapping[str, Mapping[str, int]] = {name: report.counted for name, report in outcome.reports.items()}
+        counters: Mapping[str, Mapping[str, int]] = {name: report.counted for name, report in outcome.reports.items()}
     switches = switch_counts_since(before, switch_counts(cluster))
     if not plan.dilate:
-        told = replace(outcome.verdict, notes=(*outcome.verdict.notes, *unbound))
-        return Execution(outcome.results, counted, told, switches=switches)
-    counted = {name: counts for report in outcome.reports.values() for name, counts in report.ranks.items()}
-    used = {name: report.usage for name, report in outcome.reports.items()}
-    late = {name: report.lateness for name, report in outcome.reports.items() if report.lateness is not None}
-    notes = [*outcome.verdict.notes, *late_notes(late.values(), plan.dilate)]
+        verdict = replace(outcome.verdict, notes=(*outcome.verdict.notes, *pinning_notes))
+        return Execution(outcome.results, counters, verdict, switches=switches)
+    counters = {name: counts for report in outcome.reports.values() for name, counts in report.ranks.items()}
+    usage = {name: report.usage for name, report in outcome.reports.items()}
+    lateness = {name: report.lateness for name, report in outcome.reports.items() if report.lateness is not None}
+    notes = [*outcome.verdict.notes, *lateness_notes(lateness.values(), plan.dilate)]
     if not plan.is_priced:
-        notes.append("no profile: NICs and hosts take no time, only links do; --profile names one")
-    told = replace(outcome.verdict, notes=tuple(notes))
-    return Execution(outcome.results, counted, told, used=used, lateness=late, switches=switches)
+        notes.append("no profile is given: NICs and hosts take no time, only links do; --profile selects a profile")
+    verdict = replace(outcome.verdict, notes=tuple(notes))
+    return Execution(outcome.results, counters, verdict, usage=usage, lateness=lateness, switches=switches)
 
 
-def bindings(layout: Layout, ranks: Iterable[Rank]) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Return the processors of this machine to which ranks are bound, by rank, and a sentence on those that are not. A
-    node's cores are the processors of its `cpus`; of other nodes they are processors of this machine, in order, each of
-    one node. Ranks of a node whose description names no cores are free."""
+def core_pinning(layout: Layout, ranks: Iterable[Rank]) -> tuple[Mapping[str, int], tuple[str, ...]]:
+    """Return the processor of this machine that each rank is pinned to, by rank, and a note on nodes whose ranks cannot be
+    pinned. A node's cores are its `cpus`; nodes without `cpus` get the other processors, in order, each processor for one
+    node. Ranks of a node without cores in its description are not pinned."""
     machine = sorted(os.sched_getaffinity(0))
-    named = {cpu for node in layout.nodes for cpu in node.cpus}
-    left = [cpu for cpu in machine if cpu not in named]
+    reserved = {cpu for node in layout.nodes for cpu in node.cpus}
+    free_cpus = [cpu for cpu in machine if cpu not in reserved]
     cores: dict[str, list[int]] = {}
-    free = []
+    unpinned = []
     for node in layout.nodes:
-        cpus = [cpu for cpu in node.cpus if cpu in machine] if node.cpus else left
+        cpus = [cpu for cpu in node.cpus if cpu in machine] if node.cpus else free_cpus
         if node.cores and node.cores <= len(cpus):
             cores[node.name] = cpus[: node.cores]
-            left = left if node.cpus else left[node.cores :]
+            free_cpus = free_cpus if node.cpus else free_cpus[node.cores :]
         elif node.cores:
-            free.append(node.name)
-    bound = {rank.name: cores[rank.node][rank.core] for rank in ranks if rank.node in cores}
-    if not free:
-        return bound, ()
-    names = ", ".join(dict.fromkeys(free))
-    return bound, (f"more cores are described of {names} than processors are here: their programs run on any",)
+            unpinned.append(node.name)
+    pinned = {rank.name: cores[rank.node][rank.core] for rank in ranks if rank.node in cores}
+    if not unpinned:
+        return pinned, ()
+    names = ", ".join(dict.fromkeys(unpinned))
+    return pinned, (f"{names}: more cores are configured than this machine has processors; programs are not pinned",)
 
 
 class WallClock:
-    """A node's `Clock`. ahead: nanoseconds to add to this machine's."""
+    """A node's `Clock`, this machine's monotonic clock plus `ahead` nanoseconds."""
 
     __slots__ = ("_loop", "cpu", "now", "sleep", "spawn")
 
-    def __init__(self, here: ProgramNode, ahead: int = 0) -> None:
-        self._loop = here.loop
+    def __init__(self, node: ProgramNode, ahead: int = 0) -> None:
+        self._loop = node.loop
         self.now = time.monotonic_ns if not ahead else lambda: time.monotonic_ns() + ahead
         self.cpu = time.process_time_ns
-        self.sleep = here.loop.sleep
-        self.spawn = here.loop.spawn
+        self.sleep = node.loop.sleep
+        self.spawn = node.loop.spawn
 
     async def compute(self, nanoseconds: int) -> None:
-        """Spin for this much of our own processor time: other processes do not shorten the work."""
-        used = time.thread_time_ns
-        end = used() + nanoseconds
-        while used() < end:
+        """Spin for this much processor time of this thread, which excludes other processes."""
+        cpu_time = time.thread_time_ns
+        end = cpu_time() + nanoseconds
+        while cpu_time() < end:
             pass
 
 
 class ModelClock:
-    """A node's `Clock` where time is dilated: a program continues once its core has done what it asked for."""
+    """A node's `Clock` in dilated runs: a program continues when its modelled core has done the requested work."""
 
     __slots__ = ("_adopt", "_loop", "_model", "compute", "now")
 
-    def __init__(self, here: ProgramNode) -> None:
-        assert here.model is not None
-        self._loop = here.loop
-        self._model = here.model
-        self._adopt = here.adopt
-        self.now = here.model.reached
-        self.compute = here.model.compute
+    def __init__(self, node: ProgramNode) -> None:
+        assert node.model is not None
+        self._loop = node.loop
+        self._model = node.model
+        self._adopt = node.adopt
+        self.now = node.model.reached
+        self.compute = node.model.compute
 
     def spawn(self, work: Work[object], name: str) -> Task[object]:
         task = self._loop.spawn(work, name)
@@ -154,15 +154,16 @@ class ModelClock:
         await self._loop.sleep_until(self.now() + nanoseconds)
 
 
-def late_notes(late: Iterable[Lateness], factor: int) -> tuple[str, ...]:
-    """Say what lateness means for figures, in a sentence."""
-    late = list(late)
-    worst = max((one.p99 for one in late), default=0)
-    if not worst:
+def lateness_notes(lateness: Iterable[Lateness], factor: int) -> tuple[str, ...]:
+    """Return at most one note on how lateness limits the accuracy of measured times."""
+    by_node = list(lateness)
+    p99 = max((node.p99 for node in by_node), default=0)
+    if not p99:
         return ()
-    half = max(one.p50 for one in late)
-    needed = -(-worst * factor // (_SHARE * _SHORT // 100))
+    p50 = max(node.p50 for node in by_node)
+    needed_factor = -(-p99 * factor // (_MAX_ERROR * _SHORT_TIME // 100))
     return (
-        f"of the frames 50 % crossed up to {half:,} ns of the model's time late, 99 % up to {worst:,} ns: figures above "
-        f"{worst * 100 // _SHARE:,} ns are true to {_SHARE} %; with --dilate {needed} those above {_SHORT:,} ns would be",
+        f"frames were late by up to {p50:,} ns of model time (median) and {p99:,} ns (99th percentile): measured times "
+        f"above {p99 * 100 // _MAX_ERROR:,} ns are accurate to {_MAX_ERROR}%; with --dilate {needed_factor}, those above "
+        f"{_SHORT_TIME:,} ns would be",
     )

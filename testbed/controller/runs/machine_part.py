@@ -1,7 +1,7 @@
-"""One machine's part of a run on a cluster that is spread over several: the run of its nodes, in the machine's worker.
+"""One machine's part of a run on a spread cluster: its worker runs the workload on the machine's nodes.
 
-The machines wait for each other twice: when all NICs are up and no program has begun, and when all programs have ended and
-the NICs still serve their peers. What the programs have written goes to the controller with the results.
+The machines wait for each other twice: when all NICs are up, before any program begins; and when all programs have ended,
+while the NICs still serve their peers. Files that the programs have written are sent to the controller with the results.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ RUN: Final = "run"
 READY, DONE = "ready", "done"
 """Stages of a machine's part of a run, at which it waits for the others."""
 
-_CHECK: Final = 250_000_000  # ns between two looks at the other machines
-_NOTICED: Final = 2.0  # s within which the supervisor notices that a machine has fallen silent, or answers again
+_CHECK_INTERVAL: Final = 250_000_000  # ns, of checks whether another machine has ended the run
+_NOTICE_TIMEOUT: Final = 2.0  # s for the supervisor to notice that a machine is unreachable or reachable again
 _ECHO_TIMEOUT: Final = 0.25  # s
 _POLL_INTERVAL: Final = 0.05  # s
 
@@ -49,15 +49,15 @@ def main() -> None:
             "capture": captures.begin,
             "captured": captures.end,
             SAMPLE: samplers.sample,
-            "check": partial(_later, "check_links"),
-            "look_back": partial(_later, "look_back"),
-            "events": partial(_later, "events_since"),
+            "check": partial(_call_cluster_check, "check_links"),
+            "look_back": partial(_call_cluster_check, "look_back"),
+            "events": partial(_call_cluster_check, "events_since"),
         }
         worker.main({RUN: run_part, "probe": _probe_part, ATTACH: attach}, calls)
 
 
-def _later(function: str, **arguments: Any) -> object:
-    """Call a function of `cluster_check`, which is imported when it is needed."""
+def _call_cluster_check(function: str, **arguments: Any) -> object:
+    """Call a function of `cluster_check`. The module is imported on the first call."""
     from testbed.controller import cluster_check
 
     result: object = getattr(cluster_check, function)(**arguments)
@@ -70,8 +70,8 @@ def _probe_part(dialogue: Dialogue, **arguments: Any) -> object:
     return probe_part(dialogue, **arguments)
 
 
-class _Together:
-    """Companion of a run that lets it begin and end with those of the other machines. Implements `execution.Beside`."""
+class _StageBarrier:
+    """Companion that synchronizes the begin and end of a run with the other machines. Implements `execution.Companion`."""
 
     def __init__(self, dialogue: Dialogue) -> None:
         self._dialogue = dialogue
@@ -82,10 +82,10 @@ class _Together:
     def live(self, cluster: RunningCluster, run: Run) -> AbstractContextManager[object]:  # noqa: ARG002
         def check(when: int) -> None:
             self._dialogue.check()
-            run.at(when + _CHECK, lambda: check(when + _CHECK))
+            run.at(when + _CHECK_INTERVAL, lambda: check(when + _CHECK_INTERVAL))
 
         run.before_stop = lambda: self._dialogue.reached(DONE)
-        run.at(_CHECK, lambda: check(_CHECK))
+        run.at(_CHECK_INTERVAL, lambda: check(_CHECK_INTERVAL))
         self._dialogue.reached(READY)
         return nullcontext()
 
@@ -93,19 +93,19 @@ class _Together:
 def run_part(
     dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int, history: bool, ahead: int, source: str = ""
 ) -> object:
-    """Run a workload on the nodes of a cluster that are here.
+    """Run a workload on this machine's nodes of a cluster.
 
-    asked: the run's request, as in its folder. seed: of the repetition. history: whether one is written. ahead: nanoseconds
-    that the run's clock is ahead of this machine's. source: text of the workload's file, if it has one. The reply has
-    results, counters and the verdict, or the error that ended the run; the programs' rows, and the text of their files by
-    path; and the cluster's events meanwhile.
+    asked: the run's request, as in its folder. seed: of the repetition. history: whether histories are written. ahead:
+    nanoseconds by which the run's clock is ahead of this machine's. source: text of the workload's file, if it has one. The
+    reply has results, counters and the verdict, or the error that ended the run; the programs' rows; the text of their
+    files, by path; and the cluster's events during the run.
     """
     from testbed.cluster.records.ownership import temporary_directory
     from testbed.cluster.records.state import Store
     from testbed.cluster.running_cluster import RunningCluster
     from testbed.controller.runs.execution import Plan
     from testbed.controller.runs.folders import RunFolder
-    from testbed.controller.runs.live_execution import live
+    from testbed.controller.runs.live_execution import run_live
     from testbed.controller.runs.run_target import locked
     from testbed.controller.runs.runner import protocol_of
     from testbed.runtime import event_log, journal
@@ -114,45 +114,47 @@ def run_part(
 
     store = Store()
     state = store.choose(name)
-    begun = time.monotonic_ns()
-    with locked(store, name), temporary_directory("run") as place:
+    started = time.monotonic_ns()
+    with locked(store, name), temporary_directory("run") as directory:
+        workload = choose(_write_workload(asked["form"], source, directory), asked["settings"])
         plan = Plan(
-            choose(_form(asked["form"], source, place), asked["settings"]), protocol_of(asked["protocol"], "live"), seed,
-            asked["timeout"], asked["patience"], history, beside=(_Together(dialogue),),
-            ranks=ranks_of(state.layout.everywhere), ahead=ahead,
+            workload, protocol_of(asked["protocol"], "live"), seed, asked["timeout"], asked["patience"], history,
+            companions=(_StageBarrier(dialogue),), ranks=ranks_of(state.layout.everywhere), ahead=ahead,
         )  # fmt: skip
-        folder = RunFolder(place / "run", asked, "", {})
-        part = folder.part(1, 1)
+        folder = RunFolder(directory / "run", asked, "", {})
+        repetition = folder.create_repetition(1, 1)
         outcome: dict[str, object]
         try:
-            outcome = _outcome(live(RunningCluster(store, state), plan, part))
+            outcome = _outcome(run_live(RunningCluster(store, state), plan, repetition))
         except TestbedError as error:
             outcome = {"error": str(error), "class": type(error).__name__, "when": getattr(error, "when", -1)}
         folder.close({})
         rows = list(journal.read(folder.path / "rows.jsonl"))
-        files = {str(path.relative_to(folder.path)): path.read_text(errors="replace") for path in _written(folder.path)}
+        files = {
+            str(path.relative_to(folder.path)): path.read_text(errors="replace") for path in _program_files(folder.path)
+        }
     await_watch(state.layout, store.directory(name))
-    events = [event for event in event_log.read(store.directory(name)) if event["clock"] >= begun]
+    events = [event for event in event_log.read(store.directory(name)) if event["clock"] >= started]
     return {**outcome, "rows": rows, "files": files, "events": events}
 
 
-def _form(form: str, source: str, place: Path) -> str:
-    """Write the file of a workload that has one into a directory here; return the text that names the workload."""
+def _write_workload(form: str, source: str, directory: Path) -> str:
+    """Write the workload's file, if it has one, into a local directory; return the text that names the workload."""
     path = file_of(form)
     if path is None:
         return form
-    folder = place / "workload"
+    folder = directory / "workload"
     folder.mkdir(parents=True)
     (folder / path.name).write_text(source, encoding="utf-8")
     return str(folder / path.name) + form.removeprefix(str(path))
 
 
 def await_watch(layout: Layout, directory: Path) -> None:
-    """Wait until the watch over machines has noticed which of them answer now. directory: the cluster's."""
+    """Wait until the supervisor has recorded which other machines answer now. directory: the cluster's."""
     from testbed.cluster.services.machine_watch import unreachable
     from testbed.runtime import event_log
 
-    deadline = time.monotonic() + _NOTICED
+    deadline = time.monotonic() + _NOTICE_TIMEOUT
     tunnels = layout.part.tunnels if layout.part is not None else ()
     for machine, local, remote in {(tunnel.machine, tunnel.local, tunnel.remote) for tunnel in tunnels}:
         while _answers(local, remote) == (machine in unreachable(event_log.read(directory))):
@@ -174,12 +176,12 @@ def _outcome(execution: Execution) -> dict[str, object]:
 
     return {
         "results": dict(execution.results),
-        "counted": {rank: dict(counts) for rank, counts in execution.counted.items()},
+        "counted": {rank: dict(counts) for rank, counts in execution.counters.items()},
         "verdict": verdict_to_json(execution.verdict),
         "switches": {name: dict(counts) for name, counts in execution.switches.items()},
     }
 
 
-def _written(folder: Path) -> list[Path]:
-    """Return the files of programs."""
+def _program_files(folder: Path) -> list[Path]:
+    """Return the histories and logs of programs."""
     return [path for name in ("history", "logs") for path in sorted(folder.glob(f"{name}/*")) if path.is_file()]

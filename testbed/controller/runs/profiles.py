@@ -1,7 +1,7 @@
-"""Profiles as a user names them: "ideal", the name of one that the protocol brings, or a file in TOML:
+"""Profiles as a user selects them: "ideal", the name of one of the protocol's profiles, or a TOML file:
 
     name = "faster"
-    like = "emp-2001"         # the base for keys that are missing; "ideal" by default
+    like = "emp-2001"         # profile that gives the values of missing keys; "ideal" by default
     receive = "2us"           # a time; `bus_rate` and all other rates: "4gbit"; `bus_burst`: "512"
 
     [work.copy]               # work on host cores, by kind
@@ -44,20 +44,20 @@ _FLAGS: Final = ("pages_apart", "hosted", "polled", "round_robin", "busy_waiting
 def profile_of(
     given: str | Path | Profile | Mapping[str, Any], protocol: Protocol, within: tuple[Path, ...] = ()
 ) -> Profile:
-    """Resolve a profile, a mapping of its values (as from `profile_values`), its name, or its file. within: files that are
-    being read for it. Raises NotFoundError, DescriptionError with all problems, TestbedError for a file that cannot be
-    read."""
+    """Resolve a profile, a mapping of its values (as from `profile_values`), its name, or its file. within: files whose
+    "like" refers to it, directly or not. Raises NotFoundError, DescriptionError with all problems, TestbedError for an
+    unreadable file."""
     if isinstance(given, Profile):
         return given
     if isinstance(given, Mapping):
-        return _built(given, protocol, "the profile")
+        return _build(given, protocol, "the profile")
     text = str(given)
     if isinstance(given, Path) or text.endswith(".toml") or "/" in text:
-        return _loaded(Path(given), protocol, within)
+        return _load(Path(given), protocol, within)
     known = {profile.name: profile for profile in (IDEAL, *protocol.profiles)}
     if text not in known:
         hint = did_you_mean(text, known)
-        raise NotFoundError(f"no profile is called {text!r}{hint}; there are {', '.join(known)}, and files in TOML")
+        raise NotFoundError(f"unknown profile {text!r}{hint}; use one of {', '.join(known)}, or a TOML file")
     return known[text]
 
 
@@ -66,40 +66,40 @@ def node_profiles(
     given: Mapping[str, str | Path | Profile | Mapping[str, Any]],
     mode: str,
     protocol: Protocol,
-    usual: Profile,
+    default: Profile,
 ) -> Mapping[str, Profile]:
-    """Resolve the profiles of nodes that have another than the usual one: as the run says, otherwise as the description
-    does, whose files are named from its folder. In namespaces nothing is priced. Raises NotFoundError for an unknown node,
-    UnsupportedError in mode live where the run says one, and the errors of `profile_of`."""
+    """Resolve the profiles of nodes with another profile than the default. given: of the run, by node; it overrides the
+    description, whose files are relative to its folder. Empty in mode live, where nothing has a modelled cost. Raises
+    NotFoundError for an unknown node, UnsupportedError for a given profile in mode live, and the errors of `profile_of`."""
     names = {node.name: node.profile for node in target.layout.nodes}
     for name in given:
         if name not in names:
-            raise NotFoundError(f"profile for {name!r}: no node is called so{did_you_mean(name, names)}")
+            raise NotFoundError(f"profile for {name!r}: there is no such node{did_you_mean(name, names)}")
     if mode == "live":
         if given:
             raise UnsupportedError(
-                "profiles of nodes: in namespaces NICs take what this machine takes; sim and dilated price"
+                "profiles of nodes need --mode sim or --mode dilated: in live, NICs and hosts have no modelled cost"
             )
         return {}
-    found: dict[str, Profile] = {}
-    for name, said in names.items():
+    resolved: dict[str, Profile] = {}
+    for name, described in names.items():
         if name in given:
-            found[name] = profile_of(given[name], protocol)
-        elif said:
-            is_file = said.endswith(".toml") or "/" in said
-            found[name] = profile_of(target.base / said if is_file else said, protocol)
-    return {name: profile for name, profile in found.items() if profile != usual}
+            resolved[name] = profile_of(given[name], protocol)
+        elif described:
+            is_file = described.endswith(".toml") or "/" in described
+            resolved[name] = profile_of(target.base / described if is_file else described, protocol)
+    return {name: profile for name, profile in resolved.items() if profile != default}
 
 
 def profile_values(profile: Profile) -> Mapping[str, object]:
-    """Return its name and all values that differ from the ideal profile's; ns, bit/s and bytes."""
+    """Return the profile's name and all values that differ from the ideal profile's; in ns, bit/s and bytes."""
     ideal = asdict(IDEAL)
     return {key: value for key, value in asdict(profile).items() if key == "name" or value != ideal[key]}
 
 
-def _loaded(path: Path, protocol: Protocol, within: tuple[Path, ...]) -> Profile:
+def _load(path: Path, protocol: Protocol, within: tuple[Path, ...]) -> Profile:
     if path.absolute() in within:
-        raise TestbedError(f"{path} is like itself")
+        raise TestbedError(f"{path} refers to itself by 'like'")
     try:
         document = tomllib.loads(read_text(path))
     except FileNotFoundError as error:
@@ -108,10 +108,10 @@ def _loaded(path: Path, protocol: Protocol, within: tuple[Path, ...]) -> Profile
         raise TestbedError(f"{path} cannot be read: {reason_of(error)}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise DescriptionError(str(path), [Problem("", "", f"a file in TOML: {error}")]) from error
-    return _built({"name": path.stem, **document}, protocol, str(path), (*within, path.absolute()))
+    return _build({"name": path.stem, **document}, protocol, str(path), (*within, path.absolute()))
 
 
-def _built(document: Mapping[str, Any], protocol: Protocol, source: str, within: tuple[Path, ...] = ()) -> Profile:
+def _build(document: Mapping[str, Any], protocol: Protocol, source: str, within: tuple[Path, ...] = ()) -> Profile:
     keys = [field.name for field in fields(Profile)]
     problems: list[Problem] = []
     values: dict[str, Any] = {}
@@ -143,13 +143,13 @@ def _built(document: Mapping[str, Any], protocol: Protocol, source: str, within:
     raise DescriptionError(source, problems)
 
 
-def _unknown(path: str, what: str, name: str, known: list[str], expected: str) -> Problem:
-    near = get_close_matches(name, known, 1)
-    return Problem(path, f"unknown {what} {name!r}", expected, near[0] if near else "")
+def _unknown(path: str, kind: str, name: str, known: list[str], expected: str) -> Problem:
+    matches = get_close_matches(name, known, 1)
+    return Problem(path, f"unknown {kind} {name!r}", expected, matches[0] if matches else "")
 
 
 def _work(table: object, protocol: Protocol, problems: list[Problem]) -> Mapping[str, Cost]:
-    """Read the costs of work on host cores, and add what is wrong with them to the problems."""
+    """Read the costs of work on host cores, and append errors to `problems`."""
     kinds, costs = [*STANDARD, *protocol.host_work], [field.name for field in fields(Cost)]
     if not isinstance(table, Mapping):
         problems.append(Problem("work", repr(table), "tables by kind of work: [work.copy]"))
@@ -177,9 +177,9 @@ def _work(table: object, protocol: Protocol, problems: list[Problem]) -> Mapping
 
 def _value(key: str, value: object) -> object:
     if key in ("name", "steering"):
-        return _of(str, value, "a text")
+        return _checked(str, value, "a text")
     if key in _FLAGS:
-        return _of(bool, value, "true or false")
+        return _checked(bool, value, "true or false")
     if type(value) is int and value >= 0:
         return value  # in the base unit already, as in a run's folder
     if key in _COUNTS:
@@ -190,7 +190,7 @@ def _value(key: str, value: object) -> object:
     return parse(value)
 
 
-def _of(kind: type, value: object, expected: str) -> object:
+def _checked(kind: type, value: object, expected: str) -> object:
     if not isinstance(value, kind):
         raise UnitError(value, expected)
     return value

@@ -1,4 +1,4 @@
-"""Receive queues of a run: workers of shared NICs in namespaces, elsewhere those of the profile."""
+"""Receive queues of a run: worker processes of shared NICs in namespaces, queues of the profile otherwise."""
 
 from __future__ import annotations
 
@@ -11,33 +11,36 @@ from testbed.errors import DescriptionError, Problem, UnsupportedError
 from testbed.runtime.shared.workers import ReceiveQueues
 
 IN_TURN: Final = "round-robin"
-"""Name for frames that go to each queue in turn, whatever they are."""
+"""Steering that distributes frames over the queues in turn, without a hash."""
 
 
 def live_queues(count: int, steering: str, bind: bool, protocol: Protocol, name: str, shared: bool) -> ReceiveQueues:
-    """Return the receive queues of shared NICs. count: of queues. steering: the name of a hash of the protocol, IN_TURN, or
-    empty for the default. bind: workers and programs have processors of their own. name: the protocol's. Raises
-    DescriptionError, UnsupportedError."""
+    """Return the receive queues of shared NICs. count: number of queues. steering: the name of a hash of the protocol,
+    IN_TURN, or empty for the default hash. bind: pin workers and programs to processors of their own. name: the
+    protocol's. Raises DescriptionError, UnsupportedError."""
     _check(count, steering)
     if count == 1 and not steering:
         return ReceiveQueues()
     if not shared:
-        raise UnsupportedError("receive queues in namespaces are processes of shared NICs: add --nics shared")
+        raise UnsupportedError(
+            "several receive queues in namespaces need shared NICs, which run a process for each: add --nics shared"
+        )
     if protocol.split_driver is None or protocol.split_driver.hosts > 1:
-        raise UnsupportedError(f"the NICs of protocol {name} have one receive queue")
+        raise UnsupportedError(f"NICs of protocol {name} have one receive queue, got {count}: leave --queues out")
     if steering == IN_TURN:
         return ReceiveQueues(count, (), bind)
     return ReceiveQueues(count, _program(steering, protocol, name), bind)
 
 
 def with_queues(profile: Profile, count: int, steering: str, protocol: Protocol, name: str) -> Profile:
-    """Return a profile with that many receive queues, where the options say so. For the rest see `live_queues`."""
+    """Return the profile with `count` receive queues, if the options set any. The other arguments are those of
+    `live_queues`."""
     _check(count, steering)
     if count == 1 and not steering:
         return profile
     if not profile.hosted:
         raise UnsupportedError(
-            f"profile {profile.name} has no receive queues: its firmware does not run on the host's cores"
+            f"profile {profile.name} cannot have several receive queues: its firmware does not run on the host's cores"
         )
     if steering == IN_TURN:
         return replace(profile, receive_queues=count, round_robin=True)
@@ -54,10 +57,10 @@ def _check(count: int, steering: str) -> None:
 
 def _program(steering: str, protocol: Protocol, name: str) -> tuple[Instruction, ...]:
     if not protocol.steering:
-        raise UnsupportedError(f"protocol {name} has no hash that chooses receive queues: only --steering {IN_TURN}")
+        raise UnsupportedError(f"protocol {name} has no hash for steering: use --steering {IN_TURN}")
     if steering and steering not in protocol.steering:
         known = ", ".join([*protocol.steering, IN_TURN])
         raise DescriptionError("the run", [Problem("steering", repr(steering), f"one of {known}")])
-    found = select_hash(protocol.steering, steering)
-    assert found is not None
-    return found.program
+    steering_hash = select_hash(protocol.steering, steering)
+    assert steering_hash is not None
+    return steering_hash.program

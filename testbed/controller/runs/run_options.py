@@ -1,4 +1,4 @@
-"""Options of a run, their defaults, and limits of its numbers, which are checked before the run starts."""
+"""Options of a run, their defaults and limits, which are checked before the run starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from protocols.core.profile import Profile
-from testbed.controller.runs.execution import Beside, Follow
+from testbed.controller.runs.execution import Companion, ProgressCallback
 from testbed.errors import DescriptionError, Problem, UnsupportedError
 from testbed.fates.fate_hash import MASK
 from testbed.registry import DEFAULT_PROTOCOL
@@ -29,7 +29,7 @@ MAX_REPEAT: Final = 1_000_000
 """Each repetition has a folder."""
 
 MAX_SECONDS: Final = 1_000_000
-"""Eleven days: in milliseconds, this fits the 31 bits of the kernel's timeouts."""
+"""Maximum of a timeout, seconds. In milliseconds, it fits the 31 bits of the kernel's timeouts."""
 
 
 class PlainOptions(TypedDict, total=False):
@@ -91,15 +91,15 @@ class RunOptions(PlainOptions, total=False):
     settings: of the workload, as texts or values.
     firmware: settings of the protocol's NICs, as texts or values; others keep their defaults.
     output: the run's folder, which must not exist or be empty; without one, nothing is kept.
-    beside: companions of the programs, see `execution.Beside`.
-    follow: progress callback.
+    companions: code that acts on the run, see `execution.Companion`.
+    on_progress: called with a phrase that describes the current step.
     """
 
     settings: Mapping[str, object] | None
     firmware: Mapping[str, object] | None
     output: str | Path | None
-    beside: Sequence[Beside]
-    follow: Follow | None
+    companions: Sequence[Companion]
+    on_progress: ProgressCallback | None
 
 
 DEFAULTS: Final[RunOptions] = {
@@ -107,13 +107,13 @@ DEFAULTS: Final[RunOptions] = {
     "output": None, "timeout": TIMEOUT, "patience": None, "history": False, "check": None, "capture": False,
     "fates": False, "scenario": None, "profile": "ideal", "profiles": {}, "ranks_per_node": 1,
     "firmware": None, "nics": "inline", "queues": 1, "steering": "", "bind": True, "dilate": None,
-    "beside": (), "follow": None,
+    "companions": (), "on_progress": None,
 }  # fmt: skip
 
 
 def complete(options: RunOptions) -> RunOptions:
     """Return the options with defaults for missing ones. Raises TypeError for an unknown option, DescriptionError for a
-    number out of range, UnsupportedError for fates of several repetitions."""
+    value out of range, UnsupportedError for `fates` with several repetitions."""
     if unknown := [name for name in options if name not in DEFAULTS]:
         raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}; known are: {', '.join(DEFAULTS)}")
     given: RunOptions = {**DEFAULTS, **options}
@@ -123,26 +123,26 @@ def complete(options: RunOptions) -> RunOptions:
         problems.append(Problem("mode", repr(mode), "sim, live or dilated"))
     if not 1 <= repeat <= MAX_REPEAT:
         problems.append(Problem("repeat", str(repeat), f"1 to {MAX_REPEAT:,}"))
-    problems += problem_of_seed(given["seed"], max(repeat, 1))
-    problems += problem_of_time("timeout", given["timeout"]) + problem_of_time("patience", given["patience"])
+    problems += check_seed(given["seed"], max(repeat, 1))
+    problems += check_seconds("timeout", given["timeout"]) + check_seconds("patience", given["patience"])
     if problems:
         raise DescriptionError("the run", problems)
     if given["fates"] and mode != "sim" and repeat > 1:
-        raise UnsupportedError("fates of several repetitions cannot be told apart: --fates needs --repeat 1")
+        raise UnsupportedError(f"--fates needs --repeat 1, got {repeat}: the log does not distinguish repetitions")
     return given
 
 
-def problem_of_seed(seed: int | None, repeat: int = 1) -> list[Problem]:
-    """Return at most one problem. seed: None for the description's. repeat: the seeds of repetitions are
+def check_seed(seed: int | None, repeat: int = 1) -> list[Problem]:
+    """Return at most one problem. seed: None for the description's. repeat: number of repetitions, whose seeds are
     consecutive."""
     if seed is None or 0 <= seed <= MASK - (repeat - 1):
         return []
-    more = ", that of the last repetition, too" if repeat > 1 else ""
-    return [Problem("seed", str(seed), f"0 to {MASK}{more}")]
+    limit = f": the last of {repeat} repetitions has seed + {repeat - 1}" if repeat > 1 else ""
+    return [Problem("seed", str(seed), f"0 to {MASK - (repeat - 1)}{limit}")]
 
 
-def problem_of_time(name: str, seconds: float | None) -> list[Problem]:
-    """Return at most one problem. seconds: None if not given."""
+def check_seconds(name: str, seconds: float | None) -> list[Problem]:
+    """Return at most one problem. name: of the option. seconds: None if not given."""
     if seconds is None or 0 < seconds <= MAX_SECONDS:
         return []
-    return [Problem(name, str(seconds), f"seconds, more than 0, {MAX_SECONDS} at most")]
+    return [Problem(name, str(seconds), f"seconds, above 0 and up to {MAX_SECONDS}")]

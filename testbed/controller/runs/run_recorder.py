@@ -1,4 +1,4 @@
-"""Recording a run in its folder, from its beginning to its end, however it ends."""
+"""Recorder of a run: its folder with the request, and the result however the run ends."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from testbed.kernel.processes import identity
 from testbed.runtime.journal import UnwritableError
 from testbed.spec.layout_json import to_json
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-class KeptFolder(RunFolder):
-    """A run's folder with the run's status."""
+class RunRecorder(RunFolder):
+    """Folder of a run, to which it also writes the request and the status."""
 
-    def __init__(self, path: Path, asked: Mapping[str, object], where: RunTarget) -> None:
-        request = {
-            **asked,
+    def __init__(self, path: Path, request: Mapping[str, object], target: RunTarget) -> None:
+        document = {
+            **request,
             "began": time.time(),
             "command": shlex.join(sys.argv),
-            "process": str(identity()),  # by which a run in progress is told from one that was killed
+            "process": str(identity()),  # distinguishes a run in progress from one that was killed
             "environment": run_environment(),
         }
-        super().__init__(path, request, where.toml, to_json(where.layout))
+        super().__init__(path, document, target.toml, to_json(target.layout))
         self._result: dict[str, object] = {"status": "failed"}
 
-    def say(self, **more: object) -> None:
+    def add_result(self, **entries: object) -> None:
         """Add entries to the result, whether the run succeeds or not."""
-        self._result |= more
+        self._result |= entries
 
-    def done(self, *, verdict: Verdict, **more: object) -> None:
-        """Record success."""
-        self._result |= {"status": "done", "verdict": verdict_to_json(verdict), **more}
+    def record_success(self, *, verdict: Verdict, **entries: object) -> None:
+        """Record success, and add entries to the result."""
+        self._result |= {"status": "done", "verdict": verdict_to_json(verdict), **entries}
 
-    def end(self, error: BaseException | None = None) -> None:
+    def finish(self, error: BaseException | None = None) -> None:
+        """Write the result. error: that ended the run."""
         if error is not None:
             status = "failed" if isinstance(error, Exception) else "interrupted"
             message = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
@@ -53,25 +54,25 @@ class KeptFolder(RunFolder):
 
 
 @contextlib.contextmanager
-def open_folder(path: Path, asked: Mapping[str, object], where: RunTarget) -> Iterator[KeptFolder]:
-    """Create a folder that is complete at the end of the block, however it ends. Raises ConflictError,
+def record_run(path: Path, request: Mapping[str, object], target: RunTarget) -> Iterator[RunRecorder]:
+    """Create a run's folder; write the result at the end of the block, however it ends. Raises ConflictError,
     UnwritableError."""
-    folder = KeptFolder(path, asked, where)
+    folder = RunRecorder(path, request, target)
     try:
         yield folder
     except BaseException as error:
         with contextlib.suppress(UnwritableError):  # the error that ended the run is raised instead
-            folder.end(error)
-        if isinstance(error, OSError) and error.errno in _FULL:
+            folder.finish(error)
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE:
             raise UnwritableError(
                 f"results cannot be written to {path}: {reason_of(error)}; earlier results are complete"
             ) from error
         raise
-    folder.end()
+    folder.finish()
 
 
 def verdict_to_json(verdict: Verdict) -> Mapping[str, object]:
-    """Convert a verdict for JSON."""
+    """Convert a verdict to a JSON object."""
     findings = [{**asdict(finding), "grade": finding.grade.value} for finding in verdict.findings]
     return {
         "grade": verdict.grade.value,

@@ -1,4 +1,4 @@
-"""Target of a run: a description in the simulation, a cluster that is up, or one that is brought up for the run."""
+"""Target of a run: a description in the simulation, a running cluster, or a cluster that is brought up for the run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from testbed.spec.layout import Layout
 
 if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningCluster
-    from testbed.controller.runs.execution import Follow
-    from testbed.controller.runs.run_recorder import KeptFolder
+    from testbed.controller.runs.execution import ProgressCallback
+    from testbed.controller.runs.run_recorder import RunRecorder
     from testbed.controller.runs.spread_execution import SpreadCluster
     from testbed.spec.model import Description
 
-_SILENT: Final = ("netem", "tc")
+_WITHOUT_FATE_LOG: Final = ("netem", "tc")  # datapaths
 _MAX_SHOWN: Final = 4  # links
-_NOT_FROM_THE_BEGINNING: Final = (
-    "the cluster was up before the run: 'testbed up --fates' says where its fates are written"
+_UP_BEFORE_RUN: Final = (
+    "the cluster was up before the run: its fates are in the log that 'testbed up --fates' started, if any"
 )
 _numbers: Final = itertools.count(1)
 
@@ -34,29 +34,35 @@ _numbers: Final = itertools.count(1)
 @dataclass(frozen=True, slots=True)
 class RunTarget:
     """Target of a run. name: the description's, or the running cluster's. origin: a file's path, ``topology:NAME`` or
-    ``python``. base: directory of the files that impairments name. toml: the description, empty where only its layout
-    is known. up: the running cluster, which stays. live: whether a cluster is to be brought up otherwise. spread: the
-    running cluster, if it is one on several machines."""
+    ``python``. base: directory of the files that impairments name. toml: the description; empty if only its layout is
+    known. running: a running cluster, which stays up. live: whether the run is in namespaces; a cluster is then brought up
+    unless one is running. spread: a running cluster on several machines."""
 
     name: str
     origin: str
     base: Path
     layout: Layout
     toml: str
-    up: RunningCluster | None
+    running: RunningCluster | None
     live: bool
     spread: SpreadCluster | None = None
 
     @contextlib.contextmanager
     def ready(
-        self, follow: Follow, folder: KeptFolder, *, fates: bool = False, log: bool = True, slow: int = 1
+        self,
+        on_progress: ProgressCallback,
+        folder: RunRecorder,
+        *,
+        fates: bool = False,
+        log: bool = True,
+        slow: int = 1,
     ) -> Iterator[RunningCluster | None]:
         """Yield the cluster, up and locked for this run, until the end of the block; None in the simulation, and for a
         cluster on several machines, which lock their parts.
 
-        The cluster's events are added to the folder's. log: also log the fates of frames in the folder, as far as the
-        datapaths report them; the result says how far. fates: let the relay, which reports fates, carry all impaired
-        links. slow: factor by which its links are slowed. Raises the errors of `bring_up`, and ConflictError.
+        The cluster's events are added to those of the run. log: log the fates of frames in the folder; the result names
+        gaps of the log. fates: let the relay, which logs fates, carry all impaired links. slow: factor by which links are
+        slowed. Raises the errors of `bring_up`, and ConflictError.
         """
         if not self.live or self.spread is not None:
             yield None
@@ -66,17 +72,18 @@ class RunTarget:
         from testbed.runtime import event_log
 
         with contextlib.ExitStack() as stack:
-            store, begun = Store(), time.monotonic_ns()
-            running = self.up
+            store, started = Store(), time.monotonic_ns()
+            running = self.running
             if running is not None and fates:
                 raise UnsupportedError(
-                    f"{self.name} is up already: 'testbed up --fates' says where its fates are written"
+                    f"{self.name} is up already: --fates of a run needs a cluster that the run brings up; use 'testbed up "
+                    "--fates'"
                 )
             if running is None:
                 from testbed.cluster.startup import bring_up
                 from testbed.spec.dilation import slow_layout
 
-                follow(f"bringing up {self.name}")
+                on_progress(f"bringing up {self.name}")
                 layout, name = slow_layout(self.layout, slow), f"{self.name[:36]}-run-{os.getpid()}-{next(_numbers)}"
                 outcome = bring_up(store, layout, name=name, origin=self.origin, lasting=False,
                                    asked="relay" if fates else "auto",
@@ -85,25 +92,26 @@ class RunTarget:
             stack.enter_context(locked(store, running.name))
             state = running.state
 
-            def tell() -> None:
+            def record_events() -> None:
                 events = [
                     event
                     for event in event_log.read(store.directory(state.name))
-                    if int(event.get("clock", 0)) >= begun
+                    if int(event.get("clock", 0)) >= started
                 ]
-                folder.events(events)
+                folder.add_events(events)
                 if log:
-                    gaps = [_NOT_FROM_THE_BEGINNING] if self.up is not None else fate_log_gaps(state.datapaths, events)
-                    folder.say(fates={"whole": not gaps, "untold": gaps})
+                    gaps = [_UP_BEFORE_RUN] if self.running is not None else fate_log_gaps(state.datapaths, events)
+                    folder.add_result(fates={"whole": not gaps, "untold": gaps})
 
-            stack.callback(tell)
-            folder.event("the cluster is up", cluster=running.name, datapaths=dict(running.state.datapaths))
+            stack.callback(record_events)
+            folder.add_event("the cluster is up", cluster=running.name, datapaths=dict(running.state.datapaths))
             yield running
-            follow(f"taking down {self.name}" if self.up is None else "")
+            on_progress(f"taking down {self.name}" if self.running is None else "")
 
 
 def fate_log_gaps(datapaths: Mapping[str, str], events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """the cluster, from then on."""
+    """Return the reasons why the fate log of a cluster is incomplete, as sentences. datapaths: of links at the beginning.
+    events: of the cluster since then."""
     carriers = {(link, carrier) for link, carrier in datapaths.items()}
     gaps = []
     for event in events:
@@ -111,10 +119,10 @@ def fate_log_gaps(datapaths: Mapping[str, str], events: Iterable[Mapping[str, An
             carriers |= {(event["link"], event["before"]), (event["link"], event["after"])}
         elif event["event"] == "fates untold":
             gaps.append(f"it ends before the run: {event['reason']}")
-    silent = sorted({link for link, carrier in carriers if carrier in _SILENT})
-    if silent:
-        more = f" and {len(silent) - _MAX_SHOWN} more" if len(silent) > _MAX_SHOWN else ""
-        links = ", ".join(silent[:_MAX_SHOWN]) + more
+    unlogged = sorted({link for link, carrier in carriers if carrier in _WITHOUT_FATE_LOG})
+    if unlogged:
+        more = f" and {len(unlogged) - _MAX_SHOWN} more" if len(unlogged) > _MAX_SHOWN else ""
+        links = ", ".join(unlogged[:_MAX_SHOWN]) + more
         gaps.append(f"the kernel forwards {links} and logs no fates: --fates lets the relay forward and log them")
     return gaps
 
@@ -131,21 +139,24 @@ def find_target(
         from testbed.spec.model import Description
 
         if isinstance(cluster, Description):
-            return _described(cluster, "python", live, seed)
+            return _description_target(cluster, "python", live, seed)
         from testbed.cluster.running_cluster import RunningCluster
 
-        return _running(cluster, live) if isinstance(cluster, RunningCluster) else _spread(cluster, live, seed)
-    if live and (running := _up(str(cluster))) is not None:
-        return _running(running, live)
+        if isinstance(cluster, RunningCluster):
+            return _running_target(cluster, live)
+        return _spread_target(cluster, live, seed)
+    if live and (running := _running_cluster(str(cluster))) is not None:
+        return _running_target(running, live)
     from testbed.spec.loader import load
 
     loaded = load(cluster)
-    if live and (running := _up(loaded.description.name)) is not None and running.state.origin == loaded.origin:
-        return _running(running, live)
-    return _described(loaded.description, loaded.origin, live, seed)
+    running = _running_cluster(loaded.description.name) if live else None
+    if running is not None and running.state.origin == loaded.origin:
+        return _running_target(running, live)
+    return _description_target(loaded.description, loaded.origin, live, seed)
 
 
-def _described(description: Description, origin: str, live: bool, seed: int | None) -> RunTarget:
+def _description_target(description: Description, origin: str, live: bool, seed: int | None) -> RunTarget:
     from testbed.spec.resolver import resolve
     from testbed.spec.toml_writer import to_toml
 
@@ -156,13 +167,13 @@ def _described(description: Description, origin: str, live: bool, seed: int | No
     return RunTarget(layout.name, origin, base, layout, to_toml(description), None, live)
 
 
-def _spread(cluster: SpreadCluster, live: bool, seed: int | None) -> RunTarget:
+def _spread_target(cluster: SpreadCluster, live: bool, seed: int | None) -> RunTarget:
     layout = cluster.state().layout
     layout = layout if seed is None else replace(layout, seed=seed)
     return RunTarget(cluster.name, "machines", Path.cwd(), layout, "", None, live, cluster)
 
 
-def _running(cluster: RunningCluster, live: bool) -> RunTarget:
+def _running_target(cluster: RunningCluster, live: bool) -> RunTarget:
     state = cluster.state
     if live and state.end_reason:
         raise NotFoundError(state.end_reason)
@@ -170,7 +181,7 @@ def _running(cluster: RunningCluster, live: bool) -> RunTarget:
     return RunTarget(cluster.name, state.origin, base, state.layout, "", cluster if live else None, live)
 
 
-def _up(name: str) -> RunningCluster | None:
+def _running_cluster(name: str) -> RunningCluster | None:
     """Return the cluster of this name if it is up."""
     from testbed.cluster.records.state import Store
     from testbed.cluster.running_cluster import RunningCluster
@@ -187,7 +198,7 @@ def _up(name: str) -> RunningCluster | None:
 
 @contextlib.contextmanager
 def locked(store: object, name: str) -> Iterator[None]:
-    """Lock the cluster for one run: two runs would take each other's frames."""
+    """Lock the cluster for a run. Two runs on one cluster would receive each other's frames."""
     from testbed.cluster.records.state import Store
 
     assert isinstance(store, Store)
@@ -196,6 +207,6 @@ def locked(store: object, name: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConflictError(
-                f"another run is at work on cluster {name}: wait for its end, or use another name"
+                f"another run uses cluster {name}: wait for its end, or bring up a cluster of another name"
             ) from None
         yield

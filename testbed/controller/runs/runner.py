@@ -3,12 +3,12 @@
     import testbed
 
     result = testbed.run("star-4", "pingpong", mode="sim", settings={"count": 100})
-    result.rows                # what was measured: dicts, as in the folder's rows.jsonl
-    result.results["n1"]       # what the program on n1 returned (of the last repetition)
+    result.rows                # measurements: dicts, as in the folder's rows.jsonl
+    result.results["n1"]       # return value of the program on n1 (of the last repetition)
     result.verdict.grade       # trusted, degraded or invalid
-    result.folder              # its folder (see `folders`), None unless output was given
+    result.folder              # the run's folder (see `folders`); None unless output was given
 
-    async def hello(comm, node, *, tag: int = 7):        # a workload of one's own: see `testbed.workloads`
+    async def hello(comm, node, *, tag: int = 7):        # your own workload: see `testbed.workloads`
         if comm.rank == 0:
             await comm.send("hello", 1, tag=tag)
         elif comm.rank == 1:
@@ -16,21 +16,21 @@
 
     testbed.run(Cluster.star(2, loss="5%"), hello, protocol="emp", seed=3).results["n2"]
 
-cluster: a description, the name of a shipped one or its file, or a `RunningCluster`, which is used and stays. A name
-under which a cluster is up means that cluster. Any other cluster is brought up for the run under a name of its own and
-taken down afterwards, however the run ends; the simulation brings nothing up.
+cluster: a description, the name of a shipped topology, a file, or a `RunningCluster`, which stays up. The name of a
+running cluster selects that cluster. Any other cluster is brought up for the run under a name of its own and taken down
+afterwards, however the run ends; the simulation brings nothing up.
 
-Failures are exceptions: ProgramError (a program's traceback, with its node's name), NodeDiedError, StuckError or
-StalledError (who waits for what), TimeIsUpError, UnwritableError, and the errors of bringing up. By then everything is
-cleaned up, and the folder has the rows measured and a result.json that says how the run ended.
+Failures raise exceptions: ProgramError (a program's traceback, with its node's name), NodeDiedError, StuckError or
+StalledError (with what each program waits for), RunTimeoutError, UnwritableError, and the errors of bringing up. Before
+they are raised, everything is cleaned up, and the folder has the measured rows and a result.json with the failure.
 
-Faults beside the programs are given as `scenario`, a `Scenario` or its file: each fault is an event of the run, and one
-without effect a note of the verdict. Where time is dilated, a scenario's times are the model's. Other companions of the
-programs are given as `beside`: see `execution.Beside`.
+`scenario`, a `Scenario` or its file, injects faults while the programs run. Each fault is an event of the run; a fault
+without effect is a note of the verdict. In dilated runs, the times of a scenario are model times. Other code that acts on
+a run is given as `companions`: see `execution.Companion`.
 
-With ``history=True`` each application's sends, receives and notifications are written: see `testbed.workloads.history`.
-With ``check=True`` checkers examine it, however the run ends (see `testbed.controller.checkers.promises`): their
-findings are in the folder, in ``result.checks``, and in the verdict, whose grade is then "failed".
+With ``history=True``, each application's sends, receives and notifications are written: see `testbed.workloads.history`.
+With ``check=True``, checkers examine the histories, however the run ends (see `testbed.controller.checkers.promises`).
+Their report is in the folder and in ``result.checks``; a failed check sets the verdict's grade to "failed".
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from protocols.core.profile import Profile
 from protocols.core.protocol import Protocol
 from testbed import packages
 from testbed.cluster.records.ownership import temporary_directory
-from testbed.controller.runs.execution import Beside, Execution, Follow, Plan, check_layout
-from testbed.controller.runs.folders import Part, RunFolder, undelivered_messages
+from testbed.controller.runs.execution import Companion, Execution, Plan, ProgressCallback, check_layout
+from testbed.controller.runs.folders import RepetitionFiles, RunFolder, undelivered_messages
 from testbed.controller.runs.profiles import node_profiles, profile_of, profile_values
 from testbed.controller.runs.queue_options import live_queues, with_queues
 from testbed.controller.runs.run_options import DILATE, Codec, Mode, Nics, RunOptions, complete
-from testbed.controller.runs.run_recorder import KeptFolder, open_folder
+from testbed.controller.runs.run_recorder import RunRecorder, record_run
 from testbed.controller.runs.run_target import RunTarget, find_target
 from testbed.controller.verdict.verdicts import Finding, Verdict, verdict_of
 from testbed.errors import DescriptionError, Problem, UnsupportedError
@@ -67,10 +67,10 @@ from testbed.workloads.workload_settings import checked
 if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningCluster
     from testbed.controller.checkers.check_report import Report
-    from testbed.controller.checkers.runs import Checking
+    from testbed.controller.checkers.runs import RepetitionChecker
     from testbed.controller.runs.spread_execution import SpreadCluster
     from testbed.controller.scenarios.player import ScenarioPlayer
-    from testbed.controller.verdict.outages import Judge, Watched
+    from testbed.controller.verdict.outages import OutageJudge, ProcessOutages
     from testbed.spec.layout import Layout
     from testbed.spec.model import Description
     from testbed.spec.scenario import Scenario
@@ -78,9 +78,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Result of a run. results: returned by the programs, by node; counted: the counters of their NICs' firmware; used:
-    the use of the profile's parts (see `Execution`); all three of the last repetition, `repetitions` has all. verdict:
-    of all repetitions together."""
+    """Result of a run. results: return values of the programs, by rank. counters: of their NICs' firmware. usage: of the
+    parts that have costs in the profile (see `Execution`). These are of the last repetition; `repetitions` has all.
+    verdict: on all repetitions together. seconds: duration of the run."""
 
     cluster: str
     workload: str
@@ -99,12 +99,12 @@ class RunResult:
         return self.repetitions[-1].results
 
     @property
-    def counted(self) -> Mapping[str, Mapping[str, int]]:
-        return self.repetitions[-1].counted
+    def counters(self) -> Mapping[str, Mapping[str, int]]:
+        return self.repetitions[-1].counters
 
     @property
-    def used(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-        return self.repetitions[-1].used
+    def usage(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        return self.repetitions[-1].usage
 
     @property
     def checks(self) -> Report | None:
@@ -120,111 +120,121 @@ def run(
     given = complete(options)
     protocol, codec, mode, nics = given["protocol"], given["codec"], given["mode"], given["nics"]
     seed, repeat, timeout, patience = given["seed"], given["repeat"], given["timeout"], given["patience"]
-    output, history, firmware, follow = given["output"], given["history"], given["firmware"], given["follow"]
+    output, history, firmware, on_progress = given["output"], given["history"], given["firmware"], given["on_progress"]
     chosen = choose(workload, given["settings"])
-    stack_of = _configured(protocol_of(protocol, mode, codec), protocol, firmware, codec, nics)
-    check = _resolve_check(given["check"], chosen, protocol, stack_of, history)
-    shared = _are_shared(nics, mode, codec, protocol, stack_of)
-    slow, prices = _slow(mode, given["dilate"], stack_of), _prices(given["profile"], mode, stack_of)
+    nic_protocol = _configure_firmware(protocol_of(protocol, mode, codec), protocol, firmware, codec, nics)
+    check = _resolve_check(given["check"], chosen, protocol, nic_protocol, history)
+    shared = _are_shared(nics, mode, codec, protocol, nic_protocol)
+    slow, prices = _slowdown(mode, given["dilate"], nic_protocol), _prices(given["profile"], mode, nic_protocol)
     count, steering = given["queues"], given["steering"]
     queues = ReceiveQueues()
     if mode == "live":
         several = shared or given["ranks_per_node"] > 1
-        queues = live_queues(count, steering, given["bind"], stack_of, protocol, several)
+        queues = live_queues(count, steering, given["bind"], nic_protocol, protocol, several)
     else:
-        prices = with_queues(prices, count, steering, stack_of, protocol)
+        prices = with_queues(prices, count, steering, nic_protocol, protocol)
     target = find_target(cluster, mode, seed)
     if target.spread is not None:
         _refuse_on_machines(given, named(workload))
-    profiles = node_profiles(target, given["profiles"], mode, stack_of, prices)
-    target = _placed(target, given["ranks_per_node"], profiles, prices)
-    _check_target(target, chosen, stack_of, mode, slow)
+    profiles = node_profiles(target, given["profiles"], mode, nic_protocol, prices)
+    target = _place_ranks(target, given["ranks_per_node"], profiles, prices)
+    _check_target(target, chosen, nic_protocol, mode, slow)
     ranks = ranks_of(target.layout)
-    faults = _scenario(given["scenario"], target, mode, stack_of, slow, chosen)
-    first = target.layout.seed if seed is None else seed
-    asked = {
+    faults = _scenario(given["scenario"], target, mode, nic_protocol, slow, chosen)
+    first_seed = target.layout.seed if seed is None else seed
+    request = {
         "kind": "workload", "cluster": target.name, "origin": target.origin, "workload": chosen.name,
         "form": named(workload), "settings": chosen.settings, "protocol": protocol, "codec": codec, "mode": mode,
-        "seed": first, "repeat": repeat, "timeout": timeout, "patience": patience,
+        "seed": first_seed, "repeat": repeat, "timeout": timeout, "patience": patience,
         "scenario": faults.name if faults is not None else "", "profile": profile_values(prices), "dilate": slow,
         "nics": nics, "queues": count, "steering": steering, "firmware": dict(firmware or {}),
         "profiles": {name: profile_values(profile) for name, profile in profiles.items()},
         "ranks": [{"rank": rank.number, "name": rank.name, "node": rank.node, "core": rank.core} for rank in ranks],
     }  # fmt: skip
-    begun = time.monotonic()
+    started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        place = output or stack.enter_context(temporary_directory("run"))
-        folder = stack.enter_context(open_folder(Path(place), asked, target))
+        directory = output or stack.enter_context(temporary_directory("run"))
+        folder = stack.enter_context(record_run(Path(directory), request, target))
         players = _players(faults, timeout, folder, slow, prices)
-        beside = (*given["beside"], *players)
-        checking = _checking(check, chosen, folder, target, patience, beside)
+        companions = (*given["companions"], *players)
+        checker = _repetition_checker(check, chosen, folder, target, patience, companions)
         plan = Plan(
-            chosen, _presuming_nothing(stack_of, faults, mode), first, timeout, patience,
-            history or checking is not None, given["capture"], beside, follow, prices, slow, profiles=profiles,
-            shared=shared, queues=queues, ranks=ranks, asked=asked,
+            chosen, _announcing_incarnations(nic_protocol, faults, mode), first_seed, timeout, patience,
+            history or checker is not None, given["capture"], companions, on_progress, prices, slow, profiles=profiles,
+            shared=shared, queues=queues, ranks=ranks, request=request,
         )  # fmt: skip
-        series = _Series(target, folder, plan, repeat, players, checking)
+        series = _Series(target, folder, plan, repeat, players, checker)
         with target.ready(
-            follow or _ignore, folder, fates=given["fates"], log=output is not None, slow=max(slow, 1)
+            on_progress or _ignore, folder, fates=given["fates"], log=output is not None, slow=max(slow, 1)
         ) as running:
             executions = series.execute(running)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started
         verdict = series.finish(executions, seconds)
         rows = list(read(folder.path / "rows.jsonl"))
-    kept_in = Path(output).absolute() if output is not None else None
+    output_folder = Path(output).absolute() if output is not None else None
     return RunResult(
-        target.name, chosen.name, protocol, mode, first, chosen.settings, rows, executions, verdict, kept_in, seconds
+        target.name,
+        chosen.name,
+        protocol,
+        mode,
+        first_seed,
+        chosen.settings,
+        rows,
+        executions,
+        verdict,
+        output_folder,
+        seconds,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """The repetitions of a run. plan: of the first one. players: of its scenario, also among the plan's companions."""
+    """The repetitions of a run. plan: of the first repetition. players: of the scenario; also among the companions."""
 
     target: RunTarget
-    folder: KeptFolder
+    folder: RunRecorder
     plan: Plan
     repeat: int
     players: Sequence[ScenarioPlayer]
-    checking: Checking | None
+    checker: RepetitionChecker | None
 
     def execute(self, running: RunningCluster | None) -> list[Execution]:
-        """Carry out all repetitions. running: None in the simulation."""
-        with contextlib.ExitStack() as around:
+        """Execute all repetitions. running: None in the simulation."""
+        with contextlib.ExitStack() as preparations:
             for player in self.players:
-                around.enter_context(player.prepared(running, self.repeat))
-            watched = _watched(running, self.plan.dilate)
-            return [self._repetition(number, running, watched) for number in range(1, self.repeat + 1)]
+                preparations.enter_context(player.prepared(running, self.repeat))
+            outages = _process_outages(running, self.plan.dilate)
+            return [self._repetition(number, running, outages) for number in range(1, self.repeat + 1)]
 
-    def _repetition(self, number: int, running: RunningCluster | None, watched: Judge | None) -> Execution:
-        follow, checking, folder = self.plan.follow, self.checking, self.folder
+    def _repetition(self, number: int, running: RunningCluster | None, outages: OutageJudge | None) -> Execution:
+        on_progress, checker, folder = self.plan.on_progress, self.checker, self.folder
         if self.target.spread is not None:
-            from testbed.controller.verdict.machine_outages import WatchedMachines
+            from testbed.controller.verdict.machine_outages import MachineOutages
 
-            watched = WatchedMachines()
+            outages = MachineOutages()
         phase = f"{self.plan.chosen.name} on {self.target.name}"
         if self.repeat > 1:
             phase += f", {number} of {self.repeat}"
-        if follow is not None:
-            follow(phase)
-            follow = partial(_follow_on, follow, phase)
-        plan = replace(self.plan, seed=self.plan.seed + number - 1, follow=follow)
-        part = folder.part(number, self.repeat)
-        folder.event("repetition begins", number=number, seed=plan.seed)
-        findings = checking.findings if checking is not None else list[Finding]
+        if on_progress is not None:
+            on_progress(phase)
+            on_progress = partial(_report_step, on_progress, phase)
+        plan = replace(self.plan, seed=self.plan.seed + number - 1, on_progress=on_progress)
+        files = folder.create_repetition(number, self.repeat)
+        folder.add_event("repetition begins", number=number, seed=plan.seed)
+        findings = checker.findings if checker is not None else list[Finding]
         with (
-            watched.judging(folder, findings) if watched is not None else contextlib.nullcontext(),
-            checking.check_repetition(part, watched) if checking is not None else contextlib.nullcontext(),
+            outages.judge_errors(folder, findings) if outages is not None else contextlib.nullcontext(),
+            checker.check_repetition(files, outages) if checker is not None else contextlib.nullcontext(),
         ):
             try:
                 for player in self.players:
                     player.seed = plan.seed
-                execution = _execute(self.target, running, plan, part, watched, folder.events)
+                execution = _execute(self.target, running, plan, files, outages, folder.add_events)
             finally:
                 for player in self.players:
                     player.close()
-        folder.event("repetition ends", number=number)
-        return execution if checking is None else checking.add_to(execution)
+        folder.add_event("repetition ends", number=number)
+        return execution if checker is None else checker.add_to(execution)
 
     def finish(self, executions: Sequence[Execution], seconds: float) -> Verdict:
         """Write the result to the folder; return the verdict of all repetitions together."""
@@ -232,119 +242,128 @@ class _Series:
         warnings = [note for player in self.players for note in player.notes]
         warnings += undelivered_messages(self.folder.path)
         notes = [note for execution in executions for note in execution.verdict.notes]
-        notes = [note for note in notes if all(player.heeds(note) for player in self.players)]
+        notes = [note for note in notes if all(player.is_new_note(note) for player in self.players)]
         verdict = verdict_of(
             findings, dict.fromkeys([*warnings, *notes]), sum(execution.verdict.seconds for execution in executions)
         )
-        self.folder.done(
+        self.folder.record_success(
             seconds=seconds,
             verdict=verdict,
             results=[execution.results for execution in executions],
-            counted=[execution.counted for execution in executions],
-            used=[execution.used for execution in executions],
+            counted=[execution.counters for execution in executions],
+            used=[execution.usage for execution in executions],
             switches=[execution.switches for execution in executions],
-            lateness=[{name: asdict(late) for name, late in execution.lateness.items()} for execution in executions],
+            lateness=[
+                {name: asdict(lateness) for name, lateness in execution.lateness.items()} for execution in executions
+            ],
         )
         return verdict
 
 
 def _refuse_on_machines(given: RunOptions, form: str) -> None:
-    """Refuse what a run on several machines does not have. Raises UnsupportedError."""
-    wanted: dict[str, bool] = {
+    """Check that a run on several machines supports the options. Raises UnsupportedError."""
+    unsupported: dict[str, bool] = {
         f"mode {given['mode']}": given["mode"] != "live",
         "a scenario": given["scenario"] is not None,
-        "companions": bool(given["beside"]),
-        "NICs that are shared or have several queues": given["nics"] != "inline" or given["queues"] != 1,
+        "companions": bool(given["companions"]),
+        "shared NICs or several queues": given["nics"] != "inline" or given["queues"] != 1,
         "several ranks on a node": given["ranks_per_node"] != 1,
-        "frames by Scapy": given["codec"] != "generated",
+        "the codec scapy": given["codec"] != "generated",
         "settings of firmware": bool(given["firmware"]),
         "a log of fates": given["fates"],
-        "a workload that has no name and no file": not form,
+        "a workload without a name or file": not form,
     }
-    refused = [what for what, is_wanted in wanted.items() if is_wanted]
-    if refused:
-        raise UnsupportedError(f"a run on several machines cannot have {', '.join(refused)}")
+    requested = [option for option, is_requested in unsupported.items() if is_requested]
+    if requested:
+        raise UnsupportedError(f"a run on several machines does not support {', '.join(requested)}")
 
 
 def _ignore(_phase: str) -> None:
     pass
 
 
-def _resolve_check(check: bool | None, chosen: Chosen, protocol: str, stack_of: Protocol, history: bool) -> bool | None:
-    """Return whether checkers examine the history; None: by default. Raises UnsupportedError where workload, protocol and
-    checks do not go together."""
+def _resolve_check(
+    check: bool | None, chosen: Chosen, protocol: str, nic_protocol: Protocol, history: bool
+) -> bool | None:
+    """Return whether checkers examine the history; None: by default. Raises UnsupportedError for an unsupported combination
+    of workload, protocol and check."""
     if chosen.native is not None:
-        return _resolve_check_of_native(chosen, protocol, stack_of, history, check)
-    if is_lossy(stack_of):
+        return _resolve_check_of_native(chosen, protocol, nic_protocol, history, check)
+    if is_lossy(nic_protocol):
         _refuse_losses(chosen, protocol, check)
         return False
     return check
 
 
 def _prices(profile: str | Path | Profile | Mapping[str, Any], mode: Mode, protocol: Protocol) -> Profile:
-    """Return the profile of NICs and hosts. Raises UnsupportedError for one that mode live cannot have."""
+    """Return the profile of NICs and hosts. Raises UnsupportedError for a profile with costs in mode live."""
     prices = profile_of(profile, protocol)
     if mode == "live" and not prices.is_zero_cost:
         raise UnsupportedError(
-            f"profile {prices.name}: in namespaces NICs take what this machine takes; sim and dilated price"
+            f"profile {prices.name!r} needs --mode sim or --mode dilated: in live, NICs and hosts have no modelled cost"
         )
     return prices
 
 
-def _placed(target: RunTarget, per_node: int, profiles: Mapping[str, Profile], usual: Profile) -> RunTarget:
-    """Return the target with the ranks of its nodes decided."""
-    cores = {node.name: node.cores or profiles.get(node.name, usual).cores for node in target.layout.nodes}
+def _place_ranks(target: RunTarget, per_node: int, profiles: Mapping[str, Profile], default: Profile) -> RunTarget:
+    """Return the target with ranks placed on its nodes."""
+    cores = {node.name: node.cores or profiles.get(node.name, default).cores for node in target.layout.nodes}
     for node in target.layout.nodes:
         if node.ranks and max(node.ranks) >= cores[node.name]:
             raise UnsupportedError(
-                f"node {node.name} has a rank on core {max(node.ranks)}: its cores are 0 to {cores[node.name] - 1}"
+                f"node {node.name} has a rank on core {max(node.ranks)}, but only cores 0 to {cores[node.name] - 1}"
             )
     return replace(target, layout=with_ranks(target.layout, per_node, cores))
 
 
 def _check_target(target: RunTarget, chosen: Chosen, protocol: Protocol, mode: Mode, slow: int) -> None:
-    """Refuse a target that the workload cannot run on, before anything starts. Raises UnsupportedError."""
+    """Check, before anything starts, that the workload can run on the target. Raises UnsupportedError."""
     layout = target.layout
     check_layout(layout, chosen, protocol)
     several = len(ranks_of(layout)) > len(layout.nodes)
     if mode == "live" and several and protocol.split_driver is None:
-        raise UnsupportedError("several ranks on a node share its NIC, and this protocol has none that could be shared")
-    if slow and target.up is not None:
-        raise UnsupportedError(f"{target.name} is up already: a dilated run brings up its own, whose links are slowed")
+        raise UnsupportedError(
+            "several ranks on a node share its NIC, which this protocol does not support: use one rank per node"
+        )
+    if slow and target.running is not None:
+        raise UnsupportedError(
+            f"{target.name} is up already: a dilated run brings up a cluster of its own, with slowed links"
+        )
 
 
-def _checking(
+def _repetition_checker(
     check: bool | None,
     chosen: Chosen,
-    folder: KeptFolder,
+    folder: RunRecorder,
     target: RunTarget,
     patience: float | None,
-    beside: Sequence[Beside],
-) -> Checking | None:
-    """Return the checker of each repetition, where checks are asked for or, by default, make sense."""
-    if not check and (check is not None or not (chosen.checked or beside)):
+    companions: Sequence[Companion],
+) -> RepetitionChecker | None:
+    """Return the checker of repetitions if checks are requested; by default, if the workload or a companion requires
+    them."""
+    if not check and (check is not None or not (chosen.checked or companions)):
         return None
-    from testbed.controller.checkers.runs import Checking
+    from testbed.controller.checkers.runs import RepetitionChecker
 
-    return Checking(folder, [rank.name for rank in ranks_of(target.layout)], patience, beside)
+    return RepetitionChecker(folder, [rank.name for rank in ranks_of(target.layout)], patience, companions)
 
 
 def _resolve_check_of_native(
-    chosen: Chosen, protocol: str, stack_of: Protocol, history: bool, check: bool | None
+    chosen: Chosen, protocol: str, nic_protocol: Protocol, history: bool, check: bool | None
 ) -> bool | None:
-    """Return whether checkers examine the history of a native workload; None: by default. Raises UnsupportedError for
-    a protocol that it does not run on, and for a history where the host library reports none."""
+    """Return whether checkers examine the history of a native workload; None: by default. Raises UnsupportedError for a
+    protocol that the workload does not run on, or for a history if the host library does not report messages."""
     if chosen.protocol and chosen.protocol != protocol:
         raise UnsupportedError(
-            f"workload {chosen.name} speaks to the host library of {chosen.protocol} itself: "
-            f"it runs over that, not over {protocol}"
+            f"workload {chosen.name} calls the host library of {chosen.protocol}: use --protocol {chosen.protocol}, not "
+            f"{protocol}"
         )
-    if stack_of.active_messages:
+    if nic_protocol.active_messages:
         return check
     if not chosen.protocol:
         raise UnsupportedError(
-            f"workload {chosen.name} sends active messages, which {protocol} does not have: choose one of "
-            f"{', '.join(packages.with_active_messages())} (--protocol)"
+            f"workload {chosen.name} sends active messages, which {protocol} does not have: use --protocol with one of "
+            f"{', '.join(packages.with_active_messages())}"
         )
     if history or check:
         raise UnsupportedError(
@@ -353,39 +372,40 @@ def _resolve_check_of_native(
     return False
 
 
-def _configured(
+def _configure_firmware(
     protocol: Protocol, name: str, settings: Mapping[str, object] | None, codec: Codec, nics: Nics
 ) -> Protocol:
-    """Return the protocol with configured firmware. Raises UnsupportedError, and DescriptionError for the settings."""
+    """Return the protocol with the settings applied to its firmware. Raises UnsupportedError, and DescriptionError for
+    invalid settings."""
     if not settings:
         return protocol
     if protocol.configurable is None or codec != "generated" or nics != "inline":
-        why = "no settings that could be chosen"
+        reason = "no settings"
         if protocol.configurable is not None:
-            why = "its usual settings where NICs are shared or Scapy makes the frames: leave --firmware out"
-        raise UnsupportedError(f"the firmware of {name} has {why}")
-    form, whose = protocol.configurable.form, f"the firmware of {name}"
+            reason = "fixed settings with --nics shared and --codec scapy"
+        raise UnsupportedError(f"the firmware of {name} has {reason}: leave --firmware out")
+    form, owner = protocol.configurable.form, f"the firmware of {name}"
     try:
-        values = form(**checked(form, settings, whose))
+        values = form(**checked(form, settings, owner))
     except ValueError as error:
-        what, _, allowed = str(error).rpartition(": ")
-        raise DescriptionError(f"the settings of {whose}", [Problem("", what, allowed)]) from error
+        value, _, allowed = str(error).rpartition(": ")
+        raise DescriptionError(f"the settings of {owner}", [Problem("", value, allowed)]) from error
     return replace(protocol, plug=protocol.configurable.plug(values))
 
 
 def _refuse_losses(chosen: Chosen, protocol: str, check: bool | None) -> None:
-    """Refuse workloads and checks that a protocol that loses messages cannot support. Raises UnsupportedError."""
+    """Check that a protocol that loses messages supports the workload and check. Raises UnsupportedError."""
     if not chosen.bears_loss:
         raise UnsupportedError(
-            f"workload {chosen.name} needs every message, once and in order, and {protocol} promises none of that: "
-            f"run it over tcp, or a protocol on NICs"
+            f"workload {chosen.name} needs every message, once and in order, which {protocol} does not guarantee: use tcp "
+            f"or a protocol on NICs"
         )
     if check:
-        raise UnsupportedError(f"{protocol} promises nothing that a checker could look for: leave --check out")
+        raise UnsupportedError(f"{protocol} gives no guarantees that could be checked: leave --check out")
 
 
-def _follow_on(follow: Follow, phase: str, what: str) -> None:
-    follow(f"{phase}, {what}")
+def _report_step(on_progress: ProgressCallback, phase: str, step: str) -> None:
+    on_progress(f"{phase}, {step}")
 
 
 def _scenario(
@@ -396,62 +416,71 @@ def _scenario(
     slow: int,
     chosen: Chosen,
 ) -> Scenario | None:
-    """Load a scenario and check that it is feasible there."""
+    """Load a scenario, and check that it is feasible on the target."""
     if given is None:
         return None
     from testbed.controller.scenarios.feasibility import check
     from testbed.controller.scenarios.player import scenario_of
 
     scenario = scenario_of(given)
-    asked = target.up.state.asked if target.up is not None else "auto"
-    lasting = chosen.name if chosen.bears_restarts is False else ""
+    datapath = target.running.state.asked if target.running is not None else "auto"
     check(
-        scenario, target.layout, mode, over_kernel=protocol.uses_kernel_sockets, asked=asked, slow=slow, lasting=lasting
-    )  # fmt: skip
+        scenario,
+        target.layout,
+        mode,
+        over_kernel=protocol.uses_kernel_sockets,
+        datapath=datapath,
+        slow=slow,
+        no_restarts=chosen.name if chosen.bears_restarts is False else "",
+    )
     return scenario
 
 
-def _presuming_nothing(protocol: Protocol, faults: Scenario | None, mode: Mode) -> Protocol:
-    """Return the protocol, where NICs count their restarts and some restart, with NICs none of which is in the incarnation
-    that a protocol may presume: so peers introduce themselves, as on the wall clock, where incarnations are times."""
+def _announcing_incarnations(protocol: Protocol, faults: Scenario | None, mode: Mode) -> Protocol:
+    """Return the protocol with NICs that must announce their incarnations, if NICs restart in simulated or dilated time.
+
+    There incarnations count from the first one, which peers may assume without an announcement. In mode live incarnations
+    are times, and NICs always announce them."""
     if faults is None or mode == "live":
         return protocol
     from testbed.controller.scenarios.feasibility import restarts_nics
 
-    return replace(protocol, plug=partial(_plug_later, protocol.plug)) if restarts_nics(faults) else protocol
+    return (
+        replace(protocol, plug=partial(_plug_in_next_incarnation, protocol.plug)) if restarts_nics(faults) else protocol
+    )
 
 
-def _plug_later(plug: Plug, adapter: Adapter, nic: Nic) -> Agent:
+def _plug_in_next_incarnation(plug: Plug, adapter: Adapter, nic: Nic) -> Agent:
     return plug(adapter.with_incarnation(adapter.incarnation + 1), nic)
 
 
-def _slow(mode: Mode, dilate: int | None, protocol: Protocol) -> int:
-    """Return the factor by which time is slowed; 0 where it is not dilated."""
+def _slowdown(mode: Mode, dilate: int | None, protocol: Protocol) -> int:
+    """Return the factor by which time is slowed; 0 unless the run is dilated."""
     if mode != "dilated":
         if dilate is not None:
-            raise UnsupportedError(f"time in {mode} cannot be slowed: dilate goes with mode dilated")
+            raise UnsupportedError(f"time in {mode} cannot be slowed: dilate needs mode dilated")
         return 0
     if protocol.uses_kernel_sockets:
-        raise UnsupportedError("the kernel's own protocols know this machine's time only: they run in live")
+        raise UnsupportedError("kernel protocols run in real time: use mode live")
     if dilate is not None and dilate < 1:
         raise DescriptionError("the run", [Problem("dilate", str(dilate), "1 or more")])
     return DILATE if dilate is None else dilate
 
 
 def _are_shared(nics: Nics, mode: Mode, codec: Codec, name: str, protocol: Protocol) -> bool:
-    """Whether NICs are shared. Raises UnsupportedError where they cannot be."""
+    """Whether NICs are shared. Raises DescriptionError, and UnsupportedError if NICs cannot be shared."""
     if nics not in ("inline", "shared"):
         raise DescriptionError("the run", [Problem("nics", repr(nics), "inline or shared")])
     if nics == "inline":
         return False
     if mode != "live":
         raise UnsupportedError(
-            f"NICs are shared in namespaces, on this machine's clock: --nics shared is not for {mode}"
+            f"--nics shared needs --mode live, got {mode}: shared NICs run in namespaces, in real time"
         )
     if protocol.split_driver is None:
-        raise UnsupportedError(f"protocol {name} has no NICs that could be shared")
+        raise UnsupportedError(f"NICs of protocol {name} cannot be shared: leave --nics out")
     if codec != "generated":
-        raise UnsupportedError("the agents of shared NICs have the generated codec")
+        raise UnsupportedError("--nics shared needs --codec generated: agents of shared NICs have no other codec")
     return True
 
 
@@ -463,52 +492,54 @@ def _players(
         return ()
     from testbed.controller.scenarios.player import Dilated, ScenarioPlayer
 
-    folder.scenario(scenario.to_toml())
+    folder.write_scenario(scenario.to_toml())
     dilated = Dilated(slow, not prices.is_zero_cost) if slow else None
-    return (ScenarioPlayer(scenario, seconds=timeout, tell=folder.event, dilated=dilated),)
+    return (ScenarioPlayer(scenario, seconds=timeout, record_event=folder.add_event, dilated=dilated),)
 
 
 def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:
-    """Return a registered protocol. Raises the errors of `packages.protocol`, and UnsupportedError where it cannot run
-    so."""
-    found = packages.protocol(name)
-    if mode == "sim" and found.uses_kernel_sockets:
-        raise UnsupportedError(f"{name} is the kernel's own: it runs in live; in sim, only protocols on NICs do")
+    """Return a registered protocol. Raises the errors of `packages.protocol`, and UnsupportedError if it does not support
+    the mode or codec."""
+    protocol = packages.protocol(name)
+    if mode == "sim" and protocol.uses_kernel_sockets:
+        raise UnsupportedError(
+            f"{name} is a kernel protocol, which needs --mode live: only protocols on NICs run in sim"
+        )
     if codec == "scapy":
-        if found.by_scapy is None:
-            raise UnsupportedError(f"{name} has no frames that Scapy could make: leave --codec out")
-        return replace(found, plug=found.by_scapy())
-    return found
+        if protocol.by_scapy is None:
+            raise UnsupportedError(f"{name} has no frames that Scapy could build: leave --codec out")
+        return replace(protocol, plug=protocol.by_scapy())
+    return protocol
 
 
-def _watched(running: RunningCluster | None, slow: int) -> Watched | None:
-    """Watch for outages of the tool's own processes, where there is a cluster."""
+def _process_outages(running: RunningCluster | None, slow: int) -> ProcessOutages | None:
+    """Watch for outages of the testbed's own processes; None without a running cluster."""
     if running is None:
         return None
-    from testbed.controller.verdict.outages import Watched
+    from testbed.controller.verdict.outages import ProcessOutages
 
-    return Watched(running.name, time.monotonic_ns(), dilated=bool(slow))
+    return ProcessOutages(running.name, time.monotonic_ns(), dilated=bool(slow))
 
 
 def _execute(
     target: RunTarget,
     running: RunningCluster | None,
     plan: Plan,
-    part: Part,
-    watched: Judge | None,
-    tell: Callable[[list[Mapping[str, object]]], object],
+    files: RepetitionFiles,
+    outages: OutageJudge | None,
+    add_events: Callable[[list[Mapping[str, object]]], object],
 ) -> Execution:
-    """Execute a repetition; each mode is imported only when it is used. watched, tell: given events of machines."""
+    """Execute a repetition. Each mode is imported only when it is used. outages, add_events: get the events of machines."""
     if target.spread is not None:
         from testbed.controller.runs.spread_execution import execute
-        from testbed.controller.verdict.machine_outages import WatchedMachines
+        from testbed.controller.verdict.machine_outages import MachineOutages
 
-        assert isinstance(watched, WatchedMachines)
-        return execute(target.spread, plan, part, watched, tell)
+        assert isinstance(outages, MachineOutages)
+        return execute(target.spread, plan, files, outages, add_events)
     if running is None:
         from testbed.controller.runs.simulated_execution import simulate
 
-        return simulate(target.layout, target.base, plan, part)
-    from testbed.controller.runs.live_execution import live
+        return simulate(target.layout, target.base, plan, files)
+    from testbed.controller.runs.live_execution import run_live
 
-    return live(running, plan, part)
+    return run_live(running, plan, files)

@@ -1,7 +1,6 @@
-"""Running commands on nodes: started one after the other, followed to their end, and subject to a scenario's faults.
+"""Shell commands that run on nodes: their start, one after the other, their end, and faults of a scenario.
 
-A node's process is here the set of processes that its commands have started, as far as they stay in their process
-groups.
+Faults of a node act on all processes that its commands have started and that stay in their process groups.
 """
 
 from __future__ import annotations
@@ -26,56 +25,56 @@ from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.kernel.processes import open_ports, state_of
 
-LISTENING: Final = 0.5
-"""Seconds that a command gets to end, or to listen, before the next one is started."""
+LISTEN_TIMEOUT: Final = 0.5
+"""Seconds to wait for a command to listen on a port, or to end, before the next one is started."""
 
 _GRACE: Final = 1.0  # s between SIGTERM and SIGKILL
-_LOOK: Final = 0.005  # s between two checks for listening sockets
-_MAX_SHOWN: Final = 2_000  # bytes of a log's end
+_POLL_INTERVAL: Final = 0.005  # s, of checks for listening sockets
+_MAX_TAIL: Final = 2_000  # bytes of a log's end in errors
 _TRANSPORTS: Final[tuple[Literal["tcp"], Literal["udp"]]] = ("tcp", "udp")
 
 
 @dataclass(slots=True)
 class Command:
-    """A command of a run. log: a file with its standard output and error. code: subprocess's return code; None while it
-    runs. crashed: how often a scenario has killed it."""
+    """A command of a run. log: file with its standard output and error. started, ended: monotonic nanoseconds; ended is 0
+    while it runs. code: `Popen.returncode`. crashed: number of times that a scenario has killed it."""
 
     node: str
     text: str
     log: Path
     process: subprocess.Popen[str] = field(repr=False)
-    begun: int
+    started: int
     ended: int = 0
     code: int | None = None
     crashed: int = 0
 
     def tail(self) -> str:
-        """Return the end of its output."""
+        """Return the end of the log."""
         with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - _MAX_SHOWN))
+            file.seek(max(0, self.log.stat().st_size - _MAX_TAIL))
             return file.read().decode(errors="replace").strip()
 
     def signal(self, number: int) -> None:
-        """Send a signal to its process group."""
+        """Send a signal to the process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
 
 class RunningCommands:
-    """Commands from their start to the end of the block, when all processes that they started have ended. Implements
+    """Commands that run until the end of the block, which ends all processes that they have started. Implements
     `scenarios.active.Programs`."""
 
     def __init__(self, cluster: RunningCluster, logs: Path) -> None:
-        """logs: a directory for their output."""
+        """logs: directory for the output of commands."""
         self.commands: Final[list[Command]] = []
-        self._begun = 0
+        self._start_time = 0
         self._cluster = cluster
         self._logs = logs
-        self._ready = select.poll()
-        self._waited: dict[int, Command] = {}  # by a descriptor of the process
-        self._away: dict[str, list[Command]] = {}  # by node, killed commands that will be restarted
-        self._due: list[tuple[int, int, Callable[[], object]]] = []  # a heap: time, sequence number, call
-        self._orderly = itertools.count().__next__
+        self._poll = select.poll()
+        self._by_pidfd: dict[int, Command] = {}  # commands that run
+        self._to_restart: dict[str, list[Command]] = {}  # by node, killed commands that will be restarted
+        self._scheduled: list[tuple[int, int, Callable[[], object]]] = []  # a heap: time, sequence number, call
+        self._next_number = itertools.count().__next__
 
     def __enter__(self) -> Self:
         return self
@@ -86,37 +85,37 @@ class RunningCommands:
         self.close()
 
     def start(self, commands: Sequence[tuple[str, str]]) -> None:
-        """Start commands in this order, each once the one before listens on a port, has ended, or has had LISTENING
-        seconds."""
-        before: set[tuple[str, int]] = set()  # ports that were open in the last command's node already
+        """Start commands in this order. Each waits until the previous one listens on a port or has ended, for at most
+        LISTEN_TIMEOUT."""
+        open_before: set[tuple[str, int]] = set()  # ports that were open in the previous command's node already
         for node, text in commands:
             if self.commands:
-                _await_listening(self.commands[-1], before)
-            log = self._free(node)
-            process, begun = self._process(node, text, log)
-            self.commands.append(Command(node, text, log, process, begun))
+                _await_listening(self.commands[-1], open_before)
+            log = self._new_log(node)
+            process, started = self._start_process(node, text, log)
+            self.commands.append(Command(node, text, log, process, started))
             self._watch(self.commands[-1])
-            before = _listening_ports(process.pid)
-        self._begun = time.monotonic_ns()
+            open_before = _listening_ports(process.pid)
+        self._start_time = time.monotonic_ns()
 
     def wait(self, seconds: float) -> None:
-        """Wait until all have ended. Raises CommandError as soon as one ends with a code other than 0,
+        """Wait until all commands have ended. Raises CommandError when one exits with a code other than 0,
         CommandTimeoutError."""
         deadline = time.monotonic() + seconds
-        while self._waited or self._away:
-            until = min(deadline, (self._begun + self._due[0][0]) / 1e9) if self._due else deadline
-            for handle, _ in self._ready.poll(max(0.0, until - time.monotonic()) * 1000):
-                command = self._over(handle)
+        while self._by_pidfd or self._to_restart:
+            until = min(deadline, (self._start_time + self._scheduled[0][0]) / 1e9) if self._scheduled else deadline
+            for pidfd, _ in self._poll.poll(max(0.0, until - time.monotonic()) * 1000):
+                command = self._reap(pidfd)
                 if command.code:
                     raise CommandError(command.node, [command.text], command.code, command.tail(), "")
-            while self._due and self._begun + self._due[0][0] <= time.monotonic_ns():
-                heapq.heappop(self._due)[2]()
-            if time.monotonic() >= deadline and (self._waited or self._away):
-                names = ", ".join(f"{left.node}: {left.text}" for left in self._left())
-                raise CommandTimeoutError(f"after {seconds:g} s there still ran, and has been ended: {names}")
+            while self._scheduled and self._start_time + self._scheduled[0][0] <= time.monotonic_ns():
+                heapq.heappop(self._scheduled)[2]()
+            if time.monotonic() >= deadline and (self._by_pidfd or self._to_restart):
+                names = ", ".join(f"{command.node}: {command.text}" for command in self._unfinished())
+                raise CommandTimeoutError(f"commands did not end within {seconds:g} s and were killed: {names}")
 
     def close(self) -> None:
-        """End all that still run, first by SIGTERM."""
+        """End all running commands, by SIGTERM and then by SIGKILL."""
         deadline = time.monotonic() + _GRACE
         for number in (signal.SIGTERM, signal.SIGKILL):
             for command in self.commands:
@@ -125,75 +124,77 @@ class RunningCommands:
             for command in self.commands:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     command.process.wait(max(0.0, deadline - time.monotonic()) if number == signal.SIGTERM else None)
-        for handle in self._waited:
-            os.close(handle)
-        self._waited.clear()
+        for pidfd in self._by_pidfd:
+            os.close(pidfd)
+        self._by_pidfd.clear()
 
-    # What a scenario does
+    # Actions of a scenario
 
     @property
-    def started(self) -> int:
-        """When the last command was started, monotonic nanoseconds; the present until then."""
-        return self._begun or time.monotonic_ns()
+    def start_time(self) -> int:
+        """When the last command was started, monotonic nanoseconds; the current time until then."""
+        return self._start_time or time.monotonic_ns()
 
     @property
     def pids(self) -> Mapping[str, int]:
-        """By node, the process ID of a command that runs there."""
-        return {command.node: command.process.pid for command in self._waited.values()}
+        """The process ID of a running command, by node."""
+        return {command.node: command.process.pid for command in self._by_pidfd.values()}
 
     def at(self, when: int, act: Callable[[], object]) -> None:
-        """Schedule a call, nanoseconds after the last command's start: `wait` makes it, and its exception ends the wait."""
-        heapq.heappush(self._due, (when, self._orderly(), act))
+        """Schedule a call within `wait`. when: nanoseconds after the last command's start. An exception of the call ends
+        `wait`."""
+        heapq.heappush(self._scheduled, (when, self._next_number(), act))
 
     def ranks_on(self, node: str) -> list[str]:
-        """Return the node: commands have no ranks."""
+        """Return the node itself, as commands have no ranks."""
         return [node]
 
     def has_ended(self, node: str) -> bool:
         """Whether no command runs on a node."""
-        return not self._on(node)
+        return not self._running_on(node)
 
     def crash(self, node: str, *, returns: bool = False) -> None:
-        """Kill the commands of a node and wait for their end, which is no failure. returns: `restart` will be called,
-        and `wait` waits for it."""
-        killed = self._on(node)
-        for handle, command in killed.items():
+        """Kill the commands of a node and reap them; `wait` does not raise for them. returns: `restart` will be called,
+        and `wait` waits for the restarted commands."""
+        killed = self._running_on(node)
+        for pidfd, command in killed.items():
             command.signal(signal.SIGKILL)
-            self._over(handle)
+            self._reap(pidfd)
             command.crashed += 1
         if returns:
-            self._away[node] = list(killed.values())
+            self._to_restart[node] = list(killed.values())
 
     def restart(self, node: str) -> None:
-        """Start the commands that `crash` killed from the beginning; their logs are continued."""
-        for command in self._away.pop(node):
-            command.process, _ = self._process(node, command.text, command.log)
+        """Restart the commands that `crash` killed; their output is appended to their logs."""
+        for command in self._to_restart.pop(node):
+            command.process, _ = self._start_process(node, command.text, command.log)
             command.code, command.ended = None, 0
             self._watch(command)
 
     def pause(self, node: str) -> None:
         """Stop the commands of a node until `resume`."""
-        for command in self._on(node).values():
+        for command in self._running_on(node).values():
             command.signal(signal.SIGSTOP)
 
     def resume(self, node: str) -> None:
-        for command in self._on(node).values():
+        for command in self._running_on(node).values():
             command.signal(signal.SIGCONT)
 
-    def _on(self, node: str) -> dict[int, Command]:
+    def _running_on(self, node: str) -> dict[int, Command]:
         """Return the running commands of a node, by pidfd."""
-        return {handle: command for handle, command in self._waited.items() if command.node == node}
+        return {pidfd: command for pidfd, command in self._by_pidfd.items() if command.node == node}
 
-    def _left(self) -> list[Command]:
-        """Return the commands that have not ended, in the order in which they were started."""
-        left = [*self._waited.values(), *(command for commands in self._away.values() for command in commands)]
-        return [command for command in self.commands if command in left]
+    def _unfinished(self) -> list[Command]:
+        """Return the commands that run or will be restarted, in the order in which they were started."""
+        unfinished = [*self._by_pidfd.values()]
+        unfinished += [command for commands in self._to_restart.values() for command in commands]
+        return [command for command in self.commands if command in unfinished]
 
-    def _process(self, node: str, text: str, log: Path) -> tuple[subprocess.Popen[str], int]:
-        place = node_programs.node_context(Store(), self._cluster.state, node)
+    def _start_process(self, node: str, text: str, log: Path) -> tuple[subprocess.Popen[str], int]:
+        context = node_programs.node_context(Store(), self._cluster.state, node)
         with log.open("ab") as file:
             process = node_programs.start(
-                place,
+                context,
                 ["sh", "-c", text],
                 stdin=subprocess.DEVNULL,
                 stdout=file.fileno(),
@@ -203,21 +204,21 @@ class RunningCommands:
         return process, time.monotonic_ns()
 
     def _watch(self, command: Command) -> None:
-        handle = os.pidfd_open(command.process.pid)
-        self._waited[handle] = command
-        self._ready.register(handle, select.POLLIN)
+        pidfd = os.pidfd_open(command.process.pid)
+        self._by_pidfd[pidfd] = command
+        self._poll.register(pidfd, select.POLLIN)
 
-    def _over(self, handle: int) -> Command:
-        """Note the end of a command's process, which has ended or is about to."""
-        self._ready.unregister(handle)
-        os.close(handle)
-        command = self._waited.pop(handle)
+    def _reap(self, pidfd: int) -> Command:
+        """Reap a command's process, which has ended or is about to, and record its end."""
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        command = self._by_pidfd.pop(pidfd)
         command.code = command.process.wait()
         command.ended = time.monotonic_ns()
         return command
 
-    def _free(self, node: str) -> Path:
-        """Return a free log file's path; several commands may run on one node."""
+    def _new_log(self, node: str) -> Path:
+        """Return a path for a log that does not exist yet; a node may run several commands."""
         count, path = 1, self._logs / f"{node}.log"
         while path.exists():
             count += 1
@@ -225,13 +226,13 @@ class RunningCommands:
         return path
 
 
-def _await_listening(command: Command, before: set[tuple[str, int]]) -> None:
-    """Wait until a command listens, as the next one may connect to it. before: ports on which others listen in its node,
-    such as an sshd."""
-    deadline = time.monotonic() + LISTENING
+def _await_listening(command: Command, open_before: set[tuple[str, int]]) -> None:
+    """Wait until a command listens on a port, as the next command may connect to it, or has ended. open_before: ports on
+    which others listen in its node, such as an sshd."""
+    deadline = time.monotonic() + LISTEN_TIMEOUT
     pid = command.process.pid
-    while time.monotonic() < deadline and state_of(pid) not in "XZ" and _listening_ports(pid) <= before:
-        time.sleep(_LOOK)
+    while time.monotonic() < deadline and state_of(pid) not in "XZ" and _listening_ports(pid) <= open_before:
+        time.sleep(_POLL_INTERVAL)
 
 
 def _listening_ports(pid: int) -> set[tuple[str, int]]:

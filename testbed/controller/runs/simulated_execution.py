@@ -16,8 +16,8 @@ from types import FrameType
 from typing import Final, TextIO, cast
 
 from protocols.core.firmware import Host
-from testbed.controller.runs.execution import Closable, Execution, Follow, Plan, TimeIsUpError, run_rank
-from testbed.controller.runs.folders import Part
+from testbed.controller.runs.execution import Closable, Execution, Plan, ProgressCallback, RunTimeoutError, run_rank
+from testbed.controller.runs.folders import RepetitionFiles
 from testbed.controller.verdict.verdicts import Grade, Verdict
 from testbed.engine.loop import Loop
 from testbed.engine.server import usages_of
@@ -40,37 +40,37 @@ from testbed.spec.layout import Layout
 SIMULATED: Final = Verdict(Grade.TRUSTED, (), ("a simulation: nothing is late in it, and lost only what shall be",))
 
 _SECOND: Final = 1_000_000_000
-_SETTLES: Final = 2 * _SECOND
-"""Nanoseconds for which the network goes on after a program has raised: longer than any message travels, see
-`promises`."""
-_TICK: Final = 1.0
+_SETTLE_TIME: Final = 2 * _SECOND
+"""Virtual nanoseconds for which the simulation continues after a program has raised: longer than any message is in flight,
+see `promises`."""
+_PROGRESS_INTERVAL: Final = 1.0
 """Seconds of real time between two progress reports."""
 
-_LAST_WORDS: Final = 1.0
-"""Seconds of real time that programs get to clean up when they are cancelled."""
+_CLEANUP_TIMEOUT: Final = 1.0
+"""Seconds of real time that programs have to clean up when they are cancelled."""
 
-_CAUGHT: Final = 0.2
-"""Seconds of real time after which a program that still runs has caught the exception that was to end it."""
+_ABANDON_TIMEOUT: Final = 0.2
+"""Seconds of real time after which a program that still runs has caught the exception that cancels it, and is abandoned."""
 
 
-def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
+def simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) -> Execution:
     """Run the workload on all nodes, on a virtual clock. base: directory of the files that impairments name.
 
-    Raises ProgramError with the node's name and a traceback; StalledError where programs wait for ever, or for longer
-    than plan.timeout of virtual time; TimeIsUpError after plan.timeout of real time.
+    Raises ProgramError with the node's name and a traceback; StalledError if programs wait for ever, or for longer than
+    plan.timeout of virtual time; RunTimeoutError after plan.timeout of real time.
     """
     names = plan.names
-    rules = RuleSet(known_fields(), [link.name for link in layout.links]) if plan.beside else None
+    rules = RuleSet(known_fields(), [link.name for link in layout.links]) if plan.companions else None
     if plan.history:
-        part.history.mkdir(exist_ok=True)
-    fates = BufferedLines(part.folder / FATES)
+        files.history.mkdir(exist_ok=True)
+    fates = BufferedLines(files.folder / FATES)
 
-    def note(record: Record) -> None:
+    def log_fate(record: Record) -> None:
         fates.write_line(record.to_line())
 
     with contextlib.ExitStack() as stack:
         stack.callback(fates.close)
-        folder, log = (part.folder, None) if plan.capture else (None, note)
+        folder, log = (files.folder, None) if plan.capture else (None, log_fate)
         simulation = stack.enter_context(
             Simulation(
                 layout,
@@ -78,44 +78,44 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
                 profile=Prices(plan.profile, plan.profiles, plan.protocol.steering),
                 seed=plan.seed,
                 rules=rules,
-                files=_texts(layout, base),
+                files=_read_files(layout, base),
                 folder=folder,
                 log=log,
             )
         )
-        for beside in plan.beside:
+        for companion in plan.companions:
             assert rules is not None
-            beside.simulated(simulation, rules)
-        output = _Output(simulation.loop, part.logs)
+            companion.simulated(simulation, rules)
+        output = _Output(simulation.loop, files.logs)
         clock = _CoreClock if plan.is_priced else _SimClock
         starts: Counter[str] = Counter()
 
         async def rank(endpoint: Host, node: SimNode) -> object:
-            output.belongs(node.name)
+            output.assign_task(node.name)
             starts[node.name] += 1
             try:
                 node_clock = clock(simulation, node, output)
                 count, on_departures = starts[node.name], node.departure_callbacks.append
-                return await run_rank(plan, part, names, node.number, endpoint, node_clock, count, on_departures)
-            except (ProgramError, FirmwareError):  # raised by an awaited task, or by its NIC
+                return await run_rank(plan, files, names, node.number, endpoint, node_clock, count, on_departures)
+            except (ProgramError, FirmwareError):  # raised by an awaited task or the NIC
                 raise
-            except (Exception, SystemExit) as error:  # any error of a program is reported with its place
-                output.tell_of(error)
+            except (Exception, SystemExit) as error:  # any error of a program is reported with its traceback
+                output.write_traceback(error)
                 raise ProgramError(f"{node.name}: {program_traceback(error)}") from error
 
         for name in names:
             simulation.spawn(name, rank)
         stack.callback(output.close)
-        report_progress = _progress_reporter(simulation, plan.follow) if plan.follow is not None else None
+        report_progress = _progress_reporter(simulation, plan.on_progress) if plan.on_progress is not None else None
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             try:
                 _run(simulation, plan.timeout, output, report_progress)
-            except (StalledError, TimeIsUpError) as error:
+            except (StalledError, RunTimeoutError) as error:
                 output.close()
-                message = "\n".join([str(error), *last_output(part.logs, names)])
+                message = "\n".join([str(error), *last_output(files.logs, names)])
                 if isinstance(error, StalledError):
                     raise StalledError(message, error.when, error.final) from None
-                raise TimeIsUpError(message) from None
+                raise RunTimeoutError(message) from None
             except ProgramError as error:
                 if plan.history:
                     _settle(simulation, plan)
@@ -124,31 +124,32 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
         results = {
             name: task.result() for name in names for task in simulation.programs(name)
         }  # crashed programs have no result
-        counted = {name: dict(node.agent.firmware.counted()) for name, node in simulation.nodes.items()}
-        used = {name: usages_of(host.servers, host.name, simulation.now()) for name, host in simulation.hosts.items()}
-        switches = {name: dict(counted) for name, counted in simulation.network.switches.items()}
-    return Execution(results, counted, SIMULATED, used=used if plan.is_priced else {}, switches=switches)
+        counters = {name: dict(node.agent.firmware.counted()) for name, node in simulation.nodes.items()}
+        usage = {name: usages_of(host.servers, host.name, simulation.now()) for name, host in simulation.hosts.items()}
+        switches = {name: dict(counts) for name, counts in simulation.network.switches.items()}
+    return Execution(results, counters, SIMULATED, usage=usage if plan.is_priced else {}, switches=switches)
 
 
 def _settle(simulation: Simulation, plan: Plan) -> None:
-    """Let the network come to rest after a program ended the run: checkers need to see which messages still arrive."""
-    for beside in plan.beside:
-        if isinstance(beside, Closable):
-            beside.close()
-    simulation.settle(_SETTLES)
+    """Continue the simulation after a program has raised, until the network is idle: messages in flight arrive, and checkers
+    see them."""
+    for companion in plan.companions:
+        if isinstance(companion, Closable):
+            companion.close()
+    simulation.settle(_SETTLE_TIME)
 
 
-def _progress_reporter(simulation: Simulation, follow: Follow) -> Callable[[], object]:
-    """Return a function that reports the simulation's progress, to be called between two of its steps."""
+def _progress_reporter(simulation: Simulation, on_progress: ProgressCallback) -> Callable[[], object]:
+    """Return a function that reports the simulation's progress. It may be called between two steps of the simulation."""
     loop = simulation.loop
 
-    def tell() -> None:
-        counted = [node.agent.firmware.counted().get("messages_received") for node in simulation.nodes.values()]
-        messages = sum(count for count in counted if count is not None)
-        words = f", {messages:,} messages" if any(count is not None for count in counted) else ""
-        follow(f"{loop.now() / _SECOND:.3f} s simulated, {loop.scheduled():,} events{words}")
+    def report() -> None:
+        counts = [node.agent.firmware.counted().get("messages_received") for node in simulation.nodes.values()]
+        total = sum(count for count in counts if count is not None)
+        messages = f", {total:,} messages" if any(count is not None for count in counts) else ""
+        on_progress(f"{loop.now() / _SECOND:.3f} s simulated, {loop.scheduled():,} events{messages}")
 
-    return tell
+    return report
 
 
 class _SimClock:
@@ -169,15 +170,15 @@ class _SimClock:
         return self._node.core.busy
 
     def spawn(self, work: Work[object], name: str) -> Task[object]:
-        task = self._loop.spawn(self._output.of(self._node, work), f"{name} on {self._node.name}")
+        task = self._loop.spawn(self._output.wrap(self._node, work), f"{name} on {self._node.name}")
         self._node.tasks[task] = work
         self._simulation.adopt(task, self._node)
         return task
 
 
 class _CoreClock(_SimClock):
-    """A node's `Clock` where talking to a NIC costs host time: a program continues once its core has done what it asked
-    for."""
+    """A node's `Clock` where calls of the host library cost time: a program continues when its core has done the requested
+    work."""
 
     __slots__ = ()
 
@@ -191,38 +192,39 @@ class _CoreClock(_SimClock):
 
 
 class _Output(io.TextIOBase):
-    """Standard output of all programs: a task's output goes to its node's log."""
+    """Standard output of all programs. The output of a task goes to its node's log."""
 
     def __init__(self, loop: Loop, logs: Path) -> None:
         self._loop = loop
         self._logs = logs
-        self._nodes: dict[int, str] = {}  # a task's number -> its node
+        self._nodes: dict[int, str] = {}  # by task number
         self._files: dict[str, TextIO] = {}
-        self._else = sys.stdout
-        self.is_over = False
+        self._stdout = sys.stdout
+        self.is_cancelling = False
         """Whether programs are being cancelled."""
 
-    def belongs(self, node: str) -> None:
+    def assign_task(self, node: str) -> None:
         """Assign the output of the running task to a node."""
         if self._loop.current is not None:
             self._nodes[self._loop.current.number] = node
 
-    async def _carry(self, node: SimNode, work: Work[object]) -> object:
+    async def _run_assigned(self, node: SimNode, work: Work[object]) -> object:
         task = self._loop.current
-        self.belongs(node.name)
+        self.assign_task(node.name)
         try:
             return await work
         except FirmwareError:
             raise
         except Exception as error:
-            self.tell_of(error)
+            self.write_traceback(error)
             raise ProgramError(f"{node.name}: {program_traceback(error)}") from error
         finally:
             if task is not None:
                 node.tasks.pop(task, None)
 
-    def of(self, node: SimNode, work: Work[object]) -> Work[object]:
-        return cast("Work[object]", self._carry(node, work))
+    def wrap(self, node: SimNode, work: Work[object]) -> Work[object]:
+        """Return the work of a task with its output assigned to a node."""
+        return cast("Work[object]", self._run_assigned(node, work))
 
     def writable(self) -> bool:
         return True
@@ -231,14 +233,14 @@ class _Output(io.TextIOBase):
         task = self._loop.current
         node = self._nodes.get(task.number) if task is not None else None
         if node is None:
-            return self._else.write(text)
+            return self._stdout.write(text)
         if node not in self._files:
             self._files[node] = (self._logs / f"{node}.log").open("a", encoding="utf-8", errors="replace")
         return self._files[node].write(text)
 
-    def tell_of(self, error: BaseException) -> None:
-        """Write a program's traceback to its log, unless it is being cancelled."""
-        if not self.is_over:
+    def write_traceback(self, error: BaseException) -> None:
+        """Write the traceback of the running program to its log, unless programs are being cancelled."""
+        if not self.is_cancelling:
             self.write(complete_traceback(error))
 
     def close(self) -> None:
@@ -247,74 +249,76 @@ class _Output(io.TextIOBase):
         self._files.clear()
 
 
-class _TimeIsUp(BaseException):
-    pass
+class _TimeoutReached(BaseException):
+    """Raised in a program that runs when the timeout is reached."""
 
 
 def _run(simulation: Simulation, seconds: float, output: _Output, report_progress: Callable[[], object] | None) -> None:
-    """Run the programs for at most `seconds` of virtual time and of real time: a program that computes for ever lets no
-    virtual time pass. told: called every _TICK seconds. Programs that do not end are cancelled, and stay so whatever
-    they catch.
+    """Run the programs for at most `seconds` of virtual time and of real time; a program that computes for ever lets no
+    virtual time pass. report_progress: called every _PROGRESS_INTERVAL. Programs that do not end are cancelled, and
+    abandoned if they catch the cancellation.
 
-    Raises StalledError, TimeIsUpError. Only the main thread can be interrupted by a timer; in others real time is
+    Raises StalledError, RunTimeoutError. A timer can interrupt only the main thread; in other threads real time is
     unlimited.
     """
     end = time.monotonic() + seconds
     failed: list[BaseException] = []
-    place = ""
+    stall_report = ""
 
     def work() -> None:
         try:
             simulation.run(timeout=round(seconds * _SECOND))
         except BaseException as error:
             failed.append(error)
-            output.is_over = True
+            output.is_cancelling = True
             if is_main:
-                signal.setitimer(signal.ITIMER_REAL, _LAST_WORDS)
-            with contextlib.suppress(TestbedError):  # errors of cleaning up; the reason of the cancellation is raised
+                signal.setitimer(signal.ITIMER_REAL, _CLEANUP_TIMEOUT)
+            with contextlib.suppress(TestbedError):  # of cleanup; the reason of the cancellation is raised
                 simulation.loop.close()
             raise
 
     def on_alarm(_number: int, frame: FrameType | None) -> None:
-        nonlocal place
-        if not failed and report_progress is not None and (left := end - time.monotonic()) > 0:
+        nonlocal stall_report
+        if not failed and report_progress is not None and (remaining := end - time.monotonic()) > 0:
             report_progress()
-            signal.setitimer(signal.ITIMER_REAL, min(_TICK, left))
+            signal.setitimer(signal.ITIMER_REAL, min(_PROGRESS_INTERVAL, remaining))
             return
-        signal.setitimer(signal.ITIMER_REAL, _CAUGHT)
-        if not place:
-            place = simulation.stall_report(f"the simulation has not ended within {seconds:g} s on this machine", frame)
-            raise _TimeIsUp
+        signal.setitimer(signal.ITIMER_REAL, _ABANDON_TIMEOUT)
+        if not stall_report:
+            stall_report = simulation.stall_report(
+                f"the simulation has not ended within {seconds:g} s on this machine", frame
+            )
+            raise _TimeoutReached
         never_free(simulation.loop.abandon())
-        escape.leave(_TimeIsUp())
+        escape.leave(_TimeoutReached())
 
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main:
         work()
         return
     escape = Escape(work)
-    usual = signal.signal(signal.SIGALRM, on_alarm)
-    was = gc.get_threshold(), sys.modules["__main__"], sys.argv  # which abandoned programs do not restore
-    signal.setitimer(signal.ITIMER_REAL, seconds if report_progress is None else min(_TICK, seconds))
+    previous_handler = signal.signal(signal.SIGALRM, on_alarm)
+    saved = gc.get_threshold(), sys.modules["__main__"], sys.argv  # abandoned programs do not restore them
+    signal.setitimer(signal.ITIMER_REAL, seconds if report_progress is None else min(_PROGRESS_INTERVAL, seconds))
     try:
         escape.run()
-    except _TimeIsUp:
-        if failed and not isinstance(failed[0], _TimeIsUp):
+    except _TimeoutReached:
+        if failed and not isinstance(failed[0], _TimeoutReached):
             raise failed[0] from None
-        if simulation.loop.failure is not None:  # the program caught the timeout and went on
+        if simulation.loop.failure is not None:  # the program caught the timeout and continued
             raise simulation.loop.failure from None
-        raise TimeIsUpError(f"{place}\n--timeout gives it longer") from None
+        raise RunTimeoutError(f"{stall_report}\n--timeout allows more time") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, usual)
-        gc.set_threshold(*was[0])
-        sys.modules["__main__"], sys.argv = was[1:]
-        if failed:  # otherwise all have ended
+        signal.signal(signal.SIGALRM, previous_handler)
+        gc.set_threshold(*saved[0])
+        sys.modules["__main__"], sys.argv = saved[1:]
+        if failed:  # otherwise all programs have ended
             never_free([simulation.loop.unclosed, simulation.loop.abandon()])
 
 
-def _texts(layout: Layout, base: Path) -> Mapping[str, str]:
-    """Read the files that impairments name, by those names."""
+def _read_files(layout: Layout, base: Path) -> Mapping[str, str]:
+    """Read the files that impairments name; return their text by the name in the description."""
     texts = {}
     for link in layout.links:
         for side in (link.forward, link.backward):

@@ -1,7 +1,7 @@
-"""A workload on a cluster that is spread over machines: each machine's worker runs its part, all in step.
+"""Execution of a workload on a cluster that is spread over machines: each machine's worker runs its part, in step.
 
-The run's clock is the controller's: each machine is told how far that is ahead of its own, by the shortest of some round
-trips, half of which is the most by which it can be wrong.
+The run's clock is the controller's. Each machine gets the offset of that clock from its own, measured by the shortest of
+several round trips; the error of the offset is at most half of that round trip.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from testbed.controller.runs.execution import Execution, Plan
-from testbed.controller.runs.folders import Part
+from testbed.controller.runs.folders import RepetitionFiles
 from testbed.controller.runs.machine_part import RUN
-from testbed.controller.verdict.machine_outages import MachineLostError, WatchedMachines
+from testbed.controller.verdict.machine_outages import MachineLostError, MachineOutages
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.errors import TestbedError
 from testbed.machines.joint_calls import Loss, in_step
@@ -24,7 +24,7 @@ from testbed.machines.spread_faults import SpreadState, spread_state
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.workloads.lookup import file_of
 
-_PATIENCE: Final = 120.0  # s for a machine beyond the run's timeout: starting its programs, sending its results
+_EXTRA_TIMEOUT: Final = 120.0  # s beyond the run's timeout, for a machine to start programs and send results
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,49 +41,49 @@ class SpreadCluster:
 def execute(
     cluster: SpreadCluster,
     plan: Plan,
-    part: Part,
-    watched: WatchedMachines,
-    tell: Callable[[list[Mapping[str, object]]], object],
+    files: RepetitionFiles,
+    outages: MachineOutages,
+    add_events: Callable[[list[Mapping[str, object]]], object],
 ) -> Execution:
-    """Run a workload on all nodes, and collect in the part's folder what the machines have written. watched: gets the
-    machines' events. tell: called with them. An error on one machine ends the run on all: ProgramError, MachineLostError,
-    or TestbedError."""
+    """Run a workload on all nodes, and write the files of all machines to the repetition's folder. outages, add_events: get
+    the machines' events. An error on one machine ends the run on all machines. Raises ProgramError, MachineLostError,
+    TestbedError."""
     state = cluster.state()
     clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.holders.items()}
     before = measured_underlays(state.holders, state.parts, carry=True)
-    request = {"name": cluster.name, "asked": plan.asked, "seed": plan.seed, "history": plan.history,
-               "source": _source(str(plan.asked["form"]))}  # fmt: skip
+    request = {"name": cluster.name, "asked": plan.request, "seed": plan.seed, "history": plan.history,
+               "source": _source(str(plan.request["form"]))}  # fmt: skip
     numbers = {
         machine: worker.begin(RUN, **request, ahead=clocks[machine].ahead) for machine, worker in state.holders.items()
     }
-    replies, lost = in_step(state.holders, numbers, plan.timeout + _PATIENCE)
+    replies, lost = in_step(state.holders, numbers, plan.timeout + _EXTRA_TIMEOUT)
     for machine, reply in replies.items():
-        _collect(reply, part)
+        _write_files(reply, files)
         events = [{**event, "clock": event["clock"] + clocks[machine].ahead} for event in reply["events"]]
-        watched.heed(machine, events)
-        tell([{"machine": machine, **event} for event in events])
+        outages.add_events(machine, events)
+        add_events([{"machine": machine, **event} for event in events])
     if lost:
-        raise MachineLostError({machine: lost_sentence(loss, watched.since) for machine, loss in lost.items()})
+        raise MachineLostError({machine: loss_sentence(loss, outages.since) for machine, loss in lost.items()})
     failed = [(machine, reply) for machine, reply in replies.items() if "error" in reply]
     if failed:
-        # The others only say that another one has failed.
+        # On the other machines, a plain TestbedError only says that another machine has failed.
         machine, reply = next(((m, r) for m, r in failed if r["class"] != TestbedError.__name__), failed[0])
         raise _error(machine, reply)
     try:
         after = measured_underlays(state.holders, state.parts, carry=False)
     except WorkerLostError as error:
         loss = Loss(error, time.monotonic_ns())
-        raise MachineLostError({error.machine: lost_sentence(loss, watched.since)}) from error
+        raise MachineLostError({error.machine: loss_sentence(loss, outages.since)}) from error
     return Execution(
         {rank: result for reply in replies.values() for rank, result in reply["results"].items()},
         {rank: counts for reply in replies.values() for rank, counts in reply["counted"].items()},
-        joint_verdict(replies, [*before, *after], clocks, watched.silence_findings()),
+        joint_verdict(replies, [*before, *after], clocks, outages.silence_findings()),
         switches={name: counts for reply in replies.values() for name, counts in reply["switches"].items()},
     )
 
 
 def _source(form: str) -> str:
-    """Return the text of a workload's file, empty for one that has none. Raises TestbedError if it cannot be read."""
+    """Return the text of a workload's file; empty if the workload has none. Raises TestbedError if it cannot be read."""
     path = file_of(form)
     try:
         return path.read_text(encoding="utf-8") if path is not None else ""
@@ -91,20 +91,20 @@ def _source(form: str) -> str:
         raise TestbedError(f"{path} cannot be read: {error}") from error
 
 
-def lost_sentence(loss: Loss, since: int) -> str:
-    """Return a sentence on a machine that a run has lost, with seconds after a time."""
+def loss_sentence(loss: Loss, since: int) -> str:
+    """Return a sentence on the loss of a machine. since: start of the repetition, monotonic nanoseconds."""
     after = (loss.when - since) / 1e9
-    return f"{loss.error}, {after:.2f} s after the repetition began; what its programs had written is lost"
+    return f"{loss.error}, {after:.2f} s after the repetition began; the files of its programs are lost"
 
 
-def _collect(reply: Mapping[str, Any], part: Part) -> None:
-    """Write what a machine's programs have written."""
+def _write_files(reply: Mapping[str, Any], files: RepetitionFiles) -> None:
+    """Write the files and rows of a machine's programs."""
     for name, text in reply["files"].items():
-        path = part.folder / name
+        path = files.folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     for row in reply["rows"]:
-        part.rows.write({"repeat": part.number, **row} if part.number else row)
+        files.rows.write({"repeat": files.number, **row} if files.number else row)
 
 
 def _error(machine: str, reply: Mapping[str, Any]) -> TestbedError:
@@ -118,8 +118,8 @@ def joint_verdict(
     clocks: Mapping[str, MachineClock],
     silences: Sequence[Finding] = (),
 ) -> Verdict:
-    """Return the verdict of all machines together, in which a finding on a whole machine names it. replies: of the machines.
-    measured: the networks between them, before and after the run. silences: findings on machines that did not answer."""
+    """Join the verdicts of all machines. A finding on a complete machine gets the machine's name. replies: by machine.
+    measured: networks between machines, before and after the run. silences: findings on machines that did not answer."""
     verdicts = {machine: reply["verdict"] for machine, reply in replies.items()}
     findings = machine_findings(verdicts)
     findings += [*underlay_findings(measured), *clock_findings(clocks), *silences]
@@ -128,7 +128,7 @@ def joint_verdict(
 
 
 def machine_findings(verdicts: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
-    """Return the findings of the machines' verdicts, as in JSON; one on a whole machine names it."""
+    """Return the findings of the machines' verdicts. A finding on a complete machine gets its name. verdicts: as in JSON."""
     return [
         Finding(**{**finding, "grade": Grade(finding["grade"]), "link": finding["link"] or f"machine {machine}"})
         for machine, verdict in verdicts.items()
@@ -137,18 +137,18 @@ def machine_findings(verdicts: Mapping[str, Mapping[str, Any]]) -> list[Finding]
 
 
 def underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:
-    """Findings on the networks between machines: variation and loss, the worst of all measurements."""
+    """Yield findings on the networks between machines: the greatest jitter and loss of all measurements."""
     for pair in dict.fromkeys(underlay.machines for underlay in measured):
-        found = [underlay for underlay in measured if underlay.machines == pair]
+        underlays = [underlay for underlay in measured if underlay.machines == pair]
         where = " - ".join(pair)
-        jitter, loss = max(underlay.spread for underlay in found), max(underlay.loss for underlay in found)
+        jitter, loss = max(underlay.spread for underlay in underlays), max(underlay.loss for underlay in underlays)
         yield Finding("underlay jitter", where, "", None, jitter, "ns", Grade.TRUSTED)
-        reason = "links between these machines lose frames that no impairment has" if loss else ""
+        reason = "links between these machines lose frames beyond their impairments" if loss else ""
         grade = Grade.INVALID if loss == 1 else Grade.DEGRADED if loss else Grade.TRUSTED
         yield Finding("underlay loss", where, "", 0, loss, "", grade, reason)
 
 
 def clock_findings(clocks: Mapping[str, MachineClock]) -> Iterator[Finding]:
-    """Findings on the machines' clocks: by how much the times of their histories can be wrong."""
+    """Yield findings on the machines' clocks: the maximum error of the times in their histories."""
     for machine, clock in clocks.items():
         yield Finding("clock offset", f"machine {machine}", "", 0, clock.within, "ns", Grade.TRUSTED)

@@ -1,1 +1,1 @@
-"""Scenarios beside a run: faults at given times and places, carried out in the simulation and in namespaces."""
+"""Scenarios of a run: faults at given times and places, in the simulation and in namespaces."""

@@ -1,4 +1,4 @@
-"""Active faults and the interfaces of their stage and programs, common to the simulation and namespaces."""
+"""ActiveFault faults, and the interfaces of their injector and of programs, common to the simulation and namespaces."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ Counts = Mapping[str, int]
 
 
 @dataclass(slots=True)
-class Active:
+class ActiveFault:
     """A fault in force.
 
-    counted: its counters since its beginning, by name. needed: the counters of which one must have moved; empty: any.
-    lift takes it out of force; its argument is whether the run has ended before the fault's own end. reason: why it
-    could have no effect.
+    read_counts: returns counters since the fault began, by name. lift: ends the fault; its argument is whether the run has
+    ended before the fault's own end. decisive: counters one of which rises if the fault has an effect; empty: any counter.
+    reason: why the fault cannot have an effect, or empty.
     """
 
     occurrence: Occurrence
-    counted: Callable[[], Counts]
+    read_counts: Callable[[], Counts]
     lift: Callable[[bool], object]
-    needed: tuple[str, ...] = ()
+    decisive: tuple[str, ...] = ()
     reason: str = ""
 
-    def moved(self, counts: Counts) -> bool:
-        """Whether the fault had an effect."""
-        return any(counts.get(name, 0) for name in self.needed or counts)
+    def had_effect(self, counts: Counts) -> bool:
+        """Whether the fault had an effect, by its counters."""
+        return any(counts.get(name, 0) for name in self.decisive or counts)
 
 
 class Programs(Protocol):
     """Programs on nodes: node processes (`runtime.nodes.node_run.Run`) or commands."""
 
     @property
-    def started(self) -> int:
-        """When the programs begin, monotonic nanoseconds; the present until it is known."""
+    def start_time(self) -> int:
+        """When the programs began, monotonic nanoseconds; the current time until they begin."""
         ...
 
     @property
     def pids(self) -> Mapping[str, int]:
-        """Process IDs, one for each node, by node."""
+        """A process ID by node."""
         ...
 
     def at(self, when: int, act: Callable[[], object]) -> None:
-        """Schedule a call, nanoseconds after the programs begin."""
+        """Schedule a call. when: nanoseconds after the programs began."""
         ...
 
     def has_ended(self, node: str) -> bool: ...
@@ -57,19 +57,17 @@ class Programs(Protocol):
     def resume(self, node: str) -> None: ...
 
 
-class Stage(Protocol):
-    """A mode's implementation of faults."""
+class FaultInjector(Protocol):
+    """Implementation of faults in one mode."""
 
-    def begin(self, occurrence: Occurrence) -> Active:
-        """Put a fault in force. Raises TestbedError where that is impossible."""
+    def begin(self, occurrence: Occurrence) -> ActiveFault:
+        """Put a fault in force. Raises TestbedError if that is impossible."""
         ...
 
 
-GONE: Final = "no program ran there any more"
+NO_PROGRAM: Final = "no program was running there"
 
-NOTHING_PRICED: Final = (
-    "the profile 'ideal' prices nothing, so that nothing in a NIC can take longer; --profile says another one"
-)
+NO_COSTS: Final = "the profile 'ideal' has no costs, so a NIC cannot become slower; --profile selects another profile"
 
 HOLD: Final = "drop eth.type == 0xffff"
-"""A rule that matches no frame. Only the relay knows rules: it carries the links that have one."""
+"""Rule that matches no frame. Only the relay implements rules, so it carries every link with this rule."""

@@ -1,5 +1,5 @@
-"""Faults of dilated runs, at model time. Link faults are slowed like the links. Faults that slow or pause a node or a NIC
-are applied to its cost model, since pausing the node process itself would make it late."""
+"""Faults of dilated runs, at model times. Faults of links are slowed like the links. Faults that slow or pause a node or a
+NIC are applied to its cost model, since pausing the node process would make it late."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.running_cluster import RunningCluster
-from testbed.controller.scenarios.active import GONE, NOTHING_PRICED, Active
-from testbed.controller.scenarios.live import LiveStage
+from testbed.controller.scenarios.active import NO_COSTS, NO_PROGRAM, ActiveFault
+from testbed.controller.scenarios.live import LiveInjector
 from testbed.controller.scenarios.moments import Occurrence
 from testbed.controller.scenarios.targets import injection_of
 from testbed.runtime.nodes.node_run import Run
@@ -19,21 +19,21 @@ from testbed.spec.fault_models import Cpu, Fault, Incast, Pause, Slow, Traffic
 from testbed.spec.scenario import slow_fault
 
 
-class DilatedStage(LiveStage):
-    """Stage of faults for dilated runs. Implements `active.Stage`."""
+class DilatedInjector(LiveInjector):
+    """Injector of faults for dilated runs. Implements `active.FaultInjector`."""
 
     def __init__(self, cluster: RunningCluster, run: Run, seconds: float, factor: int, *, priced: bool) -> None:
-        """seconds: as for `LiveStage`, in real time. factor: by which time is slowed. priced: NICs have a cost profile."""
+        """seconds: as for `LiveInjector`, in real time. factor: by which time is slowed. priced: whether NICs have costs."""
         super().__init__(cluster, run, seconds)
         self._nodes: Final = run
         self._factor = factor
         self._priced = priced
         self._pauses: Counter[str] = Counter()  # number of pauses in force, by node
 
-    def begin(self, occurrence: Occurrence) -> Active:
+    def begin(self, occurrence: Occurrence) -> ActiveFault:
         fault = occurrence.fault
         if isinstance(fault, Slow):
-            reason = "" if self._priced else NOTHING_PRICED
+            reason = "" if self._priced else NO_COSTS
             return self._slow(occurrence, SlowNic(fault.factor), SlowNic(1), counts=self._priced, reason=reason)
         if isinstance(fault, Cpu):
             return self._slow(occurrence, BeginLoad(fault.share), EndLoad(fault.share))
@@ -43,7 +43,7 @@ class DilatedStage(LiveStage):
 
     def _injection(self, fault: Fault) -> Injection | None:
         injection = injection_of(slow_fault(fault, self._factor), self._layout)
-        # Described by the fault as written, not as slowed.
+        # The description shows the fault as in the scenario, not as slowed.
         return replace(injection, what=fault.what) if injection is not None else None
 
     def _rate(self, fault: Traffic | Incast) -> int:
@@ -52,11 +52,11 @@ class DilatedStage(LiveStage):
         return slowed.rate
 
     def _moment(self, when: int) -> int:
-        return self._nodes.started + when * self._factor
+        return self._nodes.start_time + when * self._factor
 
     def _slow(
         self, occurrence: Occurrence, begin: ModelFault, end: ModelFault, *, counts: bool = True, reason: str = ""
-    ) -> Active:
+    ) -> ActiveFault:
         names = self._running(occurrence.fault)
         for name in names:
             self._nodes.apply_model_fault(name, begin)
@@ -67,9 +67,9 @@ class DilatedStage(LiveStage):
                     self._nodes.apply_model_fault(name, end)
 
         affected = {"nodes": len(names) if counts else 0}
-        return Active(occurrence, lambda: affected, lift, reason=reason or ("" if names else GONE))
+        return ActiveFault(occurrence, lambda: affected, lift, reason=reason or ("" if names else NO_PROGRAM))
 
-    def _pause(self, occurrence: Occurrence) -> Active:
+    def _pause(self, occurrence: Occurrence) -> ActiveFault:
         names = self._running(occurrence.fault)
         self._pauses.update(names)
         for name in names:
@@ -82,4 +82,4 @@ class DilatedStage(LiveStage):
                     self._nodes.apply_model_fault(name, ResumeNic())
 
         affected = {"nodes": len(names)}
-        return Active(occurrence, lambda: affected, lift, reason="" if names else GONE)
+        return ActiveFault(occurrence, lambda: affected, lift, reason="" if names else NO_PROGRAM)

@@ -42,24 +42,24 @@ def check(
     *,
     over_kernel: bool = False,
     commands: bool = False,
-    asked: Asked = "auto",
+    datapath: Asked = "auto",
     slow: int = 0,
-    lasting: str = "",
+    no_restarts: str = "",
 ) -> None:
-    """Check that a scenario can be carried out. over_kernel: beside programs that use the kernel's sockets. commands:
-    beside commands. asked: the requested datapath of links. slow: the factor by which time is slowed, 0 where it is not.
-    lasting: the name of a workload whose programs cannot restart.
+    """Check that a scenario is feasible. over_kernel: whether programs use the kernel's sockets. commands: whether programs
+    are commands. datapath: requested for links. slow: factor by which time is slowed; 0 unless the run is dilated.
+    no_restarts: name of a workload whose programs cannot restart, or empty.
 
-    Raises DescriptionError with all names and values that are wrong, then UnsupportedError with all faults that this
-    mode, machine or user cannot have.
+    Raises DescriptionError with all wrong names and values, or UnsupportedError with all faults that this mode, machine or
+    user does not support.
     """
     problems: list[Problem] = []
     refusals: list[str] = []
-    named = [(item("fault", number), fault) for number, fault in enumerate(scenario.faults)]
-    for name, fault in named:
-        for look in (_nodes, _links, _check_pick):
+    named_faults = [(item("fault", number), fault) for number, fault in enumerate(scenario.faults)]
+    for name, fault in named_faults:
+        for check_names in (_check_nodes, _check_links, _check_pick):
             try:
-                look(fault, layout)
+                check_names(fault, layout)
             except (NotFoundError, RuleError, DescriptionError) as error:
                 problems += _as_problems(name, error)
     if scenario.random is not None:
@@ -69,20 +69,22 @@ def check(
             problems += _as_problems("random", error)
     if problems:
         raise DescriptionError(f"{scenario.name}, on {layout.name}", problems)
-    for name, fault in named:
-        refusals += [f"  {name}: {reason}" for reason in _refusals(fault, layout, mode, over_kernel, commands, asked)]
-        refusals += [f"  {name}: {reason}" for reason in _not_slowed(fault, slow)]
-        if lasting and _starts_again(fault):
-            refusals.append(f"  {name}: {_RESTARTS.format(kind=fault.kind, workload=lasting)}")
-    chance = scenario.random.kinds if scenario.random is not None else ()
-    if over_kernel and _AGAIN & set(chance):
+    for name, fault in named_faults:
+        refusals += [
+            f"  {name}: {reason}" for reason in _refusals(fault, layout, mode, over_kernel, commands, datapath)
+        ]
+        refusals += [f"  {name}: {reason}" for reason in _slowing_refusals(fault, slow)]
+        if no_restarts and _restarts_program(fault):
+            refusals.append(f"  {name}: {_RESTARTS.format(kind=fault.kind, workload=no_restarts)}")
+    random_kinds = scenario.random.kinds if scenario.random is not None else ()
+    if over_kernel and _RESTARTING & set(random_kinds):
         refusals.append(f"  random: {_CONNECTIONS}")
-    if lasting and (again := sorted(_AGAIN & set(chance))):
-        refusals.append(f"  random: {_RESTARTS.format(kind=', '.join(again), workload=lasting)}")
-    if commands and "reset" in chance:
+    if no_restarts and (restarting := sorted(_RESTARTING & set(random_kinds))):
+        refusals.append(f"  random: {_RESTARTS.format(kind=', '.join(restarting), workload=no_restarts)}")
+    if commands and "reset" in random_kinds:
         refusals.append(f"  random: {_FIRMWARE.format(kind='reset')}")
     if refusals:
-        raise UnsupportedError("\n".join([f"{scenario.name} cannot be carried out in {mode}:", *refusals]))
+        raise UnsupportedError("\n".join([f"{scenario.name} is not supported in {mode}:", *refusals]))
 
 
 def texts_of(faults: Sequence[Fault]) -> Mapping[str, str]:
@@ -97,32 +99,31 @@ def texts_of(faults: Sequence[Fault]) -> Mapping[str, str]:
                     raise NotFoundError(reason_of(error)) from error
                 except (OSError, UnicodeDecodeError) as error:
                     raise TestbedError(
-                        reason_of(error) if isinstance(error, OSError) else f"{path} is no text"
+                        reason_of(error) if isinstance(error, OSError) else f"{path} is not a text file"
                     ) from error
     return texts
 
 
 def restarts_nics(scenario: Scenario) -> bool:
-    """Whether a NIC restarts, or may restart by chance."""
-    chance = scenario.random.kinds if scenario.random is not None else ()
-    return bool(_AGAIN & set(chance)) or any(_starts_again(fault) for fault in scenario.faults)
+    """Whether a scenario restarts NICs, or may do so at random."""
+    random_kinds = scenario.random.kinds if scenario.random is not None else ()
+    return bool(_RESTARTING & set(random_kinds)) or any(_restarts_program(fault) for fault in scenario.faults)
 
 
-_AGAIN = frozenset({"crash", "restart", "reset"})
+_RESTARTING = frozenset({"crash", "restart", "reset"})
 """Kinds of random faults after which a program restarts."""
 
-_CONNECTIONS = "a program that starts again cannot make anew the kernel's connections, which its peers still have"
+_CONNECTIONS = "a restarted program cannot restore connections of the kernel, which its peers still have"
 
-_FIRMWARE = "{kind}: only a NIC's firmware has it, and beside commands there is none: it goes with a workload on NICs"
-
+_FIRMWARE = "{kind}: this fault acts on a NIC's firmware, which commands do not have: use a workload on NICs"
 
 _RESTARTS = (
-    "{kind}: workload {workload} does not support restarts of a node's program; workload churn does, or one of your "
-    "own with bears_restarts = True"
+    "{kind}: workload {workload} does not support restarts of a node's program: use workload churn, or your own with "
+    "bears_restarts = True"
 )
 
 
-def _nodes(fault: Fault, layout: Layout) -> None:
+def _check_nodes(fault: Fault, layout: Layout) -> None:
     nics = {node.name: bool(node.nics) for node in layout.nodes}
     names = touched_nodes(layout, fault)
     if isinstance(fault, Traffic | Incast):
@@ -139,11 +140,11 @@ def _check_pick(fault: Fault, layout: Layout) -> None:
         available = len(candidates(layout, fault))
         if fault.pick > available:
             raise DescriptionError(
-                "", [Problem("pick", str(fault.pick), f"at most {available}, which is what 'on' means")]
+                "", [Problem("pick", str(fault.pick), f"at most {available}, the number of targets in 'on'")]
             )
 
 
-def _links(fault: Fault, layout: Layout) -> None:
+def _check_links(fault: Fault, layout: Layout) -> None:
     injection = injection_of(fault, layout)
     if injection is None:
         return
@@ -165,29 +166,29 @@ def _as_problems(name: str, error: TestbedError) -> list[Problem]:
             )
             for problem in error.problems
         ]
-    what = "name" if isinstance(error, NotFoundError) else "rule"
-    return [Problem(name, f"a wrong {what}", f"a right one: {str(error).splitlines()[0]}")]
+    kind = "name" if isinstance(error, NotFoundError) else "rule"
+    return [Problem(name, f"a wrong {kind}", f"a valid one: {str(error).splitlines()[0]}")]
 
 
-def _refusals(fault: Fault, layout: Layout, mode: str, over_kernel: bool, commands: bool, asked: Asked) -> list[str]:
+def _refusals(fault: Fault, layout: Layout, mode: str, over_kernel: bool, commands: bool, datapath: Asked) -> list[str]:
     if commands and isinstance(fault, Reset | Slow):
         return [_FIRMWARE.format(kind=fault.kind)]
-    if over_kernel and _starts_again(fault):
+    if over_kernel and _restarts_program(fault):
         return [_CONNECTIONS]
     if isinstance(fault, Traffic | Incast) and (framed := _framed(fault, layout)):
         return [f"{fault.kind}: {', '.join(framed)}: {next(iter(framed.values())).refusal}"]
     if mode == "sim":
-        return _meaningless(fault, layout)
+        return _unsupported_impairments(fault, layout)
     if isinstance(fault, Slow) and mode != "dilated":
         return [
-            "slow: a NIC's processor takes its time in a cost model, which only the simulation has (--profile): in "
-            "namespaces a firmware runs in its host's process, and what slowed it would slow the programs there, too"
+            "slow: only a cost model can slow a NIC, in simulated and dilated runs (--profile): in live, firmware runs in "
+            "the process of its host, and slowing it would also slow the host's program"
         ]
     injection = injection_of(fault, layout)
-    return _not_carried(injection, layout, asked) if injection is not None else []
+    return _datapath_refusals(injection, layout, datapath) if injection is not None else []
 
 
-def _not_slowed(fault: Fault, slow: int) -> list[str]:
+def _slowing_refusals(fault: Fault, slow: int) -> list[str]:
     try:
         if slow:
             slow_fault(fault, slow)
@@ -196,7 +197,7 @@ def _not_slowed(fault: Fault, slow: int) -> list[str]:
     return []
 
 
-def _starts_again(fault: Fault) -> bool:
+def _restarts_program(fault: Fault) -> bool:
     """Whether a program restarts after the fault."""
     if isinstance(fault, Crash):
         return fault.to is not None or fault.for_ is not None
@@ -204,14 +205,14 @@ def _starts_again(fault: Fault) -> bool:
 
 
 def _framed(fault: Traffic | Incast, layout: Layout) -> dict[str, Kind]:
-    """Return the nodes of a load at switches that forward by source routes, with the kinds of these switches."""
+    """Return the nodes of a load that are connected to switches with a framing, with the kinds of these switches."""
     framed = layout.framed()
     names = (*senders_of(layout, fault), node_of(layout, fault.receiver))
     return {name: framed[name] for name in names if name in framed}
 
 
-def _meaningless(fault: Fault, layout: Layout) -> list[str]:
-    """Name links at modelled switches that cannot have the impairment on any datapath."""
+def _unsupported_impairments(fault: Fault, layout: Layout) -> list[str]:
+    """Return a reason for each link of a modelled switch that does not support the impairment on any datapath."""
     injection = injection_of(fault, layout)
     if injection is None:
         return []
@@ -224,13 +225,13 @@ def _meaningless(fault: Fault, layout: Layout) -> list[str]:
     return list(dict.fromkeys(refusals))
 
 
-def _not_carried(injection: Injection, layout: Layout, asked: Asked) -> list[str]:
-    """Name links that cannot have the impairment on this machine."""
+def _datapath_refusals(injection: Injection, layout: Layout, datapath: Asked) -> list[str]:
+    """Return the reasons why links cannot have the impairment on this machine."""
     if not userns.is_root():  # a user namespace's capabilities are probed in it, when the cluster is up
         direct = [link.name for link in layout.links if link.name in injection.links and link.datapath == "direct"]
-        return [f'{", ".join(direct)}: declared datapath = "direct", with nothing in between'] if direct else []
+        return [f'{", ".join(direct)}: datapath = "direct", which cannot impair frames'] if direct else []
     try:
-        decide(layout, (injection,), asked, Path.cwd())
+        decide(layout, (injection,), datapath, Path.cwd())
     except UnsupportedError as error:
         return [" ".join(line.strip() for line in str(error).splitlines()[1:])]
     return []

@@ -1,4 +1,4 @@
-"""Faults in namespaces: by injecting and healing on links, and by signals to node processes."""
+"""Faults in namespaces: injections on links, and signals to processes of nodes."""
 
 from __future__ import annotations
 
@@ -16,37 +16,35 @@ from testbed.cluster.records.state import State, Store
 from testbed.cluster.records.status import links
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.services import relay_client
-from testbed.controller.scenarios.active import GONE, HOLD, Active, Counts, Programs
+from testbed.controller.scenarios.active import HOLD, NO_PROGRAM, ActiveFault, Counts, Programs
 from testbed.controller.scenarios.moments import Occurrence
-from testbed.controller.scenarios.targets import injection_of, measured_by, senders_of, touched_nodes
-from testbed.controller.verdict.accounts import schedstat, take_account
+from testbed.controller.scenarios.targets import decisive_counters, injection_of, senders_of, touched_nodes
+from testbed.controller.verdict.counter_snapshots import read_counters, schedstat
 from testbed.errors import KernelError, UnsupportedError
 from testbed.kernel.processes import state_of
 from testbed.spec.fault_models import Cpu, Crash, Fault, Impair, Incast, Partition, Pause, Reset, Restart, Traffic
 from testbed.spec.scenario import Scenario
 
-_CLASSIFIED = ("loss", "gemodel", "loss_pattern")
+_CLASSIFIER_COUNTERS = ("loss", "gemodel", "loss_pattern")
 
-_SOON = 0.2
-"""Seconds for signalled processes to stop."""
-
+_STOP_TIMEOUT = 0.2  # seconds for signalled processes to stop
 _POLL_INTERVAL = 0.001  # seconds
 
-_ON_PROGRAMS = (Crash, Restart, Reset, Pause)
-"""Faults that leave the cluster as it is."""
+_PROGRAM_FAULTS = (Crash, Restart, Reset, Pause)
+"""Faults that do not change the cluster."""
 
 _GRACE = 5.0
-"""Seconds after which a fault that was not lifted ends by itself."""
+"""Seconds after its end after which a fault that was not lifted ends by itself."""
 
 
 @contextlib.contextmanager
 def hold(cluster: RunningCluster, scenario: Scenario, seconds: float) -> Iterator[None]:
-    """Keep the links with faults on the relay from before a run until after it: a link that changed its datapath while
-    programs talk would lose frames that no fault asks for. The process that heals expired faults runs for the whole
-    block, too. seconds: that the run may take."""
+    """Keep the links with faults on the relay for the block, from before a run until after it. A link that changes its
+    datapath during the run would lose frames beyond those of faults. The process that heals expired faults also runs for
+    the block. seconds: maximum duration of the run."""
     store, state = Store(), cluster.state
-    places = _held(state, scenario) if state.asked in ("auto", "relay") else []
-    if not (places or scenario.random or any(not isinstance(fault, _ON_PROGRAMS) for fault in scenario.faults)):
+    places = _held_directions(state, scenario) if state.asked in ("auto", "relay") else []
+    if not (places or scenario.random or any(not isinstance(fault, _PROGRAM_FAULTS) for fault in scenario.faults)):
         yield
         return
     rules = tuple((place, HOLD) for place in places)
@@ -59,25 +57,30 @@ def hold(cluster: RunningCluster, scenario: Scenario, seconds: float) -> Iterato
         _heal(store, cluster.name, [done.injection.number])
 
 
-def _held(state: State, scenario: Scenario) -> list[DirectionKey]:
+def _held_directions(state: State, scenario: Scenario) -> list[DirectionKey]:
+    """Return the directions that `hold` keeps on the relay."""
     faults = list(scenario.faults)
-    chance = scenario.random
-    if chance is not None and "partition" in chance.kinds:
+    random = scenario.random
+    if random is not None and "partition" in random.kinds:
         faults.append(Partition(shape="halves", at=0))
-    if chance is not None and "impair" in chance.kinds:
-        faults.append(Impair(on=chance.on, at=0, loss=1.0))
-    laid = {
+    if random is not None and "impair" in random.kinds:
+        faults.append(Impair(on=random.on, at=0, loss=1.0))
+    links_with_faults = {
         place[0]
         for fault in faults
         if (injection := injection_of(fault, state.layout)) is not None
         for place in (*injection.places, *(place for place, _ in injection.rules))
     }
-    free = [link.name for link in state.layout.links if link.name in laid and link.datapath in ("auto", "relay")]
-    return [(link, direction) for link in free for direction in BOTH]
+    relayed = [
+        link.name
+        for link in state.layout.links
+        if link.name in links_with_faults and link.datapath in ("auto", "relay")
+    ]
+    return [(link, direction) for link in relayed for direction in BOTH]
 
 
 def _heal(store: Store, name: str, numbers: Collection[int]) -> None:
-    """Heal those injections that are still in force: a user may have healed some."""
+    """Heal the injections with these numbers that are still in force, as a user may have healed some."""
     state = store.read(name)
     remaining = (
         [injection.number for injection in state.injected if injection.number in numbers] if state is not None else []
@@ -86,18 +89,20 @@ def _heal(store: Store, name: str, numbers: Collection[int]) -> None:
         fault_injection.heal(store, name, remaining)
 
 
-class LiveStage:
+class LiveInjector:
+    """Injector of faults in namespaces. Implements `active.FaultInjector`."""
+
     def __init__(self, cluster: RunningCluster, run: Programs, seconds: float) -> None:
-        """seconds: that the run may take. Faults in force end by themselves some time after that, or after their own
-        end, in case this process is killed before it lifts them."""
+        """seconds: maximum duration of the run. Faults end by themselves _GRACE after their end, or after the run, in case
+        this process is killed before it lifts them."""
         self._store = Store()
-        self._longest = round(seconds * 1e9)
+        self._max_duration = round(seconds * 1e9)
         self._name = cluster.name
         self._layout = cluster.state.layout
         self._run = run
-        self._pauses: Counter[str] = Counter()  # in force on each node
+        self._pauses: Counter[str] = Counter()  # in force, by node
 
-    def begin(self, occurrence: Occurrence) -> Active:
+    def begin(self, occurrence: Occurrence) -> ActiveFault:
         fault = occurrence.fault
         injection = self._injection(fault)
         if injection is not None:
@@ -108,7 +113,7 @@ class LiveStage:
             return self._pause(occurrence)
         if isinstance(fault, Cpu):
             nodes = touched_nodes(self._layout, fault)
-            return self._load(occurrence, [partial(self._burn, node, fault.share) for node in nodes])
+            return self._load(occurrence, [partial(self._load_processor, node, fault.share) for node in nodes])
         if isinstance(fault, Traffic | Incast):
             senders, rate = senders_of(self._layout, fault), self._rate(fault)
             return self._load(
@@ -125,35 +130,35 @@ class LiveStage:
 
     def _moment(self, when: int) -> int:
         """Convert a time since the programs began to monotonic nanoseconds."""
-        return self._run.started + when
+        return self._run.start_time + when
 
     # On links
 
-    def _inject(self, occurrence: Occurrence, injection: Injection) -> Active:
-        needed = measured_by(occurrence.fault)
-        until = self._until(occurrence)
+    def _inject(self, occurrence: Occurrence, injection: Injection) -> ActiveFault:
+        decisive = decisive_counters(occurrence.fault)
+        until = self._expiry(occurrence)
         done = fault_injection.apply_injection(self._store, self._name, replace(injection, until=until))
         number = done.injection.number
-        before = self._count(done.state, injection.places)
+        before = self._direction_counts(done.state, injection.places)
 
-        def counted() -> Counts:
+        def read_counts() -> Counts:
             state = self._state()
             if injection.down:
                 down = sum(not link.up for link in links(state, injection.down))
                 return {"links down": down}
-            found: dict[str, int] = {}
+            counts: dict[str, int] = {}
             if injection.places:
-                after = self._count(state, injection.places)
-                found = {name: max(0, after[name] - before[name]) for name in ("frames", *needed) if name in after}
+                after = self._direction_counts(state, injection.places)
+                counts = {name: max(0, after[name] - before[name]) for name in ("frames", *decisive) if name in after}
             if injection.rules:
-                found["decided"] = self._decided(state, number)
-            return found
+                counts["decided"] = self._decided_by_rules(state, number)
+            return counts
 
-        return Active(occurrence, counted, lambda _run_ended: self._heal([number]), needed)
+        return ActiveFault(occurrence, read_counts, lambda _run_ended: self._heal([number]), decisive)
 
-    def _until(self, occurrence: Occurrence) -> int:
+    def _expiry(self, occurrence: Occurrence) -> int:
         """Return when a fault ends by itself, monotonic nanoseconds."""
-        end = self._run.started + self._longest if occurrence.end is None else self._moment(occurrence.end)
+        end = self._run.start_time + self._max_duration if occurrence.end is None else self._moment(occurrence.end)
         return max(end, time.monotonic_ns()) + round(_GRACE * 1e9)
 
     def _state(self) -> State:
@@ -162,8 +167,8 @@ class LiveStage:
     def _heal(self, numbers: Collection[int]) -> None:
         _heal(self._store, self._name, numbers)
 
-    def _count(self, state: State, places: Collection[DirectionKey]) -> Mapping[str, int]:
-        """Sum the counters of these directions until now: the kernel's, the relay's and the classifiers'."""
+    def _direction_counts(self, state: State, places: Collection[DirectionKey]) -> Mapping[str, int]:
+        """Return the sums of counters of these directions, by name: of the kernel, the relay and the classifiers."""
         counts: Counter[str] = Counter()
         if not places:
             return counts
@@ -171,18 +176,18 @@ class LiveStage:
             for direction, traffic in zip(BOTH, (link.forward, link.backward), strict=True):
                 if (link.link.name, direction) in places:
                     counts["frames"] += traffic.frames
-        taken = take_account(self._store, state)
+        snapshot = read_counters(self._store, state)
         for key in places:
-            if key in taken.classifiers:
-                for name in _CLASSIFIED:
-                    counts[name] += getattr(taken.classifiers[key], name)
-            counters = _of_relay(taken.relay, key).get("counters")
+            if key in snapshot.classifiers:
+                for name in _CLASSIFIER_COUNTERS:
+                    counts[name] += getattr(snapshot.classifiers[key], name)
+            counters = _relay_direction(snapshot.relay, key).get("counters")
             for name, count in (counters or {}).items():
                 counts[name] += count
         return counts
 
-    def _decided(self, state: State, number: int) -> int:
-        """Return how many fates an injection's rules have decided."""
+    def _decided_by_rules(self, state: State, number: int) -> int:
+        """Return the number of fates that an injection's rules have decided."""
         report = None
         with contextlib.suppress(KernelError):
             report = relay_client.report(self._store, state)
@@ -199,30 +204,31 @@ class LiveStage:
     # On nodes
 
     def _running(self, fault: Fault) -> list[str]:
+        """Return the ranks of a fault's nodes whose programs run."""
         ranks = [rank for name in touched_nodes(self._layout, fault) for rank in self._run.ranks_on(name)]
         return [rank for rank in ranks if not self._run.has_ended(rank)]
 
-    def _crash(self, occurrence: Occurrence) -> Active:
+    def _crash(self, occurrence: Occurrence) -> ActiveFault:
         names = self._running(occurrence.fault)
-        at_once = isinstance(occurrence.fault, Reset)
-        returns = at_once or occurrence.end is not None
+        restarts_at_once = isinstance(occurrence.fault, Reset)
+        returns = restarts_at_once or occurrence.end is not None
         for name in names:
             self._run.crash(name, returns=returns)
-        if at_once:
-            self._start_again(names)
+        if restarts_at_once:
+            self._restart(names)
 
         def lift(run_ended: bool) -> None:
-            if not run_ended and returns and not at_once:
-                self._start_again(names)
+            if not run_ended and returns and not restarts_at_once:
+                self._restart(names)
 
         counts = {"processes": len(names)}  # `crash` has waited for their end
-        return Active(occurrence, lambda: counts, lift, reason="" if names else GONE)
+        return ActiveFault(occurrence, lambda: counts, lift, reason="" if names else NO_PROGRAM)
 
-    def _start_again(self, names: Collection[str]) -> None:
+    def _restart(self, names: Collection[str]) -> None:
         for name in names:
             self._run.restart(name)
 
-    def _pause(self, occurrence: Occurrence) -> Active:
+    def _pause(self, occurrence: Occurrence) -> ActiveFault:
         names = self._running(occurrence.fault)
         self._pauses.update(names)
         for name in names:
@@ -236,40 +242,43 @@ class LiveStage:
 
         stopped: set[str] = set()
 
-        def counted() -> Counts:
+        def read_counts() -> Counts:
             stopped.update(name for name in names if state_of(self._run.pids.get(name, 0)) == "T")
             return {"nodes": len(stopped)}
 
-        # A process stops when it next has a processor: on a busy machine a short pause could be over before.
-        latest = time.monotonic() + _SOON
-        while counted()["nodes"] < len(names) and time.monotonic() < latest:
+        # A process stops when it next gets a processor: on a busy machine a short pause could end before that.
+        deadline = time.monotonic() + _STOP_TIMEOUT
+        while read_counts()["nodes"] < len(names) and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)
-        return Active(occurrence, counted, lift, reason="" if names else GONE)
+        return ActiveFault(occurrence, read_counts, lift, reason="" if names else NO_PROGRAM)
 
-    def _burn(self, node: str, share: float, seconds: float) -> fault_injection.Injected:
+    def _load_processor(self, node: str, share: float, seconds: float) -> fault_injection.Injected:
         return fault_injection.load_processor(self._store, self._name, node, share, seconds)
 
-    def _load(self, occurrence: Occurrence, start: Sequence[Callable[[float], fault_injection.Injected]]) -> Active:
-        """Start loads, measured by their processor time. start: each gets the seconds after which it ends by itself."""
+    def _load(
+        self, occurrence: Occurrence, starters: Sequence[Callable[[float], fault_injection.Injected]]
+    ) -> ActiveFault:
+        """Start loads, measured by their processor time. starters: called with the seconds after which a load ends by
+        itself."""
         started: list[Injection] = []
 
         def lift(_run_ended: bool) -> None:
             self._heal([injection.number for injection in started])
 
         try:
-            for begin in start:
-                started.append(begin((self._until(occurrence) - time.monotonic_ns()) / 1e9).injection)
+            for start in starters:
+                started.append(start((self._expiry(occurrence) - time.monotonic_ns()) / 1e9).injection)
         except BaseException:
             lift(True)
             raise
 
-        def counted() -> Counts:
+        def read_counts() -> Counts:
             return {"cpu_ns": sum(schedstat(program.pid)[0] for injection in started for program in injection.programs)}
 
-        return Active(occurrence, counted, lift)
+        return ActiveFault(occurrence, read_counts, lift)
 
 
-def _of_relay(report: Mapping[str, Any] | None, key: DirectionKey) -> Mapping[str, Any]:
+def _relay_direction(report: Mapping[str, Any] | None, key: DirectionKey) -> Mapping[str, Any]:
     link, direction = key
-    counters: Mapping[str, Any] = (report or {}).get("links", {}).get(link, {}).get(direction, {})
-    return counters
+    direction_report: Mapping[str, Any] = (report or {}).get("links", {}).get(link, {}).get(direction, {})
+    return direction_report

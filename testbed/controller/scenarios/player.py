@@ -1,5 +1,5 @@
-"""Player of a scenario beside a run: its moments in order; each fault's beginning and end is an event, and a fault
-without effect is noted."""
+"""Player of a scenario during a run: it begins and ends the faults at their times. Each begin and end is an event of the
+run, and a fault without effect a note."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from testbed.controller.checkers.disturbances import CRASH, CUT, FOREVER, OTHER, PAUSE, RESET, Disturbance
-from testbed.controller.scenarios.active import HOLD, Active, Programs, Stage
+from testbed.controller.scenarios.active import HOLD, ActiveFault, FaultInjector, Programs
 from testbed.controller.scenarios.feasibility import texts_of
 from testbed.controller.scenarios.moments import Moment, Occurrence, moments, occurrences
 from testbed.controller.scenarios.targets import injection_of, touched_nodes
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from testbed.fates.rules import RuleSet
     from testbed.sim.simulation import Simulation
 
-Tell = Callable[..., object]
-"""tell(event, **facts): record an event of the run."""
+RecordEvent = Callable[..., object]
+"""record_event(event, **facts): record an event of the run."""
 
 _SECOND: Final = 1_000_000_000
-_ROUNDED: Final = 1_000_000  # ns; in warnings
-_MAX_SHOWN: Final = 20  # warnings
-_AROUND: Final = 60.0  # s that a repetition may take beside its programs' time
-_DISTURBANCES: Final = {
+_ROUNDING: Final = 1_000_000  # ns, of times in notes
+_MAX_SHOWN: Final = 20  # notes
+_EXTRA_SECONDS: Final = 60.0  # of a repetition, before and after its programs
+_DISTURBANCE_KINDS: Final = {
     "crash": CRASH, "restart": CRASH, "reset": RESET, "pause": PAUSE, "down": CUT, "flap": CUT, "partition": CUT,
 }  # fmt: skip
 
 
 class Dilated(NamedTuple):
-    """Dilation of time. factor: how much it is slowed. priced: a profile prices NICs."""
+    """Dilation of time. factor: by which time is slowed. priced: whether NICs have costs in the profile."""
 
     factor: int
     priced: bool
@@ -50,8 +50,8 @@ def _ignore(_event: str, **_facts: object) -> None:
 
 
 class ScenarioPlayer:
-    """One scenario beside a run, restarted with each repetition; implements `execution.Beside` and
-    `checkers.runs.Disturbing`. notes: warnings, complete when it is closed. seed: of the next repetition, for random
+    """Player of one scenario, which starts again with each repetition. Implements `execution.Companion` and
+    `checkers.runs.DisturbanceSource`. notes: warnings, complete after `close`. seed: of the next repetition, for random
     parts without a seed of their own."""
 
     def __init__(
@@ -60,160 +60,163 @@ class ScenarioPlayer:
         *,
         seed: int = 0,
         seconds: float = 60.0,
-        tell: Tell = _ignore,
+        record_event: RecordEvent = _ignore,
         dilated: Dilated | None = None,
     ) -> None:
-        """seconds: that a repetition may take. dilated: how time is dilated, if it is; then all times but `seconds` are
-        the model's. Raises the errors of reading the files that it names."""
+        """seconds: maximum duration of a repetition, in real time. dilated: dilation of time, if any; all other times are
+        model times then. Raises the errors of reading the files that the scenario names."""
         self.scenario: Final = scenario
         self.seed = seed
         self._seconds = seconds
         self._dilated = dilated
         self._horizon = round(seconds * _SECOND) // (dilated.factor if dilated is not None else 1)
-        self._tell = tell
+        self._record_event = record_event
         self._files = texts_of(scenario.faults)
         self._notes: list[str] = []
-        self._said: set[str] = set()  # descriptions of faults that were put in force
+        self._recorded: set[str] = set()  # descriptions of faults that were put in force
         self._moments: list[Moment] = []
         self._next = 0
-        self._active: dict[Occurrence, Active] = {}
-        self._stage: Stage | None = None
+        self._active: dict[Occurrence, ActiveFault] = {}
+        self._injector: FaultInjector | None = None
         self._disturbances: list[Disturbance] = []
-        self._as_laid: Callable[[Fault], Fault] = lambda fault: fault
+        self._slowed: Callable[[Fault], Fault] = lambda fault: fault
         self._layout: Layout
-        self._zero: Callable[[], int] = lambda: 0  # of a scenario's times, on the histories' clock
+        self._origin: Callable[[], int] = lambda: 0  # of a scenario's times, on the histories' clock
         self._now: Callable[[], int] = lambda: 0
-        self._wake: Callable[[int, Callable[[], object]], object] = lambda _when, _act: None
+        self._call_at: Callable[[int, Callable[[], object]], object] = lambda _when, _act: None
 
     @property
     def notes(self) -> list[str]:
-        """Warnings on faults that had no effect or never came."""
+        """Warnings on faults that had no effect or did not begin."""
         more = len(self._notes) - _MAX_SHOWN
         return self._notes if more <= 1 else [*self._notes[:_MAX_SHOWN], f"and {more} more faults had no effect"]
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:
-        """See `execution.Beside`."""
-        from testbed.controller.scenarios.simulated import SimulatedStage
+        """See `execution.Companion`."""
+        from testbed.controller.scenarios.simulated import SimulatedInjector
 
-        stage = SimulatedStage(simulation, rules, self._files)
+        injector = SimulatedInjector(simulation, rules, self._files)
         loop = simulation.loop
-        self._begin(stage, simulation.layout, lambda: 0, loop.now, lambda when, act: loop.at(when, lambda _now: act()))
-        self._await()
+        self._begin(
+            injector, simulation.layout, lambda: 0, loop.now, lambda when, act: loop.at(when, lambda _now: act())
+        )
+        self._schedule_next()
 
     @contextlib.contextmanager
     def live(self, cluster: RunningCluster, run: Programs) -> Iterator[None]:
-        """See `execution.Beside`."""
+        """See `execution.Companion`."""
         if self._dilated is not None:
             self._begin_dilated(cluster, run, self._dilated)
         else:
-            from testbed.controller.scenarios.live import LiveStage
+            from testbed.controller.scenarios.live import LiveInjector
 
             self._begin(
-                LiveStage(cluster, run, self._seconds),
+                LiveInjector(cluster, run, self._seconds),
                 cluster.state.layout,
-                lambda: run.started,
-                lambda: max(0, time.monotonic_ns() - run.started),
+                lambda: run.start_time,
+                lambda: max(0, time.monotonic_ns() - run.start_time),
                 run.at,
             )
         try:
-            self._begin_with_the_programs()
+            self._begin_initial_faults()
             yield
         finally:
             self.close()
 
     @contextlib.contextmanager
     def prepared(self, cluster: RunningCluster | None, repeat: int = 1) -> Iterator[None]:
-        """Prepare the cluster before programs begin, for `repeat` repetitions. None: the simulation needs no
+        """Prepare a cluster for `repeat` repetitions, before programs begin. cluster: None in the simulation, which needs no
         preparation."""
         if cluster is None:
             yield
             return
         from testbed.controller.scenarios.live import hold
 
-        with hold(cluster, self.scenario, (self._seconds + _AROUND) * repeat):
+        with hold(cluster, self.scenario, (self._seconds + _EXTRA_SECONDS) * repeat):
             yield
 
     def _begin_dilated(self, cluster: RunningCluster, run: Programs, dilated: Dilated) -> None:
-        from testbed.controller.scenarios.dilated_player import DilatedStage
+        from testbed.controller.scenarios.dilated_player import DilatedInjector
         from testbed.runtime.nodes.node_run import Run
 
-        assert isinstance(run, Run)  # commands know this machine's time only
+        assert isinstance(run, Run)  # commands run in real time
         factor = dilated.factor
-        self._as_laid = partial(slow_fault, factor=factor)
+        self._slowed = partial(slow_fault, factor=factor)
         self._begin(
-            DilatedStage(cluster, run, self._seconds, factor, priced=dilated.priced),
+            DilatedInjector(cluster, run, self._seconds, factor, priced=dilated.priced),
             cluster.state.layout,
             lambda: 0,
-            lambda: max(0, time.monotonic_ns() - run.started) // factor,
+            lambda: max(0, time.monotonic_ns() - run.start_time) // factor,
             lambda when, act: run.at(when * factor, act),
         )
 
-    def heeds(self, note: str) -> bool:
-        """Whether a note of the verdict adds to the events and our own notes. These already say which faults were put
-        in force and lifted, and which of a fault's rules matched nothing on a link."""
-        what = note.removeprefix("in the span, inject: ").removeprefix("in the span, heal: ")
-        return HOLD not in note and what not in self._said
+    def is_new_note(self, note: str) -> bool:
+        """Whether a note of the verdict adds to the events and notes of the player, which already have the faults that were
+        put in force and lifted, and the rules that matched no frame on a link."""
+        description = note.removeprefix("in the span, inject: ").removeprefix("in the span, heal: ")
+        return HOLD not in note and description not in self._recorded
 
     def close(self) -> None:
-        """Lift all faults in force when the programs have ended; may be repeated. Raises the first TestbedError of
-        lifting when all have been tried."""
-        if self._stage is None:
+        """Lift all faults in force when the programs have ended. Repeated calls have no effect. Tries all, and then raises
+        the first TestbedError."""
+        if self._injector is None:
             return
-        self._stage = None
+        self._injector = None
         errors: list[TestbedError] = []
         for active in list(self._active.values()):
             try:
-                self._end(active, run_ended=True)
+                self._end_fault(active, run_ended=True)
             except TestbedError as error:
                 errors.append(error)
         remaining = [
-            moment for moment in self._moments[self._next :] if moment.begins and not moment.occurrence.goes_on
+            moment for moment in self._moments[self._next :] if moment.begins and not moment.occurrence.is_unbounded
         ]
         if remaining:
             count = "1 fault has" if len(remaining) == 1 else f"{len(remaining):,} faults have"
             first = remaining[0].occurrence
             self._notes.append(
-                f"{self.scenario.name} goes on after the run, which ended after {_rounded(self._now())}: {count} never "
-                f"come, first {first.name} at {format_duration(first.begin)} ({first.fault.what})"
+                f"{self.scenario.name} is longer than the run, which ended after {_rounded(self._now())}: {count} not "
+                f"begun, first {first.name} at {format_duration(first.begin)} ({first.fault.what})"
             )
         if errors:
             raise errors[0]
 
     def disturbances(self) -> Sequence[Disturbance]:
-        """Return the disturbances of the last repetition: see `checkers.runs.Disturbing`."""
+        """Return the disturbances of the last repetition: see `checkers.runs.DisturbanceSource`."""
         return tuple(self._disturbances)
 
     def _begin(
         self,
-        stage: Stage,
+        injector: FaultInjector,
         layout: Layout,
-        zero: Callable[[], int],
+        origin: Callable[[], int],
         now: Callable[[], int],
-        wake: Callable[[int, Callable[[], object]], object],
+        call_at: Callable[[int, Callable[[], object]], object],
     ) -> None:
-        found = occurrences(self.scenario, layout, self.seed, self._horizon)
-        self._next, self._layout, self._zero = 0, layout, zero
+        """Begin a repetition. origin, now: return the zero of the scenario's times and the current time, nanoseconds.
+        call_at: schedules a call."""
+        self._next, self._layout, self._origin = 0, layout, origin
         self._disturbances.clear()
-        self._moments = moments(found)
-        self._stage, self._now, self._wake = stage, now, wake
+        self._moments = moments(occurrences(self.scenario, layout, self.seed, self._horizon))
+        self._injector, self._now, self._call_at = injector, now, call_at
 
-    def _begin_with_the_programs(self) -> None:
-        """Put the faults of links that begin at time 0 in force, before the programs begin: they concern the first frame,
-        as in the simulation. Schedule the others."""
+    def _begin_initial_faults(self) -> None:
+        """Put the faults of links that begin at time 0 in force before the programs begin, so that they affect the first
+        frame, as in the simulation. Schedule the others."""
         for moment in [moment for moment in self._moments if moment.when == 0 and moment.begins]:
-            if injection_of(self._as_laid(moment.occurrence.fault), self._layout) is not None:
+            if injection_of(self._slowed(moment.occurrence.fault), self._layout) is not None:
                 self._moments.remove(moment)
-                self._start_fault(moment.occurrence)
-        self._await()
+                self._begin_fault(moment.occurrence)
+        self._schedule_next()
 
-    def _await(self) -> None:
+    def _schedule_next(self) -> None:
         """Schedule the next moment."""
         if self._next < len(self._moments):
-            self._wake(self._moments[self._next].when, self._act)
+            self._call_at(self._moments[self._next].when, self._play_due)
 
-    def _act(self) -> None:
-        """Carry out all moments that are due at this time."""
-        if self._stage is None:
+    def _play_due(self) -> None:
+        """Begin and end all faults that are due at this time."""
+        if self._injector is None:
             return
         due = self._moments[self._next].when
         while self._next < len(self._moments) and self._moments[self._next].when == due:
@@ -221,46 +224,46 @@ class ScenarioPlayer:
             self._next += 1
             occurrence = moment.occurrence
             if moment.begins:
-                self._start_fault(occurrence)
+                self._begin_fault(occurrence)
             elif occurrence in self._active:
-                self._end(self._active[occurrence], run_ended=False)
-        self._await()
+                self._end_fault(self._active[occurrence], run_ended=False)
+        self._schedule_next()
 
-    def _start_fault(self, occurrence: Occurrence) -> None:
-        assert self._stage is not None
+    def _begin_fault(self, occurrence: Occurrence) -> None:
+        assert self._injector is not None
         started = self._now()
-        self._said.add(occurrence.fault.what)
-        laid = injection_of(self._as_laid(occurrence.fault), self._layout)
-        rules = laid.rules if laid is not None else ()
-        self._said.update(f"the rule {text!r} has never matched a frame" for _, text in rules)
-        self._active[occurrence] = self._stage.begin(occurrence)
-        self._tell(
+        self._recorded.add(occurrence.fault.what)
+        injection = injection_of(self._slowed(occurrence.fault), self._layout)
+        rules = injection.rules if injection is not None else ()
+        self._recorded.update(f"the rule {text!r} has never matched a frame" for _, text in rules)
+        self._active[occurrence] = self._injector.begin(occurrence)
+        self._record_event(
             "fault begins", fault=occurrence.name, kind=occurrence.fault.kind, what=occurrence.fault.what,
             at=occurrence.begin, begun=started, in_force=self._now(),
         )  # fmt: skip
 
-    def _end(self, active: Active, *, run_ended: bool) -> None:
+    def _end_fault(self, active: ActiveFault, *, run_ended: bool) -> None:
         occurrence = active.occurrence
         del self._active[occurrence]
-        fault, zero = occurrence.fault, self._zero()
+        fault, origin = occurrence.fault, self._origin()
         nodes = frozenset(touched_nodes(self._layout, fault))
-        until = FOREVER if run_ended else zero + self._now()
-        self._disturbances.append(Disturbance(_disturbance(fault), zero + occurrence.begin, until, nodes, fault.what))
+        end = FOREVER if run_ended else origin + self._now()
+        self._disturbances.append(
+            Disturbance(_disturbance_kind(fault), origin + occurrence.begin, end, nodes, fault.what)
+        )
         counts, ended = {}, self._now()
         try:
-            counts = dict(active.counted())
+            counts = dict(active.read_counts())
         finally:
             active.lift(run_ended)
-        moved = active.moved(counts)
-        self._tell(
+        had_effect = active.had_effect(counts)
+        self._record_event(
             "fault ends", fault=occurrence.name, kind=fault.kind, what=fault.what, at=ended, with_the_run=run_ended,
-            counted=counts, had_effect=moved,
+            counted=counts, had_effect=had_effect,
         )  # fmt: skip
-        if not moved:
+        if not had_effect:
             reason = (
-                active.reason
-                or ", ".join(f"{name}: {count}" for name, count in counts.items())
-                or "nothing was counted"
+                active.reason or ", ".join(f"{name}: {count}" for name, count in counts.items()) or "its counters are 0"
             )
             self._notes.append(
                 f"{occurrence.name} ({fault.what}) had no effect from {_rounded(occurrence.begin)} to {_rounded(ended)}: "
@@ -268,11 +271,11 @@ class ScenarioPlayer:
             )
 
 
-def _disturbance(fault: Fault) -> str:
-    """Return the checkers' kind of disturbance."""
+def _disturbance_kind(fault: Fault) -> str:
+    """Return the checkers' kind of disturbance for a fault."""
     if isinstance(fault, Impair):
         return CUT if fault.loss == 1 else OTHER
-    return _DISTURBANCES.get(fault.kind, OTHER)
+    return _DISTURBANCE_KINDS.get(fault.kind, OTHER)
 
 
 def scenario_of(source: Scenario | str | Path) -> Scenario:
@@ -281,7 +284,7 @@ def scenario_of(source: Scenario | str | Path) -> Scenario:
 
 
 def _rounded(nanoseconds: int) -> str:
-    """Format a duration for people: to a millisecond, if it is 10 ms or more."""
-    if nanoseconds < 10 * _ROUNDED:
+    """Format a duration; round it to milliseconds if it is 10 ms or more."""
+    if nanoseconds < 10 * _ROUNDING:
         return format_duration(nanoseconds)
-    return format_duration(round(nanoseconds / _ROUNDED) * _ROUNDED)
+    return format_duration(round(nanoseconds / _ROUNDING) * _ROUNDING)

@@ -1,4 +1,4 @@
-"""Random faults: a function of their seed alone."""
+"""Random faults, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from testbed.spec.selection import expand_tags, nodes_of
 _SECOND: Final = 1_000_000_000
 
 
-def draw_faults(chance: RandomFaults, layout: Layout, seed: int, horizon: int) -> list[Fault]:
-    """Draw random faults, in the order of their beginnings. seed: where the description has none. horizon: nanoseconds,
-    where it has no end."""
-    stream = source(chance.seed if chance.seed is not None else seed, "random faults")
-    nodes, links = _candidates(layout, chance.on)
+def draw_faults(random: RandomFaults, layout: Layout, seed: int, horizon: int) -> list[Fault]:
+    """Draw random faults, in the order of their begins. seed: used if the scenario has none. horizon: end, nanoseconds; used
+    if the scenario has none."""
+    stream = source(random.seed if random.seed is not None else seed, "random faults")
+    nodes, links = _candidates(layout, random.on)
     faults: list[Fault] = []
-    for when in _times(stream, _SECOND / chance.rate, chance.from_, chance.to if chance.to is not None else horizon):
-        kind = stream.choice(chance.kinds)
-        lasts = chance.shortest + stream.below(chance.longest - chance.shortest + 1)
-        faults.append(_MAKERS[kind](stream, f"{when}ns", f"{lasts}ns", nodes, links))
+    for when in _times(stream, _SECOND / random.rate, random.from_, random.to if random.to is not None else horizon):
+        kind = stream.choice(random.kinds)
+        duration = random.shortest + stream.below(random.longest - random.shortest + 1)
+        faults.append(_MAKERS[kind](stream, f"{when}ns", f"{duration}ns", nodes, links))
     return faults
 
 
 def draw_restarts(churn: Churn, layout: Layout, seed: int, number: int, horizon: int) -> list[tuple[Restart, int, int]]:
-    """Draw the restarts of a churn, with the beginning and end of each. number: its place in the scenario."""
+    """Draw the restarts of a churn, with their begins and ends. number: of the churn in the scenario."""
     stream = source(churn.seed if churn.seed is not None else seed, f"churn {number}")
     nodes = nodes_of(layout, churn.on)
     last = churn.to if churn.to is not None else churn.begin + churn.for_ if churn.for_ is not None else horizon
@@ -60,18 +60,18 @@ def draw_restarts(churn: Churn, layout: Layout, seed: int, number: int, horizon:
 
 
 def pick_targets(fault: Fault, layout: Layout, seed: int, number: int, times: int) -> Iterator[Fault]:
-    """Yield a fault for each occurrence: on as many targets as its `pick` says, drawn anew. number: its place in the
-    scenario."""
+    """Yield a fault for each of `times` occurrences. With `pick`, targets are drawn for each occurrence. number: of the
+    fault in the scenario."""
     if not isinstance(fault, OnNodes | OnLinks) or fault.pick is None:
         yield from itertools.repeat(fault, times)
         return
-    among = candidates(layout, fault)
-    if fault.pick > len(among):
-        raise MismatchError(f"'pick' of at most {len(among)}, which is what 'on' means")
+    targets = candidates(layout, fault)
+    if fault.pick > len(targets):
+        raise MismatchError(f"'pick' of at most {len(targets)}, the number of targets in 'on'")
     stream = source(fault.seed if fault.seed is not None else seed, f"pick {number}")
     for _ in range(times):
-        chosen = set(stream.sample(among, fault.pick))
-        on = tuple(name for name in among if name in chosen)
+        chosen = set(stream.sample(targets, fault.pick))
+        on = tuple(name for name in targets if name in chosen)
         yield fault.model_copy(update={"on": on, "pick": None, "seed": None})
 
 
@@ -81,7 +81,7 @@ def _times(stream: Source, mean: float, begin: int, end: int) -> list[int]:
     while (time := time + stream.exponential(mean)) < end:
         times.append(int(time))
         if len(times) > MAX_TIMES:
-            raise MismatchError(f"at most {MAX_TIMES:,} faults at random")
+            raise MismatchError(f"at most {MAX_TIMES:,} random faults")
     return times
 
 
@@ -91,11 +91,11 @@ def _candidates(layout: Layout, on: Sequence[str]) -> tuple[list[str], list[str]
     if "all" in on:
         return names, [link.name for link in layout.links]
     links = dict.fromkeys(link.name for target in on for link in links_of(layout, target))
-    meant = expand_tags(layout, on)
-    return [name for name in names if name in meant], list(links)
+    expanded = expand_tags(layout, on)
+    return [name for name in names if name in expanded], list(links)
 
 
-def _impair(stream: Source, at: str, lasts: str, _nodes: Sequence[str], links: Sequence[str]) -> Fault:
+def _impair(stream: Source, at: str, duration: str, _nodes: Sequence[str], links: Sequence[str]) -> Fault:
     keys: dict[str, object] = {}
     for key in stream.sample(("loss", "delay", "duplicate", "gemodel"), 1 + stream.below(2)):
         if key == "delay":
@@ -104,50 +104,50 @@ def _impair(stream: Source, at: str, lasts: str, _nodes: Sequence[str], links: S
             keys[key] = f"{1 + stream.below(10)}% {20 + stream.below(60)}%"
         else:
             keys[key] = f"{1 + stream.below(30)}%"
-    return Impair(on=_choose(stream, links, "link"), at=at, for_=lasts, **keys)
+    return Impair(on=_choose(stream, links, "link"), at=at, for_=duration, **keys)
 
 
-def _down(stream: Source, at: str, lasts: str, _nodes: Sequence[str], links: Sequence[str]) -> Fault:
-    return Down(on=_choose(stream, links, "link"), at=at, for_=lasts)
+def _down(stream: Source, at: str, duration: str, _nodes: Sequence[str], links: Sequence[str]) -> Fault:
+    return Down(on=_choose(stream, links, "link"), at=at, for_=duration)
 
 
-def _flap(stream: Source, at: str, lasts: str, _nodes: Sequence[str], links: Sequence[str]) -> Fault:
-    return Flap(on=_choose(stream, links, "link"), at=at, for_=lasts)
+def _flap(stream: Source, at: str, duration: str, _nodes: Sequence[str], links: Sequence[str]) -> Fault:
+    return Flap(on=_choose(stream, links, "link"), at=at, for_=duration)
 
 
-def _partition(stream: Source, at: str, lasts: str, _nodes: Sequence[str], _links: Sequence[str]) -> Fault:
+def _partition(stream: Source, at: str, duration: str, _nodes: Sequence[str], _links: Sequence[str]) -> Fault:
     shape = stream.choice(("halves", "ring-majority", "isolated"))
-    return Partition(shape=shape, seed=stream.word(), at=at, for_=lasts)
+    return Partition(shape=shape, seed=stream.word(), at=at, for_=duration)
 
 
-def _crash(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
-    return Crash(on=_choose(stream, nodes, "node"), at=at, for_=lasts)
+def _crash(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
+    return Crash(on=_choose(stream, nodes, "node"), at=at, for_=duration)
 
 
-def _restart(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:  # noqa: ARG001
+def _restart(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:  # noqa: ARG001
     return Restart(on=_choose(stream, nodes, "node"), at=at)
 
 
-def _reset(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:  # noqa: ARG001
+def _reset(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:  # noqa: ARG001
     return Reset(on=_choose(stream, nodes, "node"), at=at)
 
 
-def _pause(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
-    return Pause(on=_choose(stream, nodes, "node"), at=at, for_=lasts)
+def _pause(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
+    return Pause(on=_choose(stream, nodes, "node"), at=at, for_=duration)
 
 
-def _cpu(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
-    return Cpu(on=_choose(stream, nodes, "node"), share=f"{10 + stream.below(90)}%", at=at, for_=lasts)
+def _cpu(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
+    return Cpu(on=_choose(stream, nodes, "node"), share=f"{10 + stream.below(90)}%", at=at, for_=duration)
 
 
-def _incast(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
-    return Incast(receiver=_choose(stream, nodes, "node"), rate=f"{1 + stream.below(50)}mbit", at=at, for_=lasts)
+def _incast(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
+    return Incast(receiver=_choose(stream, nodes, "node"), rate=f"{1 + stream.below(50)}mbit", at=at, for_=duration)
 
 
-def _choose(stream: Source, candidates: Sequence[str], what: str) -> str:
-    if not candidates:
-        raise NotFoundError(f"random faults: there is no {what} among what 'on' names")
-    return stream.choice(candidates)
+def _choose(stream: Source, targets: Sequence[str], kind: str) -> str:
+    if not targets:
+        raise NotFoundError(f"random faults: 'on' names no {kind}")
+    return stream.choice(targets)
 
 
 _Maker = Callable[[Source, str, str, Sequence[str], Sequence[str]], Fault]

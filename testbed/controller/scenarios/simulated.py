@@ -1,4 +1,4 @@
-"""Faults in the simulation: at exact times, counted by the model itself."""
+"""Faults in the simulation, at exact times and counted by the model."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from testbed.cluster.faults.injections import BOTH, DirectionKey, Injection, in_force, is_down
-from testbed.controller.scenarios.active import GONE, NOTHING_PRICED, Active, Counts
+from testbed.controller.scenarios.active import NO_COSTS, NO_PROGRAM, ActiveFault, Counts
 from testbed.controller.scenarios.loads import Sink, TrafficSender, datagram
 from testbed.controller.scenarios.moments import Occurrence
-from testbed.controller.scenarios.targets import injection_of, measured_by, senders_of, touched_nodes
+from testbed.controller.scenarios.targets import decisive_counters, injection_of, senders_of, touched_nodes
 from testbed.engine.server import Burner
 from testbed.errors import UnsupportedError
 from testbed.fates.conditions import And, InDirection, OnLink, Or
@@ -22,8 +22,8 @@ from testbed.spec.layout import End, Node
 from testbed.spec.selection import node_of
 
 
-class SimulatedStage:
-    """Stage of faults in the simulation. Implements `active.Stage`. files: path -> text of the files that faults
+class SimulatedInjector:
+    """Injector of faults in the simulation. Implements `active.FaultInjector`. files: path -> text of the files that faults
     name."""
 
     def __init__(self, simulation: Simulation, rules: RuleSet, files: Mapping[str, str]) -> None:
@@ -34,11 +34,11 @@ class SimulatedStage:
         self._links = {link.name: link for link in simulation.layout.links}
         self._nodes = {node.name: node for node in simulation.layout.nodes}
         self._injected: list[Injection] = []
-        self._issued = 0
+        self._last_number = 0  # of injections
         self._sinks: dict[str, Sink] = {}
-        self._pauses: Counter[ImmediateNic] = Counter()  # in force on each NIC
+        self._pauses: Counter[ImmediateNic] = Counter()  # in force, by NIC
 
-    def begin(self, occurrence: Occurrence) -> Active:
+    def begin(self, occurrence: Occurrence) -> ActiveFault:
         fault = occurrence.fault
         injection = injection_of(fault, self._layout)
         if injection is not None:
@@ -50,44 +50,44 @@ class SimulatedStage:
         if isinstance(fault, Slow):
             return self._slow(occurrence, fault)
         if isinstance(fault, Cpu):
-            return self._burn(occurrence, fault)
+            return self._load_cores(occurrence, fault)
         if isinstance(fault, Traffic | Incast):
-            return self._talk(occurrence, fault)
-        raise UnsupportedError(f"{fault.kind} is not known in the simulation")
+            return self._send_traffic(occurrence, fault)
+        raise UnsupportedError(f"{fault.kind} is not supported in the simulation")
 
     # On links
 
-    def _inject(self, occurrence: Occurrence, injection: Injection) -> Active:
-        self._issued += 1
-        injection = replace(injection, number=self._issued)
+    def _inject(self, occurrence: Occurrence, injection: Injection) -> ActiveFault:
+        self._last_number += 1
+        injection = replace(injection, number=self._last_number)
         places = dict.fromkeys(
             [*injection.places, *((link, direction) for link in injection.down for direction in BOTH)]
         )
-        before = {key: self._count(key) for key in places}
+        before = {key: self._direction_counts(key) for key in places}
         self._injected.append(injection)
-        self._settle(injection)
-        handles = [self._rules.add(self._simulation.now(), rule) for rule in self._placed(injection)]
-        needed = measured_by(occurrence.fault)
+        self._apply(injection)
+        handles = [self._rules.add(self._simulation.now(), rule) for rule in self._placed_rules(injection)]
+        decisive = decisive_counters(occurrence.fault)
 
-        def counted() -> Counts:
-            found: Counter[str] = Counter()
+        def read_counts() -> Counts:
+            since: Counter[str] = Counter()
             for key, earlier in before.items():
-                for name, count in self._count(key).items():
-                    found[name] += count - earlier[name]
-            shown = ("lost",) if injection.down else ("frames", *needed) if injection.places else ()
-            counts = {name: found[name] for name in shown if name != "decided"}
-            return {**counts, "decided": _decided(handles)} if injection.rules else counts
+                for name, count in self._direction_counts(key).items():
+                    since[name] += count - earlier[name]
+            shown = ("lost",) if injection.down else ("frames", *decisive) if injection.places else ()
+            counts = {name: since[name] for name in shown if name != "decided"}
+            return {**counts, "decided": _decided_by_rules(handles)} if injection.rules else counts
 
         def lift(_run_ended: bool) -> None:
             self._injected.remove(injection)
             for handle in handles:
                 handle.lift()
-            self._settle(injection)
+            self._apply(injection)
 
-        return Active(occurrence, counted, lift, needed)
+        return ActiveFault(occurrence, read_counts, lift, decisive)
 
-    def _settle(self, injection: Injection) -> None:
-        """Apply to its links what is in force now."""
+    def _apply(self, injection: Injection) -> None:
+        """Apply the impairments that are now in force to an injection's links."""
         simulation = self._simulation
         for link, direction in injection.places:
             impairment = in_force(self._links[link], direction, self._injected).impairment
@@ -96,7 +96,7 @@ class SimulatedStage:
         for name in injection.down:
             (simulation.cut if is_down(self._links[name], self._injected) else simulation.mend)(name)
 
-    def _count(self, key: DirectionKey) -> Mapping[str, int]:
+    def _direction_counts(self, key: DirectionKey) -> Mapping[str, int]:
         link_direction = self._simulation.network.link_directions[key]
         return {
             **link_direction.counters.by_name(),
@@ -104,49 +104,50 @@ class SimulatedStage:
             "lost": link_direction.lost,
         }
 
-    def _placed(self, injection: Injection) -> list[Rule]:
-        """Parse its rules, each restricted to the places where it applies."""
+    def _placed_rules(self, injection: Injection) -> list[Rule]:
+        """Parse an injection's rules, each restricted to the directions where it applies."""
         places: dict[str, list[DirectionKey]] = {}
         for place, text in injection.rules:
             places.setdefault(text, []).append(place)
         rules = []
-        for text, where in places.items():
+        for text, directions in places.items():
             rule = Rule.parse(text, self._rules.fields, self._links)
-            condition = Or(tuple(And((OnLink((link,)), InDirection(direction))) for link, direction in where))
+            condition = Or(tuple(And((OnLink((link,)), InDirection(direction))) for link, direction in directions))
             rules.append(replace(rule, when=And((condition, rule.when))))
         return rules
 
     # On nodes
 
     def _running(self, fault: Fault) -> list[str]:
+        """Return the nodes of a fault whose programs run."""
         programs = self._simulation.programs
         names = touched_nodes(self._layout, fault)
         return [name for name in names if any(not program.done for program in programs(name))]
 
-    def _crash(self, occurrence: Occurrence) -> Active:
+    def _crash(self, occurrence: Occurrence) -> ActiveFault:
         names = self._running(occurrence.fault)
-        at_once = isinstance(occurrence.fault, Reset)
-        returns = at_once or occurrence.end is not None
-        again: list[Callable[[], object]] = []
+        restarts_at_once = isinstance(occurrence.fault, Reset)
+        returns = restarts_at_once or occurrence.end is not None
+        restarters: list[Callable[[], object]] = []
         for name in names:
-            again.append(self._simulation.crash(name, returns=returns))
-        if at_once:
-            self._start_again(names, again)
+            restarters.append(self._simulation.crash(name, returns=returns))
+        if restarts_at_once:
+            self._restart(names, restarters)
 
         def lift(run_ended: bool) -> None:
-            if not run_ended and returns and not at_once:
-                self._start_again(names, again)
+            if not run_ended and returns and not restarts_at_once:
+                self._restart(names, restarters)
 
         counts = {"processes": len(names)}
-        return Active(occurrence, lambda: counts, lift, reason="" if names else GONE)
+        return ActiveFault(occurrence, lambda: counts, lift, reason="" if names else NO_PROGRAM)
 
-    def _start_again(self, names: Sequence[str], again: Sequence[Callable[[], object]]) -> None:
-        for name, start in zip(names, again, strict=True):
-            start()
+    def _restart(self, names: Sequence[str], restarters: Sequence[Callable[[], object]]) -> None:
+        for name, restart in zip(names, restarters, strict=True):
+            restart()
             if name in self._sinks:
                 self._sinks[name].listen()
 
-    def _pause(self, occurrence: Occurrence) -> Active:
+    def _pause(self, occurrence: Occurrence) -> ActiveFault:
         names = self._running(occurrence.fault)
         now = self._simulation.now()
         nics = []
@@ -164,18 +165,18 @@ class SimulatedStage:
                 if not self._pauses[nic]:
                     nic.resume(self._simulation.now())
 
-        return Active(
+        return ActiveFault(
             occurrence,
             lambda: {"nodes": len(names), "held": sum(nic.queued_count for nic in nics)},
             lift,
-            needed=("nodes",),
-            reason="" if names else GONE,
+            decisive=("nodes",),
+            reason="" if names else NO_PROGRAM,
         )
 
-    def _slow(self, occurrence: Occurrence, fault: Slow) -> Active:
+    def _slow(self, occurrence: Occurrence, fault: Slow) -> ActiveFault:
         hosts = [self._simulation.hosts[name] for name in touched_nodes(self._layout, fault)]
-        firsts = [host.ranks[0].nic for host in hosts]  # the functions of a NIC share its processors
-        before = sum(nic.processed for nic in firsts)
+        nics = [host.ranks[0].nic for host in hosts]  # functions of a NIC share its processors
+        before = sum(nic.processed for nic in nics)
         for host in hosts:
             for rank in host.ranks:
                 rank.nic.cost(host.profile.slowed(fault.factor))
@@ -185,14 +186,14 @@ class SimulatedStage:
                 for rank in host.ranks:
                     rank.nic.cost(host.profile)
 
-        def counted() -> Counts:
-            busy = sum(nic.processed for nic in firsts) - before
+        def read_counts() -> Counts:
+            busy = sum(nic.processed for nic in nics) - before
             return {"busy_ns": busy, "longer_ns": round(busy * (1 - 1 / fault.factor))}
 
-        reason = NOTHING_PRICED if all(host.profile.is_zero_cost for host in hosts) else ""
-        return Active(occurrence, counted, lift, needed=("longer_ns",), reason=reason)
+        reason = NO_COSTS if all(host.profile.is_zero_cost for host in hosts) else ""
+        return ActiveFault(occurrence, read_counts, lift, decisive=("longer_ns",), reason=reason)
 
-    def _burn(self, occurrence: Occurrence, fault: Cpu) -> Active:
+    def _load_cores(self, occurrence: Occurrence, fault: Cpu) -> ActiveFault:
         loop, hosts = self._simulation.loop, self._simulation.hosts
         names = touched_nodes(self._layout, fault)
         burners = [Burner(loop, core, fault.share) for name in names for core in hosts[name].cores]
@@ -201,13 +202,13 @@ class SimulatedStage:
             for burner in burners:
                 burner.stop()
 
-        return Active(
+        return ActiveFault(
             occurrence,
             lambda: {"busy_ns": sum(burner.busy for burner in burners)},
             lift,
         )
 
-    def _talk(self, occurrence: Occurrence, fault: Traffic | Incast) -> Active:
+    def _send_traffic(self, occurrence: Occurrence, fault: Traffic | Incast) -> ActiveFault:
         network, loop = self._simulation.network, self._simulation.loop
         receiver = self._nodes[node_of(self._layout, fault.receiver)]
         if receiver.name not in self._sinks:
@@ -222,7 +223,7 @@ class SimulatedStage:
             for sender in senders:
                 sender.stop()
 
-        return Active(
+        return ActiveFault(
             occurrence,
             lambda: {"frames": sum(sender.sent for sender in senders)},
             lift,
@@ -233,5 +234,5 @@ def _end(node: Node) -> End:
     return End(node.name, node.nics[0].name)
 
 
-def _decided(handles: Sequence[Handle]) -> int:
+def _decided_by_rules(handles: Sequence[Handle]) -> int:
     return sum(handle.decided for handle in handles)

@@ -1,4 +1,4 @@
-"""Targets of a fault on a cluster: nodes, and injections on links, alike in both modes."""
+"""Targets of a fault on a cluster: nodes, and injections on links. They are equal in all modes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from testbed.spec.selection import expand_tags, node_of, nodes_of
 
 
 def touched_nodes(layout: Layout, fault: Fault) -> list[str]:
-    """Return the nodes that the fault touches. Raises NotFoundError."""
+    """Return the nodes that the fault acts on. Raises NotFoundError."""
     if isinstance(fault, OnNodes):
         return nodes_of(layout, fault.on)
     if isinstance(fault, Traffic):
@@ -67,59 +67,62 @@ def _placed(places: Sequence[DirectionKey], rules: Sequence[str]) -> tuple[tuple
 
 
 def deaf_nodes(fault: Partition, layout: Layout) -> Mapping[str, Sequence[str]]:
-    """Return, by node, the nodes that it does not receive from. Raises NotFoundError."""
+    """Return, by node, the nodes from which it does not receive. Raises NotFoundError."""
     names = [node.name for node in layout.nodes]
     if fault.shape == "ring-majority":
-        return _ring(_drawn(names, fault))
+        return _ring_majority(_shuffled(names, fault))
     if fault.groups is not None:
         groups: list[Sequence[str]] = [nodes_of(layout, group) for group in fault.groups]
     elif fault.shape == "halves":
-        order = _drawn(names, fault)
+        order = _shuffled(names, fault)
         groups = [order[: len(order) // 2], order[len(order) // 2 :]]
     else:
-        among = nodes_of(layout, (fault.node,)) if fault.node is not None else names
-        alone = _drawn(among, fault)[0]
-        groups = [[alone], [name for name in names if name != alone]]
+        candidate_names = nodes_of(layout, (fault.node,)) if fault.node is not None else names
+        isolated = _shuffled(candidate_names, fault)[0]
+        groups = [[isolated], [name for name in names if name != isolated]]
     deaf: Mapping[str, Sequence[str]] = blocked_senders(groups)
     if not fault.one_way:
         return deaf
-    first = set(groups[0])
+    first_group = set(groups[0])
     return {
-        node: tuple(other for other in others if other in first) for node, others in deaf.items() if node not in first
+        node: tuple(sender for sender in senders if sender in first_group)
+        for node, senders in deaf.items()
+        if node not in first_group
     }
 
 
-def _drawn(names: Sequence[str], fault: Partition) -> list[str]:
+def _shuffled(names: Sequence[str], fault: Partition) -> list[str]:
+    """Return the names in an order drawn from the fault's seed; without a seed, in their order."""
     order = list(names)
     if fault.seed is not None:
         source(fault.seed, "partition").shuffle(order)
     return order
 
 
-def _ring(order: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """Partition so that each node receives from a majority, itself and its neighbours on a ring, and no two receive from
-    the same one (Jepsen's "majorities ring" partition)."""
+def _ring_majority(order: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """Partition so that each node receives from a majority, itself and its neighbours on a ring, and no two nodes have an
+    equal majority (Jepsen's "majorities ring" partition)."""
     count = len(order)
-    heard = count // 2 + 1
+    majority = count // 2 + 1
     deaf: dict[str, Sequence[str]] = {}
-    for place, name in enumerate(order):
-        first = place - (heard - 1) // 2
-        near = {order[(first + step) % count] for step in range(heard)}
-        deaf[name] = tuple(other for other in order if other not in near)
+    for index, name in enumerate(order):
+        first = index - (majority - 1) // 2
+        heard = {order[(first + step) % count] for step in range(majority)}
+        deaf[name] = tuple(sender for sender in order if sender not in heard)
     return deaf
 
 
-def measured_by(fault: Fault) -> tuple[str, ...]:
-    """Return the counters of a direction, one of which must have moved for the fault to have had an effect; "frames"
-    for impairments that every frame meets. Empty: any counter."""
+def decisive_counters(fault: Fault) -> tuple[str, ...]:
+    """Return the counters of a direction one of which rises if the fault has an effect; "frames" for impairments that affect
+    every frame. Empty: any counter."""
     if not isinstance(fault, Impair):
         return ()
-    decisive = {
+    counter_of = {
         "loss": "loss", "gemodel": "gemodel", "loss_pattern": "loss_pattern", "corrupt": "corrupted",
         "duplicate": "duplicated", "reorder": "reordered", "rules": "decided",
     }  # fmt: skip
     explicit = fault.explicit()
-    counters = [decisive[key] for key in explicit if key in decisive and explicit[key]]
-    if any(key not in (*decisive, "corrupt_bits") or not explicit[key] for key in explicit):
+    counters = [counter_of[key] for key in explicit if key in counter_of and explicit[key]]
+    if any(key not in (*counter_of, "corrupt_bits") or not explicit[key] for key in explicit):
         counters.append("frames")
     return tuple(counters)

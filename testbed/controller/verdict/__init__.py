@@ -1,1 +1,1 @@
-"""The verdict on a span of time: what the emulator lost or did late, against one table of thresholds."""
+"""Verdict on a span of time: losses and lateness of the emulator and the machine, judged by one table of thresholds."""

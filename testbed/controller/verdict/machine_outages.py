@@ -1,7 +1,7 @@
-"""Outages of machines during a run on several: a machine was lost, or did not answer the others for a while.
+"""Outages of machines during a run on several machines: a machine is lost, or does not answer another one for a while.
 
-A run in such a span is invalid however it ends. Frames that the network between machines lost meanwhile are lost because of
-it: to a protocol, the span is a cut, which allows its transfers to fail and to wait, but not to be lost.
+Such a run is invalid however it ends. The network between machines may lose frames meanwhile. Checkers take the span as a
+cut: transfers may fail or wait, but messages may not be lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from testbed.cluster.services.machine_watch import REACHABLE, SILENT, UNREACHABLE
 from testbed.controller.checkers.disturbances import CUT, FOREVER, Disturbance
-from testbed.controller.verdict.outages import Judge, Outage, outages
+from testbed.controller.verdict.outages import Outage, OutageJudge, outages
 from testbed.controller.verdict.verdicts import Finding, Grade
 from testbed.errors import TestbedError
 
@@ -23,7 +23,7 @@ Events = Sequence[Mapping[str, Any]]
 
 
 class MachineLostError(TestbedError):
-    """Machines were lost during a run, and what their programs had written with them. lost: sentences by machine."""
+    """Machines were lost during a run, with the files of their programs. lost: a sentence by machine."""
 
     def __init__(self, lost: Mapping[str, str]) -> None:
         self.lost = dict(lost)
@@ -38,57 +38,57 @@ class MachineLostError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Span in which a machine did not answer the echo requests of another one. begin: when its last reply came, end: when
-    its next one came, or `FOREVER`; nanoseconds of the run's clock."""
+    """Span in which a machine did not answer the echo requests of another machine, `observer`. begin: time of the last
+    reply. end: time of the next reply, or `FOREVER`; nanoseconds of the run's clock."""
 
     machine: str
     address: str
-    asking: str
+    observer: str
     begin: int
     end: int
 
     def finding(self, since: int) -> Finding:
-        """Return the finding, whose span is in seconds after a time of the run's clock."""
+        """Return a finding. since: start of the repetition, nanoseconds of the run's clock."""
         begin = max(0.0, (self.begin - since) / 1e9)
-        lasted = None if self.end == FOREVER else self.end - self.begin
-        span = f"from {begin:.2f} s" + (f" to {(self.end - since) / 1e9:.2f} s" if lasted is not None else "")
-        who, whom = f"machine {self.machine} ({self.address})", f"machine {self.asking}"
-        reason = f"{who} did not answer {whom} {span} after the repetition began"
-        return Finding(UNREACHABLE, f"machine {self.machine}", "", 0, lasted, "ns", Grade.INVALID, reason)
+        duration = None if self.end == FOREVER else self.end - self.begin
+        span = f"from {begin:.2f} s" + (f" to {(self.end - since) / 1e9:.2f} s" if duration is not None else "")
+        machine, observer = f"machine {self.machine} ({self.address})", f"machine {self.observer}"
+        reason = f"{machine} did not answer {observer} {span} after the repetition began"
+        return Finding(UNREACHABLE, f"machine {self.machine}", "", 0, duration, "ns", Grade.INVALID, reason)
 
     def disturbance(self) -> Disturbance:
-        what = f"machine {self.machine} did not answer {self.asking}"
-        return Disturbance(CUT, self.begin, self.end, what=what)
+        description = f"machine {self.machine} did not answer {self.observer}"
+        return Disturbance(CUT, self.begin, self.end, what=description)
 
 
-def silences(events: Events, asking: str) -> list[Silence]:
-    """Find the silences of other machines in the events of a machine. asking: its name."""
-    found: list[Silence] = []
-    lost: dict[str, Silence] = {}
+def silences(events: Events, observer: str) -> list[Silence]:
+    """Find silences of other machines in the events of a machine. observer: its name."""
+    ended: list[Silence] = []
+    ongoing: dict[str, Silence] = {}
     for event in events:
         if event["event"] == UNREACHABLE:
             begin = event["clock"] - event["silent"]
-            lost[event["machine"]] = Silence(event["machine"], event["address"], asking, begin, FOREVER)
+            ongoing[event["machine"]] = Silence(event["machine"], event["address"], observer, begin, FOREVER)
         elif event["event"] in (REACHABLE, SILENT):
-            begun, ended = event["gap"]
-            lost.pop(event["machine"], None)
-            begin = event["clock"] - (ended - begun)
-            found.append(Silence(event["machine"], event["address"], asking, begin, event["clock"]))
-    return [*found, *lost.values()]
+            gap_begin, gap_end = event["gap"]
+            ongoing.pop(event["machine"], None)
+            begin = event["clock"] - (gap_end - gap_begin)
+            ended.append(Silence(event["machine"], event["address"], observer, begin, event["clock"]))
+    return [*ended, *ongoing.values()]
 
 
-class WatchedMachines(Judge):
+class MachineOutages(OutageJudge):
     """Outages of the machines of a repetition, and of the testbed's own processes on them. Implements
-    `checkers.runs.Disturbing`."""
+    `checkers.runs.DisturbanceSource`."""
 
     def __init__(self, since: int | None = None) -> None:
-        """since: when the repetition began, nanoseconds of the run's clock; None: now."""
+        """since: start of the repetition, nanoseconds of the run's clock; None: now."""
         self.since = time.monotonic_ns() if since is None else since
         self._silences: list[Silence] = []
-        self._outages: list[tuple[str, Outage]] = []
+        self._outages: list[tuple[str, Outage]] = []  # by machine
 
-    def heed(self, machine: str, events: Events) -> None:
-        """Take the events of a machine during the repetition, on the run's clock."""
+    def add_events(self, machine: str, events: Events) -> None:
+        """Evaluate the events of a machine during the repetition. Their times are on the run's clock."""
         self._silences += silences(events, machine)
         self._outages += [(machine, outage) for outage in outages(events)]
 
@@ -96,11 +96,11 @@ class WatchedMachines(Judge):
         return [silence.finding(self.since) for silence in self._silences]
 
     def causes(self, error: Exception) -> Iterable[Finding]:
-        lost = error.findings() if isinstance(error, MachineLostError) else []
-        here = [
+        losses = error.findings() if isinstance(error, MachineLostError) else []
+        process_findings = [
             replace(outage.finding(), link=outage.node or f"machine {machine}") for machine, outage in self._outages
         ]
-        return [*lost, *self.silence_findings(), *here]
+        return [*losses, *self.silence_findings(), *process_findings]
 
     def disturbances(self) -> list[Disturbance]:
         return [

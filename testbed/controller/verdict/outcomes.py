@@ -1,6 +1,6 @@
-"""Outcome of a run of host programs with its verdict.
+"""Outcome of a run of host programs, with a verdict.
 
-The verdict is that of the span (`cluster_check.verdict`: links, relay, the machine), and the losses of node processes.
+The verdict is that on the span (`cluster_check.verdict`: links, relay, machine), with findings on losses of node processes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from testbed.controller.cluster_check import nodes_taken_down, verdict
-from testbed.controller.verdict.accounts import Account
+from testbed.controller.verdict.counter_snapshots import CounterSnapshot
 from testbed.controller.verdict.thresholds import TABLE, Table
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.runtime.nodes.node_process import NicReport
@@ -18,20 +18,20 @@ from testbed.runtime.nodes.node_run import RunOutcome
 
 @dataclass(frozen=True, slots=True)
 class JudgedOutcome(RunOutcome):
-    """Outcome with a verdict. By node: results: of the programs. reports: of their NICs."""
+    """Outcome with a verdict. results: of the programs, by node. reports: of their NICs, by node."""
 
     verdict: Verdict
 
     @property
     def invalid(self) -> str:
-        """Why the run says nothing of the protocol; empty when it is valid."""
+        """Reason why the run is invalid, as text; empty if it is valid."""
         return "; ".join(str(finding) for finding in self.verdict.findings if finding.grade is Grade.INVALID)
 
 
 def judge_outcome(
-    outcome: RunOutcome, nodes: Iterable[str], cluster: str, before: Account, table: Table = TABLE
+    outcome: RunOutcome, nodes: Iterable[str], cluster: str, before: CounterSnapshot, table: Table = TABLE
 ) -> JudgedOutcome:
-    """Add a verdict to an outcome. nodes: all that had a process. before: the account at the run's beginning. Raises
+    """Add a verdict to an outcome. nodes: all nodes with a process. before: counters at the beginning of the run. Raises
     NotFoundError for a cluster that is gone."""
     span = verdict(cluster, before, table=table)
     down = any(report.down for report in outcome.reports.values())
@@ -43,25 +43,25 @@ def judge_outcome(
 def nic_findings(
     reports: Mapping[str, NicReport], nodes: Iterable[str], table: Table, cut: Collection[str] = ()
 ) -> list[Finding]:
-    """Return findings on frames lost by NICs in node processes; undecided for a process that died without a report.
-    cut: nodes with a link that was taken down."""
+    """Return findings on frames lost by NICs in node processes, undecided for a process that died without a report. cut:
+    nodes with a link that was taken down."""
     findings = []
     for node in nodes:
         report = reports.get(node)
         if report is None:
-            reason = f"{node} has ended without a report: what it lost is not known"
+            reason = f"{node} ended without a report: its losses are unknown"
             findings.append(Finding("NIC lost", node, "", 0, None, "frames", Grade.UNDECIDED, reason))
             continue
         causes = {"its process did not read in time": report.dropped, "the kernel did not take": report.unsent}
-        detail = ", ".join(f"{count} that {words}" for words, count in causes.items() if count)
+        detail = ", ".join(f"{count} that {cause}" for cause, count in causes.items() if count)
         findings.append(_finding(table, "NIC lost", node, report.lost, detail))
         if report.down:
-            what, reason = "NIC down", "they could not leave"
+            name, reason = "NIC down", "they could not leave"
             if node in cut:
-                what, reason = "NIC taken down", "they could not leave, as requested"
-            findings.append(_finding(table, what, node, report.down, reason))
+                name, reason = "NIC taken down", "they could not leave, as requested"
+            findings.append(_finding(table, name, node, report.down, reason))
     return findings
 
 
-def _finding(table: Table, what: str, node: str, count: int, reason: str) -> Finding:
-    return Finding(what, node, "", 0, count, table.unit(what), table.grade(what, count), reason)
+def _finding(table: Table, name: str, node: str, count: int, reason: str) -> Finding:
+    return Finding(name, node, "", 0, count, table.unit(name), table.grade(name, count), reason)

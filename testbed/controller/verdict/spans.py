@@ -1,5 +1,5 @@
-"""Findings on a span, from two accounts and the events between them: the emulator's losses and lateness, and the state
-of the machine. No probes are sent, and link users are not involved."""
+"""Findings on a span, from two snapshots of counters and the events between them: losses and lateness of the emulator, and
+the state of the machine. No probes are sent."""
 
 from __future__ import annotations
 
@@ -12,37 +12,42 @@ from testbed.cluster.faults.injections import BOTH, in_force
 from testbed.cluster.records.state import State
 from testbed.controller.probing.expectations import expect
 from testbed.controller.verdict import statistics
-from testbed.controller.verdict.accounts import Account
+from testbed.controller.verdict.counter_snapshots import CounterSnapshot
 from testbed.controller.verdict.thresholds import Table
 from testbed.controller.verdict.verdicts import Finding, Grade
 from testbed.kernel import softnet
 from testbed.kernel.loss_classifier import Counters
 
-_BRIEF: Final = 100_000_000  # ns of a span, in which a processor has some ten ticks
-_FEW: Final = 100  # frames below which no 99th percentile is reported
-_LOST: Final = ("overrun", "oversized", "unsent")
-_LOST_AT_AGENT: Final = ("dropped", "unsent", "overflowed")
+_MIN_SPAN: Final = 100_000_000  # ns, some ten ticks, for shares of processor time
+_MIN_P99_FRAMES: Final = 100  # for a 99th percentile
+_LOSS_COUNTERS: Final = ("overrun", "oversized", "unsent")  # of the relay
+_AGENT_LOSS_COUNTERS: Final = ("dropped", "unsent", "overflowed")
 Event = Mapping[str, Any]
 
-COUNTS: Final = "rules (nth, first, every) and chance count on"
-"""Effect of a restarted relay, which has the counts of its predecessor."""
+COUNTERS_CONTINUE: Final = "counters of rules (nth, first, every) and chance continue"
+"""Note on a restarted relay, which takes over the counters of its predecessor."""
 
 
 def _finding(
-    table: Table, what: str, measured: float, reason: str = "", place: tuple[str, str] = ("", ""), asked: float = 0.0
+    table: Table,
+    name: str,
+    measured: float,
+    reason: str = "",
+    place: tuple[str, str] = ("", ""),
+    configured: float = 0.0,
 ) -> Finding:
-    """Make a finding for a counter that is expected to be 0. place: link and direction. asked: base of a relative
+    """Return a finding for a value that is expected to be 0. place: link and direction. configured: base of a relative
     limit."""
-    return Finding(what, *place, 0.0, measured, table.unit(what), table.grade(what, measured, asked), reason)
+    return Finding(name, *place, 0.0, measured, table.unit(name), table.grade(name, measured, configured), reason)
 
 
 # The emulator
 
 
 def relay_findings(
-    state: State, before: Account, after: Account, events: Sequence[Event], table: Table
+    state: State, before: CounterSnapshot, after: CounterSnapshot, events: Sequence[Event], table: Table
 ) -> list[Finding]:
-    """Return findings on every direction that the relay carries. events: all, including those before the span."""
+    """Return findings on every direction that the relay carries. events: all events, also those before the span."""
     carried = [link for link in state.layout.links if state.datapaths.get(link.name) == "relay"]
     span = [event for event in events if event["clock"] >= before.clock]
     cut = taken_down(state, events, before.clock)
@@ -53,28 +58,30 @@ def relay_findings(
         for direction in BOTH:
             now = after.relay["links"].get(link.name, {}).get(direction)
             if now is None:
-                reason = "the link is the relay's by the state, but not by the relay"
+                reason = "the relay should carry the link, but does not report it"
                 findings.append(Finding("relay lost", link.name, direction, 0, None, "frames", Grade.INVALID, reason))
                 continue
             earlier = _earlier(before, after, link.name, direction, events)
             delay = in_force(link, direction, state.injected).impairment.delay
-            findings += _one_direction(table, link.name, direction, now, earlier, delay, asked=link.name in cut)
+            findings += _direction_findings(table, link.name, direction, now, earlier, delay, is_cut=link.name in cut)
     return [*findings, *_lost_before_healed(span, {link.name for link in carried}, table)]
 
 
 def _lost_before_healed(span: Iterable[Event], carried: Collection[str], table: Table) -> Iterator[Finding]:
-    """Yield losses of links that the relay carried in the span and carries no more, from its events at that time."""
+    """Yield findings on losses of links that the relay no longer carries, from its events in the span."""
     lost: Counter[tuple[str, str]] = Counter()
     for event in span:
         if event["event"] == "relay behind" and event["link"] not in carried:
             lost[event["link"], event["direction"]] += event["lost"]
     for key, count in lost.items():
         if count:
-            yield _finding(table, "relay lost", count, "as it reported while it carried the link", key)
+            yield _finding(table, "relay lost", count, "reported by the relay while it carried the link", key)
 
 
-def agent_findings(before: Account, after: Account, events: Sequence[Event], table: Table) -> list[Finding]:
-    """Return findings on the agents of shared NICs. events: all, including those before the span."""
+def agent_findings(
+    before: CounterSnapshot, after: CounterSnapshot, events: Sequence[Event], table: Table
+) -> list[Finding]:
+    """Return findings on the agents of shared NICs. events: all events, also those before the span."""
     span = [event for event in events if event["clock"] >= before.clock]
     ended = any(event["event"] == "NICs shared no more" for event in span)
     if not after.agents and (not before.agents or ended):
@@ -82,15 +89,15 @@ def agent_findings(before: Account, after: Account, events: Sequence[Event], tab
     gaps: dict[str, list[tuple[int, str]]] = {}
     for event in span:
         if event["event"] == "NIC agent restarted":
-            started, over = event["gap"]
-            reason = "it died and was restarted: its hosts' operations in progress have ended"
-            gaps.setdefault(event["node"], []).append((max(1, over - started), reason))
+            gap_begin, gap_end = event["gap"]
+            reason = "the agent died and was restarted, which ended operations in progress of its hosts"
+            gaps.setdefault(event["node"], []).append((max(1, gap_end - gap_begin), reason))
     for node in before.agents.keys() | after.agents.keys():
         earlier, now = before.agents.get(node), after.agents.get(node)
         if now is None:
             gaps.setdefault(node, []).append((max(1, after.clock - before.clock), "a required agent does not answer"))
-        elif earlier is not None and earlier["pid"] != now["pid"] and node not in gaps:  # its event is still to come
-            gaps[node] = [(max(1, after.clock - before.clock), "it died and was restarted, some time in the span")]
+        elif earlier is not None and earlier["pid"] != now["pid"] and node not in gaps:  # not recorded yet
+            gaps[node] = [(max(1, after.clock - before.clock), "the agent died and was restarted in the span")]
     reasons = [f"{node}: {reason}" for node, node_gaps in sorted(gaps.items()) for _, reason in node_gaps]
     longest = max((length for node_gaps in gaps.values() for length, _ in node_gaps), default=0)
     findings = [_finding(table, "NIC agent gap", longest, "; ".join(dict.fromkeys(reasons)))]
@@ -99,7 +106,7 @@ def agent_findings(before: Account, after: Account, events: Sequence[Event], tab
             earlier = before.agents.get(node)
             since = {
                 name: now[name] - (earlier[name] if earlier and earlier["pid"] == now["pid"] else 0)
-                for name in _LOST_AT_AGENT
+                for name in _AGENT_LOSS_COUNTERS
             }
             lost = sum(since.values())
             detail = (
@@ -110,7 +117,8 @@ def agent_findings(before: Account, after: Account, events: Sequence[Event], tab
 
 
 def taken_down(state: State, events: Sequence[Event], since: int) -> set[str]:
-    """Return the links that were taken down at some time since then: losses at their ends are intended. events: all."""
+    """Return the links that were down at some time since `since`, as requested: losses at their ends are intended. events:
+    all events, also earlier ones."""
     cuts = {event["number"]: event.get("down", ()) for event in events if event["event"] == "inject"}
     links = {link for injection in state.injected for link in injection.down}
     for event in events:
@@ -119,7 +127,9 @@ def taken_down(state: State, events: Sequence[Event], since: int) -> set[str]:
     return links
 
 
-def _gaps(span: Sequence[Event], after: Account, before: Account, table: Table, *, carried: bool) -> list[Finding]:
+def _gaps(
+    span: Sequence[Event], after: CounterSnapshot, before: CounterSnapshot, table: Table, *, carried: bool
+) -> list[Finding]:
     findings = []
     open_since: Event | None = None
     for event in span:
@@ -128,10 +138,10 @@ def _gaps(span: Sequence[Event], after: Account, before: Account, table: Table, 
                 open_since = event
             case "relay restarted":
                 open_since = None
-                started, ended = event["gap"]
+                gap_begin, gap_end = event["gap"]
                 lost = f"{event['lost']} frames were lost meanwhile, beside {event['also_lost']}"
-                reason = f"the relay died and was started again; {lost}; {COUNTS}"
-                findings.append(_finding(table, "relay gap", max(1, ended - started), reason))
+                reason = f"the relay died and was restarted; {lost}; {COUNTERS_CONTINUE}"
+                findings.append(_finding(table, "relay gap", max(1, gap_end - gap_begin), reason))
             case "relay not restarted":
                 open_since = open_since or event
     if carried and after.relay is None:
@@ -150,12 +160,14 @@ def _gaps(span: Sequence[Event], after: Account, before: Account, table: Table, 
     return findings
 
 
-def _earlier(before: Account, after: Account, link: str, direction: str, events: Sequence[Event]) -> Mapping[str, Any]:
-    """Return what the same relay had counted at the beginning of the span. Without an account of that time: its
-    reported losses."""
+def _earlier(
+    before: CounterSnapshot, after: CounterSnapshot, link: str, direction: str, events: Sequence[Event]
+) -> Mapping[str, Any]:
+    """Return the counters of the same relay at the beginning of the span; without a snapshot of that time, the losses that
+    it had reported."""
     if before.relay is not None:
-        known: Mapping[str, Any] = before.relay["links"].get(link, {}).get(direction, {})
-        return known if _is_continuous(before, after, link, direction) else {}
+        earlier: Mapping[str, Any] = before.relay["links"].get(link, {}).get(direction, {})
+        return earlier if _is_continuous(before, after, link, direction) else {}
     restarted = max((event["clock"] for event in events if event["event"] == "relay restarted"), default=0)
     reported = [
         event
@@ -164,16 +176,16 @@ def _earlier(before: Account, after: Account, link: str, direction: str, events:
         and restarted <= event["clock"] < before.clock
         and (event["link"], event["direction"]) == (link, direction)
     ]
-    return {"told": sum(event["lost"] for event in reported)}
+    return {"reported_lost": sum(event["lost"] for event in reported)}
 
 
-def _is_continuous(before: Account, after: Account, link: str, direction: str) -> bool:
-    """Whether the same process still counts the direction: another one begins at 0."""
+def _is_continuous(before: CounterSnapshot, after: CounterSnapshot, link: str, direction: str) -> bool:
+    """Whether one process has counted the direction throughout the span: another one begins at 0."""
     earlier, later = _relay_counters(before, link, direction), _relay_counters(after, link, direction)
     return earlier is not None and later is not None and earlier["offered"] <= later["offered"]
 
 
-def _one_direction(
+def _direction_findings(
     table: Table,
     link: str,
     direction: str,
@@ -181,70 +193,73 @@ def _one_direction(
     earlier: Mapping[str, Any],
     delay: int,
     *,
-    asked: bool,
+    is_cut: bool,
 ) -> list[Finding]:
+    """Return findings on a direction that the relay carries. delay: configured, nanoseconds. is_cut: the link was taken
+    down."""
     emulator, before_emulator = now["emulator"], earlier.get("emulator", {})
     since = {name: count - before_emulator.get(name, 0) for name, count in emulator.items()}
-    lost = sum(since[name] for name in _LOST) - earlier.get("told", 0)
-    detail = ", ".join(f"{since[name]} {name}" for name in _LOST if since[name])
+    lost = sum(since[name] for name in _LOSS_COUNTERS) - earlier.get("reported_lost", 0)
+    detail = ", ".join(f"{since[name]} {name}" for name in _LOSS_COUNTERS if since[name])
     key = link, direction
     findings = [_finding(table, "relay lost", max(0, lost), detail, key)]
     if since["finished"] > 0:
-        reason = "a sender's offloads were on: the relay made what its kernel would have made, which takes it time"
+        reason = "a sender's offloads were on: the relay computed checksums and segments for it, which takes time"
         findings.append(_finding(table, "relay finished", since["finished"], reason, key))
     if since["down"] > 0:
-        what, reason = "relay at a down end", "they could not leave"
-        if asked:
-            what, reason = "relay at an end taken down", "they could not leave, as requested"
-        findings.append(_finding(table, what, since["down"], reason, key))
-    had_buckets = earlier.get("lateness", {}).get("buckets", [0] * len(now["lateness"]["buckets"]))
-    counts = [count - less for count, less in zip(now["lateness"]["buckets"], had_buckets, strict=True)]
+        name, reason = "relay at a down end", "they could not leave"
+        if is_cut:
+            name, reason = "relay at an end taken down", "they could not leave, as requested"
+        findings.append(_finding(table, name, since["down"], reason, key))
+    earlier_buckets = earlier.get("lateness", {}).get("buckets", [0] * len(now["lateness"]["buckets"]))
+    counts = [count - before for count, before in zip(now["lateness"]["buckets"], earlier_buckets, strict=True)]
     if (frames := sum(counts)) > 0:
         late = bucket_quantile(counts, 0.99)
-        if frames < _FEW:
-            reason = f"{frames} frames are too few"
+        if frames < _MIN_P99_FRAMES:
+            reason = f"{frames} frames are too few, at least {_MIN_P99_FRAMES} are needed"
             findings.append(Finding("relay lateness p99", link, direction, 0, late, "ns", Grade.UNDECIDED, reason))
         else:
-            reason = "since the relay began, not in the span alone" if "told" in earlier else ""
+            reason = "since the relay started, not only in the span" if "reported_lost" in earlier else ""
             findings.append(_finding(table, "relay lateness p99", late, reason, key, delay))
     return findings
 
 
 def bucket_quantile(counts: Sequence[int], share: float) -> float:
-    """Return a quantile of values of which only the number of binary digits is known: the n-th count is of those with n
-    digits. Interpolates within a power of two."""
-    wanted, seen = share * sum(counts), 0
+    """Return a quantile of values by their numbers of binary digits; interpolates within a power of two. counts: the n-th is
+    the number of values with n binary digits."""
+    rank, below = share * sum(counts), 0
     for digits, count in enumerate(counts):
-        if count and seen + count >= wanted:
+        if count and below + count >= rank:
             low = (1 << digits) >> 1
-            return low + low * (wanted - seen) / count
-        seen += count
+            return low + low * (rank - below) / count
+        below += count
     return 0.0
 
 
-def classifier_findings(before: Account, after: Account, table: Table) -> list[Finding]:
-    """Return findings on every direction that a loss classifier decides."""
+def classifier_findings(before: CounterSnapshot, after: CounterSnapshot, table: Table) -> list[Finding]:
+    """Return findings on every direction whose losses a classifier decides."""
     findings = []
     for (link, direction), now in after.classifiers.items():
         earlier = _classified(before, (link, direction), now)
         counts = {
-            "without room in the table of flows": now.untold - earlier.untold,
-            "passed by a busy Gilbert-Elliott state": now.unsteady - earlier.unsteady,
-            "that stood for several (an offload is on)": now.merged - earlier.merged,
+            "without space in the table of flows": now.untold - earlier.untold,
+            "passed because the Gilbert-Elliott state was busy": now.unsteady - earlier.unsteady,
+            "merged by an offload": now.merged - earlier.merged,
         }
-        detail = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+        detail = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
         total = sum(counts.values())
         findings.append(_finding(table, "classifier inexact", total, detail, (link, direction)))
     return findings
 
 
-def _classified(before: Account, key: tuple[str, str], now: Counters) -> Counters:
-    """Return what a direction's classifier had counted; one installed since then has counted from 0."""
+def _classified(before: CounterSnapshot, key: tuple[str, str], now: Counters) -> Counters:
+    """Return the earlier counters of a direction's classifier; all 0 if it was installed since then."""
     earlier = before.classifiers.get(key, Counters())
     return earlier if earlier.offered <= now.offered else Counters()
 
 
 def replug_findings(events: Iterable[Event], since: int, table: Table) -> list[Finding]:
+    """Return findings on changes of datapaths at which frames were lost or early. since: monotonic nanoseconds."""
     findings = []
     for event in events:
         if event["clock"] >= since and event["event"] == "replugged" and (event["lost"] or event["early"]):
@@ -256,9 +271,11 @@ def replug_findings(events: Iterable[Event], since: int, table: Table) -> list[F
 # Losses, by the datapaths' counters
 
 
-def counted_losses(state: State, before: Account, after: Account, table: Table, *, changed: bool) -> list[Finding]:
-    """Compare losses decided by the relay and classifiers with the impairments. changed: an injection or healing
-    happened meanwhile."""
+def counted_losses(
+    state: State, before: CounterSnapshot, after: CounterSnapshot, table: Table, *, changed: bool
+) -> list[Finding]:
+    """Compare the losses that relay and classifiers have decided with the impairments. changed: whether impairments changed
+    in the span."""
     findings = []
     for link in state.layout.links:
         for direction in BOTH:
@@ -267,26 +284,26 @@ def counted_losses(state: State, before: Account, after: Account, table: Table, 
             if counted is None or not counted[1] or chance.loss.unpredictable:
                 continue
             lost, offered = counted
-            asked = chance.loss.share
+            configured = chance.loss.share
             interval = statistics.share_interval(lost, offered, chance.loss.inflation)
-            outside = lost / offered if asked == 0 else max(interval[0] - asked, asked - interval[1], 0)
-            grade, reason = table.grade("loss", outside), f"{lost:,} of {offered:,}, by the datapath's own counters"
+            outside = lost / offered if configured == 0 else max(interval[0] - configured, configured - interval[1], 0)
+            grade, reason = table.grade("loss", outside), f"{lost:,} of {offered:,}, by counters of the datapath"
             if changed:
                 grade, reason = Grade.UNDECIDED, "the configuration changed in the span"
-            elif grade is Grade.TRUSTED and offered < chance.loss.enough:
+            elif grade is Grade.TRUSTED and offered < chance.loss.min_probes:
                 grade, reason = (
                     Grade.UNDECIDED,
-                    f"{offered:,} frames are too few; a deviation of 20% needs {chance.loss.enough:,}",
+                    f"{offered:,} frames are too few; a deviation of 20% needs {chance.loss.min_probes:,}",
                 )
             findings.append(
-                Finding("loss", link.name, direction, asked, lost / offered, "share", grade, reason, interval)
+                Finding("loss", link.name, direction, configured, lost / offered, "share", grade, reason, interval)
             )
     return findings
 
 
-def _counted(before: Account, after: Account, link: str, direction: str) -> tuple[int, int] | None:
-    """Return the frames lost, by chance or pattern, and the frames not decided by rules; None where no datapath counts
-    them."""
+def _counted(before: CounterSnapshot, after: CounterSnapshot, link: str, direction: str) -> tuple[int, int] | None:
+    """Return the frames lost by chance or pattern, and the frames whose fate was not decided by rules; None if no datapath
+    counts them."""
     if (now := after.classifiers.get((link, direction))) is not None:
         before_counters = _classified(before, (link, direction), now)
         return now.lost - before_counters.lost, now.offered - before_counters.offered
@@ -300,15 +317,15 @@ def _counted(before: Account, after: Account, link: str, direction: str) -> tupl
     return since["loss"] + since["gemodel"] + since["loss_pattern"], since["offered"] - since["rule"]
 
 
-def _relay_counters(account: Account, link: str, direction: str) -> Mapping[str, int] | None:
+def _relay_counters(account: CounterSnapshot, link: str, direction: str) -> Mapping[str, int] | None:
     if account.relay is None:
         return None
     counters: Mapping[str, int] | None = account.relay["links"].get(link, {}).get(direction, {}).get("counters")
     return counters
 
 
-def overflowed(before: Account, after: Account, link: str, direction: str) -> int:
-    """Return the frames that the relay's model dropped because the queue was full."""
+def count_overflowed(before: CounterSnapshot, after: CounterSnapshot, link: str, direction: str) -> int:
+    """Return the number of frames that the relay's model dropped because the queue was full."""
     now, earlier = _relay_counters(after, link, direction), _relay_counters(before, link, direction)
     if now is None:
         return 0
@@ -317,13 +334,13 @@ def overflowed(before: Account, after: Account, link: str, direction: str) -> in
     )
 
 
-def had_active_rules(before: Account, after: Account, link: str, direction: str) -> bool:
+def had_active_rules(before: CounterSnapshot, after: CounterSnapshot, link: str, direction: str) -> bool:
     """Whether an injected rule decided a frame's fate in the span."""
     now, earlier = _rules(after, link, direction), _rules(before, link, direction)
     return any(rule["decided"] > earlier.get(name, {"decided": 0})["decided"] for name, rule in now.items())
 
 
-def _rules(account: Account, link: str, direction: str) -> Mapping[str, Any]:
+def _rules(account: CounterSnapshot, link: str, direction: str) -> Mapping[str, Any]:
     rules: Mapping[str, Any] = {}
     if account.relay is not None:
         rules = account.relay["links"].get(link, {}).get(direction, {}).get("rules", {})
@@ -333,9 +350,10 @@ def _rules(account: Account, link: str, direction: str) -> Mapping[str, Any]:
 # The machine
 
 
-def machine_findings(before: Account, after: Account, table: Table) -> list[Finding]:
+def machine_findings(before: CounterSnapshot, after: CounterSnapshot, table: Table) -> list[Finding]:
+    """Return findings on backlog drops and processor time of the machine."""
     span = after.clock - before.clock
-    reason = "counted for the whole machine: this cluster's frames, or another's"
+    reason = "counted machine-wide: frames of this cluster or of others"
     drops = softnet.risen(before.backlog, after.backlog)
     findings = [_finding(table, "softnet drops", drops, reason if drops else "")]
     ticks = after.ticks - before.ticks
@@ -345,24 +363,24 @@ def machine_findings(before: Account, after: Account, table: Table) -> list[Find
     waits = [waited - before.waited[pid] for pid, waited in after.waited.items() if pid in before.waited]
     if waits and span > 0:
         shares.append(_finding(table, "relay waiting", max(waits) / span))
-    if span < _BRIEF:
-        reason = f"{span / 1e6:.0f} ms are too short for shares of processor time"
+    if span < _MIN_SPAN:
+        reason = f"{span / 1e6:.0f} ms are too short for shares of processor time, {_MIN_SPAN / 1e6:.0f} ms are needed"
         shares = [replace(share, grade=Grade.UNDECIDED, reason=reason) for share in shares]
     findings += shares
     if after.loads and span > 0:
-        used = sum(ran - before.loads.get(pid, 0) for pid, ran in after.loads.items())
-        findings.append(_finding(table, "load", max(0, used) / span, "of one processor, by loads that were injected"))
+        cpu_time = sum(ran - before.loads.get(pid, 0) for pid, ran in after.loads.items())
+        findings.append(_finding(table, "load", max(0, cpu_time) / span, "of one processor, by injected loads"))
     return findings
 
 
 def sleeper_findings(floor: Sequence[int], lag: Sequence[int], table: Table) -> list[Finding]:
-    """Judge wake-ups. floor, lag: how late a sleeper woke before and while probes ran, nanoseconds, sorted."""
+    """Judge wake-up latencies. floor, lag: of a sleeper before and during probing, nanoseconds, ascending."""
     findings = []
-    for what, values in (("timer floor p99", floor), ("scheduling lag p99", lag)):
+    for name, values in (("timer floor p99", floor), ("scheduling lag p99", lag)):
         if values:
             p50, p99 = (statistics.quantile(values, share) for share in (0.5, 0.99))
             reason = f"p50 {p50 / 1e6:.3f} ms, worst {values[-1] / 1e6:.3f} ms of {len(values):,} wake-ups"
-            findings.append(_finding(table, what, p99, reason))
+            findings.append(_finding(table, name, p99, reason))
     return findings
 
 
@@ -375,7 +393,7 @@ def changes(events: Iterable[Event], since: int) -> list[str]:
     ]
 
 
-def idle_rules(after: Account) -> list[str]:
-    """Return the relay's notes on idle rules, without repetitions: both directions of a link mostly have equal
+def idle_rules(after: CounterSnapshot) -> list[str]:
+    """Return the relay's notes on rules that have matched no frame, each once: the directions of a link often have equal
     rules."""
     return list(dict.fromkeys(after.relay["idle_rules"])) if after.relay is not None else []

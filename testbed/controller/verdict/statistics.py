@@ -1,8 +1,7 @@
 """Confidence intervals at a level of one in a million, and the deviations that a sample can detect.
 
-A deviation counts beyond 4.892 standard deviations: a sound sample lies there once in a million. A sample is large
-enough for a value if it detects a deviation of 20 % in 99 of 100 cases; the smallest deviation that it detects is
-reported.
+A deviation is significant beyond 4.892 standard deviations, which a correct sample exceeds once in a million. A sample is
+large enough if it detects a relative deviation of 20 % in 99 of 100 cases.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ LEVEL_Z: Final = 4.892
 POWER_Z: Final = 2.326
 """Standard deviations of a normal distribution, one-sided, at 99 of 100."""
 
-COARSEST: Final = 0.20
-"""Relative deviation that a sample must be able to detect."""
+MIN_DEVIATION: Final = 0.20
+"""Relative deviation that a sample must detect."""
 
 
-def smallest_visible(asked: float, standard_error: float) -> float:
-    """Return the relative deviation that is detected in 99 cases of 100."""
-    return (LEVEL_Z + POWER_Z) * standard_error / asked
+def smallest_visible(expected: float, standard_error: float) -> float:
+    """Return the smallest relative deviation that is detected in 99 of 100 cases."""
+    return (LEVEL_Z + POWER_Z) * standard_error / expected
 
 
-def enough_for(asked: float, variance: float) -> int:
-    """Return how many independent samples detect a deviation of 20 %. variance: of one sample."""
-    return math.ceil(((LEVEL_Z + POWER_Z) / (COARSEST * asked)) ** 2 * variance)
+def required_samples(expected: float, variance: float) -> int:
+    """Return the number of independent samples that detect a deviation of 20 %. variance: of one sample."""
+    return math.ceil(((LEVEL_Z + POWER_Z) / (MIN_DEVIATION * expected)) ** 2 * variance)
 
 
 def share_interval(hits: int, samples: int, inflation: float = 1.0) -> tuple[float, float]:
-    """Return the shares that these hits are compatible with: Wilson's score interval at LEVEL.
+    """Return the interval of shares that are compatible with these hits: Wilson's score interval at LEVEL.
 
     E. B. Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 22 (1927). inflation:
     ratio of the sum's variance to that of independent samples.
@@ -45,18 +44,18 @@ def share_interval(hits: int, samples: int, inflation: float = 1.0) -> tuple[flo
     z2 = LEVEL_Z**2
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = LEVEL_Z * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2)) / (1 + z2 / count)
-    # At the ends rounding must not exclude the observed share.
+    # Rounding must not exclude an observed share of 0 or 1.
     low = 0.0 if hits == 0 else max(0.0, middle - half)
     high = 1.0 if hits == samples else min(1.0, middle + half)
     return low, high
 
 
 def burst_inflation(gemodel: tuple[float, ...]) -> float:
-    """Return the ratio of the variance of Gilbert-Elliott losses to that of independent ones of equal share; at least
+    """Return the ratio of the variance of Gilbert-Elliott losses to that of independent losses of equal share; at least
     1.
 
-    The states' correlation falls by 1 - p - r a frame, so the variance of a long sum has an additional geometric
-    series.
+    The correlation of states decays by a factor 1 - p - r per frame, which adds a geometric series to the variance of a
+    long sum.
     """
     p, r, bad, good = gemodel
     if not 0 < p + r < 2:
@@ -66,53 +65,54 @@ def burst_inflation(gemodel: tuple[float, ...]) -> float:
     variance = mean * (1 - mean)
     if not variance:
         return 1.0
-    kept = 1 - p - r
-    covariance = (bad - good) ** 2 * in_bad * (1 - in_bad) * kept / (1 - kept)
+    decay = 1 - p - r
+    covariance = (bad - good) ** 2 * in_bad * (1 - in_bad) * decay / (1 - decay)
     return max(1.0, 1 + 2 * covariance / variance)
 
 
 def rank_error(share: float, samples: int) -> float:
-    """Return how far from its own share the empirical quantile of a sound sample may lie, in shares."""
+    """Return the maximum distance, as a share, between the rank of an empirical quantile and its true rank at LEVEL."""
     return LEVEL_Z * math.sqrt(share * (1 - share) / samples) if samples else 1.0
 
 
 def quantile(ordered: Sequence[int], share: float) -> int:
-    """Return the smallest of the sorted values that at least this share of them does not exceed. ValueError without
-    values."""
+    """Return the smallest of the sorted values that at least this share of them does not exceed. Raises ValueError for an
+    empty sequence."""
     if not ordered:
-        raise ValueError("no values have no quantile")
+        raise ValueError("an empty sequence has no quantile")
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
 
 
 def distance_bound(samples: int) -> float:
-    """Return how far the empirical distribution of a sound sample may lie from its own: Kolmogorov and Smirnov's bound
-    for large samples (Dvoretzky, Kiefer and Wolfowitz with Massart's constant), which holds for small ones, too."""
+    """Return the maximum distance at LEVEL between the empirical distribution of a sample and the true one: the bound of
+    Dvoretzky, Kiefer and Wolfowitz with Massart's constant, which holds for samples of any size."""
     return math.sqrt(-math.log(LEVEL / 2) / 2 / samples)
 
 
 def distance(ordered: Sequence[float], cumulative: Callable[[float], float]) -> float:
-    """Return the greatest distance between the empirical distribution of sorted values and a continuous one."""
+    """Return the greatest distance between the empirical distribution of sorted values and a continuous distribution."""
     count = len(ordered)
     return max(
-        max(abs(cumulative(value) - place / count), abs(cumulative(value) - (place + 1) / count))
-        for place, value in enumerate(ordered)
+        max(abs(cumulative(value) - index / count), abs(cumulative(value) - (index + 1) / count))
+        for index, value in enumerate(ordered)
     )
 
 
 def distance_within(measured: Sequence[int], expected: Sequence[int], late: int) -> float:
-    """Return the greatest distance between two empirical distributions, where values may be up to `late` above the
-    expected.
+    """Return the greatest distance between two empirical distributions, where measured values may exceed the expected ones
+    by up to `late`.
 
-    Both sorted. 0: measured lies between the expected distribution and the same one shifted by `late`.
+    measured, expected: ascending. The distance is 0 if the measured distribution lies between the expected one and the
+    expected one shifted by `late`.
     """
     worst = 0.0
-    below = moved = 0
-    count, of = len(measured), len(expected)
-    for place, value in enumerate(measured):
-        while below < of and expected[below] <= value:
+    below = shifted_below = 0
+    count, expected_count = len(measured), len(expected)
+    for index, value in enumerate(measured):
+        while below < expected_count and expected[below] <= value:
             below += 1
-        while moved < of and expected[moved] + late < value:
-            moved += 1
-        # More early values than in a sound sample; or fewer than late ones would leave.
-        worst = max(worst, (place + 1) / count - below / of, moved / of - place / count)
+        while shifted_below < expected_count and expected[shifted_below] + late < value:
+            shifted_below += 1
+        # Too many early values, or too many late ones.
+        worst = max(worst, (index + 1) / count - below / expected_count, shifted_below / expected_count - index / count)
     return worst

@@ -1,8 +1,8 @@
 """Table of thresholds: the deviations above which a finding is degraded or invalid.
 
-Every grade of every verdict comes from here. A limit is an absolute value or a share of the configured one, whichever
-is greater; the slow-machine factor multiplies those that a slow machine alone can exceed. Losses inside the emulator
-have no tolerance on any machine.
+All grades of verdicts are determined here. A limit is an absolute value or a share of the configured value, whichever is
+greater. The slow-machine factor multiplies limits that a machine can exceed merely because it is slow. For losses inside
+the emulator the limit is 0 on every machine.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Limits of one kind of finding. The deviation is invalid above `invalid`, otherwise degraded above `degraded`;
-    relative_*: the limits as shares of the configured value. machine: whether the slow-machine factor applies. meaning:
-    of the deviation."""
+    """Limits of one kind of finding. A deviation is invalid above `invalid`, otherwise degraded above `degraded`.
+    relative_*: limits as shares of the configured value. machine: whether the slow-machine factor applies. meaning:
+    definition of the deviation."""
 
     meaning: str
     unit: str
@@ -45,7 +45,7 @@ _NEVER: Final = float("inf")
 
 LIMITS: Final[Mapping[str, Limit]] = MappingProxyType(
     {
-        # A direction, by probes. Delays: beyond what chance explains in a sound sample.
+        # A direction, by probes. Deviations of delays are counted beyond the sampling error.
         "delay p50": Limit("deviation of the median delay", "ns", 500 * _US, 5 * _MS, 0.05, 0.25, True),
         "delay p99": Limit("deviation of the 99th percentile of the delay", "ns", 2 * _MS, 20 * _MS, 0.1, 0.5, True),
         "delay min": Limit("how much the minimum delay is too short", "ns", 50 * _US, 1 * _MS, 0.01, 0.1),
@@ -93,21 +93,21 @@ LIMITS: Final[Mapping[str, Limit]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The limits, and the slow-machine factor."""
+    """Limits, and the slow-machine factor."""
 
     limits: Mapping[str, Limit] = field(default_factory=lambda: LIMITS)
     slow: float = 1.0
 
-    def grade(self, what: str, deviation: float, configured: float = 0.0) -> Grade:
-        return self.limits[what].grade(deviation, configured, self.slow)
+    def grade(self, name: str, deviation: float, configured: float = 0.0) -> Grade:
+        return self.limits[name].grade(deviation, configured, self.slow)
 
-    def unit(self, what: str) -> str:
-        return self.limits[what].unit
+    def unit(self, name: str) -> str:
+        return self.limits[name].unit
 
-    def changed(self, what: str, *, degraded: float, invalid: float) -> Table:
-        """Return a table with other absolute limits for one finding."""
-        limit = replace(self.limits[what], degraded=degraded, invalid=invalid)
-        return replace(self, limits={**self.limits, what: limit})
+    def with_limits(self, name: str, *, degraded: float, invalid: float) -> Table:
+        """Return a table with other absolute limits for a kind of finding."""
+        limit = replace(self.limits[name], degraded=degraded, invalid=invalid)
+        return replace(self, limits={**self.limits, name: limit})
 
 
 TABLE: Final = Table()

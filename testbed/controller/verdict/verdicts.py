@@ -1,4 +1,4 @@
-"""Findings and verdicts: requested and measured values, and how far they can be trusted."""
+"""Findings and verdicts: configured and measured values, and their grades of trust."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Grade(Enum):
 
     TRUSTED = "trusted"
     UNDECIDED = "undecided"
-    """The sample is too small to decide; of a single finding only."""
+    """The sample is too small for a decision; only for findings."""
     DEGRADED = "degraded"
     INVALID = "invalid"
     FAILED = "failed"
-    """A promise of the protocol did not hold: see `checkers`."""
+    """A check of the protocol's guarantees failed: see `checkers`."""
 
     @property
     def severity(self) -> int:
@@ -27,10 +27,10 @@ class Grade(Enum):
 class Finding:
     """A graded measurement.
 
-    what: its name in the table of thresholds. link: of a NIC's finding its node. link and direction are empty for
-    findings on the whole machine. asked: the configured value, or None. measured: None where no measurement was
-    possible. Both in `unit`. reason: a sentence where the grade needs one. interval: the values that the sample is
-    compatible with, at a level of one in a million.
+    what: name in the table of thresholds. link: for findings on a NIC, its node. link and direction are empty for findings
+    on the machine. asked: configured value, or None. measured: None if no measurement was possible. Both are in `unit`.
+    reason: a sentence, if the grade needs an explanation. interval: values that are compatible with the sample, at a level
+    of one in a million.
     """
 
     what: str
@@ -53,8 +53,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Verdict on a span. grade: the worst of the decided findings. notes: warnings that change no grade. seconds: the
-    span. slow: the slow-machine factor."""
+    """Verdict on a span. grade: the worst grade of the decided findings. notes: warnings that do not change the grade.
+    seconds: duration of the span. slow: the slow-machine factor."""
 
     grade: Grade
     findings: tuple[Finding, ...]
@@ -68,7 +68,7 @@ class Verdict:
         return tuple(finding for finding in self.findings if finding.grade is Grade.UNDECIDED)
 
     def of(self, link: str, direction: str = "", what: str = "") -> list[Finding]:
-        """Return the findings of a link (of the machine: ""), of one of its directions, of one name."""
+        """Return the findings on a link ("": on the machine); direction, what: only of this direction, of this name."""
         return [
             finding
             for finding in self.findings
@@ -77,7 +77,7 @@ class Verdict:
 
 
 def worst(findings: Iterable[Finding]) -> Grade:
-    """Return the worst grade of the decided findings; trusted without findings."""
+    """Return the worst grade of the decided findings; TRUSTED if there are none."""
     grades = [finding.grade for finding in findings if finding.grade is not Grade.UNDECIDED]
     return max(grades, key=lambda grade: grade.severity, default=Grade.TRUSTED)
 
@@ -85,5 +85,6 @@ def worst(findings: Iterable[Finding]) -> Grade:
 def verdict_of(
     findings: Iterable[Finding], notes: Iterable[str] = (), seconds: float = 0.0, slow: float = 1.0
 ) -> Verdict:
-    found = tuple(findings)
-    return Verdict(worst(found), found, tuple(notes), seconds, slow)
+    """Return the verdict of these findings."""
+    all_findings = tuple(findings)
+    return Verdict(worst(all_findings), all_findings, tuple(notes), seconds, slow)

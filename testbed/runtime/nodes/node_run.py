@@ -144,7 +144,7 @@ class Run:
         self.close()
 
     @property
-    def started(self) -> int:
+    def start_time(self) -> int:
         """Time at which the programs were started, monotonic nanoseconds; in a dilated run the time at which its clock shows
         0. Before the start: the present time."""
         return self._started or time.monotonic_ns()
@@ -219,7 +219,7 @@ class Run:
         while not self._has_sent(node, "ready", ()):
             if not self._receive(deadline):
                 raise StuckError(f"{node}: its restarted process is not ready after {TIMEOUT:g} s", self.waiting())
-        channel.send("go", (self.started, True))
+        channel.send("go", (self.start_time, True))
 
     def pause(self, node: str) -> None:
         """Stop a node process (SIGSTOP) until `resume`, or until all programs have ended."""
@@ -279,7 +279,7 @@ class Run:
         last_transfers = list(zip(self._progress.last_times(), self._messages, strict=True))
         last, node = max(last_transfers, default=(0, ""))
         if last:
-            ago, after = ((time.monotonic_ns() - last) / 1e9, (last - self.started) / 1e9)
+            ago, after = ((time.monotonic_ns() - last) / 1e9, (last - self.start_time) / 1e9)
             message += (
                 f"; the last transfer ended on {node} {ago:.3g} s ago, {max(0.0, after):.6f} s after the beginning"
             )

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from testbed.controller.checkers import alignment, lanes
+from testbed.controller.checkers import alignment, message_matching
 from testbed.controller.checkers.histories import Receive, Send
 from testbed.controller.checkers.promises import Ending, _HistoryCheck
-from testbed.controller.checkers.unreceived import Restarts, Spare
+from testbed.controller.checkers.unreceived import Restarts, UnmatchedReceives
 from tests.unit.protocols.mutants import Mutant
 
 
@@ -25,18 +25,20 @@ def paired_by_first_come(patch: pytest.MonkeyPatch) -> None:
             at += 1
         return places
 
-    patch.setattr(lanes, "align", greedy)
+    patch.setattr(message_matching, "align", greedy)
 
 
 def _quiet_if(patch: pytest.MonkeyPatch, is_quiet: str) -> None:
-    look = _HistoryCheck._not_received
+    look = _HistoryCheck._check_complete_send
 
-    def not_received(self: _HistoryCheck, *rest: object) -> None:
+    def check_complete_send(self: _HistoryCheck, *rest: object) -> None:
         transfers = [one for some in (*self._histories.sends, *self._histories.receives) for one in some]
-        if not (any(one.error for one in transfers) if is_quiet == "error" else self._how.ending is Ending.BROKEN_OFF):
+        if not (
+            any(one.error for one in transfers) if is_quiet == "error" else self._circumstances.ending is Ending.ABORTED
+        ):
             look(self, *rest)  # type: ignore[arg-type]  # as they came
 
-    patch.setattr(_HistoryCheck, "_not_received", not_received)
+    patch.setattr(_HistoryCheck, "_check_complete_send", check_complete_send)
 
 
 def quiet_after_an_error(patch: pytest.MonkeyPatch) -> None:
@@ -48,34 +50,34 @@ def quiet_where_broken_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def excused_by_any_restart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Restarts, "forgot", lambda self, node, *_: bool(self._spans[node]))
+    patch.setattr(Restarts, "lost_memory", lambda self, node, *_: bool(self._spans[node]))
 
 
 def excused_by_no_restart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Restarts, "forgot", lambda *_: False)
+    patch.setattr(Restarts, "lost_memory", lambda *_: False)
 
 
 def senders_keep_nothing(patch: pytest.MonkeyPatch) -> None:
-    forgot = Restarts.forgot
-    patch.setattr(Restarts, "forgot", lambda self, node, *span: node != "n1" and forgot(self, node, *span))
+    lost_memory = Restarts.lost_memory
+    patch.setattr(Restarts, "lost_memory", lambda self, node, *span: node != "n1" and lost_memory(self, node, *span))
 
 
 def explained_again_and_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Spare, "claim", lambda self, send, before: next(self._matching(send, before), None))
+    patch.setattr(UnmatchedReceives, "claim", lambda self, send, before: next(self._matching(send, before), None))
 
 
 def explained_by_the_first_that_fits(patch: pytest.MonkeyPatch) -> None:
-    def claim(self: Spare, send: Send, before: Receive | None) -> Receive | None:
+    def claim(self: UnmatchedReceives, send: Send, before: Receive | None) -> Receive | None:
         found = next((one for one in self._matching(send, before) if one not in self._taken), None)
         if found is not None:
             self._taken[found] = send, before
         return found
 
-    patch.setattr(Spare, "claim", claim)
+    patch.setattr(UnmatchedReceives, "claim", claim)
 
 
 def explained_by_what_fails_for_no_reason(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_HistoryCheck, "_is_allowed", lambda _, receive: bool(receive.error))
+    patch.setattr(_HistoryCheck, "_is_excused", lambda _, receive: bool(receive.error))
 
 
 def waits_in_any_case(patch: pytest.MonkeyPatch) -> None:
@@ -94,8 +96,8 @@ def lives_are_one(patch: pytest.MonkeyPatch) -> None:
             send.life = 0
         original(*given)  # type: ignore[arg-type]  # as they came
 
-    original = lanes._pair
-    patch.setattr(lanes, "_pair", pair)
+    original = message_matching._match_channel
+    patch.setattr(message_matching, "_match_channel", pair)
 
 
 MUTANTS = (

@@ -194,7 +194,7 @@ def a_receive_that_fails_for_no_reason_explains_nothing() -> None:
     told.acknowledged(0, 1, "0a")
     told.failed(1, receive, ERR_PROC_FAILED)
     told.deliver(0, 1, "0b")
-    assert told.judged(Ending.BROKEN_OFF).failed == (LOST, "errors")
+    assert told.judged(Ending.ABORTED).failed == (LOST, "errors")
 
 
 def a_lost_message_is_told_where_another_error_has_ended_the_run() -> None:
@@ -203,7 +203,7 @@ def a_lost_message_is_told_where_another_error_has_ended_the_run() -> None:
     told.deliver(0, 1, "0b")
     told.disturbances.append(Disturbance(CRASH, told.clock, nodes=frozenset({"n3"})))
     told.failed(0, told.begin_send(0, 2), ERR_PROC_FAILED)
-    assert told.judged(Ending.BROKEN_OFF, settled=False).failed == (LOST,)
+    assert told.judged(Ending.ABORTED, settled=False).failed == (LOST,)
 
 
 def a_receive_that_waits_when_the_network_has_come_to_rest_has_lost_its_message() -> None:
@@ -212,19 +212,19 @@ def a_receive_that_waits_when_the_network_has_come_to_rest_has_lost_its_message(
     told.acknowledged(0, 1, "0a")
     told.failed(0, told.begin_send(0, 2), ERR_PROC_FAILED)
     told.disturbances.append(Disturbance(CRASH, 0, nodes=frozenset({"n3"})))
-    assert told.judged(Ending.BROKEN_OFF, after=2 * SECOND).failed == (LOST,)
+    assert told.judged(Ending.ABORTED, after=2 * SECOND).failed == (LOST,)
     told.disturbances.append(Disturbance(OTHER, 0))  # a loss by chance, lifted with the run
-    assert told.judged(Ending.BROKEN_OFF, after=2 * SECOND).failed == (LOST,)
+    assert told.judged(Ending.ABORTED, after=2 * SECOND).failed == (LOST,)
 
 
 def a_receiver_that_computes_is_no_proof_of_a_loss() -> None:
     told = RestartHistory()
     told.begin_receive(1)
     told.acknowledged(0, 1, "0a")
-    assert told.judged(Ending.BROKEN_OFF, after=5 * SECOND, settled=False).passed
+    assert told.judged(Ending.ABORTED, after=5 * SECOND, settled=False).passed
     told.clock += 5 * SECOND
     told.deliver(0, 1, "0b", tag=1)
-    assert told.judged(Ending.BROKEN_OFF, settled=False).failed == (LOST,), "it has heard of another one since"
+    assert told.judged(Ending.ABORTED, settled=False).failed == (LOST,), "it has heard of another one since"
 
 
 def a_receive_that_its_program_has_left_behind_is_no_proof_of_a_loss() -> None:
@@ -241,7 +241,7 @@ def a_long_message_may_still_come_into_a_receive_that_was_begun_before_others() 
     told.begin_receive(1)
     told.sent(0, told.begin_send(0, 1, content="0a", size=4000))
     told.deliver(0, 1, "0b")
-    assert told.judged(Ending.BROKEN_OFF, settled=False).passed
+    assert told.judged(Ending.ABORTED, settled=False).passed
     assert told.judged(Ending.STUCK).failed == (LOST,)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from testbed.controller.assertions.sample_quantiles import rank_interval
 from testbed.controller.assertions.sequential import is_rejected, rank_sequence
-from testbed.controller.assertions.shares import MISSED, binomial_tail, enough_frames, enough_probes, two_sided
+from testbed.controller.assertions.shares import MAX_MISSED, binomial_tail, required_frames, required_probes, two_sided
 from testbed.controller.verdict.statistics import LEVEL
 
 SHARES = [0.01, 0.05, 0.3, 0.5, 0.9]
@@ -27,7 +27,7 @@ def binomial(samples: int, share: float) -> np.ndarray:
 
 @pytest.mark.parametrize("share", SHARES)
 def test_a_complete_sample_is_wrong_once_in_a_million_and_misses_once_in_a_hundred(share: float) -> None:
-    sent = enough_frames(share)
+    sent = required_frames(share)
     # Chance falls from the middle to both ends: the assertion fails below one number and above another.
     middle = round(sent * share)
     low = next(hits for hits in range(middle, -2, -1) if hits < 0 or two_sided(hits, sent, share) < LEVEL)
@@ -40,7 +40,7 @@ def test_a_complete_sample_is_wrong_once_in_a_million_and_misses_once_in_a_hundr
     assert failing(share) <= LEVEL
     for real in (share * 0.8, share * 1.2):
         if real < 1:
-            assert failing(real) >= 1 - MISSED
+            assert failing(real) >= 1 - MAX_MISSED
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
@@ -81,7 +81,7 @@ def outcomes(asked: float, real: float, most: int) -> Iterator[tuple[float, floa
             moved[fails] = 0
             for up in (False, True):
                 for down in (False, True):
-                    now = (values[0] <= math.log(MISSED)) == up, (values[1] <= math.log(MISSED)) == down
+                    now = (values[0] <= math.log(MAX_MISSED)) == up, (values[1] <= math.log(MAX_MISSED)) == down
                     part = np.where(now[0] & now[1], moved, 0)
                     state = excluded[0] or up, excluded[1] or down
                     if state == (True, True):
@@ -94,19 +94,19 @@ def outcomes(asked: float, real: float, most: int) -> Iterator[tuple[float, floa
 
 def test_a_sequential_test_of_a_share_keeps_its_levels_and_ends() -> None:
     asked = 0.5
-    most = 2 * enough_frames(asked)
+    most = 2 * required_frames(asked)
     *_, (failed, passed) = outcomes(asked, asked, most)
     assert failed <= LEVEL
     assert passed > 0.99
     for real in (asked * 0.8, asked * 1.2):
         *_, (failed, passed) = outcomes(asked, real, most)
-        assert passed <= MISSED
+        assert passed <= MAX_MISSED
         assert failed > 0.95
 
 
 def test_a_sequential_test_of_a_sound_share_is_mostly_sure_before_a_complete_sample_is_large_enough() -> None:
     half = next(count for count, (_, passed) in enumerate(outcomes(0.5, 0.5, 5000), 1) if passed > 0.5)
-    assert half < 0.75 * enough_frames(0.5)
+    assert half < 0.75 * required_frames(0.5)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])
@@ -130,5 +130,5 @@ def test_a_confidence_sequence_of_a_quantile_never_misses_it_but_once_in_a_milli
 
 def test_silence_of_a_reachable_peer_is_chance_once_in_a_million() -> None:
     for loss in (0.01, 0.3, 0.51, 0.9):
-        assert loss ** enough_probes(loss) <= LEVEL * (1 + 1e-6) < loss ** (enough_probes(loss) - 1)
-    assert enough_probes(0) == 1
+        assert loss ** required_probes(loss) <= LEVEL * (1 + 1e-6) < loss ** (required_probes(loss) - 1)
+    assert required_probes(0) == 1

@@ -26,5 +26,5 @@ def test_transfers_that_were_cancelled_are_left_out_and_the_others_stay() -> Non
         }
     )
     assert [one.number for one in histories.sends[0]] == [2]
-    assert [(one.number, one.source, one.done) for one in histories.receives[1]] == [(2, 0, True)]
-    assert histories.last == 5
+    assert [(one.number, one.source, one.is_complete) for one in histories.receives[1]] == [(2, 0, True)]
+    assert histories.last_time == 5

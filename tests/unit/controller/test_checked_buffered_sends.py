@@ -40,12 +40,12 @@ def test_one_that_is_sent_and_waited_for_in_vain_is_lost() -> None:
 def test_one_that_is_undelivered_is_not_lost_but_needs_a_fault_that_explains_it() -> None:
     report = returned(HistoryBuilder(2)).report()
     assert report.failed == ("errors",)
-    assert "node 1 has restarted), and no fault allows it" in report.checks["errors"].violations[0]
+    assert "node 1 has restarted), and no fault excuses it" in report.checks["errors"].violations[0]
     reset = Disturbance(RESET, 0, 0, frozenset({"n2"}))
     report = returned(HistoryBuilder(2)).report(Circumstances(disturbances=[reset]))
     assert report.passed
     (doubt,) = report.ambiguities
-    assert (doubt.told, doubt.truth) == ("done, and then that it has failed: node 1 has restarted", "not delivered")
+    assert (doubt.notification, doubt.outcome) == ("complete, and then failed: node 1 has restarted", "not delivered")
 
 
 def test_one_that_is_undelivered_and_was_received_is_told_as_delivered() -> None:
@@ -56,7 +56,7 @@ def test_one_that_is_undelivered_and_was_received_is_told_as_delivered() -> None
     told.tell(0, "undelivered", n=send, error="it does not answer", **{"class": 101})
     report = told.report(Circumstances(disturbances=[Disturbance(RESET, 0, 0, frozenset({"n2"}))]))
     assert report.passed
-    assert [one.truth for one in report.ambiguities] == ["delivered"]
+    assert [one.outcome for one in report.ambiguities] == ["delivered"]
 
 
 def test_one_whose_sender_has_crashed_since_is_in_doubt_and_nobody_is_accused() -> None:
@@ -65,7 +65,10 @@ def test_one_whose_sender_has_crashed_since_is_in_doubt_and_nobody_is_accused() 
     report = told.report(CRASHED)
     assert report.passed
     (doubt,) = report.ambiguities
-    assert (doubt.told, doubt.truth) == ("done, and not known to have arrived when the run was over", "not delivered")
+    assert (doubt.notification, doubt.outcome) == (
+        "complete, and without a known delivery when the run ended",
+        "not delivered",
+    )
 
 
 def test_one_of_a_former_life_is_in_doubt() -> None:
@@ -74,7 +77,7 @@ def test_one_of_a_former_life_is_in_doubt() -> None:
     told.tell(0, "send", n=1, peer=1, context=0, tag=1, bytes=8, digest="01")
     report = told.report(CRASHED)
     assert report.passed
-    assert report.ambiguities[0].told == "done, and not known to have arrived when its program was started again"
+    assert report.ambiguities[0].notification == "complete, and without a known delivery when its program was restarted"
 
 
 def test_one_that_was_received_and_never_known_to_be_is_no_doubt_and_nobody_waits_for_it() -> None:
@@ -91,5 +94,5 @@ def test_one_for_which_a_receive_waits_for_long_makes_no_progress() -> None:
     told = HistoryBuilder(2)
     buffered(told)
     assert told.report(Circumstances(Ending.STUCK)).failed == ("progress",)
-    late = Circumstances(Ending.BROKEN_OFF, end=told.clock + 20 * SECOND)
+    late = Circumstances(Ending.ABORTED, end=told.clock + 20 * SECOND)
     assert told.report(late).failed == ("progress",)

@@ -119,7 +119,7 @@ def test_a_message_whose_followers_came_is_lost_though_no_receive_waits() -> Non
     told.received(1, told.begin_receive(1), 0, content="0b")
     report = told.report()
     assert report.failed == ("nothing lost",)
-    assert "though later ones of its kind were" in report.checks["nothing lost"].violations[0]
+    assert "though later messages of its channel were" in report.checks["nothing lost"].violations[0]
 
 
 def test_a_message_that_nobody_asks_for_is_not_lost() -> None:
@@ -135,8 +135,8 @@ def test_what_was_on_its_way_when_a_run_was_broken_off_is_not_lost() -> None:
     told = HistoryBuilder(2)
     told.begin_receive(1)
     told.sent(0, told.begin_send(0, 1))
-    assert told.report(Circumstances(Ending.BROKEN_OFF)).passed
-    assert told.report(Circumstances(Ending.BROKEN_OFF, told.clock + 5 * SECOND)).failed == ("nothing lost",)
+    assert told.report(Circumstances(Ending.ABORTED)).passed
+    assert told.report(Circumstances(Ending.ABORTED, told.clock + 5 * SECOND)).failed == ("nothing lost",)
 
 
 def test_what_a_process_of_the_testbed_had_when_it_died_is_nobodys_loss_but_what_is_changed_or_doubled_is() -> None:
@@ -146,14 +146,14 @@ def test_what_a_process_of_the_testbed_had_when_it_died_is_nobodys_loss_but_what
     told.failed(0, told.begin_send(0, 2))
     end = told.clock + 60 * SECOND
     outage = Disturbance(OUTAGE, 0)
-    assert told.report(Circumstances(Ending.BROKEN_OFF, end)).failed == ("nothing lost", "errors")
-    report = told.report(Circumstances(Ending.BROKEN_OFF, end, [outage]))
+    assert told.report(Circumstances(Ending.ABORTED, end)).failed == ("nothing lost", "errors")
+    report = told.report(Circumstances(Ending.ABORTED, end, [outage]))
     assert report.passed
     assert report.figures["messages that may be lost with a process of the testbed that died"] == 1
     elsewhere = Disturbance(OUTAGE, 0, nodes=frozenset({"n3"}))
-    assert told.report(Circumstances(Ending.BROKEN_OFF, end, [elsewhere])).failed == ("nothing lost",)
+    assert told.report(Circumstances(Ending.ABORTED, end, [elsewhere])).failed == ("nothing lost",)
     told.received(1, told.begin_receive(1), 0, content="0c")
-    assert told.report(Circumstances(Ending.BROKEN_OFF, end, [outage])).failed
+    assert told.report(Circumstances(Ending.ABORTED, end, [outage])).failed
 
 
 def test_an_error_without_a_fault_is_found() -> None:
@@ -189,10 +189,10 @@ def test_a_program_that_ended_by_an_allowed_error_explains_its_peers_errors_in_a
         crash = Disturbance(CRASH, 0, nodes=frozenset({dead}))
         return "errors" in told.report(Circumstances(ending, disturbances=[crash])).failed
 
-    assert not failed(Ending.BROKEN_OFF)
+    assert not failed(Ending.ABORTED)
     assert failed(Ending.DONE), "all programs ended by themselves"
-    assert failed(Ending.BROKEN_OFF, goes_on=True), "n2 has handled its error"
-    assert failed(Ending.BROKEN_OFF, dead="n4"), "no fault allows the first error"
+    assert failed(Ending.ABORTED, goes_on=True), "n2 has handled its error"
+    assert failed(Ending.ABORTED, dead="n4"), "no fault allows the first error"
 
 
 def test_a_message_too_long_for_its_buffer_is_cut_off_and_no_loss() -> None:
@@ -222,7 +222,7 @@ def test_of_messages_that_were_returned_the_other_end_knows_what_became() -> Non
     told.failed(1, nobodys)
     report = told.report(Circumstances(disturbances=[Disturbance(CUT, 0)]))
     assert report.passed
-    truths = {one.message.partition(" (")[0]: (one.truth, one.why) for one in report.ambiguities}
+    truths = {one.message.partition(" (")[0]: (one.outcome, one.reason) for one in report.ambiguities}
     assert truths == {
         "message 1 of n1 to n2": ("delivered", "to receive 1 of n2 (history/n2.jsonl:1)"),
         "message 2 of n1 to n3": ("not delivered", "receive 1 of n3 (history/n3.jsonl:1) still waits for it"),
@@ -237,7 +237,7 @@ def test_what_a_crashed_node_had_is_unknown() -> None:
     told.begin_send(0, 1)
     report = told.report(Circumstances(disturbances=[Disturbance(CRASH, 0, told.clock, frozenset({"n2"}))]))
     assert report.passed
-    assert [one.truth for one in report.ambiguities] == ["unknown"]
+    assert [one.outcome for one in report.ambiguities] == ["unknown"]
 
 
 def test_a_message_and_its_receive_that_wait_for_each_other_in_a_stuck_run_make_no_progress() -> None:
@@ -247,8 +247,8 @@ def test_a_message_and_its_receive_that_wait_for_each_other_in_a_stuck_run_make_
     assert told.report().passed, "a program may leave both behind"
     report = told.report(Circumstances(Ending.STUCK))
     assert report.failed == ("progress",)
-    assert "until nothing could happen any more" in report.checks["progress"].violations[0]
-    assert report.ambiguities[0].truth == "not delivered"
+    assert "until no event was left" in report.checks["progress"].violations[0]
+    assert report.ambiguities[0].outcome == "not delivered"
 
 
 def test_a_sender_who_is_never_told_that_its_message_was_received_makes_no_progress() -> None:
@@ -259,7 +259,7 @@ def test_a_sender_who_is_never_told_that_its_message_was_received_makes_no_progr
     assert told.report().passed
     report = told.report(Circumstances(Ending.STUCK))
     assert report.failed == ("progress",)
-    assert report.ambiguities[0].truth == "delivered"
+    assert report.ambiguities[0].outcome == "delivered"
 
 
 def test_programs_that_wait_for_what_nobody_sends_are_no_fault_of_the_protocol() -> None:
@@ -274,12 +274,12 @@ def test_a_run_that_was_broken_off_has_failed_only_what_waited_longer_than_the_b
     told.begin_receive(1)
     told.begin_send(0, 1)
     end = told.clock + 10 * SECOND
-    assert told.report(Circumstances(Ending.BROKEN_OFF, end, bound=10.0)).passed
-    assert told.report(Circumstances(Ending.BROKEN_OFF, end + 1, bound=10.0)).failed == ("progress",)
+    assert told.report(Circumstances(Ending.ABORTED, end, bound=10.0)).passed
+    assert told.report(Circumstances(Ending.ABORTED, end + 1, bound=10.0)).failed == ("progress",)
     cut = Disturbance(CUT, 0, told.clock + 5 * SECOND)
-    assert told.report(Circumstances(Ending.BROKEN_OFF, end, [cut], bound=6.0)).passed, "healed 5 s ago"
-    assert told.report(Circumstances(Ending.BROKEN_OFF, end, [cut], bound=4.0)).failed == ("progress",)
-    assert told.report(Circumstances(Ending.BROKEN_OFF, end, [Disturbance(CUT, 0)], bound=4.0)).passed, "still cut"
+    assert told.report(Circumstances(Ending.ABORTED, end, [cut], bound=6.0)).passed, "healed 5 s ago"
+    assert told.report(Circumstances(Ending.ABORTED, end, [cut], bound=4.0)).failed == ("progress",)
+    assert told.report(Circumstances(Ending.ABORTED, end, [Disturbance(CUT, 0)], bound=4.0)).passed, "still cut"
 
 
 def test_recovery_is_measured_from_the_end_of_the_fault_and_bounded() -> None:
@@ -344,6 +344,6 @@ def test_what_failed_is_said_in_words_and_makes_the_verdict_failed() -> None:
         told.events[node][at]["digest"] = "ff"
     report = told.report()
     assert [(one.what, one.measured, one.grade) for one in report.findings()] == [("content", 40, Grade.FAILED)]
-    assert "content: 40 of 40 messages FAILED" in report.in_words()
-    assert "  and 30 more" in report.in_words()
-    assert "order: holds for 0 messages" in report.in_words()
+    assert "content: 40 of 40 messages FAILED" in report.to_text()
+    assert "  and 30 more" in report.to_text()
+    assert "order: holds for 0 messages" in report.to_text()

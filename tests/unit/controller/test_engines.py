@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from testbed.controller.engines import Engine, EngineError, OwnProcess, Processes, completed
+from testbed.controller.engines import Engine, EngineError, ProcessEngine, SerialEngine, map_unordered
 from testbed.errors import DescriptionError, FirmwareError, Problem
 
 ROOT = Path(__file__).parents[3]
 OWNER = """
-from testbed.controller.engines import Processes, completed
+from testbed.controller.engines import ProcessEngine, map_unordered
 from tests.unit.controller.test_engines import process_then_sleep
-for _, number in completed(Processes(2), process_then_sleep, [0, 0, 60, 60]):
+for _, number in map_unordered(ProcessEngine(2), process_then_sleep, [0, 0, 60, 60]):
     print(number, flush=True)
 """
 
@@ -54,25 +54,25 @@ def die(_: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("engine", [OwnProcess(), Processes(2)], ids=["own process", "processes"])
+@pytest.mark.parametrize("engine", [SerialEngine(), ProcessEngine(2)], ids=["own process", "processes"])
 def test_every_item_comes_back_with_its_result(engine: Engine) -> None:
-    assert sorted(completed(engine, squared, range(5))) == [(number, number**2) for number in range(5)]
-    assert list(completed(engine, squared, [])) == []
+    assert sorted(map_unordered(engine, squared, range(5))) == [(number, number**2) for number in range(5)]
+    assert list(map_unordered(engine, squared, [])) == []
 
 
-@pytest.mark.parametrize("engine", [OwnProcess(), Processes(2)], ids=["own process", "processes"])
+@pytest.mark.parametrize("engine", [SerialEngine(), ProcessEngine(2)], ids=["own process", "processes"])
 def test_an_error_of_ours_arrives_as_it_was_raised(engine: Engine) -> None:
     with pytest.raises(DescriptionError, match="found 2, expected another number") as caught:
-        list(completed(engine, refuse, [2]))
+        list(map_unordered(engine, refuse, [2]))
     assert caught.value.problems == [Problem("key", "2", "another number")]
     assert caught.value.exit_code == 2
     with pytest.raises(FirmwareError, match="n1: at 17 ns") as failed:
-        list(completed(engine, fail, [0]))
+        list(map_unordered(engine, fail, [0]))
     assert failed.value.when == 17
 
 
 def test_an_error_names_its_point_and_results_before_it_have_come() -> None:
-    results = completed(OwnProcess(), refuse, [0, 1, 2, 3])
+    results = map_unordered(SerialEngine(), refuse, [0, 1, 2, 3])
     assert [next(results), next(results)] == [(0, 0), (1, 1)]
     with pytest.raises(DescriptionError) as caught:
         next(results)
@@ -80,13 +80,13 @@ def test_an_error_names_its_point_and_results_before_it_have_come() -> None:
 
 
 def test_a_process_that_dies_is_an_error_in_a_sentence() -> None:
-    with pytest.raises(EngineError, match="has died, of 7 or of one beside it"):
-        list(completed(Processes(2), die, [7]))
+    with pytest.raises(EngineError, match="died while it computed 7 or a point in parallel"):
+        list(map_unordered(ProcessEngine(2), die, [7]))
 
 
 def test_processes_are_others_and_the_own_one_is_not() -> None:
-    assert {found for _, found in completed(OwnProcess(), process, range(3))} == {os.getpid()}
-    assert os.getpid() not in {found for _, found in completed(Processes(2), process, range(3))}
+    assert {found for _, found in map_unordered(SerialEngine(), process, range(3))} == {os.getpid()}
+    assert os.getpid() not in {found for _, found in map_unordered(ProcessEngine(2), process, range(3))}
 
 
 class Threads:
@@ -113,7 +113,7 @@ class Threads:
 
 def test_another_executor_takes_their_place_and_has_no_more_points_than_its_width() -> None:
     engine, come = Threads(), []
-    for _, result in completed(engine, squared, range(6)):
+    for _, result in map_unordered(engine, squared, range(6)):
         engine.under_way -= 1
         come.append(result)
     assert sorted(come) == [0, 1, 4, 9, 16, 25]

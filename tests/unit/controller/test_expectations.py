@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from testbed.controller.probing.expectations import expect, probes_needed
-from testbed.controller.probing.probe_plan import PACE, plan_for
+from testbed.controller.probing.probe_plan import MAX_PACE, plan_for
 from testbed.fabric.direction import LinkDirection
 from testbed.fates.stage import FateOptions
 from testbed.spec.layout import Impairment
@@ -61,7 +61,7 @@ def test_several_causes_of_loss_add_up_to_one_share() -> None:
 
 
 def test_what_cannot_be_told_in_advance_says_why() -> None:
-    assert "does not repeat" in expect(Impairment(loss_pattern="5, 12"), {}).loss.unpredictable
+    assert "without a period" in expect(Impairment(loss_pattern="5, 12"), {}).loss.unpredictable
     assert (
         "cannot be read"
         in expect(Impairment(jitter=1, distribution="table", jitter_file="x.dist"), {}).delay_unpredictable
@@ -97,7 +97,7 @@ def test_probes_take_at_most_a_tenth_of_a_rate_and_their_part_of_the_pace() -> N
         for ways in (1, 2, 400):
             chosen = plan_for(impairment, expect(impairment, {}), ways, 1500)
             frames = chosen.burst * 1e9 / chosen.interval
-            assert frames <= PACE / ways
+            assert frames <= MAX_PACE / ways
             if impairment.rate:
                 assert frames * 480 <= impairment.rate / 10
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.controller.assertions.shares import enough_frames, two_sided
+from testbed.controller.assertions.shares import required_frames, two_sided
 from testbed.pytest_plugin import SampleTooSmallError, assert_loss
 
 
@@ -35,7 +35,7 @@ def test_a_million_frames_take_no_time() -> None:
 
 def test_a_sound_link_passes_and_one_that_is_off_by_a_fifth_fails() -> None:
     chance = random.Random(1)
-    sent = enough_frames(0.3)
+    sent = required_frames(0.3)
     failed = 0
     for _ in range(200):
         assert_loss("30%", sum(chance.random() < 0.3 for _ in range(sent)), sent)
@@ -48,7 +48,7 @@ def test_a_sound_link_passes_and_one_that_is_off_by_a_fifth_fails() -> None:
 
 def test_what_it_saw_is_in_its_message() -> None:
     with pytest.raises(
-        AssertionError, match=r"1,200 of 10,000 frames were lost, 0\.12; expected 0\.3\. Chance .*3,000"
+        AssertionError, match=r"1,200 of 10,000 frames were lost, 0\.12; expected 0\.3\. The probability .*3,000"
     ):
         assert_loss(0.3, 1_200, 10_000)
 
@@ -72,7 +72,7 @@ def test_no_loss_and_nothing_but_loss_leave_no_room() -> None:
 
 def test_numbers_that_cannot_be_are_refused() -> None:
     for lost, sent in ((5, 4), (-1, 4)):
-        with pytest.raises(ValueError, match="cannot be lost"):
+        with pytest.raises(ValueError, match="that were lost must be 0 to"):
             assert_loss(0.5, lost, sent)
     with pytest.raises(ValueError, match="did you mean"):
         assert_loss("30", 1, 4)

@@ -6,7 +6,7 @@ from typing import Any
 
 from testbed.cluster.services.machine_watch import REACHABLE, SILENT, UNREACHABLE
 from testbed.controller.checkers.disturbances import CUT, FOREVER, OUTAGE
-from testbed.controller.verdict.machine_outages import LOST, MachineLostError, Silence, WatchedMachines, silences
+from testbed.controller.verdict.machine_outages import LOST, MachineLostError, MachineOutages, Silence, silences
 from testbed.controller.verdict.verdicts import Grade
 
 SECOND = 1_000_000_000
@@ -50,18 +50,18 @@ def test_the_span_is_named_and_makes_a_run_invalid() -> None:
 
 
 def test_to_a_protocol_a_silence_is_a_cut_and_a_process_that_died_an_outage() -> None:
-    watched = WatchedMachines()
-    watched.heed("a", [GONE, BACK, {"event": "relay died", "clock": 7, "pid": 5}])
-    cut, outage = watched.disturbances()
+    outages = MachineOutages()
+    outages.add_events("a", [GONE, BACK, {"event": "relay died", "clock": 7, "pid": 5}])
+    cut, outage = outages.disturbances()
     assert (cut.kind, cut.begin, cut.end) == (CUT, 10 * SECOND, 15 * SECOND)
-    assert cut.touches("n1")
+    assert cut.affects("n1")
     assert (outage.kind, outage.begin) == (OUTAGE, 7)
 
 
 def test_what_may_be_the_reason_of_an_error_names_its_machine() -> None:
-    watched = WatchedMachines()
-    assert list(watched.causes(ValueError())) == []
-    watched.heed("a", [{"event": "relay died", "clock": 7, "pid": 5}])
-    lost, relay = watched.causes(MachineLostError({"b": "b is gone"}))
+    outages = MachineOutages()
+    assert list(outages.causes(ValueError())) == []
+    outages.add_events("a", [{"event": "relay died", "clock": 7, "pid": 5}])
+    lost, relay = outages.causes(MachineLostError({"b": "b is gone"}))
     assert (lost.what, lost.link, lost.reason, lost.grade) == (LOST, "machine b", "b is gone", Grade.INVALID)
     assert (relay.what, relay.link) == ("relay gap", "machine a")

@@ -26,8 +26,8 @@ LARGEST_SEED = 2**64 - 1
     [
         ({"seed": 10**22}, f"seed: found {10**22}, expected 0 to {LARGEST_SEED}"),
         ({"seed": -1}, f"seed: found -1, expected 0 to {LARGEST_SEED}"),
-        ({"seed": LARGEST_SEED, "repeat": 2}, "that of the last repetition, too"),
-        ({"timeout": float("nan")}, "timeout: found nan, expected seconds, more than 0, 1000000 at most"),
+        ({"seed": LARGEST_SEED, "repeat": 2}, r"the last of 2 repetitions has seed + 1"),
+        ({"timeout": float("nan")}, "timeout: found nan, expected seconds, above 0 and up to 1000000"),
         ({"timeout": float("inf")}, "timeout: found inf, expected seconds"),
         ({"timeout": 1e30}, "timeout: found 1e+30, expected seconds"),
         ({"patience": 1e30}, "patience: found 1e+30, expected seconds"),

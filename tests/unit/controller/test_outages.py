@@ -22,14 +22,14 @@ RELAY = [
 
 def test_a_death_and_what_came_after_it_are_one_outage() -> None:
     (found,) = outages(RELAY)
-    assert (found.what, found.begin, found.gap) == ("relay", 5, 40 * MS)
+    assert (found.process, found.begin, found.gap) == ("relay", 5, 40 * MS)
     assert found.reason.startswith(
-        "the relay (process 7) died by signal 9 and was started again 40 ms later; 3 frames were lost"
+        "the relay (process 7) died by signal 9 and was restarted 40 ms later; 3 frames were lost"
     )
-    assert "rules (nth, first, every) and chance count on" in found.reason
+    assert "counters of rules (nth, first, every) and chance continue" in found.reason
     finding = found.finding()
     assert (finding.what, finding.measured, finding.grade) == ("relay gap", 40 * MS, Grade.INVALID)
-    assert found.disturbance().touches("n1", "n2")
+    assert found.disturbance().affects("n1", "n2")
 
 
 def test_what_died_and_is_not_back_is_an_outage_without_an_end() -> None:
@@ -42,8 +42,8 @@ def test_an_agents_outage_is_that_of_its_node() -> None:
     first, second = outages([*told, event("NIC agent restarted", 3, node="n2", pid=9, gap=[0, 5])])
     assert (first.node, first.gap) == ("n1", 0)
     assert (second.node, second.gap) == ("n2", 5)
-    assert second.reason == "the NIC agent of n2 (process 6) died and was started again 5e-06 ms later"
-    assert not second.disturbance().touches("n1")
+    assert second.reason == "the NIC agent of n2 (process 6) died and was restarted 5e-06 ms later"
+    assert not second.disturbance().affects("n1")
 
 
 def test_what_happened_before_and_what_concerns_nobody_is_none() -> None:

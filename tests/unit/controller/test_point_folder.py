@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocols.core.profile import IDEAL
-from testbed.controller.papers.paper_points import Measured, Point
+from testbed.controller.papers.paper_points import Point, PointResult
 from testbed.controller.papers.point_folder import PointFolder, new_folder, open_folder
 from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError
 from testbed.observe.papers import PaperRun
@@ -17,7 +17,7 @@ from testbed.runtime.journal import UnwritableError
 RUN = PaperRun("pingpong", settings={"sizes": "4", "count": 3}, cores=(1, 0))
 POINT = Point("emp", "latency", RUN, "emp-2001", IDEAL, "sim", None)
 ASKED = {"systems": ["emp"], "mode": "sim", "dilate": None, "profile": "", "runs": []}
-MEASURED = Measured([{"size_bytes": 4, "p50_ns": 23_000.5}], 0, 1.25)
+MEASURED = PointResult([{"size_bytes": 4, "p50_ns": 23_000.5}], 0, 1.25)
 
 
 @pytest.fixture
@@ -26,12 +26,12 @@ def folder(tmp_path: Path) -> PointFolder:
 
 
 def test_a_point_that_is_done_is_read_as_it_was_written_also_later(folder: PointFolder) -> None:
-    assert folder.done(POINT) is None
-    folder.keep(POINT, MEASURED)
-    assert folder.done(POINT) == MEASURED
+    assert folder.read(POINT) is None
+    folder.write(POINT, MEASURED)
+    assert folder.read(POINT) == MEASURED
     later = open_folder(folder.path)
-    assert later.asked["systems"] == ["emp"]
-    assert later.done(POINT) == MEASURED
+    assert later.request["systems"] == ["emp"]
+    assert later.read(POINT) == MEASURED
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_a_point_that_is_done_is_read_as_it_was_written_also_later(folder: Point
     ids=["setting", "cores", "profile", "mode", "factor", "cluster", "run", "system"],
 )
 def test_a_point_with_another_request_is_not_done(folder: PointFolder, other: Point) -> None:
-    folder.keep(POINT, MEASURED)
-    assert folder.done(other) is None
+    folder.write(POINT, MEASURED)
+    assert folder.read(other) is None
 
 
 def test_a_folder_with_something_in_it_is_not_begun_anew(folder: PointFolder) -> None:
-    with pytest.raises(ConflictError, match="--continue goes on with a reproduction"):
+    with pytest.raises(ConflictError, match="--continue continues a reproduction"):
         new_folder(folder.path, {})
 
 
@@ -64,7 +64,7 @@ def test_a_folder_that_is_none_or_of_another_version_or_damaged_is_refused(folde
             open_folder(path)
     request = folder.path / "reproduction.json"
     request.write_text('{"format": 2}')
-    with pytest.raises(UnsupportedError, match="another version"):
+    with pytest.raises(UnsupportedError, match="written by a newer testbed"):
         open_folder(folder.path)
     for text in ('{"format": 1', "[]", '{"format": 1, "systems": ["emp"]}'):
         request.write_text(text)
@@ -73,12 +73,12 @@ def test_a_folder_that_is_none_or_of_another_version_or_damaged_is_refused(folde
 
 
 def test_a_damaged_point_is_an_error_not_a_result(folder: PointFolder) -> None:
-    folder.keep(POINT, MEASURED)
+    folder.write(POINT, MEASURED)
     file = folder.path / "emp" / "latency.json"
     for text in (file.read_text()[:-20], '{"asked": {}}'):
         file.write_text(text)
         with pytest.raises(TestbedError, match=r"latency\.json is damaged"):
-            folder.done(POINT)
+            folder.read(POINT)
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:

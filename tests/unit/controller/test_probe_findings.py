@@ -10,7 +10,7 @@ import pytest
 from testbed.controller.probing.expectations import expect
 from testbed.controller.probing.probe_findings import Subject, judge, judge_down, rate_of_queued
 from testbed.controller.probing.probe_plan import plan_for
-from testbed.controller.probing.probes import Probed, TrainResult
+from testbed.controller.probing.probes import ProbeResult, TrainResult
 from testbed.controller.verdict.thresholds import TABLE
 from testbed.controller.verdict.verdicts import Finding, Grade
 from testbed.spec.layout import Impairment
@@ -18,7 +18,7 @@ from testbed.spec.layout import Impairment
 MILLISECOND = 1_000_000
 DELAYED = Impairment(delay=10 * MILLISECOND)
 LATE = tuple(10 * MILLISECOND + 20_000 + place for place in range(2_000))
-QUIET = Probed(2_000, 2_000, LATE, 0, 0, 0, 0, 0, 0, 0, 2.0)
+QUIET = ProbeResult(2_000, 2_000, LATE, 0, 0, 0, 0, 0, 0, 0, 2.0)
 
 
 def subject(impairment: Impairment, **more: object) -> Subject:
@@ -29,7 +29,7 @@ def subject(impairment: Impairment, **more: object) -> Subject:
     )
 
 
-def graded(impairment: Impairment, probed: Probed, **more: object) -> dict[str, Finding]:
+def graded(impairment: Impairment, probed: ProbeResult, **more: object) -> dict[str, Finding]:
     return {finding.what: finding for finding in judge(subject(impairment, **more), probed, TABLE)}
 
 
@@ -45,7 +45,7 @@ def test_a_direction_that_does_what_was_asked_is_trusted() -> None:
     assert set(found) == {"delay min", "delay p50", "delay p99", "jitter", "loss", "duplicate", "order"}
 
 
-def moved(by: int) -> Probed:
+def moved(by: int) -> ProbeResult:
     return replace(QUIET, delays=tuple(delay + by for delay in LATE))
 
 
@@ -83,7 +83,7 @@ def test_a_loss_that_nobody_asked_for_invalidates_even_one() -> None:
 LOSSY = Impairment(loss=0.05)
 
 
-def lost(sent: int, arrived: int) -> Probed:
+def lost(sent: int, arrived: int) -> ProbeResult:
     return replace(QUIET, sent=sent, arrived=arrived, delays=tuple(range(1_000, 3_000)))
 
 
@@ -112,7 +112,7 @@ def test_what_explains_a_loss_keeps_it_undecided() -> None:
 
 
 def test_copies_flips_and_upset_order_that_nobody_asked_for_are_found() -> None:
-    assert graded(DELAYED, replace(QUIET, twice=1))["duplicate"].grade is Grade.INVALID
+    assert graded(DELAYED, replace(QUIET, duplicates=1))["duplicate"].grade is Grade.INVALID
     assert graded(DELAYED, replace(QUIET, corrupted=1))["corrupt"].grade is Grade.INVALID
     assert graded(DELAYED, replace(QUIET, overtaken=1))["order"].grade is Grade.DEGRADED
     assert graded(DELAYED, replace(QUIET, overtaken=50))["order"].grade is Grade.INVALID
@@ -120,7 +120,9 @@ def test_copies_flips_and_upset_order_that_nobody_asked_for_are_found() -> None:
 
 def test_asked_copies_flips_and_skips_are_trusted() -> None:
     impairment = replace(DELAYED, duplicate=0.1, corrupt=0.1, reorder=0.1)
-    probed = replace(QUIET, sent=20_000, arrived=20_000, twice=2_010, corrupted=1_985, skipped=2_040, overtaken=1_500)
+    probed = replace(
+        QUIET, sent=20_000, arrived=20_000, duplicates=2_010, corrupted=1_985, skipped=2_040, overtaken=1_500
+    )
     found = graded(impairment, probed)
     assert {found[what].grade for what in ("duplicate", "corrupt", "reorder")} == {Grade.TRUSTED}
     assert "order" not in found
@@ -146,7 +148,7 @@ def test_a_frame_that_skipped_the_delay_and_was_held_up_is_not_one_delayed_too_l
 JITTERY = Impairment(delay=50 * MILLISECOND, jitter=10 * MILLISECOND, distribution="uniform")
 
 
-def drawn(low: int, high: int) -> Probed:
+def drawn(low: int, high: int) -> ProbeResult:
     source = random.Random(1)
     return replace(QUIET, delays=tuple(sorted(source.randrange(low, high) for _ in range(3_000))))
 
@@ -176,7 +178,7 @@ def test_jitter_that_nobody_asked_for_is_found() -> None:
 
 
 def test_other_frames_that_are_in_the_way_keep_delays_undecided() -> None:
-    behind = replace(drawn(40 * MILLISECOND, 60 * MILLISECOND), others=1_000)
+    behind = replace(drawn(40 * MILLISECOND, 60 * MILLISECOND), other_frames=1_000)
     assert graded(JITTERY, behind)["delay p50"].grade is Grade.UNDECIDED
     shaped = Impairment(rate=1_000_000)
     assert graded(shaped, replace(QUIET, other_bytes=100_000))["delay p50"].grade is Grade.UNDECIDED
@@ -193,7 +195,7 @@ SHAPED = Impairment(rate=10_000_000)
 SHORT = tuple(48_000 + place for place in range(2_000))  # 60 bytes at 10 Mbit/s
 
 
-def train(rate: float, offered: float = 1.3e7, stop: int = 0) -> Probed:
+def train(rate: float, offered: float = 1.3e7, stop: int = 0) -> ProbeResult:
     """Frames through a wire of that rate. stop: a pause of the sender's in the middle, in nanoseconds."""
     plan = subject(SHAPED).plan.train
     assert plan is not None
@@ -237,7 +239,7 @@ def test_a_train_that_was_not_alone_or_not_read_decides_nothing() -> None:
     probed = train(1e7)
     assert probed.train is not None
     for result in (
-        replace(probed.train, others=10**6),
+        replace(probed.train, other_bytes=10**6),
         replace(probed.train, overrun=1),
         replace(probed.train, frames=()),
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.controller.probing.probe_frames import ACCEPTED, COUNTED, SMALLEST, TRAIN, build, read
+from testbed.controller.probing.probe_frames import ACCEPTED, COUNTED, MIN_SIZE, TRAIN, build, parse
 from testbed.fates.field_changes import flip_bits
 
 FRAME = build(0xDEAD_BEEF, 7, COUNTED, 123_456)
@@ -33,13 +33,13 @@ def accepts(program: bytes, frame: bytes) -> bool:
 
 
 def test_a_probe_is_as_long_as_asked_and_says_who_it_is() -> None:
-    assert len(FRAME) == SMALLEST
-    seen = read(FRAME)
+    assert len(FRAME) == MIN_SIZE
+    seen = parse(FRAME)
     assert seen is not None
     assert (seen.run, seen.path, seen.kind, seen.number, seen.intact) == (0xDEAD_BEEF, 7, COUNTED, 123_456, True)
     long = build(1, 0, TRAIN, 5, 1514)
     assert len(long) == 1514
-    again = read(long[:64])
+    again = parse(long[:64])
     assert again is not None
     assert again.intact
 
@@ -50,20 +50,20 @@ def test_it_goes_where_no_bridge_forwards_and_comes_from_no_address() -> None:
     assert FRAME[12:14] == bytes.fromhex("88b6")
 
 
-@pytest.mark.parametrize("bit", range(8 * SMALLEST))
+@pytest.mark.parametrize("bit", range(8 * MIN_SIZE))
 def test_any_flipped_bit_is_seen_and_leaves_the_number(bit: int) -> None:
     broken = flip_bits(FRAME, (bit,))
     assert accepts(ACCEPTED, broken)
-    seen = read(broken)
+    seen = parse(broken)
     assert seen is not None
     assert (seen.run, seen.number, seen.intact) == (0xDEAD_BEEF, 123_456, False)
 
 
 def test_a_frame_in_which_both_copies_are_broken_is_no_longer_told() -> None:
-    assert read(flip_bits(FRAME, (20 * 8, 40 * 8))) is None
+    assert parse(flip_bits(FRAME, (20 * 8, 40 * 8))) is None
 
 
 def test_other_frames_are_neither_accepted_nor_read() -> None:
     for other in (bytes(60), bytes.fromhex("ffffffffffff02000000000108060001") + bytes(44), b"\x01"):
         assert not accepts(ACCEPTED, other.ljust(60, b"\0"))
-        assert read(other) is None
+        assert parse(other) is None

@@ -18,7 +18,7 @@ from testbed.errors import DescriptionError, NotFoundError
 def test_a_name_is_one_that_the_protocol_brings() -> None:
     assert profile_of("ideal", PROTOCOL) is IDEAL
     assert profile_of("emp-2001", PROTOCOL) is EMP_2001
-    with pytest.raises(NotFoundError, match=r"did you mean 'emp-2002'.* ideal, emp-2001, emp-2002, and files"):
+    with pytest.raises(NotFoundError, match=r"did you mean 'emp-2002'.* ideal, emp-2001, emp-2002, or a TOML file"):
         profile_of("emp-202", PROTOCOL)
 
 
@@ -59,7 +59,7 @@ def test_files_that_are_like_each_other_are_refused(tmp_path: Path) -> None:
     one, other = tmp_path / "one.toml", tmp_path / "other.toml"
     one.write_text(f'like = "{other}"\n')
     other.write_text(f'like = "{one}"\n')
-    with pytest.raises(DescriptionError, match=r"one\.toml is like itself"):
+    with pytest.raises(DescriptionError, match=r"one\.toml refers to itself by 'like'"):
         profile_of(one, PROTOCOL)
 
 

@@ -93,7 +93,7 @@ def test_a_request_is_returned_and_handled_only_where_a_fault_explains_it(told: 
     assert "and no fault explains it" in report.checks["errors"].violations[0]
     explained = told.report(CUT_OFF)
     assert explained.passed
-    assert [doubt.truth for doubt in explained.ambiguities] == ["delivered"]
+    assert [doubt.outcome for doubt in explained.ambiguities] == ["delivered"]
 
 
 def test_a_fault_elsewhere_or_later_explains_nothing(told: RequestEvents) -> None:
@@ -119,7 +119,7 @@ def test_a_request_that_its_program_abandoned_may_have_been_handled(told: Reques
     told.returned(3, "abandoned")
     report = told.report()
     assert report.passed
-    assert [doubt.truth for doubt in report.ambiguities] == ["delivered"]
+    assert [doubt.outcome for doubt in report.ambiguities] == ["delivered"]
 
 
 def test_the_end_of_an_endpoint_explains_what_is_returned_of_it(told: RequestEvents) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.controller.checkers.alignment import EXCUSED, FINISHED, UNFINISHED, align, fits
+from testbed.controller.checkers.alignment import COMPLETE, EXCUSED, INCOMPLETE, align, fits
 from testbed.controller.checkers.histories import Receive, Send, histories_of, read_histories
 from testbed.runtime.journal import UnbufferedLines
 from tests.unit.controller.checker_mutants import MUTANTS
@@ -35,7 +35,9 @@ def a_send(at: int, content: str) -> Send:
 
 
 def a_receive(at: int, content: str) -> Receive:
-    return Receive(1, "n2", at, 0, 0, 0, 8, at, "", 0, ended=1_000, source=0, came_tag=0, came_size=8, digest=content)
+    return Receive(
+        1, "n2", at, 0, 0, 0, 8, at, "", 0, ended=1_000, source=0, received_tag=0, received_size=8, digest=content
+    )
 
 
 def every_assignment(sends: list[Send], receives: list[Receive]) -> Iterator[tuple[int, ...]]:
@@ -45,7 +47,7 @@ def every_assignment(sends: list[Send], receives: list[Receive]) -> Iterator[tup
 
 
 @given(
-    st.lists(st.tuples(CONTENTS, st.sampled_from([UNFINISHED, EXCUSED, FINISHED])), max_size=9),
+    st.lists(st.tuples(CONTENTS, st.sampled_from([INCOMPLETE, EXCUSED, COMPLETE])), max_size=9),
     st.lists(CONTENTS, max_size=5),
 )
 def test_no_assignment_is_better_than_the_one_that_is_found(sent: list[tuple[str, int]], came: list[str]) -> None:
@@ -69,7 +71,7 @@ def test_many_messages_of_one_content_and_many_lives_take_no_long_time() -> None
     """Time is linear except in messages in flight at a program's end: here a tenth of 20,000 messages, in 200
     incarnations."""
     sends = [a_send(at, "00") for at in range(20_000)]
-    costs = [UNFINISHED if at % 100 >= 90 else FINISHED for at in range(20_000)]
+    costs = [INCOMPLETE if at % 100 >= 90 else COMPLETE for at in range(20_000)]
     receives = [a_receive(at, "00") for at in range(18_000)]
     for at, receive in enumerate(receives):
         receive.ended = at * 10 // 9 + 12
@@ -97,7 +99,7 @@ def test_a_history_that_was_broken_off_in_the_middle_of_a_line_is_continued_on_t
                 trail = UnbufferedLines(tmp_path / "n1.jsonl")
         trail.close()
     read = read_histories(tmp_path, ["n1", "n2"])
-    assert [(one.number, one.done) for one in read.sends[0]] == [(1, True)]
+    assert [(one.number, one.is_complete) for one in read.sends[0]] == [(1, True)]
 
 
 def test_the_end_of_a_transfer_whose_beginning_is_not_told_is_passed_over() -> None:

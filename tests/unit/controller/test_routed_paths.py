@@ -7,7 +7,7 @@ import pytest
 from protocols.atm.cell import CELL, circuit, circuit_of
 from testbed import Cluster
 from testbed.controller.probing.expectations import expect
-from testbed.controller.probing.routed_paths import THERE_AND_BACK, RoutedPath, routed_links, routed_paths, together
+from testbed.controller.probing.routed_paths import THERE_AND_BACK, RoutedPath, combine, routed_links, routed_paths
 from testbed.fabric.myrinet.route import delta, is_intact
 from testbed.fates.header_fields import skip_route
 from testbed.spec.layout import Impairment, Layout
@@ -72,7 +72,7 @@ def test_delays_add_up_losses_are_independent_and_bytes_pass_the_slowest_cable_o
         Impairment(rate=8_000_000),
         Impairment(rate=4_000_000, loss=0.2),
     ]
-    found = together([(impairment, expect(impairment, {})) for impairment in impairments])
+    found = combine([(impairment, expect(impairment, {})) for impairment in impairments])
     assert found.delays == (50 * US + 120 * US,)
     assert found.loss.share == pytest.approx(1 - 0.9 * 0.8)
     assert found.rate == 4_000_000
@@ -81,6 +81,6 @@ def test_delays_add_up_losses_are_independent_and_bytes_pass_the_slowest_cable_o
 
 def test_what_flips_bits_may_change_a_route_so_losses_are_not_judged() -> None:
     impairments = [Impairment(corrupt=0.1), Impairment(loss=0.2)]
-    found = together([(impairment, expect(impairment, {})) for impairment in impairments])
+    found = combine([(impairment, expect(impairment, {})) for impairment in impairments])
     assert "route" in found.loss.unpredictable
     assert "route" in found.corrupt.unpredictable

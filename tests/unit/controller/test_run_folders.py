@@ -27,7 +27,7 @@ def folder(path: Path) -> RunFolder:
 def test_what_was_written_can_be_read_while_the_run_goes_on_and_after_it(tmp_path: Path) -> None:
     one = folder(tmp_path / "run")
     one.rows.write({"p50_ns": 7})
-    one.event("begins", number=1)
+    one.add_event("begins", number=1)
     assert read_run(tmp_path / "run").status == "unfinished"
     assert list(read_run(tmp_path / "run").rows()) == [{"p50_ns": 7}]
     one.close({"status": "done"})
@@ -38,7 +38,7 @@ def test_what_was_written_can_be_read_while_the_run_goes_on_and_after_it(tmp_pat
 
 def test_a_place_that_is_taken_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(ConflictError, match="a run has a folder of its own"):
+    with pytest.raises(ConflictError, match="a run needs a folder of its own"):
         folder(tmp_path)
     with pytest.raises(ConflictError):
         folder(tmp_path / "mine")
@@ -66,9 +66,9 @@ def test_a_run_of_a_newer_version_is_refused_with_a_sentence_and_does_not_hide_t
 
 def test_repetitions_have_folders_of_their_own_and_a_single_one_has_not(tmp_path: Path) -> None:
     one = folder(tmp_path / "run")
-    assert one.part(1, 1).logs == tmp_path / "run" / "logs"
-    assert one.part(2, 3).logs == tmp_path / "run" / "repeat-2" / "logs"
-    assert [one.part(1, 1).number, one.part(2, 3).number] == [0, 2]
+    assert one.create_repetition(1, 1).logs == tmp_path / "run" / "logs"
+    assert one.create_repetition(2, 3).logs == tmp_path / "run" / "repeat-2" / "logs"
+    assert [one.create_repetition(1, 1).number, one.create_repetition(2, 3).number] == [0, 2]
 
 
 @given(st.lists(st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.binary())))

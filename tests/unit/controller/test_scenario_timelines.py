@@ -172,7 +172,7 @@ def test_what_there_is_not_is_named_all_at_once() -> None:
     ).splitlines()
     assert said[0] == "storm, on star-5: 7 problems"
     assert (
-        "fault[1]: found a wrong name, expected a right one: cluster star-5 has no node 'n9'; it has n1, n2" in said[1]
+        "fault[1]: found a wrong name, expected a valid one: cluster star-5 has no node 'n9'; it has n1, n2" in said[1]
     )
     assert "no link, node or switch 'n1--n2'" in said[2]
     assert "no direction 'up'" in said[3]
@@ -184,7 +184,7 @@ def test_what_there_is_not_is_named_all_at_once() -> None:
 
 
 def test_what_a_mode_cannot_do_is_refused_with_the_reason() -> None:
-    assert "only the simulation has" in refused(Slow(on="n1", factor=2.0, at=0), mode="live")
+    assert "only a cost model can slow a NIC" in refused(Slow(on="n1", factor=2.0, at=0), mode="live")
     pair = resolve(Description.back_to_back())
     direct = replace(pair, links=tuple(replace(link, datapath="direct") for link in pair.links))
     assert 'datapath = "direct"' in refused(Impair(on="all", loss="1%", at=0), layout=direct, mode="live")
@@ -193,7 +193,7 @@ def test_what_a_mode_cannot_do_is_refused_with_the_reason() -> None:
 
 @pytest.mark.parametrize("fault", [Restart(on="n1", at=0), Reset(on="n1", at=0), Crash(on="n1", at=0, for_="1s")])
 def test_programs_over_the_kernels_tcp_do_not_start_again(fault: Fault) -> None:
-    with pytest.raises(UnsupportedError, match="cannot make anew the kernel's connections"):
+    with pytest.raises(UnsupportedError, match="cannot restore connections of the kernel"):
         check(Scenario(faults=[fault]), STAR, "live", over_kernel=True)
     check(Scenario(faults=[Crash(on="n1", at=0)]), STAR, "live", over_kernel=True)
 
@@ -201,5 +201,5 @@ def test_programs_over_the_kernels_tcp_do_not_start_again(fault: Fault) -> None:
 def test_random_faults_on_what_there_is_not_are_refused() -> None:
     with pytest.raises(DescriptionError, match="no link, node or switch 'n77'"):
         check(Scenario(random=RandomFaults(kinds=["pause"], rate=1.0, on="n77")), STAR, "sim")
-    with pytest.raises(NotFoundError, match="there is no node among"):
+    with pytest.raises(NotFoundError, match="'on' names no node"):
         draw_faults(RandomFaults(kinds=["pause"], rate=9.0, on="n1--s1"), STAR, 0, 10 * SECOND)

@@ -17,9 +17,9 @@ SAID = re.compile(r"random on star-3, ([0-9.]+) s simulated, ([0-9,]+) events, (
 
 def test_time_events_and_messages_are_told_and_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = testbed.run(STAR, "random", mode="sim", settings=SETTINGS)
-    monkeypatch.setattr(simulated_execution, "_TICK", 0.005)
+    monkeypatch.setattr(simulated_execution, "_PROGRESS_INTERVAL", 0.005)
     said: list[str] = []
-    told = testbed.run(STAR, "random", mode="sim", settings=SETTINGS, follow=said.append)
+    told = testbed.run(STAR, "random", mode="sim", settings=SETTINGS, on_progress=said.append)
     found = [match.groups() for match in map(SAID.fullmatch, said) if match]
     figures = [[float(word.replace(",", "")) for word in words] for words in found]
     assert len(figures) > 3
@@ -34,8 +34,8 @@ def test_a_simulation_that_is_watched_ends_at_its_time(monkeypatch: pytest.Monke
         while True:
             pass
 
-    monkeypatch.setattr(simulated_execution, "_TICK", 0.01)
+    monkeypatch.setattr(simulated_execution, "_PROGRESS_INTERVAL", 0.01)
     said: list[str] = []
-    with pytest.raises(simulated_execution.TimeIsUpError, match="has not ended within"):
-        testbed.run(STAR, computing, mode="sim", timeout=0.2, follow=said.append)
+    with pytest.raises(simulated_execution.RunTimeoutError, match="has not ended within"):
+        testbed.run(STAR, computing, mode="sim", timeout=0.2, on_progress=said.append)
     assert len(said) > 3

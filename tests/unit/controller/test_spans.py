@@ -11,7 +11,7 @@ import pytest
 from testbed.cluster.faults.injections import BOTH, Injection
 from testbed.cluster.records.state import State
 from testbed.controller.verdict import spans
-from testbed.controller.verdict.accounts import Account
+from testbed.controller.verdict.counter_snapshots import CounterSnapshot
 from testbed.controller.verdict.thresholds import TABLE
 from testbed.controller.verdict.verdicts import Finding, Grade
 from testbed.kernel.loss_classifier import Counters
@@ -48,10 +48,10 @@ def direction(
     }
 
 
-def account(clock: int, forward: Any, begun: int = 1, **more: Any) -> Account:
+def account(clock: int, forward: Any, begun: int = 1, **more: Any) -> CounterSnapshot:
     links = {LINK: {"forward": forward, "backward": direction()}}
     relay = {"pid": 7, "begun": begun, "links": links, "idle_rules": []}
-    return replace(Account(clock, relay), **more)
+    return replace(CounterSnapshot(clock, relay), **more)
 
 
 BEFORE = account(1_000, direction())
@@ -62,7 +62,7 @@ def grade_of(findings: list[Finding], what: str, where: str = "forward") -> Grad
     return found.grade
 
 
-def relay(before: Account, after: Account, *events: Mapping[str, Any]) -> list[Finding]:
+def relay(before: CounterSnapshot, after: CounterSnapshot, *events: Mapping[str, Any]) -> list[Finding]:
     return spans.relay_findings(STATE, before, after, events, TABLE)
 
 
@@ -148,21 +148,21 @@ def test_a_relay_that_died_and_came_back_invalidates_its_span() -> None:
 
 
 def test_a_relay_that_is_not_there_or_another_one_invalidates() -> None:
-    assert grade_of(relay(BEFORE, Account(2_000)), "relay gap") is Grade.INVALID
+    assert grade_of(relay(BEFORE, CounterSnapshot(2_000)), "relay gap") is Grade.INVALID
     assert grade_of(relay(BEFORE, account(2_000, direction(), begun=9)), "relay gap") is Grade.INVALID
 
 
 def test_a_link_that_the_relay_does_not_know_invalidates() -> None:
     empty = {"pid": 7, "begun": 1, "links": {}, "idle_rules": []}
-    assert Grade.INVALID in {finding.grade for finding in relay(BEFORE, Account(2_000, empty))}
+    assert Grade.INVALID in {finding.grade for finding in relay(BEFORE, CounterSnapshot(2_000, empty))}
 
 
 def test_without_an_account_of_the_beginning_what_the_relay_told_before_is_not_counted_again() -> None:
     told = event("relay behind", 500, link=LINK, direction="forward", late=0, lost=4)
     after = account(2_000, direction(emulator={"overrun": 4}))
-    assert grade_of(relay(Account(1_000), after, told), "relay lost") is Grade.TRUSTED
+    assert grade_of(relay(CounterSnapshot(1_000), after, told), "relay lost") is Grade.TRUSTED
     after = account(2_000, direction(emulator={"overrun": 5}))
-    assert grade_of(relay(Account(1_000), after, told), "relay lost") is Grade.INVALID
+    assert grade_of(relay(CounterSnapshot(1_000), after, told), "relay lost") is Grade.INVALID
 
 
 def test_losses_are_counted_against_what_was_asked() -> None:
@@ -249,7 +249,9 @@ def agent(pid: int = 5, **counted: int) -> dict[str, int]:
 
 
 def agents(before: Mapping[str, Any], after: Mapping[str, Any], *events: Mapping[str, Any]) -> list[Finding]:
-    return spans.agent_findings(Account(1_000, agents=before), Account(5_000, agents=after), events, TABLE)
+    return spans.agent_findings(
+        CounterSnapshot(1_000, agents=before), CounterSnapshot(5_000, agents=after), events, TABLE
+    )
 
 
 def test_where_nothing_is_shared_nothing_is_said_of_agents() -> None:
@@ -268,14 +270,14 @@ def test_an_agent_that_was_started_again_in_the_span_is_a_gap_as_long_as_it_was_
     before = {**again, "clock": 500, "gap": [100, 400]}
     gap, lost = agents({"n1": agent(5, dropped=9)}, {"n1": agent(6)}, before, again)
     assert (gap.what, gap.measured, gap.grade) == ("NIC agent gap", 400, Grade.INVALID)
-    assert "n1: it died" in gap.reason
+    assert "n1: the agent died" in gap.reason
     assert (lost.what, lost.measured) == ("NIC lost", 0)  # another one begins with nothing
 
 
 def test_another_agent_whose_restart_no_event_has_told_yet_is_a_gap_within_the_span() -> None:
     gap, _ = agents({"n1": agent(5)}, {"n1": agent(6)})
     assert (gap.measured, gap.grade) == (4_000, Grade.INVALID)
-    assert "n1: it died" in gap.reason
+    assert "n1: the agent died" in gap.reason
 
 
 @pytest.mark.parametrize("after", [{}, {"n1": None}])

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from testbed.controller.assertions.sample_quantiles import assert_delay, assert_jitter, assert_rate, block_rates, fewest
+from testbed.controller.assertions.sample_quantiles import (
+    assert_delay,
+    assert_jitter,
+    assert_rate,
+    block_rates,
+    min_samples,
+)
 from testbed.controller.assertions.sequential import (
     SequentialTest,
     delay_test,
@@ -28,8 +34,8 @@ from testbed.controller.assertions.shares import (
     assert_order,
     assert_reachable,
     assert_unreachable,
-    enough_frames,
     out_of_order,
+    required_frames,
 )
 from testbed.spec.layout import Impairment
 from tests.unit.fates.wire_frames import MICROSECOND, MILLISECOND, carried, number_of, numbered
@@ -169,13 +175,13 @@ def test_a_median_may_be_late_by_what_is_allowed_and_the_sample_must_see_the_dev
         (lambda: assert_duplicates("1%", 1, 100), "100 frames cannot show"),
         (lambda: assert_order("1%", 1, 100), "100 frames cannot show"),
         (lambda: assert_loss("30%", 30, 1_000, off=0.1), "off by 10%: send 12,"),
-        (lambda: assert_reachable(0, 10, loss="50%"), "tell an unreachable peer from a loss of 0.5: send 20"),
+        (lambda: assert_reachable(0, 10, loss="50%"), "distinguish an unreachable peer from a loss of 0.5: send 20"),
         (lambda: assert_unreachable(0, 2, loss="1%"), "send 3"),
-        (lambda: assert_reachable(0, 10, loss=1), "cannot be told from none"),
-        (lambda: until_sure(loss_test("30%"), [True, False] * 3), "6 samples were not enough to be sure: 3 were lost"),
-        (lambda: until_sure(delay_test("5ms"), [5_000_000] * 10), "not enough to be sure: the median delay"),
-        (lambda: until_sure(rate_test("1mbit"), []), "0 stretches of 20 frames"),
-        (lambda: until_sure(reachability_test("10%"), [False] * 5), "none was answered, and 6 are needed"),
+        (lambda: assert_reachable(0, 10, loss=1), "cannot be distinguished from an unreachable peer"),
+        (lambda: until_sure(loss_test("30%"), [True, False] * 3), "6 samples were not enough for a decision: 3 were lost"),
+        (lambda: until_sure(delay_test("5ms"), [5_000_000] * 10), "not enough for a decision: the median delay"),
+        (lambda: until_sure(rate_test("1mbit"), []), "0 blocks of 20 frames"),
+        (lambda: until_sure(reachability_test("10%"), [False] * 5), "no probe was answered; 6 are needed"),
     ],
 )  # fmt: skip
 def test_a_sample_in_which_the_deviation_could_hide_is_refused(check: Callable[[], object], words: str) -> None:
@@ -186,13 +192,13 @@ def test_a_sample_in_which_the_deviation_could_hide_is_refused(check: Callable[[
 @pytest.mark.parametrize(
     ("check", "words"),
     [
-        (lambda: assert_delay(0, [1] * 30), "a delay of 0"),
+        (lambda: assert_delay(0, [1] * 30), "the delay must be above 0.*got 0"),
         (lambda: assert_delay("5", [1] * 30), "bare number"),
-        (lambda: assert_rate("0bit", []), "a rate of 0bit"),
-        (lambda: assert_delay("5ms", [1], off=0), "a deviation of 0 cannot be looked for"),
-        (lambda: assert_loss(0.1, 5, 4), "5 of 4 frames cannot be lost"),
-        (lambda: loss_test(0), "leaves nothing to chance"),
-        (lambda: reachability_test(1), "cannot be told from none"),
+        (lambda: assert_rate("0bit", []), "the rate must be above 0.*got 0bit"),
+        (lambda: assert_delay("5ms", [1], off=0), "must be above 0 and below 1, got 0"),
+        (lambda: assert_loss(0.1, 5, 4), "that were lost must be 0 to 4, got 5"),
+        (lambda: loss_test(0), "must be above 0 and below 1, got 0"),
+        (lambda: reachability_test(1), "cannot be distinguished from an unreachable peer"),
         (lambda: block_rates([(5, 1), (5, 1)], 1), "the clock is too coarse"),
     ],
 )
@@ -206,7 +212,7 @@ def test_order_is_kept_or_upset_as_often_as_asked() -> None:
     assert_order(0, 0, 10)
     with pytest.raises(AssertionError, match="exactly 0"):
         assert_order(0, 1, 10_000)
-    sent = enough_frames(0.1)
+    sent = required_frames(0.1)
     assert_order("10%", sent // 10, sent)
     with pytest.raises(AssertionError, match="were out of order"):
         until_sure(order_test("10%"), (number % 8 == 0 for number in range(10**6)))
@@ -219,7 +225,7 @@ def test_reachability_is_sure_with_one_answer_and_silence_takes_as_many_probes_a
     assert until_sure(reachability_test("50%"), [False, False, True, False]) == 3
     with pytest.raises(AssertionError, match="none of 20 probes was answered"):
         assert_reachable(0, 20, loss="50%")
-    with pytest.raises(AssertionError, match="1 of 20 probes were answered; expected was none"):
+    with pytest.raises(AssertionError, match="1 of 20 probes were answered, expected none"):
         assert_unreachable(1, 20, loss="50%")
     silent: SequentialTest[bool] = reachability_test("50%")
     with pytest.raises(AssertionError, match="none of 20 probes"):
@@ -227,4 +233,4 @@ def test_reachability_is_sure_with_one_answer_and_silence_takes_as_many_probes_a
 
 
 def test_fewest_samples_are_those_that_give_an_interval() -> None:
-    assert (fewest(0.5), fewest(0.9)) == (21, 138)
+    assert (min_samples(0.5), min_samples(0.9)) == (21, 138)

@@ -11,9 +11,9 @@ from testbed.controller.verdict.statistics import (
     burst_inflation,
     distance_bound,
     distance_within,
-    enough_for,
     quantile,
     rank_error,
+    required_samples,
     share_interval,
 )
 from testbed.fates.loss_models import GilbertElliott
@@ -69,14 +69,14 @@ def test_states_that_do_not_hang_together_inflate_nothing() -> None:
 
 
 def test_enough_is_just_enough() -> None:
-    samples = enough_for(0.05, 0.05 * 0.95)
+    samples = required_samples(0.05, 0.05 * 0.95)
     assert statistics.smallest_visible(0.05, (0.05 * 0.95 / samples) ** 0.5) == pytest.approx(0.2, rel=1e-3)
 
 
 def test_quantiles_are_of_the_values_themselves() -> None:
     values = [10, 20, 30, 40]
     assert [quantile(values, share) for share in (0, 0.25, 0.5, 0.75, 0.99, 1)] == [10, 10, 20, 30, 40, 40]
-    with pytest.raises(ValueError, match="no values"):
+    with pytest.raises(ValueError, match="empty sequence"):
         quantile([], 0.5)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.controller.verdict.accounts import switch_counts_since
+from testbed.controller.verdict.counter_snapshots import switch_counts_since
 
 
 def test_what_was_counted_before_a_run_is_none_of_it() -> None:

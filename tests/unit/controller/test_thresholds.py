@@ -62,7 +62,7 @@ def test_what_was_asked_for_approximately_degrades_at_most() -> None:
 
 
 def test_a_table_with_other_limits_leaves_the_first_as_it_was() -> None:
-    mild = TABLE.changed("delay p50", degraded=1, invalid=2)
+    mild = TABLE.with_limits("delay p50", degraded=1, invalid=2)
     assert mild.grade("delay p50", 3) is Grade.INVALID
     assert TABLE.grade("delay p50", 3) is Grade.TRUSTED
     assert mild.limits["rate"] == TABLE.limits["rate"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from testbed.controller.verdict.statistics import COARSEST, LEVEL_Z, distance, distance_bound, smallest_visible
+from testbed.controller.verdict.statistics import LEVEL_Z, MIN_DEVIATION, distance, distance_bound, smallest_visible
 
 
 class TooSmallError(AssertionError):
@@ -20,9 +20,9 @@ class TooSmallError(AssertionError):
 def check_mean(found: float, asked: float, standard_error: float, what: str) -> float:
     """Returns the smallest deviation that the sample can see."""
     visible = smallest_visible(asked, standard_error)
-    if visible > COARSEST:
+    if visible > MIN_DEVIATION:
         raise TooSmallError(
-            f"{what}: the sample sees deviations from {visible:.0%} on only; {COARSEST:.0%} is asked for"
+            f"{what}: the sample sees deviations from {visible:.0%} on only; {MIN_DEVIATION:.0%} is asked for"
         )
     assert abs(found - asked) <= LEVEL_Z * standard_error, f"{what}: {found:.6g}, not {asked:.6g} (sees {visible:.1%})"
     return visible
@@ -38,7 +38,7 @@ def check_distribution(sample: Sequence[float], cumulative: Callable[[float], fl
     ordered = sorted(sample)
     count = len(ordered)
     bound = distance_bound(count)
-    if bound > COARSEST / 4:
+    if bound > MIN_DEVIATION / 4:
         raise TooSmallError(f"{what}: {count} values see a difference of {bound:.1%} at best")
     worst = distance(ordered, cumulative)
     assert worst <= bound, f"{what}: differs by {worst:.4f}, more than {bound:.4f}"

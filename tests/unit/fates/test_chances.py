@@ -11,7 +11,7 @@ from testbed.fates import fate_hash
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.loss_models import GilbertElliott
 from testbed.spec.layout import Impairment
-from tests.unit.fates.statistical_checks import COARSEST, TooSmallError, check_mean, check_share
+from tests.unit.fates.statistical_checks import MIN_DEVIATION, TooSmallError, check_mean, check_share
 from tests.unit.fates.wire_frames import (
     LINK,
     MICROSECOND,
@@ -33,7 +33,7 @@ def test_independent_losses_are_as_many_as_asked(probability: float, samples: in
     frame = numbered(1)
     lost = sum(wire.offer(0, frame) is Outcome.LOSS for _ in range(samples))
     assert wire.counters.loss == lost
-    assert check_share(lost, samples, probability, "frames lost") <= COARSEST
+    assert check_share(lost, samples, probability, "frames lost") <= MIN_DEVIATION
 
 
 def test_a_sample_that_cannot_see_a_fifth_is_refused() -> None:
@@ -59,7 +59,7 @@ def test_gilbert_elliott_has_the_burst_lengths_and_gaps_of_its_parameters(p: flo
         error = math.sqrt(1 - parameter) / parameter / math.sqrt(len(found))
         check_mean(statistics.fmean(found), 1 / parameter, error, f"mean length of {what}")
         ones = sum(length == 1 for length in found)
-        if smallest_share(parameter, len(found)) <= COARSEST:
+        if smallest_share(parameter, len(found)) <= MIN_DEVIATION:
             check_share(ones, len(found), parameter, f"{what} of one frame")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.errors import UnsupportedError
 from testbed.pytest_plugin.marker import MarkerError, read_markers
-from testbed.pytest_plugin.spread_under_test import file_and_name
+from testbed.pytest_plugin.spread_under_test import workload_reference
 from testbed.workloads.form import Comm, Node
 from testbed.workloads.lookup import choose, file_of, named
 from testbed.workloads.random_traffic import RandomTraffic
@@ -19,10 +19,10 @@ async def hello(_comm: Comm, _node: Node, *, times: int = 1) -> int:
 
 
 def test_a_function_or_class_at_the_top_of_a_file_is_found_there_again() -> None:
-    assert file_and_name("pingpong") == "pingpong"
-    assert file_and_name(hello) == f"{Path(__file__).absolute()}:hello"
-    assert choose(file_and_name(hello), {"times": 3}).settings == {"times": 3}
-    assert choose(file_and_name(RandomTraffic)).name == "RandomTraffic"
+    assert workload_reference("pingpong") == "pingpong"
+    assert workload_reference(hello) == f"{Path(__file__).absolute()}:hello"
+    assert choose(workload_reference(hello), {"times": 3}).settings == {"times": 3}
+    assert choose(workload_reference(RandomTraffic)).name == "RandomTraffic"
 
 
 def test_what_cannot_be_found_again_is_refused() -> None:
@@ -30,9 +30,9 @@ def test_what_cannot_be_found_again_is_refused() -> None:
 
     for workload, name in ((inner, "inner"), (RandomTraffic(), "RandomTraffic")):
         with pytest.raises(
-            UnsupportedError, match=f"^{name}: on machines a workload is a name, or a function or class"
+            UnsupportedError, match=f"^{name}: on machines a workload must be a name, or a function or class"
         ):
-            file_and_name(workload)
+            workload_reference(workload)
 
 
 def test_a_machines_file_is_beside_the_test() -> None:

@@ -11,7 +11,7 @@ from testbed.errors import DescriptionError, NotFoundError
 from testbed.pytest_plugin import requires_marker
 from testbed.pytest_plugin.marker import MarkerArguments, MarkerError, modes, read_markers
 from testbed.pytest_plugin.prompt import command
-from testbed.pytest_plugin.under_test import Overlay, lay_over
+from testbed.pytest_plugin.under_test import Overlay, apply_overlays
 from testbed.spec.elements import Impairments
 from testbed.spec.resolver import resolve
 
@@ -85,7 +85,7 @@ def test_a_test_runs_in_the_modes_that_it_can_run_in() -> None:
     assert modes(anywhere, "both") == (("sim", "live"), "")
     assert modes(anywhere, "sim") == (("sim",), "")
     assert modes(live, "both") == (("live",), "")
-    assert modes(live, "sim") == (("live",), "it runs in live mode only, and --testbed-mode is sim")
+    assert modes(live, "sim") == (("live",), "the test needs mode live, and --testbed-mode is sim")
     with pytest.raises(MarkerError, match="expected 'sim', 'live' or 'both'"):
         modes([cluster(mode="real").mark], "sim")
 
@@ -93,7 +93,7 @@ def test_a_test_runs_in_the_modes_that_it_can_run_in() -> None:
 def test_later_overlays_lie_over_earlier_ones() -> None:
     star = Cluster.star(2, loss="1%", delay="1ms")
     overlays = [Overlay("all", Impairments(loss="5%", rate="1gbit")), Overlay("n1", Impairments(loss="9%"), "in")]
-    first, second = resolve(lay_over(star, overlays)).links
+    first, second = resolve(apply_overlays(star, overlays)).links
     assert (first.forward.loss, first.backward.loss, second.forward.loss) == (0.05, 0.09, 0.05)
     assert {way.delay for way in (first.forward, first.backward, second.backward)} == {1_000_000}
     assert {way.rate for way in (first.forward, first.backward, second.backward)} == {1_000_000_000}
@@ -102,14 +102,17 @@ def test_later_overlays_lie_over_earlier_ones() -> None:
 def test_a_requirement_that_is_not_met_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"sunshine": lambda: "it rains", "air": lambda: ""}
     monkeypatch.setattr(requires_marker, "REQUIREMENTS", known)
-    assert requires_marker.unmet(MarkerArguments(requires=("air",))) == ""
-    assert requires_marker.unmet(MarkerArguments(requires=("air", "sunshine"))) == "requires sunshine: it rains"
+    assert requires_marker.unmet_requirement(MarkerArguments(requires=("air",))) == ""
     assert (
-        requires_marker.unmet(MarkerArguments(programs=("sh", "no-such-program")))
-        == "there is no program no-such-program"
+        requires_marker.unmet_requirement(MarkerArguments(requires=("air", "sunshine")))
+        == "requires sunshine: it rains"
     )
-    with pytest.raises(MarkerError, match="no requirement is named 'sun'; there are sunshine, air"):
-        requires_marker.unmet(MarkerArguments(requires=("sun",)))
+    assert (
+        requires_marker.unmet_requirement(MarkerArguments(programs=("sh", "no-such-program")))
+        == "requires programs that are not installed: no-such-program"
+    )
+    with pytest.raises(MarkerError, match="unknown requirement 'sun'; use one of sunshine, air"):
+        requires_marker.unmet_requirement(MarkerArguments(requires=("sun",)))
 
 
 def test_a_line_of_the_prompt_is_a_shell_a_program_or_a_command() -> None:

@@ -60,19 +60,19 @@ def test_everybody_hears_everything(cluster):
 
 @pytest.mark.cluster(loss="0%")
 def test_without_loss_nothing_is_sent_again(cluster):
-    counted = cluster.run(count).counted
+    counted = cluster.run(count).counters
     assert not any(nic["collections_resent"] for nic in counted.values())
 
 def test_an_injected_fault_counts_within_its_block(cluster):
     def resent():
-        return sum(nic["collections_resent"] for nic in cluster.run(count).counted.values())
+        return sum(nic["collections_resent"] for nic in cluster.run(count).counters.values())
     before = resent()
     with cluster.inject("n1", loss="0%", delay="0ms"), cluster.inject("all", loss="0%"):
         assert resent() == 0
     assert resent() == before > 0
 
 def test_a_simulated_node_runs_no_programs(cluster):
-    with pytest.raises(Exception, match="mark the test with mode='live'"):
+    with pytest.raises(Exception, match="use mode='live' in the test's marker"):
         cluster["n1"]
 """
     )
@@ -160,7 +160,7 @@ class Cut:
 def test_cut(cluster, scenario):
     result = cluster.run(count, check=False)
     assert result.results["n2"] == list(range(20))
-    assert (sum(nic["collections_resent"] for nic in result.counted.values()) > 0) == (scenario is not None)
+    assert (sum(nic["collections_resent"] for nic in result.counters.values()) > 0) == (scenario is not None)
 
 @pytest.mark.cluster("star-2")
 @pytest.mark.parametrize("scenario", ["storm"])
@@ -171,7 +171,7 @@ def test_words(cluster):
     result = suite.runpytest("--testbed-mode=sim")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
-        ["E *scenario: found 'storm', expected a Scenario, a TOML file, or what `testbed.run` takes as 'beside'"]
+        ["E *scenario: found 'storm', expected a Scenario, a TOML file, or a companion as of `testbed.run`"]
     )
 
 
@@ -187,7 +187,7 @@ from pathlib import Path
 @pytest.mark.parametrize("scenario", ["storm.toml", Path("storm.toml"), Path("missing.toml")], ids=str)
 def test_storm(cluster, scenario):
     result = cluster.run(count)
-    assert sum(nic["collections_resent"] for nic in result.counted.values()) > 0
+    assert sum(nic["collections_resent"] for nic in result.counters.values()) > 0
 """
     )
     result = suite.runpytest("--testbed-mode=sim")
@@ -214,14 +214,14 @@ def test_requirement(cluster): ...
     result.assert_outcomes(skipped=2, errors=1)
     result.stdout.fnmatch_lines(
         [
-            "no requirement is named 'no-such-requirement'; there are root, *",
-            "SKIPPED * it runs in live mode only, and --testbed-mode is sim",
-            "SKIPPED * there is no program no-such-program",
+            "unknown requirement 'no-such-requirement'; use one of root, *",
+            "SKIPPED * the test needs mode live, and --testbed-mode is sim",
+            "SKIPPED * requires programs that are not installed: no-such-program",
         ]
     )
     result = suite.runpytest("--testbed-mode=sim", "--testbed-strict", "-k", "test_program")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["--testbed-strict: there is no program no-such-program"])
+    result.stdout.fnmatch_lines(["--testbed-strict: requires programs that are not installed: no-such-program"])
 
 
 def test_a_failing_test_leaves_one_folder_and_says_where(suite: pytest.Pytester) -> None:
@@ -336,4 +336,4 @@ def test_protocols(cluster, protocol):
     )
     result = suite.runpytest("--testbed-mode=sim", "--testbed-strict", "-rs")
     result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED * tcp is the kernel's own: it runs in live; in sim, *"])
+    result.stdout.fnmatch_lines(["SKIPPED * tcp is a kernel protocol, which needs --mode live: *"])

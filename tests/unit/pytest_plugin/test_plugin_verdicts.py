@@ -55,9 +55,9 @@ def test_a_test_on_an_invalid_network_fails_and_one_on_a_degraded_network_passes
     result.stdout.fnmatch_lines(
         [
             f"the network was invalid: {REASON}; the test's own assertions hold",
-            'on_invalid="skip", "xfail" or "ignore" in the marker, or --testbed-on-invalid, changes that',
-            f"the network meanwhile: invalid; {REASON}",
-            f"the network meanwhile: degraded; {REASON}",
+            'to change this outcome, use on_invalid="skip", "xfail" or "ignore" in the marker, or --testbed-on-invalid',
+            f"the network during the test: invalid; {REASON}",
+            f"the network during the test: degraded; {REASON}",
             f"testbed: *::test_passes?sim-degraded?: the network was degraded: {REASON}",
             f"testbed: *::test_passes?sim-invalid?: the network was invalid: {REASON}",
         ]
@@ -154,7 +154,12 @@ def test_skips(cluster):
     result = run(suite, "-rfs")
     result.assert_outcomes(failed=1, skipped=1)
     result.stdout.fnmatch_lines(
-        ["E *assert 1 == 2", f"the network meanwhile: invalid; {REASON}", "FAILED *::test_fails*", "SKIPPED*own will"]
+        [
+            "E *assert 1 == 2",
+            f"the network during the test: invalid; {REASON}",
+            "FAILED *::test_fails*",
+            "SKIPPED*own will",
+        ]
     )
     (folder,) = (suite.path / "testbed-artefacts").iterdir()
     assert "assert 1 == 2" in (folder / "report.txt").read_text()
@@ -164,7 +169,7 @@ def test_a_strict_run_skips_nothing(suite: pytest.Pytester) -> None:
     suite.makepyfile(EACH)
     result = run(suite, "--testbed-on-invalid=skip", "--testbed-strict")
     result.assert_outcomes(failed=1, passed=2)
-    result.stdout.fnmatch_lines(['on_invalid="skip", and --testbed-strict turns skips into failures'])
+    result.stdout.fnmatch_lines(['on_invalid="skip" is set, but --testbed-strict turns skips into failures'])
 
 
 def test_what_cannot_be_said_is_a_sentence(suite: pytest.Pytester) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from testbed import Cluster
 from testbed.errors import NotFoundError
-from testbed.pytest_plugin.under_test import Overlay, lay_over
+from testbed.pytest_plugin.under_test import Overlay, apply_overlays
 from testbed.spec.elements import Impairments
 from testbed.spec.resolver import resolve
 
@@ -14,7 +14,7 @@ STAR = Cluster.star(3, tags={"client": ["n1", "n2"], "slow": ["n3--s1"]})
 
 
 def losses(*overlays: Overlay) -> list[tuple[float, float]]:
-    return [(link.forward.loss, link.backward.loss) for link in resolve(lay_over(STAR, overlays)).links]
+    return [(link.forward.loss, link.backward.loss) for link in resolve(apply_overlays(STAR, overlays)).links]
 
 
 def test_a_tag_means_all_that_have_it_in_the_direction_of_each() -> None:
@@ -24,11 +24,11 @@ def test_a_tag_means_all_that_have_it_in_the_direction_of_each() -> None:
 
 
 def test_the_tags_stay_with_the_cluster_that_is_laid_over() -> None:
-    laid = resolve(lay_over(STAR, [Overlay("@client", Impairments(loss=0.5))]))
+    laid = resolve(apply_overlays(STAR, [Overlay("@client", Impairments(loss=0.5))]))
     assert [node.tags for node in laid.nodes] == [("client",), ("client",), ()]
     assert laid.links[2].tags == ("slow",)
 
 
 def test_one_that_nothing_has_is_told() -> None:
     with pytest.raises(NotFoundError, match="did you mean '@client'"):
-        lay_over(STAR, [Overlay("@cleint", Impairments(loss=0.5))])
+        apply_overlays(STAR, [Overlay("@cleint", Impairments(loss=0.5))])

@@ -1,7 +1,7 @@
-"""Account of a cluster at one instant: counters of its emulator and of the machine. Two accounts describe a span.
+"""Snapshots of a cluster's counters: of its emulator and of the machine. Two snapshots describe a span.
 
-Read from outside, without changing anything: the relay's report, the loss classifiers' counters, the kernel's backlog
-drops and the time that processes waited for a processor.
+Reading does not change anything: the relay's report, counters of the loss classifiers, backlog drops of the kernel, and the
+time for which processes waited for a processor.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from testbed.kernel.loss_classifier import Counters
 from testbed.kernel.rtnl_dump import by_name, interfaces
 from testbed.runtime.relay.orders import DIRECTIONS
 
-_PROCESSORS: Final = Path("/proc/stat")
-_STEAL: Final = 7  # in /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal
-_COUNTED: Final = 8  # guest and guest_nice follow, which user and nice include
+_PROC_STAT: Final = Path("/proc/stat")
+_STEAL: Final = 7  # index: user, nice, system, idle, iowait, irq, softirq, steal
+_SUMMED: Final = 8  # columns; guest and guest_nice follow, which user and nice include
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class CounterSnapshot:
     """Counters at one instant.
 
-    clock: monotonic nanoseconds. relay: its report; None where none runs or it does not answer. backlog: by processor,
-    frames that the kernel dropped on the whole machine because its input queue was full. stolen, ticks: processor ticks
-    taken by the hypervisor, and all ticks. waited: by process ID, nanoseconds for which each relay process was ready to
-    run without a processor. loads: by process ID, nanoseconds of processor time of load programs. classifiers: by
-    (link, direction). agents: by node, the reports of shared NICs' agents; None for an agent that does not answer.
+    clock: monotonic nanoseconds. relay: its report; None if none runs or it does not answer. backlog: frames that the kernel
+    dropped because its input queue was full, machine-wide, by processor. stolen, ticks: processor ticks taken by the
+    hypervisor, and all ticks. waited: nanoseconds for which each relay process was ready to run without a processor, by
+    process ID. loads: nanoseconds of processor time of load programs, by process ID. classifiers: by (link, direction).
+    agents: reports of shared NICs' agents, by node; None for an agent that does not answer.
     """
 
     clock: int
@@ -53,16 +53,16 @@ class Account:
     agents: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
 
 
-def take_account(store: Store, state: State) -> Account:
-    """Take an account now."""
+def read_counters(store: Store, state: State) -> CounterSnapshot:
+    """Read all counters of a cluster now."""
     relay = None
     if "relay" in state.datapaths.values():
         with contextlib.suppress(KernelError):  # a relay that does not answer forwards nothing
             relay = relay_client.report(store, state)
-    stolen, ticks = _processors(_PROCESSORS.read_text())
+    stolen, ticks = _processor_ticks(_PROC_STAT.read_text())
     processes = [process["pid"] for process in relay["processes"]] if relay is not None else []
     loads = {program.pid: schedstat(program.pid)[0] for injection in state.injected for program in injection.programs}
-    return Account(
+    return CounterSnapshot(
         time.monotonic_ns(),
         relay,
         softnet.drops(),
@@ -78,18 +78,17 @@ def take_account(store: Store, state: State) -> Account:
 def _agents(store: Store, state: State) -> Mapping[str, Mapping[str, Any] | None]:
     if state.nics is None:
         return {}
-
     return reports(store, state)
 
 
-def _processors(text: str) -> tuple[int, int]:
+def _processor_ticks(text: str) -> tuple[int, int]:
     """Return the stolen ticks and all ticks, summed over the processors."""
-    ticks = [int(word) for word in text.splitlines()[0].split()[1 : 1 + _COUNTED]]
+    ticks = [int(word) for word in text.splitlines()[0].split()[1 : 1 + _SUMMED]]
     return (ticks[_STEAL] if len(ticks) > _STEAL else 0), sum(ticks)
 
 
 def schedstat(pid: int) -> tuple[int, int]:
-    """Return how long a process ran and how long it was ready and waited, in nanoseconds; 0, 0 if that is not known."""
+    """Return the nanoseconds for which a process ran, and for which it was ready without a processor; 0, 0 if unknown."""
     with contextlib.suppress(OSError, ValueError):
         ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
         return int(ran), int(waited)
@@ -109,7 +108,7 @@ def _classifiers(state: State) -> dict[tuple[str, str], Counters]:
         for link in links:
             for direction, end in zip(("forward", "backward"), free_ends(state.layout, link), strict=True):
                 if end not in indices:
-                    raise KernelError(f"{link} has lost its free end {end}: 'testbed up' puts it right")
+                    raise KernelError(f"link {link} has lost its free end {end}: repair the cluster by 'testbed up'")
                 counters = loss_classifier.read_counters(namespace.route, indices[end])
                 if counters is not None:
                     by_direction[link, direction] = counters
@@ -119,18 +118,18 @@ def _classifiers(state: State) -> dict[tuple[str, str], Counters]:
 
 
 SwitchCounts = Mapping[str, Mapping[str, int]]
-"""Counters of modelled switches. By switch: frames dropped or truncated there, by cause; stops, how often NICs at it were
-sent STOP."""
+"""Counters of modelled switches, by switch: frames dropped or truncated, by cause; stops: the number of STOPs sent to
+NICs."""
 
 
 def switch_counts(cluster: RunningCluster) -> SwitchCounts:
-    """Read the counters of modelled switches; empty where the relay does not answer."""
+    """Read the counters of modelled switches; empty if the relay does not answer."""
     layout = cluster.state.layout
     names = layout.modelled()
     report = relay_client.report(Store(), cluster.state) if names else None
     if report is None:
         return {}
-    counts = {name: {**counted, "stops": 0} for name, counted in report["switches"].items()}
+    counts = {name: {**by_cause, "stops": 0} for name, by_cause in report["switches"].items()}
     for link in layout.links:
         for direction in DIRECTIONS:
             stops = report["links"].get(link.name, {}).get(direction, {}).get("stops", 0)
@@ -141,9 +140,9 @@ def switch_counts(cluster: RunningCluster) -> SwitchCounts:
 
 def switch_counts_since(before: SwitchCounts, now: SwitchCounts) -> SwitchCounts:
     """Return the difference of two readings. A restarted relay has counted from 0."""
-    counts = {}
-    for name, counted in now.items():
+    differences = {}
+    for name, by_cause in now.items():
         earlier = before.get(name, {})
-        risen = {cause: count - earlier.get(cause, 0) for cause, count in counted.items()}
-        counts[name] = risen if min(risen.values()) >= 0 else dict(counted)
-    return counts
+        difference = {cause: count - earlier.get(cause, 0) for cause, count in by_cause.items()}
+        differences[name] = difference if min(difference.values()) >= 0 else dict(by_cause)
+    return differences

@@ -1,0 +1,167 @@
+"""Match receives to messages.
+
+A channel is the sequence of messages from one sender to one receiver in one context with one tag. They fit the same
+receives, and none overtakes another: receives, in the order in which they were posted, get messages in the order of their
+sends. So both sequences are equal except for messages that were lost, duplicated, changed or overtaken. This also holds
+across restarts, as a restarted program sends and receives after its former life.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from testbed.controller.checkers.alignment import align, fits
+from testbed.controller.checkers.histories import Histories, Receive, Send
+
+
+@dataclass(slots=True)
+class Pairing:
+    """Matches of all channels.
+
+    pairs: messages, each with the receive that got it intact. changed: messages, each with the receive that got it with
+    another content. duplicates: messages, each with a receive that got it once more. unsent: receives of a message that was
+    not sent. overtaken: messages, each with a later one that was received before it. missing: messages that were not
+    received, each with the receive of the next message of its channel and of the same life of its sender; None if no later
+    message was received. channels: their number.
+    """
+
+    pairs: list[tuple[Send, Receive]] = field(default_factory=list)
+    changed: list[tuple[Send, Receive]] = field(default_factory=list)
+    duplicates: list[tuple[Send, Receive]] = field(default_factory=list)
+    unsent: list[Receive] = field(default_factory=list)
+    overtaken: list[tuple[Send, Send]] = field(default_factory=list)
+    missing: list[tuple[Send, Receive | None]] = field(default_factory=list)
+    channels: int = 0
+
+
+def match_messages(histories: Histories, costs: Callable[[Sequence[Send]], list[int]]) -> Pairing:
+    """Match all messages of a run. costs: of leaving each message of a channel without a receive, see `alignment`."""
+    sent: dict[tuple[int, int, int, int], list[Send]] = defaultdict(list)
+    received: dict[tuple[int, int, int, int], list[Receive]] = defaultdict(list)
+    for sends in histories.sends:
+        for send in sends:
+            sent[send.rank, send.peer, send.context, send.tag].append(send)
+    for receives in histories.receives:
+        for receive in receives:
+            if receive.source >= 0:
+                received[receive.source, receive.rank, receive.context, receive.received_tag].append(receive)
+    pairing = Pairing(channels=len(sent))
+    for channel in [*sent, *(channel for channel in received if channel not in sent)]:
+        _match_channel(sent.get(channel, []), received.get(channel, []), costs, pairing)
+    return pairing
+
+
+def _match_channel(
+    sends: Sequence[Send], receives: Sequence[Receive], costs: Callable[[Sequence[Send]], list[int]], pairing: Pairing
+) -> None:
+    """Match the messages of one channel."""
+    if len(sends) == len(receives) and all(map(fits, sends, receives)):
+        pairing.pairs.extend(zip(sends, receives, strict=True))
+        return
+    known, unknown = _by_content(sends, receives, pairing)
+    indices = align(sends, known, costs(sends))
+    if indices is None:
+        indices = _match_out_of_order(sends, known, pairing)
+        unknown += [receive for receive, index in zip(known, indices, strict=True) if index < 0]
+    receive_of: list[Receive | None] = [None] * len(sends)
+    for receive, index in zip(known, indices, strict=True):
+        if index >= 0:
+            receive_of[index] = receive
+            pairing.pairs.append((sends[index], receive))
+    if unknown:
+        _match_changed(sends, receives, receive_of, unknown, pairing)
+    missing: list[tuple[Send, Receive | None]] = []
+    following: Receive | None = None
+    life = -1
+    for send, own in zip(reversed(sends), reversed(receive_of), strict=True):
+        if send.life != life:
+            following, life = None, send.life
+        if own is None:
+            missing.append((send, following))
+        else:
+            following = own
+    pairing.missing += reversed(missing)
+
+
+def _by_content(
+    sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing
+) -> tuple[list[Receive], list[Receive]]:
+    """Return the receives of contents that were sent, each at most as often as it was sent, and the receives of contents
+    that were not sent. Append further receives of a content to `pairing.duplicates`."""
+    unmatched = Counter((send.size, send.digest) for send in sends)
+    first: dict[tuple[int, str], Send] = {}
+    for send in sends:
+        first.setdefault((send.size, send.digest), send)
+    longest = max((send.size for send in sends), default=-1)
+    known: list[Receive] = []
+    unknown: list[Receive] = []
+    for receive in receives:
+        key = (receive.received_size, receive.digest)
+        if receive.error:
+            (known if longest > receive.size else unknown).append(receive)
+        elif unmatched[key]:
+            unmatched[key] -= 1
+            known.append(receive)
+        elif key in first:
+            pairing.duplicates.append((first[key], receive))
+        else:
+            unknown.append(receive)
+    return known, unknown
+
+
+def _match_out_of_order(sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing) -> list[int]:
+    """Return the index of each receive's send where order is violated: the next unmatched send of that content, otherwise
+    the first one; -1 if there is none."""
+    unmatched: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for index, send in enumerate(sends):
+        unmatched[send.size, send.digest].append(index)
+    indices: list[int] = []
+    last = -1
+    for receive in receives:
+        if receive.error:
+            candidates = sorted(
+                index for key, of_content in unmatched.items() if key[0] > receive.size for index in of_content
+            )
+        else:
+            candidates = unmatched[receive.received_size, receive.digest]
+        if not candidates:
+            indices.append(-1)
+            continue
+        later = bisect_right(candidates, last)
+        index = candidates[later if later < len(candidates) else 0]
+        unmatched[sends[index].size, sends[index].digest].remove(index)
+        if index < last:
+            pairing.overtaken.append((sends[index], sends[last]))
+        last = max(last, index)
+        indices.append(index)
+    return indices
+
+
+def _match_changed(
+    sends: Sequence[Send],
+    receives: Sequence[Receive],
+    receive_of: list[Receive | None],
+    unknown: Sequence[Receive],
+    pairing: Pairing,
+) -> None:
+    """Assign each receive whose content was not sent to the missing message at its position, as changed, if there is one.
+    Fills in `receive_of`."""
+    position = {receive: index for index, receive in enumerate(receive_of) if receive is not None}
+    missing = deque(index for index, receive in enumerate(receive_of) if receive is None)
+    unknown_receives = set(unknown)
+    last = -1
+    for receive in receives:
+        last = max(last, position.get(receive, -1))
+        if receive not in unknown_receives:
+            continue
+        while missing and missing[0] < last:
+            missing.popleft()
+        if not missing:
+            pairing.unsent.append(receive)
+            continue
+        index = missing.popleft()
+        receive_of[index] = receive
+        pairing.changed.append((sends[index], receive))
