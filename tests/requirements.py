@@ -63,7 +63,7 @@ def _strace() -> str:
 
 def _overlay() -> str:
     """A read-only or changed view of a directory is made with an overlay."""
-    if reason := plugin.missing("root"):
+    if reason := plugin.missing_reason("root"):
         return reason
 
     def mount() -> str:

@@ -202,7 +202,7 @@ def test_as_root(cluster): ...
         assert "requires root: not run as root with its capabilities" in skipped
 
     assert outcomes() == ["passed ", "passed "]
-    requires_marker.missing.cache_clear()
+    requires_marker.missing_reason.cache_clear()
     wait_for_success(as_user(home, story))
 
 

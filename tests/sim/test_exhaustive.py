@@ -113,7 +113,7 @@ def test_a_failing_schedule_is_told_with_the_command_that_runs_it_again(capsys: 
     mutant = next(one for one in MUTANTS if one.name == "counted twice")
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
-        (failure,) = fate_schedules.search(EMP, "7", "h", max_failures=1).failed
+        (failure,) = fate_schedules.search(EMP, "7", "h", max_failures=1).failures
         command, why = failure.command, failure.reason
         assert command.startswith("python -m tests.sim.exhaustive emp 7 h")
         arguments = command.split()[3:]

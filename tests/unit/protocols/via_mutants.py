@@ -14,14 +14,14 @@ from tests.unit.protocols.mutants import Mutant
 
 
 def credits_lost(patch: pytest.MonkeyPatch) -> None:
-    read = Pair._read
+    read = Pair._read_part
 
     def without_what_was_skipped(pair: Pair, immediate: int, take: object) -> None:
         skipped = pair._area_size - pair._read_pointer if immediate & 1 << 31 else 0
         read(pair, immediate, take)  # type: ignore[arg-type]  # as it came
         pair.consumed -= skipped
 
-    patch.setattr(Pair, "_read", without_what_was_skipped)
+    patch.setattr(Pair, "_read_part", without_what_was_skipped)
 
 
 def never_asks(patch: pytest.MonkeyPatch) -> None:
