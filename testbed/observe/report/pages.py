@@ -17,7 +17,7 @@ from testbed.errors import TestbedError, reason_of
 
 TEMPLATES: Final = Environment(
     loader=PackageLoader("testbed.observe.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-    lstrip_blocks=True,
+    lstrip_blocks=True, keep_trailing_newline=True,
 )  # fmt: skip
 
 
