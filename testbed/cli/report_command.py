@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Final
 
 import click
 
 from testbed.cli.collector import collector_off
 from testbed.cli.consoles import echo, show_phase
+
+_PACKAGES: Final = ("jinja2", "matplotlib", "numpy", "polars")
 
 
 @click.command("report", short_help="Make one HTML file of runs: verdict, plots, tables.")
@@ -68,7 +71,12 @@ def require_drawing() -> None:
     """Raise UnsupportedError if the packages for drawing a report are missing."""
     from testbed.errors import UnsupportedError
 
-    if missing := [name for name in ("matplotlib", "numpy") if importlib.util.find_spec(name) is None]:
+    if missing := missing_packages():
         raise UnsupportedError(
             f"a report is drawn with {' and '.join(missing)}, which is not installed: pip install 'netns-testbed[report]'"
         )
+
+
+def missing_packages() -> list[str]:
+    """Return the packages for drawing a report that are not installed."""
+    return [name for name in _PACKAGES if importlib.util.find_spec(name) is None]

@@ -7,13 +7,13 @@ A protocol that a mode does not support is reported with the reason, and the oth
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from testbed.cli.consoles import echo
+from testbed.cli.report_command import missing_packages
 from testbed.cli.table_layout import print_rows, print_table
 from testbed.errors import TestbedError, UnsupportedError
 
@@ -73,7 +73,7 @@ def write_report(members: Sequence[Member], folder_of_series: Path) -> Path | No
     """Write one report of all runs that have ended; return None if the packages for drawing are missing, or if there are too
     many runs."""
     ended = [member for member in members if member.result is not None]
-    if not ended or any(importlib.util.find_spec(name) is None for name in ("matplotlib", "numpy")):
+    if not ended or missing_packages():
         return None
     from testbed.observe.report.builder import MAX_RUNS, make_report
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from testbed.observe.report.curves import curves
 from testbed.observe.report.distributions import distributions
-from testbed.observe.report.markup import Table, table
+from testbed.observe.report.pages import TEMPLATES, Table
 from testbed.observe.report.plots import Plot
 from testbed.observe.report.run_events import FaultPeriod
 from testbed.observe.report.run_summary import summarize_run
@@ -131,7 +131,8 @@ def test_what_takes_no_time_is_not_drawn_on_a_logarithmic_axis(tmp_path: Path) -
 
 
 def test_tables_say_what_heads_what_and_can_be_scrolled_by_keyboard() -> None:
-    text = table(Table("Rows <1>", ["node", "p50"], [["n1", "7 us"], ["n&2", "8 us"]]), "rows")
+    content = Table("Rows <1>", ["node", "p50"], [["n1", "7 us"], ["n&2", "8 us"]])
+    text = TEMPLATES.get_template("parts.html").module.table(content, "rows")
     assert '<caption id="rows">Rows &lt;1&gt;</caption>' in text
     assert text.count('scope="col"') == 2
     assert text.count('scope="row"') == 2

@@ -201,24 +201,25 @@ def assert_says(found: Result, code: int, sentence: str) -> None:
     assert (found.exception.exit_code, sentence in str(found.exception)) == (code, True)
 
 
-def test_without_its_library_the_command_says_what_to_install(tmp_path: Path) -> None:
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2", "polars"])
+def test_without_its_library_the_command_says_what_to_install(tmp_path: Path, package: str) -> None:
     run = write_run(tmp_path / "run", ping_pong_rows())
     hidden = (
         "import importlib.util as u; find = u.find_spec; "
-        "u.find_spec = lambda name, *more: None if name == 'matplotlib' else find(name, *more); "
+        "u.find_spec = lambda name, *more: None if name == '" + package + "' else find(name, *more); "
         "from testbed.cli.main import main; main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", hidden, "report", str(run)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 3
-    assert done.stderr.startswith("testbed: a report is drawn with matplotlib, which is not installed")
+    assert done.stderr.startswith(f"testbed: a report is drawn with {package}, which is not installed")
     assert "pip install 'netns-testbed[report]'" in done.stderr
 
 
 def test_other_commands_do_not_import_what_only_the_report_needs(tmp_path: Path) -> None:
     see = "import sys; sys.argv[1:] = {}; from testbed.cli.main import testbed; testbed({}, standalone_mode=False); " \
-        "print([name for name in ('matplotlib', 'numpy') if name in sys.modules])"  # fmt: skip
+        "print([name for name in ('jinja2', 'matplotlib', 'numpy', 'polars') if name in sys.modules])"  # fmt: skip
     one = write_run(tmp_path / "run", ping_pong_rows())
     for arguments in (["runs", str(one)], ["compare", str(one), str(one)]):
         done = subprocess.run([sys.executable, "-c", see.format(arguments, arguments)], capture_output=True, text=True,

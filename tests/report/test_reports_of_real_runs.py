@@ -61,7 +61,7 @@ def test_what_the_time_of_cores_was_used_for_is_told_by_cause(tmp_path: Path) ->
     called("run", "lam-via-2000", "pingpong", "--protocol", "via", "--mode", "sim", "--profile", "lam-via-2000",
            "--set", "count=5", "--set", "sizes=4", "--ranks-per-node", "2", "--output", tmp_path / "run")  # fmt: skip
     text = page([summarize_run(tmp_path / "run", "")])
-    told = text[text.index("Time of the hosts&#x27; cores by cause") :]
+    told = text[text.index("Time of the hosts&#39; cores by cause") :]
     for words in ("n1, core 0", "n1, core 1", "trap", "copy", "agent", "mpi"):
         assert words in told
     assert "reading DMA engine" not in told[: told.index("</table>")]

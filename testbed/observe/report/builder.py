@@ -8,16 +8,15 @@ Several runs are drawn in the same plots, with their verdicts side by side.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from html import escape
 from pathlib import Path
+from typing import Final
 
-from testbed.errors import TestbedError, reason_of
 from testbed.observe.report import sections
 from testbed.observe.report.comparisons import comparisons
 from testbed.observe.report.curves import curves
 from testbed.observe.report.distributions import distributions
-from testbed.observe.report.markup import Table, complete_page, details, section, table
-from testbed.observe.report.plots import MAX_SERIES, Plot, framed
+from testbed.observe.report.pages import render, write_page
+from testbed.observe.report.plots import MAX_SERIES, Plot
 from testbed.observe.report.run_summary import RunSummary, summarize_run
 from testbed.observe.report.timeline_plot import timelines
 from testbed.observe.report.topology_plot import have_same_topology, topology
@@ -25,9 +24,10 @@ from testbed.observe.report.topology_plot import have_same_topology, topology
 MAX_RUNS: int = MAX_SERIES
 """Maximum number of runs in one report."""
 
-
-class UnwritableReportError(TestbedError):
-    """The report cannot be written to its path."""
+_SECTIONS: Final = {
+    "comparison": "Comparison", "cluster": "Cluster", "timeline": "Timeline", "plots": "Plots", "figures": "Figures",
+    "evidence": "Evidence", "origin": "How to repeat it",
+}  # fmt: skip
 
 
 def make_report(
@@ -51,69 +51,30 @@ def make_report(
     return write_page(page(runs), output)
 
 
-def write_page(text: str, output: Path) -> int:
-    """Write a page; return its size in bytes. Raises UnwritableReportError."""
-    encoded = text.encode(errors="backslashreplace")
-    try:
-        if output.parent != Path():
-            output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_bytes(encoded)
-    except OSError as error:
-        raise UnwritableReportError(f"the report cannot be written to {output}: {reason_of(error)}") from error
-    return len(encoded)
-
-
 def page(runs: Sequence[RunSummary]) -> str:
     """Render the report of these runs as HTML."""
-    title = (
-        runs[0].title if len(runs) == 1 else f"{len(runs)} runs: {', '.join(dict.fromkeys(run.title for run in runs))}"
-    )
-    parts = dict(_sections(runs))
-    names = {"comparison": "Comparison", "cluster": "Cluster", "timeline": "Timeline", "plots": "Plots",
-             "figures": "Figures", "evidence": "Evidence", "origin": "How to repeat it"}  # fmt: skip
-    shown = [name for name in names if parts[name]]
-    links = {name: names[name] for name in shown}
-    body = "\n".join(section(name, names[name], parts[name]) for name in shown)
-    heading = "Verdict" if len(runs) == 1 else "Verdicts"
-    content = (
-        f'<section id="verdict" aria-labelledby="verdict-title" tabindex="-1"><h2 id="verdict-title">{heading}</h2>'
-        f'<div class="cards">{"".join(sections.verdict(run, index) for index, run in enumerate(runs))}</div>'
-        f"{_differences(runs)}</section>\n{body}"
-    )
-    return complete_page(
-        title, "testbed report", ("verdict", "the verdict"), links, content,
-        "Made by <code>testbed report</code> from the runs' folders, and from nothing else.",
-    )  # fmt: skip
-
-
-def _differences(runs: Sequence[RunSummary]) -> str:
-    different = sections.differences(runs)
-    if not different:
-        return ""
-    rows = [[key, *(value or "–" for value in values)] for key, values in different]
-    settings = Table("Differing settings", ["", *(run.label for run in runs)], rows, frozenset(range(len(runs) + 1)))
-    return table(settings, "differences")
-
-
-def _sections(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[str]]]:
-    yield "cluster", [framed(plot) for plot in _pictures(runs)]
-    yield "timeline", [framed(plot) for plot in timelines(runs)]
     valid = [run for run in runs if run.grade != "invalid"]  # figures of invalid runs are meaningless
-    yield "comparison", list(comparisons(runs))
-    yield "plots", [framed(plot) for plot in [*curves(valid), *distributions(valid)]]
-    yield "figures", [_with_heading(run, _rows(run, index)) for index, run in enumerate(runs)]
-    evidence = [(run, "".join(sections.evidence(run, index))) for index, run in enumerate(runs)]
-    yield "evidence", [_with_heading(run, text) for run, text in evidence if text]
-    yield "origin", ["".join(sections.origin(run)) for run in runs]
-
-
-def _rows(run: RunSummary, index: int) -> str:
-    rows = "".join(sections.figures(run, index))
-    return details("Rows of an invalid run, for diagnosis", rows) if run.grade == "invalid" else rows
-
-
-def _with_heading(run: RunSummary, text: str) -> str:
-    return f"<h3>{escape(run.label)} {escape(run.title)}</h3>{text}" if run.label else text
+    plots = {
+        "cluster": list(_pictures(runs)),
+        "timeline": timelines(runs),
+        "plots": [*curves(valid), *distributions(valid)],
+    }
+    evidence = [(run, list(sections.evidence(run, index))) for index, run in enumerate(runs)]
+    parts = {
+        "comparison": list(comparisons(runs)),
+        "figures": [(run, list(sections.figures(run, index))) for index, run in enumerate(runs)],
+        "evidence": [(run, parts) for run, parts in evidence if parts],
+        "origin": [(run, sections.origin(run), list(sections.descriptions(run))) for run in runs],
+    }
+    filled = plots | parts
+    return render(
+        "run_report.html",
+        title=runs[0].title if len(runs) == 1
+        else f"{len(runs)} runs: {', '.join(dict.fromkeys(run.title for run in runs))}",
+        links={name: title for name, title in _SECTIONS.items() if filled[name]},
+        cards=[sections.card(run, index) for index, run in enumerate(runs)],
+        differences=sections.differences(runs), plots=plots, **parts,
+    )  # fmt: skip
 
 
 def _pictures(runs: Sequence[RunSummary]) -> Iterator[Plot]:

@@ -1,21 +1,22 @@
-"""Columns of numbers from rows of JSON Lines. They are read in chunks, and a value takes 8 bytes of memory.
+"""Columns of rows of JSON Lines, in polars. The rows are read in chunks, and a number takes 8 bytes of memory.
 
-Rows with equal keys form a kind. Numbers are float64, which holds a clock's nanoseconds exactly for a hundred days;
-other values are stored as indices into a table of texts.
+Rows with equal keys form a kind. A column of numbers is float64, which holds a clock's nanoseconds exactly for a hundred
+days; a column with any other value is text.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 import numpy
+import polars
 from numpy.typing import NDArray
+from polars import selectors
 
 from testbed.json_text import loads
 
@@ -27,77 +28,48 @@ MAX_SHOWN: Final = 200
 
 _MAX_VALUE: Final = 1e18
 _AMOUNT_SUFFIXES: Final = ("_ns", "_bytes", "_bit_s", "_per_s")
-_CHUNK_LINES: Final = 10_000
+_CHUNK_LINES: Final = 20_000
 _MAX_KINDS: Final = 100
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Kind:
-    """Rows with equal keys. texts: for a column that is not all numbers, its texts and their indices. first: the first
-    rows, unconverted."""
+    """Rows with equal keys. first: the first rows, unconverted."""
 
-    keys: tuple[str, ...]
-    count: int = 0
-    first: list[Row] = field(default_factory=list)
-    texts: dict[str, dict[str, int]] = field(default_factory=dict)
-    _columns: dict[str, array[float]] = field(default_factory=dict)
-    _is_valid: dict[str, bool] = field(default_factory=dict)
+    frame: polars.DataFrame
+    first: Sequence[Row]
+
+    @property
+    def keys(self) -> list[str]:
+        return self.frame.columns
+
+    @property
+    def count(self) -> int:
+        return self.frame.height
 
     def column(self, key: str) -> Numbers:
-        """Return a column's numbers, in the order of the rows. Raises KeyError."""
-        return numpy.frombuffer(self._columns[key], dtype=numpy.float64)
+        """Return a column of numbers, in the order of the rows."""
+        return self.frame[key].to_numpy()
 
     def is_numeric(self, key: str) -> bool:
         """Whether the column can be drawn: all are finite numbers of sensible size, and amounts are not negative."""
-        if key not in self._columns or key in self.texts:
+        if self.frame.schema.get(key) != polars.Float64:
             return False
-        if key not in self._is_valid:
-            column = self.column(key)
-            least = 0.0 if key.endswith(_AMOUNT_SUFFIXES) else -_MAX_VALUE
-            self._is_valid[key] = bool(((column >= least) & (column <= _MAX_VALUE)).all())
-        return self._is_valid[key]
+        least = 0.0 if key.endswith(_AMOUNT_SUFFIXES) else -_MAX_VALUE
+        return self.frame[key].is_between(least, _MAX_VALUE).all()
 
     def can_split(self, key: str) -> bool:
         """Whether the column can divide the rows into groups."""
-        return key in self.texts or self.is_numeric(key)
+        return self.frame.schema.get(key) == polars.String or self.is_numeric(key)
 
     def distinct(self, key: str) -> list[float] | list[str]:
         """Return the distinct values of a column: numbers sorted, texts in order of appearance."""
-        if key in self.texts:
-            return list(self.texts[key])
-        return [float(value) for value in numpy.unique(self.column(key))]
+        values = self.frame[key].unique(maintain_order=True)
+        return (values.sort() if self.is_numeric(key) else values).to_list()
 
-    def where(self, **values: float | str) -> NDArray[numpy.bool_]:
-        """Return the mask of the rows with these values."""
-        mask = numpy.ones(self.count, dtype=numpy.bool_)
-        for key, value in values.items():
-            mask &= self.column(key) == (self.texts[key][value] if isinstance(value, str) else value)
-        return mask
-
-    def add(self, rows: Sequence[Row]) -> None:
-        """Append rows."""
-        for key in self.keys:
-            column = self._columns.setdefault(key, array("d"))
-            values = list(map(itemgetter(key), rows))
-            if key not in self.texts:
-                previous_length = len(column)
-                try:
-                    column.extend(values)
-                except (TypeError, OverflowError):
-                    del column[previous_length:]
-                    if previous_length:  # all previous values are numbers: convert them to texts
-                        self._columns[key] = column = self._to_indices(key, [f"{value:g}" for value in column])
-                else:
-                    continue
-            column.extend(self._to_indices(key, ["" if value is None else str(value) for value in values]))
-        self.first += rows[: MAX_SHOWN - len(self.first)] if len(self.first) < MAX_SHOWN else []
-        self.count += len(rows)
-
-    def _to_indices(self, key: str, values: list[str]) -> array[float]:
-        indices = self.texts.setdefault(key, {})
-        for value in dict.fromkeys(values):
-            indices.setdefault(value, len(indices))
-        return array("d", [indices[value] for value in values])
+    def where(self, **values: float | str) -> polars.DataFrame:
+        """Return the rows with these values."""
+        return self.frame.filter(**values) if values else self.frame
 
 
 def read_kinds(path: Path) -> list[Kind]:
@@ -105,40 +77,97 @@ def read_kinds(path: Path) -> list[Kind]:
 
     If almost every row has different keys, rows after the first `_MAX_KINDS` kinds are skipped.
     """
-    kinds: dict[tuple[str, ...], Kind] = {}
-    for rows in read_chunks(path):
-        for keys, rows_of_kind in _by_keys(rows).items():
+    kinds: dict[frozenset[str], tuple[list[polars.DataFrame], list[Row]]] = {}
+    for lines in _read_lines(path):
+        frame = _parse_uniform(lines)
+        groups = _by_keys(_parse(lines if frame is None else lines[:MAX_SHOWN]))
+        for keys, rows in groups.items():
             if keys in kinds or len(kinds) < _MAX_KINDS:
-                kinds.setdefault(keys, Kind(keys)).add(rows_of_kind)
-    return list(kinds.values())
+                frames, first = kinds.setdefault(keys, ([], []))
+                frames.append(_to_frame(rows) if frame is None else frame)
+                first += rows[: MAX_SHOWN - len(first)]
+    return [Kind(_join(frames), first) for frames, first in kinds.values()]
 
 
-def _by_keys(rows: list[Row]) -> dict[tuple[str, ...], list[Row]]:
+def _parse_uniform(lines: Sequence[bytes]) -> polars.DataFrame | None:
+    """Parse lines whose rows have equal keys and columns of one type each, as most have; None for any others."""
+    text = b"".join(lines)
+    for inferred in (100, None):  # rows from which polars infers keys and types; all take three times as long
+        try:
+            frame = polars.read_ndjson(text, infer_schema_length=inferred)
+        except polars.exceptions.PolarsError:
+            continue
+        # Without null each row has all keys. It has no others, which polars skips, if there are no more colons.
+        is_complete = inferred is None or text.count(b":") == frame.height * frame.width
+        if is_complete and frame.height == len(lines) and all(map(_is_plain, frame)):
+            return frame.cast({selectors.numeric() | selectors.boolean(): polars.Float64})
+    return None
+
+
+def _is_plain(column: polars.Series) -> bool:
+    return not column.has_nulls() and (column.dtype.is_numeric() or column.dtype in (polars.Boolean, polars.String))
+
+
+def _by_keys(rows: Iterable[Row]) -> dict[frozenset[str], list[Row]]:
     """Group rows by their keys."""
-    if len(set(map(tuple, rows))) == 1:  # the common case, three times as fast
-        return {tuple(rows[0]): rows}
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    groups: dict[frozenset[str], list[Row]] = {}
     for row in rows:
-        groups.setdefault(tuple(row), []).append(row)
+        groups.setdefault(frozenset(row), []).append(row)
     return groups
 
 
-def read_chunks(path: Path, without: bytes = b"") -> Iterator[list[Row]]:
+def _to_frame(rows: Sequence[Row]) -> polars.DataFrame:
+    return polars.DataFrame({_text(key): _to_series([row[key] for row in rows]) for key in rows[0]})
+
+
+def _to_series(values: Sequence[Any]) -> polars.Series:
+    try:
+        return polars.Series(numpy.array(array("d", values)))
+    except (TypeError, OverflowError):
+        return polars.Series(["" if value is None else _text(value) for value in values], dtype=polars.String)
+
+
+def _text(value: object) -> str:
+    """Format a value as text that can be encoded, which text of JSON may not be."""
+    return str(value).encode(errors="replace").decode()
+
+
+def _join(frames: Sequence[polars.DataFrame]) -> polars.DataFrame:
+    """Join frames with equal keys. A column that is text in any of them is text in all."""
+    texts = {key for frame in frames for key, dtype in frame.schema.items() if dtype == polars.String}
+    return polars.concat(
+        polars.DataFrame({
+            key: [f"{value:g}" for value in frame[key]] if key in texts and frame.schema[key] != polars.String
+            else frame[key]
+            for key in frames[0].columns
+        })
+        for frame in frames
+    )  # fmt: skip
+
+
+def read_chunks(path: Path) -> Iterator[list[Row]]:
     """Yield the documents of a file of JSON Lines in chunks; nothing if there is no file. An incomplete line, which a killed
-    process may leave, is skipped. without: lines that contain these bytes are skipped."""
+    process may leave, is skipped."""
+    return map(_parse, _read_lines(path))
+
+
+def _read_lines(path: Path) -> Iterator[list[bytes]]:
+    """Yield the lines of a file in chunks; nothing if there is no file."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
         while lines := list(islice(file, _CHUNK_LINES)):
-            if without:
-                lines = [line for line in lines if without not in line]
-            try:  # parsing all lines together takes two thirds of the time
-                rows = loads(b"[" + b",".join(lines) + b"]")
-            except ValueError:
-                rows = [row for line in lines if (row := _parse_line(line)) is not None]
-            yield [row for row in rows if type(row) is dict]
+            yield lines
+
+
+def _parse(lines: Sequence[bytes]) -> list[Row]:
+    try:  # parsing all lines together takes two thirds of the time
+        rows = loads(b"[" + b",".join(lines) + b"]")
+    except ValueError:
+        rows = [row for line in lines if (row := _parse_line(line)) is not None]
+    return [row for row in rows if type(row) is dict]
 
 
 def _parse_line(line: bytes) -> object:

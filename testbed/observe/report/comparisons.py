@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
+from dataclasses import dataclass
 from typing import Final
 
 from testbed.errors import TestbedError
 from testbed.observe.comparing.comparison import ComparedMeasure, Comparison, Judgement, compare
 from testbed.observe.format.quantities import format_value, heading
-from testbed.observe.report.markup import Table, details, table
+from testbed.observe.report.pages import Table
 from testbed.observe.report.run_summary import RunSummary
 
 _MAX_ROWS: Final = 50_000
@@ -18,21 +18,35 @@ _MAX_ROWS: Final = 50_000
 _MAX_SHOWN: Final = 100
 
 
-def comparisons(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """Compare each further run with the first run; yield the reason if they are not comparable."""
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """A run against the first one, `base`. table: None if they are not comparable, for the reason in `summary`. name: of the
+    table, unique in the page."""
+
+    label: str
+    base: str
+    summary: str
+    name: str
+    table: Table | None = None
+    notes: Sequence[str] = ()
+    is_worse: bool = False
+
+
+def comparisons(runs: Sequence[RunSummary]) -> Iterator[ComparedRun]:
+    """Compare each further run with the first run."""
     for index, run in enumerate(runs[1:], 1):
         if sum(kind.count for summary in (runs[0], run) for kind in summary.kinds) > _MAX_ROWS:
             continue
+        ours, name = runs[0].label, f"comparison-{index}"
         try:
             comparison = compare(runs[0].record.folder, run.record.folder)
         except TestbedError as error:
-            yield f"<h3>{run.label} against {runs[0].label}</h3><p>Not comparable: {escape(str(error))}.</p>"
+            yield ComparedRun(run.label, ours, f"Not comparable: {error}.", name)
             continue
-        yield f"<h3>{run.label} against {runs[0].label}</h3><p>{escape(_summary(comparison))}</p>"
-        notes = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
-        shown = _table(comparison, runs[0].label, run.label)
-        content = table(shown, f"comparison-{index}") + (f"<ul>{notes}</ul>" if notes else "")
-        yield details("Measure by measure", content, opened=comparison.worse)
+        shown = _table(comparison, ours, run.label)
+        yield ComparedRun(
+            run.label, ours, _summary(comparison), name, shown, comparison.notes, comparison.worse
+        )  # fmt: skip
 
 
 def _summary(comparison: Comparison) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy
+from polars import col
 
 from testbed.errors import TestbedError
 from testbed.observe.format.quantities import format_value, heading
 from testbed.observe.paper_files import paper_of
 from testbed.observe.papers import UNITS, is_measured_by
 from testbed.observe.report.columns import Kind
-from testbed.observe.report.markup import Table
+from testbed.observe.report.pages import Table
 from testbed.observe.report.plots import (
     INK,
     LINES,
@@ -138,17 +138,18 @@ def _lines(curve: Curve, run_index: int, run: RunSummary, has_several: bool) -> 
 
 
 def _line(curve: Curve, run_index: int, kind: Kind, value: float | str, label: str, by: str) -> Line:
-    chosen = kind.where(**{curve.by: value}) if value != "" else kind.where()
-    x, y = kind.column(curve.x)[chosen], kind.column(curve.y)[chosen]
+    rows = kind.where(**{curve.by: value}) if value != "" else kind.frame
     if "y" in curve.log:  # a logarithmic axis cannot show 0
-        chosen = chosen & (kind.column(curve.y) > 0)
-        x, y = x[y > 0], y[y > 0]
-    band: list[tuple[float, float]] = []
-    xs = [float(at_x) for at_x in numpy.unique(x)]
-    if curve.band is not None and all(kind.is_numeric(key) for key in curve.band):
-        low, high = (kind.column(key)[chosen] for key in curve.band)
-        band = [(float(low[x == at_x].min()), float(numpy.median(high[x == at_x]))) for at_x in xs]
-    return Line(run_index, label, by, [(at_x, float(numpy.median(y[x == at_x]))) for at_x in xs], band)
+        rows = rows.filter(col(curve.y) > 0)
+    has_band = curve.band is not None and all(kind.is_numeric(key) for key in curve.band)
+    low, high = curve.band if curve.band is not None and has_band else (curve.y, curve.y)
+    points = (
+        rows.group_by(x=curve.x)
+        .agg(col(curve.y).median().alias("y"), col(low).min().alias("low"), col(high).median().alias("high"))
+        .sort("x")
+    )
+    band = points.select("low", "high").rows() if has_band else ()
+    return Line(run_index, label, by, points.select("x", "y").rows(), band)
 
 
 def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) -> Plot:

@@ -6,18 +6,24 @@ n-th such receive, in the order in which receives began.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
-import numpy
+import polars
+from polars import Int64, String, col
 
-from testbed.observe.report.columns import Numbers, read_chunks
+from testbed.kernel.filesystem import open_regular
+from testbed.observe.report.columns import Numbers
 from testbed.runtime.journal import broken_line, read_numbered
 from testbed.workloads.history import check_event
 
-_Stream = tuple[int, int, int, int]  # sender, receiver, context, tag
+_EVENT: Final = {
+    "clock_ns": Int64, "what": String, "n": Int64, "peer": Int64, "context": Int64, "tag": Int64, "bytes": Int64,
+}  # fmt: skip
+_IS_TRANSFER: Final = col("what").is_in(["send", "receive", "received"])
+_STREAM: Final = ("sender", "receiver", "context", "tag")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,64 +39,57 @@ class Deliveries:
 def read_deliveries(history: Path, names: Sequence[str]) -> Deliveries | None:
     """Read the histories of all nodes in a folder; None if there are no deliveries. names: by rank. Raises BrokenFileError
     for a line that is not an event of a history."""
-    if not history.is_dir():
+    if not names or not history.is_dir():
         return None
+    nodes = [_transfers(history / f"{name}.jsonl", rank) for rank, name in enumerate(names)]
+    sent, received = (polars.concat(frames) for frames in zip(*nodes, strict=True))
+    number = polars.int_range(polars.len()).over(_STREAM)
+    delivered = (
+        received.sort("incarnation", "n", maintain_order=True).with_columns(number=number)
+        .join(sent.with_columns(number=number), on=[*_STREAM, "number"])
+        # Where sizes differ, an earlier message was lost, and the match is unknown.
+        .filter(col("bytes") == col("bytes_sent"), col("clock_ns") >= col("start"))
+        .select(at="clock_ns", took=col("clock_ns") - col("start"), moved="bytes")
+        .sort("at").cast(polars.Float64)
+    )  # fmt: skip
+    return Deliveries(*(column.to_numpy() for column in delivered)) if delivered.height else None
+
+
+def _transfers(file: Path, rank: int) -> tuple[polars.DataFrame, polars.DataFrame]:
+    """Return what a node has sent and received."""
+    is_begin = col("what").is_in(["send", "receive"])
+    previous = polars.when(is_begin).then(col("n")).forward_fill().shift(1)
+    # A restarted program numbers its transfers from 1.
+    events = _read_events(file).with_columns(incarnation=(is_begin & (col("n") <= previous)).fill_null(False).cum_sum())
+    me = polars.lit(rank, Int64)
+    sent = events.filter(what="send").select(
+        "context", "tag", sender=me, receiver="peer", start="clock_ns", bytes_sent="bytes"
+    )
+    received = events.filter(what="received").select(
+        "context", "tag", "incarnation", "n", "clock_ns", "bytes", sender="peer", receiver=me
+    )
+    return sent, received
+
+
+def _read_events(file: Path) -> polars.DataFrame:
+    """Read a history. Each event is checked only if polars cannot read them, since that takes long."""
     try:
-        return _read(history, names)
-    except (KeyError, TypeError, OverflowError):  # checked only after an error: checking a million events takes long
-        for name in names:
-            _check_file(history / f"{name}.jsonl")
-        raise
+        with open_regular(file) as opened:
+            lines = opened.read()
+        events = polars.read_ndjson(
+            lines[: lines.rfind(b"\n") + 1], schema=_EVENT
+        )  # a killed process may leave half a line
+        if not any(column.has_nulls() for column in events.filter(_IS_TRANSFER)):
+            return events
+    except (OSError, polars.exceptions.PolarsError):
+        pass
+    return polars.DataFrame([{key: event.get(key) for key in _EVENT} for event in _checked(file)], schema=_EVENT)
 
 
-def _check_file(file: Path) -> None:
+def _checked(file: Path) -> Iterator[Mapping[str, Any]]:
     for number, event in read_numbered(file):
         try:
             check_event(event)
         except ValueError as error:
             raise broken_line(file, number, error) from error
-
-
-def _read(history: Path, names: Sequence[str]) -> Deliveries | None:
-    sent: dict[_Stream, list[tuple[int, int]]] = {}
-    received: dict[_Stream, list[tuple[int, int, int, int]]] = {}
-    for rank, name in enumerate(names):
-        _read_node(history / f"{name}.jsonl", rank, sent, received)
-    at, took, bytes_moved = array("d"), array("d"), array("d")
-    for stream, arrivals in received.items():
-        arrivals.sort()
-        for (start_time, size), (_, _, clock, received_size) in zip(sent.get(stream, ()), arrivals, strict=False):
-            if (
-                size == received_size and clock >= start_time
-            ):  # else an earlier message was lost, and the match is unknown
-                at.append(clock)
-                took.append(clock - start_time)
-                bytes_moved.append(size)
-    if not at:
-        return None
-    order = numpy.argsort(numpy.frombuffer(at), kind="stable")
-    return Deliveries(numpy.frombuffer(at)[order], numpy.frombuffer(took)[order], numpy.frombuffer(bytes_moved)[order])
-
-
-def _read_node(
-    file: Path,
-    rank: int,
-    sent: dict[_Stream, list[tuple[int, int]]],
-    received: dict[_Stream, list[tuple[int, int, int, int]]],
-) -> None:
-    incarnation = last = 0  # incarnation and last number: a restarted program numbers its transfers from 1
-    for events in read_chunks(file, without=b'"what": "sent"'):
-        for event in events:
-            kind, number = event["what"], event["n"]
-            if kind == "received":
-                stream = event["peer"], rank, event["context"], event["tag"]
-                received.setdefault(stream, []).append((incarnation, number, event["clock_ns"], event["bytes"]))
-                continue
-            if kind == "send":
-                stream = rank, event["peer"], event["context"], event["tag"]
-                sent.setdefault(stream, []).append((event["clock_ns"], event["bytes"]))
-            elif kind != "receive":
-                continue
-            if number <= last:
-                incarnation += 1
-            last = number
+        yield event

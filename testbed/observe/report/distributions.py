@@ -7,10 +7,11 @@ from typing import Final
 
 import numpy
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator
+from polars import col
 
 from testbed.observe.format.quantities import format_time
 from testbed.observe.report.columns import Kind, Numbers
-from testbed.observe.report.markup import Table
+from testbed.observe.report.pages import Table
 from testbed.observe.report.plots import (
     INK,
     LINES,
@@ -133,8 +134,8 @@ def _tails(run_index: int, run: RunSummary, has_several: bool) -> list[_Tail]:
 
 def _medians(kind: Kind, by: str, value: float | str) -> list[float]:
     """Return the medians over the repetitions, for each percentile except the minimum."""
-    chosen = kind.where(**{by: value}) if by else kind.where()
-    return [float(numpy.median(kind.column(key)[chosen])) for key, share in _QUANTILE_KEYS if share]
+    rows = kind.where(**{by: value}) if by else kind.frame
+    return list(rows.select(col(key).median() for key, share in _QUANTILE_KEYS if share).row(0))
 
 
 def _percentile_plot(tails: Sequence[_Tail], has_several: bool) -> Plot:

@@ -15,7 +15,7 @@ from testbed.observe.comparing.score_summary import HEADINGS, Scored, ScoredRow,
 from testbed.observe.comparing.scores import Errors, Scores
 from testbed.observe.format.quantities import format_value
 from testbed.observe.papers import UNITS, Curve, PaperFigure
-from testbed.observe.report.markup import Table
+from testbed.observe.report.pages import Table
 from testbed.observe.report.plots import (
     FAULT,
     GRID,

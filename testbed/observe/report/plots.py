@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Final
 
+from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from testbed.observe.format.quantities import format_time, format_value
-from testbed.observe.report.markup import Table, details, style, table
+from testbed.observe.report.pages import Table, render
 from testbed.spec.units import format_size
 
 INK: Final = "#010fe1"
@@ -72,7 +72,7 @@ class Plot:
 
     name: str
     title: str
-    svg: str
+    svg: Markup
     caption: str
     alt_text: str
     table: Table | None = None
@@ -87,15 +87,16 @@ def new_figure(height: float, width: float = WIDTH) -> Iterator[Figure]:
         yield figure
 
 
-def to_svg(figure: Figure, name: str, alt_text: str) -> str:
+def to_svg(figure: Figure, name: str, alt_text: str) -> Markup:
     """Write a figure as SVG within a page. name: makes its identifiers unique."""
     buffer = io.StringIO()
     with rc_context({"svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()
-    text = text[text.index("<svg") :]
+    box = re.findall(r'viewBox="([^"]+)"', text)[0]
+    text = text[text.index(">", text.index("<svg")) + 1 :]
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
-    text = text.replace("xlink:href", "href").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
+    text = text.replace("xlink:href", "href")
     referenced_ids = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
     text = re.sub(
         r' id="([^"]*)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in referenced_ids else "", text
@@ -103,17 +104,11 @@ def to_svg(figure: Figure, name: str, alt_text: str) -> str:
     text = re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", text)
     text = re.sub(r"#[0-9a-f]{6}", lambda match: _variable(match[0]), text)
     text = text.replace(f"'{_FONT}'", "var(--font)")
-    text = re.sub(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', _svg_tag(alt_text), text, count=1)
-    return re.sub(r"\n\s*", "\n", text)
+    return render("plot.svg", box=box, alt_text=alt_text, shapes=Markup(re.sub(r"\n\s*", "\n", text)))
 
 
 def _variable(colour: str) -> str:
     return f"var(--{_VARIABLES[colour]})" if colour in _VARIABLES else colour
-
-
-def _svg_tag(alt_text: str) -> Callable[[re.Match[str]], str]:
-    label = escape(alt_text, quote=True)
-    return lambda match: f'<svg class="plot" role="img" aria-label="{label}" viewBox="{match[1]}">'
 
 
 def set_up_axis(
@@ -159,20 +154,7 @@ def format_tick(key: str, value: float) -> str:
     return f"{value:g}"
 
 
-def framed(plot: Plot) -> str:
-    """Render a plot with its title, caption and figures, as a part of a page."""
-    figures = details("In figures", table(plot.table, f"{plot.name}-table")) if plot.table is not None else ""
-    return (
-        f'<figure id="{plot.name}-figure" aria-labelledby="{plot.name}-title">'
-        f'<h3 id="{plot.name}-title">{escape(plot.title)}</h3>'
-        f'<div class="scrolls" tabindex="0" role="region" aria-label="{escape(plot.title, quote=True)}">{plot.svg}</div>'
-        f"<figcaption>{escape(plot.caption)}</figcaption>{figures}</figure>"
-    )
-
-
 def standalone(plot: Plot, note: str) -> str:
     """Render a plot as a separate SVG file, in the colours of a light or dark page. note: stored in its metadata."""
-    colours = style().partition("* {")[0]
-    return plot.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(
-        ">", f"><metadata>{escape(note)}</metadata><style>{colours}svg text {{ font-family: var(--font); }}</style>", 1
-    )
+    tag, _, shapes = plot.svg.partition(">")
+    return render("standalone.svg", tag=tag, shapes=shapes, note=note)

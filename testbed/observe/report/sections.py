@@ -1,10 +1,10 @@
-"""Sections of the report as text and tables: a run's verdict with the reasons, its figures, and its parameters."""
+"""Contents of the report's sections: a run's verdict with the reasons, its figures, and its parameters."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import numpy
 
 from testbed.observe.format.quantities import LABELS, format_value, heading
 from testbed.observe.report.columns import MAX_SHOWN, Kind
-from testbed.observe.report.markup import Table, description_list, details, preformatted, table
+from testbed.observe.report.pages import Part, Table
 from testbed.observe.report.plots import SERIES
 from testbed.observe.report.run_summary import RunSummary
 
@@ -30,29 +30,38 @@ _BAD: Final = ("degraded", "invalid", "failed")
 _MAX_REASONS: Final = 8
 _MAX_ROWS: Final = 60
 _MAX_OPEN_ROWS: Final = 40
+_LOGP: Final = {"L_ns": "L, latency", "o_s_ns": "o, of sending", "o_r_ns": "o, of receiving", "g_ns": "g, gap"}
 _PARAMETERS: Final = ("cluster", "protocol", "mode", "profile", "codec", "nics", "dilate", "seed", "repeat")
 
 
-def verdict(run: RunSummary, index: int) -> str:
-    """Render the card of a run's verdict. index: index of the run in the report."""
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Verdict of a run. name: of its heading. series: style classes of the run's label. headline: titles and texts of
+    the main figures."""
+
+    run: RunSummary
+    name: str
+    series: str
+    grade: str
+    mark: str
+    meaning: str
+    reasons: Sequence[str]
+    headline: Sequence[tuple[str, str]]
+    facts: str
+
+
+def card(run: RunSummary, index: int) -> Card:
+    """Return the card of a run's verdict. index: index of the run in the report."""
     grade = run.grade if run.record.status in ("done", "unfinished") else run.record.status
     reasons = list(_reasons(run))
     more = len(reasons) - _MAX_REASONS
-    listed = "".join(f"<li>{escape(reason)}</li>" for reason in reasons[:_MAX_REASONS])
-    rest = f"<li>and {more:,} more, in the table of findings</li>" if more > 0 else ""
-    mark = _MARKS.get(grade, "?")
-    name = f"run-{index}" if run.label else "verdict-title"
+    rest = [f"and {more:,} more, in the table of findings"] if more > 0 else []
     round_, colour = divmod(index, len(SERIES))
-    series = f"series-{colour + 1} hollow" if round_ else f"series-{colour + 1}"
-    label = f'<span class="label {series}">{escape(run.label)}</span>'
-    title = f'<h3 id="{name}">{label} {escape(run.title)}</h3>' if run.label else ""
-    return (
-        f'<article class="card {escape(grade)}" aria-labelledby="{name}">{title}'
-        f'<p class="grade"><span class="mark" aria-hidden="true">{mark}</span> {escape(grade)}</p>'
-        f"<p>{escape(_ABORTED if run.record.status == 'failed' else _MEANING.get(grade, ''))}</p>"
-        f"{f'<ul>{listed}{rest}</ul>' if reasons else ''}{_headline(run)}"
-        f'<p class="facts">{escape(_facts(run))}</p></article>'
-    )
+    return Card(
+        run, f"run-{index}" if run.label else "verdict-title", f"series-{colour + 1}{' hollow' if round_ else ''}", grade,
+        _MARKS.get(grade, "?"), _ABORTED if run.record.status == "failed" else _MEANING.get(grade, ""),
+        reasons[:_MAX_REASONS] + rest, _headline(run), _facts(run),
+    )  # fmt: skip
 
 
 def _reasons(run: RunSummary) -> Iterator[str]:
@@ -74,39 +83,33 @@ def _reasons(run: RunSummary) -> Iterator[str]:
     yield from (str(note)[:1].upper() + str(note)[1:] for note in document.get("notes", ()))
 
 
-def _headline(run: RunSummary) -> str:
-    """Render the main figures; empty for an invalid run."""
-    tile_texts: list[tuple[str, str]] = []
-    for kind in () if run.grade == "invalid" else run.kinds:
-        sizes = kind.column("size_bytes") if kind.is_numeric("size_bytes") else None
-        if sizes is not None and kind.is_numeric("p50_ns"):
-            smallest = float(sizes.min())
-            median = float(numpy.median(kind.column("p50_ns")[sizes == smallest]))
-            tile_texts.append(
-                (format_value("p50_ns", median), f"median at {format_value('size_bytes', round(smallest))}")
-            )
-        if kind.is_numeric("L_ns"):
-            logp_keys = (
-                ("L_ns", "L, latency"),
-                ("o_s_ns", "o, of sending"),
-                ("o_r_ns", "o, of receiving"),
-                ("g_ns", "g, gap"),
-            )
-            tile_texts += [
-                (format_value(key, float(kind.column(key)[0])), title)
-                for key, title in logp_keys
-                if kind.is_numeric(key)
-            ]
-        for key in ("bandwidth_bit_s", "aggregate_bit_s", "messages_per_s", "answered_per_s", "keys_per_s"):
-            if kind.is_numeric(key):
-                tile_texts.append((format_value(key, float(kind.column(key).max())), f"{heading(key)}, at most"))
-    if run.deliveries is not None and run.grade != "invalid":
-        tile_texts.append((f"{run.deliveries.at.size:,}", "messages delivered"))
-        tile_texts.append((format_value("took_ns", float(numpy.median(run.deliveries.took))), "median of a message"))
+def _headline(run: RunSummary) -> list[tuple[str, str]]:
+    """Return the main figures; an invalid run's are meaningless."""
+    tiles: list[tuple[str, str]] = []
+    if run.grade != "invalid":
+        for kind in run.kinds:
+            tiles += _tiles(kind)
+        if run.deliveries is not None:
+            tiles.append(("messages delivered", f"{run.deliveries.at.size:,}"))
+            tiles.append(("median of a message", format_value("took_ns", float(numpy.median(run.deliveries.took)))))
     if run.fates:
-        tile_texts.append((f"{sum(run.fates.values()):,}", "frames met a fate"))
-    tiles = "".join(f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd></div>" for value, title in tile_texts[:4])
-    return f'<dl class="headline">{tiles}</dl>' if tiles else ""
+        tiles.append(("frames met a fate", f"{sum(run.fates.values()):,}"))
+    return tiles[:4]
+
+
+def _tiles(kind: Kind) -> Iterator[tuple[str, str]]:
+    if kind.is_numeric("size_bytes") and kind.is_numeric("p50_ns"):
+        sizes = kind.column("size_bytes")
+        smallest = float(sizes.min())
+        median = float(numpy.median(kind.column("p50_ns")[sizes == smallest]))
+        yield f"median at {format_value('size_bytes', round(smallest))}", format_value("p50_ns", median)
+    if kind.is_numeric("L_ns"):
+        for key, title in _LOGP.items():
+            if kind.is_numeric(key):
+                yield title, format_value(key, float(kind.column(key)[0]))
+    for key in ("bandwidth_bit_s", "aggregate_bit_s", "messages_per_s", "answered_per_s", "keys_per_s"):
+        if kind.is_numeric(key):
+            yield f"{heading(key)}, at most", format_value(key, float(kind.column(key).max()))
 
 
 def _facts(run: RunSummary) -> str:
@@ -128,13 +131,11 @@ def _facts(run: RunSummary) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def figures(run: RunSummary, index: int) -> Iterator[str]:
+def figures(run: RunSummary, index: int) -> Iterator[Part]:
     """Yield tables of the run's rows, one for each kind."""
-    if not run.kinds:
-        yield '<p class="note">There are no rows: nothing was measured or recorded.</p>'
     for number, kind in enumerate(run.kinds):
-        rows = table(_rows(kind, run.label), f"rows-{index}-{number}")
-        yield rows if kind.count <= _MAX_OPEN_ROWS else details(f"{kind.count:,} rows with equal keys", rows)
+        summary = f"{kind.count:,} rows with equal keys" if kind.count > _MAX_OPEN_ROWS else ""
+        yield Part(_rows(kind, run.label), f"rows-{index}-{number}", summary)
 
 
 def _rows(kind: Kind, label: str) -> Table:
@@ -144,12 +145,12 @@ def _rows(kind: Kind, label: str) -> Table:
     shown = min(kind.count, _MAX_ROWS if kind.count > MAX_SHOWN else MAX_SHOWN)
     rows = [[format_value(key, row.get(key)) for key in keys] for row in kind.first[:shown]]
     note = f"The first {shown} of {kind.count:,}; all are in rows.jsonl." if kind.count > shown else ""
-    left = frozenset(colour for colour, key in enumerate(keys) if not kind.is_numeric(key))
+    left = frozenset(column for column, key in enumerate(keys) if not kind.is_numeric(key))
     caption = f"Rows of {label}, {kind.count:,}" if label else f"Rows, {kind.count:,}"
     return Table(caption, [heading(key) for key in keys], rows, left, headed=False, note=note)
 
 
-def evidence(run: RunSummary, index: int) -> Iterator[str]:
+def evidence(run: RunSummary, index: int) -> Iterator[Part]:
     """Yield the verdict's findings, and counters."""
     result = run.record.result
     findings = (result.get("verdict") or {}).get("findings") or []
@@ -167,7 +168,7 @@ def evidence(run: RunSummary, index: int) -> Iterator[str]:
             frozenset({0, 1, 4, 5, 6}),
             note=f"The first {MAX_SHOWN} of {len(findings):,}." if len(findings) > MAX_SHOWN else "",
         )  # fmt: skip
-        yield details(f"Findings ({len(findings):,})", table(content, f"findings-{index}"))
+        yield Part(content, f"findings-{index}", f"Findings ({len(findings):,})")
     if run.fates:
         rows = [
             [link, direction, cause, f"{count:,}"]
@@ -175,7 +176,7 @@ def evidence(run: RunSummary, index: int) -> Iterator[str]:
         ]
         content = Table("Frames that met a fate, by link and cause", ["link", "direction", "cause", "frames"], rows,
                    frozenset({0, 1, 2}))  # fmt: skip
-        yield details(f"Fates of frames ({sum(run.fates.values()):,})", table(content, f"fates-{index}"))
+        yield Part(content, f"fates-{index}", f"Fates of frames ({sum(run.fates.values()):,})")
     yield from _by_node(
         result.get("counted"), "Counters of NICs", f"counted-{index}", lambda value: format_value("", value)
     )
@@ -190,10 +191,10 @@ def evidence(run: RunSummary, index: int) -> Iterator[str]:
         "Time of the hosts' cores by cause", f"causes-{index}", lambda value: format_value("busy_ns", value),
     )  # fmt: skip
     for name, text in run.logs.items():
-        yield details(f"Last output of {name}", preformatted(text, f"log of {name}"))
+        yield Part(text, f"log of {name}", f"Last output of {name}")
 
 
-def _by_node(counted: Any, title: str, name: str, format_count: Any) -> Iterator[str]:
+def _by_node(counted: Any, title: str, name: str, format_count: Any) -> Iterator[Part]:
     """Yield a table of the first repetition: a row for each node, a column for each counter; nothing if all are 0."""
     nodes: Mapping[str, Mapping[str, float]] = {name: row for name, row in ((counted or [{}])[0] or {}).items() if row}
     keys = dict.fromkeys(key for values in nodes.values() for key in values)
@@ -203,8 +204,7 @@ def _by_node(counted: Any, title: str, name: str, format_count: Any) -> Iterator
     shown = list(nodes)[:MAX_SHOWN]
     rows = [[node, *(format_count(nodes[node].get(key, 0)) for key in keys)] for node in shown]
     note = f"The first {len(shown)} of {len(nodes):,} nodes." if len(nodes) > len(shown) else ""
-    content = Table(title, ["node", *(heading(key) for key in keys)], rows, note=note)
-    yield details(title, table(content, name))
+    yield Part(Table(title, ["node", *(heading(key) for key in keys)], rows, note=note), name, title)
 
 
 def _causes(usage: Mapping[str, float]) -> Mapping[str, float]:
@@ -216,35 +216,34 @@ def _figure(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) else ""
 
 
-def origin(run: RunSummary) -> Iterator[str]:
-    """Yield everything needed to repeat the run."""
+def origin(run: RunSummary) -> list[tuple[str, str]]:
+    """Return the parameters and versions of the run."""
     parameters = run.parameters
-    yield f"<h3>{escape(run.label)} {escape(run.title)}</h3>"
-    if command := parameters.get("command"):
-        yield preformatted(str(command), f"command of {run.label}")
     environment: Mapping[str, Any] = parameters.get("environment") or {}
     settings: Mapping[str, Any] = parameters.get("settings") or {}
     versions: Mapping[str, Any] = environment.get("versions") or {}
-    yield description_list(
-        [
-            ("folder", str(run.record.folder)),
-            ("files", ", ".join(_files(run.record.folder))),
-            *(
-                (key, str(parameters[key]))
-                for key in ("cluster", "protocol", "mode", "codec", "nics", "seed", "repeat")
-                if key in parameters
-            ),
-            ("settings", ", ".join(f"{key}={_format_setting(value)}" for key, value in settings.items()) or "none"),
-            *((key, str(environment[key])) for key in ("kernel", "cpu", "cpus") if key in environment),
-            ("python", str(environment.get("python", "")).partition(" ")[0]),
-            ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
-        ]
-    )
+    return [
+        ("folder", str(run.record.folder)),
+        ("files", ", ".join(_files(run.record.folder))),
+        *(
+            (key, str(parameters[key]))
+            for key in ("cluster", "protocol", "mode", "codec", "nics", "seed", "repeat")
+            if key in parameters
+        ),
+        ("settings", ", ".join(f"{key}={_format_setting(value)}" for key, value in settings.items()) or "none"),
+        *((key, str(environment[key])) for key in ("kernel", "cpu", "cpus") if key in environment),
+        ("python", str(environment.get("python", "")).partition(" ")[0]),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+    ]
+
+
+def descriptions(run: RunSummary) -> Iterator[Part]:
+    """Yield the descriptions of the run's cluster and scenario."""
     for name in ("cluster.toml", "scenario.toml"):
         file = run.record.folder / name
         if file.is_file():
             text = file.read_text(encoding="utf-8", errors="replace")
-            yield details(name, preformatted(text[:20_000], f"{name} of {run.label}"))
+            yield Part(text[:20_000], f"{name} of {run.label}", name)
 
 
 def _files(folder: Path) -> Iterator[str]:
@@ -266,8 +265,8 @@ def _format_setting(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def differences(runs: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
-    """Return the parameters that differ between the runs, by key."""
+def differences(runs: Sequence[RunSummary]) -> Table:
+    """Return the parameters that differ between the runs."""
 
     def parameters(run: RunSummary) -> dict[str, str]:
         flat = {key: _parameter(run.parameters, key) for key in ("workload", *_PARAMETERS)}
@@ -277,8 +276,7 @@ def differences(runs: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
 
     all_parameters = [parameters(run) for run in runs]
     keys = dict.fromkeys(key for values_of_run in all_parameters for key in values_of_run)
-    return [
-        (key, values)
-        for key in keys
-        if len(set(values := [values_of_run.get(key, "") for values_of_run in all_parameters])) > 1
-    ]
+    rows = [[key, *(values_of_run.get(key) or "–" for values_of_run in all_parameters)] for key in keys]
+    different = [row for row in rows if len(set(row[1:])) > 1]
+    left = frozenset(range(len(runs) + 1))
+    return Table("Differing settings", ["", *(run.label for run in runs)], different, left)

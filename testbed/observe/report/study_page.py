@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.observe.report.builder import write_page
-from testbed.observe.report.markup import Table, complete_page, description_list, section, table
-from testbed.observe.report.plots import framed
+from testbed.observe.report.pages import Table, render, write_page
 from testbed.observe.report.study_plots import study_plots
 
 _MAX_SHOWN: Final = 1000  # points
@@ -45,24 +43,13 @@ def study_page(
     rows: Sequence[Mapping[str, Any]],
 ) -> str:
     """Render the page of a study as HTML. See `make_study_page`."""
-    common_list = description_list([(key, str(value)) for key, value in common.items()])
     point_table = Table(
         f"{len(points):,} points", ["point", *varied, ""],
         [[str(point.number), *point.values, point.ending] for point in points[:_MAX_SHOWN]],
         frozenset(range(len(varied) + 2)),
         note=f"{len(points) - _MAX_SHOWN:,} more are in points.jsonl." if len(points) > _MAX_SHOWN else "",
     )  # fmt: skip
-    plots = study_plots(varied, rows)
-    content = "\n".join(
-        [
-            section(
-                "measures", "Measures", map(framed, plots) if plots else ["<p>Nothing varies that has figures.</p>"]
-            ),
-            section("points", "Points", [common_list, table(point_table, "points-table")]),
-        ]
-    )
-    links = {"measures": "Measures", "points": "Points"}
-    return complete_page(
-        f"Study {name}", "testbed study", ("measures", "the measures"), links, content,
-        "Made by <code>testbed report</code> from the study's rows.",
+    return render(
+        "study_page.html", title=f"Study {name}", links={"measures": "Measures", "points": "Points"},
+        plots=study_plots(varied, rows), common=common.items(), points=point_table,
     )  # fmt: skip

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
+import polars
 from matplotlib.axes import Axes
 
 from testbed.observe.comparing.run_samples import is_measure
 from testbed.observe.format.quantities import format_value, heading
-from testbed.observe.report.markup import Table
+from testbed.observe.report.pages import Table
 from testbed.observe.report.plots import INK, LINES, MARKERS, SERIES, Plot, new_figure, set_up_axis, to_svg
 from testbed.spec import units
 
@@ -53,7 +54,10 @@ def study_plots(varied: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> lis
     if not roles.x:
         return []
     measures = list(dict.fromkeys(key for row in rows for key, value in row.items() if is_measure(key, value)))
-    return [_plot(measure, roles, _estimates(measure, roles, rows)) for measure in measures[:_MAX_MEASURES]]
+    return [
+        _plot(f"study-{number}", measure, roles, _estimates(measure, roles, rows))
+        for number, measure in enumerate(measures[:_MAX_MEASURES], 1)
+    ]
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -97,19 +101,25 @@ def _number(value: object) -> float | None:
 
 def _estimates(measure: str, roles: _Arrangement, rows: Sequence[Mapping[str, Any]]) -> dict[Key, Estimate]:
     """Estimate the measure for each combination of values. The value of a run is the median of its rows."""
-    runs: dict[tuple[Key, object], list[float]] = {}
-    for row in rows:
-        value = row.get(measure)
-        if value is not None and is_measure(measure, value):
-            key = (str(row.get(roles.facet, "")), str(row.get(roles.line, "")), str(row.get(roles.x)))
-            runs.setdefault((key, row["point"]), []).append(float(value))
-    values: dict[Key, list[float]] = {}
-    for (key, _), samples in runs.items():
-        values.setdefault(key, []).append(median(samples))
-    return {key: estimate(medians) for key, medians in values.items()}
+    samples = [
+        (
+            str(row.get(roles.facet, "")),
+            str(row.get(roles.line, "")),
+            str(row.get(roles.x)),
+            str(row["point"]),
+            float(value),
+        )
+        for row in rows
+        if (value := row.get(measure)) is not None and is_measure(measure, value)
+    ]
+    key = ("facet", "line", "x")
+    frame = polars.DataFrame(samples, schema=[*key, "point", "value"], orient="row")
+    runs = frame.group_by(*key, "point", maintain_order=True).agg(polars.col("value").median())
+    medians = runs.group_by(key, maintain_order=True).agg("value")
+    return {(facet, line, x): estimate(values) for facet, line, x, values in medians.iter_rows()}
 
 
-def _plot(measure: str, roles: _Arrangement, estimates: Mapping[Key, Estimate]) -> Plot:
+def _plot(name: str, measure: str, roles: _Arrangement, estimates: Mapping[Key, Estimate]) -> Plot:
     facets = list(dict.fromkeys(facet for facet, *_ in estimates))
     title = f"{heading(measure)} against {roles.x}"
     min_runs = min(estimate.runs for estimate in estimates.values())
@@ -132,8 +142,8 @@ def _plot(measure: str, roles: _Arrangement, estimates: Mapping[Key, Estimate]) 
         panels[0].set_ylim(bottom=0)  # the axis is shared; set after all panels are drawn
         if roles.line:
             panels[0].legend(labelcolor=INK, title=roles.line)
-        svg = to_svg(figure, f"study-{measure}", alt_text)
-    return Plot(f"study-{measure}", title, svg, caption, alt_text, _table(measure, roles, estimates))
+        svg = to_svg(figure, name, alt_text)
+    return Plot(name, title, svg, caption, alt_text, _table(measure, roles, estimates))
 
 
 def _draw(axes: Axes, measure: str, roles: _Arrangement, estimates: Mapping[Key, Estimate]) -> None:

@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator
 
 from testbed.observe.format.quantities import format_time, format_value
 from testbed.observe.report.columns import Numbers
-from testbed.observe.report.markup import Table
+from testbed.observe.report.pages import Table
 from testbed.observe.report.plots import FAULT, INK, MUTED, SERIES, Plot, new_figure, set_up_axis, to_svg
 from testbed.observe.report.run_events import FaultPeriod
 from testbed.observe.report.run_summary import RunSummary

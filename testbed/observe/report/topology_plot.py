@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 from itertools import pairwise
 from textwrap import wrap
 from typing import Final
 
+from markupsafe import Markup
+
 from testbed.observe.arrangement import SWITCH, Graph, Position, arrange, curves
-from testbed.observe.report.markup import Table
+from testbed.observe.report.pages import Table, render
 from testbed.observe.report.plots import Plot
 from testbed.spec.graphviz import describe_impairment
 from testbed.spec.kinds import DEFAULT
@@ -87,66 +89,77 @@ def _graph(layout: Layout) -> Graph:
 # Drawing
 
 
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A node or switch; x, y: of its name's middle and of the centre."""
+
+    kind: str
+    name: str
+    tooltip: str
+    x: float
+    y: float
+    size: tuple[float, float]
+    radius: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """Lines of text; x, y: of the middle of the first one."""
+
+    lines: Sequence[str]
+    x: float
+    y: float
+
+    @property
+    def bottom(self) -> float:
+        return self.y + _LINE_HEIGHT * len(self.lines)
+
+
 def _svg(
     layout: Layout,
     places: Mapping[str, Position],
     declared: Mapping[str, str],
     injected: Mapping[str, Sequence[str]],
     alt_text: str,
-) -> str:
-    labelled = sum(1 for link in layout.links if declared[link.name] or link.name in injected) <= _MAX_LABELLED_LINKS
-    shapes = [
-        _link(link, places, control_point, declared[link.name], injected.get(link.name, ()))
+) -> Markup:
+    links = [
+        (link, declared[link.name], injected.get(link.name, ()), _path(link, places, control_point))
         for link, control_point in zip(layout.links, curves(_graph(layout), places), strict=True)
     ]
+    texts = [(link, [*filter(None, [declaration]), *injections]) for link, declaration, injections, _ in links]
+    labels = [_label(link, layout, places, lines) for link, lines in texts if lines]
+    if len(labels) > _MAX_LABELLED_LINKS:
+        labels = []
+    boxes = []
     for switch in layout.switches:
         kind = "" if switch.kind == DEFAULT.name else f" ({switch.kind})"
-        shapes.append(_box(switch.name, places[switch.name], SWITCH, "switch", f"switch {switch.name}{kind}"))
+        boxes.append(_box(switch.name, places[switch.name], SWITCH, "switch", f"switch {switch.name}{kind}"))
     for node in layout.nodes:
-        shapes.append(_box(node.name, places[node.name], _BOX, "node", f"node {node.name} {node.address}".strip()))
+        boxes.append(_box(node.name, places[node.name], _BOX, "node", f"node {node.name} {node.address}".strip()))
     left = min(x for x, _ in places.values()) - 100
     right = max(x for x, _ in places.values()) + 100
     top = min(y for _, y in places.values()) - 46
-    lowest = bottom = max(y for _, y in places.values()) + 34
-    if labelled:
-        for link in layout.links:
-            texts = [text for text in (declared[link.name], *injected.get(link.name, ())) if text]
-            label, lowest = _label(link, layout, places, texts, lowest)
-            shapes.append(label)
-            bottom = max(bottom, lowest)
-    box = f"{left:.0f} {top:.0f} {right - left:.0f} {bottom - top:.0f}"
-    width = min(960, max(320, 1.15 * (right - left)))
-    return (
-        f'<svg class="topology" role="img" aria-label="{escape(alt_text, quote=True)}" viewBox="{box}" '
-        f'style="max-width:{width:.0f}px">{"".join(shapes)}</svg>'
-    )
+    bottom = max([max(y for _, y in places.values()) + 34, *(label.bottom for label in labels)])
+    return render(
+        "topology.svg", alt_text=alt_text, view=f"{left:.0f} {top:.0f} {right - left:.0f} {bottom - top:.0f}",
+        width=round(min(960, max(320, 1.15 * (right - left)))), links=links, boxes=boxes, labels=labels,
+        line_height=_LINE_HEIGHT,
+    )  # fmt: skip
 
 
-def _label(
-    link: Link, layout: Layout, places: Mapping[str, Position], texts: Sequence[str], lowest: float
-) -> tuple[str, float]:
-    """Return the label of a link, and the lowest y of the labels so far. The label is below its node if all nodes are in one
-    row, else beside the link's middle."""
-    if not texts:
-        return "", lowest
+def _label(link: Link, layout: Layout, places: Mapping[str, Position], texts: Sequence[str]) -> _Label:
+    """Return the label of a link: below its node if all nodes are in one row, else beside the link's middle."""
     nodes = {node.name for node in layout.nodes}
     ends = [end.owner for end in (link.a, link.b) if end.owner in nodes]
     rows = {round(places[node][1]) for node in nodes}
     texts = [_short(text, link) for text in texts]
     if len(ends) == 1 and layout.switches and len(rows) == 1:
         x, y = places[ends[0]]
-        y += _BOX[1] / 2 + 15
-        lines = [line for text in texts for line in wrap(text, 13)][:6]
-    else:
-        (x1, y1), (x2, y2) = places[link.a.owner], places[link.b.owner]
-        lines = [line for text in texts for line in wrap(text, 30)][:4]
-        text_height = _LINE_HEIGHT * (len(lines) - 1)  # above a horizontal link, centred on any other
-        x, y = (x1 + x2) / 2, (y1 + y2) / 2 - (text_height + 8 if y1 == y2 else text_height / 2 - 4)
-    spans = "".join(
-        f'<tspan x="{x:.1f}" y="{y + _LINE_HEIGHT * number:.1f}">{escape(line)}</tspan>'
-        for number, line in enumerate(lines)
-    )
-    return f'<text class="label">{spans}</text>', max(lowest, y + _LINE_HEIGHT * len(lines))
+        return _Label([line for text in texts for line in wrap(text, 13)][:6], x, y + _BOX[1] / 2 + 15)
+    (x1, y1), (x2, y2) = places[link.a.owner], places[link.b.owner]
+    lines = [line for text in texts for line in wrap(text, 30)][:4]
+    text_height = _LINE_HEIGHT * (len(lines) - 1)  # above a horizontal link, centred on any other
+    return _Label(lines, (x1 + x2) / 2, (y1 + y2) / 2 - (text_height + 8 if y1 == y2 else text_height / 2 - 4))
 
 
 def _short(text: str, link: Link) -> str:
@@ -157,30 +170,18 @@ def _short(text: str, link: Link) -> str:
     return text
 
 
-def _box(name: str, center: Position, size: Position, kind: str, tooltip: str) -> str:
-    (x, y), (width, height) = center, size
+def _box(name: str, center: Position, size: tuple[float, float], kind: str, tooltip: str) -> _Box:
+    width, height = size
     max_characters = int((width - 6) / _CHARACTER_WIDTH)
     shown = name if len(name) <= max_characters else name[: max_characters - 1] + "…"
-    radius = height / 2 if kind == "switch" else 5
-    return (
-        f'<g class="{kind}"><title>{escape(tooltip)}</title><rect x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" '
-        f'width="{width}" height="{height}" rx="{radius}"/><text x="{x:.1f}" y="{y + 4:.1f}">{escape(shown)}</text></g>'
-    )
+    return _Box(kind, shown, tooltip, *center, size, height / 2 if kind == "switch" else 5)
 
 
-def _link(
-    link: Link, places: Mapping[str, Position], control_point: Position | None, declared: str, injected: Sequence[str]
-) -> str:
+def _path(link: Link, places: Mapping[str, Position], control_point: Position | None) -> str:
+    """Return the path of a link, for SVG."""
     (x1, y1), (x2, y2) = places[link.a.owner], places[link.b.owner]
-    classes = " ".join(["link", *(["declared"] if declared else []), *(["injected"] if injected else [])])
-    tooltip = f"{link.name}: {declared or 'none declared'}" + (f"; injected: {'; '.join(injected)}" if injected else "")
-    segment = (
-        f"L{x2:.1f} {y2:.1f}"
-        if control_point is None
-        else f"Q{control_point[0]:.1f} {control_point[1]:.1f} {x2:.1f} {y2:.1f}"
-    )
-    path = f"M{x1:.1f} {y1:.1f}{segment}"
-    return f'<g class="{classes}"><title>{escape(tooltip)}</title><path d="{path}"/></g>'
+    curve = "L" if control_point is None else f"Q{control_point[0]:.1f} {control_point[1]:.1f} "
+    return f"M{x1:.1f} {y1:.1f}{curve}{x2:.1f} {y2:.1f}"
 
 
 def have_same_topology(layouts: Sequence[Layout]) -> bool:

@@ -1,0 +1,65 @@
+"""Pages: self-contained HTML files, rendered from the folder `templates`.
+
+The templates escape every text. `Markup` is what this package has drawn or rendered itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from testbed.errors import TestbedError, reason_of
+
+TEMPLATES: Final = Environment(
+    loader=PackageLoader("testbed.observe.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+    lstrip_blocks=True, keep_trailing_newline=True,
+)  # fmt: skip
+
+
+class UnwritableReportError(TestbedError):
+    """The report cannot be written to its path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table. caption: its subject. headed: the first cell of each row is its heading. left: indices of the left-aligned
+    columns, which have text."""
+
+    caption: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: frozenset[int] = frozenset({0})
+    headed: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A table or a text of several lines. name: of the table, unique in the page, or label of the text. summary: if there is
+    one, the part is hidden until opened."""
+
+    content: Table | str
+    name: str
+    summary: str = ""
+
+
+def render(template: str, **values: object) -> Markup:
+    """Render a template. values: its variables."""
+    return Markup(TEMPLATES.get_template(template).render(values))
+
+
+def write_page(text: str, output: Path) -> int:
+    """Write a page; return its size in bytes. Raises UnwritableReportError."""
+    encoded = text.encode(errors="backslashreplace")
+    try:
+        if output.parent != Path():
+            output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_bytes(encoded)
+    except OSError as error:
+        raise UnwritableReportError(f"the report cannot be written to {output}: {reason_of(error)}") from error
+    return len(encoded)
