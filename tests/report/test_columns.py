@@ -42,7 +42,7 @@ def test_columns_have_what_rows_have_kind_by_kind(tmp_path_factory, rows) -> Non
                 elif isinstance(value, str | None):
                     assert found_value == (value or "")
                 else:
-                    assert json.loads(found_value.lower()) == value
+                    assert type(value)(json.loads(found_value.lower())) == value
 
 
 def test_a_column_that_turns_into_text_later_is_all_text(tmp_path: Path, monkeypatch) -> None:

@@ -46,7 +46,7 @@ def test_the_settings_that_the_paper_plans_change_nothing_but_the_time() -> None
 
 
 def test_a_protocol_without_active_messages_is_refused_with_those_that_have_them() -> None:
-    with pytest.raises(UnsupportedError, match=r"which emp does not have: choose one of am2, ssam"):
+    with pytest.raises(UnsupportedError, match=r"which emp does not have: use --protocol with one of am2, ssam"):
         testbed.run(Cluster.star(2), "am-random", protocol="emp", mode="sim")
 
 

@@ -69,7 +69,7 @@ def test_emp_sends_again_when_its_time_out_says_so() -> None:
 
 def test_emp_has_as_many_descriptors_as_are_chosen() -> None:
     assert pingpong({"descriptors": 8}, size=20_000).rows
-    with pytest.raises(ProgramError, match="the NIC has not that many descriptors"):
+    with pytest.raises(ProgramError, match="the NIC has too few descriptors for it"):
         pingpong({"descriptors": 1}, size=20_000)
 
 

@@ -96,7 +96,7 @@ def test_the_command_ends_with_10_where_it_does_not_come_out(tmp_path: Path) -> 
 
 
 def test_other_modes_and_systems_without_a_paper_are_refused_with_the_reason() -> None:
-    with pytest.raises(UnsupportedError, match="in live: a profile prices"):
+    with pytest.raises(UnsupportedError, match="needs mode sim or dilated, got live: profiles give costs"):
         reproduce("emp", mode="live")
     with pytest.raises(NotFoundError, match=r"tcp has no paper to compare with; am2, emp, openmx, ssam, via have one"):
         reproduce("tcp")

@@ -101,5 +101,5 @@ def test_of_a_codec_that_reads_no_frames_a_short_one_is_told_as_far_as_it_goes()
     ],
 )
 def test_a_kind_that_names_no_field_gets_no_codec(kind: Kind) -> None:
-    with pytest.raises(TypeError, match="synthetic_frames tells of 'nothing', which is no field"):
+    with pytest.raises(TypeError, match="synthetic_frames: KINDS names 'nothing', which is no field"):
         teller(KIND="kind", KINDS={9: kind})
