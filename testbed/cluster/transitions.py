@@ -295,23 +295,17 @@ def _names_ready() -> Iterator[None]:
 def _write_node_files(store: Store, state: State) -> None:
     """Write the files that programs in the nodes see; remove files of earlier layouts."""
     directory = store.directory(state.name)
-    _write_readable(directory / "hosts", _hosts(state.layout))
+    write_in_place(directory / "hosts", _hosts(state.layout))
     for node in state.layout.nodes:
         for target, content in node.files.items():
             source = directory / file_source(node.name, target)
             for parent in (source.parent.parent, source.parent):
                 make_directory(parent)
-            _write_readable(source, content)
+            write_in_place(source, content)
     sources = {file_source(node.name, target) for node in state.layout.nodes for target in node.files}
     for path in sorted(directory.glob("files/*/*")):
         if str(path.relative_to(directory)) not in sources:
             remove_file(path)  # programs that have it bind-mounted keep its content
-
-
-def _write_readable(path: Path, content: str) -> None:
-    """Write a file that programs of all users in the nodes can read, whatever the caller's umask is."""
-    write_in_place(path, content)
-    path.chmod(0o644)
 
 
 def _hosts(layout: Layout) -> str:

@@ -118,10 +118,13 @@ def write_setting(path: str, value: str) -> None:
 
 
 def write_in_place(path: Path, content: str) -> None:
-    """Write a file without replacing its inode: a bind mount of it shows the change."""
+    """Write a file without replacing its inode: a bind mount of it shows the change. Every user can read it, whatever the
+    umask is."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         announce(f"create {path}")
+        os.fchmod(descriptor, 0o644)
+        announce(f"chmod {path}")
         data = content.encode()
         written = os.pwrite(descriptor, data, 0)
         if written != len(data):

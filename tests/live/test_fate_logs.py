@@ -59,7 +59,7 @@ def test_the_fates_of_one_run_come_again_in_another(tmp_path: Path) -> None:
             '"fate": {"drop": true}, "detail": ""}\n'
             '{"link": "a", "direction": "forward", "epoch": 1, "flow": [1, 2, 3], "n": 1, "cause": "loss", '
             '"fate": {"drop": true}, "detail": ""}\n',
-            "line 2: a forward was changed",
+            "line 2: the impairments of a forward changed",
         ),
     ],
 )

@@ -104,7 +104,7 @@ with attach() as nic:
         print(error)
 """
     with Cluster.star(2).up() as cluster, share_nics(cluster):
-        assert "awaits its communicator" in said(start(cluster, "n1", script))
+        assert "await the communicator's methods" in said(start(cluster, "n1", script))
 
 
 @pytest.mark.parametrize("name", ["pingpong.py", "neighbours.py", "columns.py"])

@@ -88,7 +88,7 @@ def test_nodes_have_processors_of_their_own_as_long_as_there_are_any() -> None:
 
 def test_what_a_mode_cannot_do_with_ranks_and_profiles_is_refused() -> None:
     mixed = Description.from_toml(MIXED)
-    with pytest.raises(UnsupportedError, match="kernel's protocols"):
+    with pytest.raises(UnsupportedError, match="kernel protocols have none"):
         testbed.run(mixed, tells_its_processor, protocol="tcp")
     with pytest.raises(UnsupportedError, match="what this machine takes"):
         testbed.run(mixed, tells_its_processor, profiles={"b": "emp-2001"})

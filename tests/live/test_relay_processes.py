@@ -21,7 +21,7 @@ def pids(cluster: RunningCluster) -> list[int]:
 
 
 def test_links_are_shared_out_and_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_client, "_processes", lambda: 3)
+    monkeypatch.setattr(relay_client, "_process_count", lambda: 3)
     with Cluster.star(6).up() as cluster:
         with cluster.inject("all", delay="1ms"):
             report = relay_client.report(Store(), cluster.state)

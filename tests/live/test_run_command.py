@@ -102,7 +102,7 @@ def test_commands_run_on_their_nodes_and_a_client_waits_for_its_server(tmp_path:
 
 
 def test_a_client_waits_for_its_server_beside_one_that_listens_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_commands, "LISTENING", TIMEOUT)  # no machine is too slow for it
+    monkeypatch.setattr(running_commands, "LISTEN_TIMEOUT", TIMEOUT)  # no machine is too slow for it
     server = "python3 -c 'import socket; socket.create_server((\"\", {port})).accept()'"
     clients = "python3 -c 'import socket; [socket.create_connection((\"n1\", port)) for port in (99, 98)]'"
     commands = [("n1", server.format(port=98)), ("n1", f"sleep 0.2; {server.format(port=99)}"), ("n2", clients)]

@@ -154,8 +154,8 @@ def test_a_workload_sends_the_same_messages_as_on_inline_nics(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("protocol", "mode", "codec", "said"), [
     ("tcp", "live", "generated", "NICs of protocol tcp cannot be shared"),
-    ("emp", "sim", "generated", "not for sim"),
-    ("emp", "live", "scapy", "the generated codec"),
+    ("emp", "sim", "generated", "needs --mode live, got sim"),
+    ("emp", "live", "scapy", "needs --codec generated"),
 ])  # fmt: skip
 def test_nics_that_cannot_be_shared_are_refused(protocol: str, mode: Mode, codec: Codec, said: str) -> None:
     with pytest.raises(UnsupportedError, match=said):

@@ -181,7 +181,7 @@ def test_a_verdict_tells_of_an_agent_that_was_not_there() -> None:
         after = verdict(cluster, before)
         (gap,) = [one for one in after.findings if one.what == "NIC agent gap"]
         assert gap.grade is Grade.INVALID
-        assert "n2: it died and was restarted" in gap.reason
+        assert "n2: the agent died and was restarted" in gap.reason
         assert after.grade is Grade.INVALID
 
 

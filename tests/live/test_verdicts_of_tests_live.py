@@ -55,7 +55,7 @@ def test_its_own_failure_comes_first(cluster):
         [
             "the network was invalid: relay gap: *; the test's own assertions hold",
             "E *assert * is None*",
-            "the network meanwhile: invalid; relay gap: *",
+            "the network during the test: invalid; relay gap: *",
             "testbed: *::test_is_expected?live?: the network was invalid: relay gap: *",
             "XFAIL *the network was invalid: relay gap: *",
         ]
