@@ -123,7 +123,7 @@ def write_in_place(path: Path, content: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         announce(f"create {path}")
-        os.fchmod(descriptor, 0o644)
+        path.chmod(0o644)
         announce(f"chmod {path}")
         data = content.encode()
         written = os.pwrite(descriptor, data, 0)

@@ -90,7 +90,7 @@ def test_what_a_mode_cannot_do_with_ranks_and_profiles_is_refused() -> None:
     mixed = Description.from_toml(MIXED)
     with pytest.raises(UnsupportedError, match="kernel protocols have none"):
         testbed.run(mixed, tells_its_processor, protocol="tcp")
-    with pytest.raises(UnsupportedError, match="what this machine takes"):
+    with pytest.raises(UnsupportedError, match="in live, NICs and hosts have no modelled cost"):
         testbed.run(mixed, tells_its_processor, profiles={"b": "emp-2001"})
 
 
