@@ -68,22 +68,21 @@ def merged(injected: Iterable[Sequence[Injection]]) -> tuple[Injection, ...]:
     return tuple(found[number] for number in sorted(found))
 
 
-def arrives(part: Layout, place: DirectionKey) -> bool:
-    """Whether a direction of a link arrives on this part's machine, so that it is impaired there."""
-    link = next((link for link in part.links if link.name == place[0]), None)
-    if link is None:
-        return False
-    tunnel = part.tunnel_of(link)
-    return tunnel is None or tunnel.end == (link.a if place[1] == "forward" else link.b)
+def arriving(part: Layout) -> set[DirectionKey]:
+    """Return the directions of links that arrive on a part's machine, so that they are impaired there."""
+    remote = {tunnel.end for tunnel in part.part.tunnels} if part.part is not None else set()
+    forward: set[DirectionKey] = {(link.name, "forward") for link in part.links if link.b not in remote}
+    return forward | {(link.name, "backward") for link in part.links if link.a not in remote}
 
 
 def share(injection: Injection, part: Layout) -> Injection | None:
     """Return what a machine has to put in force of an injection, None for nothing: cut links that end there, and the
     directions that arrive there."""
+    here = arriving(part)
     found = replace(
         injection,
-        places=tuple(place for place in injection.places if arrives(part, place)),
-        rules=tuple((place, text) for place, text in injection.rules if arrives(part, place)),
+        places=tuple(place for place in injection.places if place in here),
+        rules=tuple((place, text) for place, text in injection.rules if place in here),
         down=tuple(link.name for link in part.links if link.name in injection.down),
     )
     return found if found.links else None
