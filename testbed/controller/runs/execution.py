@@ -50,6 +50,7 @@ Follow = Callable[[str], object]
 """Called with a phrase on what a run is doing."""
 
 
+@runtime_checkable
 class Beside(Protocol):
     """Companion of running programs, such as a scenario of faults. Called at the beginning of each repetition."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,7 @@ from testbed.workloads.lookup import file_of
 if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningCluster
     from testbed.controller.runs.execution import Execution
+    from testbed.controller.scenarios.player import ScenarioPlayer
     from testbed.fates.rules import RuleSet
     from testbed.runtime.nodes.node_run import Run
     from testbed.sim.simulation import Simulation
@@ -91,14 +93,22 @@ class _Together:
 
 
 def run_part(
-    dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int, history: bool, ahead: int, source: str = ""
+    dialogue: Dialogue,
+    name: str,
+    asked: Mapping[str, Any],
+    seed: int,
+    history: bool,
+    ahead: int,
+    source: str = "",
+    scenario: Mapping[str, Any] | None = None,
 ) -> object:
     """Run a workload on the nodes of a cluster that are here.
 
     asked: the run's request, as in its folder. seed: of the repetition. history: whether one is written. ahead: nanoseconds
-    that the run's clock is ahead of this machine's. source: text of the workload's file, if it has one. The reply has
-    results, counters and the verdict, or the error that ended the run; the programs' rows, and the text of their files by
-    path; and the cluster's events meanwhile.
+    that the run's clock is ahead of this machine's. source: text of the workload's file, if it has one. scenario: of which
+    this machine plays its part, see `SpreadScenario.request`. The reply has results, counters and the verdict, or the error
+    that ended the run; the programs' rows, and the text of their files by path; the report of the scenario's player; and
+    the cluster's events meanwhile.
     """
     from testbed.cluster.records.ownership import temporary_directory
     from testbed.cluster.records.state import Store
@@ -108,6 +118,7 @@ def run_part(
     from testbed.controller.runs.live_execution import live
     from testbed.controller.runs.run_target import locked
     from testbed.controller.runs.runner import protocol_of
+    from testbed.controller.scenarios.machine_reports import report_of
     from testbed.runtime import event_log, journal
     from testbed.spec.placement import ranks_of
     from testbed.workloads.lookup import choose
@@ -115,17 +126,22 @@ def run_part(
     store = Store()
     state = store.choose(name)
     begun = time.monotonic_ns()
+    running = RunningCluster(store, state)
+    faults: list[Mapping[str, Any]] = []
+    player = _player(scenario, seed, faults) if scenario is not None else None
     with locked(store, name), temporary_directory("run") as place:
+        beside = (_Together(dialogue),) if player is None else (player, _Together(dialogue))
         plan = Plan(
             choose(_form(asked["form"], source, place), asked["settings"]), protocol_of(asked["protocol"], "live"), seed,
-            asked["timeout"], asked["patience"], history, beside=(_Together(dialogue),),
-            ranks=ranks_of(state.layout.everywhere), ahead=ahead,
+            asked["timeout"], asked["patience"], history, beside=beside,
+            ranks=ranks_of(state.layout.everywhere), ahead=ahead, shared=asked.get("nics") == "shared",
         )  # fmt: skip
         folder = RunFolder(place / "run", asked, "", {})
         part = folder.part(1, 1)
         outcome: dict[str, object]
         try:
-            outcome = _outcome(live(RunningCluster(store, state), plan, part))
+            with player.prepared(running) if player is not None else nullcontext():
+                outcome = _outcome(live(running, plan, part), player)
         except TestbedError as error:
             outcome = {"error": str(error), "class": type(error).__name__, "when": getattr(error, "when", -1)}
         folder.close({})
@@ -133,7 +149,23 @@ def run_part(
         files = {str(path.relative_to(folder.path)): path.read_text(errors="replace") for path in _written(folder.path)}
     await_watch(state.layout, store.directory(name))
     events = [event for event in event_log.read(store.directory(name)) if event["clock"] >= begun]
-    return {**outcome, "rows": rows, "files": files, "events": events}
+    played = report_of(player, faults, ahead) if player is not None else None
+    return {**outcome, "rows": rows, "files": files, "events": events, "scenario": played}
+
+
+def _player(scenario: Mapping[str, Any], seed: int, events: list[Mapping[str, Any]]) -> ScenarioPlayer:
+    """Return the player of this machine's part of a scenario. events: gets what it tells."""
+    from testbed.controller.scenarios.player import MachinePart, ScenarioPlayer
+    from testbed.spec.layout_json import from_json
+    from testbed.spec.scenario import Scenario
+
+    def tell(event: str, **facts: object) -> None:
+        events.append({"time": time.time_ns(), "clock": time.monotonic_ns(), "event": event, **facts})
+
+    part = MachinePart(from_json(scenario["layout"]), scenario["number"])
+    return ScenarioPlayer(
+        Scenario.from_toml(scenario["toml"]), seed=seed, seconds=scenario["seconds"], tell=tell, part=part
+    )
 
 
 def _form(form: str, source: str, place: Path) -> str:
@@ -169,13 +201,16 @@ def _answers(local: str, remote: str) -> bool:
         return False
 
 
-def _outcome(execution: Execution) -> dict[str, object]:
+def _outcome(execution: Execution, player: ScenarioPlayer | None) -> dict[str, object]:
     from testbed.controller.runs.run_recorder import verdict_to_json
 
+    verdict = execution.verdict
+    if player is not None:
+        verdict = replace(verdict, notes=tuple(note for note in verdict.notes if player.heeds(note)))
     return {
         "results": dict(execution.results),
         "counted": {rank: dict(counts) for rank, counts in execution.counted.items()},
-        "verdict": verdict_to_json(execution.verdict),
+        "verdict": verdict_to_json(verdict),
         "switches": {name: dict(counts) for name, counts in execution.switches.items()},
     }
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from testbed.controller.checkers.check_report import Report
     from testbed.controller.checkers.runs import Checking
     from testbed.controller.runs.spread_execution import SpreadCluster
+    from testbed.controller.scenarios.machine_reports import SpreadScenario
     from testbed.controller.scenarios.player import ScenarioPlayer
     from testbed.controller.verdict.outages import Judge, Watched
     from testbed.spec.layout import Layout
@@ -155,9 +156,9 @@ def run(
     with contextlib.ExitStack() as stack:
         place = output or stack.enter_context(temporary_directory("run"))
         folder = stack.enter_context(open_folder(Path(place), asked, target))
-        players = _players(faults, timeout, folder, slow, prices)
-        beside = (*given["beside"], *players)
-        checking = _checking(check, chosen, folder, target, patience, beside)
+        players = _players(faults, timeout, folder, slow, prices, target.spread is not None)
+        beside = (*given["beside"], *(player for player in players if isinstance(player, Beside)))
+        checking = _checking(check, chosen, folder, target, patience, (*given["beside"], *players))
         plan = Plan(
             chosen, _presuming_nothing(stack_of, faults, mode), first, timeout, patience,
             history or checking is not None, given["capture"], beside, follow, prices, slow, profiles=profiles,
@@ -185,7 +186,7 @@ class _Series:
     folder: KeptFolder
     plan: Plan
     repeat: int
-    players: Sequence[ScenarioPlayer]
+    players: Sequence[ScenarioPlayer | SpreadScenario]
     checking: Checking | None
 
     def execute(self, running: RunningCluster | None) -> list[Execution]:
@@ -219,12 +220,30 @@ class _Series:
             try:
                 for player in self.players:
                     player.seed = plan.seed
-                execution = _execute(self.target, running, plan, part, watched, folder.events)
+                execution = self._execute(running, plan, part, watched)
             finally:
                 for player in self.players:
                     player.close()
         folder.event("repetition ends", number=number)
         return execution if checking is None else checking.add_to(execution)
+
+    def _execute(self, running: RunningCluster | None, plan: Plan, part: Part, watched: Judge | None) -> Execution:
+        """Execute a repetition; each mode is imported only when it is used."""
+        if self.target.spread is not None:
+            from testbed.controller.runs.spread_execution import execute
+            from testbed.controller.scenarios.machine_reports import SpreadScenario
+            from testbed.controller.verdict.machine_outages import WatchedMachines
+
+            assert isinstance(watched, WatchedMachines)
+            scenario = next((player for player in self.players if isinstance(player, SpreadScenario)), None)
+            return execute(self.target.spread, plan, part, watched, self.folder.events, scenario)
+        if running is None:
+            from testbed.controller.runs.simulated_execution import simulate
+
+            return simulate(self.target.layout, self.target.base, plan, part)
+        from testbed.controller.runs.live_execution import live
+
+        return live(running, plan, part)
 
     def finish(self, executions: Sequence[Execution], seconds: float) -> Verdict:
         """Write the result to the folder; return the verdict of all repetitions together."""
@@ -252,9 +271,8 @@ def _refuse_on_machines(given: RunOptions, form: str) -> None:
     """Refuse what a run on several machines does not have. Raises UnsupportedError."""
     wanted: dict[str, bool] = {
         f"mode {given['mode']}": given["mode"] != "live",
-        "a scenario": given["scenario"] is not None,
         "companions": bool(given["beside"]),
-        "NICs that are shared or have several queues": given["nics"] != "inline" or given["queues"] != 1,
+        "NICs with several receive queues": given["queues"] != 1,
         "several ranks on a node": given["ranks_per_node"] != 1,
         "frames by Scapy": given["codec"] != "generated",
         "settings of firmware": bool(given["firmware"]),
@@ -319,7 +337,7 @@ def _checking(
     folder: KeptFolder,
     target: RunTarget,
     patience: float | None,
-    beside: Sequence[Beside],
+    beside: Sequence[object],
 ) -> Checking | None:
     """Return the checker of each repetition, where checks are asked for or, by default, make sense."""
     if not check and (check is not None or not (chosen.checked or beside)):
@@ -399,10 +417,14 @@ def _scenario(
     """Load a scenario and check that it is feasible there."""
     if given is None:
         return None
-    from testbed.controller.scenarios.feasibility import check
+    from testbed.controller.scenarios.feasibility import check, texts_of
     from testbed.controller.scenarios.player import scenario_of
 
     scenario = scenario_of(given)
+    if target.spread is not None and (files := texts_of(scenario.faults)):
+        raise UnsupportedError(
+            f"{scenario.name}: a jitter or a rate in a file ({next(iter(files))}) does not reach other machines"
+        )
     asked = target.up.state.asked if target.up is not None else "auto"
     lasting = chosen.name if chosen.bears_restarts is False else ""
     check(
@@ -456,14 +478,18 @@ def _are_shared(nics: Nics, mode: Mode, codec: Codec, name: str, protocol: Proto
 
 
 def _players(
-    scenario: Scenario | None, timeout: float, folder: RunFolder, slow: int, prices: Profile
-) -> tuple[ScenarioPlayer, ...]:
+    scenario: Scenario | None, timeout: float, folder: RunFolder, slow: int, prices: Profile, on_machines: bool
+) -> tuple[ScenarioPlayer | SpreadScenario, ...]:
     """Return the player of a scenario, if there is one."""
     if scenario is None:
         return ()
     from testbed.controller.scenarios.player import Dilated, ScenarioPlayer
 
     folder.scenario(scenario.to_toml())
+    if on_machines:
+        from testbed.controller.scenarios.machine_reports import SpreadScenario
+
+        return (SpreadScenario(scenario, timeout, folder.events),)
     dilated = Dilated(slow, not prices.is_free) if slow else None
     return (ScenarioPlayer(scenario, seconds=timeout, tell=folder.event, dilated=dilated),)
 
@@ -488,27 +514,3 @@ def _watched(running: RunningCluster | None, slow: int) -> Watched | None:
     from testbed.controller.verdict.outages import Watched
 
     return Watched(running.name, time.monotonic_ns(), dilated=bool(slow))
-
-
-def _execute(
-    target: RunTarget,
-    running: RunningCluster | None,
-    plan: Plan,
-    part: Part,
-    watched: Judge | None,
-    tell: Callable[[list[Mapping[str, object]]], object],
-) -> Execution:
-    """Execute a repetition; each mode is imported only when it is used. watched, tell: given events of machines."""
-    if target.spread is not None:
-        from testbed.controller.runs.spread_execution import execute
-        from testbed.controller.verdict.machine_outages import WatchedMachines
-
-        assert isinstance(watched, WatchedMachines)
-        return execute(target.spread, plan, part, watched, tell)
-    if running is None:
-        from testbed.controller.runs.simulated_execution import simulate
-
-        return simulate(target.layout, target.base, plan, part)
-    from testbed.controller.runs.live_execution import live
-
-    return live(running, plan, part)

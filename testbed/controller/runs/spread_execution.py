@@ -14,6 +14,7 @@ from typing import Any, Final
 from testbed.controller.runs.execution import Execution, Plan
 from testbed.controller.runs.folders import Part
 from testbed.controller.runs.machine_part import RUN
+from testbed.controller.scenarios.machine_reports import SpreadScenario
 from testbed.controller.verdict.machine_outages import MachineLostError, WatchedMachines
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.errors import TestbedError
@@ -44,15 +45,17 @@ def execute(
     part: Part,
     watched: WatchedMachines,
     tell: Callable[[list[Mapping[str, object]]], object],
+    scenario: SpreadScenario | None = None,
 ) -> Execution:
     """Run a workload on all nodes, and collect in the part's folder what the machines have written. watched: gets the
-    machines' events. tell: called with them. An error on one machine ends the run on all: ProgramError, MachineLostError,
-    or TestbedError."""
+    machines' events. tell: called with them. scenario: to be played beside it. An error on one machine ends the run on all:
+    ProgramError, MachineLostError, or TestbedError."""
     state = cluster.state()
     clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.holders.items()}
     before = measured_underlays(state.holders, state.parts, carry=True)
     request = {"name": cluster.name, "asked": plan.asked, "seed": plan.seed, "history": plan.history,
-               "source": _source(str(plan.asked["form"]))}  # fmt: skip
+               "source": _source(str(plan.asked["form"])),
+               "scenario": scenario.request(state) if scenario is not None else None}  # fmt: skip
     numbers = {
         machine: worker.begin(RUN, **request, ahead=clocks[machine].ahead) for machine, worker in state.holders.items()
     }
@@ -62,6 +65,8 @@ def execute(
         events = [{**event, "clock": event["clock"] + clocks[machine].ahead} for event in reply["events"]]
         watched.heed(machine, events)
         tell([{"machine": machine, **event} for event in events])
+    if scenario is not None:
+        scenario.take(reply["scenario"] for reply in replies.values() if reply.get("scenario"))
     if lost:
         raise MachineLostError({machine: lost_sentence(loss, watched.since) for machine, loss in lost.items()})
     failed = [(machine, reply) for machine, reply in replies.items() if "error" in reply]

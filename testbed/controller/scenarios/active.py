@@ -67,6 +67,8 @@ class Stage(Protocol):
 
 GONE: Final = "no program ran there any more"
 
+ELSEWHERE: Final = "it is on other machines"
+
 NOTHING_PRICED: Final = (
     "the profile 'ideal' prices nothing, so that nothing in a NIC can take longer; --profile says another one"
 )

@@ -23,7 +23,9 @@ from testbed.controller.verdict.accounts import schedstat, take_account
 from testbed.errors import KernelError, UnsupportedError
 from testbed.kernel.processes import state_of
 from testbed.spec.fault_models import Cpu, Crash, Fault, Impair, Incast, Partition, Pause, Reset, Restart, Traffic
+from testbed.spec.layout import Layout
 from testbed.spec.scenario import Scenario
+from testbed.spec.selection import node_of
 
 _CLASSIFIED = ("loss", "gemodel", "loss_pattern")
 
@@ -40,18 +42,20 @@ _GRACE = 5.0
 
 
 @contextlib.contextmanager
-def hold(cluster: RunningCluster, scenario: Scenario, seconds: float) -> Iterator[None]:
+def hold(
+    cluster: RunningCluster, scenario: Scenario, seconds: float, layout: Layout, number: int = 0
+) -> Iterator[None]:
     """Keep the links with faults on the relay from before a run until after it: a link that changed its datapath while
     programs talk would lose frames that no fault asks for. The process that heals expired faults runs for the whole
-    block, too. seconds: that the run may take."""
+    block, too. seconds: that the run may take. layout: of the complete cluster. number: the lowest of the injection."""
     store, state = Store(), cluster.state
-    places = _held(state, scenario) if state.asked in ("auto", "relay") else []
+    places = _held(state, scenario, layout) if state.asked in ("auto", "relay") else []
     if not (places or scenario.random or any(not isinstance(fault, _ON_PROGRAMS) for fault in scenario.faults)):
         yield
         return
     rules = tuple((place, HOLD) for place in places)
     until = time.monotonic_ns() + round((seconds + _GRACE) * 1e9)
-    holding = Injection(0, f"links held for {scenario.name}", rules=rules, until=until)
+    holding = Injection(number, f"links held for {scenario.name}", rules=rules, until=until)
     done = fault_injection.lay(store, cluster.name, holding)
     try:
         yield
@@ -59,7 +63,7 @@ def hold(cluster: RunningCluster, scenario: Scenario, seconds: float) -> Iterato
         _heal(store, cluster.name, [done.injection.number])
 
 
-def _held(state: State, scenario: Scenario) -> list[DirectionKey]:
+def _held(state: State, scenario: Scenario, layout: Layout) -> list[DirectionKey]:
     faults = list(scenario.faults)
     chance = scenario.random
     if chance is not None and "partition" in chance.kinds:
@@ -69,7 +73,7 @@ def _held(state: State, scenario: Scenario) -> list[DirectionKey]:
     laid = {
         place[0]
         for fault in faults
-        if (injection := injection_of(fault, state.layout)) is not None
+        if (injection := injection_of(fault, layout)) is not None
         for place in (*injection.places, *(place for place, _ in injection.rules))
     }
     free = [link.name for link in state.layout.links if link.name in laid and link.datapath in ("auto", "relay")]
@@ -95,6 +99,7 @@ class LiveStage:
         self._name = cluster.name
         self._layout = cluster.state.layout
         self._run = run
+        self._least = 0  # the lowest number of the next injection
         self._pauses: Counter[str] = Counter()  # in force on each node
 
     def begin(self, occurrence: Occurrence) -> Active:
@@ -107,18 +112,18 @@ class LiveStage:
         if isinstance(fault, Pause):
             return self._pause(occurrence)
         if isinstance(fault, Cpu):
-            nodes = touched_nodes(self._layout, fault)
+            nodes = self._touched(fault)
             return self._load(occurrence, [partial(self._burn, node, fault.share) for node in nodes])
         if isinstance(fault, Traffic | Incast):
-            senders, rate = senders_of(self._layout, fault), self._rate(fault)
-            return self._load(
-                occurrence,
-                [partial(fault_injection.load_link, self._store, self._name, senders, fault.receiver, rate)],
-            )
+            senders, receiver = senders_of(self._layout, fault), node_of(self._layout, fault.receiver)
+            return self._load(occurrence, [partial(self._send, senders, receiver, self._rate(fault))])
         raise UnsupportedError(f"{fault.kind} is not supported in namespaces")
 
     def _injection(self, fault: Fault) -> Injection | None:
         return injection_of(fault, self._layout)
+
+    def _touched(self, fault: Fault) -> list[str]:
+        return touched_nodes(self._layout, fault)
 
     def _rate(self, fault: Traffic | Incast) -> int:
         return fault.rate
@@ -132,7 +137,7 @@ class LiveStage:
     def _inject(self, occurrence: Occurrence, injection: Injection) -> Active:
         needed = measured_by(occurrence.fault)
         until = self._until(occurrence)
-        done = fault_injection.lay(self._store, self._name, replace(injection, until=until))
+        done = fault_injection.lay(self._store, self._name, replace(injection, number=self._least, until=until))
         number = done.injection.number
         before = self._count(done.state, injection.places)
 
@@ -199,7 +204,7 @@ class LiveStage:
     # On nodes
 
     def _running(self, fault: Fault) -> list[str]:
-        ranks = [rank for name in touched_nodes(self._layout, fault) for rank in self._run.ranks_on(name)]
+        ranks = [rank for name in self._touched(fault) for rank in self._run.ranks_on(name)]
         return [rank for rank in ranks if not self._run.has_ended(rank)]
 
     def _crash(self, occurrence: Occurrence) -> Active:
@@ -247,7 +252,10 @@ class LiveStage:
         return Active(occurrence, counted, lift, reason="" if names else GONE)
 
     def _burn(self, node: str, share: float, seconds: float) -> fault_injection.Injected:
-        return fault_injection.load_processor(self._store, self._name, node, share, seconds)
+        return fault_injection.load_processor(self._store, self._name, node, share, seconds, self._least)
+
+    def _send(self, senders: Sequence[str], receiver: str, rate: int, seconds: float) -> fault_injection.Injected:
+        return fault_injection.load_link(self._store, self._name, senders, receiver, rate, seconds, self._least)
 
     def _load(self, occurrence: Occurrence, start: Sequence[Callable[[float], fault_injection.Injected]]) -> Active:
         """Start loads, measured by their processor time. start: each gets the seconds after which it ends by itself."""

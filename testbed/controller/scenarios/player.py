@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -45,14 +45,22 @@ class Dilated(NamedTuple):
     priced: bool
 
 
+class MachinePart(NamedTuple):
+    """One machine's part of a run on several, of which each plays the scenario. layout: of the complete cluster. number:
+    of the scenario's first injection, the same on all machines."""
+
+    layout: Layout
+    number: int
+
+
 def _ignore(_event: str, **_facts: object) -> None:
     pass
 
 
 class ScenarioPlayer:
     """One scenario beside a run, restarted with each repetition; implements `execution.Beside` and
-    `checkers.runs.Disturbing`. notes: warnings, complete when it is closed. seed: of the next repetition, for random
-    parts without a seed of their own."""
+    `checkers.runs.Disturbing`. notes: warnings, complete when it is closed. remaining: that on faults that never came. seed:
+    of the next repetition, for random parts without a seed of their own."""
 
     def __init__(
         self,
@@ -62,17 +70,21 @@ class ScenarioPlayer:
         seconds: float = 60.0,
         tell: Tell = _ignore,
         dilated: Dilated | None = None,
+        part: MachinePart | None = None,
     ) -> None:
         """seconds: that a repetition may take. dilated: how time is dilated, if it is; then all times but `seconds` are
-        the model's. Raises the errors of reading the files that it names."""
+        the model's. part: what this machine has of a run on several. Raises the errors of reading the files that it
+        names."""
         self.scenario: Final = scenario
         self.seed = seed
         self._seconds = seconds
         self._dilated = dilated
+        self._part = part
         self._horizon = round(seconds * _SECOND) // (dilated.factor if dilated is not None else 1)
         self._tell = tell
         self._files = texts_of(scenario.faults)
         self._notes: list[str] = []
+        self.remaining = ""
         self._said: set[str] = set()  # descriptions of faults that were put in force
         self._moments: list[Moment] = []
         self._next = 0
@@ -88,8 +100,7 @@ class ScenarioPlayer:
     @property
     def notes(self) -> list[str]:
         """Warnings on faults that had no effect or never came."""
-        more = len(self._notes) - _MAX_SHOWN
-        return self._notes if more <= 1 else [*self._notes[:_MAX_SHOWN], f"and {more} more faults had no effect"]
+        return [*shortened(self._notes), *filter(None, [self.remaining])]
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:
         """See `execution.Beside`."""
@@ -106,11 +117,9 @@ class ScenarioPlayer:
         if self._dilated is not None:
             self._begin_dilated(cluster, run, self._dilated)
         else:
-            from testbed.controller.scenarios.live import LiveStage
-
             self._begin(
-                LiveStage(cluster, run, self._seconds),
-                cluster.state.layout,
+                self._live_stage(cluster, run),
+                self._part.layout if self._part is not None else cluster.state.layout,
                 lambda: run.begun,
                 lambda: max(0, time.monotonic_ns() - run.begun),
                 run.at,
@@ -121,6 +130,15 @@ class ScenarioPlayer:
         finally:
             self.close()
 
+    def _live_stage(self, cluster: RunningCluster, run: Programs) -> Stage:
+        if self._part is None:
+            from testbed.controller.scenarios.live import LiveStage
+
+            return LiveStage(cluster, run, self._seconds)
+        from testbed.controller.scenarios.machine_stage import MachineStage
+
+        return MachineStage(cluster, run, self._seconds, self._part.layout, self._part.number)
+
     @contextlib.contextmanager
     def prepared(self, cluster: RunningCluster | None, repeat: int = 1) -> Iterator[None]:
         """Prepare the cluster before programs begin, for `repeat` repetitions. None: the simulation needs no
@@ -130,7 +148,8 @@ class ScenarioPlayer:
             return
         from testbed.controller.scenarios.live import hold
 
-        with hold(cluster, self.scenario, (self._seconds + _AROUND) * repeat):
+        layout, number = self._part or (cluster.state.layout, 0)
+        with hold(cluster, self.scenario, (self._seconds + _AROUND) * repeat, layout, number):
             yield
 
     def _begin_dilated(self, cluster: RunningCluster, run: Programs, dilated: Dilated) -> None:
@@ -172,7 +191,7 @@ class ScenarioPlayer:
         if remaining:
             count = "1 fault has" if len(remaining) == 1 else f"{len(remaining):,} faults have"
             first = remaining[0].occurrence
-            self._notes.append(
+            self.remaining = (
                 f"{self.scenario.name} goes on after the run, which ended after {_rounded(self._now())}: {count} never "
                 f"come, first {first.name} at {format_duration(first.begin)} ({first.fault.what})"
             )
@@ -253,19 +272,11 @@ class ScenarioPlayer:
             active.lift(run_ended)
         moved = active.moved(counts)
         self._tell(
-            "fault ends", fault=occurrence.name, kind=fault.kind, what=fault.what, at=ended, with_the_run=run_ended,
-            counted=counts, had_effect=moved,
+            "fault ends", fault=occurrence.name, kind=fault.kind, what=fault.what, begin=occurrence.begin, at=ended,
+            with_the_run=run_ended, counted=counts, had_effect=moved, **({"reason": active.reason} if active.reason else {}),
         )  # fmt: skip
         if not moved:
-            reason = (
-                active.reason
-                or ", ".join(f"{name}: {count}" for name, count in counts.items())
-                or "nothing was counted"
-            )
-            self._notes.append(
-                f"{occurrence.name} ({fault.what}) had no effect from {_rounded(occurrence.begin)} to {_rounded(ended)}: "
-                f"{reason}"
-            )
+            self._notes.append(no_effect(occurrence.name, fault.what, (occurrence.begin, ended), counts, active.reason))
 
 
 def _disturbance(fault: Fault) -> str:
@@ -278,6 +289,19 @@ def _disturbance(fault: Fault) -> str:
 def scenario_of(source: Scenario | str | Path) -> Scenario:
     """Return a scenario, loaded if it is a file. Raises the errors of loading."""
     return source if isinstance(source, Scenario) else load(source)
+
+
+def no_effect(name: str, what: str, span: tuple[int, int], counts: Mapping[str, int], reason: str) -> str:
+    """Return the warning on a fault without effect. span: nanoseconds since the programs began. reason: why it could have
+    none, or empty."""
+    why = reason or ", ".join(f"{counter}: {count}" for counter, count in counts.items()) or "nothing was counted"
+    return f"{name} ({what}) had no effect from {_rounded(span[0])} to {_rounded(span[1])}: {why}"
+
+
+def shortened(notes: Sequence[str]) -> list[str]:
+    """Return warnings on faults without effect, of which many are left out."""
+    more = len(notes) - _MAX_SHOWN
+    return list(notes) if more <= 1 else [*notes[:_MAX_SHOWN], f"and {more} more faults had no effect"]
 
 
 def _rounded(nanoseconds: int) -> str:
