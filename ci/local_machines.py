@@ -27,7 +27,7 @@ SSHD = "/usr/sbin/sshd"
 _START_TIMEOUT = 30.0  # s until a machine's sshd listens
 _POLL_INTERVAL = 0.005  # s
 _INIT = """
-mount -n -t tmpfs machine /run && mkdir /run/sshd && mount --bind {shadow} /etc/shadow
+mount -n -t tmpfs machine /run && mkdir /run/sshd && mount --bind {shadow} /etc/shadow && mount --bind {passwd} /etc/passwd
 {sshd} -D -e -f {config} 2>{log} &
 while :; do wait; sleep 3600; done
 """
@@ -56,6 +56,11 @@ class Lab:
         shadow = Path("/etc/shadow").read_text().splitlines(keepends=True)
         unlocked = [line.replace("root:!", "root:", 1).replace("root:*", "root:x", 1) for line in shadow]
         (self.folder / "shadow").write_text("".join(unlocked))
+        users = Path("/etc/passwd").read_text().splitlines()
+        plain = (f"{user.rpartition(':')[0]}:/bin/sh" if user.startswith("root:") else user for user in users)
+        (self.folder / "passwd").write_text(
+            "".join(f"{user}\n" for user in plain)
+        )  # a shell that reads no startup files
         (self.folder / "sshd_config").write_text(
             f"HostKey {self.folder}/host_key\nAuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
             "PermitRootLogin prohibit-password\nPasswordAuthentication no\nPidFile none\n"
@@ -84,7 +89,7 @@ class Lab:
     def start(self, machine: str) -> None:
         """Start a machine: its first process, and its sshd."""
         script = _INIT.format(
-            shadow=self.folder / "shadow", sshd=SSHD, config=self.folder / "sshd_config",
+            shadow=self.folder / "shadow", passwd=self.folder / "passwd", sshd=SSHD, config=self.folder / "sshd_config",
             log=self.folder / f"{machine}.log",
         )  # fmt: skip
         apart = ["unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc"]
