@@ -129,13 +129,13 @@ def top_command(
         serve_view,
         watch_in_terminal,
     )
-    from testbed.machines.spread import holders
+    from testbed.machines.spread import workers_with
     from testbed.observe.live.machine_snapshots import SpreadSampler
 
     check_web_options(web, once, as_json, port)
     seconds = seconds_between(interval)
     with running_workers(file) as running:
-        sampler = SpreadSampler(holders(running, cluster), cluster)
+        sampler = SpreadSampler(workers_with(running, cluster), cluster)
         if web:
             serve_view(sampler, seconds, port or 0, str(file), cluster)
         elif once or as_json or not is_terminal():

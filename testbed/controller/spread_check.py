@@ -28,7 +28,7 @@ from testbed.controller.verdict.verdicts import Finding, Verdict, verdict_of
 from testbed.errors import TestbedError
 from testbed.machines.joint_calls import in_step
 from testbed.machines.remote_workers import call_each
-from testbed.machines.spread import MachineClock, Workers, clock_of, holders, measured_underlays
+from testbed.machines.spread import MachineClock, Workers, clock_of, measured_underlays, workers_with
 from testbed.machines.spread_faults import SpreadState, spread_state
 from testbed.spec.layout import End, Link
 
@@ -66,7 +66,7 @@ def check(
     problem_of_seconds(seconds)
     state = spread_state(running, name)
     links = None if target is None else [link.name for link in links_of(state.layout, target)]
-    concerned = state.holders
+    concerned = state.workers
     crossings = _crossings(state, links)
     clocks = {machine: clock_of(worker, "wall_clock", time.time_ns) for machine, worker in concerned.items()}
     replies = call_each(
@@ -100,7 +100,7 @@ def check(
 def looked_back(running: Workers, name: str, since: int) -> Verdict:
     """Look back on a span, without probes, as `cluster_check.verdict` does on each machine, and at machines that did not
     answer others. since: monotonic nanoseconds of this machine."""
-    concerned = holders(running, name)
+    concerned = workers_with(running, name)
     clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in concerned.items()}
     begins = {machine: since - clock.ahead for machine, clock in clocks.items()}
     replies = call_each(concerned, LOOK_BACK, name=dict.fromkeys(concerned, name), since=begins)
@@ -162,7 +162,7 @@ def _probe(
     linger = max(crossing.plan.latest for crossing in crossings) / _SECOND + _LINGER
     run = (os.getpid() << 16 ^ time.monotonic_ns()) & 0xFFFF_FFFF
     machines = {machine for crossing in crossings for machine, _ in (crossing.source, crossing.sink)}
-    concerned = {machine: worker for machine, worker in state.holders.items() if machine in machines}
+    concerned = {machine: worker for machine, worker in state.workers.items() if machine in machines}
     numbers = {}
     for machine, worker in concerned.items():
         outgoing = [

@@ -26,7 +26,7 @@ from testbed.errors import (
     reason_of,
 )
 from testbed.machines.machine_report import DISTRIBUTION
-from testbed.machines.request_line import KEEPALIVE_INTERVAL
+from testbed.machines.request_reader import KEEPALIVE_INTERVAL
 from testbed.spec.machines import Machine
 from testbed.ssh.machine_connections import LineChannel, UnreachableError, open_channel
 
@@ -112,7 +112,7 @@ class RemoteWorker:
         return answer.get("reached", ""), answer.get("reply")
 
     def answer_joint(self, number: int, word: str) -> None:
-        """Answer a joint call with `GO_ON` or `STOP`; it still has to be waited for."""
+        """Answer a joint call with `PROCEED` or `STOP`; it still has to be waited for."""
         self.answer_call(number, word)
 
     def answer_call(self, number: int, word: str, **facts: object) -> None:

@@ -102,7 +102,7 @@ def capturing(running: Workers, name: str, target: str, path: Path) -> Iterator[
     state = spread_state(running, name)
     links = {link.name for link in links_of(state.layout, target)}
     workers = {
-        machine: state.holders[machine]
+        machine: state.workers[machine]
         for machine, part in state.parts.items()
         if links & {link.name for link in part.links}
     }

@@ -86,9 +86,9 @@ class _Together:
             self._dialogue.check()
             run.at(when + _CHECK, lambda: check(when + _CHECK))
 
-        run.before_stop = lambda: self._dialogue.reached(DONE)
+        run.before_stop = lambda: self._dialogue.barrier(DONE)
         run.at(_CHECK, lambda: check(_CHECK))
-        self._dialogue.reached(READY)
+        self._dialogue.barrier(READY)
         return nullcontext()
 
 

@@ -51,15 +51,15 @@ def execute(
     machines' events. tell: called with them. scenario: to be played beside it. An error on one machine ends the run on all:
     ProgramError, MachineLostError, or TestbedError."""
     state = cluster.state()
-    clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.holders.items()}
-    before = measured_underlays(state.holders, state.parts, carry=True)
+    clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.workers.items()}
+    before = measured_underlays(state.workers, state.parts, carry=True)
     request = {"name": cluster.name, "asked": plan.asked, "seed": plan.seed, "history": plan.history,
                "source": _source(str(plan.asked["form"])),
                "scenario": scenario.request(state) if scenario is not None else None}  # fmt: skip
     numbers = {
-        machine: worker.begin(RUN, **request, ahead=clocks[machine].ahead) for machine, worker in state.holders.items()
+        machine: worker.begin(RUN, **request, ahead=clocks[machine].ahead) for machine, worker in state.workers.items()
     }
-    replies, lost = in_step(state.holders, numbers, plan.timeout + _PATIENCE)
+    replies, lost = in_step(state.workers, numbers, plan.timeout + _PATIENCE)
     for machine, reply in replies.items():
         _collect(reply, part)
         events = [{**event, "clock": event["clock"] + clocks[machine].ahead} for event in reply["events"]]
@@ -75,7 +75,7 @@ def execute(
         machine, reply = next(((m, r) for m, r in failed if r["class"] != TestbedError.__name__), failed[0])
         raise _error(machine, reply)
     try:
-        after = measured_underlays(state.holders, state.parts, carry=False)
+        after = measured_underlays(state.workers, state.parts, carry=False)
     except WorkerLostError as error:
         loss = Loss(error, time.monotonic_ns())
         raise MachineLostError({error.machine: lost_sentence(loss, watched.since)}) from error
@@ -156,4 +156,4 @@ def underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:
 def clock_findings(clocks: Mapping[str, MachineClock]) -> Iterator[Finding]:
     """Findings on the machines' clocks: by how much the times of their histories can be wrong."""
     for machine, clock in clocks.items():
-        yield Finding("clock offset", f"machine {machine}", "", 0, clock.within, "ns", Grade.TRUSTED)
+        yield Finding("clock offset", f"machine {machine}", "", 0, clock.error, "ns", Grade.TRUSTED)
