@@ -197,8 +197,13 @@ RESENT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("protocol", RESENT if LONG else ["emp"])
-@pytest.mark.parametrize("nics", ["inline", "shared"])
+IN_CI: list[tuple[str, Nics]] = [("emp", "inline"), ("emp", "shared")]
+MORE: list[tuple[str, Nics]] = [
+    ("am2", "inline"), ("ssam", "inline"), ("via", "inline"), ("openmx", "inline"), ("am2", "shared"), ("via", "shared"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("protocol", "nics"), [*IN_CI, *MORE] if LONG else IN_CI)
 def test_every_message_arrives_once_across_machines_that_lose_frames(
     running: spread.Workers, tmp_path: Path, protocol: str, nics: Nics
 ) -> None:

@@ -4,7 +4,7 @@ between machines beside a bare VXLAN."""
 import argparse
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from benchmarks.harness.traffic import Traffic
 from benchmarks.machines import bring_up, tunnels
 from benchmarks.machines.targets import targets
 from testbed import Cluster
+from testbed.errors import TestbedError
 
 SUBJECTS = ("bring-up", "messages", "links")
 OUTPUT = REPOSITORY / "results" / "bench-machines.jsonl"
@@ -51,8 +52,16 @@ def run(options: argparse.Namespace, session: Session) -> None:
         "messages": lambda: bring_up.messages(machines, nodes, observer, progress),
         "links": lambda: tunnels.measure(machines, traffic(), turns, count, float(options.seconds), progress),
     }
-    session.each(options.subjects, measures)
+    session.each(options.subjects, {subject: partial(_told, measure) for subject, measure in measures.items()})
     session.report("clusters over machines", targets)
+
+
+def _told(measure: Callable[[], Iterable[Row]]) -> Iterator[Row]:
+    """Yield rows; an error of the product is the reason why there are no more."""
+    try:
+        yield from measure()
+    except TestbedError as error:
+        raise ContenderError(str(error)) from error
 
 
 def _check_programs() -> list[Row]:
