@@ -177,7 +177,7 @@ MANY_NODES = f'name = "many"\ngenerate = {{ shape = "star", nodes = {MANY} }}\n'
 
 if LONG:
 
-    def test_300_nodes_on_three_machines_run_a_workload_under_loss_and_leave_nothing(clean: Lab) -> None:
+    def test_300_nodes_on_three_machines_reach_each_other_have_faults_and_leave_nothing(clean: Lab) -> None:
         (clean.folder / "many.toml").write_text(MANY_NODES)
         placed = document(clean, "up", "lab.toml", "many.toml")["machines"]
         assert isinstance(placed, dict)
@@ -194,13 +194,7 @@ if LONG:
             for other in others:
                 execute(clean, "many", first, "ping", "-c1", "-W10", other)
             document(clean, "inject", "lab.toml", "many", "all", "--loss", "1%")
-            settings = ("--set", "pattern=shift", "--set", "size=1000", "--set", "count=3")
-            done = clean.testbed(
-                "machines", "run", "lab.toml", "many", "permutation", *settings, "--check", "--timeout", "600",
-                "--output", "run-of-many", timeout=900,
-            )  # fmt: skip
-            result = json.loads((clean.folder / "run-of-many" / "result.json").read_text())
-            assert [check["passed"] for check in result["checks"]] == [True], done.stderr
+            assert document(clean, "heal", "lab.toml", "many")["healed"]
         finally:
             down = clean.testbed("machines", "down", "lab.toml", "many")
         assert down.returncode == 0, down.stderr
