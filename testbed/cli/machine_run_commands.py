@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +42,10 @@ if TYPE_CHECKING:
               help="The run's folder; by default a new one in results/runs.")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, metavar="SECONDS",
               help="How long each repetition may take.")  # fmt: skip
+@click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",
+              help="A timeline of faults, each at the machines that it concerns.")  # fmt: skip
+@click.option("--nics", type=click.Choice(["inline", "shared"]), default="inline", show_default=True,
+              help="Where the firmware runs: in its host's process, or in an agent process.")  # fmt: skip
 @click.option("--history", is_flag=True, help="Record each program's sends, receives and completions.")
 @click.option("--check/--no-check", default=None,
               help="Check the history for lost, duplicated or changed messages; default if useful.")  # fmt: skip
@@ -109,27 +112,37 @@ def _spread(running: Workers, cluster: str) -> Iterator[str]:
 @click.argument("cluster")
 @click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Time between two snapshots.")
 @click.option("--once", is_flag=True, help="Print one snapshot, with the rates of one interval.")
+@click.option("--web", is_flag=True, help="Show it in a browser: print the address of the view, and serve it.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port of --web; default: one that is free.")
 @json_option
-def top_command(file: Path, cluster: str, interval: str, once: bool, as_json: bool) -> None:
-    """Watch a cluster on all machines in the terminal, as 'testbed top' does on one, with the same keys.
+def top_command(
+    file: Path, cluster: str, interval: str, once: bool, web: bool, port: int | None, as_json: bool
+) -> None:
+    """Watch a cluster on all machines in the terminal or a browser, as 'testbed top' does on one, with the same keys.
 
     Without a terminal, with --once or with --json one snapshot is printed. A machine that is lost is in the warning.
     """
-    from testbed.cli.top import is_terminal, print_snapshot, seconds_between
-    from testbed.machines.spread import holders
+    from testbed.cli.top import (
+        check_web_options,
+        is_terminal,
+        print_snapshot,
+        seconds_between,
+        serve_view,
+        watch_in_terminal,
+    )
+    from testbed.machines.spread import workers_with
     from testbed.observe.live.machine_snapshots import SpreadSampler
 
+    check_web_options(web, once, as_json, port)
     seconds = seconds_between(interval)
     with running_workers(file) as running:
-        sampler = SpreadSampler(holders(running, cluster), cluster)
-        if once or as_json or not is_terminal():
+        sampler = SpreadSampler(workers_with(running, cluster), cluster)
+        if web:
+            serve_view(sampler, seconds, port or 0, str(file), cluster)
+        elif once or as_json or not is_terminal():
             print_snapshot(sampler, seconds, as_json=as_json)
-            return
-        from rich.console import Console
-
-        from testbed.cli.screen.live_view import watch
-
-        watch(sampler, seconds, Console(), sys.stdin.fileno(), ("machines", str(file)))
+        else:
+            watch_in_terminal(sampler, seconds, ("machines", str(file)))
 
 
 @click.command("capture")

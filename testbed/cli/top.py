@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -48,29 +49,32 @@ def top_command(
     """
     from testbed.cluster.records.state import Store
 
-    if web and (once or as_json):
-        raise click.UsageError("--web goes without --once and --json")
-    if port is not None and not web:
-        raise click.UsageError("--port goes with --web")
+    check_web_options(web, once, as_json, port)
     seconds = seconds_between(interval)
     store, requested = Store(), cluster_named(cluster, name)
-    if web:
-        _serve(store, requested, seconds, port or 0)
-        return
-    if once or as_json or not is_terminal():
+    if not web and (once or as_json or not is_terminal()):
         _print_once(store, requested, seconds, as_json=as_json)
         return
-    from rich.console import Console
-
-    from testbed.cli.screen.live_view import watch
     from testbed.observe.live.snapshots import SnapshotSampler
 
     _check_name(store, requested)
     sampler = SnapshotSampler(store, requested)
     try:
-        watch(sampler, seconds, Console(), sys.stdin.fileno())
+        if web:
+            serve_view(sampler, seconds, port or 0)
+        else:
+            watch_in_terminal(sampler, seconds)
     finally:
         sampler.close()
+
+
+def watch_in_terminal(sampler: Sampler, interval: float, before: Sequence[str] = ()) -> None:
+    """Show the view in the terminal until the user quits. before: as for `live_view.watch`."""
+    from rich.console import Console
+
+    from testbed.cli.screen.live_view import watch
+
+    watch(sampler, interval, Console(), sys.stdin.fileno(), before)
 
 
 def _check_name(store: Store, requested: str | None) -> None:
@@ -79,8 +83,14 @@ def _check_name(store: Store, requested: str | None) -> None:
         store.existing(requested)
 
 
-def _serve(store: Store, requested: str | None, interval: float, port: int) -> None:
-    """Serve the view in a browser until Ctrl-C. Raises UnsupportedError without its packages."""
+def check_web_options(web: bool, once: bool, as_json: bool, port: int | None) -> None:
+    """Check the options of a view in a browser. Raises click.UsageError, and UnsupportedError without its packages."""
+    if port is not None and not web:
+        raise click.UsageError("--port goes with --web")
+    if not web:
+        return
+    if once or as_json:
+        raise click.UsageError("--web goes without --once and --json")
     from testbed.errors import UnsupportedError
 
     if missing := [name for name in _WEB_PACKAGES if find_spec(name) is None]:
@@ -88,16 +98,17 @@ def _serve(store: Store, requested: str | None, interval: float, port: int) -> N
             f"the view in a browser needs packages that are not installed ({', '.join(missing)}): "
             "pip install 'netns-testbed[web]'"
         )
-    _check_name(store, requested)
-    from testbed.cli.run_command import RUNS
-    from testbed.cli.web.view_server import serve
-    from testbed.observe.live.snapshots import SnapshotSampler
 
-    sampler = SnapshotSampler(store, requested)
-    try:
-        serve(sampler, interval, port, RUNS, lambda address: echo(f"the view is at {address}\nCtrl-C ends it"))
-    finally:
-        sampler.close()
+
+def serve_view(sampler: Sampler, interval: float, port: int, file: str = "", cluster: str = "") -> None:
+    """Serve the view in a browser until Ctrl-C. file: of the machines of a cluster that is on several. cluster: its name
+    then."""
+    from testbed.cli.run_command import RUNS
+    from testbed.cli.web.command_forms import Offer
+    from testbed.cli.web.view_server import serve
+
+    offer = Offer(file, cluster)
+    serve(sampler, interval, port, RUNS, lambda address: echo(f"the view is at {address}\nCtrl-C ends it"), offer)
 
 
 def is_terminal() -> bool:

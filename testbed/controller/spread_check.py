@@ -28,7 +28,7 @@ from testbed.controller.verdict.verdicts import Finding, Verdict, verdict_of
 from testbed.errors import TestbedError
 from testbed.machines.joint_calls import in_step
 from testbed.machines.remote_workers import call_each
-from testbed.machines.spread import MachineClock, Workers, clock_of, holders, measured_underlays
+from testbed.machines.spread import MachineClock, Workers, clock_of, measured_underlays, workers_with
 from testbed.machines.spread_faults import SpreadState, spread_state
 from testbed.spec.layout import End, Link
 
@@ -66,7 +66,7 @@ def check(
     check_duration(seconds)
     state = spread_state(running, name)
     links = None if target is None else [link.name for link in links_of(state.layout, target)]
-    holding_workers = state.holders
+    holding_workers = state.workers
     directions = _probed_directions(state, links)
     clocks = {machine: clock_of(worker, "wall_clock", time.time_ns) for machine, worker in holding_workers.items()}
     replies = call_each(
@@ -100,7 +100,7 @@ def check(
 def spread_verdict(running: Workers, name: str, since: int) -> Verdict:
     """Judge a past span without probes: on each machine as `cluster_check.verdict` does, and spans in which a machine did
     not answer another one. since: monotonic nanoseconds of this machine."""
-    holding_workers = holders(running, name)
+    holding_workers = workers_with(running, name)
     clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in holding_workers.items()}
     begins = {machine: since - clock.ahead for machine, clock in clocks.items()}
     replies = call_each(holding_workers, LOOK_BACK, name=dict.fromkeys(holding_workers, name), since=begins)
@@ -162,7 +162,7 @@ def _probe(
     linger = max(direction.plan.max_delay for direction in directions) / _SECOND + _LINGER
     run = (os.getpid() << 16 ^ time.monotonic_ns()) & 0xFFFF_FFFF
     machines = {machine for direction in directions for machine, _ in (direction.source, direction.sink)}
-    probing_workers = {machine: worker for machine, worker in state.holders.items() if machine in machines}
+    probing_workers = {machine: worker for machine, worker in state.workers.items() if machine in machines}
     numbers = {}
     for machine, worker in probing_workers.items():
         outgoing = [

@@ -1,4 +1,4 @@
-"""Calls that several machines carry out together: each waits at its stages until all have come so far."""
+"""Calls that several machines carry out together: each waits at its barriers until all machines have reached them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from testbed.errors import TestbedError
 from testbed.machines.remote_workers import WorkerLostError
-from testbed.machines.request_line import GO_ON, STOP
+from testbed.machines.request_reader import PROCEED, STOP
 from testbed.machines.spread import Workers
 
 
@@ -28,9 +28,9 @@ Replies = dict[str, Mapping[str, Any]]
 
 
 def in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tuple[Replies, dict[str, Loss]]:
-    """Let the machines' parts of a joint call go on together; return their replies, and the machines that were lost. If one
-    fails or is lost, the others are stopped. numbers: of the calls. patience: seconds for each stage. Raises the error of
-    a machine on which the call raises one."""
+    """Take the machines' parts of a joint call through its barriers; return their replies, and the machines that were lost.
+    If one fails or is lost, the others are stopped. numbers: of the calls. patience: seconds for each stage. Raises the
+    error of a machine on which the call raises one."""
     together = Barrier(len(numbers))
     under_way = {*numbers}
 
@@ -49,7 +49,7 @@ def in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tu
                     break
                 with suppress(BrokenBarrierError):  # it is stopped, and says so in its reply
                     together.wait()
-                    worker.answer_joint(number, GO_ON)
+                    worker.answer_joint(number, PROCEED)
         except WorkerLostError as error:
             loss = Loss(error, time.monotonic_ns())
             under_way.discard(machine)

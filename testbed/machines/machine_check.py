@@ -44,7 +44,7 @@ def _finding(machine: Machine, answer: object) -> MachineFinding:
 
 def contradictions(machine: Machine, report: MachineReport) -> Iterator[str]:
     """Sentences on what a machine lacks of what the file says, and of what every cluster needs."""
-    if (lacking := report.lacks("network namespaces")) is not None:
+    if (lacking := report.missing("network namespaces")) is not None:
         yield f"it cannot make network namespaces: {lacking.detail}"
     if machine.cores is not None and machine.cores > report.cores:
         yield f"it has {report.cores} cores, and the file says {machine.cores}"

@@ -38,7 +38,7 @@ class MachineReport:
         """Read the report that `dataclasses.asdict` made plain."""
         return cls(**{**data, "abilities": tuple(Ability(**ability) for ability in data["abilities"])})
 
-    def lacks(self, name: str) -> Ability | None:
+    def missing(self, name: str) -> Ability | None:
         """Return the ability of that name if the machine does not have it."""
         return next((ability for ability in self.abilities if ability.name == name and not ability.there), None)
 

@@ -44,7 +44,8 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """The user's wishes. pins: node or switch -> machine. exclusions: node or switch -> machines that may not have it."""
+    """Constraints by the user. pins: node or switch -> machine. exclusions: node or switch -> machines that may not have
+    it."""
 
     pins: Mapping[str, str] = field(default_factory=dict)
     exclusions: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -89,7 +90,7 @@ def place(layout: Layout, capacities: Mapping[str, Capacity], constraints: Const
     placements: list[Placement] = []
     refusals: list[UnsupportedError] = []
     for suggestion in [{}, *filter(None, [_metis(groups, capacities)])]:
-        parts = _Parts(groups, capacities)
+        parts = _Partition(groups, capacities)
         try:
             parts.grow(suggestion)
         except UnsupportedError as error:
@@ -127,7 +128,7 @@ def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Con
         return name
 
     for link in layout.links:
-        if _is_whole(link, layout):
+        if _is_indivisible(link, layout):
             leader[find(link.b.owner)] = find(link.a.owner)
     groups: dict[str, _Group] = {}
     for name in leader:
@@ -151,7 +152,7 @@ def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Con
     return list(groups.values())
 
 
-def _is_whole(link: Link, layout: Layout) -> bool:
+def _is_indivisible(link: Link, layout: Layout) -> bool:
     """Whether both ends of a link must be on one machine."""
     return link.datapath == "direct" or bool(layout.modelled().keys() & {link.a.owner, link.b.owner})
 
@@ -204,8 +205,8 @@ def _metis(groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> dict
     return {number: machines[part] for number, part in enumerate(parts)}
 
 
-class _Parts:
-    """The parts in the making.
+class _Partition:
+    """A partition under construction.
 
     place: group -> machine. used, declared, memory: what each machine's groups take. borders: (machine, other one) ->
     groups with links there. loose: by group, the weight of its links to groups that have no place yet.

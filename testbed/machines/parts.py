@@ -151,7 +151,7 @@ def _arriving(link: Link, incoming: DirectionName) -> Link:
     return replace(link, forward=nothing, datapath="relay")
 
 
-def whole(found: Iterable[Layout]) -> Layout:
+def complete_layout(found: Iterable[Layout]) -> Layout:
     """Return the cluster that these parts make up, all of them: `parts` undone. Links between machines have the relay as
     their datapath."""
     layouts = list(found)

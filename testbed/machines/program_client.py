@@ -19,7 +19,7 @@ from typing import Final
 from testbed.errors import TestbedError
 from testbed.machines.program_streams import ATTACH, WINDOW
 from testbed.machines.remote_workers import RemoteWorker
-from testbed.machines.request_line import INPUT
+from testbed.machines.request_reader import INPUT
 
 _CHUNK: Final = 1 << 15
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from testbed.cluster.access.node_programs import node_context, start
 from testbed.cluster.records.state import Store
-from testbed.machines.request_line import KEEPALIVE_INTERVAL
+from testbed.machines.request_reader import KEEPALIVE_INTERVAL
 from testbed.machines.worker import Dialogue
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class _Streams:
             taken = len(self._pending)
         self._pending = self._pending[taken:]
         if taken:
-            self._dialogue.say(taken=taken)
+            self._dialogue.send(taken=taken)
         if self._is_input_closed and not self._pending and not self._is_terminal:
             os.close(self._source)
             self._source = None
@@ -180,7 +180,7 @@ class _Streams:
                 raise
             data = b""
         if data:
-            self._dialogue.say(stream=self._outputs[descriptor], data=b64encode(data).decode())
+            self._dialogue.send(stream=self._outputs[descriptor], data=b64encode(data).decode())
         else:
             del self._outputs[descriptor]
 

@@ -26,7 +26,7 @@ from testbed.errors import (
     reason_of,
 )
 from testbed.machines.machine_report import DISTRIBUTION
-from testbed.machines.request_line import KEEPALIVE_INTERVAL
+from testbed.machines.request_reader import KEEPALIVE_INTERVAL
 from testbed.spec.machines import Machine
 from testbed.ssh.machine_connections import LineChannel, UnreachableError, open_channel
 
@@ -76,10 +76,11 @@ class WorkerLostError(UnreachableError):
 
 class RemoteWorker:
     """Client of a machine's worker, which answers requests in order. A thread sends keepalives; without them the worker
-    exits."""
+    exits. messages: sent and received so far, without keepalives."""
 
     def __init__(self, machine: Machine, channel: LineChannel) -> None:
         self.machine = machine
+        self.messages = 0
         self._channel = channel
         self._issued = 0
         self._closing = Event()
@@ -93,6 +94,7 @@ class RemoteWorker:
         return self._issued
 
     def _send(self, request: Mapping[str, object]) -> None:
+        self.messages += 1
         try:
             self._channel.send(json.dumps(request).encode() + b"\n")
         except OSError as error:
@@ -110,7 +112,7 @@ class RemoteWorker:
         return answer.get("reached", ""), answer.get("reply")
 
     def answer_joint(self, number: int, word: str) -> None:
-        """Answer a joint call with `GO_ON` or `STOP`; it still has to be waited for."""
+        """Answer a joint call with `PROCEED` or `STOP`; it still has to be waited for."""
         self.answer_call(number, word)
 
     def answer_call(self, number: int, word: str, **facts: object) -> None:
@@ -128,6 +130,7 @@ class RemoteWorker:
             raise self._lost(reason_of(error)) from error
         if not line:
             raise self._lost(self._channel.last_error_line() or self._channel.end_reason())
+        self.messages += 1
         answer: Mapping[str, Any] = json.loads(line)
         assert answer["number"] == number, "requests are finished in order"
         if "error" in answer:

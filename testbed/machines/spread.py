@@ -74,11 +74,11 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
         raise UnsupportedError("\n".join(wrong))
     capacities = {machine: capacity(machines[machine], report) for machine, report in reports.items()}
     present = call_each(running, "present", name=dict.fromkeys(running, name))
-    placement = place(layout, capacities, _staying(layout, present, constraints))
+    placement = place(layout, capacities, _with_present_pinned(layout, present, constraints))
     crossed = pairs(layout, placement)
     for machine in dict.fromkeys(machine for pair in crossed for machine in pair):
         for needed in ("root", "vxlan"):
-            if (lacking := reports[machine].lacks(needed)) is not None:
+            if (lacking := reports[machine].missing(needed)) is not None:
                 raise UnsupportedError(
                     f"machine {machine}: no links to other machines: {lacking.detail}; {lacking.remedy}"
                 )
@@ -96,16 +96,16 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
     return SpreadPlan(placement, measured, parts(layout, name, placement, network))
 
 
-def _staying(layout: Layout, present: Mapping[str, Any], wishes: Constraints) -> Constraints:
-    """Pin what is up to where it is, unless the user wishes otherwise: moving a node would end its programs."""
+def _with_present_pinned(layout: Layout, present: Mapping[str, Any], constraints: Constraints) -> Constraints:
+    """Pin what is up to where it is, unless the constraints say otherwise: moving a node would end its programs."""
     known = {*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)}
     pins = {
         owner: machine
         for machine, found in present.items()
         for owner in found["owners"]
-        if owner in known and machine not in wishes.exclusions.get(owner, ())
+        if owner in known and machine not in constraints.exclusions.get(owner, ())
     }
-    return Constraints({**pins, **wishes.pins}, wishes.exclusions)
+    return Constraints({**pins, **constraints.pins}, constraints.exclusions)
 
 
 def _recorded_delays(present: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[Pair, int]:
@@ -169,11 +169,11 @@ def measured_underlays(running: Workers, parts_of: Mapping[str, Layout], *, carr
 
 @dataclass(frozen=True, slots=True)
 class MachineClock:
-    """A machine's clock. ahead: nanoseconds that the controller's is ahead of it. within: the most by which that can be
+    """A machine's clock. ahead: nanoseconds that the controller's is ahead of it. error: the most by which that can be
     wrong."""
 
     ahead: int
-    within: int
+    error: int
 
 
 def clock_of(worker: RemoteWorker, call: str, now: Callable[[], int]) -> MachineClock:
@@ -185,7 +185,7 @@ def clock_of(worker: RemoteWorker, call: str, now: Callable[[], int]) -> Machine
         there = worker.call(call)
         ended = now()
         found.append(MachineClock((begun + ended) // 2 - there, (ended - begun + 1) // 2))
-    return min(found, key=lambda clock: clock.within)
+    return min(found, key=lambda clock: clock.error)
 
 
 @contextmanager
@@ -269,7 +269,7 @@ def collect(running: Workers) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def holders(running: Workers, name: str) -> dict[str, RemoteWorker]:
+def workers_with(running: Workers, name: str) -> dict[str, RemoteWorker]:
     """Return the workers of the machines that have a part of a cluster. NotFoundError if none has."""
     names = call_each(running, "clusters")
     found = {machine: running[machine] for machine in running if name in names[machine]}
@@ -280,7 +280,7 @@ def holders(running: Workers, name: str) -> dict[str, RemoteWorker]:
 
 def status(running: Workers, name: str) -> dict[str, Any]:
     """Return the status of a cluster's part on each machine that has one."""
-    found = holders(running, name)
+    found = workers_with(running, name)
     return call_each(found, "status", name=dict.fromkeys(found, name))
 
 

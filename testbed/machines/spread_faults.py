@@ -11,9 +11,9 @@ from typing import Any
 
 from testbed.cluster.faults.injections import DirectionKey, Injection, links_of
 from testbed.errors import NotFoundError, TestbedError
-from testbed.machines.parts import whole
+from testbed.machines.parts import complete_layout
 from testbed.machines.remote_workers import call_each, try_call_each
-from testbed.machines.spread import Workers, holders
+from testbed.machines.spread import Workers, workers_with
 from testbed.spec.layout import Layout
 from testbed.spec.layout_json import from_json
 
@@ -26,7 +26,7 @@ class SpreadState:
     """A cluster as its machines have it. parts: by machine. injected: on all of them. issued: the highest number of an
     injection so far."""
 
-    holders: Workers
+    workers: Workers
     parts: Mapping[str, Layout]
     layout: Layout
     injected: tuple[Injection, ...]
@@ -44,14 +44,14 @@ class SpreadInjected:
 
 def spread_state(running: Workers, name: str) -> SpreadState:
     """Read a cluster's parts. NotFoundError if no machine has one."""
-    found = holders(running, name)
+    found = workers_with(running, name)
     replies = call_each(found, "part", name=dict.fromkeys(found, name))
     parts = {machine: from_json(reply["layout"]) for machine, reply in replies.items()}
     if any(part.part is None for part in parts.values()):
         raise NotFoundError(f"cluster {name} was not spread over machines: it is one machine's own")
     injected = [[Injection.from_json(data) for data in reply["injected"]] for reply in replies.values()]
     issued = max(reply["issued"] for reply in replies.values())
-    return SpreadState(found, parts, whole(parts.values()), merged(injected), issued)
+    return SpreadState(found, parts, complete_layout(parts.values()), merged(injected), issued)
 
 
 def merged(injected: Iterable[Sequence[Injection]]) -> tuple[Injection, ...]:
@@ -68,22 +68,21 @@ def merged(injected: Iterable[Sequence[Injection]]) -> tuple[Injection, ...]:
     return tuple(found[number] for number in sorted(found))
 
 
-def arrives(part: Layout, place: DirectionKey) -> bool:
-    """Whether a direction of a link arrives on this part's machine, so that it is impaired there."""
-    link = next((link for link in part.links if link.name == place[0]), None)
-    if link is None:
-        return False
-    tunnel = part.tunnel_of(link)
-    return tunnel is None or tunnel.end == (link.a if place[1] == "forward" else link.b)
+def arriving(part: Layout) -> set[DirectionKey]:
+    """Return the directions of links that arrive on a part's machine, so that they are impaired there."""
+    remote = {tunnel.end for tunnel in part.part.tunnels} if part.part is not None else set()
+    forward: set[DirectionKey] = {(link.name, "forward") for link in part.links if link.b not in remote}
+    return forward | {(link.name, "backward") for link in part.links if link.a not in remote}
 
 
 def share(injection: Injection, part: Layout) -> Injection | None:
     """Return what a machine has to put in force of an injection, None for nothing: cut links that end there, and the
     directions that arrive there."""
+    here = arriving(part)
     found = replace(
         injection,
-        places=tuple(place for place in injection.places if arrives(part, place)),
-        rules=tuple((place, text) for place, text in injection.rules if arrives(part, place)),
+        places=tuple(place for place in injection.places if place in here),
+        rules=tuple((place, text) for place, text in injection.rules if place in here),
         down=tuple(link.name for link in part.links if link.name in injection.down),
     )
     return found if found.links else None
@@ -143,7 +142,7 @@ def _put_in_force(
     machines: Sequence[str],
     arguments: Mapping[str, Mapping[str, Any]],
 ) -> SpreadInjected:
-    concerned = {machine: state.holders[machine] for machine in machines}
+    concerned = {machine: state.workers[machine] for machine in machines}
     replies = try_call_each(concerned, call, name=dict.fromkeys(concerned, name), **arguments)
     failures = [reply for reply in replies.values() if isinstance(reply, TestbedError)]
     if failures:
@@ -176,6 +175,6 @@ def heal_cut(running: Workers, name: str, target: str) -> tuple[Injection, ...]:
 
 def _lift(state: SpreadState, name: str, numbers: Sequence[int]) -> tuple[Injection, ...]:
     """Lift injections that are in force."""
-    found = state.holders
+    found = state.workers
     call_each(found, "heal", name=dict.fromkeys(found, name), numbers=dict.fromkeys(found, numbers))
     return tuple(injection for injection in state.injected if injection.number in numbers)

@@ -2,7 +2,7 @@
 
 A line is a JSON object. A request has a number, the name of a call and its arguments; the answer has the number and a
 reply, or the error with its class. Requests are answered one after the other, in their order. The controller starts the
-worker by ssh. Its requests end with the connection (see `request_line`): a program that it runs in a node is killed then,
+worker by ssh. Its requests end with the connection (see `request_reader`): a program that it runs in a node is killed then,
 and a change that is under way is finished or rolled back first.
 """
 
@@ -31,7 +31,7 @@ from testbed.cluster.startup import bring_up
 from testbed.errors import TestbedError, reason_of
 from testbed.kernel import echo
 from testbed.machines import machine_report
-from testbed.machines.request_line import GO_ON, INPUT, KEEPALIVE_INTERVAL, STOP, RequestLine
+from testbed.machines.request_reader import INPUT, KEEPALIVE_INTERVAL, PROCEED, STOP, RequestReader
 from testbed.spec.layout import Asked
 from testbed.spec.layout_json import from_json, to_json
 
@@ -97,7 +97,7 @@ def _status(name: str) -> object:
     }
 
 
-def _execute(requests: RequestLine, name: str, node: str, command: Sequence[str]) -> object:
+def _execute(requests: RequestReader, name: str, node: str, command: Sequence[str]) -> object:
     """Run a program in a node, with its descendants in a process group, while the controller is there."""
     store = Store()
     context = node_context(store, store.choose(name), node)
@@ -136,25 +136,25 @@ CALLS: Final[Mapping[str, Callable[..., object]]] = {
 
 
 class Dialogue:
-    """The controller, for a call that several machines carry out together, or that speaks with it meanwhile."""
+    """The controller, for a call that several machines carry out together, or that exchanges messages with it."""
 
-    def __init__(self, requests: RequestLine, answers: IO[bytes], number: int) -> None:
+    def __init__(self, requests: RequestReader, answers: IO[bytes], number: int) -> None:
         """number: of the request."""
         self._requests = requests
         self._answers = answers
         self._number = number
 
     @property
-    def requests(self) -> RequestLine:
+    def requests(self) -> RequestReader:
         return self._requests
 
-    def say(self, **facts: object) -> None:
-        """Send the controller something before the reply."""
+    def send(self, **facts: object) -> None:
+        """Send the controller a message before the reply."""
         self._answers.write(json.dumps({"number": self._number, **facts}).encode() + b"\n")
 
-    def reached(self, where: str) -> None:
-        """Say that this machine has come so far, and wait until all have. Raises TestbedError where one will not."""
-        self.say(reached=where)
+    def barrier(self, stage: str) -> None:
+        """Report that this machine has reached a stage, and wait until all have. Raises TestbedError if one fails."""
+        self.send(reached=stage)
         self._next()
 
     def check(self) -> None:
@@ -166,7 +166,7 @@ class Dialogue:
         line = next(iter(self._requests), None)
         if line is None:
             raise TestbedError("the controller is gone")
-        if json.loads(line)["call"] != GO_ON:
+        if json.loads(line)["call"] != PROCEED:
             raise TestbedError("another machine has failed")
 
 
@@ -177,7 +177,7 @@ JointCall = Callable[..., object]
 def main(joint: Mapping[str, JointCall], more: Mapping[str, Callable[..., object]]) -> None:
     """Answer requests from standard input at standard output. Other output goes to standard error. more: calls
     beside those of `CALLS`, by name. joint: those that several machines carry out together."""
-    requests = RequestLine(os.dup(0))
+    requests = RequestReader(os.dup(0))
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -187,7 +187,7 @@ def main(joint: Mapping[str, JointCall], more: Mapping[str, Callable[..., object
 
 
 def serve(
-    requests: RequestLine,
+    requests: RequestReader,
     answers: IO[bytes],
     joint: Mapping[str, JointCall],
     more: Mapping[str, Callable[..., object]],
@@ -197,7 +197,7 @@ def serve(
     for line in requests:
         request = json.loads(line)
         number, call = request["number"], request["call"]
-        if call in (GO_ON, STOP, INPUT):  # to a call that has ended meanwhile
+        if call in (PROCEED, STOP, INPUT):  # to a call that has ended meanwhile
             continue
         carry_out = calls[call] if call in calls else partial(joint[call], Dialogue(requests, answers, number))
         answer = {"number": number, **_answer(carry_out, request["arguments"])}

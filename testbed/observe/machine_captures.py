@@ -22,7 +22,7 @@ from testbed.cluster.records.state import Store
 from testbed.errors import TestbedError, UnsupportedError, reason_of
 from testbed.fabric import pcapng
 from testbed.machines.spread import Workers, clock_of
-from testbed.machines.spread_faults import arrives, spread_state
+from testbed.machines.spread_faults import arriving, spread_state
 from testbed.observe.decoding.capture_reader import CaptureReader, Frame, Interface
 from testbed.spec.layout import Layout
 from testbed.spec.selection import SELECTOR
@@ -102,7 +102,7 @@ def capturing(running: Workers, name: str, target: str, path: Path) -> Iterator[
     state = spread_state(running, name)
     links = {link.name for link in links_of(state.layout, target)}
     workers = {
-        machine: state.holders[machine]
+        machine: state.workers[machine]
         for machine, part in state.parts.items()
         if links & {link.name for link in part.links}
     }
@@ -134,10 +134,10 @@ def capturing(running: Workers, name: str, target: str, path: Path) -> Iterator[
 
 def _arriving(part: Layout, data: bytes, machine: str) -> Iterator[Frame]:
     """Yield the frames of the directions that arrive at a machine."""
-    reader = CaptureReader(f"the capture of machine {machine}")
+    reader, here = CaptureReader(f"the capture of machine {machine}"), arriving(part)
     for frame in reader.feed(data):
         direction = cast(DirectionName, frame.interface.direction_of(frame.bound))
-        if arrives(part, (frame.interface.link, direction)):
+        if (frame.interface.link, direction) in here:
             yield frame
     reader.end()
 

@@ -156,7 +156,7 @@ class SpreadUnderTest(ClusterUnderTest):
         placed = {machine: [node.name for node in part.nodes] for machine, part in state.parts.items()}
         (folder / "machines.json").write_text(json.dumps(placed, indent=2))
         events_by_machine: Mapping[str, Any] = call_each(
-            state.holders, "events", name=dict.fromkeys(state.holders, self.name), since=dict.fromkeys(state.holders, 0)
+            state.workers, "events", name=dict.fromkeys(state.workers, self.name), since=dict.fromkeys(state.workers, 0)
         )
         lines = [
             json.dumps({"on": machine, **event}) for machine, events in events_by_machine.items() for event in events

@@ -46,6 +46,8 @@ def nodes_of(layout: Layout, on: Sequence[str]) -> list[str]:
             if name in names:
                 selected.add(name)
             elif not target.startswith(SELECTOR):
+                if sentence := elsewhere(layout, name):
+                    raise NotFoundError(sentence)
                 guess = _nearest(name, names)
                 hint = f"; did you mean {guess!r}?" if guess else f"; it has {', '.join(names[:_MAX_SHOWN])}"
                 raise NotFoundError(f"cluster {layout.name} has no node {name!r}{hint}")
@@ -59,6 +61,13 @@ def node_of(layout: Layout, target: str) -> str:
         names = ", ".join(nodes[:_MAX_SHOWN]) + (", ..." if len(nodes) > _MAX_SHOWN else "")
         raise NotFoundError(f"{target} means {len(nodes)} nodes ({names}), and one is needed")
     return nodes[0]
+
+
+def elsewhere(layout: Layout, name: str) -> str:
+    """Return a sentence on a node that is on another machine; empty for any other name."""
+    if name not in {node.name for node in layout.nodes_elsewhere()}:
+        return ""
+    return f"node {name} is on another machine: 'testbed machines shell' and 'testbed machines exec' run programs there"
 
 
 def _hint(layout: Layout, tag: str) -> str:

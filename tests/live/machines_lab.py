@@ -1,193 +1,23 @@
-"""Three machines on one kernel: nodes of a cluster, each with process numbers, a /run and an sshd of its own.
-
-Their underlay is the cluster's network. A fourth node, the desk, is where commands are given.
-"""
+"""The machines of `local_machines` in a test: nothing of them is left at the end."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from testbed import Cluster, RunningCluster
-from testbed.kernel import namespaces, processes
-from testbed.machines.remote_workers import RemoteWorker, workers
-from testbed.runtime import event_log
-from testbed.spec.machines import load
-from tests.live.machine_state import Machine, eventually
-from tests.live.testbed_command import TESTBED
+import local_machines
+from local_machines import NAMES, Lab
+from testbed import Cluster
+from tests.live.machine_state import Machine
 
-NAMES = ("a", "b", "c")
-_INIT = """
-mount -n -t tmpfs machine /run && mkdir /run/sshd && mount --bind {shadow} /etc/shadow
-{sshd} -D -e -f {config} 2>{log} &
-while :; do wait; sleep 3600; done
-"""
-_AT_THE_DESK = 'mount -n -t tmpfs desk /run && exec "$@"'
-
-
-class Lab:
-    """The machines and the desk. folder: holds keys, the desk's home and its files."""
-
-    def __init__(self, cluster: RunningCluster, folder: Path, names: Sequence[str] = NAMES) -> None:
-        self.cluster = cluster
-        self.folder = folder
-        self.names = names
-        self.home = folder / "home"
-        self.nodes = dict(zip((*NAMES, "desk"), (f"n{number}" for number in range(1, 5)), strict=True))
-        self._inits: dict[str, subprocess.Popen[str]] = {}
-
-    def address(self, machine: str) -> str:
-        return self.cluster[self.nodes[machine]].address
-
-    def prepare(self) -> None:
-        """Make keys, and the files of the desk and of the machines' sshd."""
-        (self.home / ".ssh").mkdir(parents=True)
-        for key in ("host_key", "key", "other_key"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / key], check=True)
-        shadow = Path("/etc/shadow").read_text().splitlines(keepends=True)
-        unlocked = [line.replace("root:!", "root:", 1).replace("root:*", "root:x", 1) for line in shadow]
-        (self.folder / "shadow").write_text("".join(unlocked))
-        (self.folder / "sshd_config").write_text(
-            f"HostKey {self.folder}/host_key\nAuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
-            "PermitRootLogin prohibit-password\nPasswordAuthentication no\nPidFile none\n"
-        )
-        kind, key = (self.folder / "host_key.pub").read_text().split()[:2]
-        known = "".join(f"{self.address(name)} {kind} {key}\n" for name in NAMES)
-        (self.home / ".ssh/known_hosts").write_text(known)
-        (self.folder / "lab.toml").write_text(self.file(self.names))
-
-    def file(self, names: Sequence[str] = NAMES, **keys: Mapping[str, object]) -> str:
-        """A machines file. keys: by machine, further keys or other values; None: none."""
-        lines = []
-        for name in names:
-            where = {key: self.address(name) for key in ("address", "underlay") if name in NAMES}
-            table = {
-                "name": name,
-                **where,
-                "user": "root",
-                "key": "key",
-                "python": sys.executable,
-                **keys.get(name, {}),
-            }
-            lines += ["[[machine]]", *(f"{key} = {value!r}" for key, value in table.items() if value is not None)]
-        return "\n".join(lines) + "\n"
-
-    def start(self, machine: str) -> None:
-        """Start a machine: its first process, and its sshd."""
-        script = _INIT.format(
-            shadow=self.folder / "shadow", sshd="/usr/sbin/sshd", config=self.folder / "sshd_config",
-            log=self.folder / f"{machine}.log",
-        )  # fmt: skip
-        apart = ["unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc"]
-        node = self.cluster[self.nodes[machine]]
-        init = node.popen([*apart, "sh", "-c", script], stdin=subprocess.DEVNULL)
-        self._inits[machine] = init
-        eventually(lambda: 22 in processes.open_ports(init.pid, "tcp"), f"sshd of machine {machine} listens")
-
-    def kill(self, machine: str) -> None:
-        """Kill a machine with all its processes."""
-        init = self._inits.pop(machine)
-        init.kill()
-        init.wait()
-
-    def listening(self, machine: str) -> set[int]:
-        """TCP ports on which something of the machine listens."""
-        return processes.open_ports(self._inits[machine].pid, "tcp")
-
-    def _first(self, machine: str) -> int:
-        """The number of a machine's first process, as seen here."""
-        pid = self._inits[machine].pid
-        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-
-    def namespaces(self, machine: str) -> list[str]:
-        """The names in a machine's /run/netns."""
-        folder = Path(f"/proc/{self._first(machine)}/root/run/netns")
-        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-
-    def events(self, machine: str, cluster: str, kind: str) -> list[Mapping[str, object]]:
-        """The events of a kind that a machine has of a cluster."""
-        directory = Path(f"/proc/{self._first(machine)}/root/run/netns-testbed/{cluster}")
-        return [event for event in event_log.read(directory) if event["event"] == kind]
-
-    @contextmanager
-    def workers(self, file: str) -> Iterator[Mapping[str, RemoteWorker]]:
-        """Workers on the machines of a file, which are spoken to from the desk."""
-        home = os.environ.get("HOME")
-        os.environ["HOME"] = str(self.home)
-        try:
-            with namespaces.inside(self.cluster[self.nodes["desk"]].namespace), contextlib.chdir(self.folder):
-                entered = workers(load(Path(file)).machines)
-                running = entered.__enter__()
-        finally:
-            os.environ.pop("HOME")
-            os.environ.update({"HOME": home} if home is not None else {})
-        with contextlib.ExitStack() as stack:
-            stack.push(entered)
-            yield running
-
-    def on(self, machine: str, *program: str) -> subprocess.CompletedProcess[str]:
-        """Run a program on a machine, as somebody does who is logged in there."""
-        enter = ["nsenter", "--target", str(self._first(machine)), "--mount", "--pid", "--uts", "--net"]
-        return subprocess.run([*enter, *program], capture_output=True, text=True, timeout=60, check=False)
-
-    def programs(self, machine: str) -> list[str]:
-        """The command lines of a machine's processes, but for its first and its sshd's."""
-        apart = os.stat(f"/proc/{self._inits[machine].pid}/ns/pid_for_children").st_ino
-        found = []
-        for pid in processes.all_pids():
-            try:
-                if os.stat(f"/proc/{pid}/ns/pid").st_ino == apart:
-                    line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ").strip()
-                    name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-                    found.append(line or name)
-            except OSError:  # it has ended
-                continue
-        return [line for line in found if not line.startswith(("sh -c", "sleep", "sshd", "/usr/sbin/sshd"))]
-
-    @contextmanager
-    def at_desk(self, *program: str, **streams: int) -> Iterator[subprocess.Popen[str]]:
-        """Start a program at the desk, and kill it at the end if it still runs. streams: descriptors of its standard input
-        and output; without: no input, and pipes."""
-        command = ["unshare", "--mount", "sh", "-c", _AT_THE_DESK, "desk", *program]
-        with self.cluster[self.nodes["desk"]].popen(
-            command,
-            cwd=self.folder,
-            env={"HOME": str(self.home)},
-            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
-        ) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
-
-    def testbed(self, *arguments: str, timeout: float = 90) -> subprocess.CompletedProcess[str]:
-        """Run the command at the desk."""
-        with self.at_desk(TESTBED, *arguments) as process:
-            stdout, stderr = process.communicate(timeout=timeout)
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
-
-    def shut_down(self) -> None:
-        for machine in [*self._inits]:
-            self.kill(machine)
+__all__ = ["NAMES", "Lab", "lab"]
 
 
 @contextmanager
 def lab(folder: Path, cluster: Cluster | None = None, names: Sequence[str] = NAMES) -> Iterator[Lab]:
-    """Running machines, of which nothing is left at the end. cluster: their network, of four nodes or more. names: of the
-    machines; the others are not started."""
+    """Running machines, as `local_machines.lab`, of which nothing is left at the end."""
     before = Machine()
-    with (cluster or Cluster.star(4)).up() as running:
-        machines = Lab(running, folder, names)
-        machines.prepare()
-        try:
-            for name in names:
-                machines.start(name)
-            yield machines
-        finally:
-            machines.shut_down()
+    with local_machines.lab(folder, cluster, names) as machines:
+        yield machines
     before.assert_unchanged("left behind by the machines")

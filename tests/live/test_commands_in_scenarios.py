@@ -166,14 +166,14 @@ def test_a_fault_on_a_node_whose_commands_have_ended_is_a_warning(tmp_path: Path
             Reset(on="n1", at="1s"),
             r"fault\[1\]: reset: this fault acts on a NIC's firmware, which commands do not have",
         ),
-        (Slow(on="n1", factor=2.0, at="1s"), r"fault\[1\]: slow: only a NIC's firmware has it"),
+        (Slow(on="n1", factor=2.0, at="1s"), r"fault\[1\]: slow: this fault acts on a NIC's firmware"),
     ],
 )
 def test_what_only_firmware_has_is_refused_before_anything_starts(tmp_path: Path, fault: Fault, said: str) -> None:
     with pytest.raises(UnsupportedError, match=said):
         play(tmp_path, [("n1", "true")], fault)
     chance = Scenario(name="chance", random=RandomFaults(kinds=["pause", "reset"], rate=1.0))
-    with pytest.raises(UnsupportedError, match="random: reset: only a NIC's firmware has it"):
+    with pytest.raises(UnsupportedError, match="random: reset: this fault acts on a NIC's firmware"):
         run_commands(Cluster.star(2), [("n1", "true")], scenario=chance, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

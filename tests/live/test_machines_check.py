@@ -133,7 +133,7 @@ CONTROLLER = """
 import os
 import time
 from testbed.machines.remote_workers import call_each, workers
-from testbed.machines.request_line import KEEPALIVE_INTERVAL, SILENCE
+from testbed.machines.request_reader import KEEPALIVE_INTERVAL, SILENCE
 from testbed.spec.machines import load
 with workers(load("lab.toml").machines) as running:
     call_each(running, "clusters")

@@ -1,7 +1,7 @@
 """Clusters spread over three machines: placement, links between machines, and that nothing is left anywhere.
 
 The machines' own network has 4 ms of round trip, so that it can be told from the delays of the clusters on it.
-TESTBED_LONG=1 also cuts a machine off from a command.
+TESTBED_LONG=1 also spreads 300 nodes, and cuts a machine off from a command.
 """
 
 from __future__ import annotations
@@ -169,6 +169,35 @@ def test_a_pin_to_an_unknown_machine_is_told_before_anybody_logs_in(machines: La
     (machines.folder / "nobody.toml").write_text(machines.file(a={"port": 2222}, b={"port": 2222}, c={"port": 2222}))
     done = machines.testbed("machines", "up", "nobody.toml", "slow.toml", "--pin", "n1=d")
     refused(done, 4, "the file has no machine 'd'")
+
+
+MANY = 300
+MANY_NODES = f'name = "many"\ngenerate = {{ shape = "star", nodes = {MANY} }}\n'
+
+
+if LONG:
+
+    def test_300_nodes_on_three_machines_reach_each_other_have_faults_and_leave_nothing(clean: Lab) -> None:
+        (clean.folder / "many.toml").write_text(MANY_NODES)
+        placed = document(clean, "up", "lab.toml", "many.toml")["machines"]
+        assert isinstance(placed, dict)
+        try:
+            assert {machine: len(clean.namespaces(machine)) for machine in NAMES} == {
+                machine: sum(name != "s1" for name in names) + 1 for machine, names in placed.items()
+            }
+            assert min(map(len, placed.values())) >= MANY // 4
+            status = document(clean, "status", "lab.toml", "many")["machines"]
+            assert isinstance(status, dict)
+            assert sum(node["exists"] for part in status.values() for node in part["nodes"]) == MANY
+            assert all(link["there"] and link["up"] for part in status.values() for link in part["links"])
+            first, *others = (next(name for name in names if name != "s1") for names in placed.values())
+            for other in others:
+                execute(clean, "many", first, "ping", "-c1", "-W10", other)
+            document(clean, "inject", "lab.toml", "many", "all", "--loss", "1%")
+            assert document(clean, "heal", "lab.toml", "many")["healed"]
+        finally:
+            down = clean.testbed("machines", "down", "lab.toml", "many")
+        assert down.returncode == 0, down.stderr
 
 
 WAITING = "import time; time.sleep(1000)"

@@ -1,30 +1,35 @@
 """Faults in a cluster on two machines, which all tests share, and runs on it: faults of links within and between machines,
-and of a machine itself. TESTBED_LONG=1 also kills a supervisor, and gives the other commands.
+and of a machine itself. TESTBED_LONG=1 also runs all protocols, kills a supervisor, and gives the other commands.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import jsonschema
 import pytest
+from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from testbed.cli.documents import schema_of
 from testbed.cluster.faults.fault_injection import compose_cut, compose_impairment, compose_partition
 from testbed.controller.runs.machine_part import RUN
+from testbed.controller.runs.run_options import Nics
 from testbed.controller.runs.runner import run
 from testbed.controller.runs.spread_execution import SpreadCluster
 from testbed.controller.spread_check import check
 from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import NotFoundError, UnsupportedError
+from testbed.kernel import namespaces
 from testbed.machines import spread
 from testbed.machines.node_placement import Constraints
 from testbed.machines.remote_workers import call_each
@@ -33,11 +38,13 @@ from testbed.observe.decoding.capture_reader import CaptureReader
 from testbed.observe.live.machine_snapshots import SpreadSampler
 from testbed.observe.live.snapshot import Absent, Snapshot
 from testbed.observe.machine_captures import capturing
+from testbed.observe.recorded import read_run
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 from tests.live.machine_state import eventually
 from tests.live.machines_lab import Lab, lab
+from tests.live.testbed_command import TESTBED, refused
 
 pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
 
@@ -185,13 +192,27 @@ def test_loads_run_where_their_nodes_are(running: spread.Workers) -> None:
     eventually(lambda: programs_of(running) == {"n1": 0, "n2": 0, "n3": 0}, "the loads have ended")
 
 
-def test_every_message_arrives_once_across_machines_that_lose_frames(running: spread.Workers, tmp_path: Path) -> None:
+RESENT = {
+    "emp": "frames_resent", "am2": "packets_resent", "ssam": "resent", "via": "frames_resent", "openmx": "resent",
+}  # fmt: skip
+
+
+IN_CI: list[tuple[str, Nics]] = [("emp", "inline"), ("emp", "shared")]
+MORE: list[tuple[str, Nics]] = [
+    ("am2", "inline"), ("ssam", "inline"), ("via", "inline"), ("openmx", "inline"), ("am2", "shared"), ("via", "shared"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("protocol", "nics"), [*IN_CI, *MORE] if LONG else IN_CI)
+def test_every_message_arrives_once_across_machines_that_lose_frames(
+    running: spread.Workers, tmp_path: Path, protocol: str, nics: Nics
+) -> None:
     inject(running, NAME, impair("n2", loss=0.05))
-    result = run(SpreadCluster(NAME, running), "random", protocol="emp", seed=3, settings={"messages": 50}, check=True,
-                 output=tmp_path / "run", timeout=120)  # fmt: skip
+    result = run(SpreadCluster(NAME, running), "random", protocol=protocol, seed=3, settings={"messages": 50},
+                 check=True, output=tmp_path / "run", timeout=120, nics=nics)  # fmt: skip
     assert result.checks is not None
     assert result.checks.passed, result.checks
-    assert sum(counts["frames_resent"] for counts in result.counters.values()) > 0
+    assert sum(counts[RESENT[protocol]] for counts in result.counters.values()) > 0
     assert {*result.results} == {"n1", "n2", "n3"}
     assert {path.stem for path in (tmp_path / "run" / "history").iterdir()} == {"n1", "n2", "n3"}
     measured = {(finding.what, finding.link) for finding in result.verdict.findings}
@@ -216,6 +237,100 @@ def test_a_capture_of_all_machines_is_one_file_with_each_frames_fate(running: sp
     (lost,) = {fate for _, _, fate in seen} - {""}
     assert "drop icmp and nth(2)" in lost
     assert seen[switch, "outbound", lost] == 1
+
+
+SCENARIO = """
+[[fault]]
+kind = "impair"
+on = "n2"
+direction = "in"
+from = "0s"
+to = "300ms"
+loss = "30%"
+
+[[fault]]
+kind = "rule"
+on = "n3"
+direction = "out"
+from = "100ms"
+to = "400ms"
+rules = ["drop every(5)"]
+
+[[fault]]
+kind = "cpu"
+on = "n1"
+at = "200ms"
+for = "100ms"
+share = "10%"
+"""
+
+
+def test_each_machine_has_the_faults_of_a_scenario_that_concern_it(
+    machines: Lab, running: spread.Workers, tmp_path: Path
+) -> None:
+    (tmp_path / "faults.toml").write_text(SCENARIO)
+    before = {machine: len(machines.events(machine, NAME, "inject")) for machine in running}
+    result = run(SpreadCluster(NAME, running), "random", protocol="emp", seed=3, check=True, output=tmp_path / "run",
+                 settings={"messages": 100, "over": "600ms"}, scenario=tmp_path / "faults.toml", timeout=120)  # fmt: skip
+    assert result.checks is not None
+    assert result.checks.passed, result.checks
+    injected = {
+        machine: [str(event["what"]) for event in machines.events(machine, NAME, "inject")[before[machine] :]]
+        for machine in running
+    }
+    assert {machine: [what.partition(" on ")[0] for what in found] for machine, found in injected.items()} == {
+        "a": ["links held for faults", "rule 'drop every(5)'", "load of 10% of a processor"],
+        "b": ["links held for faults", "loss 30%"],
+    }  # n3 sends what arrives at the switch
+    events = [event for event in read_run(tmp_path / "run").events() if str(event["event"]).startswith("fault ")]
+    times = {(event["fault"], event["event"]): event for event in events}
+    assert len(times) == len(events) == 6
+    for name, begin, end in (("fault[1]", 0, 300), ("fault[2]", 100, 400), ("fault[3]", 200, 300)):
+        begins, ends = times[name, "fault begins"], times[name, "fault ends"]
+        assert begins["in_force"] >= begins["at"] == begin * 1_000_000
+        assert ends["at"] >= end * 1_000_000
+        assert ends["had_effect"], ends
+    assert [injection.what for injection in spread_state(running, NAME).injected] == []
+
+
+CHURN = """
+[[fault]]
+kind = "restart"
+on = "n2"
+at = "200ms"
+for = "100ms"
+
+[[fault]]
+kind = "pause"
+on = "n1"
+at = "100ms"
+for = "50ms"
+
+[[fault]]
+kind = "incast"
+receiver = "n3"
+rate = "1mbit"
+from = "100ms"
+to = "400ms"
+
+[[fault]]
+kind = "partition"
+groups = [["n1", "n2"], ["n3"]]
+from = "300ms"
+to = "400ms"
+"""
+
+if LONG:
+
+    def test_a_scenario_restarts_and_pauses_nodes_where_they_are(running: spread.Workers, tmp_path: Path) -> None:
+        (tmp_path / "churn.toml").write_text(CHURN)
+        result = run(SpreadCluster(NAME, running), "churn", protocol="emp", seed=3, check=True, timeout=120,
+                     output=tmp_path / "run", scenario=tmp_path / "churn.toml")  # fmt: skip
+        assert result.checks is not None
+        assert result.checks.passed, result.checks
+        assert not [note for note in result.verdict.notes if "had no effect" in note]
+        assert spread_state(running, NAME).injected == ()
+        assert programs_of(running) == {"n1": 0, "n2": 0, "n3": 0}
 
 
 FAILING = """
@@ -254,6 +369,42 @@ def test_a_cluster_that_belongs_to_a_controller_ends_with_it(machines: Lab, runn
     for machine in running:
         eventually(partial(left_nothing, machines, running, machine, "own", before[machine]), "nothing is left", 30)
     assert len(echoes(running, "n1", "n2")) == 1
+
+
+def test_the_view_in_a_browser_has_all_machines_and_injects_on_the_right_ones(
+    machines: Lab, running: spread.Workers
+) -> None:
+    with machines.at_desk(
+        TESTBED, "machines", "top", "lab.toml", NAME, "--web", "--interval", "200ms"
+    ) as view, namespaces.inside(machines.cluster[machines.nodes["desk"]].namespace):  # fmt: skip
+        assert view.stdout is not None
+        address = view.stdout.readline().split()[-1]
+        origin = Origin("/".join(address.split("/")[:3]))
+        with connect(f"{address.replace('http:', 'ws:')}socket", origin=origin, open_timeout=30) as socket:
+            parts: dict[str, Any] = {}
+
+            def await_parts(condition: Callable[[], object]) -> None:
+                while not condition():
+                    parts.update(json.loads(socket.recv(timeout=30)))
+
+            await_parts(lambda: "picture" in parts and "forms" in parts)
+            assert [name for name, *_ in parts["picture"]["nodes"]] == ["n1", "n2", "n3"]
+            assert parts["forms"]["inject"]["words"] == f"testbed machines inject lab.toml {NAME}"
+            values = {"target": "n2", "loss": "100%", "direction": "in"}
+            socket.send(json.dumps({"command": "inject", "values": values, "name": "one"}))
+            await_parts(lambda: [job["state"] for job in parts.get("jobs", ())] in (["done"], ["failed"]))
+            assert parts["jobs"][0]["state"] == "done", parts["jobs"]
+        view.send_signal(signal.SIGINT)
+        assert view.wait(30) == 0
+    assert [injection.what for injection in spread_state(running, NAME).injected] == ["loss 100% on n2 (in)"]
+    assert echoes(running, "n1", "n2", timeout=0.1) == []
+
+
+def test_a_node_of_another_machine_is_named_as_such(machines: Lab, running: spread.Workers) -> None:
+    del running
+    for command in (("exec", "--name", NAME, "n2", "--", "true"), ("ssh", NAME, "n2")):
+        done = machines.on("a", TESTBED, *command)
+        refused(done, 4, "node n2 is on another machine: 'testbed machines shell'")
 
 
 def test_the_commands_do_it_too(machines: Lab, running: spread.Workers) -> None:

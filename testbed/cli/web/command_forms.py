@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import click
 
+from testbed.cli import machine_fault_commands, machine_run_commands
 from testbed.cli.capture_command import capture_command
 from testbed.cli.fault_commands import heal_command, inject_command, link_command, load_command, partition_command
 from testbed.cli.web.page_parts import JSON
@@ -22,7 +24,17 @@ COMMANDS: Final[Mapping[str, click.Command]] = {
 }
 """Commands that the page offers."""
 
-_INTERNAL: Final = ("name", "as_json")
+MACHINE_COMMANDS: Final[Mapping[str, click.Command]] = {
+    "inject": machine_fault_commands.inject_command,
+    "link": machine_fault_commands.link_command,
+    "heal": machine_fault_commands.heal_command,
+    "capture": machine_run_commands.capture_command,
+    "partition": machine_fault_commands.partition_command,
+    "load": machine_fault_commands.load_command,
+}
+"""Commands that it offers for a cluster on several machines."""
+
+_INTERNAL: Final = ("name", "as_json", "file", "cluster")
 """Parameters that the page sets, or does not need."""
 
 Value: TypeAlias = "str | bool | Sequence[str]"
@@ -32,9 +44,40 @@ class FormError(Exception):
     """A form that the view's page cannot have sent."""
 
 
-def forms() -> JSON:
-    """Describe the forms of all commands, for the page."""
-    return {name: form_of(command) for name, command in COMMANDS.items()}
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Commands on the displayed cluster. file: of its machines, empty for a cluster on this machine. cluster: its name,
+    where it has a file."""
+
+    file: str = ""
+    cluster: str = ""
+
+    @property
+    def commands(self) -> Mapping[str, click.Command]:
+        return MACHINE_COMMANDS if self.file else COMMANDS
+
+    def forms(self) -> JSON:
+        """Describe the forms of all commands, for the page. words: with which a command line begins."""
+        return {
+            name: {**form_of(command), "words": shlex.join(["testbed", *self._beginning(name)])}
+            for name, command in self.commands.items()
+        }
+
+    def _beginning(self, name: str) -> list[str]:
+        return ["machines", name, self.file, self.cluster] if self.file else [name]
+
+    def arguments(self, name: str, cluster: str, values: Mapping[str, Value]) -> list[str]:
+        """Return the arguments of `testbed` for a filled form. Raises FormError for a command or parameter that the page
+        does not have."""
+        command = self.commands.get(name)
+        if command is None:
+            raise FormError(f"no command {name!r} is offered here")
+        words = words_of(command, values)
+        return [*self._beginning(name), *words] if self.file else [name, "--name", cluster, *words]
+
+
+HERE: Final = Offer()
+"""Commands on a cluster on this machine."""
 
 
 def form_of(command: click.Command) -> dict[str, JSON]:
@@ -43,15 +86,6 @@ def form_of(command: click.Command) -> dict[str, JSON]:
         "help": _first_paragraph(command),
         "parameters": [_field(parameter) for parameter in _visible_parameters(command)],
     }
-
-
-def arguments(name: str, cluster: str, values: Mapping[str, Value]) -> list[str]:
-    """Return the arguments of `testbed` for a filled form. Raises FormError for a command or parameter that the page does
-    not have."""
-    command = COMMANDS.get(name)
-    if command is None:
-        raise FormError(f"no command {name!r} is offered here")
-    return [name, "--name", cluster, *words_of(command, values)]
 
 
 def words_of(command: click.Command, values: Mapping[str, Value]) -> list[str]:

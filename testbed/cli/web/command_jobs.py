@@ -41,7 +41,8 @@ class Job:
 
     @property
     def is_lasting(self) -> bool:
-        return self.words[0] in _LASTING
+        name = self.words[1] if self.words[0] == "machines" else self.words[0]
+        return name in _LASTING
 
     def to_json(self) -> JSON:
         return {

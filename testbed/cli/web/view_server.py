@@ -14,6 +14,7 @@ from typing import Final
 
 import uvicorn
 
+from testbed.cli.web.command_forms import HERE, Offer
 from testbed.cli.web.run_list import ReportPages, RunList
 from testbed.cli.web.view_application import Sampler, View, application
 from testbed.cluster.records.ownership import temporary_directory
@@ -24,30 +25,25 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MAX_MESSAGE: Final = 1 << 16  # bytes of a message from the page
 
 
-def serve(sampler: Sampler, interval: float, port: int, runs: Path, started: Callable[[str], None]) -> None:
+def serve(
+    sampler: Sampler, interval: float, port: int, runs: Path, started: Callable[[str], None], offer: Offer = HERE
+) -> None:
     """Serve the view until Ctrl-C. Another signal is raised again at the end. port: 0 for any free port. runs: directory
-    of runs. started: called with the address. Raises ConflictError, PermissionDeniedError."""
+    of runs. started: called with the address. offer: of commands. Raises ConflictError, PermissionDeniedError."""
     with (
         _listening(port) as listener,
         temporary_directory("web") as reports,
         contextlib.closing(RunList(runs)) as run_list,
     ):
-        ended_by = asyncio.run(_serve(sampler, interval, listener, run_list, reports, started))
+        view = View(sampler, interval, run_list, ReportPages(reports), offer)
+        ended_by = asyncio.run(_serve(view, listener, started))
     if ended_by not in (0, signal.SIGINT):
         signal.raise_signal(ended_by)
 
 
-async def _serve(
-    sampler: Sampler,
-    interval: float,
-    listener: socket.socket,
-    runs: RunList,
-    reports: Path,
-    started: Callable[[str], None],
-) -> int:
+async def _serve(view: View, listener: socket.socket, started: Callable[[str], None]) -> int:
     """Serve until a signal; return it."""
     token, port = secrets.token_urlsafe(16), listener.getsockname()[1]
-    view = View(sampler, interval, runs, ReportPages(reports))
     server = _Server(
         uvicorn.Config(
             application(view, token=token, port=port),

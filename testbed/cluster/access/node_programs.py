@@ -14,6 +14,7 @@ from testbed.kernel import cgroups
 from testbed.kernel.children import restore_signals
 from testbed.kernel.setns import NodeContext, enter
 from testbed.spec.layout import Node
+from testbed.spec.selection import elsewhere
 
 if TYPE_CHECKING:
     import subprocess
@@ -47,6 +48,8 @@ def node_of(state: State, name: str) -> Node:
     for node in state.layout.nodes:
         if node.name == name:
             return node
+    if sentence := elsewhere(state.layout, name):
+        raise NotFoundError(sentence)
     names = [node.name for node in state.layout.nodes]
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     raise NotFoundError(f"cluster {state.name} has no node {name!r}; it has {shown}")

@@ -59,9 +59,9 @@ def probe_part(
     try:
         with ExitStack() as stack:
             half = _Half(stack, run, {d["number"]: port(d) for d in outgoing}, {d["number"]: port(d) for d in incoming})
-            dialogue.reached(_OPEN)
+            dialogue.barrier(_OPEN)
             half.send({d["number"]: (d["interval"], d["burst"]) for d in outgoing}, seconds)
-            dialogue.reached(_SENT)
+            dialogue.barrier(_SENT)
             half.listen(linger)
             return half.result()
     except FileNotFoundError as error:

@@ -50,6 +50,7 @@ ProgressCallback = Callable[[str], object]
 """Called with a phrase that describes the current step of a run."""
 
 
+@runtime_checkable
 class Companion(Protocol):
     """Code that acts on a run, such as a scenario of faults. Called at the beginning of each repetition."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,7 @@ from testbed.workloads.lookup import file_of
 if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningCluster
     from testbed.controller.runs.execution import Execution
+    from testbed.controller.scenarios.player import ScenarioPlayer
     from testbed.fates.rules import RuleSet
     from testbed.runtime.nodes.node_run import Run
     from testbed.sim.simulation import Simulation
@@ -84,21 +86,29 @@ class _StageBarrier:
             self._dialogue.check()
             run.at(when + _CHECK_INTERVAL, lambda: check(when + _CHECK_INTERVAL))
 
-        run.before_stop = lambda: self._dialogue.reached(DONE)
+        run.before_stop = lambda: self._dialogue.barrier(DONE)
         run.at(_CHECK_INTERVAL, lambda: check(_CHECK_INTERVAL))
-        self._dialogue.reached(READY)
+        self._dialogue.barrier(READY)
         return nullcontext()
 
 
 def run_part(
-    dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int, history: bool, ahead: int, source: str = ""
+    dialogue: Dialogue,
+    name: str,
+    asked: Mapping[str, Any],
+    seed: int,
+    history: bool,
+    ahead: int,
+    source: str = "",
+    scenario: Mapping[str, Any] | None = None,
 ) -> object:
     """Run a workload on this machine's nodes of a cluster.
 
     asked: the run's request, as in its folder. seed: of the repetition. history: whether histories are written. ahead:
-    nanoseconds by which the run's clock is ahead of this machine's. source: text of the workload's file, if it has one. The
-    reply has results, counters and the verdict, or the error that ended the run; the programs' rows; the text of their
-    files, by path; and the cluster's events during the run.
+    nanoseconds by which the run's clock is ahead of this machine's. source: text of the workload's file, if it has one.
+    scenario: of which this machine plays its part, see `SpreadScenario.request`. The reply has results, counters and the
+    verdict, or the error that ended the run; the programs' rows; the text of their files, by path; the report of the
+    scenario's player; and the cluster's events during the run.
     """
     from testbed.cluster.records.ownership import temporary_directory
     from testbed.cluster.records.state import Store
@@ -108,6 +118,7 @@ def run_part(
     from testbed.controller.runs.live_execution import run_live
     from testbed.controller.runs.run_target import locked
     from testbed.controller.runs.runner import protocol_of
+    from testbed.controller.scenarios.machine_reports import report_of
     from testbed.runtime import event_log, journal
     from testbed.spec.placement import ranks_of
     from testbed.workloads.lookup import choose
@@ -115,17 +126,23 @@ def run_part(
     store = Store()
     state = store.choose(name)
     started = time.monotonic_ns()
+    running = RunningCluster(store, state)
+    faults: list[Mapping[str, Any]] = []
+    player = _player(scenario, seed, faults) if scenario is not None else None
     with locked(store, name), temporary_directory("run") as directory:
+        companions = (_StageBarrier(dialogue),) if player is None else (player, _StageBarrier(dialogue))
         workload = choose(_write_workload(asked["form"], source, directory), asked["settings"])
         plan = Plan(
             workload, protocol_of(asked["protocol"], "live"), seed, asked["timeout"], asked["patience"], history,
-            companions=(_StageBarrier(dialogue),), ranks=ranks_of(state.layout.everywhere), ahead=ahead,
+            companions=companions, ranks=ranks_of(state.layout.everywhere), ahead=ahead,
+            shared=asked.get("nics") == "shared",
         )  # fmt: skip
         folder = RunFolder(directory / "run", asked, "", {})
         repetition = folder.create_repetition(1, 1)
         outcome: dict[str, object]
         try:
-            outcome = _outcome(run_live(RunningCluster(store, state), plan, repetition))
+            with player.prepared(running) if player is not None else nullcontext():
+                outcome = _outcome(run_live(running, plan, repetition), player)
         except TestbedError as error:
             outcome = {"error": str(error), "class": type(error).__name__, "when": getattr(error, "when", -1)}
         folder.close({})
@@ -135,7 +152,27 @@ def run_part(
         }
     await_watch(state.layout, store.directory(name))
     events = [event for event in event_log.read(store.directory(name)) if event["clock"] >= started]
-    return {**outcome, "rows": rows, "files": files, "events": events}
+    played = report_of(player, faults, ahead) if player is not None else None
+    return {**outcome, "rows": rows, "files": files, "events": events, "scenario": played}
+
+
+def _player(scenario: Mapping[str, Any], seed: int, events: list[Mapping[str, Any]]) -> ScenarioPlayer:
+    """Return the player of this machine's part of a scenario. events: gets the events that it records."""
+    from testbed.controller.scenarios.player import MachinePart, ScenarioPlayer
+    from testbed.spec.layout_json import from_json
+    from testbed.spec.scenario import Scenario
+
+    def record_event(event: str, **facts: object) -> None:
+        events.append({"time": time.time_ns(), "clock": time.monotonic_ns(), "event": event, **facts})
+
+    part = MachinePart(from_json(scenario["layout"]), scenario["number"])
+    return ScenarioPlayer(
+        Scenario.from_toml(scenario["toml"]),
+        seed=seed,
+        seconds=scenario["seconds"],
+        record_event=record_event,
+        part=part,
+    )
 
 
 def _write_workload(form: str, source: str, directory: Path) -> str:
@@ -171,13 +208,16 @@ def _answers(local: str, remote: str) -> bool:
         return False
 
 
-def _outcome(execution: Execution) -> dict[str, object]:
+def _outcome(execution: Execution, player: ScenarioPlayer | None) -> dict[str, object]:
     from testbed.controller.runs.run_recorder import verdict_to_json
 
+    verdict = execution.verdict
+    if player is not None:
+        verdict = replace(verdict, notes=tuple(note for note in verdict.notes if player.is_new_note(note)))
     return {
         "results": dict(execution.results),
         "counted": {rank: dict(counts) for rank, counts in execution.counters.items()},
-        "verdict": verdict_to_json(execution.verdict),
+        "verdict": verdict_to_json(verdict),
         "switches": {name: dict(counts) for name, counts in execution.switches.items()},
     }
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from testbed.controller.checkers.check_report import Report
     from testbed.controller.checkers.runs import RepetitionChecker
     from testbed.controller.runs.spread_execution import SpreadCluster
+    from testbed.controller.scenarios.machine_reports import SpreadScenario
     from testbed.controller.scenarios.player import ScenarioPlayer
     from testbed.controller.verdict.outages import OutageJudge, ProcessOutages
     from testbed.spec.layout import Layout
@@ -155,9 +156,9 @@ def run(
     with contextlib.ExitStack() as stack:
         directory = output or stack.enter_context(temporary_directory("run"))
         folder = stack.enter_context(record_run(Path(directory), request, target))
-        players = _players(faults, timeout, folder, slow, prices)
-        companions = (*given["companions"], *players)
-        checker = _repetition_checker(check, chosen, folder, target, patience, companions)
+        players = _players(faults, timeout, folder, slow, prices, target.spread is not None)
+        companions = (*given["companions"], *(player for player in players if isinstance(player, Companion)))
+        checker = _repetition_checker(check, chosen, folder, target, patience, (*given["companions"], *players))
         plan = Plan(
             chosen, _announcing_incarnations(nic_protocol, faults, mode), first_seed, timeout, patience,
             history or checker is not None, given["capture"], companions, on_progress, prices, slow, profiles=profiles,
@@ -189,13 +190,13 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """The repetitions of a run. plan: of the first repetition. players: of the scenario; also among the companions."""
+    """The repetitions of a run. plan: of the first repetition. players: of the scenario."""
 
     target: RunTarget
     folder: RunRecorder
     plan: Plan
     repeat: int
-    players: Sequence[ScenarioPlayer]
+    players: Sequence[ScenarioPlayer | SpreadScenario]
     checker: RepetitionChecker | None
 
     def execute(self, running: RunningCluster | None) -> list[Execution]:
@@ -229,12 +230,32 @@ class _Series:
             try:
                 for player in self.players:
                     player.seed = plan.seed
-                execution = _execute(self.target, running, plan, files, outages, folder.add_events)
+                execution = self._execute(running, plan, files, outages)
             finally:
                 for player in self.players:
                     player.close()
         folder.add_event("repetition ends", number=number)
         return execution if checker is None else checker.add_to(execution)
+
+    def _execute(
+        self, running: RunningCluster | None, plan: Plan, files: RepetitionFiles, outages: OutageJudge | None
+    ) -> Execution:
+        """Execute a repetition. Each mode is imported only when it is used."""
+        if self.target.spread is not None:
+            from testbed.controller.runs.spread_execution import execute
+            from testbed.controller.scenarios.machine_reports import SpreadScenario
+            from testbed.controller.verdict.machine_outages import MachineOutages
+
+            assert isinstance(outages, MachineOutages)
+            scenario = next((player for player in self.players if isinstance(player, SpreadScenario)), None)
+            return execute(self.target.spread, plan, files, outages, self.folder.add_events, scenario)
+        if running is None:
+            from testbed.controller.runs.simulated_execution import simulate
+
+            return simulate(self.target.layout, self.target.base, plan, files)
+        from testbed.controller.runs.live_execution import run_live
+
+        return run_live(running, plan, files)
 
     def finish(self, executions: Sequence[Execution], seconds: float) -> Verdict:
         """Write the result to the folder; return the verdict of all repetitions together."""
@@ -264,9 +285,8 @@ def _refuse_on_machines(given: RunOptions, form: str) -> None:
     """Check that a run on several machines supports the options. Raises UnsupportedError."""
     unsupported: dict[str, bool] = {
         f"mode {given['mode']}": given["mode"] != "live",
-        "a scenario": given["scenario"] is not None,
         "companions": bool(given["companions"]),
-        "shared NICs or several queues": given["nics"] != "inline" or given["queues"] != 1,
+        "NICs with several receive queues": given["queues"] != 1,
         "several ranks on a node": given["ranks_per_node"] != 1,
         "the codec scapy": given["codec"] != "generated",
         "settings of firmware": bool(given["firmware"]),
@@ -337,7 +357,7 @@ def _repetition_checker(
     folder: RunRecorder,
     target: RunTarget,
     patience: float | None,
-    companions: Sequence[Companion],
+    companions: Sequence[object],
 ) -> RepetitionChecker | None:
     """Return the checker of repetitions if checks are requested; by default, if the workload or a companion requires
     them."""
@@ -419,10 +439,14 @@ def _scenario(
     """Load a scenario, and check that it is feasible on the target."""
     if given is None:
         return None
-    from testbed.controller.scenarios.feasibility import check
+    from testbed.controller.scenarios.feasibility import check, texts_of
     from testbed.controller.scenarios.player import scenario_of
 
     scenario = scenario_of(given)
+    if target.spread is not None and (files := texts_of(scenario.faults)):
+        raise UnsupportedError(
+            f"{scenario.name}: a jitter or a rate in a file ({next(iter(files))}) does not reach other machines"
+        )
     datapath = target.running.state.asked if target.running is not None else "auto"
     check(
         scenario,
@@ -485,14 +509,18 @@ def _are_shared(nics: Nics, mode: Mode, codec: Codec, name: str, protocol: Proto
 
 
 def _players(
-    scenario: Scenario | None, timeout: float, folder: RunFolder, slow: int, prices: Profile
-) -> tuple[ScenarioPlayer, ...]:
+    scenario: Scenario | None, timeout: float, folder: RunFolder, slow: int, prices: Profile, on_machines: bool
+) -> tuple[ScenarioPlayer | SpreadScenario, ...]:
     """Return the player of a scenario, if there is one."""
     if scenario is None:
         return ()
     from testbed.controller.scenarios.player import Dilated, ScenarioPlayer
 
     folder.write_scenario(scenario.to_toml())
+    if on_machines:
+        from testbed.controller.scenarios.machine_reports import SpreadScenario
+
+        return (SpreadScenario(scenario, timeout, folder.add_events),)
     dilated = Dilated(slow, not prices.is_zero_cost) if slow else None
     return (ScenarioPlayer(scenario, seconds=timeout, record_event=folder.add_event, dilated=dilated),)
 
@@ -519,27 +547,3 @@ def _process_outages(running: RunningCluster | None, slow: int) -> ProcessOutage
     from testbed.controller.verdict.outages import ProcessOutages
 
     return ProcessOutages(running.name, time.monotonic_ns(), dilated=bool(slow))
-
-
-def _execute(
-    target: RunTarget,
-    running: RunningCluster | None,
-    plan: Plan,
-    files: RepetitionFiles,
-    outages: OutageJudge | None,
-    add_events: Callable[[list[Mapping[str, object]]], object],
-) -> Execution:
-    """Execute a repetition. Each mode is imported only when it is used. outages, add_events: get the events of machines."""
-    if target.spread is not None:
-        from testbed.controller.runs.spread_execution import execute
-        from testbed.controller.verdict.machine_outages import MachineOutages
-
-        assert isinstance(outages, MachineOutages)
-        return execute(target.spread, plan, files, outages, add_events)
-    if running is None:
-        from testbed.controller.runs.simulated_execution import simulate
-
-        return simulate(target.layout, target.base, plan, files)
-    from testbed.controller.runs.live_execution import run_live
-
-    return run_live(running, plan, files)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from testbed.controller.runs.execution import Execution, Plan
 from testbed.controller.runs.folders import RepetitionFiles
 from testbed.controller.runs.machine_part import RUN
+from testbed.controller.scenarios.machine_reports import SpreadScenario
 from testbed.controller.verdict.machine_outages import MachineLostError, MachineOutages
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.errors import TestbedError
@@ -44,24 +45,28 @@ def execute(
     files: RepetitionFiles,
     outages: MachineOutages,
     add_events: Callable[[list[Mapping[str, object]]], object],
+    scenario: SpreadScenario | None = None,
 ) -> Execution:
     """Run a workload on all nodes, and write the files of all machines to the repetition's folder. outages, add_events: get
-    the machines' events. An error on one machine ends the run on all machines. Raises ProgramError, MachineLostError,
-    TestbedError."""
+    the machines' events. scenario: played during the run. An error on one machine ends the run on all machines. Raises
+    ProgramError, MachineLostError, TestbedError."""
     state = cluster.state()
-    clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.holders.items()}
-    before = measured_underlays(state.holders, state.parts, carry=True)
+    clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.workers.items()}
+    before = measured_underlays(state.workers, state.parts, carry=True)
     request = {"name": cluster.name, "asked": plan.request, "seed": plan.seed, "history": plan.history,
-               "source": _source(str(plan.request["form"]))}  # fmt: skip
+               "source": _source(str(plan.request["form"])),
+               "scenario": scenario.request(state) if scenario is not None else None}  # fmt: skip
     numbers = {
-        machine: worker.begin(RUN, **request, ahead=clocks[machine].ahead) for machine, worker in state.holders.items()
+        machine: worker.begin(RUN, **request, ahead=clocks[machine].ahead) for machine, worker in state.workers.items()
     }
-    replies, lost = in_step(state.holders, numbers, plan.timeout + _EXTRA_TIMEOUT)
+    replies, lost = in_step(state.workers, numbers, plan.timeout + _EXTRA_TIMEOUT)
     for machine, reply in replies.items():
         _write_files(reply, files)
         events = [{**event, "clock": event["clock"] + clocks[machine].ahead} for event in reply["events"]]
         outages.add_events(machine, events)
         add_events([{"machine": machine, **event} for event in events])
+    if scenario is not None:
+        scenario.take(reply["scenario"] for reply in replies.values() if reply.get("scenario"))
     if lost:
         raise MachineLostError({machine: loss_sentence(loss, outages.since) for machine, loss in lost.items()})
     failed = [(machine, reply) for machine, reply in replies.items() if "error" in reply]
@@ -70,7 +75,7 @@ def execute(
         machine, reply = next(((m, r) for m, r in failed if r["class"] != TestbedError.__name__), failed[0])
         raise _error(machine, reply)
     try:
-        after = measured_underlays(state.holders, state.parts, carry=False)
+        after = measured_underlays(state.workers, state.parts, carry=False)
     except WorkerLostError as error:
         loss = Loss(error, time.monotonic_ns())
         raise MachineLostError({error.machine: loss_sentence(loss, outages.since)}) from error
@@ -151,4 +156,4 @@ def underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:
 def clock_findings(clocks: Mapping[str, MachineClock]) -> Iterator[Finding]:
     """Yield findings on the machines' clocks: the maximum error of the times in their histories."""
     for machine, clock in clocks.items():
-        yield Finding("clock offset", f"machine {machine}", "", 0, clock.within, "ns", Grade.TRUSTED)
+        yield Finding("clock offset", f"machine {machine}", "", 0, clock.error, "ns", Grade.TRUSTED)

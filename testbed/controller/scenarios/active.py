@@ -1,4 +1,4 @@
-"""ActiveFault faults, and the interfaces of their injector and of programs, common to the simulation and namespaces."""
+"""Active faults, and the interfaces of their injector and of programs, common to the simulation and namespaces."""
 
 from __future__ import annotations
 
@@ -66,6 +66,8 @@ class FaultInjector(Protocol):
 
 
 NO_PROGRAM: Final = "no program was running there"
+
+ELSEWHERE: Final = "it is on other machines"
 
 NO_COSTS: Final = "the profile 'ideal' has no costs, so a NIC cannot become slower; --profile selects another profile"
 

@@ -23,7 +23,9 @@ from testbed.controller.verdict.counter_snapshots import read_counters, schedsta
 from testbed.errors import KernelError, UnsupportedError
 from testbed.kernel.processes import state_of
 from testbed.spec.fault_models import Cpu, Crash, Fault, Impair, Incast, Partition, Pause, Reset, Restart, Traffic
+from testbed.spec.layout import Layout
 from testbed.spec.scenario import Scenario
+from testbed.spec.selection import node_of
 
 _CLASSIFIER_COUNTERS = ("loss", "gemodel", "loss_pattern")
 
@@ -38,18 +40,21 @@ _GRACE = 5.0
 
 
 @contextlib.contextmanager
-def hold(cluster: RunningCluster, scenario: Scenario, seconds: float) -> Iterator[None]:
+def hold(
+    cluster: RunningCluster, scenario: Scenario, seconds: float, layout: Layout, number: int = 0
+) -> Iterator[None]:
     """Keep the links with faults on the relay for the block, from before a run until after it. A link that changes its
     datapath during the run would lose frames beyond those of faults. The process that heals expired faults also runs for
-    the block. seconds: maximum duration of the run."""
+    the block. seconds: maximum duration of the run. layout: of the complete cluster. number: the lowest of the injection.
+    """
     store, state = Store(), cluster.state
-    places = _held_directions(state, scenario) if state.asked in ("auto", "relay") else []
+    places = _held_directions(state, scenario, layout) if state.asked in ("auto", "relay") else []
     if not (places or scenario.random or any(not isinstance(fault, _PROGRAM_FAULTS) for fault in scenario.faults)):
         yield
         return
     rules = tuple((place, HOLD) for place in places)
     until = time.monotonic_ns() + round((seconds + _GRACE) * 1e9)
-    holding = Injection(0, f"links held for {scenario.name}", rules=rules, until=until)
+    holding = Injection(number, f"links held for {scenario.name}", rules=rules, until=until)
     done = fault_injection.apply_injection(store, cluster.name, holding)
     try:
         yield
@@ -57,7 +62,7 @@ def hold(cluster: RunningCluster, scenario: Scenario, seconds: float) -> Iterato
         _heal(store, cluster.name, [done.injection.number])
 
 
-def _held_directions(state: State, scenario: Scenario) -> list[DirectionKey]:
+def _held_directions(state: State, scenario: Scenario, layout: Layout) -> list[DirectionKey]:
     """Return the directions that `hold` keeps on the relay."""
     faults = list(scenario.faults)
     random = scenario.random
@@ -68,7 +73,7 @@ def _held_directions(state: State, scenario: Scenario) -> list[DirectionKey]:
     links_with_faults = {
         place[0]
         for fault in faults
-        if (injection := injection_of(fault, state.layout)) is not None
+        if (injection := injection_of(fault, layout)) is not None
         for place in (*injection.places, *(place for place, _ in injection.rules))
     }
     relayed = [
@@ -100,6 +105,7 @@ class LiveInjector:
         self._name = cluster.name
         self._layout = cluster.state.layout
         self._run = run
+        self._least = 0  # the lowest number of the next injection
         self._pauses: Counter[str] = Counter()  # in force, by node
 
     def begin(self, occurrence: Occurrence) -> ActiveFault:
@@ -112,18 +118,18 @@ class LiveInjector:
         if isinstance(fault, Pause):
             return self._pause(occurrence)
         if isinstance(fault, Cpu):
-            nodes = touched_nodes(self._layout, fault)
+            nodes = self._touched(fault)
             return self._load(occurrence, [partial(self._load_processor, node, fault.share) for node in nodes])
         if isinstance(fault, Traffic | Incast):
-            senders, rate = senders_of(self._layout, fault), self._rate(fault)
-            return self._load(
-                occurrence,
-                [partial(fault_injection.load_link, self._store, self._name, senders, fault.receiver, rate)],
-            )
+            senders, receiver = senders_of(self._layout, fault), node_of(self._layout, fault.receiver)
+            return self._load(occurrence, [partial(self._send, senders, receiver, self._rate(fault))])
         raise UnsupportedError(f"{fault.kind} is not supported in namespaces")
 
     def _injection(self, fault: Fault) -> Injection | None:
         return injection_of(fault, self._layout)
+
+    def _touched(self, fault: Fault) -> list[str]:
+        return touched_nodes(self._layout, fault)
 
     def _rate(self, fault: Traffic | Incast) -> int:
         return fault.rate
@@ -137,7 +143,8 @@ class LiveInjector:
     def _inject(self, occurrence: Occurrence, injection: Injection) -> ActiveFault:
         decisive = decisive_counters(occurrence.fault)
         until = self._expiry(occurrence)
-        done = fault_injection.apply_injection(self._store, self._name, replace(injection, until=until))
+        numbered = replace(injection, number=self._least, until=until)
+        done = fault_injection.apply_injection(self._store, self._name, numbered)
         number = done.injection.number
         before = self._direction_counts(done.state, injection.places)
 
@@ -205,7 +212,7 @@ class LiveInjector:
 
     def _running(self, fault: Fault) -> list[str]:
         """Return the ranks of a fault's nodes whose programs run."""
-        ranks = [rank for name in touched_nodes(self._layout, fault) for rank in self._run.ranks_on(name)]
+        ranks = [rank for name in self._touched(fault) for rank in self._run.ranks_on(name)]
         return [rank for rank in ranks if not self._run.has_ended(rank)]
 
     def _crash(self, occurrence: Occurrence) -> ActiveFault:
@@ -253,7 +260,10 @@ class LiveInjector:
         return ActiveFault(occurrence, read_counts, lift, reason="" if names else NO_PROGRAM)
 
     def _load_processor(self, node: str, share: float, seconds: float) -> fault_injection.Injected:
-        return fault_injection.load_processor(self._store, self._name, node, share, seconds)
+        return fault_injection.load_processor(self._store, self._name, node, share, seconds, self._least)
+
+    def _send(self, senders: Sequence[str], receiver: str, rate: int, seconds: float) -> fault_injection.Injected:
+        return fault_injection.load_link(self._store, self._name, senders, receiver, rate, seconds, self._least)
 
     def _load(
         self, occurrence: Occurrence, starters: Sequence[Callable[[float], fault_injection.Injected]]

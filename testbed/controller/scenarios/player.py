@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -45,14 +45,22 @@ class Dilated(NamedTuple):
     priced: bool
 
 
+class MachinePart(NamedTuple):
+    """One machine's part of a run on several, of which each plays the scenario. layout: of the complete cluster. number:
+    of the scenario's first injection, the same on all machines."""
+
+    layout: Layout
+    number: int
+
+
 def _ignore(_event: str, **_facts: object) -> None:
     pass
 
 
 class ScenarioPlayer:
     """Player of one scenario, which starts again with each repetition. Implements `execution.Companion` and
-    `checkers.runs.DisturbanceSource`. notes: warnings, complete after `close`. seed: of the next repetition, for random
-    parts without a seed of their own."""
+    `checkers.runs.DisturbanceSource`. notes: warnings, complete after `close`. remaining: the warning on faults that did
+    not begin. seed: of the next repetition, for random parts without a seed of their own."""
 
     def __init__(
         self,
@@ -62,17 +70,21 @@ class ScenarioPlayer:
         seconds: float = 60.0,
         record_event: RecordEvent = _ignore,
         dilated: Dilated | None = None,
+        part: MachinePart | None = None,
     ) -> None:
         """seconds: maximum duration of a repetition, in real time. dilated: dilation of time, if any; all other times are
-        model times then. Raises the errors of reading the files that the scenario names."""
+        model times then. part: this machine's part of a run on several machines. Raises the errors of reading the files
+        that the scenario names."""
         self.scenario: Final = scenario
         self.seed = seed
         self._seconds = seconds
         self._dilated = dilated
+        self._part = part
         self._horizon = round(seconds * _SECOND) // (dilated.factor if dilated is not None else 1)
         self._record_event = record_event
         self._files = texts_of(scenario.faults)
         self._notes: list[str] = []
+        self.remaining = ""
         self._recorded: set[str] = set()  # descriptions of faults that were put in force
         self._moments: list[Moment] = []
         self._next = 0
@@ -88,8 +100,7 @@ class ScenarioPlayer:
     @property
     def notes(self) -> list[str]:
         """Warnings on faults that had no effect or did not begin."""
-        more = len(self._notes) - _MAX_SHOWN
-        return self._notes if more <= 1 else [*self._notes[:_MAX_SHOWN], f"and {more} more faults had no effect"]
+        return [*shortened(self._notes), *filter(None, [self.remaining])]
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:
         """See `execution.Companion`."""
@@ -108,11 +119,9 @@ class ScenarioPlayer:
         if self._dilated is not None:
             self._begin_dilated(cluster, run, self._dilated)
         else:
-            from testbed.controller.scenarios.live import LiveInjector
-
             self._begin(
-                LiveInjector(cluster, run, self._seconds),
-                cluster.state.layout,
+                self._live_injector(cluster, run),
+                self._part.layout if self._part is not None else cluster.state.layout,
                 lambda: run.start_time,
                 lambda: max(0, time.monotonic_ns() - run.start_time),
                 run.at,
@@ -123,6 +132,15 @@ class ScenarioPlayer:
         finally:
             self.close()
 
+    def _live_injector(self, cluster: RunningCluster, run: Programs) -> FaultInjector:
+        if self._part is None:
+            from testbed.controller.scenarios.live import LiveInjector
+
+            return LiveInjector(cluster, run, self._seconds)
+        from testbed.controller.scenarios.machine_injector import MachineInjector
+
+        return MachineInjector(cluster, run, self._seconds, self._part.layout, self._part.number)
+
     @contextlib.contextmanager
     def prepared(self, cluster: RunningCluster | None, repeat: int = 1) -> Iterator[None]:
         """Prepare a cluster for `repeat` repetitions, before programs begin. cluster: None in the simulation, which needs no
@@ -132,7 +150,8 @@ class ScenarioPlayer:
             return
         from testbed.controller.scenarios.live import hold
 
-        with hold(cluster, self.scenario, (self._seconds + _EXTRA_SECONDS) * repeat):
+        layout, number = self._part or (cluster.state.layout, 0)
+        with hold(cluster, self.scenario, (self._seconds + _EXTRA_SECONDS) * repeat, layout, number):
             yield
 
     def _begin_dilated(self, cluster: RunningCluster, run: Programs, dilated: Dilated) -> None:
@@ -174,7 +193,7 @@ class ScenarioPlayer:
         if remaining:
             count = "1 fault has" if len(remaining) == 1 else f"{len(remaining):,} faults have"
             first = remaining[0].occurrence
-            self._notes.append(
+            self.remaining = (
                 f"{self.scenario.name} is longer than the run, which ended after {_rounded(self._now())}: {count} not "
                 f"begun, first {first.name} at {format_duration(first.begin)} ({first.fault.what})"
             )
@@ -258,17 +277,12 @@ class ScenarioPlayer:
             active.lift(run_ended)
         had_effect = active.had_effect(counts)
         self._record_event(
-            "fault ends", fault=occurrence.name, kind=fault.kind, what=fault.what, at=ended, with_the_run=run_ended,
-            counted=counts, had_effect=had_effect,
+            "fault ends", fault=occurrence.name, kind=fault.kind, what=fault.what, begin=occurrence.begin, at=ended,
+            with_the_run=run_ended, counted=counts, had_effect=had_effect,
+            **({"reason": active.reason} if active.reason else {}),
         )  # fmt: skip
         if not had_effect:
-            reason = (
-                active.reason or ", ".join(f"{name}: {count}" for name, count in counts.items()) or "its counters are 0"
-            )
-            self._notes.append(
-                f"{occurrence.name} ({fault.what}) had no effect from {_rounded(occurrence.begin)} to {_rounded(ended)}: "
-                f"{reason}"
-            )
+            self._notes.append(no_effect(occurrence.name, fault.what, (occurrence.begin, ended), counts, active.reason))
 
 
 def _disturbance_kind(fault: Fault) -> str:
@@ -281,6 +295,19 @@ def _disturbance_kind(fault: Fault) -> str:
 def scenario_of(source: Scenario | str | Path) -> Scenario:
     """Return a scenario, loaded if it is a file. Raises the errors of loading."""
     return source if isinstance(source, Scenario) else load(source)
+
+
+def no_effect(name: str, what: str, span: tuple[int, int], counts: Mapping[str, int], reason: str) -> str:
+    """Return the warning on a fault without effect. span: nanoseconds since the programs began. reason: why it could have
+    none, or empty."""
+    why = reason or ", ".join(f"{counter}: {count}" for counter, count in counts.items()) or "its counters are 0"
+    return f"{name} ({what}) had no effect from {_rounded(span[0])} to {_rounded(span[1])}: {why}"
+
+
+def shortened(notes: Sequence[str]) -> list[str]:
+    """Return warnings on faults without effect, of which many are left out."""
+    more = len(notes) - _MAX_SHOWN
+    return list(notes) if more <= 1 else [*notes[:_MAX_SHOWN], f"and {more} more faults had no effect"]
 
 
 def _rounded(nanoseconds: int) -> str:

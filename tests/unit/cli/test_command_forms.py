@@ -8,7 +8,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from testbed.cli.web.command_forms import COMMANDS, FormError, arguments, form_of, words_of
+from testbed.cli.web.command_forms import COMMANDS, HERE, MACHINE_COMMANDS, FormError, Offer, form_of, words_of
+
+ON_MACHINES = Offer("lab.toml", "star-4")
+OFFERED = [*((HERE, name) for name in COMMANDS), *((ON_MACHINES, name) for name in MACHINE_COMMANDS)]
 
 
 @click.command("shake")
@@ -42,10 +45,11 @@ def test_a_form_has_a_field_for_each_option_that_the_command_declares() -> None:
     assert form_of(shake)["help"] == "Shake a link."
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_no_option_of_a_command_is_missing_but_the_clusters_name_and_json(name: str) -> None:
-    fields = {field["name"] for field in form_of(COMMANDS[name])["parameters"]}
-    assert fields == {parameter.name for parameter in COMMANDS[name].params} - {"name", "as_json"}
+@pytest.mark.parametrize(("offer", "name"), OFFERED)
+def test_no_option_of_a_command_is_missing_but_the_clusters_name_and_json(offer: Offer, name: str) -> None:
+    command = offer.commands[name]
+    fields = {field["name"] for field in form_of(command)["parameters"]}
+    assert fields == {parameter.name for parameter in command.params} - {"name", "as_json", "file", "cluster"}
     assert len(fields) >= 1
 
 
@@ -94,28 +98,40 @@ def test_what_a_form_does_not_have_is_refused(values: dict[str, Any], words: str
 @pytest.mark.parametrize("name", ["down", "exec", "up", "shell", "", "--help"])
 def test_commands_that_are_not_offered_are_refused(name: str) -> None:
     with pytest.raises(FormError, match="is offered here"):
-        arguments(name, "star-4", {})
+        HERE.arguments(name, "star-4", {})
+    with pytest.raises(FormError, match="is offered here"):
+        ON_MACHINES.arguments(name, "star-4", {})
 
 
 def test_the_cluster_is_the_one_that_is_shown() -> None:
-    words = arguments("inject", "star-4", {"target": "n1", "loss": "5%", "rules": ["drop udp and nth(3)"]})
-    assert words == ["inject", "--name", "star-4", "--loss=5%", "--rule=drop udp and nth(3)", "--", "n1"]
+    values = {"target": "n1", "loss": "5%", "rules": ["drop udp and nth(3)"]}
+    typed = ["--loss=5%", "--rule=drop udp and nth(3)", "--", "n1"]
+    assert HERE.arguments("inject", "star-4", values) == ["inject", "--name", "star-4", *typed]
+    assert ON_MACHINES.arguments("inject", "star-4", values) == ["machines", "inject", "lab.toml", "star-4", *typed]
 
 
-def test_the_real_commands_take_their_forms_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_shows_how_the_command_line_begins() -> None:
+    assert [offer.forms()["heal"]["words"] for offer in (HERE, ON_MACHINES)] == [  # type: ignore[index, call-overload]
+        "testbed heal", "testbed machines heal lab.toml star-4",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("offer", [HERE, ON_MACHINES])
+def test_the_real_commands_take_their_forms_words(monkeypatch: pytest.MonkeyPatch, offer: Offer) -> None:
     for name, values in {
         "inject": {"target": "n1", "delay": "1ms", "queue_frames": "3", "duration": "1s"},
         "link": {"target": "n1", "action": "flap", "duration": "1s"},
-        "heal": {"words": "1 2"},
-        "capture": {"target": "n1", "path": "x.pcapng", "duration": "1s", "count": "3"},
+        "heal": {"numbers" if offer.file else "words": "1 2"},
+        "capture": {"target": "n1", "path": "x.pcapng", "duration": "1s", **({} if offer.file else {"count": "3"})},
         "partition": {"groups": "n1,n2 / n3,n4"},
         "load": {"nodes": "n1 n2", "rate": "1mbit"},
     }.items():
         seen: list[dict[str, Any]] = []
-        monkeypatch.setattr(COMMANDS[name], "callback", lambda seen=seen, **given: seen.append(given))
-        done = CliRunner().invoke(COMMANDS[name], arguments(name, "star-4", values)[1:])
+        command = offer.commands[name]
+        monkeypatch.setattr(command, "callback", lambda seen=seen, **given: seen.append(given))
+        done = CliRunner().invoke(command, offer.arguments(name, "star-4", values)[2 if offer.file else 1 :])
         assert done.exit_code == 0, done.output
-        assert seen[0]["name"] == "star-4"
+        assert seen[0]["cluster" if offer.file else "name"] == "star-4"
         for key, value in values.items():
             got = seen[0][key]
-            assert (" ".join(got) if isinstance(got, tuple) else str(got)).endswith(value)
+            assert (" ".join(map(str, got)) if isinstance(got, tuple) else str(got)).endswith(value)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from testbed.errors import TestbedError
-from testbed.machines.request_line import GO_ON, STOP, RequestLine
+from testbed.machines.request_reader import PROCEED, STOP, RequestReader
 from testbed.machines.worker import Dialogue, serve
 
 
@@ -32,15 +32,15 @@ def said(answers: io.BytesIO) -> list[dict[str, object]]:
 def test_a_machine_says_where_it_is_and_goes_on_when_it_is_told(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     answers = io.BytesIO()
-    os.write(writer, b"\n" + request(7, GO_ON))
-    Dialogue(RequestLine(reader), answers, 7).reached("ready")
+    os.write(writer, b"\n" + request(7, PROCEED))
+    Dialogue(RequestReader(reader), answers, 7).barrier("ready")
     assert said(answers) == [{"number": 7, "reached": "ready"}]
     os.close(writer)
 
 
 def test_a_machine_ends_when_another_has_failed_or_the_controller_is_gone(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
-    dialogue = Dialogue(RequestLine(reader), io.BytesIO(), 7)
+    dialogue = Dialogue(RequestReader(reader), io.BytesIO(), 7)
     os.write(writer, b"\n\n")  # pulses
     dialogue.check()
     os.write(writer, request(7, STOP))
@@ -49,19 +49,19 @@ def test_a_machine_ends_when_another_has_failed_or_the_controller_is_gone(pipe: 
     dialogue.check()
     os.close(writer)
     with pytest.raises(TestbedError, match="the controller is gone"):
-        dialogue.reached("done")
+        dialogue.barrier("done")
 
 
 def test_what_is_said_to_a_call_that_has_ended_is_no_request(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
-    os.write(writer, request(1, "fail") + request(1, STOP) + request(1, GO_ON) + request(2, "answer"))
+    os.write(writer, request(1, "fail") + request(1, STOP) + request(1, PROCEED) + request(2, "answer"))
     os.close(writer)
     answers = io.BytesIO()
 
     def fail(_: Dialogue) -> object:
         raise TestbedError("not here")
 
-    serve(RequestLine(reader), answers, {"fail": fail}, {"answer": lambda: 42})
+    serve(RequestReader(reader), answers, {"fail": fail}, {"answer": lambda: 42})
     assert said(answers) == [
         {"number": 1, "error": "not here", "class": "TestbedError"},
         {"number": 2, "reply": 42},

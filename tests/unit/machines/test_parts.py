@@ -13,7 +13,7 @@ from testbed.cluster.plan.kernel_operations import AddHook, Join, MakeCable, Mak
 from testbed.cluster.plan.link_decisions import decide
 from testbed.errors import UnsupportedError
 from testbed.machines.node_placement import placement_of
-from testbed.machines.parts import Underlays, pairs, parts, whole
+from testbed.machines.parts import Underlays, complete_layout, pairs, parts
 from testbed.machines.spread_faults import merged, share
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.layout_json import from_json, to_json
@@ -64,7 +64,7 @@ def test_both_machines_have_the_two_ends_of_one_tunnel() -> None:
 
 def test_the_parts_together_are_the_cluster() -> None:
     layout = pair(Impairment(delay=DELAY, loss=0.1), Impairment(delay=2 * DELAY, rate=10**9))
-    found = whole(spread(layout).values())
+    found = complete_layout(spread(layout).values())
     assert replace(found, links=()) == replace(layout, links=())
     assert [link.datapath for link in found.links] == ["auto", "relay"]
     assert tuple(replace(link, datapath="auto") for link in found.links) == layout.links

@@ -21,6 +21,7 @@ export class Forms {
     if (!form || this.dialog.open) return;
     this.name = name;
     this.parameters = form.parameters;
+    this.words = form.words;
     this.preview = html("code", { className: "preview" });
     this.message = html("p", { className: "message", role: "alert" });
     this.submit = html("button", { className: "primary" }, "Run");
@@ -28,7 +29,7 @@ export class Forms {
     const options = form.parameters.filter((field) => !field.operand);
     const element = html(
       "form", { method: "dialog", noValidate: true },
-      html("h2", { id: "form-title" }, `testbed ${name}`),
+      html("h2", { id: "form-title" }, form.words),
       html("p", { className: "muted" }, form.help),
       html("div", { className: "fields" }, ...operands.map((field) => this.#field(field, values[field.name]))),
       html("div", { className: "fields options" }, ...options.map((field) => this.#field(field, values[field.name]))),
@@ -116,6 +117,6 @@ export class Forms {
       else if (field.kind === "flag") words.push(field.label);
       else for (const text of [value].flat()) words.push(`${field.label} ${quoted(text)}`);
     }
-    setText(this.preview, ["testbed", this.name, ...words].join(" "));
+    setText(this.preview, [this.words, ...words].join(" "));
   }
 }

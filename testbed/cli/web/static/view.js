@@ -28,7 +28,7 @@ const forms = new Forms(run);
 const target = () => (["node", "link"].includes(wishes.kind) ? wishes.name : "");
 const faultsOn = (links) => (parts.faults ?? []).filter((fault) => fault.links.some((name) => links.has(name))).map((fault) => fault.number);
 const link = (action) => target() && run("link", { target: target(), action });
-const heal = (numbers) => numbers?.length && run("heal", { words: numbers.join(" ") });
+const heal = (numbers) => numbers?.length && run("heal", { [forms.forms.heal.parameters[0].name]: numbers.join(" ") });
 const actions = {
   inject: () => target() && forms.open("inject", { target: target() }),
   cut: () => target() && forms.open("link", { target: target(), action: "down" }),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from testbed.machines.request_line import RequestLine
+from testbed.machines.request_reader import RequestReader
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 def test_lines_come_whole_however_they_were_cut(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
-    lines = iter(RequestLine(reader))
+    lines = iter(RequestReader(reader))
     os.write(writer, b"one\n\ntw")
     assert next(lines) == b"one"
     os.write(writer, b"o\nthree\n")
@@ -30,7 +30,7 @@ def test_lines_come_whole_however_they_were_cut(pipe: tuple[int, int]) -> None:
 
 def test_silence_ends_the_requests_and_a_pulse_does_not(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
-    line = RequestLine(reader, silence=1.5)
+    line = RequestReader(reader, silence=1.5)
     for _ in range(4):  # longer together than the silence
         time.sleep(0.5)
         os.write(writer, b"\n")
@@ -44,7 +44,7 @@ def test_silence_ends_the_requests_and_a_pulse_does_not(pipe: tuple[int, int]) -
 
 def test_looking_after_the_controller_loses_no_request(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
-    line = RequestLine(reader)
+    line = RequestReader(reader)
     os.write(writer, b"next\n")
     assert line.is_open()
     os.close(writer)

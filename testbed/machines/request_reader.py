@@ -18,9 +18,9 @@ KEEPALIVE_INTERVAL: Final = 0.5
 SILENCE: Final = 5.0
 """Seconds without a line after which the controller counts as disconnected."""
 
-GO_ON: Final = "go on"
+PROCEED: Final = "proceed"
 STOP: Final = "stop"
-"""Calls with which the controller answers what a joint call has reached."""
+"""Calls with which the controller answers a machine that waits at a barrier."""
 
 INPUT: Final = "input"
 """Call with which the controller sends input to a program, or its terminal's size."""
@@ -28,8 +28,8 @@ INPUT: Final = "input"
 _CHUNK: Final = 1 << 16
 
 
-class RequestLine:
-    """Lines from a descriptor. silence: seconds without a byte that end it. It ends once only."""
+class RequestReader:
+    """Reader of lines from a descriptor. silence: seconds without a byte after which the reader ends, for good."""
 
     def __init__(self, descriptor: int, silence: float = SILENCE) -> None:
         self._descriptor = descriptor
@@ -39,7 +39,7 @@ class RequestLine:
         self._ended = False
 
     def __iter__(self) -> Iterator[bytes]:
-        """Return the lines that are not empty, without their line feeds, as they come."""
+        """Yield the lines that are not empty, without their line feeds, as they arrive."""
         while True:
             line, feed, rest = self._pending.partition(b"\n")
             if feed:
@@ -53,7 +53,7 @@ class RequestLine:
         return self._descriptor
 
     def is_open(self) -> bool:
-        """Whether the controller is there, as far as can be told without waiting."""
+        """Whether the controller is connected, as far as is known without waiting."""
         while self._receive(0):
             pass
         if time.monotonic() > self._heard + self._silence:
@@ -61,7 +61,7 @@ class RequestLine:
         return not self._ended
 
     def has_line(self) -> bool:
-        """Whether there is a line that is not empty, as far as can be told without waiting."""
+        """Whether a line that is not empty can be read without waiting."""
         self.is_open()
         self._pending = self._pending.lstrip(b"\n")
         return b"\n" in self._pending

@@ -1,0 +1,1 @@
+"""Benchmark of clusters that are spread over machines."""

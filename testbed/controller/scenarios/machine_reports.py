@@ -1,0 +1,128 @@
+"""A scenario of a run on several machines: each plays its part (see `machine_injector`); this module joins the reports."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from testbed.controller.checkers.disturbances import FOREVER, Disturbance
+from testbed.controller.scenarios.active import ELSEWHERE
+from testbed.controller.scenarios.player import ScenarioPlayer, no_effect, shortened
+from testbed.spec.layout_json import to_json
+from testbed.spec.scenario import Scenario
+
+if TYPE_CHECKING:
+    from testbed.cluster.running_cluster import RunningCluster
+    from testbed.machines.spread_faults import SpreadState
+
+Event = Mapping[str, Any]
+
+BEGINS, ENDS = "fault begins", "fault ends"
+
+
+def report_of(player: ScenarioPlayer, events: Sequence[Event], ahead: int) -> Mapping[str, object]:
+    """Return the report of a machine's player that is closed, for JSON. events: that it recorded. ahead: nanoseconds to add
+    to this machine's clock."""
+    disturbances = [
+        {**asdict(each), "nodes": sorted(each.nodes), "begin": each.begin + ahead,
+         "end": each.end if each.end == FOREVER else each.end + ahead}
+        for each in player.disturbances()
+    ]  # fmt: skip
+    events = [{**event, "clock": event["clock"] + ahead} for event in events]
+    return {"events": events, "disturbances": disturbances, "remaining": player.remaining}
+
+
+class SpreadScenario:
+    """One scenario beside a run on several machines. notes: warnings. seed: of the next repetition, as for
+    `ScenarioPlayer`; each machine gets it with its request. Implements `checkers.runs.DisturbanceSource`."""
+
+    def __init__(self, scenario: Scenario, seconds: float, record_events: Callable[[list[Event]], object]) -> None:
+        """seconds: that a repetition may take. record_events: called with events of the run."""
+        self.seed = 0
+        self._scenario: Final = scenario
+        self._seconds = seconds
+        self._record_events = record_events
+        self._without_effect: list[str] = []
+        self._remaining: list[str] = []
+        self._disturbances: list[Disturbance] = []
+
+    @property
+    def notes(self) -> list[str]:
+        return [*shortened(self._without_effect), *self._remaining]
+
+    def is_new_note(self, note: str) -> bool:  # noqa: ARG002  the machines have left out what their players say themselves
+        return True
+
+    def prepared(
+        self,
+        cluster: RunningCluster | None,  # noqa: ARG002
+        repeat: int = 1,  # noqa: ARG002
+    ) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def close(self) -> None:
+        """Each machine's player closes itself."""
+
+    def request(self, state: SpreadState) -> Mapping[str, object]:
+        """Return what each machine needs to play its part."""
+        return {
+            "toml": self._scenario.to_toml(),
+            "seconds": self._seconds,
+            "layout": to_json(state.layout),
+            "number": state.issued + 1,
+        }
+
+    def disturbances(self) -> Sequence[Disturbance]:
+        """Return the disturbances of the last repetition, as each machine has them."""
+        return tuple(self._disturbances)
+
+    def take(self, reports: Iterable[Mapping[str, Any]]) -> None:
+        """Take the machines' reports of a repetition."""
+        reports = list(reports)
+        self._disturbances = [
+            Disturbance(**{**each, "nodes": frozenset(each["nodes"])})
+            for report in reports
+            for each in report["disturbances"]
+        ]
+        events = list(joined([report["events"] for report in reports]))
+        self._record_events(events)
+        for event in events:
+            if event["event"] == ENDS and not event["had_effect"]:
+                span, reason = (event["begin"], event["at"]), event.get("reason", "")
+                self._without_effect.append(no_effect(event["fault"], event["what"], span, event["counted"], reason))
+        self._remaining += [report["remaining"] for report in reports if report["remaining"]][:1]
+
+
+def joined(of_machines: Iterable[Sequence[Event]]) -> Iterator[Event]:
+    """Join the events of faults as several machines have them: one for each beginning and end, in the order of time. A
+    fault is in force when it is so on all machines, and has an effect if it has one on any."""
+    found: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
+    for events in of_machines:
+        for event in events:
+            begin = event["at"] if event["event"] == BEGINS else event["begin"]
+            found[event["event"], event["fault"], begin].append(event)
+    for event in sorted(map(_join, found.values()), key=lambda event: int(event["clock"])):
+        yield event
+
+
+def _join(events: Sequence[Event]) -> Event:
+    if events[0]["event"] == BEGINS:
+        latest = max(events, key=lambda event: int(event["in_force"]))
+        return {**latest, "begun": min(event["begun"] for event in events)}
+    latest = max(events, key=lambda event: int(event["at"]))
+    counted: dict[str, int] = defaultdict(int)
+    for event in events:
+        for name, count in event["counted"].items():
+            counted[name] += count
+    reasons = dict.fromkeys(event["reason"] for event in events if event.get("reason", ELSEWHERE) != ELSEWHERE)
+    had_effect = any(event["had_effect"] for event in events)
+    return {
+        **{key: value for key, value in latest.items() if key != "reason"},
+        "with_the_run": any(event["with_the_run"] for event in events),
+        "counted": dict(counted),
+        "had_effect": had_effect,
+        **({"reason": ", ".join(reasons)} if reasons and not had_effect else {}),
+    }

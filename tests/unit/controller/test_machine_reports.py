@@ -1,0 +1,68 @@
+"""Reports of a scenario that several machines have played, each its part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.controller.checkers.disturbances import CUT, FOREVER, Disturbance
+from testbed.controller.scenarios.active import ELSEWHERE
+from testbed.controller.scenarios.machine_reports import SpreadScenario, joined
+from testbed.spec.scenario import Scenario
+
+Event = dict[str, Any]
+MILLISECOND = 1_000_000
+SCENARIO = Scenario.from_toml('[[fault]]\nkind = "down"\non = "n2"\nat = "10ms"\n')
+
+
+def begins(clock: int, in_force: int, at: int = 10) -> Event:
+    return {"event": "fault begins", "fault": "fault[1]", "kind": "down", "what": "down: n2", "at": at, "begun": at,
+            "in_force": in_force, "clock": clock}  # fmt: skip
+
+
+def ends(at: int, counted: Mapping[str, int], reason: str = "", begin: int = 10) -> Event:
+    moved = any(counted.values())
+    return {"event": "fault ends", "fault": "fault[1]", "kind": "down", "what": "down: n2", "begin": begin, "at": at,
+            "clock": 1000 + at, "with_the_run": False, "counted": counted, "had_effect": moved,
+            **({"reason": reason} if reason else {})}  # fmt: skip
+
+
+def test_a_fault_is_in_force_when_it_is_so_on_all_machines() -> None:
+    (event,) = joined([[begins(1012, 12)], [begins(1019, 18)], []])
+    assert (event["in_force"], event["clock"], event["begun"]) == (18, 1019, 10)
+
+
+def test_a_fault_that_has_an_effect_on_one_machine_has_one() -> None:
+    first, last = joined([[ends(20, {"links down": 1}), ends(35, {}, begin=30)], [ends(21, {}, ELSEWHERE)]])
+    assert (first["at"], first["counted"], first["had_effect"]) == (21, {"links down": 1}, True)
+    assert "reason" not in first
+    assert (last["begin"], last["had_effect"]) == (30, False)
+
+
+def report(*events: Event, remaining: str = "", **disturbance: Any) -> Mapping[str, Any]:
+    return {"events": events, "disturbances": [disturbance] if disturbance else [], "remaining": remaining}
+
+
+def test_a_fault_without_effect_on_any_machine_is_a_note_with_its_reason() -> None:
+    told: list[Any] = []
+    scenario = SpreadScenario(SCENARIO, 60, told.extend)
+    span = 10 * MILLISECOND, 30 * MILLISECOND
+    gone = ends(span[1], {}, "no program ran there any more", span[0])
+    scenario.take(
+        [report(gone, remaining="more to come"), report(ends(span[1], {}, ELSEWHERE, span[0]), remaining="more")]
+    )
+    assert [event["event"] for event in told] == ["fault ends"]
+    assert scenario.notes == [
+        "fault[1] (down: n2) had no effect from 10ms to 30ms: no program ran there any more",
+        "more to come",
+    ]
+
+
+def test_disturbances_are_those_of_the_last_repetition_on_every_machine() -> None:
+    scenario = SpreadScenario(SCENARIO, 60, lambda _events: None)
+    seen = {"kind": CUT, "begin": 5, "end": FOREVER, "nodes": ["n2"], "what": "down: n2"}
+    scenario.take([report(**seen), report(**{**seen, "begin": 7})])
+    expected = [Disturbance(CUT, begin, FOREVER, frozenset({"n2"}), "down: n2") for begin in (5, 7)]
+    assert list(scenario.disturbances()) == expected
+    scenario.take([report()])
+    assert scenario.disturbances() == ()

@@ -1,0 +1,136 @@
+"""Machines that cannot carry a cluster, or its links to other machines: one sentence each, and nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any, cast
+
+import pytest
+
+from testbed.errors import TestbedError, UnsupportedError
+from testbed.kernel.capability_probe import Ability
+from testbed.machines import spread
+from testbed.machines.machine_report import MachineReport
+from testbed.machines.node_placement import Constraints
+from testbed.spec.machines import Machine
+from testbed.spec.model import Description
+from testbed.spec.resolver import resolve
+
+LAYOUT = resolve(Description.star(4))
+ROOT = Ability("root", True, "has CAP_NET_ADMIN", "clusters that 'ip netns' sees", "run as root")
+VXLAN = Ability("vxlan", True, "works", "links to other machines", "load the module (modprobe vxlan)")
+NAMESPACES = Ability("network namespaces", True, "made one", "everything", "")
+REPORT = MachineReport("lab", "0.1.0", "3.12.3", "6.12.0", 8, 16 * 2**30, 1600, (ROOT, VXLAN, NAMESPACES))
+CHANGES = {"up", "down", "inject", "heal"}
+
+
+class FakeWorker:
+    """A worker whose replies are given, by call; an error is raised. calls: those made."""
+
+    def __init__(self, machine: Machine, report: MachineReport = REPORT, **replies: object) -> None:
+        self.machine = machine
+        self.calls: list[str] = []
+        self._replies: Mapping[str, object] = {
+            "report": asdict(report),
+            "present": {"owners": [], "tunnels": []},
+            "clusters": [],
+            "echo": [100_000] * 20,
+            "up": {"operations": 5, "changed": False},
+            "down": {"was_there": True},
+            **replies,
+        }
+
+    def begin(self, method: str, **_arguments: object) -> int:
+        self.calls.append(method)
+        return len(self.calls)
+
+    def finish(self, number: int, timeout: float | None = None) -> Any:  # noqa: ARG002
+        reply = self._replies[self.calls[number - 1]]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def call(self, method: str, **arguments: object) -> Any:
+        return self.finish(self.begin(method, **arguments))
+
+
+def two(other: FakeWorker, **keys: object) -> dict[str, FakeWorker]:
+    first = Machine(**{"name": "lab1", "underlay": "192.168.7.1", **keys})
+    return {"lab1": FakeWorker(first), "lab2": other}
+
+
+def lab2(**keys: object) -> Machine:
+    return Machine(**{"name": "lab2", "underlay": "192.168.7.2", **keys})
+
+
+def plan(running: Mapping[str, FakeWorker]) -> spread.SpreadPlan:
+    return spread.plan_spread(cast("spread.Workers", running), LAYOUT, "star", Constraints())
+
+
+def refusal(running: Mapping[str, FakeWorker]) -> str:
+    with pytest.raises(UnsupportedError) as caught:
+        plan(running)
+    assert not any(CHANGES & {*worker.calls} for worker in running.values())
+    return str(caught.value)
+
+
+def without(ability: Ability, detail: str) -> MachineReport:
+    lacking = replace(ability, there=False, detail=detail)
+    return replace(REPORT, abilities=tuple(lacking if each is ability else each for each in REPORT.abilities))
+
+
+def test_machines_that_can_carry_it_are_planned_without_a_change() -> None:
+    running = two(FakeWorker(lab2()))
+    found = plan(running)
+    assert {*found.parts} == {"lab1", "lab2"}
+    assert found.placement.cut
+    assert not any(CHANGES & {*worker.calls} for worker in running.values())
+
+
+def test_a_user_who_can_make_no_namespaces_there() -> None:
+    report = without(NAMESPACES, "user namespaces are forbidden")
+    assert refusal(two(FakeWorker(lab2(), report))) == (
+        "machine lab2: it cannot make network namespaces: user namespaces are forbidden"
+    )
+
+
+def test_links_to_another_machine_without_root_or_without_vxlan() -> None:
+    assert refusal(two(FakeWorker(lab2(), without(ROOT, "uid 1000")))) == (
+        "machine lab2: no links to other machines: uid 1000; run as root"
+    )
+    assert refusal(two(FakeWorker(lab2(), without(VXLAN, "not supported")))) == (
+        "machine lab2: no links to other machines: not supported; load the module (modprobe vxlan)"
+    )
+
+
+def test_links_to_another_machine_without_an_underlay() -> None:
+    assert refusal(two(FakeWorker(lab2(underlay=None)))) == (
+        "machine lab2: links of star lead to other machines, and the machines file has no 'underlay' for it"
+    )
+
+
+def test_an_underlay_in_which_nobody_answers() -> None:
+    running = two(FakeWorker(lab2()))
+    running["lab1"] = FakeWorker(running["lab1"].machine, echo=[])
+    assert refusal(running) == (
+        "machine lab1 gets no answer to ICMP echo requests from lab2 (192.168.7.2): the network between them must carry "
+        "these, and VXLAN (UDP port 4789)"
+    )
+
+
+def test_an_underlay_whose_mtu_is_too_small() -> None:
+    small = replace(REPORT, underlay_mtu=1500)
+    assert refusal(two(FakeWorker(lab2(), small))).splitlines()[1:] == [
+        "  machine lab2: its underlay has the MTU 1,500, and frames of 1,500 bytes with VXLAN's 50 need 1,550: raise it, or "
+        "lower the nodes' to 1,450"
+    ]
+
+
+def test_a_part_that_cannot_be_made_leaves_none() -> None:
+    failure = TestbedError("machine lab2: the VXLAN id 7 is taken")
+    running = two(FakeWorker(lab2(), up=failure))
+    found = plan(running)
+    with pytest.raises(TestbedError, match=r"^machine lab2: the VXLAN id 7 is taken$"):
+        spread.up(cast("spread.Workers", running), found, "star", "here", "auto")
+    assert running["lab1"].calls[-1] == "down"
