@@ -17,6 +17,7 @@ from testbed.kernel import syscalls
 from testbed.kernel.userns import is_root
 
 _NEEDED = (
+    "termios",
     "testbed.cluster.startup",
     "testbed.cluster.plan.datapath_choice",
     "testbed.cluster.plan.link_decisions",
