@@ -47,6 +47,20 @@ _COMPILED = tuple(
 _NOT_COMPILED = tuple(_HERE / "unit" / "protocols" / name for name in ("test_codec.py", "test_scapy_codec.py"))
 """Files of `_COMPILED` that are left out: they take long, and run generated code and Scapy, which are not compiled."""
 
+_LONGEST = tuple(
+    _HERE / name
+    for name in (
+        "live/test_tutorial.py", "live/test_documentation.py", "live/test_replugged_counts.py", "live/test_command.py",
+        "live/test_splices.py", "live/test_check.py", "live/test_top_web.py", "live/test_spread_faults.py",
+        "live/test_relay.py", "live/test_plugin_live.py", "live/test_inject.py", "live/test_converge.py",
+        "live/test_spread_clusters.py", "live/test_plugin_machines.py", "live/test_machines_check.py",
+        "unit/protocols/test_codec.py", "unit/protocols/test_scapy_codec.py", "unit/documentation/test_build.py",
+        "sim/test_workloads.py", "sim/test_conformance.py", "sim/test_studies.py", "sim/test_reproduce_command.py",
+        "sim/test_progress_in_a_terminal.py", "sim/test_a_thousand_nodes.py", "sim/test_reproducing_openmx.py",
+    )
+)  # fmt: skip
+"""Files that take longest. They run first, so that no process has one left when the others have ended."""
+
 _TITLES = {"beside": "beside each other", "live": "live, beside each other", "alone": "alone", "": "all",
            "compiled": "on the compiled build"}  # fmt: skip
 _OUTCOMES = ("failed", "error", "passed", "skipped", "xfailed")
@@ -87,6 +101,8 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.hook.pytest_deselected(items=others)
     left_out = set(others)
     items[:] = [item for item in items if item not in left_out]
+    order = {path: place for place, path in enumerate(_LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 def memory() -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from testbed.cluster import removal
 from testbed.cluster.faults.injections import Injection
@@ -33,6 +34,9 @@ from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import Asked, Layout
 
 Progress = Callable[[int, int], None]  # operations done, operations in total
+
+_FOR_EVERYBODY: Final = 0o644
+"""Mode of files that programs of all users in the nodes read."""
 
 
 def no_progress(done: int, total: int) -> None:
@@ -295,13 +299,13 @@ def _names_ready() -> Iterator[None]:
 def _write_node_files(store: Store, state: State) -> None:
     """Write the files that programs in the nodes see; remove files of earlier layouts."""
     directory = store.directory(state.name)
-    write_in_place(directory / "hosts", _hosts(state.layout))
+    write_in_place(directory / "hosts", _hosts(state.layout), _FOR_EVERYBODY)
     for node in state.layout.nodes:
         for target, content in node.files.items():
             source = directory / file_source(node.name, target)
             for parent in (source.parent.parent, source.parent):
                 make_directory(parent)
-            write_in_place(source, content)
+            write_in_place(source, content, _FOR_EVERYBODY)
     sources = {file_source(node.name, target) for node in state.layout.nodes for target in node.files}
     for path in sorted(directory.glob("files/*/*")):
         if str(path.relative_to(directory)) not in sources:

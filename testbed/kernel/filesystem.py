@@ -117,13 +117,12 @@ def write_setting(path: str, value: str) -> None:
     announce(f"write {path}")
 
 
-def write_in_place(path: Path, content: str) -> None:
-    """Write a file without replacing its inode: a bind mount of it shows the change. Every user can read it, whatever the
-    umask is."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def write_in_place(path: Path, content: str, mode: int) -> None:
+    """Write a file without replacing its inode: a bind mount of it shows the change. mode: whatever the umask is."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         announce(f"create {path}")
-        path.chmod(0o644)
+        path.chmod(mode)
         announce(f"chmod {path}")
         data = content.encode()
         written = os.pwrite(descriptor, data, 0)

@@ -52,8 +52,7 @@ def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
                 _make_key(directory / key, f"{key} of cluster {name}")
         replace_file(directory / "known_hosts", _known_hosts(directory, state))
         config = directory / "config"
-        config.touch(0o600)
-        write_in_place(config, _configuration(store, state, directory))  # programs in nodes have it bind-mounted
+        write_in_place(config, _configuration(store, state, directory), 0o600)  # programs in nodes have it bind-mounted
         started = shell_servers.start(store, state, nodes or [node.name for node in state.layout.nodes], sshd)
         if started:
             event_log.record(store.directory(name), "ssh", nodes=started)
