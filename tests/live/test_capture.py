@@ -342,6 +342,7 @@ def as_documents(text: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.alone  # the fates of frames are told where both ends are read in time
 def test_as_json_every_frame_is_an_object_and_the_sum_the_last_one() -> None:
     with (
         Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster,
