@@ -3,8 +3,9 @@
 A request is resent until the peer answers or the request expires. Each side numbers its end of a connection (session),
 and a frame contains the session of its receiver, so that frames of an earlier connection are not mistaken for frames of
 the current one. A VI that accepts a request is connected at once. If the answer is lost, the peer resends the request,
-and the answer is repeated; so is a rejection. The end of a connection, and the withdrawal of a request, are resent
-until the peer answers (`endings`).
+and the answer is repeated. The first answer is final: a copy of a refused request, delayed in a queue, must not be
+accepted when a server waits at last, since the peer has given it up. The end of a connection, and the withdrawal of a
+request, are resent until the peer answers (`endings`).
 
 A peer-to-peer request is queued at the NIC until a VI requests a connection to that peer with the same discriminator. A
 client's request fails (VIP_NO_MATCH) if no server is waiting.
@@ -31,6 +32,8 @@ from protocols.via.vip_descriptors import Command, Op
 from protocols.via.vipl_names import STATUS_ERRORS, AsyncError, Done, Result
 
 _MAX_DOUBLINGS: Final = 30
+_MASK: Final = 0xFFFF_FFFF
+_HALF: Final = 1 << 31
 
 
 @dataclass(slots=True)
@@ -54,7 +57,8 @@ class Connections:
         self.endings: Final = Endings(card)
         self._card = card
         self._requests: dict[int, Request] = {}
-        self._rejected: dict[tuple[int, int], int] = {}  # session of the last rejected request, by node and VI
+        # Session of the last answered request, and the answer, by node and VI.
+        self._answered: dict[tuple[int, int], tuple[int, int]] = {}
         self._next = 0
         self._waits: list[tuple[int, bytes]] = []  # pending VipConnectWait commands: slot, discriminator
 
@@ -106,7 +110,7 @@ class Connections:
             card.answer(slot, Result.INVALID_STATE, card.slots.read_command(slot))
         self._waits.clear()
         for request in self._requests.values():
-            self._reject(request)
+            self._refuse(request, STEP_REJECT)
         self._requests.clear()
 
     def accept(self, slot: int, vi: Vi, command: Command) -> None:
@@ -130,7 +134,7 @@ class Connections:
         """VipConnectReject."""
         request = self._requests.pop(command.value, None)
         if request is not None:
-            self._reject(request)
+            self._refuse(request, STEP_REJECT)
         self._card.answer(slot, Result.SUCCESS if request else Result.INVALID_PARAMETER, command)
 
     def disconnect(self, vi: Vi) -> None:
@@ -165,16 +169,18 @@ class Connections:
                 return
         for number, earlier in list(self._requests.items()):
             if (earlier.peer, earlier.vi) == (peer, vi):
-                if earlier.session == session:
+                if _is_copy(session, earlier.session):
                     return
                 del self._requests[number]  # replaced by a request of a new session
-        if self._rejected.get((peer.number, vi)) == session:
-            self._answer(peer, vi, session, STEP_REJECT)
+        answered = self._answered.get((peer.number, vi))
+        if answered is not None and _is_copy(session, answered[0]):
+            if answered[0] == session and answered[1] != STEP_ACCEPT:
+                self._answer(peer, vi, session, answered[1])
             return
         is_awaited = any(discriminator == awaited for _, awaited in self._waits)
         is_full = len(self._requests) >= card.settings.requests
         if (step == STEP_REQUEST and not is_awaited) or is_full or card.state != OPEN:
-            self._answer(peer, vi, session, STEP_NO_MATCH)
+            self._refuse(request, STEP_NO_MATCH)
             return
         self._next += 1
         self._requests[self._next] = request
@@ -204,6 +210,7 @@ class Connections:
         for number, request in list(self._requests.items()):
             if (request.peer, request.vi, request.session) == (peer, from_vi, from_session):
                 del self._requests[number]
+                self._remember(request, STEP_REJECT)
 
     def on_timer(self, now: int, vi: Vi) -> None:
         """Resend a request, or fail it."""
@@ -243,8 +250,8 @@ class Connections:
                 self.lose(vi, "peer restarted", AsyncError.CONN_LOST, peer_cause=None)
         for number in [number for number, request in self._requests.items() if request.peer is peer]:
             del self._requests[number]
-        for key in [key for key in self._rejected if key[0] == peer.number]:
-            del self._rejected[key]
+        for key in [key for key in self._answered if key[0] == peer.number]:
+            del self._answered[key]
         self.endings.restarting(peer)
 
     def introduced(self, peer: Peer) -> None:
@@ -264,6 +271,7 @@ class Connections:
     def _join(self, vi: Vi, event: str, request: Request, number: int = 0) -> None:
         """Connect a VI to a request, and accept it. number: of a queued request."""
         vi.begin(request.peer, request.vi, request.session)
+        self._remember(request, STEP_ACCEPT)
         self._send_step(vi, STEP_ACCEPT)
         self._connected(vi, event, number)
 
@@ -296,14 +304,18 @@ class Connections:
             )
         )  # fmt: skip
 
-    def _reject(self, request: Request) -> None:
-        """Reject a request, and remember it, so that copies of it are rejected, too."""
-        peer, rejected = request.peer, self._rejected
-        rejected.pop((peer.number, request.vi), None)
-        rejected[peer.number, request.vi] = request.session
-        if len(rejected) > self._card.settings.requests:
-            del rejected[next(iter(rejected))]
-        self._answer(peer, request.vi, request.session, STEP_REJECT)
+    def _refuse(self, request: Request, step: int) -> None:
+        """Refuse a request. step: STEP_REJECT or STEP_NO_MATCH."""
+        self._remember(request, step)
+        self._answer(request.peer, request.vi, request.session, step)
+
+    def _remember(self, request: Request, step: int) -> None:
+        """Remember the answer to a request, for copies of it."""
+        answered, key = self._answered, (request.peer.number, request.vi)
+        answered.pop(key, None)
+        answered[key] = request.session, step
+        if len(answered) > self._card.settings.requests:
+            del answered[next(iter(answered))]
 
     def _answer(self, peer: Peer, vi: int, session: int, step: int) -> None:
         """Send a negative answer to a request."""
@@ -340,6 +352,11 @@ class Connections:
         delay = min(settings.timeout << min(vi.retries, _MAX_DOUBLINGS), settings.longest_timeout)
         when = now + delay
         self._card.timers.set(vi.number << 1, min(when, vi.expires) if vi.expires else when)
+
+
+def _is_copy(session: int, latest: int) -> bool:
+    """Whether a request of a VI is a copy of its latest request, or of an earlier one: sessions of a NIC ascend."""
+    return (latest - session & _MASK) < _HALF
 
 
 def _matches(vi: Vi, request: Request) -> bool:

@@ -76,6 +76,43 @@ def test_a_request_that_no_server_waits_for_has_no_match() -> None:
     assert caught.value.result is Result.NO_MATCH
 
 
+@pytest.mark.parametrize("first_answer", ["no match", "accepted and disconnected"])
+def test_a_delayed_copy_of_an_answered_request_is_not_accepted_again(first_answer: str) -> None:
+    """The peer has given the request up; its next one must find the server."""
+    two = Two(connects=False)
+    requests: list[bytes] = []
+    client, server = two.vis
+
+    async def ask() -> None:
+        await client.connect_request(1, b"late")
+
+    async def serve() -> None:
+        await server.accept(await two.nics[1].connect_wait(b"late"))
+
+    def deliver() -> None:
+        requests.extend(two.wires.nics[0].sent)
+        two.wires.exchange()
+
+    def deliver_copies_first() -> None:
+        while requests:
+            two.wires.give(requests.pop())
+        two.wires.exchange()
+
+    if first_answer == "no match":
+        with pytest.raises(ViaError) as caught:
+            run(two.wires, ask(), deliver=deliver)
+        assert caught.value.result is Result.NO_MATCH
+    else:
+        run(two.wires, serve(), ask(), deliver=deliver)
+        run(two.wires, client.disconnect(), server.disconnect())
+    assert requests
+    run(two.wires, serve(), ask(), deliver=deliver_copies_first)
+    assert not requests
+    server.post_receive(receive := Descriptor(data=(two.memory[1].segment(),)))
+    assert not two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),))).has_failed
+    assert (receive.length, receive.has_failed) == (8, False)
+
+
 def test_a_lost_frame_is_resent_at_the_reliable_level() -> None:
     two = Two()
     receive = Descriptor(data=(two.memory[1].segment(),))
