@@ -2,8 +2,8 @@
 
 beside: tests that run in parallel processes. live: parallel too; each process has a sandbox, and waits more than it
 works. alone: one test at a time: those marked ``alone``, which measure time or memory, files with that mark, and tests
-that share clusters. compiled: those of the first two parts that run compiled modules most, once more, for the compiled
-build.
+that share clusters. compiled: those of the first two parts that run compiled modules most, for the compiled build. Where
+that part follows, TESTBED_THIRD says so: then the interpreted parts run all of its unit tests, and a third of its others.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import zlib
 from pathlib import Path
 
 import pytest
 
 PART = os.environ.get("TESTBED_PART", "")
+THIRD = bool(os.environ.get("TESTBED_THIRD"))
 SUMMARY = os.environ.get("TESTBED_SUMMARY", "")
 """A file to which a part adds the lines of its summary, so that ``ci/test`` can repeat them at the end."""
 
@@ -27,18 +29,13 @@ GROWTH = 50_000_000
 
 _HERE = Path(__file__).parent
 _LIVE = _HERE / "live"
+_UNIT = _HERE / "unit"
 _ALONE = tuple(_HERE / name for name in ("semantics", "vm"))
 _COMPILED = tuple(
     _HERE / name
     for name in (
         "unit/engine", "unit/fabric", "unit/fates", "unit/nic", "unit/protocols", "unit/runtime",
-        "unit/suite/test_build_kind.py",
-        "sim/test_am2_simulated.py", "sim/test_am2_swarm.py", "sim/test_active_message_workloads.py",
-        "sim/test_checked_runs.py", "sim/test_exhaustive.py", "sim/test_golden_loss.py", "sim/test_openmx_swarm.py",
-        "sim/test_polling_scripts.py", "sim/test_ranks.py", "sim/test_recording.py", "sim/test_replays.py",
-        "sim/test_request_swarm.py", "sim/test_simulated_emp.py", "sim/test_simulated_network.py",
-        "sim/test_simulated_scenarios.py", "sim/test_stalls.py", "sim/test_storms.py", "sim/test_via_swarm.py",
-        "sim/test_workloads_on_am2.py",
+        "unit/suite/test_build_kind.py", "sim",
         "live/test_am2_at_home.py", "live/test_atm_live.py", "live/test_live_runs.py", "live/test_parity_live.py",
         "live/test_receive_queues.py", "live/test_relay_gso.py", "live/test_replays_live.py",
         "live/test_restarted_peers.py", "live/test_shared_runs.py", "live/test_stalls_live.py",
@@ -70,6 +67,13 @@ def _is_for_compiled(path: Path) -> bool:
     return _is_in(path, _COMPILED) and path not in _NOT_COMPILED
 
 
+def _is_for_compiled_only(item: pytest.Item) -> bool:
+    """Whether the interpreted parts leave a test to the compiled one: the same two thirds each time."""
+    if not THIRD or not _is_for_compiled(item.path) or item.path.is_relative_to(_UNIT):
+        return False
+    return zlib.crc32(item.nodeid.encode()) % 3 != 0
+
+
 def part_of(item: pytest.Item) -> str:
     """The part that a test is of."""
     if item.get_closest_marker("alone") is not None or _is_in(item.path, _ALONE):
@@ -97,7 +101,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     if PART == "compiled":
         others = [item for item in items if part_of(item) == "alone" or not _is_for_compiled(item.path)]
     else:
-        others = [item for item in items if part_of(item) != PART]
+        others = [item for item in items if part_of(item) != PART or (PART != "alone" and _is_for_compiled_only(item))]
     config.hook.pytest_deselected(items=others)
     left_out = set(others)
     items[:] = [item for item in items if item not in left_out]

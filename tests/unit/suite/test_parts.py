@@ -38,10 +38,13 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(suite: Path, *arguments: str, part: str, strict: bool = False) -> tuple[int, str, str]:
+def run(suite: Path, *arguments: str, part: str, strict: bool = False, third: bool = False) -> tuple[int, str, str]:
     """Run a part of the suite; return its exit code, its output, and the common summary."""
     summary = suite / "summary"
-    environment = {**os.environ, "TESTBED_PART": part, "TESTBED_SUMMARY": str(summary), "TESTBED_STRICT": "1" * strict}
+    environment = {
+        **os.environ, "TESTBED_PART": part, "TESTBED_SUMMARY": str(summary), "TESTBED_STRICT": "1" * strict,
+        "TESTBED_THIRD": "1" * third,
+    }  # fmt: skip
     environment.pop("TESTBED_LONG", None)
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:testbed", *arguments]
     done = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True, check=False)
@@ -69,6 +72,18 @@ def test_tests_of_compiled_modules_run_once_more(suite: Path) -> None:
     _, printed, summary = run(suite, part="compiled")
     assert "::test_loop PASSED" in printed
     assert summary.startswith("on the compiled build: 1 passed;")
+
+
+def test_a_third_of_the_simulations_is_interpreted_where_the_compiled_part_follows(suite: Path) -> None:
+    (suite / "tests" / "sim").mkdir()
+    (suite / "tests" / "sim" / "test_runs.py").write_text(
+        "import pytest\n@pytest.mark.parametrize('run', range(90))\ndef test_run(run): pass\n"
+    )
+    whole, compiled = run(suite, part="beside")[1], run(suite, part="compiled")[1]
+    third = run(suite, part="beside", third=True)[1]
+    assert [printed.count("::test_run[") for printed in (whole, compiled)] == [90, 90]
+    assert 20 <= third.count("::test_run[") <= 40
+    assert third.count("::test_sum PASSED") == 1
 
 
 def test_a_file_of_the_other_part_that_is_asked_for_is_deselected(suite: Path) -> None:
