@@ -57,28 +57,31 @@ class Message(NamedTuple):
     data: bytes
 
 
-def _parities() -> tuple[int, ...]:
-    """Return a mask of payload bits for each CRC bit, the highest first. The CRC bit is the parity of the masked bits:
-    bit n of the payload contributes x^n modulo the generator."""
-    masks, remainder = [0] * _CRC_BITS, 1
-    for position in range(8 * PAYLOAD):
-        for bit in range(_CRC_BITS):
-            masks[_CRC_BITS - 1 - bit] |= (remainder >> bit & 1) << position
-        remainder <<= 1
-        if remainder >> _CRC_BITS:
-            remainder ^= _GENERATOR
-    return tuple(masks)
+def _tables() -> tuple[list[int], list[int]]:
+    """Return two tables: the remainder of each 16-bit word times x^10, shifted left by 6 bits to where the next word
+    begins; and each remainder divided by x^10."""
+    powers = [1]
+    for _ in range(_CRC_BITS + 15):
+        double = powers[-1] << 1
+        powers.append(double ^ _GENERATOR if double >> _CRC_BITS else double)
+    remainders = [0]
+    for power in powers[_CRC_BITS:]:  # the remainders of n bits, and the same with the next bit set
+        remainders += [remainder ^ power for remainder in remainders]
+    quotients = sorted(range(1 << _CRC_BITS), key=remainders.__getitem__)
+    shifted = [remainder << 6 for remainder in range(1 << _CRC_BITS)]  # once, since 65,536 numbers would take 2 MB
+    return [shifted[remainder] for remainder in remainders], quotients
 
 
-_PARITIES: Final = _parities()
+_WORDS, _QUOTIENTS = _tables()
+_PAYLOAD_WORDS: Final = Struct(f"!{PAYLOAD // 2}H")
 
 
 def crc10(payload: Buffer) -> int:
     """Return the CRC-10 remainder of a payload: 0 if its last 10 bits are the CRC of the bits before them."""
-    bits, remainder = int.from_bytes(payload, "big"), 0
-    for mask in _PARITIES:
-        remainder = remainder << 1 | (bits & mask).bit_count() & 1
-    return remainder
+    remainders, remainder = _WORDS, 0
+    for word in _PAYLOAD_WORDS.unpack(payload):
+        remainder = remainders[remainder ^ word]
+    return _QUOTIENTS[remainder >> 6]
 
 
 def pack_into(buffer: bytearray, offset: int, message: Message) -> None:

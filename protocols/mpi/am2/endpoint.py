@@ -6,7 +6,7 @@ carry within one peer's credits, a message is eager: it is sent at once, in frag
 bulk messages, each slot again when its contents have been copied out.
 
 A send completes when AM-II has copied its last byte, a synchronous send when its message is matched. The message has
-arrived when all of its requests have been count_reply: then the receiver's library has it. Before a node first sends to
+arrived when all of its requests have been answered: then the receiver's library has it. Before a node first sends to
 another, it asks for its identity. A returned request, or a peer with a new identity, ends the session (`pairs`): transfers
 in progress fail, and the next message begins a new session.
 """

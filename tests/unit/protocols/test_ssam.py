@@ -64,6 +64,15 @@ def test_the_check_is_aal34s_crc_10() -> None:
         assert crc10(damaged) != 0
 
 
+@given(st.binary(min_size=PAYLOAD, max_size=PAYLOAD))
+def test_the_check_is_the_remainder_of_the_payloads_bits(payload: bytes) -> None:
+    remainder = int.from_bytes(payload, "big")
+    for power in range(8 * PAYLOAD - 1, 9, -1):
+        if remainder >> power & 1:
+            remainder ^= 0x633 << power - 10
+    assert crc10(payload) == remainder
+
+
 messages = st.builds(
     Message,
     st.sampled_from([REQUEST, REPLY]),
