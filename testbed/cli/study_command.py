@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STUDIES = Path("results/studies")
 _FAILED, _INVALID, _DEGRADED = 10, 9, 8
 _MAX_SHOWN = 60  # points
-_MAX_ERRORS = 20  # errors of points
+_MAX_ERRORS = 20  # errors of points, and failed cases of a swarm
 _MAX_MEASURES = 5  # columns
 
 
@@ -63,11 +63,12 @@ def study_command(
     as_json: bool,
     **options: Unpack[_EngineOptions],
 ) -> None:
-    """Run every point of a study's FILE: a grid, a list, or a Latin hypercube of runs, side by side.
+    """Run every point of a study's FILE: a grid, a list, or a Latin hypercube of runs, or a swarm of random cases.
 
     \b
     testbed study loss.toml
     testbed study loss.toml --dry-run
+    testbed study swarm.toml --workers 8
     testbed study --continue results/studies/20261121-192009-loss
     testbed study loss.toml --scheduler tls://lab:8786 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key
 
@@ -185,6 +186,12 @@ def _print(study: Study, outcomes: Mapping[int, Outcome]) -> None:
     for outcome in failed[:_MAX_ERRORS]:
         first_line = outcome.error.partition("\n")[0]
         echo(f"point {outcome.point} failed, attempt {outcome.attempt}: {first_line}", err=True)
+    cases = [row for _, outcome in sorted(outcomes.items()) for row in outcome.rows if "command" in row]
+    for row in cases[:_MAX_ERRORS]:
+        first_line = str(row["reason"]).partition("\n")[0]
+        echo(f"case {row['seed']} failed: {first_line}\n    to repeat it: {row['command']}", err=True)
+    if len(cases) > _MAX_ERRORS:
+        echo(f"and {len(cases) - _MAX_ERRORS:,} more failed cases in rows.jsonl", err=True)
     if failed:
         more = f"and {len(failed) - _MAX_ERRORS:,} more; " if len(failed) > _MAX_ERRORS else ""
         echo(f"{more}points.jsonl has all errors in full", err=True)

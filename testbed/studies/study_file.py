@@ -25,6 +25,14 @@
 Parsing is strict, as for descriptions: all problems are reported together, with the nearest valid names. Parameters are
 those of `testbed run`: ``cluster``, ``workload``, ``protocol``, ``mode``, ``seed``, ...; ``settings.KEY`` of the workload,
 ``firmware.KEY`` of the protocol's NICs, and ``link.KEY``: a default impairment of all links.
+
+Or a study is a swarm: random small clusters with faults, each of which must deliver every message exactly once::
+
+    [swarm]
+    protocols = ["emp", "via"]
+    cases = 1_000_000                     # of each protocol
+    seed = 0                              # of the first case
+    cases_per_point = 500
 """
 
 from __future__ import annotations
@@ -36,6 +44,7 @@ from pathlib import Path
 from typing import Final
 
 from testbed.errors import DescriptionError, Problem
+from testbed.packages import offered_protocols
 from testbed.spec.elements import Impairments
 from testbed.spec.loader import read_text, table_of
 from testbed.spec.problems import below, item, joined, nearest, shown
@@ -49,11 +58,16 @@ OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
 }  # fmt: skip
 """Parameters without a dot, and the types of their values."""
 
+SWARM, FIRST_SEED, CASES = "swarm", "first_seed", "cases"
+"""Parameters of a point that runs cases of a swarm: the protocol, the seed of the first case, the number of cases."""
+
 GROUPS: Final = ("settings", "firmware", "link")
 """Parameters ``GROUP.KEY``."""
 
 _REQUIRED: Final = ("cluster", "workload")
-_TABLES: Final = ("name", "run", "grid", "latin", "point", "resources")
+_TABLES: Final = ("name", "run", "grid", "latin", "point", "resources", "swarm")
+_SWARM_NUMBERS: Final = {"cases": (1, None), "seed": (0, 0), "cases_per_point": (1, 500)}
+"""Numbers of the table [swarm]: minimum, and default."""
 _RESOURCES: Final = ("cores",)
 
 
@@ -100,6 +114,8 @@ class _Reader:
                 self._unknown("", key, _TABLES)
         if not isinstance(title := self._table.get("name", name), str) or not title:
             self.problems.append(Problem("name", shown(title), "a text"))
+        if "swarm" in self._table:
+            return self._swarm(str(title), base)
         common = self._parameters("run", self._table.get("run", {}))
         axes = self._axes()
         ranges, count, seed = self._latin()
@@ -117,6 +133,48 @@ class _Reader:
             ]
         varied = (*axes, *ranges, *dict.fromkeys(key for point in listed_points for key in point))
         return Study(str(title), tuple(points), tuple(dict.fromkeys(varied)), base, cores)
+
+    def _swarm(self, title: str, base: Path) -> Study | None:
+        """Return the points of a swarm."""
+        for other in _TABLES[1:-1]:
+            if other in self._table:
+                self.problems.append(Problem(other, "beside [swarm]", "a swarm, or runs"))
+        table = self._table["swarm"]
+        if not isinstance(table, Mapping):
+            self.problems.append(Problem("swarm", shown(table), "a table"))
+            return None
+        for key in table:
+            if key not in ("protocols", *_SWARM_NUMBERS):
+                self._unknown("swarm", key, ("protocols", *_SWARM_NUMBERS))
+        protocols, known = table.get("protocols"), [one.name for one in offered_protocols() if one.ethertype]
+        if not isinstance(protocols, list) or not protocols or len(set(map(repr, protocols))) < len(protocols):
+            self.problems.append(Problem("swarm.protocols", shown(protocols), "a list of protocols, all different"))
+            protocols = []
+        for number, name in enumerate(protocols):
+            if name not in known:
+                self.problems.append(
+                    Problem(
+                        item("swarm.protocols", number), shown(name), f"one of {joined(known)}", nearest(name, known)
+                    )
+                )
+        cases, seed, per_point = (self._swarm_number(table, key) for key in _SWARM_NUMBERS)
+        self._check_size(len(protocols) * -(-cases // per_point))
+        if self.problems:
+            return None
+        points = [
+            {SWARM: name, FIRST_SEED: first, CASES: min(per_point, seed + cases - first)}
+            for first in range(seed, seed + cases, per_point)
+            for name in protocols
+        ]
+        return Study(title, tuple(points), (SWARM, FIRST_SEED), base)
+
+    def _swarm_number(self, table: Mapping[str, object], key: str) -> int:
+        minimum, default = _SWARM_NUMBERS[key]
+        value = table.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            self.problems.append(Problem(f"swarm.{key}", shown(value), f"an integer, {minimum} or more"))
+            return max(minimum, 1)
+        return value
 
     def _parameters(self, path: str, table: object) -> dict[str, Value]:
         """Read parameters with one value each."""

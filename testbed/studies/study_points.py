@@ -1,5 +1,5 @@
-"""Points of a study: each is one run. Request and result are plain data, so that any process with this package can
-compute them."""
+"""Points of a study: each is one run, or some cases of a swarm. Request and result are plain data, so that any process with
+this package can compute them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,28 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from testbed.controller.conformance.candidate import candidate
+from testbed.controller.conformance.case_checks import failed_cases
 from testbed.controller.runs.runner import run
+from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import TestbedError, UnsupportedError
 from testbed.spec.loader import load, parse
 from testbed.spec.model import Description
 from testbed.spec.toml_writer import to_toml
 from testbed.studies.designs import Parameters, Value
+from testbed.studies.study_file import CASES, FIRST_SEED, SWARM
 
 DONE, FAILED = "done", "failed"
+
+_MAX_REDUCED: Final = 3
+"""Maximum failed cases of a point that are reduced: each takes as long as a hundred cases."""
 
 _IN_NAMESPACES: Final = ("live", "dilated")
 
 
 def is_live(parameters: Parameters) -> bool:
     """Whether the run is in namespaces, where other processes of the machine disturb it."""
-    return parameters.get("mode", "live") in _IN_NAMESPACES
+    return SWARM not in parameters and parameters.get("mode", "live") in _IN_NAMESPACES
 
 
 def compute(request: str) -> str:
@@ -36,7 +43,8 @@ def compute(request: str) -> str:
     point = json.loads(request)
     start_time = time.monotonic()
     try:
-        result = _run(point["parameters"], Path(point["base"]))
+        parameters = point["parameters"]
+        result = _run_cases(parameters) if SWARM in parameters else _run(parameters, Path(point["base"]))
     except TestbedError as error:
         result = {"outcome": FAILED, "error": str(error), "rows": [], "verdict": ""}
     gc.collect()  # hosts and NICs of a run form reference cycles, with the memory of their endpoints
@@ -72,6 +80,14 @@ def _run(parameters: Mapping[str, Value], base: Path) -> dict[str, Any]:
         firmware=_group(parameters, "firmware"), **options,
     )  # fmt: skip
     return {"outcome": DONE, "error": "", "rows": list(result.rows), "verdict": result.verdict.grade.value}
+
+
+def _run_cases(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Run cases of a swarm. Rows: the number of cases, and each case that failed."""
+    cases = parameters[CASES]
+    failed = failed_cases(candidate(parameters[SWARM]), parameters[FIRST_SEED], cases, _MAX_REDUCED)
+    rows = [{"cases": cases, "failed": len(failed)}, *(case._asdict() for case in failed)]
+    return {"outcome": DONE, "error": "", "rows": rows, "verdict": (Grade.FAILED if failed else Grade.TRUSTED).value}
 
 
 def _cluster(parameters: Parameters, base: Path) -> Description | str | Path:

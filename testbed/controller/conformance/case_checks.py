@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from protocols.core.firmware import Plug
 from testbed.controller.conformance import fate_schedules, message_swarm
@@ -15,7 +15,7 @@ from testbed.controller.conformance.exchanges import EXCHANGES, MatchedExchange,
 from testbed.controller.conformance.fate_schedules import DEPTH, FATES, Gate, reduce_fates, run_with_gate
 from testbed.controller.conformance.message_swarm import SIZES, Case, DeviceTransport, smaller
 from testbed.controller.conformance.network_faults import KINDS, REORDERING, SECOND
-from testbed.controller.conformance.trials import Swarm, Violation
+from testbed.controller.conformance.trials import Swarm, Violation, run_seeds
 from testbed.errors import NotFoundError
 from testbed.sim.sim_node import SimNode
 
@@ -124,6 +124,31 @@ def swarm(candidate: Candidate, first: int, cases: int) -> str:
     counters = ", ".join(f"{name} {count:,}" for name, count in tally.rows.most_common(4))
     order = ", frames in order" if candidate.protocol.needs_order else ""
     return f"{cases:,} cases from seed {first} on{order}; highest counters of the firmware: {counters}"
+
+
+class FailedCase(NamedTuple):
+    """A case that failed. reduced: a smaller case that fails, too, as text; empty if none was searched. command: repeats the
+    case."""
+
+    seed: int
+    reason: str
+    reduced: str
+    command: str
+
+
+def failed_cases(candidate: Candidate, first: int, cases: int, max_reduced: int) -> list[FailedCase]:
+    """Run `cases` cases in this process, with seeds from `first` on; return those that failed. max_reduced: maximum number
+    of cases that are reduced."""
+    own_swarm = _swarm_of(candidate.name)
+    tally = run_seeds(own_swarm.trial, range(first, first + cases))
+    return [
+        FailedCase(seed, reason, _reduce(own_swarm, seed) if place < max_reduced else "", own_swarm.replay(seed))
+        for place, (seed, reason) in enumerate(sorted(tally.failed.items()))
+    ]
+
+
+def _reduce(swarm: Swarm[Case], seed: int) -> str:
+    return str(swarm.shrink(swarm.draw(seed), MAX_ATTEMPTS))
 
 
 def run_case(candidate: Candidate, case: str) -> str:

@@ -96,7 +96,7 @@ class Swarm(Generic[Case]):
         failed: dict[int, str] = {}
         rows: Counter[str] = Counter()
         with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for tally in pool.map(partial(_run_chunk, self.trial), chunks):
+            for tally in pool.map(partial(run_seeds, self.trial), chunks):
                 failed |= tally.failed
                 rows.update(tally.rows)
         return Tally(len(all_seeds), failed, rows)
@@ -136,7 +136,8 @@ class Swarm(Generic[Case]):
         return bool(violation)
 
 
-def _run_chunk(trial: Callable[[int], Counter[str]], seeds: Sequence[int]) -> Tally:
+def run_seeds(trial: Callable[[int], Counter[str]], seeds: Sequence[int]) -> Tally:
+    """Run the cases of these seeds one after the other."""
     failed: dict[int, str] = {}
     rows: Counter[str] = Counter()
     for seed in seeds:
