@@ -35,6 +35,8 @@ _MAX_RESENT_PER_TICK: Final = 16
 their acknowledgement waits for the missing one. Our choice."""
 _HALF_ACKNUMS: Final = 1 << 31
 _HALF_REQUEST_NUMBERS: Final = 1 << 7
+_MAX_FORMER: Final = 8
+"""Maximum number of a partner's earlier sessions that are remembered."""
 _WORD_MASK: Final = 0xFFFF_FFFF
 
 
@@ -51,6 +53,7 @@ class Partner:
         "_connect_seqnum",
         "_early",
         "_endpoint",
+        "_former",
         "_frames",
         "_is_passive",
         "_key",
@@ -104,6 +107,7 @@ class Partner:
         self._last_session = 0, 0  # the partner's session, and the session number of the last messages sent to it
         self._is_passive = False  # the partner initiated this connection
         self._last_request = 0, 0  # session and number of the partner's last connection request
+        self._former: dict[int, int] = {}  # and of those of earlier sessions, of which copies may still arrive
 
     def __repr__(self) -> str:
         return f"<endpoint {self.index} of node {self.node}>"
@@ -148,7 +152,12 @@ class Partner:
     def receive_request(self, event: Event) -> None:
         """Handle the partner's connection request, and answer it."""
         last_session, last_number = self._last_request
-        if event.session == last_session and 0 < (last_number - event.number) & 0xFF < _HALF_REQUEST_NUMBERS:
+        former_number = self._former.get(event.session, -1)
+        if former_number >= 0:
+            is_late = (former_number - event.number) & 0xFF < _HALF_REQUEST_NUMBERS
+        else:
+            is_late = event.session == last_session and 0 < (last_number - event.number) & 0xFF < _HALF_REQUEST_NUMBERS
+        if is_late:
             self._endpoint.counters.old_session += 1
             return
         is_old = (event.session, event.number) == self._last_request or (
@@ -165,7 +174,7 @@ class Partner:
             and event.seqnum >> SEQNUM_BITS == self._next_send >> SEQNUM_BITS
             and (not self._is_passive or event.number == last_number)
         )
-        self._last_request = event.session, event.number
+        self._record_request(event.session, event.number)
         if self.state == states.CONNECTED and is_same:
             self._step("request again")
         else:
@@ -184,6 +193,16 @@ class Partner:
             number=event.number,
         )  # fmt: skip
         self._connected(Status.SUCCESS)
+
+    def _record_request(self, session: int, number: int) -> None:
+        """Record the partner's last connection request, and that of its session before."""
+        last_session, last_number = self._last_request
+        if last_session and session != last_session:
+            self._former[last_session] = last_number
+            self._former.pop(session, None)
+            if len(self._former) > _MAX_FORMER:
+                del self._former[next(iter(self._former))]
+        self._last_request = session, number
 
     def receive_answer(self, event: Event) -> None:
         """Handle the answer to our connection request."""

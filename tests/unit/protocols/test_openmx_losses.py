@@ -590,3 +590,32 @@ def test_replies_carry_the_magic_that_the_hash_needs() -> None:
     results: list[Result] = two.finish(two.ends[0].isend([bytes(40_000)], two.ends[0].partner(1, 5), 0), request)
     assert results[1].status is Status.SUCCESS
     assert magics == {5 ^ PULL_MAGIC}
+
+
+def test_late_copies_of_a_former_lifes_requests_do_not_let_a_message_arrive_twice() -> None:
+    """Sequence numbers name four sessions: a connection that changed hands four times would take a copy for a new one."""
+    two = Two(connects=False)
+    requests: list[bytes] = []
+    messages: list[bytes] = []
+
+    def keep(frame: bytes) -> bool:
+        if kind_of(frame) == "CONNECT" and frame[:6] == two.wires.addresses[1]:
+            requests.append(frame)
+        elif kind_of(frame) == "TINY":
+            messages.append(frame)
+        return False
+
+    two.lose = keep
+    two.run(two.ends[0].connect(1))
+    two.ends[0].close()
+    two.ends[0] = two.library(0).open_endpoint()
+    two.to[0] = two.ends[0].partner(1)
+    two.run(two.ends[0].connect(1))
+    _, first = two.receive(4)
+    _, second = two.receive(4)
+    two.finish(two.send(b"once"), first)
+    two.lose = lambda _: True
+    assert len(requests) == 2
+    for frame in [*requests * 2, *messages]:
+        two.wires.give(frame)
+    assert not second.done
