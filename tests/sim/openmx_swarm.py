@@ -54,6 +54,8 @@ TIMEOUT: Final = 60 * SECOND
 """Virtual time after the faults in which a case must have ended."""
 KEY: Final = 0
 """Key of all endpoints, which a message names that begins a connection."""
+IN_FLIGHT: Final = 35 * MILLISECOND
+"""Time in which frames that were on slow links when these healed have arrived."""
 LAST: Final = 8
 """Bytes of the messages by which all talk to all at the end."""
 MISTAKES: Final = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
@@ -187,7 +189,7 @@ class Run:
                 self.talk()
             self.simulation.run_until(self.simulation.now() + step)
             step += step // 4
-        self.simulation.run_until(self.simulation.now() + 40 * self.case.tick)
+        self.simulation.run_until(self.simulation.now() + 40 * self.case.tick + IN_FLIGHT)
         if left := self.left():
             raise Violation("it was over, and is not: " + "; ".join(left))
         self.check_rest()

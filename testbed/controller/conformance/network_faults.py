@@ -35,6 +35,7 @@ FAULTS: dict[str, Callable[[Source], dict[str, object]]] = {
         "delay": chance.choice((50, 2000)) * MICROSECOND,
     },
     "jitter": lambda chance: {"jitter": chance.choice((10, 40)) * MICROSECOND, "delay": 50 * MICROSECOND},
+    "slowness": lambda chance: {"delay": chance.choice((8, 30)) * MILLISECOND},  # longer than most time-outs
     "congestion": lambda chance: {"rate": chance.choice((20, 200)) * 10**6, "queue_frames": chance.choice((4, 30))},
 }
 BLACKOUT = "blackout"
