@@ -71,6 +71,8 @@ def _is_for_compiled_only(item: pytest.Item) -> bool:
     """Whether the interpreted parts leave a test to the compiled one: the same two thirds each time."""
     if not THIRD or not _is_for_compiled(item.path) or item.path.is_relative_to(_UNIT):
         return False
+    if any("interpreted" in marker.args for marker in item.iter_markers("requires")):
+        return False
     return zlib.crc32(item.nodeid.encode()) % 3 != 0
 
 

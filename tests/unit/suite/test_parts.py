@@ -78,11 +78,13 @@ def test_a_third_of_the_simulations_is_interpreted_where_the_compiled_part_follo
     (suite / "tests" / "sim").mkdir()
     (suite / "tests" / "sim" / "test_runs.py").write_text(
         "import pytest\n@pytest.mark.parametrize('run', range(90))\ndef test_run(run): pass\n"
+        "@pytest.mark.requires('interpreted')\n@pytest.mark.parametrize('patch', range(9))\ndef test_patch(patch): pass\n"
     )
     whole, compiled = run(suite, part="beside")[1], run(suite, part="compiled")[1]
     third = run(suite, part="beside", third=True)[1]
     assert [printed.count("::test_run[") for printed in (whole, compiled)] == [90, 90]
     assert 20 <= third.count("::test_run[") <= 40
+    assert third.count("::test_patch[") == 9, "those that the compiled part skips"
     assert third.count("::test_sum PASSED") == 1
 
 
