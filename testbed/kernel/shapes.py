@@ -106,10 +106,10 @@ def shaped(build: Callable[P, Message]) -> Callable[P, bytes]:
             known = shapes[shape] = encode_shape(values)
         template, offsets = known
         message = bytearray(template)
-        for found, value, convert in zip(offsets, values, converters, strict=True):
-            if found and convert is not None:
+        for offset, value, convert in zip(offsets, values, converters, strict=True):
+            if offset and convert is not None:
                 data = convert(value)
-                for position in found:
+                for position in offset:
                     message[position : position + len(data)] = data
         return bytes(message)
 

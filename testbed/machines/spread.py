@@ -291,5 +291,5 @@ def execute(running: Workers, name: str, node: str, command: Sequence[str]) -> t
         if any(found["name"] == node for found in part["nodes"]):
             reply = running[machine].call("exec", None, name=name, node=node, command=list(command))
             return reply["code"], reply["stdout"], reply["stderr"]
-    names = ", ".join(found["name"] for part in parts_of.values() for found in part["nodes"][:8])
+    names = ", ".join(node["name"] for part in parts_of.values() for node in part["nodes"][:8])
     raise NotFoundError(f"cluster {name} has no node {node!r}; its nodes include {names}")

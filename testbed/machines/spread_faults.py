@@ -95,7 +95,7 @@ def inject(running: Workers, name: str, compose: Compose, seconds: float = 0) ->
     injection = replace(compose(state.layout, state.injected), number=state.issued + 1)
     shares = {machine: found for machine, part in state.parts.items() if (found := share(injection, part)) is not None}
     arguments: dict[str, Mapping[str, Any]] = {
-        "injection": {machine: found.to_json() for machine, found in shares.items()},
+        "injection": {machine: share.to_json() for machine, share in shares.items()},
         "seconds": dict.fromkeys(shares, seconds),
     }
     return _put_in_force(state, name, injection, "inject", [*shares], arguments)
@@ -130,7 +130,7 @@ def machine_of(state: SpreadState, name: str, node: str) -> str:
     for machine, part in state.parts.items():
         if any(found.name == node for found in part.nodes):
             return machine
-    names = ", ".join(found.name for found in state.layout.nodes[:8])
+    names = ", ".join(node.name for node in state.layout.nodes[:8])
     raise NotFoundError(f"cluster {name} has no node {node!r}; its nodes include {names}")
 
 

@@ -53,8 +53,8 @@ class SourceRouteFirmware:
         for route, count, size in orders:
             for _ in range(count):
                 self._sent += 1
-                said = adapter.number.to_bytes(2, "big") + self._sent.to_bytes(4, "big")
-                self._nic.send(append_crc(head, route + TYPE + said.ljust(size, b"\x55")))
+                payload = adapter.number.to_bytes(2, "big") + self._sent.to_bytes(4, "big")
+                self._nic.send(append_crc(head, route + TYPE + payload.ljust(size, b"\x55")))
 
     def on_timer(self, _now: int) -> None:
         raise AssertionError("it has no deadline")

@@ -79,8 +79,8 @@ def exchange(folder: Path) -> list[int]:
         f"PYTHONPATH={root} python3 {folder}/receive.py > {ready} & "
         f"until grep -q ready {ready}; do sleep 0.02; done; wait $!"
     )
-    begun = testbed("exec", "n2", "--", "sh", "-c", f"({program}; touch {folder}/ended) >/dev/null 2>&1 &")
-    assert begun.returncode == 0, begun.stderr
+    result = testbed("exec", "n2", "--", "sh", "-c", f"({program}; touch {folder}/ended) >/dev/null 2>&1 &")
+    assert result.returncode == 0, result.stderr
     waited = testbed("exec", "n1", "--", "sh", "-c", f"until grep -q ready {ready}; do sleep 0.02; done")
     assert waited.returncode == 0, waited.stderr
     sent = testbed("exec", "n1", "--", "env", f"PYTHONPATH={root}", "python3", f"{folder}/send.py")

@@ -67,9 +67,9 @@ def with_another(part: str) -> str:
 
 
 def state() -> State:
-    found = Store().read(NAME)
-    assert found is not None
-    return found
+    actual = Store().read(NAME)
+    assert actual is not None
+    return actual
 
 
 def gc() -> list[Finding]:

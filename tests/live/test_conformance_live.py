@@ -20,7 +20,7 @@ LONG = bool(os.environ.get("TESTBED_LONG"))
 EVERYBODY = [
     name for name in offered(PROTOCOLS) if isinstance(one := load(PROTOCOLS, name), Protocol) and one.ethertype
 ]
-LIVE = [one.name for one in CHECKS if one.needs_namespaces]
+LIVE = [check.name for check in CHECKS if check.needs_namespaces]
 
 
 @pytest.fixture(scope="module")

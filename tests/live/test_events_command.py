@@ -86,8 +86,8 @@ def test_following_tells_what_happens_and_ends_with_the_cluster(star: RunningClu
         star.inject("n2", loss="7%")
         assert "loss 7% on n2" in line_of(process)
         star.down()
-        rest, said = process.communicate(timeout=30)
-        assert (rest, said) == ("", "star has been taken down\n")
+        rest, errors = process.communicate(timeout=30)
+        assert (rest, errors) == ("", "star has been taken down\n")
         assert process.returncode == 0
 
 
@@ -100,8 +100,8 @@ def test_following_a_cluster_that_is_made_again_ends_with_the_first(star: Runnin
         with Cluster.star(2).up("star", keep=True) as another:
             another.inject("n1", loss="9%")
             process.send_signal(signal.SIGCONT)
-            rest, said = process.communicate(timeout=30)
-        assert said == "star has been taken down\n"
+            rest, errors = process.communicate(timeout=30)
+        assert errors == "star has been taken down\n"
         assert "loss 9%" not in rest
 
 
@@ -110,8 +110,8 @@ def test_an_interrupt_ends_following_without_a_word(star: RunningCluster) -> Non
     with follow() as process:
         assert line_of(process)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-        assert (process.returncode, said) == (0, "")
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, "")
 
 
 def test_events_without_their_usual_facts_are_told_all_the_same(star: RunningCluster) -> None:
@@ -149,8 +149,8 @@ def test_following_a_run_ends_with_it(run: Path) -> None:
         while "repetition ends" not in line_of(process):
             pass
         os.rename(result, run / "result.json")
-        _, said = process.communicate(timeout=30)
-        assert (process.returncode, said) == (0, "the run has ended: done\n")
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, "the run has ended: done\n")
 
 
 # Mistakes

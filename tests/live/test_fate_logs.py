@@ -30,9 +30,9 @@ def arrived(cluster: RunningCluster) -> list[int]:
         got: list[int] = []
 
         def all_came() -> bool:
-            ((_, said),) = relay_report(cluster)["links"].items()
+            ((_, direction_report),) = relay_report(cluster)["links"].items()
             got.extend(node_sockets.frame_numbers(node_sockets.received(nics["n2"])))
-            counted = said["forward"]["counters"]
+            counted = direction_report["forward"]["counters"]
             return counted["offered"] == COUNT and counted["delivered"] == len(got)
 
         eventually(all_came, "as many arrive as the relay has delivered")

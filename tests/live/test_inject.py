@@ -117,8 +117,8 @@ def up(description: Description, datapath: Asked = "relay") -> RunningCluster:
 
 
 def both(cluster: RunningCluster, link: str = "n1:eth0--s1:1") -> tuple[Impairment, Impairment]:
-    found = relayed_links(cluster)[link]
-    return found.forward.impairment, found.backward.impairment
+    actual = relayed_links(cluster)[link]
+    return actual.forward.impairment, actual.backward.impairment
 
 
 def test_only_what_is_named_is_set_and_in_both_directions() -> None:
@@ -140,7 +140,7 @@ def test_only_what_is_named_is_set_and_in_both_directions() -> None:
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_injections_that_overlap_are_lifted_in_any_order(pair: RunningCluster, order: tuple[int, ...]) -> None:
     """The latest of those in force counts, key by key."""
-    wanted: list[dict[str, Any]] = [
+    expected: list[dict[str, Any]] = [
         {"delay": 1 * MS, "corrupt": 0.1},
         {"delay": 2 * MS},
         {"delay": 3 * MS, "duplicate": 0.2},
@@ -155,7 +155,7 @@ def test_injections_that_overlap_are_lifted_in_any_order(pair: RunningCluster, o
     for lifted in order:
         keys: dict[str, Any] = {}
         for number in left:
-            keys |= wanted[number]
+            keys |= expected[number]
         assert both(pair, link) == (Impairment(**keys),) * 2
         faults[lifted].lift()
         left.remove(lifted)
@@ -181,20 +181,20 @@ def test_all_of_a_node_is_meant_by_its_name_and_every_link_by_all() -> None:
 def everything(cluster: RunningCluster) -> dict[str, object]:
     """Return the kernel's state of a cluster, as ip, bridge and tc print it."""
     wire = wire_path(cluster.state)
-    found: dict[str, object] = {"ports": ports(wire), "forwarding": static_forwarding(wire)}
+    actual: dict[str, object] = {"ports": ports(wire), "forwarding": static_forwarding(wire)}
     for key, path in cluster.state.namespaces.items():
-        found[f"{key} links"] = namespace_contents(path)
-        found[f"{key} qdiscs"] = query(path, "tc", "qdisc", "show")
+        actual[f"{key} links"] = namespace_contents(path)
+        actual[f"{key} qdiscs"] = query(path, "tc", "qdisc", "show")
         if key != namespace_names.WIRE:
-            found[f"{key} offloads"] = subprocess.run(
+            actual[f"{key} offloads"] = subprocess.run(
                 ["nsenter", f"--net={path}", "ip", "-d", "link", "show", "eth0"],
                 capture_output=True,
                 text=True,
                 check=True,
             ).stdout
     for device in namespace_contents(wire).links:
-        found[f"{device} redirections"] = redirections(wire, device)
-    return found
+        actual[f"{device} redirections"] = redirections(wire, device)
+    return actual
 
 
 @pytest.mark.parametrize("datapath", CARRIERS)
@@ -259,7 +259,7 @@ def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> N
         for flow in traffic.flows:
             assert len(flow.arrived) == len(set(flow.arrived)), "no frame arrives twice"
             late = [place for place, (one, other) in enumerate(pairwise(flow.arrived)) if one > other]
-            times = sum(other - one > 100 for one, other in pairwise([-1000, *late]))
+            times = sum(second - first > 100 for first, second in pairwise([-1000, *late]))
             # What the relay has in hand when links come back from it is overtaken by what goes the short way.
             assert times <= (5 if datapath == "relay" else 0)
         if datapath == "relay":

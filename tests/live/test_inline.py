@@ -224,14 +224,14 @@ def test_a_program_goes_on_by_time_and_by_tasks_beside_its_nic() -> None:
 
     async def busy(endpoint: EchoEndpoint, node: ProgramNode) -> tuple[bool, str]:
         loop = node.loop
-        begun = loop.now()
+        start = loop.now()
         other = loop.spawn(sleeper(node), "another")
         try:
             await loop.timeout(MILLISECOND, endpoint.receive(bytearray(8)))
         except TimeoutError as error:
-            said = str(error)
+            message = str(error)
         await other
-        return loop.now() - begun >= 3 * MILLISECOND, said
+        return loop.now() - start >= 3 * MILLISECOND, message
 
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": busy}) as run:
         assert run.wait(TIMEOUT).results["n1"] == (True, "not done within 1000000 ns")

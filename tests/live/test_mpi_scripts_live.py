@@ -27,9 +27,9 @@ def star() -> Iterator[RunningCluster]:
 def test_a_pingpong_runs_with_one_changed_import_on_the_machines_clock(
     star: RunningCluster, tmp_path: Path, protocol: str
 ) -> None:
-    script, begun = with_our_import("pingpong.py", tmp_path), time.monotonic()
+    script, start = with_our_import("pingpong.py", tmp_path), time.monotonic()
     testbed.run(star, script, protocol=protocol, settings={"args": "30"}, output=tmp_path / "run")
-    took = time.monotonic() - begun
+    took = time.monotonic() - start
     table = [line.split() for line in (tmp_path / "run" / "logs" / "n1.log").read_text().splitlines()]
     assert [int(length) for length, _ in table] == [1, 16, 256, 4096, 65536]
     # Nothing goes there and back in no time, and all of it together in less than the run has taken.

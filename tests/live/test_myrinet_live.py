@@ -131,10 +131,10 @@ async def trips(endpoint: SourceRouteEndpoint, node: ProgramNode | SimNode, peer
     now = node.now if isinstance(node, SimNode) else node.loop.now
     took = []
     for number in range(1, 11):
-        begun = now()
+        start = now()
         endpoint.send(peer, 1, 1000)
         await endpoint.frames(number)
-        took.append(now() - begun)
+        took.append(now() - start)
     return took
 
 
@@ -156,10 +156,10 @@ def test_where_time_is_dilated_switches_and_links_are_as_slow_as_in_the_simulati
     with RunningCluster(Store(), outcome.state) as cluster:
         programs: dict[str, Program] = {"n1": partial(trips, peer="n2"), "n2": partial(back, peer="n1")}
         with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, programs, dilation=Dilation(factor, IDEAL)) as run:
-            found = run.wait(TIMEOUT).results["n1"]
-    assert isinstance(found, list)
-    assert min(found) >= min(expected.result()), "nothing is early"
-    assert sorted(found)[5] < 1.3 * min(expected.result()), "an Ethernet's round trip would be another"
+            actual = run.wait(TIMEOUT).results["n1"]
+    assert isinstance(actual, list)
+    assert min(actual) >= min(expected.result()), "nothing is early"
+    assert sorted(actual)[5] < 1.3 * min(expected.result()), "an Ethernet's round trip would be another"
 
 
 async def speak(endpoint: emp.Endpoint, _node: ProgramNode) -> int:

@@ -61,8 +61,8 @@ def test_packets_of_every_type_have_the_models_fates_and_a_rule_names_one_of_the
             nics["n1"].send(frame)
 
         def all_passed() -> bool:
-            ((_, said),) = relay_report(cluster)["links"].items()
-            return bool(said["forward"]["counters"]["offered"] == len(sent))
+            ((_, direction_report),) = relay_report(cluster)["links"].items()
+            return bool(direction_report["forward"]["counters"]["offered"] == len(sent))
 
         eventually(all_passed, "the relay has seen all of them")
     rules, expected = RuleSet(known_fields()), list[Record]()

@@ -72,10 +72,10 @@ def test_a_mistake_that_the_simulation_found_is_found_in_namespaces_by_the_same_
         MUTANTS[0].put_in(patch)
         with pytest.raises(TestbedError):
             testbed.run(STAR, "random", mode="sim", output=tmp_path / "run", settings=SETTINGS, seed=1, timeout=12)
-        one = read_repetition(tmp_path / "run")
-        assert one.failed == {"progress"}
-        again = replay_repetition(one, "live", output=tmp_path / "again")
+        repetition = read_repetition(tmp_path / "run")
+        assert repetition.failed == {"progress"}
+        again = replay_repetition(repetition, "live", output=tmp_path / "again")
     assert again.failed == {"progress"}
     assert again.reproduced
     assert "no program and no transfer has ended" in again.error
-    assert not replay_repetition(one, "live").failed, "without the mistake"
+    assert not replay_repetition(repetition, "live").failed, "without the mistake"

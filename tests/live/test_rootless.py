@@ -104,8 +104,8 @@ def test_a_held_cluster_ends_with_its_process_however_it_dies(home: Path) -> Non
 
     child = as_user(home, hold)
     os.close(writer)
-    with open(reader) as said:
-        sleeper, holder = said.readline().split()
+    with open(reader) as text:
+        sleeper, holder = text.readline().split()
     holder = processes.Identity.parse(holder)
     assert holder.is_alive
     os.kill(child, signal.SIGKILL)

@@ -74,12 +74,12 @@ def said(process: subprocess.Popen[str]) -> str:
 def agent_of(cluster: RunningCluster, node: str) -> int:
     """The process that listens in a node."""
     inside = os.stat(cluster[node].namespace).st_ino
-    (found,) = [
+    (actual,) = [
         pid
         for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
         if _read(pid, "comm") == f"nic {node}" and _namespace_of(pid) == inside
     ]
-    return found
+    return actual
 
 
 def hosts_of(cluster: RunningCluster, node: str) -> Mapping[int, int]:

@@ -82,7 +82,7 @@ def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) ->
             buffer = bytearray(1)
             while buffer != b"!":
                 await endpoint.receive(1, 1, buffer)
-                begun.touch()
+                start_file.touch()
             return 0
         failed = 0
         for message in [b"."] * 200 + [b"!"]:
@@ -95,12 +95,12 @@ def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) ->
             await node.loop.sleep(1_000_000)
         return failed
 
-    begun = tmp_path / "begun"
+    start_file = tmp_path / "begun"
     with (
         Cluster.star(2).up() as cluster,
         agents(cluster, emp.plug(), ETHERTYPE, {"n1": once_more, "n2": once_more}, placement=SHARED) as going,
     ):
-        eventually(begun.exists, "n1 counts")
+        eventually(start_file.exists, "n1 counts")
         going.crash("n1", returns=True)
         going.restart("n1")
         outcome = going.wait(TIMEOUT)

@@ -19,10 +19,10 @@ def measured(requests: int, folder: Path) -> dict[str, float]:
 
 
 def test_each_request_is_handled_once_and_answered_once(tmp_path: Path) -> None:
-    found = measured(4_000, tmp_path)
-    assert found[SENT] == found[ANSWERED] >= 4_000
-    assert found[WRONG] == 0
-    assert found[RESENT] > 4_000 / 100, "cells were lost: requests and answers, each on two links"
+    actual = measured(4_000, tmp_path)
+    assert actual[SENT] == actual[ANSWERED] >= 4_000
+    assert actual[WRONG] == 0
+    assert actual[RESENT] > 4_000 / 100, "cells were lost: requests and answers, each on two links"
 
 
 @pytest.mark.requires("interpreted")

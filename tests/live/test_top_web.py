@@ -76,8 +76,8 @@ def press(page: Browser, key: str) -> None:
 def impairments(link: str) -> Any:
     """Return a link's impairments, (forward, backward), as `testbed status` reports them."""
     (cluster,) = json.loads(command("status", "--json").stdout)["clusters"]
-    (found,) = [each for each in cluster["links"] if each["name"] == link]
-    return found["forward"]["impairment"], found["backward"]["impairment"]
+    (actual,) = [each for each in cluster["links"] if each["name"] == link]
+    return actual["forward"]["impairment"], actual["backward"]["impairment"]
 
 
 @pytest.fixture

@@ -116,9 +116,9 @@ def test_who_gets_no_answer_gives_up_with_what_was_lost() -> None:
 def test_who_waits_for_what_does_not_come_is_told_how_udp_has_fared(star: RunningCluster) -> None:
     with pytest.raises(StuckError) as caught:
         testbed.run(star, InVain, protocol="udp", timeout=1.0)
-    said = " ".join(caught.value.waiting["n1"])
-    assert "1 receives have found no message, which may be lost: this is UDP" in said
-    assert "datagrams: sent 0, came 0" in said
+    text = " ".join(caught.value.waiting["n1"])
+    assert "1 receives have found no message, which may be lost: this is UDP" in text
+    assert "datagrams: sent 0, came 0" in text
 
 
 def test_a_flap_costs_messages_and_not_the_run() -> None:

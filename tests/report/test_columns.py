@@ -29,9 +29,9 @@ def written(path: Path, text: str) -> Path:
 @given(rows=ROWS)
 def test_columns_have_what_rows_have_kind_by_kind(tmp_path_factory, rows) -> None:
     path = written(tmp_path_factory.mktemp("rows"), "".join(json.dumps(row) + "\n" for row in rows))
-    found = {frozenset(kind.keys): kind for kind in read_kinds(path)}
-    assert sum(kind.count for kind in found.values()) == len(rows)
-    for keys, kind in found.items():
+    actual = {frozenset(kind.keys): kind for kind in read_kinds(path)}
+    assert sum(kind.count for kind in actual.values()) == len(rows)
+    for keys, kind in actual.items():
         mine = [row for row in rows if row.keys() == keys]
         assert kind.first == mine
         for key in keys:

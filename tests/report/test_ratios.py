@@ -36,20 +36,20 @@ def test_orders_are_counted_as_counting_them_out_does(ours: int, theirs: int) ->
 
 @given(ours=VALUES, theirs=VALUES, factor=st.floats(0.1, 10))
 def test_what_is_multiplied_has_a_ratio_that_is_multiplied(ours, theirs, factor) -> None:
-    one, other = independent(ours, theirs, 0.05), independent(ours, [factor * value for value in theirs], 0.05)
-    assert other.value == pytest.approx(factor * one.value)
-    if one.low is not None and one.high is not None:
-        assert one.low <= one.value <= one.high
-        assert other.low == pytest.approx(factor * one.low)
-        assert other.high == pytest.approx(factor * one.high)
+    first, second = independent(ours, theirs, 0.05), independent(ours, [factor * value for value in theirs], 0.05)
+    assert second.value == pytest.approx(factor * first.value)
+    if first.low is not None and first.high is not None:
+        assert first.low <= first.value <= first.high
+        assert second.low == pytest.approx(factor * first.low)
+        assert second.high == pytest.approx(factor * first.high)
 
 
 @given(ours=VALUES, theirs=VALUES)
 def test_it_does_not_matter_who_is_first(ours, theirs) -> None:
-    one, other = independent(ours, theirs, 0.05), independent(theirs, ours, 0.05)
-    assert one.excludes_one == other.excludes_one
-    if one.low is not None and one.high is not None:
-        assert (one.low, one.high) == pytest.approx((1 / other.high, 1 / other.low))
+    first, second = independent(ours, theirs, 0.05), independent(theirs, ours, 0.05)
+    assert first.excludes_one == second.excludes_one
+    if first.low is not None and first.high is not None:
+        assert (first.low, first.high) == pytest.approx((1 / second.high, 1 / second.low))
 
 
 def test_intervals_hold_as_often_as_they_say() -> None:
@@ -60,10 +60,10 @@ def test_intervals_hold_as_often_as_they_say() -> None:
     for _ in range(1000):
         ours = [math.exp(chance.gauss(0, 1)) for _ in range(20)]
         theirs = [2 * math.exp(chance.gauss(0, 1)) for _ in range(20)]
-        found = independent(ours, theirs, 0.05)
-        assert found.low is not None
-        assert found.high is not None
-        missed += not found.low <= 2 <= found.high
+        actual = independent(ours, theirs, 0.05)
+        assert actual.low is not None
+        assert actual.high is not None
+        missed += not actual.low <= 2 <= actual.high
     assert 15 <= missed <= 85
 
 
@@ -80,9 +80,9 @@ def test_too_small_a_sample_leaves_everything_open_and_it_is_told_what_would_do(
 def test_many_samples_need_no_counting_and_see_little() -> None:
     chance = random.Random(3)
     ours = [chance.gauss(100, 1) for _ in range(60)]
-    found = independent(ours, [1.02 * chance.gauss(100, 1) for _ in range(60)], 0.01)
-    assert found.excludes_one
-    assert found.value == pytest.approx(1.02, abs=0.005)
+    actual = independent(ours, [1.02 * chance.gauss(100, 1) for _ in range(60)], 0.01)
+    assert actual.excludes_one
+    assert actual.value == pytest.approx(1.02, abs=0.005)
 
 
 def test_pairs_that_are_exact_are_told_by_one_and_must_agree_while_they_are_few() -> None:

@@ -52,10 +52,10 @@ def fates(line: Line, schedule: Schedule) -> dict[bytes, list[bytes]]:
 
 
 def _copies(frames: Sequence[bytes]) -> dict[bytes, list[bytes]]:
-    found: dict[bytes, list[bytes]] = defaultdict(list)
+    actual: dict[bytes, list[bytes]] = defaultdict(list)
     for frame in frames:
-        found[frame].append(frame)
-    return found
+        actual[frame].append(frame)
+    return actual
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -74,9 +74,9 @@ def nodes(request: pytest.FixtureRequest) -> int:
 )
 def carrier(request: pytest.FixtureRequest, nodes: int, _sandbox: None) -> Iterator[Carrier]:
     name: CarrierName = request.param
-    found = ClusterCarrier(name, Cluster.star(nodes), LINK)
-    yield found
-    found.close()
+    actual = ClusterCarrier(name, Cluster.star(nodes), LINK)
+    yield actual
+    actual.close()
 
 
 def by_model(impairment: Impairment, schedule: Schedule, seed: int = 1) -> dict[bytes, list[bytes]]:
@@ -89,10 +89,10 @@ def by_model(impairment: Impairment, schedule: Schedule, seed: int = 1) -> dict[
 def test_the_nth_frame_of_a_flow_is_lost_everywhere_or_nowhere(carrier: Carrier, order: str, gap: int) -> None:
     impairment = Impairment(loss=0.4)
     with carrier.impaired(impairment) as line:
-        found = fates(line, shuffled(order, gap))
+        fates_found = fates(line, shuffled(order, gap))
     # The model is given the frames in a third order, all at once.
-    assert found == by_model(impairment, shuffled("a third", 0), line.seed)
-    assert 0.3 < sum(not copies for copies in found.values()) / len(found) < 0.5
+    assert fates_found == by_model(impairment, shuffled("a third", 0), line.seed)
+    assert 0.3 < sum(not copies for copies in fates_found.values()) / len(fates_found) < 0.5
 
 
 def test_what_else_is_decided_by_chance_is_the_same_too() -> None:

@@ -58,12 +58,12 @@ def test_what_a_datapath_cannot_do_is_refused_with_its_reason(
     carrier = carriers[name]
     with pytest.raises(UnsupportedError) as caught, carrier.impaired(placed_at(impairment, "a.txt", str(file))):
         pass
-    said = str(caught.value)
-    assert f"the datapath {name!r} cannot carry this" in said
-    reasons = {TABLE[asked][name].reason for asked in asked_for(impairment) if TABLE[asked][name].fit is Fit.ABSENT}
+    message = str(caught.value)
+    assert f"the datapath {name!r} cannot carry this" in message
+    reasons = {TABLE[requested][name].reason for requested in asked_for(impairment) if TABLE[requested][name].fit is Fit.ABSENT}
     assert TABLE[feature][name].reason in reasons
-    assert any(reason in said for reason in reasons)
-    assert TABLE[feature][name].reason in said or len(reasons) > 3
+    assert any(reason in message for reason in reasons)
+    assert TABLE[feature][name].reason in message or len(reasons) > 3
     with carrier.impaired(Impairment()):
         pass  # what was refused has left nothing behind
 

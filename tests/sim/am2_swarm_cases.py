@@ -148,7 +148,7 @@ def draw(seed: int) -> Case:
     answers = (SHORT, SHORT, MEDIUM, BULK) if case.may_lose_touch else (SHORT, SHORT, MEDIUM, BULK, NOTHING)
     requests = [_request(chance, case, answers) for _ in range(REQUESTS + chance.below(20))]
     if source(seed, "hot spot of am2").random() < 0.15:  # more than a ring has room for
-        requests = [replace(one, sink=0, endpoint=0) if one.source else one for one in requests]
+        requests = [replace(request, sink=0, endpoint=0) if request.source else request for request in requests]
     return replace(case, requests=tuple(requests))
 
 

@@ -76,11 +76,11 @@ class Ledger:
         self._numbers: dict[Delivery, int] = {}
         self._replies: Counter[int] = Counter()
         for one in case.requests:
-            there, here = (one.sink, one.endpoint), (one.source, one.origin)
-            at = self.rooms[there]
-            self.rooms[there] += one.size if one.form == BULK else 0
-            self.offsets.append((at, self.rooms[here]))
-            self.rooms[here] += one.answered if one.answer == BULK else 0
+            remote, local = (one.sink, one.endpoint), (one.source, one.origin)
+            at = self.rooms[remote]
+            self.rooms[remote] += one.size if one.form == BULK else 0
+            self.offsets.append((at, self.rooms[local]))
+            self.rooms[local] += one.answered if one.answer == BULK else 0
 
     # What happens.
 
@@ -103,13 +103,13 @@ class Ledger:
             if not course.delivered or (self._replies[serial] > 1 and not self.case.restarts):
                 raise Violation(f"{told(serial, course)}: {self._replies[serial]} replies are delivered")
             return
-        there = (course.request.sink, course.request.endpoint)
+        remote = (course.request.sink, course.request.endpoint)
         if course.delivered:
             raise Violation(f"{told(serial, course)} is delivered twice")
-        course.delivered.append(self.lives[there[0]])
-        if course.request.wrong in ("tag", "endpoint", "segment") or self.tags[there] != course.tag:
+        course.delivered.append(self.lives[remote[0]])
+        if course.request.wrong in ("tag", "endpoint", "segment") or self.tags[remote] != course.tag:
             raise Violation(
-                f"{told(serial, course)} is delivered under tag {course.tag} where it is {self.tags[there]}"
+                f"{told(serial, course)} is delivered under tag {course.tag} where it is {self.tags[remote]}"
             )
 
     def handles(self, serial: int, by: Name) -> RequestFate:
@@ -151,23 +151,23 @@ class Ledger:
     def reply_comes_back(self, serial: int, status: Status) -> None:
         """Record a returned reply: the requester may never learn of it."""
         course = self.courses[serial]
-        here = (course.request.source, course.request.origin)
-        if not (self.case.may_lose_touch or here in self.freed):
+        local = (course.request.source, course.request.origin)
+        if not (self.case.may_lose_touch or local in self.freed):
             raise Violation(f"{told(serial, course)}: its reply comes back: {status.name}")
         self.unclear["replies came back"] += 1
         self._excuse(serial, course)
 
     def _may_come_back(self, serial: int, course: RequestFate, status: Status) -> None:
-        there = (course.request.sink, course.request.endpoint)
+        remote = (course.request.sink, course.request.endpoint)
         if status is Status.UNREACHABLE:
-            true = self.case.may_lose_touch or there in self.freed
+            true = self.case.may_lose_touch or remote in self.freed
         else:
             true = not course.handled and (not course.delivered or status is Status.BAD_HANDLER)
             if status is Status.BAD_TAG:
                 true &= bool(self.case.changing) or course.request.wrong == "tag"
             elif status is Status.BAD_ENDPOINT:
-                is_told_later = self.lives[there[0]] > 1 and bool(self.case.priced)  # a NIC that has restarted
-                true &= there in self.freed or is_told_later or course.request.wrong == "endpoint"
+                is_told_later = self.lives[remote[0]] > 1 and bool(self.case.priced)  # a NIC that has restarted
+                true &= remote in self.freed or is_told_later or course.request.wrong == "endpoint"
             else:
                 true &= bool(course.request.wrong) and status is _COMES_BACK[course.request.wrong]
         if not true:

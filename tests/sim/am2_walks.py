@@ -138,9 +138,9 @@ class _Hosts:
     def arrive(self, number: int) -> None:
         channel = self.chance.randrange(8)
         self._stamp += 1
-        said = self.card.arrive(number, channel=channel, sequence=self._sequences[channel] & 1, stamp=self._stamp)
-        self._unanswered += [packet for packet in said if isinstance(packet, SentMessage)]
-        self._sequences[channel] += any(packet.kind == KIND_ACK for packet in said)
+        arrival = self.card.arrive(number, channel=channel, sequence=self._sequences[channel] & 1, stamp=self._stamp)
+        self._unanswered += [packet for packet in arrival if isinstance(packet, SentMessage)]
+        self._sequences[channel] += any(packet.kind == KIND_ACK for packet in arrival)
 
     def wait(self, _number: int) -> None:
         self.card.elapse(self.chance.choice((0, 1, 1, 60)) * MILLISECOND)

@@ -228,7 +228,7 @@ def table(name: str) -> str:
         for loss in LOSSES
         for size, count in SUBJECTS[name].messages.items()
     ]
-    lines = [list(rows[0]), *[[str(value) for value in one.values()] for one in rows]]
+    lines = [list(rows[0]), *[[str(value) for value in row.values()] for row in rows]]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
     return f"{_HEAD.format(name=name, how=SUBJECTS[name].how, bursts=LOSSES['bursts']['gemodel'])}{text}\n"

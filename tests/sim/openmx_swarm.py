@@ -72,16 +72,16 @@ class Run:
         self.case = case
         self.simulation = simulation
         self.ranks = list(simulation.nodes)
-        self.ledger = Ledger(max([LAST, *[one.size for one in case.actions]]))
+        self.ledger = Ledger(max([LAST, *[action.size for action in case.actions]]))
         self.ends: dict[int, Endpoint] = {}
         self.count = len(self.ranks) * case.per_rank
-        self.actions = [[one for one in case.actions if one.end == end] for end in range(self.count)]
+        self.actions = [[action for action in case.actions if action.end == end] for end in range(self.count)]
         self.done = [0] * self.count
         self.open_receives: list[list[tuple[int, Request]]] = [[] for _ in range(self.count)]
         self.forgetful: set[int] = set()
         self.rows: Counter[str] = Counter()
         for end in range(self.count):
-            expected = [one.end for one in case.actions if one.peer == end and one.kind in SENDS]
+            expected = [action.end for action in case.actions if action.peer == end and action.kind in SENDS]
             source(case.seed, f"receives of {end}").shuffle(expected)
             self.begin(end)
             self.simulation.spawn(self.ranks[case.rank_of(end)], self.receive_all, end, expected)
@@ -139,8 +139,8 @@ class Run:
                 self.receive(self.ends[end], end, origin)
 
     def receive(self, opened: Endpoint, end: int, origin: int) -> None:
-        wanted = ANYONE if self.case.wild[end] else origin
-        self.open_receives[end].append((origin, self.ledger.receive(opened, end, wanted)))
+        expected = ANYONE if self.case.wild[end] else origin
+        self.open_receives[end].append((origin, self.ledger.receive(opened, end, expected)))
 
     # Faults.
 

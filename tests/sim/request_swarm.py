@@ -116,9 +116,9 @@ def run(case: Case) -> Counter[str]:
         reports = []
         with suppress(TestbedError):
             reports = read_reports(read_run(folder))
-    found = [sentence for report in reports for check in report.checks.values() for sentence in check.violations]
-    if found or failure or not reports:
-        raise Violation(found[0] if found else f"no check failed, and the run did: {failure[-500:]}")
+    actual = [sentence for report in reports for check in report.checks.values() for sentence in check.violations]
+    if actual or failure or not reports:
+        raise Violation(actual[0] if actual else f"no check failed, and the run did: {failure[-500:]}")
     counts = Counter({f"checked: {check.name}": check.checked for check in reports[0].checks.values()})
     counts.update({f"doubts: {doubt.outcome}": 1 for doubt in reports[0].ambiguities})
     counts.update({name: int(count) for name, count in reports[0].figures.items() if "seconds" not in name})

@@ -49,8 +49,8 @@ class Case:
     faults: tuple[Fault, ...]
 
     def __str__(self) -> str:
-        told = "\n".join(f"  {fault.what}: {fault.model_dump(exclude_defaults=True)}" for fault in self.faults)
-        return f"{self.program} over {self.protocol} on {self.nodes} nodes for {self.milliseconds} ms\n{told}"
+        report = "\n".join(f"  {fault.what}: {fault.model_dump(exclude_defaults=True)}" for fault in self.faults)
+        return f"{self.program} over {self.protocol} on {self.nodes} nodes for {self.milliseconds} ms\n{report}"
 
 
 def draw(seed: int, milliseconds: int = 120) -> Case:

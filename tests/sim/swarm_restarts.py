@@ -80,10 +80,10 @@ async def receive(endpoint: Matching, node: SimNode, chance: Source, buffer: byt
     """The next message, at once or in two steps: it is claimed by a probe, and received after a while."""
     if chance.random() < 0.5:
         return await endpoint.post_receive(emp.ANY_SOURCE, emp.ANY_TAG, buffer)
-    found = await endpoint.post_probe(emp.ANY_SOURCE, emp.ANY_TAG, claim=True)
-    assert found is not None
+    probe_result = await endpoint.post_probe(emp.ANY_SOURCE, emp.ANY_TAG, claim=True)
+    assert probe_result is not None
     await node.sleep(chance.choice((0, 2 * MILLISECOND, 50 * MILLISECOND)))
-    return await endpoint.post_claimed(found, buffer)
+    return await endpoint.post_claimed(probe_result, buffer)
 
 
 async def talk(endpoint: Matching, node: SimNode, nodes: int) -> None:
@@ -103,7 +103,7 @@ async def begin_anew(endpoint: Matching, node: SimNode, nodes: int, calm: Calm) 
     once."""
     others = [number for number in range(nodes) if number != node.number]
     buffers = [bytearray(8) for _ in others]
-    receives = [endpoint.post_receive(other, CALM_TAG, one) for other, one in zip(others, buffers, strict=True)]
+    receives = [endpoint.post_receive(other, CALM_TAG, buffer) for other, buffer in zip(others, buffers, strict=True)]
     for send in [endpoint.post_send(other, CALM_TAG, bytes([node.number] * 8)) for other in others]:
         await fine(send)
     for other, receive, buffer in zip(others, receives, buffers, strict=True):
@@ -143,7 +143,7 @@ def run(seed: int) -> Counter[str]:
     settings = {**dict(case.settings), "give_up": chance.choice((0, 2 * timeout, 8 * timeout)), "held": 640}
     earlier = chance.choice((0, LATER))
     case = replace(
-        case, messages=tuple([one if chance.below(4) else replace(one, size=MAX_SIZE) for one in case.messages])
+        case, messages=tuple([message if chance.below(4) else replace(message, size=MAX_SIZE) for message in case.messages])
     )
     emp_plug = EMP.plug(settings)
 

@@ -33,11 +33,11 @@ def ran(protocol: str, workload: str, **options: object) -> RunResult:
 @pytest.mark.parametrize("protocol", KINDS)
 @pytest.mark.parametrize("workload", SMALL)
 def test_a_workload_on_active_messages_runs_and_is_checked(workload: str, protocol: str) -> None:
-    found = ran(protocol, workload)
-    assert found.rows
-    assert found.checks is not None
-    assert found.checks.passed
-    assert found.checks.messages > 5
+    run = ran(protocol, workload)
+    assert run.rows
+    assert run.checks is not None
+    assert run.checks.passed
+    assert run.checks.messages > 5
 
 
 def test_the_settings_that_the_paper_plans_change_nothing_but_the_time() -> None:

@@ -134,7 +134,7 @@ def test_a_bulk_message_beyond_the_segment_is_returned_once_with_all_its_data() 
     pair.asker.map(0, AWAY, TAG)
     pair.run(lambda endpoint: endpoint.try_request_bulk(0, 1, bytes(9_000), 2_000, 41))
     pair.run(until=lambda: pair.simulation.now() > 50 * MILLISECOND)
-    assert [one.status for one in pair.returned] == [Status.BAD_SEGMENT]
+    assert [returned_message.status for returned_message in pair.returned] == [Status.BAD_SEGMENT]
     assert pair.data == [bytes(9_000)]
     assert pair.asker.outbox.bulk_data == {}
 
@@ -224,7 +224,7 @@ def test_requests_accepted_by_an_endpoint_freed_during_an_outage_are_returned_af
         assert other.try_request(0, 99, 50)
     pair.elapse(SECOND if first == "nobody" else MILLISECOND)
     assert pair.asker.handle()
-    assert [one.status for one in pair.returned if one.destination == AWAY] == [Status.UNREACHABLE]
+    assert [returned_message.status for returned_message in pair.returned if returned_message.destination == AWAY] == [Status.UNREACHABLE]
     assert (pair.answers, pair.asker.credits(0)) == ([], 4)
     assert not any(node.agent.firmware.waiting() for node in pair.simulation.nodes.values())
 
@@ -267,7 +267,7 @@ def test_requests_accepted_by_a_nic_that_restarts_silently_are_returned_and_hand
     if there != "no endpoint":
         assert not pair.asked.handle()
     assert pair.asker.handle()
-    assert [one.status for one in pair.returned] == [Status.UNREACHABLE]
+    assert [returned_message.status for returned_message in pair.returned] == [Status.UNREACHABLE]
     assert (len(pair.delivered), len(handled), pair.answers, pair.asker.credits(0)) == (1, 1, [], 4)
 
 
@@ -351,7 +351,7 @@ def test_a_late_reply_to_a_returned_request_is_dropped() -> None:
     assert pair.asker.try_request(0, 1, 41)
     pair.elapse(50 * MILLISECOND)
     pair.asker.handle()
-    assert [one.status for one in pair.returned] == [Status.UNREACHABLE]
+    assert [returned_message.status for returned_message in pair.returned] == [Status.UNREACHABLE]
     pair.back.is_cut = False
     assert pair.asked.handle()
     pair.elapse()
@@ -450,7 +450,7 @@ def test_a_message_refused_too_often_is_returned_if_configured() -> None:
 
     pair.simulation.spawn("n1", ask)
     pair.simulation.run(timeout=SECOND)
-    assert [one.status for one in pair.returned] == [Status.CONGESTION]
+    assert [returned_message.status for returned_message in pair.returned] == [Status.CONGESTION]
     assert pair.counted("n2", "overruns") == 3
 
 

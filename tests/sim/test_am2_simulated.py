@@ -83,14 +83,14 @@ def test_interrupts_cost_host_time_and_polling_does_not() -> None:
         """Return when the first reply comes, which waits for endpoints to be paged in, and how long a later one takes."""
         profile = Profile(receive=1_000, notice=100, interrupt=interrupt)
         with Simulation(Description.back_to_back(delay="1us", rate="1gbit"), plug(), profile=profile) as simulation:
-            asker, asked = (
+            asker, requested = (
                 cast(ActiveMessages, simulation.nodes[name].agent.host).allocate_bundle().allocate_endpoint()
                 for name in ("n1", "n2")
             )
-            asked.tag = 1
-            asked.set_handler(1, lambda token: token.reply(1))
+            requested.tag = 1
+            requested.set_handler(1, lambda token: token.reply(1))
             asker.set_handler(1, lambda _: None)
-            asker.map(0, asked.name, 1)
+            asker.map(0, requested.name, 1)
 
             async def ask(_: ActiveMessages, node: SimNode) -> tuple[int, int]:
                 times = [node.now()]
@@ -104,8 +104,8 @@ def test_interrupts_cost_host_time_and_polling_does_not() -> None:
             async def serve(_: ActiveMessages, __: SimNode) -> None:
                 handled = 0
                 while handled < 2:
-                    await asked.wait()
-                    handled += await asked.poll()
+                    await requested.wait()
+                    handled += await requested.poll()
 
             asking = simulation.spawn("n1", ask)
             simulation.spawn("n2", serve)

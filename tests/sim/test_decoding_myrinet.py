@@ -185,8 +185,8 @@ def test_the_frames_of_a_capture_are_told_of_with_what_is_left_of_their_routes(r
     lines = decode(recorded, "--filter", "am2").splitlines()
     sent = [line for line in lines if " n1:eth0 out " in line]
     assert len(sent) == MESSAGES
-    said = "AM-II MEDIUM message 1 of endpoint 0.3 to 1.4, handler 7, 21 bytes, channel 2 sequence 1, route +2 -2, 96 bytes"
-    assert sent[0].endswith(said)
+    text = "AM-II MEDIUM message 1 of endpoint 0.3 to 1.4, handler 7, 21 bytes, channel 2 sequence 1, route +2 -2, 96 bytes"
+    assert sent[0].endswith(text)
     (dropped,) = [line for line in lines if "dropped by rule" in line]
     assert "AM-II ACK channel 2 sequence 1, route -2, " in dropped
     broken = [line for line in lines if "wrong CRC-8" in line]

@@ -74,10 +74,10 @@ def test_frames_are_resent_until_the_network_is_mapped_and_no_timer_runs_while_t
         simulation.run(timeout=5 * SECOND)
         assert [task.result() for task in tasks] == [0, 1]
     assert pair.unrouted, "the first frame was sent before there was a route"
-    first, begun, ended = pair.resent
+    first, started, ended = pair.resent
     assert first == 0
-    assert begun == pair.unrouted
-    assert ended == begun
+    assert started == pair.unrouted
+    assert ended == started
 
 
 def test_rules_name_its_fields_behind_a_source_route_and_flows_are_by_its_types() -> None:

@@ -110,6 +110,6 @@ def test_a_fabric_that_lacks_something_is_an_error_in_the_description_that_names
 
 
 def test_protocols_that_need_no_routes_say_that_they_can_cross_it() -> None:
-    crossed = {one.name: one.fabrics for one in offered_protocols()}
+    crossed = {protocol.name: protocol.fabrics for protocol in offered_protocols()}
     assert crossed["am2"] == crossed["emp"] == ("ethernet", "myrinet", "ring")
     assert crossed["tcp"] == ("ethernet", "ring")

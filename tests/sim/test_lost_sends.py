@@ -119,9 +119,9 @@ def told(tmp_path: Path, node: str, number: int) -> list[str]:
 
 
 def report(tmp_path: Path) -> Report:
-    (found,) = read_reports(read_run(tmp_path / "run"))
-    assert found.passed, found.to_text()
-    return found
+    (actual,) = read_reports(read_run(tmp_path / "run"))
+    assert actual.passed, actual.to_text()
+    return actual
 
 
 def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
@@ -148,14 +148,14 @@ def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics
             assert ends == (["failed"] if ends[0] == "failed" else ["buffered", "undelivered"])
         else:
             assert ends == (["sent"] if protocol == "emp" else ["buffered", "sent"])
-    doubtful = {one.message.split(" of ")[0] for one in report(tmp_path).ambiguities}
+    doubtful = {ambiguity.message.split(" of ")[0] for ambiguity in report(tmp_path).ambiguities}
     assert doubtful >= {f"message {number + 1}" for number in failed}
     assert 8 in failed
     if mode == "sim":
         assert failed == [8]
         assert 8 not in numbers
         truth = "not delivered" if protocol == "emp" else "unknown"  # sent before the restart
-        assert {one.outcome for one in report(tmp_path).ambiguities} == {truth}
+        assert {ambiguity.outcome for ambiguity in report(tmp_path).ambiguities} == {truth}
 
 
 @BOTH
@@ -221,9 +221,9 @@ def test_a_run_that_is_broken_off_with_a_long_message_under_way_says_that_it_was
         play(
             tmp_path, stream, protocol, cluster=slow, size=20_000, span=10_000 * MILLISECOND, timeout=5
         )  # each takes 0.8 s
-    begun = [one["n"] for one in read(tmp_path / "run" / "history" / "n1.jsonl") if one["what"] == "send"]
+    started = [one["n"] for one in read(tmp_path / "run" / "history" / "n1.jsonl") if one["what"] == "send"]
     doubts = report(tmp_path).ambiguities  # AM-II's sender may be one message ahead
-    assert doubts[-1].message.startswith(f"message {begun[-1]} of n1 to n2")
+    assert doubts[-1].message.startswith(f"message {started[-1]} of n1 to n2")
     assert len(doubts) <= (2 if protocol == "am2" else 1)
     assert {one.outcome for one in doubts} == {"not delivered"}
 
@@ -269,8 +269,8 @@ def test_the_end_of_a_script_tells_it_as_mpi_finalize_would(tmp_path: Path, prot
     cluster, reset = Cluster.star(3, delay="500us"), Reset(on="n2", at="10ms")
     if end == "Finalize":
         play(tmp_path, str(tmp_path / "script.py"), protocol, reset, cluster=cluster, args=end)
-        said = (tmp_path / "run" / "logs" / "n1.log").read_text()
-        assert said.startswith("told: a send to rank 1, tag 9, ")
+        text = (tmp_path / "run" / "logs" / "n1.log").read_text()
+        assert text.startswith("told: a send to rank 1, tag 9, ")
     else:
         with pytest.raises(
             ProgramError, match=r"(?s)n1: .*a send to rank 1, tag 9, .* was reported done, and has failed"

@@ -31,22 +31,22 @@ class Increments(Native[ActiveMessages]):
             await node.barrier()
         endpoint = library.allocate_bundle().allocate_endpoint()
         endpoint.tag = TAG
-        heard: list[int] = []
+        received: list[int] = []
 
-        def asked(token: Token, word: int) -> None:
-            heard.append(word)
+        def requested(token: Token, word: int) -> None:
+            received.append(word)
             token.reply(2, word + 1)
 
-        endpoint.set_handler(1, asked)
-        endpoint.set_handler(2, lambda _, word: heard.append(word))
+        endpoint.set_handler(1, requested)
+        endpoint.set_handler(2, lambda _, word: received.append(word))
         if node.rank != 1:
             endpoint.map(0, EndpointName(1, 0), TAG)
             await endpoint.request(0, 1, 40 + node.rank)
-        while len(heard) < (1 if node.rank != 1 else len(node.names) - 1):
+        while len(received) < (1 if node.rank != 1 else len(node.names) - 1):
             await endpoint.wait()
             await endpoint.poll()
-        node.row(heard=sorted(heard))
-        return sorted(heard)
+        node.row(heard=sorted(received))
+        return sorted(received)
 
 
 def ran(**options: object) -> RunResult:
@@ -55,14 +55,14 @@ def ran(**options: object) -> RunResult:
 
 
 def test_a_native_workload_has_the_host_library_and_tells_rows_as_others_do() -> None:
-    found = ran()
-    assert found.results == {"n1": [41], "n2": [40, 42], "n3": [43]}
-    assert [(row["node"], row["rank"]) for row in found.rows if row["heard"] == [43]] == [("n3", 2)]
+    run = ran()
+    assert run.results == {"n1": [41], "n2": [40, 42], "n3": [43]}
+    assert [(row["node"], row["rank"]) for row in run.rows if row["heard"] == [43]] == [("n3", 2)]
 
 
 def test_no_other_endpoint_is_beside_its_own() -> None:
-    found = ran(firmware={"frames": 1, "virtual": False})  # there would be no second one
-    assert found.results["n1"] == [41]
+    run = ran(firmware={"frames": 1, "virtual": False})  # there would be no second one
+    assert run.results["n1"] == [41]
 
 
 def test_it_runs_over_its_own_protocol_only() -> None:
@@ -71,10 +71,10 @@ def test_it_runs_over_its_own_protocol_only() -> None:
 
 
 def test_its_history_is_checked_where_that_is_asked_for() -> None:
-    found = ran(check=True)
-    assert found.checks is not None
-    assert found.checks.passed
-    assert found.checks.messages == found.checks.checks["replies"].checked == 2
+    run = ran(check=True)
+    assert run.checks is not None
+    assert run.checks.passed
+    assert run.checks.messages == run.checks.checks["replies"].checked == 2
     assert ran().checks is None
 
 

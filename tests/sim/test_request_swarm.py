@@ -63,8 +63,8 @@ def test_the_swarm_of_requests_finds(
     if LONG:
         record_property("note", f"swarm of requests: {searched(mutant, trial, first, 1_000)}")
     else:
-        found = find(mutant, trial, first, 1_000)
-        record_property("note", f"swarm of requests: {mutant}, after {found.cases} cases: {found.complaint}")
+        actual = find(mutant, trial, first, 1_000)
+        record_property("note", f"swarm of requests: {mutant}, after {actual.cases} cases: {actual.complaint}")
 
 
 @pytest.mark.parametrize("mutant", NATIVE, ids=str)

@@ -131,9 +131,9 @@ def test_fates_are_those_of_the_wire_model_alone() -> None:
         simulation.run_until(1_000_000)
     expected: list[Record] = []
     direction = LinkDirection(layout.links[0].name, "forward", impairment, FateOptions(seed=7, log=expected.append))
-    one, other = (endpoint.adapter.address for endpoint in plug.endpoints)
+    first, second = (endpoint.adapter.address for endpoint in plug.endpoints)
     for index in range(500):
-        head = other + one + ETHERTYPE.to_bytes(2, "big") + b"\1" + index.to_bytes(4, "big")
+        head = second + first + ETHERTYPE.to_bytes(2, "big") + b"\1" + index.to_bytes(4, "big")
         direction.offer(index * 1_000, head + bytes(100))
     assert logged == expected
     assert len(logged) > 100
@@ -161,8 +161,8 @@ def test_an_injected_rule_decides_until_it_is_lifted() -> None:
         simulation.spawn("n1", send, 1, 3, 1_000)
         simulation.run()
         simulation.run_until(100_000)
-    asked = [int.from_bytes(data[15:19], "big") for _, data in plug.endpoints[1].firmware.frames]
-    assert asked == [0, 2, 3, 4, 5]
+    requested = [int.from_bytes(data[15:19], "big") for _, data in plug.endpoints[1].firmware.frames]
+    assert requested == [0, 2, 3, 4, 5]
 
 
 def test_a_cut_cable_loses_what_is_sent_and_delivers_what_is_under_way() -> None:

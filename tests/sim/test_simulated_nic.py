@@ -128,14 +128,14 @@ def test_a_nic_with_room_for_one_frame_fetches_the_next_when_that_has_left() -> 
 
 
 def test_a_buffer_that_is_flushed_after_each_transfer_takes_the_hosts_core() -> None:
-    def asked(profile: Profile) -> tuple[int, int]:
+    def requested(profile: Profile) -> tuple[int, int]:
         with Simulation(LINE, EchoPlug(), profile=profile) as simulation:
             task = simulation.spawn("n1", ask, 1, 1, 100)
             simulation.run()
             return task.result()[0], simulation.nodes["n1"].core.busy
 
     plain = Profile(fetch=1_000, store=2_000)
-    (before, free), (after, busy) = asked(plain), asked(replace(plain, flush=300))
+    (before, free), (after, busy) = requested(plain), requested(replace(plain, flush=300))
     transfers = 2  # the question is read, and the answer is written
     assert after - before == busy - free == transfers * 300
 
@@ -252,16 +252,16 @@ def test_what_a_host_answers_to_a_completion_finds_the_firmware_at_rest(
     monkeypatch.setattr(EchoFirmware, "on_doorbell", rung)
 
     async def keep_asking(endpoint: EchoEndpoint, node: SimNode) -> int:
-        asked = [endpoint.ask(1, b"")]
+        requested = [endpoint.ask(1, b"")]
 
         def ask_again(_: object) -> None:
-            if len(asked) < 10:
-                asked.append(endpoint.ask(1, b""))
-                asked[-1].add_callback(ask_again)
+            if len(requested) < 10:
+                requested.append(endpoint.ask(1, b""))
+                requested[-1].add_callback(ask_again)
 
-        asked[0].add_callback(ask_again)
-        while not asked[-1].done:
-            await asked[-1]
+        requested[0].add_callback(ask_again)
+        while not requested[-1].done:
+            await requested[-1]
         return node.now()
 
     with Simulation(LINE, EchoPlug(), profile=profile) as simulation:

@@ -53,12 +53,12 @@ STAR = Cluster.star(4, delay="100us")
 async def talk(comm: Comm, node: Node, *, rounds: int = 100) -> list[int]:
     """Play ping-pong between n1 and n2, a round every 10 ms at most; the others wait for a second. Returns when each
     round began."""
-    begun = []
+    started = []
     if comm.rank > 1:
         await node.sleep(SECOND)
-        return begun
+        return started
     for number in range(rounds):
-        begun.append(node.now())
+        started.append(node.now())
         if comm.rank == 0:
             await comm.send(number, 1, 7)
             assert await comm.recv(source=1, tag=8) == number
@@ -66,13 +66,13 @@ async def talk(comm: Comm, node: Node, *, rounds: int = 100) -> list[int]:
             assert await comm.recv(source=0, tag=7) == number
             await comm.send(number, 0, 8)
         await node.sleep(10 * MILLISECOND)
-    return begun
+    return started
 
 
 async def sleep(_comm: Comm, node: Node, *, seconds: float = 1.0) -> tuple[int, int]:
-    begun = node.now()
+    start = node.now()
     await node.sleep(round(seconds * SECOND))
-    return begun, node.now()
+    return start, node.now()
 
 
 async def compute(_comm: Comm, node: Node) -> int:
@@ -124,14 +124,14 @@ def test_the_later_of_two_counts_and_the_earlier_comes_back(tmp_path: Path) -> N
     async def measure(comm: Comm, node: Node) -> list[int]:
         took = []
         for number in range(40):
-            begun = node.now()
+            start = node.now()
             if comm.rank == 0:
                 sent = await comm.Isend(b"", 1, number)
                 await comm.Recv(bytearray(0), 1, number)
             else:
                 await comm.Recv(bytearray(0), 0, number)
                 sent = await comm.Isend(b"", 0, number)
-            took.append(node.now() - begun)
+            took.append(node.now() - start)
             await sent.Wait()
             await node.sleep(20 * MILLISECOND - node.now() % (20 * MILLISECOND))
         return took
@@ -153,25 +153,25 @@ def test_a_rule_counts_from_its_beginning(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Rule(on="n2", direction="in", rules="drop emp.type == 1 and first(2)", at="300ms"))
     assert played.counted == {"decided": 2}
     assert played.ends[0]["with_the_run"]
-    begun = played.result.results["n1"]
-    late = [number for number in range(1, 100) if begun[number] - begun[number - 1] > 25 * MILLISECOND]
+    start = played.result.results["n1"]
+    late = [number for number in range(1, 100) if start[number] - start[number - 1] > 25 * MILLISECOND]
     assert late
-    assert all(begun[number] > 300 * MILLISECOND for number in late)
+    assert all(start[number] > 300 * MILLISECOND for number in late)
 
 
 def test_a_cable_that_is_out_loses_all_until_it_is_in_again(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="150ms"))
-    begun = played.result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 350 * MILLISECOND for when in begun)
-    assert any(when > 350 * MILLISECOND for when in begun)
+    start = played.result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 350 * MILLISECOND for when in start)
+    assert any(when > 350 * MILLISECOND for when in start)
     assert played.counted["lost"] > 0
 
 
 def test_two_that_pull_one_cable_out_both_put_it_in_again(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Down(on="n2", from_="200ms", to="400ms"), Down(on="all", from_="300ms", to="500ms"))
-    begun = played.result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 500 * MILLISECOND for when in begun)
-    assert len(begun) == 100
+    start = played.result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 500 * MILLISECOND for when in start)
+    assert len(start) == 100
 
 
 def test_what_comes_again_and_again_does_so_until_its_end(tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ def test_what_comes_again_and_again_does_so_until_its_end(tmp_path: Path) -> Non
 )
 def test_nothing_passes_between_the_parts_of_a_partition(tmp_path: Path, partition: Partition) -> None:
     played = Played(tmp_path, talk, partition)
-    begun = played.result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in begun)
+    start = played.result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in start)
     assert played.counted["decided"] > 0
-    assert len(begun) == 100
+    assert len(start) == 100
 
 
 def test_within_a_part_all_passes(tmp_path: Path) -> None:
@@ -257,15 +257,15 @@ def test_who_stands_still_loses_nothing(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Pause(on="n2", at="200ms", for_="100ms"))
     assert played.counted["nodes"] == 1
     assert played.counted["held"] > 0
-    begun = played.result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in begun)
-    assert len(begun) == 100
+    start = played.result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in start)
+    assert len(start) == 100
 
 
 def test_a_node_that_is_paused_twice_goes_on_when_both_are_over(tmp_path: Path) -> None:
     pauses = Pause(on="n2", from_="200ms", to="400ms"), Pause(on="all", from_="300ms", to="600ms")
-    begun = Played(tmp_path, talk, *pauses).result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 600 * MILLISECOND for when in begun)
+    start = Played(tmp_path, talk, *pauses).result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 600 * MILLISECOND for when in start)
 
 
 def test_a_node_that_crashes_while_it_stands_still_starts_again(tmp_path: Path) -> None:
@@ -334,21 +334,21 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
         took = []
         for number in range(20):
             await node.sleep(10 * MILLISECOND - node.now() % (10 * MILLISECOND))
-            begun = node.now()
+            start = node.now()
             if node.number:
                 await endpoint.receive(0, number, bytearray(4))
                 await endpoint.send(0, number, b"pong")
             else:
                 await endpoint.send(1, number, b"ping")
                 await endpoint.receive(1, number, bytearray(4))
-            took.append(node.now() - begun)
+            took.append(node.now() - start)
         return took
 
     rules = RuleSet(known_fields())
     with Simulation(layout, emp.plug(), profile=profile, rules=rules) as simulation:
-        told: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         scenario = Scenario(faults=[Slow(on="n2", factor=10.0, from_="55ms", to="105ms")])
-        playing = ScenarioPlayer(scenario, record_event=lambda event, **facts: told.append({"event": event, **facts}))
+        playing = ScenarioPlayer(scenario, record_event=lambda event, **facts: events.append({"event": event, **facts}))
         playing.simulated(simulation, rules)
         tasks = {name: simulation.spawn(name, ping) for name in simulation.nodes}
         simulation.run(timeout=SECOND)
@@ -356,7 +356,7 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
     took = tasks["n1"].result()
     assert min(took[5:9]) > 2 * max(took[:5])
     assert max(took[11:]) <= max(took[:5])
-    counted = told[-1]["counted"]
+    counted = events[-1]["counted"]
     assert counted["longer_ns"] == round(0.9 * counted["busy_ns"]) > 0
     assert playing.notes == []
 
@@ -422,9 +422,9 @@ def test_a_run_that_fails_under_a_scenario_tells_what_was_in_force(tmp_path: Pat
 
 def test_checkers_know_what_disturbed_a_run(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), Pause(on="n1", at="400ms", for_="10ms"))
-    told = json.loads((tmp_path / "run" / "checks.json").read_text())["circumstances"]["disturbances"]
+    document = json.loads((tmp_path / "run" / "checks.json").read_text())["circumstances"]["disturbances"]
     assert [
-        (one["kind"], one["begin_ns"] // MILLISECOND, one["end_ns"] // MILLISECOND, one["nodes"]) for one in told
+        (one["kind"], one["begin_ns"] // MILLISECOND, one["end_ns"] // MILLISECOND, one["nodes"]) for one in document
     ] == [
         ("cut", 200, 300, []),
         ("pause", 400, 410, ["n1"]),

@@ -183,8 +183,8 @@ class Side:
                 if error.result is Result.NO_MATCH:  # it does not wait yet
                     await self.node.sleep(200 * MICROSECOND)
                     continue
-                wanted = {"rejected": Result.REJECT, "expired": Result.TIMEOUT}.get(round_.kind)
-                if error.result is not wanted:
+                expected = {"rejected": Result.REJECT, "expired": Result.TIMEOUT}.get(round_.kind)
+                if error.result is not expected:
                     raise Violation(f"{self}: {error.result.name}") from error
                 return
             if round_.kind == "rejected":

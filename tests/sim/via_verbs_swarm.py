@@ -197,10 +197,10 @@ class Side:
 
     def _flushed(self) -> list[Descriptor]:
         """Take the receives that a reset has returned."""
-        found = []
+        actual = []
         while (descriptor := self.vi.receive_queue.done()) is not None:
-            found.append(descriptor)
-        return found
+            actual.append(descriptor)
+        return actual
 
     async def _transfer(self, number: int, round_: Round, posted: list[Descriptor], receives: list[bytearray]) -> None:
         own = round_.transfers[self.side]

@@ -63,8 +63,8 @@ def group_of(pid: int | str = "self") -> str:
 def test_a_program_is_in_its_nodes_group_from_its_first_instruction() -> None:
     with running(cpu_share=0.25, memory=MEMORY) as cluster:
         assert (setting("cpu.max"), setting("memory.max")) == ("25000 100000", str(MEMORY))
-        said = cluster["n1"].run(["cat", "/proc/self/cgroup"]).stdout.splitlines()
-        assert said[-1] == f"0::/{cgroups.PREFIX}{NAME}.n1"
+        output = cluster["n1"].run(["cat", "/proc/self/cgroup"]).stdout.splitlines()
+        assert output[-1] == f"0::/{cgroups.PREFIX}{NAME}.n1"
         assert cgroups.PREFIX not in cluster["n2"].run(["cat", "/proc/self/cgroup"]).stdout
         assert group_of() == group_of(os.getppid())  # whoever starts a program in a node stays where he was
 
@@ -124,9 +124,9 @@ def test_the_hogs_of_a_node_get_its_cpu_share_together() -> None:
     with running(cpu_share=0.25) as cluster:
         hogs = [cluster["n1"].popen(["sh", "-c", "while :; do :; done"]) for _ in range(2)]
         eventually(lambda: _used() > 0.1, "the loops run", deadline=60)
-        begun, before = time.monotonic(), _used()
+        start, before = time.monotonic(), _used()
         time.sleep(seconds)  # the measurement itself
-        share = (_used() - before) / (time.monotonic() - begun)
+        share = (_used() - before) / (time.monotonic() - start)
         throttled = int(dict(line.split() for line in setting("cpu.stat").splitlines())["nr_throttled"])
     for hog in hogs:
         hog.wait()
@@ -279,12 +279,12 @@ def test_where_groups_may_not_use_a_controller_the_refusal_says_what_to_write_an
     given = control.read_text()
     control.write_text("-cpu -memory")
     try:
-        said = refusal(described(cpu_share=0.5, memory=MEMORY))
+        reported = refusal(described(cpu_share=0.5, memory=MEMORY))
         assert (
-            "(/sys/fs/cgroup) gives groups no cpu and no memory controller: have root run 'echo +cpu +memory >" in said
+            "(/sys/fs/cgroup) gives groups no cpu and no memory controller: have root run 'echo +cpu +memory >" in reported
         )
         assert control.read_text().split() == []
-        subprocess.run(["sh", "-c", said.split("'")[1]], check=True)
+        subprocess.run(["sh", "-c", reported.split("'")[1]], check=True)
         assert control.read_text() == given
         with running(cpu_share=0.5, memory=MEMORY):
             assert setting("cpu.max") == "50000 100000"

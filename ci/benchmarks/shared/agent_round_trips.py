@@ -106,8 +106,8 @@ def trips(spin: bool, cpus: tuple[int, int], count: int) -> Quantiles:
 
     process = Process("", -1, host)
     try:
-        found: Quantiles = process.hear()
-        return found
+        result: Quantiles = process.hear()
+        return result
     finally:
         process.kill()
 
@@ -117,8 +117,8 @@ async def _ask(host: Asks, count: int) -> Quantiles:
     for number in range(-warm_up(count), count):
         if not number:
             used = time.process_time_ns()
-        begun = now()
+        start = now()
         await host.ask(1)
         if number >= 0:
-            samples.append(now() - begun)
+            samples.append(now() - start)
     return quantiles(samples, time.process_time_ns() - used)

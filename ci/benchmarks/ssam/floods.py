@@ -23,9 +23,9 @@ class Firmware:
     deadline: int | None = None
 
     def __init__(self, adapter: Adapter, nic: Nic, cells: int) -> None:
-        here, peer = adapter.number, 1 - adapter.number
+        local, peer = adapter.number, 1 - adapter.number
         head = adapter.addresses[peer] + adapter.address + ETHERTYPE.to_bytes(2, "big")
-        self.frame = head + cells * (header(circuit(here, peer, len(adapter.addresses))) + bytes(PAYLOAD))
+        self.frame = head + cells * (header(circuit(local, peer, len(adapter.addresses))) + bytes(PAYLOAD))
         self.cells = cells
         self.frames = self.wanted = self.came = self.began = 0
         self._nic = nic

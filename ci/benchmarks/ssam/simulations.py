@@ -30,9 +30,9 @@ def ssam_cells() -> float:
         handled = [0]
         for node in simulation.nodes.values():
             simulation.spawn(node.name, _exchange, handled)
-        begun = time.process_time()
+        start = time.process_time()
         simulation.run(timeout=100 * SECOND)
-        taken = time.process_time() - begun
+        taken = time.process_time() - start
         cells = sum(node.agent.firmware.counted()["cells_written"] for node in simulation.nodes.values())
         resent = sum(node.agent.firmware.counted()["resent"] for node in simulation.nodes.values())
     if handled[0] != NODES * REQUESTS or resent:

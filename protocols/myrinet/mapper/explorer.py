@@ -215,7 +215,7 @@ class _Exploration:
 
     def _fits(self, entry: Entry, switch: int, port: int) -> bool:
         """Whether the entry's ports may be those of a switch, entered by a port."""
-        ports = {other + port for other in entry.switches}
+        ports = {switch + port for switch in entry.switches}
         known = self._open[switch] | set(self._map.ends[switch])
         if self._lossy():
             together = ports | known

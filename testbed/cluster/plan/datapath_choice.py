@@ -161,7 +161,7 @@ def carries_gso(
 
     Raises the model's errors, so that impairments are validated for any datapath.
     """
-    rules = RuleSet(known_fields(), [other.name for other in layout.links])
+    rules = RuleSet(known_fields(), [link.name for link in layout.links])
     for text in (*side.impairment.rules, *side.rules.values()):
         rules.add(0, text)
     if side.replay:

@@ -27,9 +27,9 @@ def report_of(player: ScenarioPlayer, events: Sequence[Event], ahead: int) -> Ma
     """Return the report of a machine's player that is closed, for JSON. events: that it recorded. ahead: nanoseconds to add
     to this machine's clock."""
     disturbances = [
-        {**asdict(each), "nodes": sorted(each.nodes), "begin": each.begin + ahead,
-         "end": each.end if each.end == FOREVER else each.end + ahead}
-        for each in player.disturbances()
+        {**asdict(disturbance), "nodes": sorted(disturbance.nodes), "begin": disturbance.begin + ahead,
+         "end": disturbance.end if disturbance.end == FOREVER else disturbance.end + ahead}
+        for disturbance in player.disturbances()
     ]  # fmt: skip
     events = [{**event, "clock": event["clock"] + ahead} for event in events]
     return {"events": events, "disturbances": disturbances, "remaining": player.remaining}
@@ -83,9 +83,9 @@ class SpreadScenario:
         """Take the machines' reports of a repetition."""
         reports = list(reports)
         self._disturbances = [
-            Disturbance(**{**each, "nodes": frozenset(each["nodes"])})
+            Disturbance(**{**disturbance, "nodes": frozenset(disturbance["nodes"])})
             for report in reports
-            for each in report["disturbances"]
+            for disturbance in report["disturbances"]
         ]
         events = list(joined([report["events"] for report in reports]))
         self._record_events(events)

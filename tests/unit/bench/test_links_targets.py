@@ -53,8 +53,8 @@ def test_a_frame_among_many_links_costs_less_than_one_and_a_half_times_as_much(c
 def test_comparisons_are_of_what_was_measured_in_the_same_turn() -> None:
     ours, theirs = (1.0, 10.0, 100.0), (1.0, 10.5, 80.0)
     rows = [row("unimpaired", "testbed", throughput.TCP, *ours), row("unimpaired", "ip", throughput.TCP, *theirs)]
-    (found,) = [target.measured for target in targets(rows) if "unimpaired: TCP" in target.name]
-    assert found == pytest.approx(0.0)
+    (actual,) = [target.measured for target in targets(rows) if "unimpaired: TCP" in target.name]
+    assert actual == pytest.approx(0.0)
 
 
 def test_what_was_not_measured_is_neither_reached_nor_missed() -> None:

@@ -20,8 +20,8 @@ from tests.report.synthetic_runs import ping_pong_rows, verdict, write_run
 
 
 def seen(runs: RunList) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(json.dumps(runs.sample()))
-    return found
+    document: list[dict[str, Any]] = json.loads(json.dumps(runs.sample()))
+    return document
 
 
 def ended_process() -> str:

@@ -44,8 +44,8 @@ def coded(snapshot: Snapshot, view: View, **settings: bool) -> str:
 
 
 def row(lines: list[str], name: str) -> str:
-    (found,) = [line for line in lines if line[1:].startswith(name)]
-    return found
+    (actual,) = [line for line in lines if line[1:].startswith(name)]
+    return actual
 
 
 def test_a_wide_screen_has_every_column_of_a_node() -> None:
@@ -72,9 +72,9 @@ def test_what_does_not_fit_is_in_the_detail_of_the_selected_row() -> None:
 
 def test_links_show_both_directions_with_what_is_declared_injected_and_lost() -> None:
     lines = shown(two_nodes(), View(panel=1), width=200)
-    there, back = row(lines, "n2:eth0 → s1:2"), row(lines, "s1:2 → n2:eth0")
+    forward_row, back = row(lines, "n2:eth0 → s1:2"), row(lines, "s1:2 → n2:eth0")
     for cell in ("relay", "812", "9.74M", "43", "451 loss, 12 queue", "loss 5%", "delay 1ms"):
-        assert cell in there
+        assert cell in forward_row
         assert cell not in back.replace("relay", "") or cell == "relay"
 
 

@@ -55,9 +55,9 @@ def test_keys_that_come_in_pieces_are_the_same_keys(parts: list[bytes], data: st
     whole = b"".join(parts)
     cut = data.draw(st.integers(0, len(whole)))
     keys = Keys()
-    found = [key for piece in (whole[:cut], whole[cut:]) if piece for key in keys.feed(piece)]
-    assert found == Keys().feed(whole)
-    assert len(found) == len(parts)
+    actual = [key for piece in (whole[:cut], whole[cut:]) if piece for key in keys.feed(piece)]
+    assert actual == Keys().feed(whole)
+    assert len(actual) == len(parts)
 
 
 @given(st.binary(max_size=40))

@@ -55,14 +55,14 @@ def decided(whole: Layout, *injected: Injection, asked: Asked = "auto") -> Decis
 
 def test_switches_and_the_cables_between_them_are_nothing_of_the_kernels() -> None:
     operations = plan(layout(), ExistingState(), decided(layout()).link_services)
-    assert [one.name for one in operations if isinstance(one, MakeSwitch)] == ["s3"]
-    cables = {one.label: one for one in operations if isinstance(one, MakeCable)}
+    assert [operation.name for operation in operations if isinstance(operation, MakeSwitch)] == ["s3"]
+    cables = {operation.label: operation for operation in operations if isinstance(operation, MakeCable)}
     assert set(cables) == {"n1:eth0--s1:1", "n2:eth0--s2:1", "n3:eth0--s3:1", "n4:eth0--s3:2"}
     assert not cables["n1:eth0--s1:1"].switch
     assert free_ends(layout(), "n1:eth0--s1:1") == ("n1.eth0", "")
     assert free_ends(layout(), TRUNK) == ("", "")
     lowered = [
-        (one.key, one.device) for one in operations if isinstance(one, SetOffloads) and one.taken is Offloads.NONE
+        (operation.key, operation.device) for operation in operations if isinstance(operation, SetOffloads) and operation.taken is Offloads.NONE
     ]
     assert sorted(lowered) == [("n1", "eth0"), ("n2", "eth0")]
     assert set(Wiring(layout()).ports) == {"s3"}
@@ -88,8 +88,8 @@ def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
     }  # fmt: skip
     assert Orders.from_json(decisions.orders.to_json()) == decisions.orders
     operations = plan(layout(), ExistingState(), decisions.link_services)
-    assert not [one for one in operations if isinstance(one, SetDown)], "what is made down is not set down"
-    (first,) = [one for one in operations if isinstance(one, MakeCable) and one.label == "n1:eth0--s1:1"]
+    assert not [operation for operation in operations if isinstance(operation, SetDown)], "what is made down is not set down"
+    (first,) = [operation for operation in operations if isinstance(operation, MakeCable) and operation.label == "n1:eth0--s1:1"]
     assert not first.up
 
 

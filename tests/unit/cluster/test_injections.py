@@ -182,8 +182,8 @@ def test_directions_are_named_in_many_ways(target: str, direction: str, expected
 
 
 def test_out_of_a_switch_is_towards_every_node() -> None:
-    found = places_of(links_of(STAR, "s1"), "s1", "out")
-    assert found == tuple((link.name, "backward") for link in STAR.links)
+    actual = places_of(links_of(STAR, "s1"), "s1", "out")
+    assert actual == tuple((link.name, "backward") for link in STAR.links)
 
 
 def test_a_direction_that_there_is_not_is_refused_with_those_that_there_are() -> None:

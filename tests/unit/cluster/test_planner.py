@@ -212,7 +212,7 @@ def test_a_link_becomes_direct_and_back() -> None:
     assert "make link n1:eth0--n2:eth0" in changed(joined, direct)
     assert "join n1:eth0--n2:eth0" in changed(direct, joined)
     kernel = built(direct)
-    indexes = [i for key, found in kernel.interfaces.items() for i in found if key and i != 1]
+    indexes = [i for key, interface in kernel.interfaces.items() for i in interface if key and i != 1]
     assert len(indexes) == len(set(indexes)) == 4
     assert min(indexes) >= FIRST_DIRECT_INDEX
 
@@ -327,7 +327,7 @@ def test_flooding_moves_to_another_tree_without_a_cycle_on_the_way() -> None:
     for operation in operations:
         kernel.carry_out(operation)
         wire = kernel.interfaces[namespace_names.WIRE]
-        ends = [found for found in wire.values() if found.kind == "veth" and found.peer in wire and found.master]
+        ends = [actual for actual in wire.values() if actual.kind == "veth" and actual.peer in wire and actual.master]
         assert len(ends) == 8
         assert not all(end.flooding and end.up for end in ends)
 
@@ -369,7 +369,7 @@ def test_a_namespace_whose_other_cable_ends_are_still_being_freed_is_made_again(
 
 
 def by_name(kernel: Kernel, key: str, name: str) -> Interface:
-    return next(found for found in kernel.interfaces[key].values() if found.name == name)
+    return next(interface for interface in kernel.interfaces[key].values() if interface.name == name)
 
 
 BY_HAND: list[tuple[str, Callable[[Kernel], None], list[str]]] = [
@@ -451,24 +451,24 @@ def test_from_anything_to_anything_and_then_nothing_is_left_to_do(data: st.DataO
     kernel = Kernel()
     description = data.draw(descriptions())
     for _ in range(3):
-        wanted = resolve(description)
-        nodes = {node.name for node in wanted.nodes}
+        expected = resolve(description)
+        nodes = {node.name for node in expected.nodes}
         links = tuple(
             replace(link, datapath="direct")
             if {link.a.owner, link.b.owner} <= nodes and data.draw(st.booleans())
             else link
-            for link in wanted.links
+            for link in expected.links
         )
-        wanted = replace(wanted, links=links)
-        kernel.converge(wanted)
-        assert kernel.converge(wanted) == []
-        for switch in wanted.switches:
+        expected = replace(expected, links=links)
+        kernel.converge(expected)
+        assert kernel.converge(expected) == []
+        for switch in expected.switches:
             bridge = by_name(kernel, namespace_names.WIRE, namespace_names.switch(switch.name)).index
             assert {mac for at, mac in kernel.forwarding if at == bridge} == switch.forwarding.keys()
         for link in links:
             if link.datapath == "direct":
-                one, other = (by_name(kernel, end.owner, end.port) for end in (link.a, link.b))
-                assert (one.peer, other.peer) == (other.index, one.index)
+                first, second = (by_name(kernel, end.owner, end.port) for end in (link.a, link.b))
+                assert (first.peer, second.peer) == (second.index, first.index)
         description = data.draw(st.one_of(edits(description), descriptions()))
 
 

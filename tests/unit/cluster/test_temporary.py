@@ -58,6 +58,6 @@ def test_what_nothing_can_be_told_of_stays(place: Path) -> None:
     (place / "testbed-notes").mkdir()
     (place / f"testbed-logs-{dead}-file").touch()
     (place / f"testbed-logs-{dead}-link").symlink_to(place / "testbed-notes")
-    there = set(place.iterdir())
+    present = set(place.iterdir())
     assert list(collect_temporary()) == []
-    assert set(place.iterdir()) == there
+    assert set(place.iterdir()) == present

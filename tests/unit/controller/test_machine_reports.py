@@ -44,14 +44,14 @@ def report(*events: Event, remaining: str = "", **disturbance: Any) -> Mapping[s
 
 
 def test_a_fault_without_effect_on_any_machine_is_a_note_with_its_reason() -> None:
-    told: list[Any] = []
-    scenario = SpreadScenario(SCENARIO, 60, told.extend)
+    reported: list[Any] = []
+    scenario = SpreadScenario(SCENARIO, 60, reported.extend)
     span = 10 * MILLISECOND, 30 * MILLISECOND
     gone = ends(span[1], {}, "no program ran there any more", span[0])
     scenario.take(
         [report(gone, remaining="more to come"), report(ends(span[1], {}, ELSEWHERE, span[0]), remaining="more")]
     )
-    assert [event["event"] for event in told] == ["fault ends"]
+    assert [event["event"] for event in reported] == ["fault ends"]
     assert scenario.notes == [
         "fault[1] (down: n2) had no effect from 10ms to 30ms: no program ran there any more",
         "more to come",

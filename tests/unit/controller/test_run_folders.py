@@ -31,9 +31,9 @@ def test_what_was_written_can_be_read_while_the_run_goes_on_and_after_it(tmp_pat
     assert read_run(tmp_path / "run").status == "unfinished"
     assert list(read_run(tmp_path / "run").rows()) == [{"p50_ns": 7}]
     one.close({"status": "done"})
-    found = read_run(tmp_path / "run")
-    assert (found.status, found.parameters["cluster"]) == ("done", "star-4")
-    assert [event["event"] for event in found.events()] == ["begins"]
+    run = read_run(tmp_path / "run")
+    assert (run.status, run.parameters["cluster"]) == ("done", "star-4")
+    assert [event["event"] for event in run.events()] == ["begins"]
 
 
 def test_a_place_that_is_taken_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_a_run_of_a_newer_version_is_refused_with_a_sentence_and_does_not_hide_t
     (tmp_path / "damaged" / "run.json").write_text("{")
     with pytest.raises(UnsupportedError, match=f"newer version of testbed .format {FORMAT + 1}"):
         read_run(tmp_path / "new")
-    found, sentences = runs(tmp_path)
-    assert [run.folder.name for run in found] == ["old"]
+    actual, sentences = runs(tmp_path)
+    assert [run.folder.name for run in actual] == ["old"]
     assert len(sentences) == 2
     with pytest.raises(TestbedError, match="damaged"):
         read_run(tmp_path / "damaged")
@@ -80,8 +80,8 @@ def test_every_document_is_one_line_and_comes_back(
         journal.write(document)
     journal.close()
     expected = [json.loads(json.dumps(document, default=repr)) for document in told]
-    found = list(read(journal._path)) if told else []
-    assert [sorted(document) for document in found] == [sorted(document) for document in expected]
+    actual = list(read(journal._path)) if told else []
+    assert [sorted(document) for document in actual] == [sorted(document) for document in expected]
 
 
 def test_lines_that_are_not_whole_are_passed_over(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ CHECKS: dict[str, Callable[[list[tuple[int, int]]], object]] = {
 
 
 def missing(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
-    came = {number for _, number in arrivals}
-    return (number not in came for number in range(FRAMES))
+    arrived = {number for _, number in arrivals}
+    return (number not in arrived for number in range(FRAMES))
 
 
 def doubled(arrivals: list[tuple[int, int]]) -> Iterator[bool]:

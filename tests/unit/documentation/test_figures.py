@@ -44,6 +44,6 @@ def test_a_large_field_within_a_row_is_cut_into_its_ends_and_one_row() -> None:
 
 
 def test_what_a_layers_comments_say_stands_beside_its_fields() -> None:
-    said = frame_figures.comments(layers("am2")[1])
-    assert said["reason"].startswith("Of a NACK. Reasons up to NO_MAPPING are temporary")
-    assert said["length"] == "bytes of payload: arguments, then data"
+    reported = frame_figures.comments(layers("am2")[1])
+    assert reported["reason"].startswith("Of a NACK. Reasons up to NO_MAPPING are temporary")
+    assert reported["length"] == "bytes of payload: arguments, then data"

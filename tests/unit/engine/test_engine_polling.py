@@ -91,8 +91,8 @@ def test_a_poller_sees_what_was_sent_behind_its_back_within_one_poll(loop: Loop)
         loop.at(when + 50, lambda _: event.set())
 
     loop.spawn(other(), "other")
-    found, _ = loop.complete(poll(loop, event))
-    assert when + 50 <= found <= when + 50 + POLL_TIME
+    actual, _ = loop.complete(poll(loop, event))
+    assert when + 50 <= actual <= when + 50 + POLL_TIME
 
 
 def test_any_number_of_pollers_do_not_hold_up_time(loop: Loop) -> None:
@@ -182,10 +182,10 @@ def test_a_poller_is_interrupted_when_its_time_is_over(clock: str, request: pyte
     loop: Loop = request.getfixturevalue(clock)
 
     async def main() -> int:
-        begun = loop.now()
+        start = loop.now()
         with pytest.raises(TimeoutError):
             await loop.timeout(1_000_000, poll(loop, Event("never")))
-        return loop.now() - begun
+        return loop.now() - start
 
     assert loop.complete(main()) >= 1_000_000
 

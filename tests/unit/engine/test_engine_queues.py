@@ -61,11 +61,11 @@ def test_a_full_queue_makes_putters_wait_and_takes_them_in_their_order() -> None
         put.append((name, loop.now()))
 
     async def gets() -> list[str]:
-        found = []
+        actual = []
         for _ in range(4):
             await loop.sleep(10)
-            found.append(await queue.get())
-        return found
+            actual.append(await queue.get())
+        return actual
 
     for name in "abcd":
         loop.spawn(puts(name), name)
@@ -139,9 +139,9 @@ def test_no_item_is_lost_or_doubled_and_each_putters_order_is_kept_whoever_gives
     for number, operations in enumerate(getters):
         loop.spawn(gets(operations), f"getter {number}")
     loop.run()
-    came = got + [queue.take() for _ in range(len(queue))]
-    assert sorted(came) == sorted(put)
-    assert len(set(came)) == len(came)
+    arrived = got + [queue.take() for _ in range(len(queue))]
+    assert sorted(arrived) == sorted(put)
+    assert len(set(arrived)) == len(arrived)
     for number in range(len(putters)):
-        mine = [n for putter, n in came if putter == number]
+        mine = [n for putter, n in arrived if putter == number]
         assert mine == sorted(mine)

@@ -19,9 +19,9 @@ def test_a_rate_is_compared_with_simpys_of_the_same_turn(measure: str, least: fl
     """The machine was three times slower in the last turn."""
     for share, expected in ((1.01, True), (0.99, False)):
         ours = [least * share * rate for rate in (900.0, 1000.0, 300.0)]
-        found = targets([row(ENGINE, measure, *ours), row(SIMPY, measure, 900.0, 1000.0, 300.0)])
-        assert [target.reached for target in found if measure in target.name] == [expected]
-        assert [target.reached for target in found if measure not in target.name] == [None] * 3
+        target_list = targets([row(ENGINE, measure, *ours), row(SIMPY, measure, 900.0, 1000.0, 300.0)])
+        assert [target.reached for target in target_list if measure in target.name] == [expected]
+        assert [target.reached for target in target_list if measure not in target.name] == [None] * 3
 
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)

@@ -30,48 +30,48 @@ def test_a_task_sleeps_for_exactly_as_long_as_it_says_and_gives_its_result(loop:
 
 
 def test_what_happens_at_one_time_happens_in_the_order_in_which_it_was_set_whatever_it_is(loop: Loop) -> None:
-    said = list[str]()
+    log = list[str]()
 
     async def sleeper(name: str) -> None:
         await loop.sleep(10)
-        said.append(name)
+        log.append(name)
 
-    loop.at(10, said.append, "callback set first")
+    loop.at(10, log.append, "callback set first")
     loop.spawn(sleeper("first task"), "first")
     loop.spawn(sleeper("second task"), "second")
-    loop.at(5, lambda _: loop.at(10, said.append, "callback set last"))
+    loop.at(5, lambda _: loop.at(10, log.append, "callback set last"))
     loop.run()
-    assert said == ["callback set first", "first task", "second task", "callback set last"]
+    assert log == ["callback set first", "first task", "second task", "callback set last"]
 
 
 def test_woken_tasks_go_on_in_the_order_of_waking_before_the_next_callback_of_the_same_time(loop: Loop) -> None:
-    said = list[str]()
+    log = list[str]()
     event = Event("go")
 
     async def waits(name: str) -> None:
         await event
-        said.append(name)
+        log.append(name)
 
     for name in ("a", "b"):
         loop.spawn(waits(name), name)
-    loop.at(10, lambda _: (event.set(), said.append("set")))
-    loop.at(10, said.append, "next")
+    loop.at(10, lambda _: (event.set(), log.append("set")))
+    loop.at(10, log.append, "next")
     loop.run()
-    assert said == ["set", "a", "b", "next"]
+    assert log == ["set", "a", "b", "next"]
 
 
 def test_sleeping_for_no_time_lets_everything_else_that_is_due_go_on_first(loop: Loop) -> None:
-    said = list[str]()
+    log = list[str]()
 
     async def yields() -> None:
-        said.append("before")
+        log.append("before")
         await loop.sleep(0)
-        said.append("after")
+        log.append("after")
 
-    loop.at(0, said.append, "due")
+    loop.at(0, log.append, "due")
     loop.spawn(yields(), "yields")
     loop.run()
-    assert said == ["before", "due", "after"]
+    assert log == ["before", "due", "after"]
     assert loop.now() == 0
 
 
@@ -173,18 +173,18 @@ def test_the_result_of_a_task_that_has_not_ended_cannot_be_had(loop: Loop) -> No
 
 
 def test_a_cancelled_task_ends_where_it_waits_its_finally_runs_and_nobody_waits_for_its_sleep(loop: Loop) -> None:
-    said = list[str]()
+    log = list[str]()
 
     async def sleeps() -> None:
         try:
             await loop.sleep(1_000_000)
         finally:
-            said.append(f"finally at {loop.now()}")
+            log.append(f"finally at {loop.now()}")
 
     task = loop.spawn(sleeps(), "sleeps")
     loop.at(10, lambda _: task.cancel())
     loop.run()
-    assert said == ["finally at 10"]
+    assert log == ["finally at 10"]
     assert task.cancelled
     assert loop.now() == 10
     with pytest.raises(CancelledError, match="'sleeps' was cancelled"):
@@ -192,31 +192,31 @@ def test_a_cancelled_task_ends_where_it_waits_its_finally_runs_and_nobody_waits_
 
 
 def test_a_task_that_is_cancelled_before_it_has_begun_never_begins(loop: Loop) -> None:
-    said = list[str]()
+    log = list[str]()
 
     async def speaks() -> None:
-        said.append("something")
+        log.append("something")
 
     task = loop.spawn(speaks(), "speaks")
     task.cancel()
     task.cancel()
     loop.run()
     assert task.cancelled
-    assert said == []
+    assert log == []
 
 
 def test_a_task_that_cancels_itself_ends_at_its_next_wait(loop: Loop) -> None:
-    said = list[str]()
+    log = list[str]()
 
     async def ends() -> None:
         tasks[0].cancel()
-        said.append("still here")
+        log.append("still here")
         await loop.sleep(1)
-        said.append("not here")
+        log.append("not here")
 
     tasks = [loop.spawn(ends(), "ends")]
     loop.run()
-    assert said == ["still here"]
+    assert log == ["still here"]
     assert tasks[0].cancelled
 
 
@@ -304,19 +304,19 @@ def test_what_a_cancelled_task_had_waited_for_wakes_it_no_more(loop: Loop) -> No
 
 
 def test_close_ends_all_tasks_in_their_order_begun_or_not(loop: Loop) -> None:
-    said = list[str]()
+    log = list[str]()
 
     async def sleeps(name: str) -> None:
         try:
             await loop.sleep(100)
         finally:
-            said.append(name)
+            log.append(name)
 
     async def waits_for(task: Task[None]) -> None:
         try:
             await task
         finally:
-            said.append("who waited for it")
+            log.append("who waited for it")
 
     first = loop.spawn(sleeps("first"), "first")
     loop.spawn(waits_for(first), "waits")
@@ -325,7 +325,7 @@ def test_close_ends_all_tasks_in_their_order_begun_or_not(loop: Loop) -> None:
     loop.run()
     loop.spawn(sleeps("not begun"), "not begun")
     loop.close()
-    assert said == ["first", "who waited for it", "second"]
+    assert log == ["first", "who waited for it", "second"]
     loop.run()
     assert loop.now() == 10
 
@@ -347,13 +347,13 @@ def test_what_is_done_in_time_is_given_and_the_time_out_is_forgotten(loop: Loop)
 
 
 def test_what_takes_longer_is_interrupted_and_its_finally_runs(loop: Loop) -> None:
-    said = list[str]()
+    log = list[str]()
 
     async def slow() -> None:
         try:
             await loop.sleep(50)
         finally:
-            said.append(f"finally at {loop.now()}")
+            log.append(f"finally at {loop.now()}")
 
     async def main() -> int:
         with pytest.raises(TimeoutError, match="not done within 20 ns"):
@@ -361,50 +361,50 @@ def test_what_takes_longer_is_interrupted_and_its_finally_runs(loop: Loop) -> No
         return loop.now()
 
     assert loop.complete(main()) == 20
-    assert said == ["finally at 20"]
+    assert log == ["finally at 20"]
 
 
 @pytest.mark.parametrize(("outer", "inner", "caught"), [(30, 20, ["inner", "body"]), (20, 30, ["outer"])])
 def test_of_nested_time_outs_the_one_that_has_passed_is_raised(
     loop: Loop, outer: int, inner: int, caught: list[str]
 ) -> None:
-    said = list[str]()
+    log = list[str]()
 
     async def body() -> None:
         try:
             await loop.timeout(inner, loop.sleep(100))
         except TimeoutError:
-            said.append("inner")
-        said.append("body")
+            log.append("inner")
+        log.append("body")
 
     async def main() -> None:
         try:
             await loop.timeout(outer, body())
         except TimeoutError:
-            said.append("outer")
+            log.append("outer")
 
     loop.complete(main())
-    assert said == caught
+    assert log == caught
 
 
 def test_of_nested_time_outs_at_the_same_time_the_outer_one_is_raised_as_it_was_set_first(loop: Loop) -> None:
-    said = list[str]()
+    log = list[str]()
 
     async def body() -> None:
         try:
             await loop.timeout(10, loop.sleep(100))
         except TimeoutError:
-            said.append("inner")
+            log.append("inner")
         await loop.sleep(100)
 
     async def main() -> None:
         try:
             await loop.timeout(10, body())
         except TimeoutError:
-            said.append("outer")
+            log.append("outer")
 
     loop.complete(main())
-    assert said == ["outer"]
+    assert log == ["outer"]
     assert loop.now() == 10
 
 
@@ -418,14 +418,14 @@ def test_an_item_that_comes_at_the_very_time_of_the_time_out_is_either_given_or_
             except TimeoutError:
                 return "timeout"
 
-        begun = loop.now()
+        start = loop.now()
         if item_first:
-            loop.at(begun + 10, queue.offer, "item")
+            loop.at(start + 10, queue.offer, "item")
         else:
-            loop.at(begun + 9, lambda _: loop.at(begun + 10, queue.offer, "item"))
-        said = loop.complete(main())
+            loop.at(start + 9, lambda _: loop.at(start + 10, queue.offer, "item"))
+        reported = loop.complete(main())
         loop.run()
-        return said, len(queue)
+        return reported, len(queue)
 
     assert outcome(item_first=True) == ("item", 0)
     assert outcome(item_first=False) == ("timeout", 1)
@@ -532,18 +532,18 @@ def test_a_loop_cannot_be_run_or_closed_from_within(loop: Loop) -> None:
 
 
 def test_tasks_that_wake_each_other_a_hundred_thousand_times_do_not_grow_the_stack(loop: Loop) -> None:
-    here: Queue[int] = Queue("here")
-    there: Queue[int] = Queue("there")
+    local: Queue[int] = Queue("here")
+    remote: Queue[int] = Queue("there")
 
     async def answers() -> None:
         while True:
-            await there.put(await here.get() + 1)
+            await remote.put(await local.get() + 1)
 
     async def main() -> int:
         number = 0
         while number < 100_000:
-            await here.put(number)
-            number = await there.get()
+            await local.put(number)
+            number = await remote.get()
         return number
 
     loop.spawn(answers(), "answers", service=True)

@@ -29,9 +29,9 @@ class Jumping:
         self.waited.append(deadline)
         if self.ready and (deadline is None or self.ready[0][0] <= deadline):
             self.time = max(self.time, self.ready[0][0])
-            found = [descriptor for when, descriptor in self.ready if when <= self.time]
+            actual = [descriptor for when, descriptor in self.ready if when <= self.time]
             self.ready = [entry for entry in self.ready if entry[0] > self.time]
-            return [descriptor for descriptor in found if descriptor in self.watched]
+            return [descriptor for descriptor in actual if descriptor in self.watched]
         assert deadline is not None, "it would wait for ever"
         self.time = max(self.time, deadline)
         return []

@@ -110,10 +110,10 @@ def test_no_opportunity_carries_more_than_its_bytes(times: list[int], frames: li
     for gap, size in frames:
         now += gap
         schedule.append((now, size))
-    found = dues(wire, schedule)
-    assert all(later >= earlier for earlier, later in pairwise(found))
-    assert all(due > at for due, (at, _) in zip(found, schedule, strict=True))
-    for place, due in enumerate(found):
+    dues_found = dues(wire, schedule)
+    assert all(later >= earlier for earlier, later in pairwise(dues_found))
+    assert all(due > at for due, (at, _) in zip(dues_found, schedule, strict=True))
+    for place, due in enumerate(dues_found):
         rounds, rest = divmod(round(due), times[-1])
         assert rest in times or (rest == 0 and rounds)
         # All that has been delivered by then fits into all opportunities until then.

@@ -59,13 +59,13 @@ ASKING: dict[str, Impairment] = {
 PROPERTIES = {"repeatable fates", "live change", "counters by cause"}
 
 
-def chosen(forward: Impairment, abilities: Capabilities = ALL, asked: Asked = "auto") -> Datapath:
-    return choose(forward, NOTHING, abilities, asked).datapath
+def chosen(forward: Impairment, abilities: Capabilities = ALL, requested: Asked = "auto") -> Datapath:
+    return choose(forward, NOTHING, abilities, requested).datapath
 
 
-def refused(asked: Asked, forward: Impairment, abilities: Capabilities = ALL, backward: Impairment = NOTHING) -> str:
+def refused(requested: Asked, forward: Impairment, abilities: Capabilities = ALL, backward: Impairment = NOTHING) -> str:
     with pytest.raises(UnsupportedError) as caught:
-        choose(forward, backward, abilities, asked)
+        choose(forward, backward, abilities, requested)
     return str(caught.value)
 
 
@@ -110,18 +110,18 @@ def test_every_key_of_an_impairment_is_looked_at() -> None:
     """A key added to impairments must have a feature, else the datapath `direct` would accept it."""
     harmless = {"distribution", "jitter_file", "queue", "queue_frames", "corrupt_bits", "minimum_frame", "overhead"}
     harmless |= {"cell_size", "cell_overhead"}
-    asked: dict[str, object] = {
+    requested: dict[str, object] = {
         "delay": 1, "jitter": 1, "rate": 1, "loss": 0.1, "corrupt": 0.1, "duplicate": 0.1, "reorder": 0.1,
         "rate_trace": "t", "gemodel": (0.1, 1.0, 1.0, 0.0), "loss_pattern": "5", "rules": ("drop udp",),
     }  # fmt: skip
-    assert set(asked) | harmless == {field.name for field in fields(Impairment)}
-    for key, value in asked.items():
+    assert set(requested) | harmless == {field.name for field in fields(Impairment)}
+    for key, value in requested.items():
         assert assess("relay", Impairment(**{key: value})), key  # type: ignore[arg-type]
 
 
 def test_figures_are_those_of_the_impairment() -> None:
     def bound(datapath: Datapath, impairment: Impairment, feature: str) -> str:
-        return next(found.bound for found in assess(datapath, impairment) if found.feature == feature)
+        return next(actual.bound for actual in assess(datapath, impairment) if actual.feature == feature)
 
     tenth = Impairment(loss=0.1, duplicate=0.1)
     assert bound("netem", tenth, "duplicate with loss").endswith(
@@ -247,10 +247,10 @@ def test_the_classifier_can_refuse_what_it_could_do_in_general() -> None:
 
 
 def test_without_a_relay_a_link_that_needs_it_is_refused_with_everything_that_speaks_against_it() -> None:
-    said = refused(
+    text = refused(
         "auto", DELAY, replace(WITHOUT_NETEM, relay=False, reasons={"netem": "no netem", "relay": "no socket"})
     )
-    assert said == (
+    assert text == (
         "no datapath can carry this here: netem not taken: no netem; "
         "tc not taken: delay: nothing in it can hold a frame for a time; relay not taken: no socket"
     )

@@ -30,21 +30,21 @@ def story(test: Callable[[RouteSocket], None]) -> None:
 
     def inside() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)
-        here = open_path(HERE)
+        namespace = open_path(HERE)
         with open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
             setting.write("1")
-        here.route.execute(
+        namespace.route.execute(
             [
-                netlink_messages.make_veth("sender", SENDER, 1500, here.descriptor, "port", PORT),
-                netlink_messages.make_veth("tap", TAP, 1500, here.descriptor, "back", BACK),
+                netlink_messages.make_veth("sender", SENDER, 1500, namespace.descriptor, "port", PORT),
+                netlink_messages.make_veth("tap", TAP, 1500, namespace.descriptor, "back", BACK),
                 netlink_messages.add_clsact(PORT),
                 netlink_messages.add_clsact(TAP),
                 *[netlink_messages.set_up(index) for index in (SENDER, PORT, TAP, BACK)],
             ]
         )
-        while not all(rtnl_dump.interface(here.route, index).sends for index in (SENDER, PORT, TAP, BACK)):
+        while not all(rtnl_dump.interface(namespace.route, index).sends for index in (SENDER, PORT, TAP, BACK)):
             pass
-        test(here.route)
+        test(namespace.route)
 
     in_child(inside)
 
@@ -57,9 +57,9 @@ def frame(number: int) -> bytes:
     return bytes.fromhex("ffffffffffff 020000000001 88b5") + number.to_bytes(4, "big") + bytes(46)
 
 
-def numbers(found: PacketSocket) -> list[int]:
+def numbers(packet_socket: PacketSocket) -> list[int]:
     """Return the numbers of received frames; veth delivers before the send returns."""
-    return [int.from_bytes(one[14:18], "big") for _, one in found.receive(0)]
+    return [int.from_bytes(one[14:18], "big") for _, one in packet_socket.receive(0)]
 
 
 def test_what_comes_in_is_taken_from_request_to_request() -> None:
@@ -110,18 +110,18 @@ def test_a_capture_hears_what_is_put_back_once_and_what_leaves() -> None:
         sender.send([frame(1)])
         back.send([frame for _, frame in tap.receive(0)])
         port.send([frame(2)])
-        found: list[tuple[bool, int]] = []
-        while len(found) < 2:
+        actual: list[tuple[bool, int]] = []
+        while len(actual) < 2:
             assert select.select([ring], [], [], 30)[0]
-            found += [(left, int.from_bytes(one[14:18], "big")) for _, left, one in ring.read()]
-        assert found == [(False, 1), (True, 2)]
+            actual += [(left, int.from_bytes(one[14:18], "big")) for _, left, one in ring.read()]
+        assert actual == [(False, 1), (True, 2)]
 
     story(test)
 
 
 def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends() -> None:
     def test(route: RouteSocket) -> None:
-        heard = Tap(HERE, "tap", pass_any([(12, 2, 0x88B5)]), BUFFER, "port")
+        received = Tap(HERE, "tap", pass_any([(12, 2, 0x88B5)]), BUFFER, "port")
         sender, back, port = opened("sender"), opened("back", PORT), opened("port")
         route.execute(
             [
@@ -133,7 +133,7 @@ def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends(
         sender.send([frame(1)])
         back.send([frame(2)])
         port.send([frame(3)])
-        assert [(left, int.from_bytes(head[14:18], "big")) for left, _, _, head in heard.read(10)] == [
+        assert [(left, int.from_bytes(head[14:18], "big")) for left, _, _, head in received.read(10)] == [
             (False, 2), (True, 3),
         ]  # fmt: skip
 

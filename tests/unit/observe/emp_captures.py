@@ -36,4 +36,4 @@ def capture(frames: Iterable[tuple[int, int, bytes, pcapng.Bound, str]], *, nics
     ends = [("n1:eth0", A), ("n2:eth0", B)]
     blocks = [pcapng.section_header("a test")]
     blocks += [pcapng.interface(name, LINK if nics else "", mac if nics else "") for name, mac in ends]
-    return b"".join([*blocks, *(pcapng.packet(*one) for one in frames)])
+    return b"".join([*blocks, *(pcapng.packet(*frame) for frame in frames)])

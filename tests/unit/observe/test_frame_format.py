@@ -33,7 +33,7 @@ def of_emp() -> FrameFormatter:
 
 
 def test_every_registered_protocol_whose_codec_has_fields_is_told_of() -> None:
-    assert {one.name for sharers in formatters().values() for one in sharers} >= {"am2", "emp", "mapper", "myrinet"}
+    assert {sharer.name for sharers in formatters().values() for sharer in sharers} >= {"am2", "emp", "mapper", "myrinet"}
     assert of_emp().kinds == emp.KINDS
 
 
@@ -58,22 +58,22 @@ def test_what_the_protocol_would_throw_away_is_broken_and_what_is_not_its_own_is
 
 
 def test_a_protocol_that_says_nothing_of_it_is_told_by_all_its_fields() -> None:
-    one, codec = teller()
+    first, codec = teller()
     frame = codec.pack_order(bytes(6), bytes(6), 0x123, codec.FLAGS_LAST, 7, 0xABCD)
-    assert one.format(frame) == "MADE credit 291, flags 2, kind ORDER, hash 7, raw 43981"
+    assert first.format(frame) == "MADE credit 291, flags 2, kind ORDER, hash 7, raw 43981"
     call = codec.pack_call(bytes(6), bytes(6), 1, 0, 2, 3, 4, 5, 6)
-    assert one.format(call).startswith("MADE credit 1, flags 0, kind CALL, hash 2, raw 3, address 4, call.id 5")
+    assert first.format(call).startswith("MADE credit 1, flags 0, kind CALL, hash 2, raw 3, address 4, call.id 5")
 
 
 def test_bit_fields_flags_and_names_of_values_are_told_as_the_words_ask() -> None:
     kind = Kind("data", "{kind} credit {credit:#x}[ {flags}][, raw {raw}] {{braces}}")
-    one, codec = teller(KIND="kind", KINDS={9: kind})
+    first, codec = teller(KIND="kind", KINDS={9: kind})
     both = codec.FLAGS_FIRST | codec.FLAGS_LAST
-    assert one.format(codec.pack_order(bytes(6), bytes(6), 0x123, both, 7, 5)) == (
+    assert first.format(codec.pack_order(bytes(6), bytes(6), 0x123, both, 7, 5)) == (
         "ORDER credit 0x123 FIRST+LAST, raw 5 {braces}"
     )
-    assert one.format(codec.pack_order(bytes(6), bytes(6), 0, 0, 7, 0)) == "ORDER credit 0x0 {braces}"
-    assert one.format(codec.pack_reply(bytes(6), bytes(6), 0, 0, 7, 0, bytes(6), 1)).startswith("MADE ")
+    assert first.format(codec.pack_order(bytes(6), bytes(6), 0, 0, 7, 0)) == "ORDER credit 0x0 {braces}"
+    assert first.format(codec.pack_reply(bytes(6), bytes(6), 0, 0, 7, 0, bytes(6), 1)).startswith("MADE ")
 
 
 def test_of_a_codec_that_reads_no_frames_a_short_one_is_told_as_far_as_it_goes() -> None:

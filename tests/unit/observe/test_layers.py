@@ -36,5 +36,5 @@ def test_whatever_a_frame_is_its_layers_and_fields_can_be_told(rest: bytes, ethe
     for frame in (rest, raw(A) + raw(B) + ethertype + rest, data(9, 1, b"x")[: len(rest)] + rest):
         for line in format_layers(frame):
             assert line.isprintable()
-        said = facts.of(Frame(5, Interface("n1:eth0"), "inbound", frame, len(frame)))
-        assert said["bytes"] == len(frame)
+        reported = facts.of(Frame(5, Interface("n1:eth0"), "inbound", frame, len(frame)))
+        assert reported["bytes"] == len(frame)

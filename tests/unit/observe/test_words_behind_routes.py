@@ -145,13 +145,13 @@ def test_a_package_of_somebody_elses_with_a_packet_type_of_its_own_is_as_good_as
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    told, flows = json.loads(done.stdout)
-    assert told == [
+    document, flows = json.loads(done.stdout)
+    assert document == [
         "00:00:00:00:00:00 > 00:00:00:00:00:00 OUTSIDE 42, route +1, 21 bytes",
         "Ethernet: dst 00:00:00:00:00:00, src 00:00:00:00:00:00, type 0x88b6",
-        told[2],
+        document[2],
         "Outside: kind 1, number 42",
         True,
     ]
-    assert told[2].startswith("Myrinet: source_route +1, type 0x7, crc8 0x")
+    assert document[2].startswith("Myrinet: source_route +1, type 0x7, crc8 0x")
     assert str((0x88B6, b"\0\7")) in flows

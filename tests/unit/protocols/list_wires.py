@@ -31,8 +31,8 @@ class ListNic:
 
     def leave(self) -> None:
         """All frames leave now."""
-        told, self._then = self._then, []
-        for then in told:
+        report, self._then = self._then, []
+        for then in report:
             then(self._wires.now)
 
     def send_later(self, make: Callable[[], bytes]) -> None:

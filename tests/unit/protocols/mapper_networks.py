@@ -238,11 +238,11 @@ class Myrinet:
                     far = None  # a host that says nothing cannot be told from none
                 end = ends.get(port - base)
                 if isinstance(end, Port):
-                    there: Place | None = (places[end.switch][0], places[end.switch][1] + end.port)
+                    remote: Place | None = (places[end.switch][0], places[end.switch][1] + end.port)
                 else:
-                    there = None if end is None else (end, 0)
-                if far != there:
-                    wrong.append(f"{name}:{port} leads to {far}, not {there}")
+                    remote = None if end is None else (end, 0)
+                if far != remote:
+                    wrong.append(f"{name}:{port} leads to {far}, not {remote}")
             wrong += [f"{name} has no port {base + port}" for port in ends if not 0 <= base + port < self.ports]
         if {topology.me, *topology.hosts} != self.reached(topology.me):
             wrong.append(f"hosts {sorted(topology.hosts)}")

@@ -187,7 +187,7 @@ class Schedule:
                 self._sends.append((message, send))
                 posted = True
         waiting = Counter(
-            one.of.destination for one in self.receives if one.completion is not None and not one.completion.done
+            receive.of.destination for receive in self.receives if receive.completion is not None and not receive.completion.done
         )
         for receive in list(self._to_post):
             node = receive.of.destination
@@ -221,7 +221,7 @@ class Schedule:
         return (
             bool(self._to_send or self._to_post)
             or any(not send.done for _, send in self._sends)
-            or any(one.completion is not None and not one.completion.done for one in self.receives)
+            or any(receive.completion is not None and not receive.completion.done for receive in self.receives)
         )
 
     def _check(self) -> None:
@@ -229,7 +229,7 @@ class Schedule:
         for message, send in self._sends:
             assert send.done, ("a send is never done", self.wires.waiting())
             assert send.result().length == len(message.content)
-        came: dict[tuple[int, int, int], list[Receive]] = {}
+        arrived: dict[tuple[int, int, int], list[Receive]] = {}
         for node in range(len(self.hosts)):
             for receive in (one for one in self._posted if one.of.destination == node):
                 assert receive.completion is not None
@@ -237,10 +237,10 @@ class Schedule:
                 got = self.library.truncated(receive.completion) or receive.completion.result()
                 assert receive.any_source or got.source == receive.of.source
                 assert receive.any_tag or got.tag == receive.of.tag
-                came.setdefault((got.source, node, got.tag), []).append(receive)
+                arrived.setdefault((got.source, node, got.tag), []).append(receive)
                 cut = self.library.truncated(receive.completion) is not None
                 assert cut == (got.length > receive.room), "a receive fails if, and only if, its message is longer"
-        for flow, receives in came.items():
+        for flow, receives in arrived.items():
             sent = [m.content for m in self.messages if (m.source, m.destination, m.tag) == flow]
             assert len(receives) == len(sent), "each message is received once"
             for content, receive in zip(sent, receives, strict=True):

@@ -298,14 +298,14 @@ def test_the_least_recently_used_idle_endpoint_gives_up_its_frame() -> None:
     busy.try_request(0, 1)
     for endpoint in (old, new):
         host.notify(endpoint, 5)  # a slot is free: it is used
-    wanted = host.endpoint(resident=False)
-    host.notify(wanted, layout.FAULT)
+    expected = host.endpoint(resident=False)
+    host.notify(expected, layout.FAULT)
     assert host.doorbells == [(1, layout.UNLOAD)]
     host.notify(old, layout.RELEASE)
     assert old.outbox.page is None
     host.notify(old, layout.UNLOADED)
     assert host.doorbells == [(1, layout.UNLOAD), (1, layout.RELEASED), (3, layout.LOAD)]
-    assert [host.state(one).name for one in (busy, old, new, wanted)] == ["RESIDENT", "ON_HOST", "RESIDENT", "LOADING"]
+    assert [host.state(one).name for one in (busy, old, new, expected)] == ["RESIDENT", "ON_HOST", "RESIDENT", "LOADING"]
 
 
 def test_an_endpoint_with_unsent_messages_faults_again() -> None:
@@ -347,13 +347,13 @@ def test_an_endpoint_is_not_released_while_its_handler_runs() -> None:
 
 def test_requested_regions_are_mapped_and_excess_ones_of_non_resident_endpoints_unmapped() -> None:
     host = Host(Settings(mappings=1, medium=512, packet=512))
-    away, here = host.endpoint(resident=False), host.endpoint()
-    regions = [one.name.endpoint << layout.SUBJECT_BITS | layout.RECEIVE_STAGING for one in (away, here)]
+    away, local = host.endpoint(resident=False), host.endpoint()
+    regions = [one.name.endpoint << layout.SUBJECT_BITS | layout.RECEIVE_STAGING for one in (away, local)]
     for region in regions:
         host.am.completed(region << layout.SUBJECT_BITS | layout.UNMAPPED)
         assert host.doorbells.pop() == (region, layout.MAPPED)
     assert list(host.memory.mapped_regions) == regions[1:]
-    nowhere = here.name.endpoint << layout.SUBJECT_BITS | layout.SEGMENT
+    nowhere = local.name.endpoint << layout.SUBJECT_BITS | layout.SEGMENT
     host.am.completed(nowhere << layout.SUBJECT_BITS | layout.UNMAPPED)
     assert host.doorbells == [(nowhere, layout.ABSENT)]
 

@@ -287,7 +287,7 @@ TOLD: dict[tuple[str, int], list[int]] = {
     ("leaving", layout.RELEASED): [],
     ("absent", layout.CREATE): [],
     **{(state, layout.DESTROY): [UNLOADED] for state in STATES[1:]},
-    **{(state, said): [] for state in STATES[1:] for said in SAID},
+    **{(state, reported): [] for state in STATES[1:] for reported in SAID},
 }
 """In which state the host's kernel may say what, and what it is told for it."""
 

@@ -57,7 +57,7 @@ def test_a_host_gets_a_frame_when_two_others_have_all() -> None:
 
 def test_a_frame_is_taken_from_the_host_that_has_most() -> None:
     card = sharing(3)
-    other, many, third = card.number(1), [card.number(0, one) for one in range(2)], card.number(2)
+    other, many, third = card.number(1), [card.number(0, index) for index in range(2)], card.number(2)
     card.create(other)  # in its frame for longest
     for endpoint in many:
         card.create(endpoint)
@@ -67,17 +67,17 @@ def test_a_frame_is_taken_from_the_host_that_has_most() -> None:
 
 def test_of_a_hosts_endpoints_one_with_nothing_under_way_gives_up_its_frame() -> None:
     card = sharing()
-    busy, idle, wanted = card.number(0), card.number(0, 1), card.number(1)
+    busy, idle, expected = card.number(0), card.number(0, 1), card.number(1)
     card.create(busy)
     card.create(idle)
     card.request(busy)
-    card.create(wanted)
+    card.create(expected)
     assert card.notifications[-1] == (idle, RELEASE)
 
 
 def test_a_host_that_has_most_gets_no_frame_of_another() -> None:
     card = sharing(3, hosts=2)
-    mine, theirs = [card.number(0, one) for one in range(3)], card.number(1)
+    mine, theirs = [card.number(0, index) for index in range(3)], card.number(1)
     card.create(theirs)
     for endpoint in mine:
         card.create(endpoint)
@@ -88,8 +88,8 @@ def test_a_host_that_has_most_gets_no_frame_of_another() -> None:
 def test_a_host_that_releases_slowly_gets_no_frame_of_another_meanwhile() -> None:
     """A frame counts as its host's until vacated; else a slow host would get the others' frames too."""
     card = sharing(7)
-    mine = [card.number(0, one) for one in range(7)]
-    theirs = [card.number(place, one) for place in (1, 2) for one in range(2)]
+    mine = [card.number(0, index) for index in range(7)]
+    theirs = [card.number(place, index) for place in (1, 2) for index in range(2)]
     for endpoint in (*mine[:3], *theirs):
         card.create(endpoint)
     for endpoint in mine[:3]:
@@ -105,7 +105,7 @@ def test_a_host_that_releases_slowly_gets_no_frame_of_another_meanwhile() -> Non
 def test_the_host_with_fewer_frames_gets_the_next_one() -> None:
     """However many of another's wait before it."""
     card = sharing(3)
-    mine, theirs, third = [card.number(0, one) for one in range(3)], card.number(1), card.number(2)
+    mine, theirs, third = [card.number(0, index) for index in range(3)], card.number(1), card.number(2)
     card.create(theirs)
     for endpoint in mine:
         card.create(endpoint)
@@ -118,7 +118,7 @@ def test_the_host_with_fewer_frames_gets_the_next_one() -> None:
 
 def test_no_more_endpoints_leave_than_others_wait() -> None:
     card = sharing(4, stay=MILLISECOND, hosts=2)
-    mine, theirs = [card.number(0, one) for one in range(4)], [card.number(1, one) for one in range(2)]
+    mine, theirs = [card.number(0, index) for index in range(4)], [card.number(1, index) for index in range(2)]
     for endpoint in mine:
         card.create(endpoint)
     for endpoint in theirs:
@@ -443,7 +443,7 @@ def test_doorbells_for_another_hosts_endpoint_are_only_counted(state: str) -> No
     rung = [first << layout.SUBJECT_BITS | subject for subject in range(1 << layout.SUBJECT_BITS)]
     for subject in range(1 << layout.SUBJECT_BITS):
         region = first << layout.SUBJECT_BITS | subject
-        rung += [region << layout.SUBJECT_BITS | said for said in layout.REGION_SUBJECTS]
+        rung += [region << layout.SUBJECT_BITS | region_subject for region_subject in layout.REGION_SUBJECTS]
     for count, index in enumerate(rung, 1):
         intruder(card.now, index)
         assert card.counted("invalid") == count, hex(index)
@@ -572,12 +572,12 @@ def test_all_hosts_are_notified_of_a_restarted_peer_and_of_nothing_else_of_each_
     ]
     card.host_notifications.clear()
     card.arrive(endpoints[0], sender=2)
-    told = [
+    report = [
         (place, endpoint, subject)
         for place, endpoint, subject in card.host_notifications
         if subject == layout.RESTARTED
     ]
-    assert told == [(place, 1, layout.RESTARTED) for place in range(card.settings.max_hosts)]
+    assert report == [(place, 1, layout.RESTARTED) for place in range(card.settings.max_hosts)]
 
 
 # What a host may not do to the others.

@@ -206,7 +206,7 @@ def test_the_turn_of_an_endpoint_ends_when_it_leaves() -> None:
     assert card.take_packets() == []
     card.ring(4, layout.UNLOAD)
     card.elapse(1)
-    assert [one[5] for one in card.take_packets()] == [5]
+    assert [packet[5] for packet in card.take_packets()] == [5]
 
 
 def test_an_attempt_of_0_switches_loitering_off() -> None:
@@ -216,7 +216,7 @@ def test_an_attempt_of_0_switches_loitering_off() -> None:
         card.create(5)
         card.request(4, 0, 1)
         card.request(5, 0, 1)
-        assert [one[5] for one in card.take_packets()] == sent
+        assert [packet[5] for packet in card.take_packets()] == sent
 
 
 # Receiving.

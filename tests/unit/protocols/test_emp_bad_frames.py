@@ -27,10 +27,10 @@ def valid_frames() -> list[bytes]:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(7000))
     sender.post_send(1, 1, content(7000))
-    there = wires.take(0)
-    for frame in there:
+    remote = wires.take(0)
+    for frame in remote:
         wires.give(frame)
-    return there + wires.take(1)
+    return remote + wires.take(1)
 
 
 VALID_FRAMES = valid_frames()

@@ -157,13 +157,13 @@ def test_only_the_first_collection_of_a_message_without_a_receive_is_resent() ->
 def test_a_message_without_a_receive_does_not_block_later_messages() -> None:
     """The long one fills the window; after one time-out the short one behind it goes."""
     wires, (sender, receiver) = joined_nics()
-    wanted = receiver.post_receive(0, 2, bytearray(1))
+    expected = receiver.post_receive(0, 2, bytearray(1))
     long = sender.post_send(1, 1, bytes(200_000))
     sender.post_send(1, 2, b"!")
     wires.exchange()
-    assert not wanted.done
+    assert not expected.done
     wires.elapse(TIMEOUT)
-    assert wanted.done
+    assert expected.done
     assert not long.done
     receiver.post_receive(0, 1, bytearray(200_000))
     wires.elapse(Settings().longest_timeout)
@@ -244,9 +244,9 @@ def test_any_order_of_receives_finds_every_message(sends: list[tuple[int, int]],
     wires, hosts = joined_nics(4, settings=Settings(window=window, longest_timeout=20_000_000))
     for number, (source, tag) in enumerate(sends):
         hosts[source].post_send(3, tag, bytes([number]))
-    wanted = list(sends)
-    random.shuffle(wanted)  # type: ignore[attr-defined]
-    for source, tag in wanted:
+    expected = list(sends)
+    random.shuffle(expected)  # type: ignore[attr-defined]
+    for source, tag in expected:
         buffer = bytearray(1)
         receive = hosts[3].post_receive(source, tag, buffer)
         wires.elapse(40 * 20_000_000)

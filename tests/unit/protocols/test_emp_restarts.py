@@ -27,7 +27,7 @@ FULL = 1472
 def test_a_restart_of_the_receiver_fails_the_send_in_progress_and_not_the_next() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(10_000))
-    begun = sender.post_send(1, 1, bytes(10_000))
+    pending_send = sender.post_send(1, 1, bytes(10_000))
     for frame in wires.take(0)[:4]:
         wires.give(frame)
     for frame in wires.take(1):
@@ -35,7 +35,7 @@ def test_a_restart_of_the_receiver_fails_the_send_in_progress_and_not_the_next()
     wires.restart(1)
     wires.elapse(TIMEOUT)
     with pytest.raises(EmpError, match="node 1 has restarted"):
-        begun.result()
+        pending_send.result()
     assert total_counters(wires, 0, "restarts") == 1
     buffer = bytearray(5)
     receive = hosts(wires)[1].post_receive(0, 1, buffer)
@@ -52,14 +52,14 @@ def test_messages_not_begun_go_to_the_receivers_new_incarnation() -> None:
     wires.agents[1].host.post_receive(0, 0, bytearray(1))  # type: ignore[attr-defined]
     sender.post_send(1, 0, b"")
     wires.exchange()
-    begun = sender.post_send(1, 1, b"lost")
+    pending_send = sender.post_send(1, 1, b"lost")
     waiting = sender.post_send(1, 1, b"kept")
     wires.restart(1)
     buffer = bytearray(4)
     hosts(wires)[1].post_receive(0, 1, buffer)
     wires.elapse(TIMEOUT)
     with pytest.raises(EmpError):
-        begun.result()
+        pending_send.result()
     assert waiting.done
     assert buffer == b"kept"
 
@@ -246,7 +246,7 @@ def test_with_times_as_incarnations_the_first_message_arrives_and_no_send_fails(
         assert wires.tick()
     receives = [hosts(wires)[1].post_receive(0, 1, buffer) for buffer in buffers]
     wires.exchange()
-    assert all(one.done for one in receives)
+    assert all(receive.done for receive in receives)
     assert [send.result().length for send in sends] == [10_000, 3]
     assert buffers == [content(10_000), b"one"]
     assert total_counters(wires, 0, "restarts") == total_counters(wires, 1, "restarts") == 0

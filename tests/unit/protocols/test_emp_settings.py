@@ -168,9 +168,9 @@ def test_each_end_has_its_own_frames_per_collection() -> None:
     receives = [end.post_receive(1 - end.number, 0, bytearray(size)) for end in ends]
     for end in ends:
         end.post_send(1 - end.number, 0, bytes(size))
-    said = [wires.take(number) for number in (0, 1)]
-    assert [units(frames) for frames in said] == [{2}, {5}]
-    for frame in (*said[0], *said[1]):
+    reported = [wires.take(number) for number in (0, 1)]
+    assert [units(frames) for frames in reported] == [{2}, {5}]
+    for frame in (*reported[0], *reported[1]):
         wires.give(frame)
     assert dialogue(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 0.5"]
     assert dialogue(wires.take(0)) == ["ack 0.4", "ack 0.5"]

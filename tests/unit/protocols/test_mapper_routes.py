@@ -39,9 +39,9 @@ def test_routes_once_around_a_ring_would_deadlock() -> None:
     mapped(network)
     assert not network.deadlock()
     for number in range(4):
-        other = (number + 2) % 4
-        network.tables[number] = Table(9, 9, {other: Path(route_bytes((-2, -1, 1)), address(other))})
-        assert network.leads_to(number, (-2, -1, 1))[0] == other
+        peer = (number + 2) % 4
+        network.tables[number] = Table(9, 9, {peer: Path(route_bytes((-2, -1, 1)), address(peer))})
+        assert network.leads_to(number, (-2, -1, 1))[0] == peer
     assert len(network.deadlock()) == 5
 
 

@@ -232,7 +232,7 @@ def test_transfers_in_progress_fail_when_a_peer_restarts_and_later_ones_succeed(
     nodes.wires.exchange()
     nodes.restart(renewed)
     nodes.exchange(renewed, left)
-    assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
+    assert [failure(step) for step in completion] == [ERR_PROC_FAILED] * 2
     nodes.exchange(left, renewed)
 
 
@@ -242,7 +242,7 @@ def test_a_rank_that_only_sends_detects_the_restart_of_a_peer() -> None:
     nodes.restart(1)
     completion = [nodes.send(0, 1, LONG), nodes.send(0, 1, LONG)]
     nodes.wires.elapse(SECOND)
-    assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
+    assert [failure(step) for step in completion] == [ERR_PROC_FAILED] * 2
     nodes.exchange(0, 1)
 
 
@@ -342,7 +342,7 @@ def test_messages_to_a_freed_endpoint_fail() -> None:
     nodes.wires.agents[1].host.terminate()  # type: ignore[attr-defined]
     completion = [nodes.send(0, 1, LONG), nodes.devices[0].send(1, 0, 0, memoryview(b"short"), True)]
     nodes.wires.elapse(SECOND)
-    assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
+    assert [failure(step) for step in completion] == [ERR_PROC_FAILED] * 2
 
 
 def test_slots_are_granted_in_turn_and_those_of_a_lost_peer_are_held_back() -> None:

@@ -226,10 +226,10 @@ def test_blocks_of_any_sizes(size: int, dtype: str, data: st.DataObject) -> None
         part = np.zeros_like(own)
         await comm.Scatterv([whole, (counts, starts[:-1]), dtype] if comm.rank == root else None, part, root)
         assert np.array_equal(part, own)
-        sent, came = matrix[comm.rank], [row[comm.rank] for row in matrix]
-        out = np.zeros(sum(came), dtype)
-        await comm.Alltoallv([np.full(sum(sent), comm.rank + 1, dtype), sent], [out, came])
-        assert np.array_equal(out, np.repeat(np.arange(1, size + 1), came).astype(dtype))
+        sent, arrived = matrix[comm.rank], [row[comm.rank] for row in matrix]
+        out = np.zeros(sum(arrived), dtype)
+        await comm.Alltoallv([np.full(sum(sent), comm.rank + 1, dtype), sent], [out, arrived])
+        assert np.array_equal(out, np.repeat(np.arange(1, size + 1), arrived).astype(dtype))
         summed = np.zeros(counts[comm.rank], dtype)
         row = np.arange(sum(counts)).astype(dtype)
         await comm.Reduce_scatter(row, summed, counts, MPI.MAX if dtype != "F" else MPI.SUM)

@@ -57,13 +57,13 @@ def test_a_split_orders_by_key_then_rank_and_statuses_have_ranks_of_the_communic
             return None
         assert part is not None
         status, buffer = Status(), bytearray(1)
-        other = (part.rank + 1) % part.size
-        sent = await part.Isend(bytes([comm.rank]), other, part.rank)
+        peer = (part.rank + 1) % part.size
+        sent = await part.Isend(bytes([comm.rank]), peer, part.rank)
         await part.Recv(buffer, ANY_SOURCE, status=status)
         assert status.source == (part.rank - 1) % part.size == status.tag
         assert buffer[0] % 2 == comm.rank % 2
         await sent.Wait()
-        sent = await part.isend("object", other)
+        sent = await part.isend("object", peer)
         assert await part.Probe(status=status)
         message = await part.Mprobe(status.source)
         assert isinstance(message, Message)

@@ -218,10 +218,10 @@ def test_more_noncontiguous_messages_than_descriptors_all_arrive() -> None:
     blocks = BYTE.Create_vector(4, 300, 400).Commit()
 
     async def program(comm: Comm) -> None:
-        other = 1 - comm.rank
-        sends = [await comm.Isend([bytes([number]) * 1600, 1, blocks], other) for number in range(50)]
+        peer = 1 - comm.rank
+        sends = [await comm.Isend([bytes([number]) * 1600, 1, blocks], peer) for number in range(50)]
         buffers = [bytearray(1600) for _ in range(50)]
-        receives = [await comm.Irecv([buffer, 1, blocks], other) for buffer in buffers]
+        receives = [await comm.Irecv([buffer, 1, blocks], peer) for buffer in buffers]
         for request in sends + receives:
             await request.Wait()
         assert [buffer[0] for buffer in buffers] == list(range(50))

@@ -112,10 +112,10 @@ def test_a_transfer_that_needs_more_descriptors_than_exist_fails() -> None:
 @pytest.mark.parametrize("descriptors", [8, 640])
 def test_both_ranks_send_two_thousand_messages_before_they_receive(descriptors: int) -> None:
     async def program(comm: Comm) -> None:
-        other = 1 - comm.rank
-        sends = [await comm.Isend(number.to_bytes(2, "big"), other, number % 5) for number in range(2000)]
+        peer = 1 - comm.rank
+        sends = [await comm.Isend(number.to_bytes(2, "big"), peer, number % 5) for number in range(2000)]
         buffers = [bytearray(2) for _ in range(2000)]
-        receives = [await comm.Irecv(buffer, other) for buffer in buffers]
+        receives = [await comm.Irecv(buffer, peer) for buffer in buffers]
         await Request.Waitall(sends + receives)
         assert [int.from_bytes(buffer, "big") for buffer in buffers] == list(range(2000))
 
@@ -127,9 +127,9 @@ def test_both_ranks_send_two_thousand_messages_before_they_receive(descriptors: 
 @pytest.mark.parametrize("descriptors", [8, 640])
 def test_both_ranks_begin_two_thousand_receives_before_they_send(descriptors: int) -> None:
     async def program(comm: Comm) -> None:
-        other = 1 - comm.rank
-        receives = [await comm.irecv(source=other) for _ in range(2000)]
-        sends = [await comm.isend(number, other) for number in range(2000)]
+        peer = 1 - comm.rank
+        receives = [await comm.irecv(source=peer) for _ in range(2000)]
+        sends = [await comm.isend(number, peer) for number in range(2000)]
         assert await Request.waitall(receives) == list(range(2000))
         await Request.Waitall(sends)
 
@@ -140,11 +140,11 @@ def test_both_ranks_begin_two_thousand_receives_before_they_send(descriptors: in
 
 def test_messages_of_several_descriptors_wait_for_all_of_them() -> None:
     async def program(comm: Comm) -> None:
-        other = 1 - comm.rank
+        peer = 1 - comm.rank
         sizes = [number * 3001 % 30_000 for number in range(100)]  # one page to a list: one to four descriptors
-        sends = [await comm.Isend(bytes([size % 251]) * size, other) for size in sizes]
+        sends = [await comm.Isend(bytes([size % 251]) * size, peer) for size in sizes]
         buffers = [bytearray(size) for size in sizes]
-        receives = [await comm.Irecv(buffer, other) for buffer in buffers]
+        receives = [await comm.Irecv(buffer, peer) for buffer in buffers]
         await Request.Waitall(sends + receives)
         assert all(buffer == bytes([size % 251]) * size for buffer, size in zip(buffers, sizes, strict=True))
 

@@ -121,9 +121,9 @@ def test_an_object_may_change_when_its_send_has_begun(ranks_of: RanksOf) -> None
 @everywhere
 def test_objects_are_exchanged_concurrently_and_with_the_rank_itself(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
-        other = 1 - comm.rank
-        got = await comm.sendrecv(np.full(10_000, comm.rank), other, 3, source=other, recvtag=3)
-        assert (got == np.full(10_000, other)).all()
+        peer = 1 - comm.rank
+        got = await comm.sendrecv(np.full(10_000, comm.rank), peer, 3, source=peer, recvtag=3)
+        assert (got == np.full(10_000, peer)).all()
         assert await comm.sendrecv("x" * 10_000, comm.rank, source=comm.rank) == "x" * 10_000
 
     ranks_of().run(program, program)

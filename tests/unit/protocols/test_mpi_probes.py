@@ -146,9 +146,9 @@ def test_probes_find_objects(ranks_of: Kind, size: int) -> None:
         assert await comm.recv(source=status.source, tag=status.tag) == [1] * size
         message = await comm.mprobe(tag=2)
         assert await message.recv() == [2] * size
-        while (found := await comm.improbe(0)) is None:
+        while (probe_result := await comm.improbe(0)) is None:
             assert not await comm.iprobe(0, 1)
-        assert await (await found.irecv()).wait(status) == [3] * size
+        assert await (await probe_result.irecv()).wait(status) == [3] * size
         assert (status.source, status.tag) == (0, 3)
 
     ranks = ranks_of(2)
@@ -189,7 +189,7 @@ def test_a_probe_does_not_find_a_message_for_a_queued_receive() -> None:
 @everywhere
 @pytest.mark.parametrize("by_object", [False, True])
 def test_a_synchronous_send_completes_when_it_is_matched(ranks_of: Kind, by_object: bool) -> None:
-    begun = []
+    started = []
 
     async def sender(comm: Comm) -> None:
         request = await comm.issend("x", 1, 2) if by_object else await comm.Issend(b"x", 1, 2)
@@ -197,12 +197,12 @@ def test_a_synchronous_send_completes_when_it_is_matched(ranks_of: Kind, by_obje
         assert not await request.Test()
         await comm.Recv(None, 1)
         assert not await request.Test()
-        assert not begun
+        assert not started
         await comm.Send(b"go", 1, 1)
         await request.Wait()
-        assert begun
+        assert started
         await (comm.ssend("y", 1, 3) if by_object else comm.Ssend(b"y", 1, 3))
-        assert len(begun) == 2
+        assert len(started) == 2
 
     async def receiver(comm: Comm) -> None:
         await comm.Recv(bytearray(3), 0, 1)
@@ -211,7 +211,7 @@ def test_a_synchronous_send_completes_when_it_is_matched(ranks_of: Kind, by_obje
         await comm.Send(None, 0)
         await comm.Recv(bytearray(2), 0, 1)
         for tag in (2, 3):
-            begun.append(tag)
+            started.append(tag)
             await (comm.recv(source=0, tag=tag) if by_object else comm.Recv(bytearray(1), 0, tag))
 
     ranks = ranks_of(2)

@@ -198,7 +198,7 @@ def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
     programs = [
         program(actions, (worlds[0][rank], worlds[1][rank]), by_number) for rank, actions in enumerate(trial.actions)
     ]
-    matches = [match for found in ranks.run(*programs, deliver=deliver) for match in found]
+    matches = [match for actual in ranks.run(*programs, deliver=deliver) for match in actual]
     event(f"{trial.ranks} {type(ranks).__name__}, faults {trial.faults}")
 
     assert sorted(match.message.number for match in matches) == list(range(len(trial.messages)))

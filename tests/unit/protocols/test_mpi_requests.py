@@ -56,10 +56,10 @@ def test_persistent_requests_transfer_the_buffers_contents_at_each_start(synchro
 @everywhere
 def test_startall_starts_in_order(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> list[int]:
-        other = 1 - comm.rank
+        peer = 1 - comm.rank
         data, buffers = bytearray(b"ab"), [bytearray(1), bytearray(1)]
-        requests = [await comm.Recv_init(buffer, other, 1) for buffer in buffers]
-        requests += [await comm.Send_init(memoryview(data)[place : place + 1], other, 1) for place in range(2)]
+        requests = [await comm.Recv_init(buffer, peer, 1) for buffer in buffers]
+        requests += [await comm.Send_init(memoryview(data)[place : place + 1], peer, 1) for place in range(2)]
         requests.append(await comm.Send_init(data, PROC_NULL))
         for letters in (b"ab", b"cd"):
             data[:] = letters

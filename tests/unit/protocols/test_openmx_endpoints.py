@@ -149,10 +149,10 @@ def test_after_a_restart_messages_of_the_former_session_are_refused_and_the_next
     two.finish(two.send(b"one"), request)
     two.restart(1)
     late = two.send(b"two")
-    told: list[Status] = []
-    late.on_arrival = told.append
+    statuses: list[Status] = []
+    late.on_arrival = statuses.append
     two.elapse(RESEND)
-    assert told == [Status.BAD_SESSION]
+    assert statuses == [Status.BAD_SESSION]
     assert two.counted(1, "drop_bad_session") >= 1
     two.run(two.ends[0].connect(1))
     buffer, request = two.receive(5)
@@ -312,9 +312,9 @@ def test_an_endpoint_sends_to_itself(size: int, synchronous: bool) -> None:
 
 def test_two_endpoints_of_a_node_talk_to_each_other() -> None:
     two, data = Two(connects=False), pattern(50_000)
-    there = two.library(0).open_endpoint(1)
+    remote = two.library(0).open_endpoint(1)
     buffer = bytearray(50_000)
-    request = there.irecv(buffer, 1)
+    request = remote.irecv(buffer, 1)
     two.finish(request, two.ends[0].isend([data], two.ends[0].partner(0, 1), 1))
     assert bytes(buffer) == data
 
@@ -374,12 +374,12 @@ def test_a_claimed_message_whose_sender_is_gone_ends_its_receive(size: int) -> N
     two.lose = lambda frame: frame[16] == 39 and frame[42] == 1
     two.send(pattern(size))
     two.carry()
-    found = two.ends[1].iprobe()
-    assert found is not None
-    two.ends[1].claim(found)
+    probe_result = two.ends[1].iprobe()
+    assert probe_result is not None
+    two.ends[1].claim(probe_result)
     assert two.ends[1].iprobe() is None
     two.ends[1].disconnect(two.to[1])
-    request = two.ends[1].receive_claimed(found, bytearray(size))
+    request = two.ends[1].receive_claimed(probe_result, bytearray(size))
     assert request.result().status is Status.ENDPOINT_CLOSED
 
 
@@ -391,11 +391,11 @@ def test_a_receive_may_be_cancelled_until_a_message_matches_it() -> None:
     _, request = two.receive(4)
     assert two.ends[1].cancel(request)
     assert request.result().status is Status.CANCELLED
-    buffer, other = two.receive(4)
+    buffer, second = two.receive(4)
     sent = two.send(b"data")
-    two.finish(other)
+    two.finish(second)
     assert buffer == b"data"
-    assert not two.ends[1].cancel(other)
+    assert not two.ends[1].cancel(second)
     assert not two.ends[0].cancel(sent)
 
 
@@ -462,9 +462,9 @@ def test_wait_any_waits_for_one_that_matches_though_others_end() -> None:
         await two.ends[0].wait(two.ends[0].irecv(bytearray(1), 99), 200 * MILLISECOND)
         two.send(b"2", 2)
 
-    found, _ = two.run(two.ends[1].wait_any(2, 3, 1000 * MILLISECOND), sends())
-    assert found is not None
-    assert found.match_info == 2
+    actual, _ = two.run(two.ends[1].wait_any(2, 3, 1000 * MILLISECOND), sends())
+    assert actual is not None
+    assert actual.match_info == 2
     assert two.run(two.ends[1].test_any(2, 3)) == [None]
     [other] = two.run(two.ends[1].test_any(1, 3))
     assert other is not None
@@ -499,8 +499,8 @@ def test_wakeup_ends_waits_but_no_later_one() -> None:
     assert two.run(end.peek(), end.wait_any(), probes(), wakes()) == [None] * 4
     _, request = two.receive(1)
     two.send(b"x")
-    [found] = two.run(end.wait_any())
-    assert found is not None
+    [actual] = two.run(end.wait_any())
+    assert actual is not None
     assert request.done
 
 
@@ -510,18 +510,18 @@ def test_probe_sees_a_message_and_leaves_it() -> None:
     assert end.iprobe() is None
 
     async def probes() -> int:
-        found = await end.probe(4, 6)
-        assert found is not None
-        return found.length
+        probe_result = await end.probe(4, 6)
+        assert probe_result is not None
+        return probe_result.length
 
     async def sends() -> int:
         return len(two.send(pattern(40_000)).buffer)
 
     assert two.run(probes(), sends()) == [40_000] * 2
-    found = end.iprobe(5, MATCH_NONE)
-    assert found is not None
+    probe_result = end.iprobe(5, MATCH_NONE)
+    assert probe_result is not None
     assert end.iprobe(4, MATCH_NONE) is None
-    assert (found.match_info, found.length, found.source) == (5, 40_000, two.to[1])
+    assert (probe_result.match_info, probe_result.length, probe_result.source) == (5, 40_000, two.to[1])
     buffer, request = two.receive(40_000)
     two.finish(request)
     assert bytes(buffer) == pattern(40_000)
@@ -588,12 +588,12 @@ def test_ibuffered_tells_whether_the_buffer_is_free() -> None:
 
 def test_the_error_handler_hears_of_requests_that_fail() -> None:
     two = Two()
-    heard: list[Status] = []
-    two.ends[1].on_error = heard.append
+    statuses: list[Status] = []
+    two.ends[1].on_error = statuses.append
     _, request = two.receive(2)
     two.send(b"long")
     two.finish(request)
-    assert heard == [Status.TRUNCATED]
+    assert statuses == [Status.TRUNCATED]
 
 
 # Closing.
@@ -611,10 +611,10 @@ def test_close_ends_what_is_in_progress_and_forgets_the_memory() -> None:
     with pytest.raises(MxError, match="closed"):
         two.ends[1].irecv(bytearray(1))
     late = two.send(b"late", 4)
-    told: list[Status] = []
-    late.on_arrival = told.append
+    statuses: list[Status] = []
+    late.on_arrival = statuses.append
     two.elapse(RESEND)
-    assert told == [Status.ENDPOINT_CLOSED]
+    assert statuses == [Status.ENDPOINT_CLOSED]
     assert sent.result().status is Status.ENDPOINT_CLOSED
     assert pinned(two) == 1
 
@@ -622,14 +622,14 @@ def test_close_ends_what_is_in_progress_and_forgets_the_memory() -> None:
 def test_close_acknowledges_what_has_come() -> None:
     """The source's omx__flush_partners_to_ack."""
     two = Two()
-    told: list[Status] = []
+    statuses: list[Status] = []
     _, request = two.receive(4)
-    two.send(b"data").on_arrival = told.append
+    two.send(b"data").on_arrival = statuses.append
     two.finish(request)
-    assert told == []
+    assert statuses == []
     two.ends[1].close()
     two.carry()
-    assert told == [Status.SUCCESS]
+    assert statuses == [Status.SUCCESS]
 
 
 def test_an_endpoint_that_is_opened_again_is_another_session() -> None:
@@ -637,10 +637,10 @@ def test_an_endpoint_that_is_opened_again_is_another_session() -> None:
     two.ends[1].close()
     again = two.library(1).open_endpoint()
     late = two.send(b"late")
-    told: list[Status] = []
-    late.on_arrival = told.append
+    statuses: list[Status] = []
+    late.on_arrival = statuses.append
     two.elapse(RESEND)
-    assert told == [Status.BAD_SESSION]
+    assert statuses == [Status.BAD_SESSION]
     buffer = bytearray(4)
     request = again.irecv(buffer, 5)
     two.finish(two.send(b"data"), request)

@@ -34,9 +34,9 @@ def succeed(two: Two, number: int, settings: Settings) -> None:
 
 def lost(two: Two, number: int) -> list[Status]:
     """Note why a node's connections end from now on."""
-    told: list[Status] = []
-    two.ends[number].on_lost = lambda _, status: told.append(status)
-    return told
+    statuses: list[Status] = []
+    two.ends[number].on_lost = lambda _, status: statuses.append(status)
+    return statuses
 
 
 @pytest.mark.parametrize("first", [0, SEQNUM_MASK - 3])
@@ -49,12 +49,12 @@ def test_one_that_only_waits_learns_that_its_partners_host_has_died(victim: int,
         _, request = two.receive(4)
         two.finish(two.send(b"data"), request)
     two.elapse(RESEND)
-    told = lost(two, 1 - victim)
+    report = lost(two, 1 - victim)
     lose = iter([True, True, True, False])
     two.lose = lambda frame: kind_of(frame) == "NACK_LIB" and next(lose, False)
     succeed(two, victim, settings)
     two.elapse(SECOND)
-    assert told == [Status.ENDPOINT_CLOSED]
+    assert report == [Status.ENDPOINT_CLOSED]
     assert not partner_of(two, 1 - victim).is_connected
 
 
@@ -78,13 +78,13 @@ def test_notices_end_when_the_partner_connects_to_the_next_host_and_a_late_one_e
     two.wires.give(kept[0])
     two.ends[0] = two.library(0).open_endpoint()
     two.run(two.ends[1].connect(0))
-    told = lost(two, 1)
+    report = lost(two, 1)
     two.sent.clear()
     for frame in kept:
         two.wires.give(frame)
     two.elapse(10 * SECOND)
     assert "NACK_LIB" not in two.sent
-    assert told == []
+    assert report == []
     request = two.ends[0].irecv(buffer := bytearray(4), 5)
     two.finish(two.ends[1].isend([b"data"], two.to[1], 5), request)
     assert buffer == b"data"
@@ -96,11 +96,11 @@ def test_a_partner_that_never_hears_a_notice_is_told_by_the_refusal_of_its_messa
     succeed(two, 0, Settings())
     two.elapse(60 * SECOND)
     assert two.sent.count("NACK_LIB") == 9
-    told = lost(two, 1)
+    report = lost(two, 1)
     two.lose = lambda _: False
     two.ends[1].isend([b"data"], two.to[1], 5)
     two.elapse(RESEND)
-    assert told == [Status.ENDPOINT_CLOSED]
+    assert report == [Status.ENDPOINT_CLOSED]
 
 
 def test_partners_of_a_closed_endpoint_are_not_told() -> None:

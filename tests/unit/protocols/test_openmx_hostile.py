@@ -102,7 +102,7 @@ def test_the_driver_survives_random_commands(seed: int) -> None:
     limits = (None, 1, 1, 1, 2, 2, 2, 2, 1, 4, 4, 4, 8, 8, 8)
     library = two.library(0)
     for _ in range(2_000):
-        op = chance.choice([*[one for one in Op if one != Op.CLOSE], 99])
+        op = chance.choice([*[operation for operation in Op if operation != Op.CLOSE], 99])
         fields = [
             chance.choice((0, 0, 1, 5, 200, (1 << 8 * width) - 1, chance.getrandbits(8 * width)))
             % (1 << 8 * width)

@@ -56,10 +56,10 @@ def test_every_nth_refusal_of_a_message_is_lost_and_each_sender_learns_it(every:
     two.lose = lambda frame: loses.lost < 10 and loses(frame)
     for _ in range(8):
         two.restart(1)
-        told: list[Status] = []
-        two.send(b"late").on_arrival = told.append
+        statuses: list[Status] = []
+        two.send(b"late").on_arrival = statuses.append
         two.elapse(11 * RESEND)
-        assert told == [Status.BAD_SESSION]
+        assert statuses == [Status.BAD_SESSION]
         _, request = two.receive(4)
         two.finish(two.send(b"data"), request)
     assert loses.lost >= 1
@@ -192,15 +192,15 @@ def test_a_message_without_an_acknowledgement_is_sent_twice_a_second_up_to_the_r
 def test_progress_resets_the_count_of_resends() -> None:
     two = Two(Settings(resends=3))
     loses = [True, True, True, False] * 5
-    told: list[Status] = []
+    statuses: list[Status] = []
     two.lose = lambda frame: kind_of(frame) == "TINY" and loses.pop()
     loses.reverse()
     for _ in range(5):
         _, request = two.receive(1)
-        two.send(b"x").on_arrival = told.append
+        two.send(b"x").on_arrival = statuses.append
         two.finish(request)
         two.elapse(2 * TICK)
-    assert told == [Status.SUCCESS] * 5
+    assert statuses == [Status.SUCCESS] * 5
 
 
 # Zombies.
@@ -302,12 +302,12 @@ def test_sequence_numbers_wrap(every: int) -> None:
 def test_a_pull_asks_for_four_blocks_of_32_replies_at_once_and_for_the_next_when_the_first_is_complete() -> None:
     two, room = Two(), 1500 - 38
     size = 6 * 32 * room + 5
-    asked: list[tuple[int, int]] = []
+    requested: list[tuple[int, int]] = []
 
     def notes(frame: bytes) -> bool:
         if kind_of(frame) == "PULL":
             *_, length, first, _ = codec.unpack_pull(frame)
-            asked.append((first, length))
+            requested.append((first, length))
         return kind_of(frame) == "PULL_REPLY" and holds
 
     two.lose = notes
@@ -315,21 +315,21 @@ def test_a_pull_asks_for_four_blocks_of_32_replies_at_once_and_for_the_next_when
     buffer, request = two.receive(size)
     two.send(pattern(size))
     two.carry()
-    assert asked == [(32 * block, 32 * room) for block in range(4)]
+    assert requested == [(32 * block, 32 * room) for block in range(4)]
     holds = False
     two.finish(request)
-    assert sorted(set(asked)) == [*((32 * block, 32 * room) for block in range(6)), (192, 5)]
+    assert sorted(set(requested)) == [*((32 * block, 32 * room) for block in range(6)), (192, 5)]
     assert bytes(buffer) == pattern(size)
 
 
 def test_a_later_block_that_is_complete_first_asks_for_the_rest_of_the_first_one_once() -> None:
     two, room = Two(), 1500 - 38
-    size, lost, asked = 128 * room, [3, 5], []
+    size, lost, requested = 128 * room, [3, 5], []
 
     def loses(frame: bytes) -> bool:
         if kind_of(frame) == "PULL":
             *_, length, first, _ = codec.unpack_pull(frame)
-            asked.append((first, length))
+            requested.append((first, length))
         if kind_of(frame) != "PULL_REPLY":
             return False
         index = codec.unpack_pull_reply(frame)[4] // room
@@ -341,7 +341,7 @@ def test_a_later_block_that_is_complete_first_asks_for_the_rest_of_the_first_one
     two.carry()
     assert request.done
     assert bytes(buffer) == pattern(size)
-    assert asked[4:] == [(3, 3 * room)]
+    assert requested[4:] == [(3, 3 * room)]
     assert two.counted(1, "pull_nonfirst_block_done_early") >= 1
     assert two.counted(1, "drop_pull_reply_duplicate") == 1
     assert two.counted(1, "pull_timeout_handler_first_block") == 0
@@ -353,10 +353,10 @@ def test_a_pull_without_progress_asks_again_after_a_second_and_gives_up_after_th
     two.lose = lambda frame: kind_of(frame) == "PULL_REPLY"
     two.send(pattern(40_000))
     two.carry()
-    begun = two.wires.now
+    start = two.wires.now
     [result] = two.finish(request)
     assert result.status is Status.ENDPOINT_UNREACHABLE
-    assert two.wires.now - begun == 4_000_000_000
+    assert two.wires.now - start == 4_000_000_000
     assert two.counted(1, "pull_timeout_handler_first_block") == 3
     assert two.counted(1, "pull_timeout_abort") == 1
 
@@ -577,7 +577,7 @@ def test_a_full_receive_ring_drops_and_the_frames_come_again(monkeypatch: pytest
 
 def test_replies_carry_the_magic_that_the_hash_needs() -> None:
     two = Two(connects=False)
-    there = two.library(1).open_endpoint(5)
+    remote = two.library(1).open_endpoint(5)
     magics: set[int] = set()
 
     def notes(frame: bytes) -> bool:
@@ -586,7 +586,7 @@ def test_replies_carry_the_magic_that_the_hash_needs() -> None:
         return False
 
     two.lose = notes
-    request: Request = there.irecv(bytearray(40_000))
+    request: Request = remote.irecv(bytearray(40_000))
     results: list[Result] = two.finish(two.ends[0].isend([bytes(40_000)], two.ends[0].partner(1, 5), 0), request)
     assert results[1].status is Status.SUCCESS
     assert magics == {5 ^ PULL_MAGIC}

@@ -46,8 +46,8 @@ def test_a_request_of_a_connection_that_is_over_begins_no_other_one() -> None:
 @pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_random_schedules_find_a_mistake(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    found = find(mutant, trial, 10_000, MOST)
-    record_property("note", f"{mutant} ({mutant.mistake}): found within {found.cases} cases: {found.complaint}")
+    actual = find(mutant, trial, 10_000, MOST)
+    record_property("note", f"{mutant} ({mutant.mistake}): found within {actual.cases} cases: {actual.complaint}")
 
 
 @pytest.mark.requires("interpreted")

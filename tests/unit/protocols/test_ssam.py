@@ -95,8 +95,8 @@ def test_a_message_is_read_as_it_was_written_and_as_scapys_layer_has_it(message:
         data=message.data, length=len(message.data) + 4,
     )  # fmt: skip
     assert bytes(layer) == payload
-    there = Circuit(0, 40)
-    dissected = Ether(bytes(Ether(type=ETHERTYPE)) + header(there) + payload)
+    circuit = Circuit(0, 40)
+    dissected = Ether(bytes(Ether(type=ETHERTYPE)) + header(circuit) + payload)
     assert (dissected[Cell].vci, dissected[Ssam].handler, dissected[Ssam].number) == (
         40,
         message.handler,

@@ -116,7 +116,7 @@ def test_an_answer_to_a_request_that_was_withdrawn_long_ago_ends_the_servers_con
     two = Two(connects=False)
     request = two.vis[0].connect_request(1, b"x")
     request.send(None)
-    (asked,) = two.wires.take(0)
+    (requested,) = two.wires.take(0)
     request.close()
 
     async def serve() -> None:
@@ -125,7 +125,7 @@ def test_an_answer_to_a_request_that_was_withdrawn_long_ago_ends_the_servers_con
     async def late() -> None:
         await two.vis[0].disconnect()
         two.wires.exchange()
-        two.wires.give(asked)  # it was delayed
+        two.wires.give(requested)  # it was delayed
 
     run(two.wires, serve(), late())
     two.wires.elapse(LONG)

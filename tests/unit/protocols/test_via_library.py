@@ -88,8 +88,8 @@ def test_messages_arrive_in_order_at_every_level(level: Reliability) -> None:
     receives = [receive(two) for _ in range(3)]
     for size in (0, 1, 4096):
         two.transfer(Descriptor(OP_SENDRECV | IMMEDIATE, (two.memory[0].segment(0, size),), immediate=size + 7))
-    assert [(one.length, one.immediate) for one in receives] == [(0, 7), (1, 8), (4096, 4103)]
-    assert all(one.status == Done.DONE | Done.COMPLETED_RECEIVE | Done.IMMEDIATE for one in receives)
+    assert [(receive.length, receive.immediate) for receive in receives] == [(0, 7), (1, 8), (4096, 4103)]
+    assert all(receive.status == Done.DONE | Done.COMPLETED_RECEIVE | Done.IMMEDIATE for receive in receives)
 
 
 @pytest.mark.parametrize("level", [Reliability.RELIABLE_DELIVERY, Reliability.RELIABLE_RECEPTION])
@@ -283,9 +283,9 @@ def test_attributes_of_memory_change_what_peers_may_do() -> None:
 def test_attributes_of_a_vi_change_only_while_it_is_idle() -> None:
     two = Two()
     vi = two.vis[0]
-    found = run(two.wires, vi.query())[0]
-    assert (found.state, found.sends_empty, found.receives_empty) == (ViState.CONNECTED, True, True)
-    changed = found.attributes._replace(max_transfer=100)
+    actual = run(two.wires, vi.query())[0]
+    assert (actual.state, actual.sends_empty, actual.receives_empty) == (ViState.CONNECTED, True, True)
+    changed = actual.attributes._replace(max_transfer=100)
     assert result_of(two, vi.set_attributes(changed)) is Result.INVALID_STATE
     run(two.wires, vi.disconnect())
     run(two.wires, vi.set_attributes(changed))
@@ -434,9 +434,9 @@ def test_waits_end_after_their_time() -> None:
         await two.nics[0].connect_wait(b"nobody", 3 * MILLISECOND)
 
     for program in (wait_for_cq(), wait_for_queue(), wait_for_request()):
-        begun = two.wires.now
+        start = two.wires.now
         assert result_of(two, program) is Result.TIMEOUT
-        assert two.wires.now == begun + 3 * MILLISECOND
+        assert two.wires.now == start + 3 * MILLISECOND
     assert result_of(two, two.nics[0].connect_wait(b"no", MILLISECOND)) is Result.TIMEOUT
 
 
@@ -545,8 +545,8 @@ def test_a_request_with_other_attributes_is_not_accepted(other: str) -> None:
 
     with pytest.raises(ViaError) as caught:
         run(two.wires, serve(), ask())
-    wanted = Result.INVALID_MTU if other == "max_transfer" else Result.INVALID_RELIABILITY_LEVEL
-    assert caught.value.result is wanted
+    expected = Result.INVALID_MTU if other == "max_transfer" else Result.INVALID_RELIABILITY_LEVEL
+    assert caught.value.result is expected
 
 
 def test_a_request_to_nobody_ends_after_its_time() -> None:

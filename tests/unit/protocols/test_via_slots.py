@@ -49,9 +49,9 @@ async def hear(comm: Comm, peer: int) -> str:
 
 def test_a_connection_beyond_the_slots_fails_with_an_error_that_names_the_setting() -> None:
     ranks = Ranks()
-    asked = [told(ranks.comms[0], peer) for peer in range(1, SIZE)]
-    heard = [hear(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)]
-    results = run(ranks.wires, *asked, *heard)
+    requested = [told(ranks.comms[0], peer) for peer in range(1, SIZE)]
+    received = [hear(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)]
+    results = run(ranks.wires, *requested, *received)
     assert results[:CONNECTIONS] == [""] * CONNECTIONS
     assert results[SIZE - 1 :] == ["data"] * CONNECTIONS
     for peer, error in enumerate(results[CONNECTIONS : SIZE - 1], CONNECTIONS + 1):

@@ -23,10 +23,10 @@ def found(*markers: pytest.MarkDecorator, base: Path = Path(), source: object = 
 
 
 def test_impairments_count_for_all_links_and_those_of_one_link_more() -> None:
-    wanted = found(
+    expected = found(
         cluster("star-4", loss="1%", delay="2ms", links={"n1": {"delay": "5ms", "direction": "out"}}, seed=9)
     )
-    layout = resolve(wanted.description())
+    layout = resolve(expected.description())
     assert layout.seed == 9
     first, *others = layout.links
     assert (first.forward.delay, first.backward.delay) == (5_000_000, 2_000_000)
@@ -37,10 +37,10 @@ def test_impairments_count_for_all_links_and_those_of_one_link_more() -> None:
 
 def test_the_nearest_marker_that_names_a_cluster_begins_and_nearer_ones_add_to_it() -> None:
     of_module, of_class = cluster("ring-4", loss="9%"), cluster("star-4", loss="1%", delay="1ms")
-    wanted = found(cluster(loss="3%", links={"n1": {"rate": "1mbit"}}), of_class, of_module)
-    assert wanted.source == "star-4"
-    assert wanted.impairments == {"loss": "3%", "delay": "1ms"}
-    assert wanted.links == {"n1": {"rate": "1mbit"}}
+    expected = found(cluster(loss="3%", links={"n1": {"rate": "1mbit"}}), of_class, of_module)
+    assert expected.source == "star-4"
+    assert expected.impairments == {"loss": "3%", "delay": "1ms"}
+    assert expected.links == {"n1": {"rate": "1mbit"}}
 
 
 def test_a_parameter_is_stronger_than_the_marker() -> None:
@@ -56,9 +56,9 @@ def test_a_description_made_in_python_is_taken_as_it_is() -> None:
 
 def test_a_file_lies_beside_the_test(tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text('[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[link]]\nends = ["a", "b"]\n')
-    wanted = found(cluster("two.toml", loss="5%"), base=tmp_path)
-    assert resolve(wanted.description()).links[0].backward.loss == 0.05
-    assert wanted.origin == str(tmp_path / "two.toml")
+    expected = found(cluster("two.toml", loss="5%"), base=tmp_path)
+    assert resolve(expected.description()).links[0].backward.loss == 0.05
+    assert expected.origin == str(tmp_path / "two.toml")
 
 
 @pytest.mark.parametrize(

@@ -53,11 +53,11 @@ def attached(split_driver: SplitDriver, heap: int = HEAP) -> AttachedHost:
     memory = make_sealed("side by side", layout.size)
     region = Region(memory, layout)
     os.close(memory)
-    one, other = socket.socketpair()
-    other.close()
+    first, second = socket.socketpair()
+    second.close()
     reading, writing = os.pipe2(os.O_NONBLOCK)
     os.close(reading)
-    return AttachedHost(region, one, os.getpid(), os.pidfd_open(os.getpid()), os.eventfd(0), writing)
+    return AttachedHost(region, first, os.getpid(), os.pidfd_open(os.getpid()), os.eventfd(0), writing)
 
 
 def content(serial: int, size: int) -> bytes:

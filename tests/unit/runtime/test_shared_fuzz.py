@@ -43,10 +43,10 @@ def attached() -> AttachedHost:
     memory = make_sealed("fuzz", layout.size)
     region = Region(memory, layout)
     os.close(memory)
-    one, other = socket.socketpair()
-    other.close()
+    first, second = socket.socketpair()
+    second.close()
     bell, pipe = os.eventfd(0), os.eventfd(0, os.EFD_NONBLOCK)
-    return AttachedHost(region, one, os.getpid(), os.pidfd_open(os.getpid()), bell, pipe)
+    return AttachedHost(region, first, os.getpid(), os.pidfd_open(os.getpid()), bell, pipe)
 
 
 def a_descriptor(chance: random.Random, memory: memoryview, index: int) -> None:
@@ -113,7 +113,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
         violators.clear()
     assert refused or not seed % 2
     counts += [function.nic.firmware.counted() for function in functions]
-    total = {name: sum(one[name] for one in counts) for name in counts[0]}
+    total = {name: sum(count[name] for count in counts) for name in counts[0]}
     assert min(total["invalid"], total["frames_sent"], total["headers_admitted"], total["frames_resent"]) > 50, total
     for host in hosts:
         host.close()

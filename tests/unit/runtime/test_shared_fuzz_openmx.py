@@ -119,7 +119,7 @@ def fuzzed(seed: int) -> Counter[str]:
         if not chance.randrange(300):
             violators.append(host.attached)  # it dies
         for suspect in violators:
-            which = [one.attached for one in hosts].index(suspect)
+            which = [host.attached for host in hosts].index(suspect)
             assert bytes(suspect.region.heap[NAMED:]).count(SECRET) == HEAP - NAMED
             functions[which].detach(now, suspect, functions[which].nic.adapter.incarnation + 1)
             hosts[which] = attach(which)

@@ -77,8 +77,8 @@ def test_frames_leave_a_slowed_link_at_the_slowed_times(
     plain, slow = times
     assert [size for _, size in plain] == [size for _, size in slow]
     rounded = factor / rate if rate else 0.0
-    for (one, _), (other, _) in zip(plain, slow, strict=True):
-        assert abs(one - other) <= 1 + len(frames) + one * rounded
+    for (one, _), (second, _) in zip(plain, slow, strict=True):
+        assert abs(one - second) <= 1 + len(frames) + one * rounded
 
 
 def test_a_faults_delays_grow_and_its_rates_shrink_and_its_times_stay() -> None:

@@ -248,14 +248,14 @@ def test_every_layout_keeps_what_was_said_and_repeats_nothing(description: Descr
     plugs = [end for link in layout.links for end in (link.a, link.b)]
     assert len(plugs) == len(set(plugs))
     for node in description.nodes:
-        for said in node.nics:
-            check_nic(said, every[End(node.name, said.name or "")], description)
+        for reported in node.nics:
+            check_nic(reported, every[End(node.name, reported.name or "")], description)
 
 
-def check_nic(said: SaidNic, nic: Nic, description: Description) -> None:
-    assert said.mac in (None, nic.mac)
-    assert nic.mtu == (said.mtu or description.defaults.mtu)
-    assert set(said.addresses) <= set(nic.addresses)
+def check_nic(reported: SaidNic, nic: Nic, description: Description) -> None:
+    assert reported.mac in (None, nic.mac)
+    assert nic.mtu == (reported.mtu or description.defaults.mtu)
+    assert set(reported.addresses) <= set(nic.addresses)
 
 
 @given(descriptions())
@@ -280,14 +280,14 @@ def test_every_route_leads_through_a_neighbour_to_its_network(description: Descr
     }
     for node in layout.nodes:
         for route in node.routes:
-            here, hops = node, 0
-            while route.destination not in own[here.name]:
-                via = next(other.via for other in here.routes if other.destination == route.destination)
-                shared = {text for text in own[here.name] if ipaddress.ip_address(via) in ipaddress.ip_network(text)}
+            local, hops = node, 0
+            while route.destination not in own[local.name]:
+                via = next(other.via for other in local.routes if other.destination == route.destination)
+                shared = {text for text in own[local.name] if ipaddress.ip_address(via) in ipaddress.ip_network(text)}
                 assert shared <= own[owner[via].name], "the gateway is a neighbour"
                 assert shared
-                here, hops = owner[via], hops + 1
-                assert here.forwards
+                local, hops = owner[via], hops + 1
+                assert local.forwards
                 assert hops <= len(layout.nodes)
 
 

@@ -39,8 +39,8 @@ def broken_rules(source: str) -> Iterator[str]:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _broken_by_handlers(node)
         elif isinstance(node, ast.Compare):
-            for other in node.comparators:
-                if isinstance(other, ast.Tuple) and any(isinstance(one, ast.Starred) for one in other.elts):
+            for comparator in node.comparators:
+                if isinstance(comparator, ast.Tuple) and any(isinstance(element, ast.Starred) for element in comparator.elts):
                     yield f"{node.lineno}: in a tuple with a star"
 
 
@@ -150,12 +150,12 @@ def test_classes_of_compiled_modules_from_which_other_packages_inherit_permit_th
     inherited = {base for package in packages for path in package.rglob("*.py") for base in _compiled_bases(path)}
     assert ("protocols/core/peers.py", "Peer") in inherited
     for path, name in sorted(inherited):
-        (found,) = [
+        (actual,) = [
             node
             for node in ast.parse((ROOT / path).read_text()).body
             if isinstance(node, ast.ClassDef) and node.name == name
         ]
-        decorators = {ast.unparse(decorator) for decorator in found.decorator_list}
+        decorators = {ast.unparse(decorator) for decorator in actual.decorator_list}
         assert "mypyc_attr(allow_interpreted_subclasses=True)" in decorators, f"{path}: {name}"
 
 
