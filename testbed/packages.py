@@ -45,7 +45,7 @@ def offered_protocols() -> list[Offered]:
 
 def with_active_messages() -> list[str]:
     """Names of the protocols whose host libraries have active messages, of those that can be imported."""
-    return [one.name for one in offered_protocols() if not one.problem and protocol(one.name).active_messages]
+    return [offered.name for offered in offered_protocols() if not offered.problem and protocol(offered.name).active_messages]
 
 
 def clashes() -> list[str]:
@@ -69,12 +69,12 @@ def protocol(name: str) -> Protocol:
     Raises NotFoundError, TestbedError if it cannot be imported or is no protocol, and ConflictError if two packages
     share an EtherType, unless it is the kernel's own.
     """
-    found = _checked(name, registry.load(registry.PROTOCOLS, name))
-    if not found.uses_kernel_sockets:
+    checked_protocol = _checked(name, registry.load(registry.PROTOCOLS, name))
+    if not checked_protocol.uses_kernel_sockets:
         known_fields()  # says which codecs clash
         if sentences := protocol_clashes():
             raise ConflictError("\n".join(sentences))
-    return found
+    return checked_protocol
 
 
 def _checked(name: str, found: object) -> Protocol:
@@ -86,17 +86,17 @@ def _checked(name: str, found: object) -> Protocol:
 def _offer(name: str, entry: Entry) -> Offered:
     package, version = entry.package_and_version()
     try:
-        found = _checked(name, registry.imported(registry.PROTOCOLS, name, entry))
+        checked_protocol = _checked(name, registry.imported(registry.PROTOCOLS, name, entry))
     except TestbedError as error:
         return Offered(name, package, version, problem=str(error).strip().rpartition("\n")[2])
-    if found.uses_kernel_sockets:
+    if checked_protocol.uses_kernel_sockets:
         return Offered(name, package, version, modes=("live",), fabrics=_fabrics(()))
-    nics = ("inline", "shared") if found.split_driver is not None else ("inline",)
+    nics = ("inline", "shared") if checked_protocol.split_driver is not None else ("inline",)
     modes = ("sim", "live", "dilated")
-    profiles = tuple(profile.name for profile in found.profiles)
-    form = found.configurable.form if found.configurable is not None else None
+    profiles = tuple(profile.name for profile in checked_protocol.profiles)
+    form = checked_protocol.configurable.form if checked_protocol.configurable is not None else None
     settings = {setting.name: setting.default for setting in fields(form)} if form is not None else {}
-    return Offered(name, package, version, found.ethertype, modes, nics, _fabrics(found.framings), profiles, settings)
+    return Offered(name, package, version, checked_protocol.ethertype, modes, nics, _fabrics(checked_protocol.framings), profiles, settings)
 
 
 def _fabrics(framings: tuple[str, ...]) -> tuple[str, ...]:

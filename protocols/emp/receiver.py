@@ -256,7 +256,7 @@ class Receiver:
         peer.expected_id = None
         self._drop(peer, list(peer.incoming_messages.values()), stat.RESTARTED)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Return a sentence for each waiting receive, each incomplete message, and each message without a receive."""
         sentences = []
         for receive in self._posted_receives:

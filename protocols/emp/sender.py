@@ -192,15 +192,15 @@ class Sender:
 
     def on_peer_restarted(self, now: int, peer: Peer) -> None:
         """Fail the messages begun to a restarted peer; those not begun go to its new incarnation."""
-        begun = [message for message in peer.outgoing_messages.values() if message.sent_collections]
-        for message in begun:
+        started_messages = [message for message in peer.outgoing_messages.values() if message.sent_collections]
+        for message in started_messages:
             self._remove(peer, message)
         # Completions come last: the host may post at once, and headers name the oldest message.
-        for message in begun:
+        for message in started_messages:
             self._return_descriptor(peer, message, stat.RESTARTED)
         self.pump(now, peer)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Return a sentence for each message."""
         return [
             f"message {message.id} to node {peer.number} (tag {message.tag}, {message.total} bytes): "

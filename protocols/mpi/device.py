@@ -483,7 +483,7 @@ class Device:
         self._continuation = next_tag = next_tag if next_tag <= self.max_tag else 1
         return next_tag
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Return a sentence for each transfer that waits for a descriptor; reports of stalls show them."""
         return [
             f"{queued.completion.what}: no descriptor is free"

@@ -15,7 +15,7 @@ from typing import Final
 
 from protocols.core.firmware import Adapter, Agent, Buffer, Firmware, Nic, Plug
 from protocols.core.malformed import MalformedError
-from protocols.core.memory import SharedReachable
+from protocols.core.memory import SharedDmaMemory
 from protocols.core.split_memory import OnDoorbell, SharedActions, SharedNic, SplitDriver
 from protocols.myrinet.envelope import ETHERNET, MAX_HOPS, opened, sealed
 from protocols.myrinet.fields import MAPPING
@@ -128,13 +128,13 @@ class RoutedFirmware:
         if firmware.deadline is not None and firmware.deadline <= now:
             firmware.on_timer(now)
 
-    def counted(self) -> Mapping[str, int]:
-        mapping = {f"mapper_{name}": count for name, count in self._mapper.counted().items()}
-        return {**self.firmware.counted(), **self._router.counters, **mapping}
+    def counter_values(self) -> Mapping[str, int]:
+        mapping = {f"mapper_{name}": count for name, count in self._mapper.counter_values().items()}
+        return {**self.firmware.counter_values(), **self._router.counters, **mapping}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         unmapped = [] if self._router.is_mapped else ["no map of the network has come yet"]
-        return [*self.firmware.waiting(), *unmapped]
+        return [*self.firmware.pending_work(), *unmapped]
 
 
 class _InlineActions:
@@ -170,7 +170,7 @@ class _RoutedSharedNic:
     def adapter(self) -> Adapter:
         return replace(self._nic.adapter, mtu=self._mtu)
 
-    def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> OnDoorbell:
+    def attach(self, now: int, host: int, memory: SharedDmaMemory, descriptors: memoryview) -> OnDoorbell:
         on_doorbell = self._nic.attach(now, host, memory, descriptors)
         self.firmware.firmware = self._nic.firmware
         return on_doorbell

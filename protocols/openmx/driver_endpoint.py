@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.host_work import ANYWHERE, HostWork, host_work
-from protocols.core.memory import Reachable
+from protocols.core.memory import DmaMemory
 from protocols.core.peers import Loopback
 from protocols.core.timers import Timers
 from protocols.openmx import states
@@ -66,7 +66,7 @@ class Driver:
         self,
         adapter: Adapter,
         nic: FirmwareActions,
-        memory: Reachable,
+        memory: DmaMemory,
         settings: Settings,
         counters: Counters,
         codec: Codec,

@@ -50,7 +50,7 @@ class LargeMessages:
         self._free_numbers = list(range(endpoint.settings.pulls))
         self._unpulled: deque[tuple[Incoming, Request]] = deque()  # messages that wait for a pull number
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Describe each message that waits to be pulled."""
         return [f"{sending.request}, until {sending.partner} has pulled it" for sending in self._sending.values()]
 

@@ -249,7 +249,7 @@ class Library:
 
     # Completions.
 
-    def completed(self, index: int) -> bool | None:
+    def on_completion(self, index: int) -> bool | None:
         if index == ALARM:
             self._is_armed = False
             quiet = [self._tick(connection) for connection in list(self._connections.values())]
@@ -270,7 +270,7 @@ class Library:
         """Call `on_cells` from now on."""
         self.process.is_watched = True
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [
             f"{len(outstanding)} requests to node {connection.node} are not answered"
             for connection in self._connections.values()

@@ -103,10 +103,10 @@ class Sba100:
         self.deadline = None
         self._nic.post_completion(ALARM)
 
-    def counted(self) -> dict[str, int]:
-        return self.counters.counted()
+    def counter_values(self) -> dict[str, int]:
+        return self.counters.counter_values()
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         waiting = len(self._input)
         return [f"{waiting} cells wait in the input FIFO"] if waiting else []
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 from protocols.core import peers
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.host_work import HostWork, host_work
-from protocols.core.memory import Reachable, Scatter, UnpinnedError
+from protocols.core.memory import DmaMemory, Scatter, UnpinnedError
 from protocols.core.timers import Timers
 from protocols.via import states
 from protocols.via.codec import FRAME_SIZE, REMOTE_SIZE, TYPE_ERROR, TYPE_RDMA_READ, TYPE_RDMA_WRITE, TYPE_SEND
@@ -198,7 +198,7 @@ class Card:
         self,
         adapter: Adapter,
         nic: FirmwareActions,
-        memory: Reachable,
+        memory: DmaMemory,
         slots: Slots,
         settings: Settings,
         codec: Codec,

@@ -236,7 +236,7 @@ class Connections:
         vi.unacknowledged.clear()
         card.report(error, vi.number)
 
-    def restarting(self, peer: Peer) -> None:
+    def on_peer_restarting(self, peer: Peer) -> None:
         """Drop the connections and requests of a peer that has restarted."""
         for vi in list(self._card.vis.values()):
             if vi.peer is peer:
@@ -245,15 +245,15 @@ class Connections:
             del self._requests[number]
         for key in [key for key in self._rejected if key[0] == peer.number]:
             del self._rejected[key]
-        self.endings.restarting(peer)
+        self.endings.on_peer_restarting(peer)
 
-    def introduced(self, peer: Peer) -> None:
+    def on_peer_introduced(self, peer: Peer) -> None:
         """Resend pending requests to a peer whose incarnation is now known."""
         for vi in self._card.vis.values():
             if vi.peer is peer and vi.state == PENDING:
                 self._send_request(vi)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Describe each unanswered request."""
         return [
             f"VI {vi.number} requests a connection to node {vi.peer.number}"

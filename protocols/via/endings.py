@@ -93,7 +93,7 @@ class Endings:
         self._remove(session)
         return True
 
-    def restarting(self, peer: Peer) -> None:
+    def on_peer_restarting(self, peer: Peer) -> None:
         """Remove the entries of a peer that has restarted."""
         for session in [session for session, ending in self._open.items() if ending.peer is peer]:
             self._remove(session)

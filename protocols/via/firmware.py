@@ -13,7 +13,7 @@ from typing import Final
 from protocols.core.announcements import Announcements
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
-from protocols.core.memory import Reachable
+from protocols.core.memory import DmaMemory
 from protocols.core.peers import Peer, Standing
 from protocols.via.card import COMPLETED, Card, Codec, Outgoing, Vi, ViolationError
 from protocols.via.codec import (
@@ -61,7 +61,7 @@ class Firmware:
         self,
         adapter: Adapter,
         nic: FirmwareActions,
-        memory: Reachable,
+        memory: DmaMemory,
         slots: Slots,
         settings: Settings,
         codec: Codec,
@@ -91,16 +91,16 @@ class Firmware:
         announcement = self._announcements.timers.deadline
         return announcement if deadline is None or (announcement is not None and announcement < deadline) else deadline
 
-    def counted(self) -> Mapping[str, int]:
-        return self._card.counters.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self._card.counters.counter_values()
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         sending = [
             f"VI {vi.number} has {len(vi.queue)} unacknowledged messages to node {vi.peer.number}"
             for vi in self._card.vis.values()
             if vi.queue and vi.peer is not None
         ]
-        return [*self._connections.waiting(), *sending]
+        return [*self._connections.pending_work(), *sending]
 
     def receive(self, now: int, frame: bytes) -> None:
         self._handle_frame(now, frame)
@@ -145,7 +145,7 @@ class Firmware:
                 self._post_send(now, vi, slot)
         self._flush(now)
 
-    def succeed(self, former: Firmware) -> None:
+    def take_over(self, former: Firmware) -> None:
         """Replace the firmware of a host that has ended, and announce the new incarnation to its peers."""
         if former._card.state != VACANT:
             former._card.step("host ends")
@@ -158,7 +158,7 @@ class Firmware:
             if number != self._card.number:
                 announcements.begin(number, incarnation)
 
-    def loop_outside(self) -> None:
+    def loop_through_nic(self) -> None:
         """Send loopback frames through the outer NIC, which delivers them and may limit their rate."""
         loopback_peer, nic = self._card.peers.peer(self._card.number), self._card.nic
         loopback_peer.send, loopback_peer.send_later = nic.send, nic.send_later
@@ -317,12 +317,12 @@ class Firmware:
 
     # Implements `protocols.core.peers.PeerEvents`.
 
-    def introduced(self, now: int, peer: Peer) -> None:  # noqa: ARG002
-        self._connections.introduced(peer)
+    def on_peer_introduced(self, now: int, peer: Peer) -> None:  # noqa: ARG002
+        self._connections.on_peer_introduced(peer)
 
-    def restarting(self, peer: Peer) -> None:
+    def on_peer_restarting(self, peer: Peer) -> None:
         self._card.counters.restarts += 1
-        self._connections.restarting(peer)
+        self._connections.on_peer_restarting(peer)
 
-    def restarted(self, now: int, peer: Peer) -> None:  # noqa: ARG002
-        self._connections.introduced(peer)
+    def on_peer_restarted(self, now: int, peer: Peer) -> None:  # noqa: ARG002
+        self._connections.on_peer_introduced(peer)

@@ -11,7 +11,7 @@ from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.startup import bring_up
 from testbed.cluster.transitions import Progress, no_progress
-from testbed.spec.layout import Asked
+from testbed.spec.layout import ConfiguredDatapath
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 
@@ -38,7 +38,7 @@ class Cluster(Description):
         *,
         keep: bool = False,
         origin: str = "",
-        datapath: Asked = "auto",
+        datapath: ConfiguredDatapath = "auto",
         fates: str | Path = "",
         progress: Progress = no_progress,
     ) -> RunningCluster:

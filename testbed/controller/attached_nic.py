@@ -121,7 +121,7 @@ class AttachedNic:
         while True:
             elapsed = time.monotonic() - started
             if (received == previous or elapsed > _LINGER_SECONDS) and (
-                not self.host.waiting() or elapsed > _RELEASE_TIMEOUT
+                not self.host.pending_work() or elapsed > _RELEASE_TIMEOUT
             ):
                 return
             previous = received
@@ -167,7 +167,7 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
         addresses_of(layout, one_each(layout)),
         node.nics[0].mtu,
         incarnation(),
-        routed=name in layout.routed(),
+        routed=name in layout.source_routed_nodes(),
         ordered=layout.keeps_order(),
     )
     numbers = {node.name: number for number, node in enumerate(nodes)}

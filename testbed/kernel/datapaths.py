@@ -22,7 +22,7 @@ from typing import Final, TypeAlias, get_args
 from testbed.errors import UnsupportedError
 from testbed.kernel.netem import MAX_JITTER
 from testbed.kernel.shapers import LATENESS
-from testbed.spec.layout import Asked, Datapath, Impairment
+from testbed.spec.layout import ConfiguredDatapath, Datapath, Impairment
 
 LADDER: Final[tuple[Datapath, ...]] = get_args(Datapath)
 
@@ -358,7 +358,7 @@ def choose(
     forward: Impairment,
     backward: Impairment,
     capabilities: Capabilities,
-    requested: Asked = "auto",
+    requested: ConfiguredDatapath = "auto",
     classifier_refusal: Refusal = lambda _: "",
 ) -> Choice:
     """Choose the datapath of a link with these impairments.

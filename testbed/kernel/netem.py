@@ -227,14 +227,14 @@ def _encode(options: Options) -> bytes:
 def decode(raw: bytes) -> Options:
     """Decode options from the payload of TCA_OPTIONS, in a dump or in a request."""
     latency, limit, loss, gap, duplicate, jitter = _QOPT.unpack_from(raw)
-    found = dict(attributes(memoryview(raw)[_QOPT.size :]))
+    attributes_by_type = dict(attributes(memoryview(raw)[_QOPT.size :]))
 
     def value(kind: int, layout: struct.Struct, default: int = 0) -> int:
-        return int(layout.unpack_from(found[kind])[0]) if kind in found else default
+        return int(layout.unpack_from(attributes_by_type[kind])[0]) if kind in attributes_by_type else default
 
-    rate, overhead, cell_size, cell_overhead = _RATE.unpack_from(found.get(TCA_NETEM_RATE, bytes(_RATE.size)))
-    model = dict(attributes(found[TCA_NETEM_LOSS])) if TCA_NETEM_LOSS in found else {}
-    table = found.get(TCA_NETEM_DELAY_DIST, b"")
+    rate, overhead, cell_size, cell_overhead = _RATE.unpack_from(attributes_by_type.get(TCA_NETEM_RATE, bytes(_RATE.size)))
+    model = dict(attributes(attributes_by_type[TCA_NETEM_LOSS])) if TCA_NETEM_LOSS in attributes_by_type else {}
+    table = attributes_by_type.get(TCA_NETEM_DELAY_DIST, b"")
     return Options(
         latency=value(TCA_NETEM_LATENCY64, _S64, latency << _TICK),
         jitter=value(TCA_NETEM_JITTER64, _S64, jitter << _TICK),
@@ -249,6 +249,6 @@ def decode(raw: bytes) -> Options:
         cell_size=cell_size,
         cell_overhead=cell_overhead,
         gemodel=_GE.unpack_from(model[NETEM_LOSS_GE]) if NETEM_LOSS_GE in model else (),
-        seed=value(TCA_NETEM_PRNG_SEED, _U64) if TCA_NETEM_PRNG_SEED in found else None,
+        seed=value(TCA_NETEM_PRNG_SEED, _U64) if TCA_NETEM_PRNG_SEED in attributes_by_type else None,
         table=struct.unpack(f"={len(table) // 2}h", table),
     )

@@ -36,9 +36,9 @@ def in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tu
 
     def fail(machine: str) -> None:
         together.abort()
-        for other in under_way - {machine}:
+        for sibling in under_way - {machine}:
             with suppress(WorkerLostError):  # its own thread tells
-                running[other].answer_joint(numbers[other], STOP)
+                running[sibling].answer_joint(numbers[sibling], STOP)
 
     def follow(machine: str) -> Mapping[str, Any] | Loss:
         worker, number = running[machine], numbers[machine]

@@ -134,10 +134,10 @@ def capturing(running: Workers, name: str, target: str, path: Path) -> Iterator[
 
 def _arriving(part: Layout, data: bytes, machine: str) -> Iterator[Frame]:
     """Yield the frames of the directions that arrive at a machine."""
-    reader, here = CaptureReader(f"the capture of machine {machine}"), arriving(part)
+    reader, incoming = CaptureReader(f"the capture of machine {machine}"), arriving(part)
     for frame in reader.feed(data):
         direction = cast(DirectionName, frame.interface.direction_of(frame.bound))
-        if (frame.interface.link, direction) in here:
+        if (frame.interface.link, direction) in incoming:
             yield frame
     reader.end()
 

@@ -83,13 +83,13 @@ def _renamed(text: str, name: str, ethertype: int | None = None) -> str:
 
 def _metadata(name: str, project: str) -> dict[Path, str]:
     """The entry points as setuptools writes them, so that the package is found on Python's path without an installation."""
-    told = tomllib.loads(project)["project"]
+    project_table = tomllib.loads(project)["project"]
     sections = [
         "\n".join([f"[{group}]", *(f"{key} = {value}" for key, value in entries.items())])
-        for group, entries in told["entry-points"].items()
+        for group, entries in project_table["entry-points"].items()
     ]
     place = Path(f"{name}.egg-info")
-    about = f"Metadata-Version: 2.1\nName: {told['name']}\nVersion: {told['version']}\n"
+    about = f"Metadata-Version: 2.1\nName: {project_table['name']}\nVersion: {project_table['version']}\n"
     return {place / "entry_points.txt": "\n\n".join(sections) + "\n", place / "PKG-INFO": about}
 
 

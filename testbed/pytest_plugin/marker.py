@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
     from testbed.cluster.api import Cluster
-    from testbed.spec.layout import Asked as Datapath
+    from testbed.spec.layout import ConfiguredDatapath as Datapath
     from testbed.spec.model import Description
 
 Mode: TypeAlias = Literal["sim", "live"]

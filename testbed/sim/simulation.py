@@ -128,7 +128,7 @@ class Simulation:
                 )
         ranks = ranks_of(self.layout)
         addresses, hosts = addresses_of(self.layout, ranks), hosts_of(ranks)
-        routed, ordered = self.layout.routed(), self.layout.keeps_order()
+        routed, ordered = self.layout.source_routed_nodes(), self.layout.keeps_order()
         mtus = {node.name: node.nics[0].mtu for node in self.layout.nodes if node.nics}
         for rank in ranks:
             host = self.hosts.get(rank.node)
@@ -299,7 +299,7 @@ class Simulation:
             self._trace(link_direction.source.owner, "is no longer cut off", link)
             link_direction.is_cut = False
 
-    def waiting(self, innermost: FrameType | None = None) -> list[str]:
+    def pending_work(self, innermost: FrameType | None = None) -> list[str]:
         """Describe each condition that a program, a host or a firmware waits for, in a sentence. innermost: frame of the
         running stack, if any."""
         frames = self.loop.task_frames(innermost)
@@ -310,7 +310,7 @@ class Simulation:
             line = program_line(frames) or program_line(current.frames())
             last_poll = f"; it polled last at {current.last_poll} ns" if current.last_poll is not None else ""
             sentences.insert(0, f"{current.name} runs" + (f", at {line}" if line else "") + last_poll)
-        return sentences + [sentence for node in self.nodes.values() for sentence in node.waiting()]
+        return sentences + [sentence for node in self.nodes.values() for sentence in node.pending_work()]
 
     def last_transfer_time(self) -> str:
         """Describe when and where the last transfer ended, in a sentence."""
@@ -326,7 +326,7 @@ class Simulation:
 
     def stall_report(self, reason: str, innermost: FrameType | None = None) -> str:
         """Format a report of the unfinished programs and of the conditions they wait for. innermost: see `waiting`."""
-        sentences = self.waiting(innermost)
+        sentences = self.pending_work(innermost)
         shown = [f"  {sentence}" for sentence in sentences[:_MAX_SHOWN]]
         if len(sentences) > _MAX_SHOWN:
             shown.append(f"  and {len(sentences) - _MAX_SHOWN:,} more")

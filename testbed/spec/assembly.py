@@ -80,8 +80,8 @@ def _generate(raw: object) -> _Generated:
     name = raw.get("shape")
     model = SHAPES.get(name) if isinstance(name, str) else None
     if model is None:
-        found = shown(name) if name is not None else ""
-        problem = Problem("generate.shape", found, joined(SHAPES), nearest(name, SHAPES))
+        actual = shown(name) if name is not None else ""
+        problem = Problem("generate.shape", actual, joined(SHAPES), nearest(name, SHAPES))
         return _Generated(problems=[problem])
     shape, problems = read(model, raw, "generate")
     if shape is None or problems:

@@ -17,7 +17,7 @@ DirectionName = Literal["forward", "backward"]
 """Direction of a link: from its first end to its second, or back."""
 
 Datapath = Literal["direct", "netem", "tc", "relay"]
-Asked = Literal["auto", "direct", "netem", "tc", "relay"]
+ConfiguredDatapath = Literal["auto", "direct", "netem", "tc", "relay"]
 """A datapath as a user configures it."""
 
 BOTH: Final[tuple[DirectionName, DirectionName]] = ("forward", "backward")
@@ -195,18 +195,18 @@ class Layout:
     slowed: int = 1
     part: Part | None = None
 
-    def modelled(self) -> dict[str, Kind]:
+    def simulated_switches(self) -> dict[str, Kind]:
         """Return the kinds of the simulated switches, by switch name."""
         return {switch.name: kind for switch in self.switches if (kind := kind_of(switch.kind)).modelled}
 
-    def routed(self) -> dict[str, Kind]:
+    def source_routed_nodes(self) -> dict[str, Kind]:
         """Return the nodes whose first NICs are at switches that forward by source routes, with the kinds of these
         switches."""
-        return {name: kind for name, kind in self.framed().items() if kind.routed}
+        return {name: kind for name, kind in self.framed_nodes().items() if kind.routed}
 
-    def framed(self) -> dict[str, Kind]:
+    def framed_nodes(self) -> dict[str, Kind]:
         """Return the nodes whose first NICs are at switches with a framing, with the kinds of these switches."""
-        kinds = {name: kind for name, kind in self.modelled().items() if kind.framing}
+        kinds = {name: kind for name, kind in self.simulated_switches().items() if kind.framing}
         if not kinds:
             return {}
         ends = {}
@@ -219,7 +219,7 @@ class Layout:
 
     def framings(self) -> set[str]:
         """Return the framings of the switches at the nodes' first NICs, without Ethernet switches."""
-        return {kind.framing for kind in self.framed().values()}
+        return {kind.framing for kind in self.framed_nodes().values()}
 
     def keeps_order(self) -> bool:
         """Whether no link reorders frames, without injected faults. Of the datapaths only netem reorders under jitter."""
@@ -230,7 +230,7 @@ class Layout:
         )
 
     @property
-    def everywhere(self) -> Layout:
+    def with_all_nodes(self) -> Layout:
         """The layout with the cluster's nodes on all machines."""
         return self if self.part is None else replace(self, nodes=self.part.nodes)
 

@@ -78,8 +78,8 @@ def read_list(model: type[E], raw: object, key: str) -> Reading[E]:
     """Read the elements of ``[[key]]``."""
     if not isinstance(raw, (list, tuple)):
         expected = f"tables that begin with [[{key}]]"
-        found = f"[{key}]" if isinstance(raw, Mapping) else shown(raw)
-        return Reading((), (), frozenset(), True, (Problem(key, found, expected),))
+        actual = f"[{key}]" if isinstance(raw, Mapping) else shown(raw)
+        return Reading((), (), frozenset(), True, (Problem(key, actual, expected),))
     elements: list[E] = []
     places: list[int] = []
     doubtful: set[int] = set()

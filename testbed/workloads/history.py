@@ -182,8 +182,8 @@ class HistoryDevice:
         facts |= {name: list(sizes) for name, sizes in (("out", out), ("into", into)) if sizes is not None}
         self._tell({"clock_ns": self._clock(), "what": COLLECTIVE, **facts})
 
-    def waiting(self) -> list[str]:
-        return self._device.waiting()
+    def pending_work(self) -> list[str]:
+        return self._device.pending_work()
 
     def _begin(self, what: str, peer: int, context: int, tag: int, size: int, **more: object) -> int:
         self._count += 1

@@ -29,7 +29,7 @@ LONGEST_BYE: Final = 20_000_000_000
 """Nanoseconds for which a process waits for the others' last words. Another that wrongly counts this one as gone still
 sends its own, unless the network does not carry it either."""
 
-Asked = tuple[int, int, int]
+RequestKey = tuple[int, int, int]
 """The rank that asks, its endpoint as it counts its own, and the number of the request there."""
 
 
@@ -66,9 +66,9 @@ class Process:
     def __init__(self, library: ActiveMessages, node: Around, workload: Torture) -> None:
         self._library, self._node, self._workload = library, node, workload
         self._others = [rank for rank in range(library.ranks) if rank != library.rank]
-        self._open: dict[Asked, tuple[int, Completion[bool]]] = {}  # whom it was sent to
-        self._sent: dict[int, list[Asked]] = {rank: [] for rank in self._others}
-        self._handled: list[Asked] = []
+        self._open: dict[RequestKey, tuple[int, Completion[bool]]] = {}  # whom it was sent to
+        self._sent: dict[int, list[RequestKey]] = {rank: [] for rank in self._others}
+        self._handled: list[RequestKey] = []
         self._came_back: list[tuple[int, str]] = []
         self._wrong = 0
         self._since = 0
@@ -191,7 +191,7 @@ class Process:
             self._open.pop(requested)[1].complete(False)
 
 
-def _content(requested: Asked, size: int) -> bytes:
+def _content(requested: RequestKey, size: int) -> bytes:
     return bytes([sum(requested) & 0xFF]) * size
 
 

@@ -56,10 +56,10 @@ class MapperFirmware:
     def on_doorbell(self, _now: int, _index: int) -> None:
         raise AssertionError("its host asks for nothing")
 
-    def counted(self) -> Mapping[str, int]:
-        return self.mapper.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self.mapper.counter_values()
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -67,10 +67,10 @@ class MapperFirmware:
 class MapperHost:
     mapper: Mapper
 
-    def completed(self, _index: int) -> None:
+    def on_completion(self, _index: int) -> None:
         raise AssertionError("it shows nothing")
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 

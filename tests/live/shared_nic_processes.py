@@ -107,7 +107,7 @@ class Nodes:
     def start(self, name: str) -> Process:
         """An agent; returns when it listens."""
         first = self._names.index(name) * self._functions
-        routed = name in self._cluster.state.layout.routed()
+        routed = name in self._cluster.state.layout.source_routed_nodes()
         adapters = tuple(Adapter(first + number, self._addresses, routed=routed) for number in range(self._functions))
         config = NicConfig(
             self._split_driver,

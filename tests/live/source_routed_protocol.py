@@ -59,10 +59,10 @@ class SourceRouteFirmware:
     def on_timer(self, _now: int) -> None:
         raise AssertionError("it has no deadline")
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {"sent": self._sent, "received": len(self.came), "broken": len(self.broken)}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -89,11 +89,11 @@ class SourceRouteEndpoint:
             self._waiting.complete(None)
         return self._waiting
 
-    def completed(self, _index: int) -> None:
+    def on_completion(self, _index: int) -> None:
         if self._waiting is not None and not self._waiting.done:
             self._waiting.complete(None)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [self._waiting.what] if self._waiting is not None else []
 
 

@@ -102,7 +102,7 @@ def simulated(description: Cluster, records: list[Record]) -> dict[str, list[str
     with Simulation(description, plug(PAGING), fields=known_fields(), log=records.append) as simulation:
         tasks = {name: simulation.spawn(name, talk) for name in simulation.nodes}
         simulation.run(timeout=60_000_000_000)
-        assert all(node.agent.firmware.counted()["unloaded"] for node in simulation.nodes.values())
+        assert all(node.agent.firmware.counter_values()["unloaded"] for node in simulation.nodes.values())
         return {name: task.result() for name, task in tasks.items()}
 
 

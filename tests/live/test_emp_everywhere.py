@@ -96,7 +96,7 @@ def test_rules_may_name_a_registered_protocols_fields() -> None:
         tasks = {name: simulation.spawn(name, exchange) for name in simulation.nodes}
         simulation.run(timeout=60_000_000_000)
         expected = {name: task.result() for name, task in tasks.items()}
-        resent = [node.agent.firmware.counted()["collections_resent"] for node in simulation.nodes.values()]
+        resent = [node.agent.firmware.counter_values()["collections_resent"] for node in simulation.nodes.values()]
         assert all(resent)
     with (
         description.up() as cluster,

@@ -21,7 +21,7 @@ from testbed.errors import DescriptionError, NotFoundError, TestbedError
 from testbed.fates.text_files import BrokenFileError
 from testbed.fates.tokens import RuleError
 from testbed.kernel.rtnl_dump import Contents
-from testbed.spec.layout import Asked, Impairment
+from testbed.spec.layout import ConfiguredDatapath, Impairment
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
 from tests.live import node_sockets
@@ -54,7 +54,7 @@ def pair() -> Iterator[RunningCluster]:
 @pytest.mark.parametrize("datapath", CARRIERS)
 @pytest.mark.parametrize("shape", ["back-to-back", "star"])
 def test_the_first_frame_after_the_call_sees_it_and_the_first_after_healing_does_not(
-    datapath: Asked, shape: str
+    datapath: ConfiguredDatapath, shape: str
 ) -> None:
     """Ten injections in a row: exactly the frames sent outside of them arrive."""
     made = Cluster.back_to_back() if shape == "back-to-back" else Cluster.star(3)
@@ -111,7 +111,7 @@ def declared(**impairment: str) -> Description:
     )
 
 
-def up(description: Description, datapath: Asked = "relay") -> RunningCluster:
+def up(description: Description, datapath: ConfiguredDatapath = "relay") -> RunningCluster:
     outcome = bring_up(Store(), resolve(description), name=NAME, origin="test", lasting=True, asked=datapath)
     return RunningCluster(Store(), outcome.state)
 
@@ -199,7 +199,7 @@ def everything(cluster: RunningCluster) -> dict[str, object]:
 
 @pytest.mark.parametrize("datapath", CARRIERS)
 @pytest.mark.parametrize("shape", ["star", "back-to-back", "ring"])
-def test_what_is_healed_leaves_everything_as_it_was(datapath: Asked, shape: str) -> None:
+def test_what_is_healed_leaves_everything_as_it_was(datapath: ConfiguredDatapath, shape: str) -> None:
     with SHAPES[shape]().up(datapath=datapath) as cluster:
         before = everything(cluster)
         processes = snapshot().processes
@@ -227,7 +227,7 @@ def test_an_untouched_link_carries_its_traffic_while_others_are_replugged() -> N
 
 @pytest.mark.parametrize("shape", ["back-to-back", "star", "dumbbell"])
 @pytest.mark.parametrize("datapath", CARRIERS)
-def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> None:
+def test_frames_lost_in_replugging_are_counted(shape: str, datapath: ConfiguredDatapath) -> None:
     """Frames sent equal frames received plus those that events report as lost."""
     shapes = {
         "back-to-back": Cluster.back_to_back,

@@ -181,13 +181,13 @@ class Deadlines:
     def on_doorbell(self, _now: int, _index: int) -> None:
         raise AssertionError("nobody rings")
 
-    def completed(self, _index: int) -> None:
+    def on_completion(self, _index: int) -> None:
         raise AssertionError("nothing was given")
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         return {}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 

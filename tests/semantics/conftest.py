@@ -12,7 +12,7 @@ from testbed.kernel.userns import is_root
 from tests.live import sandbox
 from tests.live.machine_state import Machine
 from tests.semantics.datapaths import Carriers, Line
-from tests.semantics.impairment_checks import Asked, placed_at
+from tests.semantics.impairment_checks import CheckedImpairment, placed_at
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -49,7 +49,7 @@ def carriers(_sandbox: None) -> Iterator[Carriers]:
 @pytest.fixture
 def line(request: pytest.FixtureRequest, carriers: Carriers, tmp_path: Path) -> Iterator[Line]:
     """The line that `impairment_checks.on` asks for. Files that an impairment names are in the test's directory."""
-    requested: Asked = request.param
+    requested: CheckedImpairment = request.param
     texts: dict[str, str] = {}
     forward, backward = requested.forward, requested.backward
     for name, text in requested.files:

@@ -25,7 +25,7 @@ from testbed.fields import known_fields
 from testbed.kernel import qdiscs, rtnl_dump
 from testbed.kernel.datapaths import TABLE, Fit
 from testbed.kernel.loss_classifier import read_counters
-from testbed.spec.layout import Asked, Impairment
+from testbed.spec.layout import ConfiguredDatapath, Impairment
 from tests.live.machine_state import eventually
 from tests.semantics.tapped_links import Cable, Schedule, Stamped, Way
 from tests.unit.fates.wire_frames import run_schedule
@@ -298,7 +298,7 @@ class ClusterCarrier(Carrier):
     def __init__(self, name: CarrierName, description: Cluster, link: str = LINK) -> None:
         super().__init__(name)
         self._stack = ExitStack()
-        requested: Asked = "auto" if name == "model" else name
+        requested: ConfiguredDatapath = "auto" if name == "model" else name
         try:
             self.cluster = self._stack.enter_context(description.up(datapath=requested))
             ends = free_ends(self.cluster.state.layout, link)

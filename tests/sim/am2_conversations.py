@@ -178,7 +178,7 @@ def converse(
 
 def counted(simulation: Simulation, name: str) -> int:
     """All NICs' together."""
-    return sum(node.agent.firmware.counted()[name] for node in simulation.nodes.values())
+    return sum(node.agent.firmware.counter_values()[name] for node in simulation.nodes.values())
 
 
 def firmware(simulation: Simulation, node: str) -> Firmware:

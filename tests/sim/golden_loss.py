@@ -214,7 +214,7 @@ def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, 
     with Simulation(cluster, plug or subject.plug) as simulation:
         task = subject.start(simulation, size, subject.messages[size])
         simulation.run(timeout=TIMEOUT)
-        counted = [node.agent.firmware.counted() for node in simulation.nodes.values()]
+        counted = [node.agent.firmware.counter_values() for node in simulation.nodes.values()]
         return {"time": task.result()} | {
             column: sum(of_one[counter] for of_one in counted for counter in counters)
             for column, counters in subject.columns.items()

@@ -91,18 +91,18 @@ class MyrinetSender:
     def on_timer(self, now: int) -> None:  # noqa: ARG002
         raise AssertionError("it has no deadline")
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {"received": len(self.came)}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
 class _Nobody:
-    def completed(self, index: int) -> None:  # noqa: ARG002
+    def on_completion(self, index: int) -> None:  # noqa: ARG002
         raise AssertionError("it shows nothing")
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 

@@ -149,7 +149,7 @@ class Run:
         case, simulation = self.case, self.simulation
         name = simulation.layout.nodes[number].name
         for rank in simulation.hosts[name].ranks:
-            self.rows.update(rank.agent.firmware.counted())
+            self.rows.update(rank.agent.firmware.counter_values())
         for task in simulation.programs(name):
             task.cancel()
         simulation.restart(name)
@@ -207,8 +207,8 @@ class Run:
         out = self._programs_left()
         for name, node in self.simulation.nodes.items():
             firmware = node.agent.firmware
-            host = [one for one in node.agent.host.waiting() if self.case.is_calm or not one.startswith("a receive")]
-            out += [f"{name}: {sentence}" for sentence in (*host, *firmware.waiting())]
+            host = [one for one in node.agent.host.pending_work() if self.case.is_calm or not one.startswith("a receive")]
+            out += [f"{name}: {sentence}" for sentence in (*host, *firmware.pending_work())]
             if not out and firmware.deadline is not None:
                 out.append(f"{name}: a timer runs")
         return out
@@ -227,7 +227,7 @@ class Run:
                 raise Violation(f"{name} leaks {pinned} regions of memory")
             if node.agent.firmware.deadline is not None:
                 raise Violation(f"{name}: nothing is under way, and a timer runs")
-            self.rows.update(node.agent.firmware.counted())
+            self.rows.update(node.agent.firmware.counter_values())
         if zombies := sum(end._zombies for end in self.ends.values()):
             raise Violation(f"{zombies} zombies are left")
 

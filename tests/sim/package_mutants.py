@@ -39,13 +39,13 @@ MUTANTS: Final = (
     ),
     PackageMutant(
         "cancel", "a cancelled receive is told so, and stays in the queue", "host.py",
-        "    def completed(self, index: int) -> None:",
+        "    def on_completion(self, index: int) -> None:",
         "    def receive(self, source, context, tag, buffer, completion):\n"
         "        from protocols.mpi.mpi_errors import CANCELLED\n"
         "        super().receive(source, context, tag, buffer, completion)\n"
         "        completion.cancel = lambda: completion.complete(CANCELLED)\n"
         "        return True\n\n"
-        "    def completed(self, index: int) -> None:",
+        "    def on_completion(self, index: int) -> None:",
     ),
     PackageMutant(
         "truncation", "a message without room is received as if it had been as short as the buffer", "host.py",

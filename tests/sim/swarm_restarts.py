@@ -166,7 +166,7 @@ def run(seed: int) -> Counter[str]:
             simulation.run_until(when)
             confuse(simulation, chance, earlier)
             again = chance.choice(layout.nodes).name
-            rows.update(simulation.nodes[again].agent.firmware.counted())
+            rows.update(simulation.nodes[again].agent.firmware.counter_values())
             simulation.restart(again)
             programs.append(simulation.spawn(again, receive_some, case, took[again], calm[again]))
         simulation.run_until(case.until)
@@ -178,7 +178,7 @@ def run(seed: int) -> Counter[str]:
             # A receiver hears that a message was given up when its sender sends the next one: a receive that such a message
             # has got waits until then, perhaps for ever. So these cases only ask whether NICs that start again are heard.
             for node in layout.nodes:
-                rows.update(simulation.nodes[node.name].agent.firmware.counted())
+                rows.update(simulation.nodes[node.name].agent.firmware.counter_values())
                 simulation.restart(node.name)
             talks = [simulation.spawn(node.name, begin_anew, case.nodes, calm[node.name]) for node in layout.nodes]
         else:
@@ -190,11 +190,11 @@ def run(seed: int) -> Counter[str]:
         everybody = set(range(case.nodes))
         for node, one in zip(layout.nodes, talks, strict=True):
             if not one.done:
-                raise Violation(f"{node.name} is not heard any more: {simulation.nodes[node.name].waiting()}")
+                raise Violation(f"{node.name} is not heard any more: {simulation.nodes[node.name].pending_work()}")
             if {peer for peer, _ in calm[node.name]} != everybody - {simulation.nodes[node.name].number}:
                 raise Violation(f"{node.name} hears only {calm[node.name]}")
         for node in layout.nodes:
-            rows.update(simulation.nodes[node.name].agent.firmware.counted())
+            rows.update(simulation.nodes[node.name].agent.firmware.counter_values())
     return rows
 
 

@@ -42,7 +42,7 @@ def test_every_request_is_handled_once_with_any_fault_of_links(fault: str, profi
         simulation.run_until(simulation.now() + SECOND)  # the last answers may have been lost
         assert not notes.returned
         assert counted(simulation, "unreachable") == 0
-        assert firmware(simulation, "n1").waiting() == []
+        assert firmware(simulation, "n1").pending_work() == []
     notes.check()
 
 

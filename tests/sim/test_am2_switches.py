@@ -41,7 +41,7 @@ def test_without_acknowledgements_lost_messages_are_not_resent() -> None:
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: pair.simulation.now() > SECOND)
     assert (pair.returned, pair.answers, pair.delivered) == ([], [], [])
     assert pair.asker.outbox.is_idle
-    assert pair.counted("n1", "packets_resent") == 0
+    assert pair.counter("n1", "packets_resent") == 0
 
 
 def test_without_protection_tags_are_ignored() -> None:

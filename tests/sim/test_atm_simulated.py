@@ -42,10 +42,10 @@ class CellFirmware:
     def on_timer(self, now: int) -> None:
         raise AssertionError(f"no timer is set, at {now}")
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -53,10 +53,10 @@ class CellFirmware:
 class Host:
     firmware: CellFirmware
 
-    def completed(self, index: int) -> bool | None:  # noqa: ARG002
+    def on_completion(self, index: int) -> bool | None:  # noqa: ARG002
         return None
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 

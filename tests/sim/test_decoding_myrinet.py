@@ -87,18 +87,18 @@ class Postman:
     def _post(self, index: int, frame: bytes) -> None:
         self._nic.send(sealed(frame, self._routes[self._names[self._adapter.number], self._names[index]]))
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
 class Nobody:
-    def completed(self, index: int) -> None:  # noqa: ARG002
+    def on_completion(self, index: int) -> None:  # noqa: ARG002
         raise AssertionError("it shows nothing")
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 

@@ -57,11 +57,11 @@ class Pair:
             if endpoint.number:
                 assert (await endpoint.post_receive(peer, tag, bytearray(size))).length == size
             else:
-                self.resent.append(firmware.counted()["frames_resent"])
+                self.resent.append(firmware.counter_values()["frames_resent"])
                 await endpoint.post_send(peer, tag, bytes(size))
         if not endpoint.number:
-            self.resent.append(firmware.counted()["frames_resent"])
-            self.unrouted = firmware.counted()["unrouted"]
+            self.resent.append(firmware.counter_values()["frames_resent"])
+            self.unrouted = firmware.counter_values()["unrouted"]
         return endpoint.number
 
 
@@ -89,7 +89,7 @@ def test_rules_name_its_fields_behind_a_source_route_and_flows_are_by_its_types(
         tasks = [simulation.spawn(name, talk) for name in simulation.nodes]
         simulation.run(timeout=5 * SECOND)
         assert all(task.done for task in tasks)
-        again = [node.agent.firmware.counted()["reacknowledgements_sent"] for node in simulation.nodes.values()]
+        again = [node.agent.firmware.counter_values()["reacknowledgements_sent"] for node in simulation.nodes.values()]
     assert [record.flow.key[-1] for record in records] == [codec.TYPE_ACK] * len(records)
     assert 1 <= len(records) <= 4, "the first of each direction of two links"
     assert sum(again) >= 1

@@ -94,7 +94,7 @@ class Played:
         self.ends = [event for event in self.events if event["event"] == "fault ends"]
 
     @property
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         (end,) = self.ends
         found: Mapping[str, int] = end["counted"]
         return found

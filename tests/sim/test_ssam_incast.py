@@ -57,14 +57,14 @@ class Incast:
                 simulation.run(timeout=timeout)
             finally:
                 self.counters = {
-                    node.name: Counter(node.agent.firmware.counted()) for node in simulation.nodes.values()
+                    node.name: Counter(node.agent.firmware.counter_values()) for node in simulation.nodes.values()
                 }
                 self.switch = simulation.network.switches["s1"]
 
     async def _send(self, library: Library, node: SimNode) -> None:
         for number in range(EACH):
             await library.request(0, COUNT, bytes((number,)))
-        while library.waiting():
+        while library.pending_work():
             await library.poll()
         self.ended[node.number] = node.reached()
 

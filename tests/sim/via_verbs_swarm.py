@@ -340,7 +340,7 @@ def play(
                 raise Violation(f"{node.name} leaks: {nic.registered} memories, {nic.free} descriptors are free")
             if node.agent.firmware.deadline is not None:
                 raise Violation(f"{node.name}: nothing is under way, and a timer runs")
-            rows.update(node.agent.firmware.counted())
+            rows.update(node.agent.firmware.counter_values())
         return rows
 
 

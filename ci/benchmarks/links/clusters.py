@@ -98,7 +98,7 @@ class Relay:
         for pid in self._pids:
             os.sched_setaffinity(pid, {cpu})
 
-    def counted(self, name: str) -> int:
+    def counter(self, name: str) -> int:
         """Frames, over all links and directions."""
         return sum(direction["counters"].get(name, 0) for direction in self._directions)
 

@@ -55,10 +55,10 @@ class Firmware:
     def on_timer(self, _now: int) -> None:
         raise AssertionError("it has no deadline")
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {"received": self.came}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -77,10 +77,10 @@ class Host:
         self.firmware.wanted = count
         return self._open
 
-    def completed(self, _index: int) -> None:
+    def on_completion(self, _index: int) -> None:
         self._open.complete(None)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [self._open.what]
 
 

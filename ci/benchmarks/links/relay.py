@@ -53,8 +53,8 @@ def trial(
     sent = traffic.send(pairs, rate, int(rate * seconds), batch=batch, realtime=True)
     used = before.wait() - used
     after = cluster.relay()
-    offered = after.counted("offered") - before.counted("offered")
-    lost = after.lost - before.lost + after.counted("queue") - before.counted("queue")
+    offered = after.counter("offered") - before.counter("offered")
+    lost = after.lost - before.lost + after.counter("queue") - before.counter("queue")
     used -= after.spun - before.spun
     return Trial(sent["sent"], sent["sent"] / sent["seconds"], sent["seconds"], offered, lost, used)
 

@@ -34,10 +34,10 @@ class GivesBack:
 
     def on_timer(self, _now: int) -> None: ...
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -53,10 +53,10 @@ class Asks:
         self._bell.ring_doorbell(index, 0, 0)
         return completion
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         self._open.pop(index).complete(index)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 

@@ -29,7 +29,7 @@ async def ssam_ping(library: Library, node: ProgramNode, *, count: int) -> Quant
             raise AssertionError(f"answer {number} is another one")
     quantiles_found = quantiles(samples, time.process_time_ns() - used)
     await library.request(peer, _END)
-    while library.waiting():
+    while library.pending_work():
         await library.wait()
         await library.poll()
     return quantiles_found

@@ -454,7 +454,7 @@ class Endpoint:
                 self.inbox.give_up(number)
         self.wake()
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         sentences = []
         if self._change is not None:
             sentences.append(f"endpoint {self.name.endpoint}: {self._change.what}")

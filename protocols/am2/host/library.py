@@ -207,7 +207,7 @@ class ActiveMessages:
         for bundle in self.bundles.copy():
             bundle.free()
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         """Handle a notification of the NIC: see `page`."""
         subject, number = index & _SUBJECT_MASK, index >> _SUBJECT_BITS
         endpoint = self._endpoints.get(number)
@@ -238,6 +238,6 @@ class ActiveMessages:
             self.used = endpoint.used = self.used + 1
             self.driver.on_interrupt(endpoint, subject)
 
-    def waiting(self) -> list[str]:
-        sentences = [sentence for endpoint in self._endpoints.values() for sentence in endpoint.waiting()]
-        return sentences + self.driver.waiting()
+    def pending_work(self) -> list[str]:
+        sentences = [sentence for endpoint in self._endpoints.values() for sentence in endpoint.pending_work()]
+        return sentences + self.driver.pending_work()

@@ -64,8 +64,8 @@ class Follower:
             self.counters.tables_installed += 1
             self._install(table)
 
-    def counted(self) -> Mapping[str, int]:
-        return self.counters.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self.counters.counter_values()
 
 
 def mapper_of(

@@ -168,8 +168,8 @@ class Mapper:
             return
         self._run_task(now)
 
-    def counted(self) -> Mapping[str, int]:
-        return self.counters.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self.counters.counter_values()
 
     # Election.
 
@@ -430,5 +430,5 @@ class Mapper:
         self._send(sealed(frame, route))
 
 
-def _is_later(epoch: int, other: int) -> bool:
-    return 0 < epoch - other & 0xFFFF_FFFF < 0x8000_0000
+def _is_later(epoch: int, reference: int) -> bool:
+    return 0 < epoch - reference & 0xFFFF_FFFF < 0x8000_0000

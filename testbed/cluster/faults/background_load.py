@@ -61,7 +61,7 @@ def send_traffic(
     address = (elsewhere.get(receiver) or node_programs.node_of(state, receiver)).address
     if not address:
         raise NotFoundError(f"node {receiver} has no address to send to")
-    framed = state.layout.framed()
+    framed = state.layout.framed_nodes()
     for sender in senders:
         if sender == receiver:
             raise DescriptionError("the load", [Problem("", f"{sender} to itself", "two nodes")])

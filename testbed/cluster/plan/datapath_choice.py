@@ -23,7 +23,7 @@ from testbed.kernel.filesystem import read_text
 from testbed.runtime.logs import read_log
 from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
 from testbed.spec.kinds import Kind
-from testbed.spec.layout import Asked, Impairment, Layout, Link, Tunnel
+from testbed.spec.layout import ConfiguredDatapath, Impairment, Layout, Link, Tunnel
 from testbed.spec.units import format_duration
 
 
@@ -34,7 +34,7 @@ class DatapathSelector:
     """
 
     def __init__(
-        self, layout: Layout, injected: tuple[Injection, ...], asked: Asked, base: Path, known: Mapping[str, str]
+        self, layout: Layout, injected: tuple[Injection, ...], asked: ConfiguredDatapath, base: Path, known: Mapping[str, str]
     ) -> None:
         self.link_services: dict[str, LinkService] = {}
         self.notes: dict[str, tuple[str, ...]] = {}
@@ -42,11 +42,11 @@ class DatapathSelector:
         self.files: dict[str, str] = {}
         self._layout = layout
         self._injected = injected
-        self._asked: Asked = asked
+        self._asked: ConfiguredDatapath = asked
         self._base = base
         self._known = known
         self._refusals: list[str] = []
-        self._modelled = layout.modelled()
+        self._modelled = layout.simulated_switches()
         self._ends: dict[str, tuple[str, str]] = {}
         # Most links of a cluster are alike, so results are cached.
         self._gso: dict[tuple[object, ...], bool] = {}
@@ -111,7 +111,7 @@ class DatapathSelector:
             )
         if not (forward or backward or kind):
             return LinkService(down=down), ()
-        desired: Asked = self._asked if link.datapath == "auto" else link.datapath  # type: ignore[assignment]  # checked
+        desired: ConfiguredDatapath = self._asked if link.datapath == "auto" else link.datapath  # type: ignore[assignment]  # checked
         if kind:
             desired = "relay"
         key = forward, backward, desired

@@ -49,7 +49,7 @@ class Draft:
         self.desired = desired
         self.existing = existing
         self.link_services = link_services
-        modelled = desired.modelled()
+        modelled = desired.simulated_switches()
         self.bridges = [switch for switch in desired.switches if switch.name not in modelled]
         self.wiring = Wiring.of(desired, {name: link_service.datapath for name, link_service in link_services.items()})
         self.wire = existing.namespaces.get(namespace_names.WIRE, NO_CONTENTS)

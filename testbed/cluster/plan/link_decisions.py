@@ -12,7 +12,7 @@ from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan.link_services import LinkService
 from testbed.lazy_dataclass import dataclass
 from testbed.runtime.relay.orders import Orders
-from testbed.spec.layout import Asked, Layout
+from testbed.spec.layout import ConfiguredDatapath, Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Decisions:
 def decide(
     layout: Layout,
     injected: Iterable[Injection],
-    asked: Asked,
+    asked: ConfiguredDatapath,
     base: Path,
     log: str = "",
     known: Mapping[str, str] = MappingProxyType({}),
@@ -46,7 +46,7 @@ def decide(
     """
     injected = tuple(injected)
     injected_links = {name for injection in injected for name in injection.links}
-    modelled = layout.modelled().keys()
+    modelled = layout.simulated_switches().keys()
     impaired = [
         link
         for link in layout.links

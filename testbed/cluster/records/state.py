@@ -42,7 +42,7 @@ from testbed.kernel.namespaces import NAMES, is_namespace
 from testbed.kernel.processes import Identity
 from testbed.kernel.userns import is_root
 from testbed.lazy_dataclass import dataclass
-from testbed.spec.layout import Asked, Layout
+from testbed.spec.layout import ConfiguredDatapath, Layout
 from testbed.spec.layout_json import check_ends, to_json, unchecked
 
 FORMAT = 3
@@ -79,7 +79,7 @@ class State:
     created: int
     holder: Identity | None = None
     previous: Layout | None = None
-    asked: Asked = "auto"
+    asked: ConfiguredDatapath = "auto"
     injected: tuple[Injection, ...] = ()
     issued: int = 0
     datapaths: Mapping[str, str] = field(default_factory=dict)

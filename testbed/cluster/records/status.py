@@ -171,7 +171,7 @@ def _with_impairments(state: State, status: LinkStatus) -> LinkStatus:
 
 def _with_modelled_links(state: State, statuses: Sequence[LinkStatus]) -> tuple[LinkStatus, ...]:
     """Complete the status of cables between modelled switches, which exist only in the relay."""
-    modelled = state.layout.modelled().keys()
+    modelled = state.layout.simulated_switches().keys()
     inside = {status.link.name for status in statuses if modelled >= {status.link.a.owner, status.link.b.owner}}
     if not inside:
         return tuple(statuses)

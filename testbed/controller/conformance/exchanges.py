@@ -117,7 +117,7 @@ class MatchedExchange:
             self._parties, self._devices, nodes, self._resources_before, strict=True
         ):
             party.check_memory()
-            if pending := [*device.waiting(), *node.waiting()]:
+            if pending := [*device.pending_work(), *node.pending_work()]:
                 raise Violation(f"{node.name} has pending operations: {'; '.join(pending)}")
             if (after := self._protocol.resources(node.endpoint)) != before:
                 raise Violation(f"{node.name} had free resources {before} before, and has {after} after the exchange")

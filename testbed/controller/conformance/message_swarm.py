@@ -313,8 +313,8 @@ def run(case: Case, subject: Subject, timeout: int = TIMEOUT) -> Counter[str]:
         simulation.run_until(simulation.now() + subject.rest)
         counters: Counter[str] = Counter()
         for node in nodes:
-            counters.update(node.agent.firmware.counted())
-            if pending := [*node.agent.host.waiting(), *node.agent.firmware.waiting()]:
+            counters.update(node.agent.firmware.counter_values())
+            if pending := [*node.agent.host.pending_work(), *node.agent.firmware.pending_work()]:
                 raise Violation(f"{node.name} has pending operations: {pending}")
             if node.agent.firmware.deadline is not None:
                 raise Violation(f"{node.name}: no operation is pending, but a timer runs")

@@ -101,7 +101,7 @@ def agents(
             "first, since two firmwares would answer each frame"
         )
     placement = placement or Placement()
-    everywhere = state.layout.everywhere
+    everywhere = state.layout.with_all_nodes
     ranks = placement.ranks or one_each(everywhere)
     for name in programs.keys() - {rank.name for rank in ranks}:
         in_nodes.node_of(state, name)
@@ -139,11 +139,11 @@ def _node_placements(
     """Return the placements of the chosen ranks. ranks: all ranks of the run. shared: also share the NIC of a single rank.
     Raises NotFoundError for a node without a NIC."""
     state = cluster.state
-    everywhere = state.layout.everywhere
+    everywhere = state.layout.with_all_nodes
     nodes = {node.name: node for node in everywhere.nodes}
     addresses, hosts = addresses_of(everywhere, ranks), hosts_of(ranks)
     # Links of other machines and the network between machines may reorder frames.
-    routed, ordered = state.layout.routed(), state.layout.part is None and state.layout.keeps_order()
+    routed, ordered = state.layout.source_routed_nodes(), state.layout.part is None and state.layout.keeps_order()
     adapters: defaultdict[str, list[Adapter]] = defaultdict(list)
     for rank in ranks:
         if nics := nodes[rank.node].nics:

@@ -137,7 +137,7 @@ def check_layout(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
     for node in layout.nodes:
         if not node.nics:
             raise UnsupportedError(f"node {node.name} has no NIC: a workload runs on all nodes of a cluster")
-    lacking = {name: kind for name, kind in layout.framed().items() if kind.framing not in protocol.framings}
+    lacking = {name: kind for name, kind in layout.framed_nodes().items() if kind.framing not in protocol.framings}
     if lacking:
         first = min(lacking)
         raise UnsupportedError(
@@ -167,7 +167,7 @@ def _check_several_ranks(layout: Layout, protocol: NicProtocol) -> None:
         raise UnsupportedError(
             "several ranks on a node share the firmware of its NIC, and kernel protocols have none: use one rank per node"
         )
-    framed = {name: kind for name, kind in layout.framed().items() if kind.framing not in protocol.function_framings}
+    framed = {name: kind for name, kind in layout.framed_nodes().items() if kind.framing not in protocol.function_framings}
     if framed:
         first = min(framed)
         raise UnsupportedError(

@@ -134,7 +134,7 @@ def run_part(
         workload = choose(_write_workload(asked["form"], source, directory), asked["settings"])
         plan = Plan(
             workload, protocol_of(asked["protocol"], "live"), seed, asked["timeout"], asked["patience"], history,
-            companions=companions, ranks=ranks_of(state.layout.everywhere), ahead=ahead,
+            companions=companions, ranks=ranks_of(state.layout.with_all_nodes), ahead=ahead,
             shared=asked.get("nics") == "shared",
         )  # fmt: skip
         folder = RunFolder(directory / "run", asked, "", {})

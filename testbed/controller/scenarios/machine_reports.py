@@ -99,12 +99,12 @@ class SpreadScenario:
 def joined(of_machines: Iterable[Sequence[Event]]) -> Iterator[Event]:
     """Join the events of faults as several machines have them: one for each beginning and end, in the order of time. A
     fault is in force when it is so on all machines, and has an effect if it has one on any."""
-    found: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
+    events_by_fault: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
     for events in of_machines:
         for event in events:
             begin = event["at"] if event["event"] == BEGINS else event["begin"]
-            found[event["event"], event["fault"], begin].append(event)
-    for event in sorted(map(_join, found.values()), key=lambda event: int(event["clock"])):
+            events_by_fault[event["event"], event["fault"], begin].append(event)
+    for event in sorted(map(_join, events_by_fault.values()), key=lambda event: int(event["clock"])):
         yield event
 
 

@@ -107,8 +107,8 @@ def _ring_majority(order: Sequence[str]) -> Mapping[str, Sequence[str]]:
     deaf: dict[str, Sequence[str]] = {}
     for index, name in enumerate(order):
         first = index - (majority - 1) // 2
-        heard = {order[(first + step) % count] for step in range(majority)}
-        deaf[name] = tuple(sender for sender in order if sender not in heard)
+        audible = {order[(first + step) % count] for step in range(majority)}
+        deaf[name] = tuple(sender for sender in order if sender not in audible)
     return deaf
 
 

@@ -96,11 +96,11 @@ class BusyFirmware:
         self.firmware.on_timer(now)
         self.busy = False
 
-    def counted(self) -> Mapping[str, int]:
-        return self.firmware.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self.firmware.counter_values()
 
-    def waiting(self) -> list[str]:
-        return self.firmware.waiting()
+    def pending_work(self) -> list[str]:
+        return self.firmware.pending_work()
 
 
 class DilatedHost:

@@ -174,7 +174,7 @@ class Uplink:
         loop.watch(socket.fileno(), self.read)
 
     @property
-    def waiting(self) -> tuple[int, int]:
+    def pending_work(self) -> tuple[int, int]:
         """Numbers of bytes and of frames that wait here."""
         frames = [len(frame) for _, frame in self._waiting if not isinstance(frame, ControlFrame)]
         return sum(frames), len(frames)

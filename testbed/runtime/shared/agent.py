@@ -466,19 +466,19 @@ class SharedAgent:
 
     def _waiting(self, function: Function) -> list[str]:
         return [
-            *function.nic.firmware.waiting()[:_MAX_SENTENCES],
+            *function.nic.firmware.pending_work()[:_MAX_SENTENCES],
             *self._socket.oversized_sentences()[:_MAX_SENTENCES],
         ]
 
     def _report(self, function: Function) -> dict[str, Any]:
         """Make the report of one function, with the counts of the whole NIC."""
-        return {"counted": dict(function.nic.firmware.counted()), **self._nic_counts()}
+        return {"counted": dict(function.nic.firmware.counter_values()), **self._nic_counts()}
 
     def _counted(self) -> dict[str, int]:
         """Sum the firmware's counters over all functions."""
         totals: Counter[str] = Counter()
         for function in self._functions:
-            totals.update(function.nic.firmware.counted())
+            totals.update(function.nic.firmware.counter_values())
         return dict(totals)
 
     def _hosts(self) -> dict[str, int]:

@@ -181,7 +181,7 @@ class _Program:
                 return
             rank = (node.rank + 1 + rng.randrange(other_ranks)) % len(node.names)
             if rank in self._unreachable:
-                present = [other for other in range(len(node.names)) if other not in {*self._unreachable, node.rank}]
+                present = [peer for peer in range(len(node.names)) if peer not in {*self._unreachable, node.rank}]
                 if not present:
                     self.counts["not_sent"] += 1
                     continue

@@ -96,12 +96,12 @@ class IntegerSort:
         await comm.Allreduce(own.data, totals.data)
         buckets, tested = totals[: problem.buckets].astype(np.int64), totals[problem.buckets :]
         ends = last_buckets(buckets, comm.size)
-        sent, got = parcels(own[: problem.buckets], ends), np.zeros(comm.size, np.int32)
-        await comm.Alltoall(sent.data, got.data)
+        sent, received_counts = parcels(own[: problem.buckets], ends), np.zeros(comm.size, np.int32)
+        await comm.Alltoall(sent.data, received_counts.data)
         grouped = self._keys[np.argsort((self._keys >> bucket_shift(problem)).astype(np.uint16), kind="stable")]
-        self._mine = np.empty(int(got.sum()), np.int32)
+        self._mine = np.empty(int(received_counts.sum()), np.int32)
         out: list[Any] = [grouped.data, sent.tolist()]
-        into: list[Any] = [self._mine.data, got.tolist()]
+        into: list[Any] = [self._mine.data, received_counts.tolist()]
         await comm.Alltoallv(out, into)
         begin, end = int(ends[comm.rank - 1]) if comm.rank else 0, int(ends[comm.rank])
         self._check_ranks(iteration, tested, begin, end, int(buckets[:begin].sum()))

@@ -20,7 +20,7 @@ from testbed.kernel.offloads import Offloads
 from testbed.runtime.relay.orders import Orders, Plug
 from testbed.spec.dilation import slow_layout
 from testbed.spec.elements import Link, Node, Switch
-from testbed.spec.layout import Asked, Layout
+from testbed.spec.layout import ConfiguredDatapath, Layout
 from testbed.spec.layout_json import from_json, to_json
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
@@ -49,7 +49,7 @@ def _relay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "probe_capabilities", lambda: Capabilities(relay=True))
 
 
-def decided(whole: Layout, *injected: Injection, asked: Asked = "auto") -> Decisions:
+def decided(whole: Layout, *injected: Injection, asked: ConfiguredDatapath = "auto") -> Decisions:
     return decide(whole, injected, asked, Path())
 
 
@@ -94,14 +94,14 @@ def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
 
 
 @pytest.mark.parametrize("asked", ["direct", "netem", "tc"])
-def test_nobody_but_the_relay_carries_them(asked: Asked) -> None:
+def test_nobody_but_the_relay_carries_them(asked: ConfiguredDatapath) -> None:
     with pytest.raises(UnsupportedError, match=r"n1:eth0--s1:1: the datapath .* cannot carry this: Myrinet's switches"):
         decided(layout(), asked=asked)
 
 
 def test_who_is_routed_and_what_keeps_order_follows_from_the_layout() -> None:
     whole = layout()
-    assert whole.routed().keys() == {"n1", "n2"}
+    assert whole.source_routed_nodes().keys() == {"n1", "n2"}
     assert whole.keeps_order()
     for link in (
         Link(ends=["n1", "n2"], delay="1ms", reorder="1%"),
@@ -109,7 +109,7 @@ def test_who_is_routed_and_what_keeps_order_follows_from_the_layout() -> None:
     ):
         other = resolve(Description(name="pair", nodes=[Node(name="n1"), Node(name="n2")], links=[link]))
         assert not other.keeps_order()
-        assert not other.routed()
+        assert not other.source_routed_nodes()
 
 
 def test_a_slowed_cluster_tells_its_relay_by_how_much() -> None:

@@ -76,10 +76,10 @@ class MyrinetNetwork:
             self.network.poll(now)
         return now
 
-    def waiting(self, nic: str) -> int:
+    def pending_work(self, nic: str) -> int:
         return len(self._queues[nic])
 
-    def counted(self, cause: str) -> int:
+    def counter(self, cause: str) -> int:
         return sum(counters[cause] for counters in self.network.switches.values())
 
     def _pump(self, now: int, nic: str) -> None:

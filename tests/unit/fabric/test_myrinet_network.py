@@ -104,7 +104,7 @@ def test_a_frame_that_is_cut_short_anywhere_is_dropped(size: int) -> None:
     net = MyrinetNetwork(star(2))
     net.send(0, "n1", frame([1])[:size])
     net.run()
-    assert net.counted("route_used_up") == (size < 16)
+    assert net.counter("route_used_up") == (size < 16)
     assert len(net.came["n2"]) == (size >= 16)
 
 
@@ -394,9 +394,9 @@ def test_around_a_ring_every_frame_arrives_or_is_counted_and_nothing_stays(switc
     net.run()
     arrivals = sum(map(len, net.came.values()))
     # What is left of a truncated frame may end within its route.
-    assert arrivals + net.counted("swallowed") + net.counted("route_used_up") == len(sending)
+    assert arrivals + net.counter("swallowed") + net.counter("route_used_up") == len(sending)
     whole = sum(is_intact(one) for arrived in net.came.values() for _, one in arrived)
-    assert whole >= len(sending) - net.counted("swallowed") - net.counted("truncated")
+    assert whole >= len(sending) - net.counter("swallowed") - net.counter("truncated")
     assert all(channel.in_flight == 0 and not channel.requests for channel in net.channels.values())
     for channel in net.channels.values():
         counters = channel.entrance.counters

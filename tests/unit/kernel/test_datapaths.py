@@ -10,7 +10,7 @@ from testbed.errors import UnsupportedError
 from testbed.kernel import datapaths, netem
 from testbed.kernel.datapaths import LADDER, NAMES, TABLE, Capabilities, Choice, Fit, assess, choose
 from testbed.spec.contradictions import contradictions
-from testbed.spec.layout import Asked, Datapath, Impairment
+from testbed.spec.layout import ConfiguredDatapath, Datapath, Impairment
 
 NOTHING = Impairment()
 MS = 10**6
@@ -59,11 +59,11 @@ ASKING: dict[str, Impairment] = {
 PROPERTIES = {"repeatable fates", "live change", "counters by cause"}
 
 
-def chosen(forward: Impairment, abilities: Capabilities = ALL, requested: Asked = "auto") -> Datapath:
+def chosen(forward: Impairment, abilities: Capabilities = ALL, requested: ConfiguredDatapath = "auto") -> Datapath:
     return choose(forward, NOTHING, abilities, requested).datapath
 
 
-def refused(requested: Asked, forward: Impairment, abilities: Capabilities = ALL, backward: Impairment = NOTHING) -> str:
+def refused(requested: ConfiguredDatapath, forward: Impairment, abilities: Capabilities = ALL, backward: Impairment = NOTHING) -> str:
     with pytest.raises(UnsupportedError) as caught:
         choose(forward, backward, abilities, requested)
     return str(caught.value)

@@ -202,5 +202,5 @@ class SingleNic:
             self.firmware.on_timer(self.now)
         self.now = end
 
-    def counted(self, name: str) -> int:
-        return self.firmware.counted()[name]
+    def counter(self, name: str) -> int:
+        return self.firmware.counter_values()[name]

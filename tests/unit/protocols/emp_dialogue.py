@@ -35,7 +35,7 @@ def hosts(wires: Wires) -> list[Endpoint]:
 
 
 def total_counters(wires: Wires, number: int, name: str) -> int:
-    return wires.agents[number].firmware.counted()[name]
+    return wires.agents[number].firmware.counter_values()[name]
 
 
 DROPPED = (

@@ -35,6 +35,6 @@ class Ranks:
     def at_rest(self) -> bool:
         """Whether no descriptor is in use and no rank waits."""
         return not any(
-            agent.host.waiting() or agent.firmware.waiting() or device.waiting()
+            agent.host.pending_work() or agent.firmware.pending_work() or device.pending_work()
             for agent, device in zip(self.wires.agents, self.devices, strict=True)
         )

@@ -43,7 +43,7 @@ class ListNic:
 
     def post_completion(self, index: int) -> None:
         assert self.agent is not None
-        self.agent.host.completed(index)
+        self.agent.host.on_completion(index)
 
     def interrupt(self, index: int) -> None:
         self.post_completion(index)
@@ -114,12 +114,12 @@ class Wires:
         deadlines = [agent.firmware.deadline for agent in self.agents]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Return what every NIC and host waits for."""
         return [
             f"{number}: {sentence}"
             for number, agent in enumerate(self.agents)
-            for sentence in [*agent.host.waiting(), *agent.firmware.waiting()]
+            for sentence in [*agent.host.pending_work(), *agent.firmware.pending_work()]
         ]
 
     def tick(self) -> bool:

@@ -79,8 +79,8 @@ class Two:
     def driver(self, number: int) -> Firmware:
         return cast(Firmware, self.wires.agents[number].firmware)
 
-    def counted(self, number: int, name: str) -> int:
-        return self.driver(number).counted()[name]
+    def counter(self, number: int, name: str) -> int:
+        return self.driver(number).counter_values()[name]
 
     def carry(self) -> None:
         """Deliver frames until no node sends any more."""

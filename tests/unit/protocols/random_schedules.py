@@ -43,7 +43,7 @@ class Endpoint(Protocol):
     def pinned(self) -> int: ...
     def post_send(self, destination: int, tag: int, data: bytearray) -> Completion[Delivered]: ...
     def post_receive(self, source: int, tag: int, buffer: memoryview) -> Completion[Delivered]: ...
-    def waiting(self) -> list[str]: ...
+    def pending_work(self) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Schedule:
             if not self._go_on() and not self._unfinished():
                 break
         else:
-            raise AssertionError(f"no end after {healed} rounds: {self.wires.waiting()}")
+            raise AssertionError(f"no end after {healed} rounds: {self.wires.pending_work()}")
         self._check()
 
     def _receives(self) -> list[Receive]:
@@ -227,13 +227,13 @@ class Schedule:
     def _check(self) -> None:
         """Check that each message arrived once, complete and in order, without overrun, and that nothing is left."""
         for message, send in self._sends:
-            assert send.done, ("a send is never done", self.wires.waiting())
+            assert send.done, ("a send is never done", self.wires.pending_work())
             assert send.result().length == len(message.content)
         arrived: dict[tuple[int, int, int], list[Receive]] = {}
         for node in range(len(self.hosts)):
             for receive in (one for one in self._posted if one.of.destination == node):
                 assert receive.completion is not None
-                assert receive.completion.done, ("a receive is never done", self.wires.waiting())
+                assert receive.completion.done, ("a receive is never done", self.wires.pending_work())
                 got = self.library.truncated(receive.completion) or receive.completion.result()
                 assert receive.any_source or got.source == receive.of.source
                 assert receive.any_tag or got.tag == receive.of.tag
@@ -250,6 +250,6 @@ class Schedule:
         for host, agent in zip(self.hosts, self.wires.agents, strict=True):
             assert host.free == self.descriptors, "no descriptor is lost"
             assert host.pinned == 0, "no memory stays pinned"
-            assert host.waiting() == []
-            assert agent.firmware.waiting() == []
+            assert host.pending_work() == []
+            assert agent.firmware.pending_work() == []
             assert agent.firmware.deadline is None

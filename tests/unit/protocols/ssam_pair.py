@@ -48,7 +48,7 @@ class Node:
         self.device.on_doorbell(self.now, index)
 
     def post_completion(self, index: int) -> None:
-        self.library.completed(index)
+        self.library.on_completion(index)
 
     def interrupt(self, index: int) -> None:
         raise AssertionError(f"no interrupt, {index}")
@@ -63,7 +63,7 @@ class Node:
         self.send(make())
 
     def counters(self) -> dict[str, int]:
-        return {name: count for name, count in self.device.counted().items() if count}
+        return {name: count for name, count in self.device.counter_values().items() if count}
 
 
 class Pair:

@@ -51,11 +51,11 @@ def trial(seed: int) -> None:
         counted = pair.nodes[1 - local].counted
         assert sorted(node.echoed + counted) == sent[local], f"requests of node {local} are lost or handled again"
         assert counted == sorted(counted), f"requests of node {local} are handled out of order"
-        assert not node.library.waiting(), f"node {local} waits"
+        assert not node.library.pending_work(), f"node {local} waits"
         free = 0
         while free < window and node.library.try_request(1 - local, COUNT):
             free += 1
         assert free == window, f"{free} of {window} slots of node {local}'s window are free"
-        counts = node.device.counted()
+        counts = node.device.counter_values()
         cells = counts["cells_read"] + counts["overruns"] + counts["bad_headers"]
         assert cells == arrived[local], f"{arrived[local]} cells came to node {local}, and {cells} are accounted for"

@@ -49,7 +49,7 @@ class Host:
 
     def notify(self, endpoint: Endpoint, subject: int) -> None:
         """Post a completion, as the NIC does."""
-        self.am.completed(endpoint.name.endpoint << layout.SUBJECT_BITS | subject)
+        self.am.on_completion(endpoint.name.endpoint << layout.SUBJECT_BITS | subject)
 
     def state(self, endpoint: Endpoint) -> Residence:
         return self.am.driver.state(endpoint)
@@ -72,7 +72,7 @@ def start_waiting(host: Host, endpoint: Endpoint) -> Callable[[], bool]:
             return
 
     go_on()
-    assert host.am.waiting() or has_ended
+    assert host.am.pending_work() or has_ended
     return lambda: bool(has_ended)
 
 
@@ -350,11 +350,11 @@ def test_requested_regions_are_mapped_and_excess_ones_of_non_resident_endpoints_
     away, local = host.endpoint(resident=False), host.endpoint()
     regions = [one.name.endpoint << layout.SUBJECT_BITS | layout.RECEIVE_STAGING for one in (away, local)]
     for region in regions:
-        host.am.completed(region << layout.SUBJECT_BITS | layout.UNMAPPED)
+        host.am.on_completion(region << layout.SUBJECT_BITS | layout.UNMAPPED)
         assert host.doorbells.pop() == (region, layout.MAPPED)
     assert list(host.memory.mapped_regions) == regions[1:]
     nowhere = local.name.endpoint << layout.SUBJECT_BITS | layout.SEGMENT
-    host.am.completed(nowhere << layout.SUBJECT_BITS | layout.UNMAPPED)
+    host.am.on_completion(nowhere << layout.SUBJECT_BITS | layout.UNMAPPED)
     assert host.doorbells == [(nowhere, layout.ABSENT)]
 
 
@@ -396,7 +396,7 @@ def test_notifications_about_a_freed_endpoint_are_ignored() -> None:
     endpoint.free()
     for subject in (layout.ARRIVED_REQUESTS, layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.UNMAPPED, 0):
         host.notify(endpoint, subject)
-    assert host.am.waiting() == []
+    assert host.am.pending_work() == []
     endpoint.free()
 
 
@@ -455,7 +455,7 @@ def test_accepted_requests_to_a_gone_endpoint_are_returned_and_the_nic_returns_t
     assert endpoint.try_request(1, 1)
     page = cast(memoryview, endpoint.outbox.page)
     page[layout.SLOT_OFFSETS[0]] = page[layout.SLOT_OFFSETS[2]] = layout.FREE  # they have been taken
-    host.am.completed(gone)
+    host.am.on_completion(gone)
     assert endpoint.is_ready
     assert returned == []
     assert endpoint.handle() == 2
@@ -466,7 +466,7 @@ def test_accepted_requests_to_a_gone_endpoint_are_returned_and_the_nic_returns_t
     for message in (1, 2):
         reply(host, endpoint, message)
     assert (replies, endpoint.credits(0), endpoint.inbox.stray_replies) == ([2], 4, 1)
-    host.am.completed(gone)
+    host.am.on_completion(gone)
     assert endpoint.is_empty
 
 
@@ -476,7 +476,7 @@ def test_accepted_requests_are_determined_when_the_page_is_accessible() -> None:
     endpoint.error_handler = lambda _: None
     page = cast(memoryview, endpoint.outbox.page)
     endpoint.set_page(None)
-    host.am.completed(GONE)
+    host.am.on_completion(GONE)
     assert endpoint.is_empty
     page[layout.SLOT_OFFSETS[0]] = layout.FREE
     endpoint.set_page(page)

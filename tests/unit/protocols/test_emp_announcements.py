@@ -59,7 +59,7 @@ def replace(wires: Wires, incarnation: int, *, occupied: bool = False) -> None:
         agent = plug()(adapter, wires.nics[1])
         assert isinstance(agent.firmware, Firmware)
         assert isinstance(former, Firmware)
-        agent.firmware.succeed(former)
+        agent.firmware.take_over(former)
     else:
         shared = split_driver().nic(adapter, SingleHostActions(wires.nics[1]))
         assert isinstance(shared, Nic)

@@ -47,7 +47,7 @@ def test_messages_of_sizes_at_every_boundary_arrive(mtu: int, unit: int, edge: s
     assert sender.free == receiver.free == 640
     assert sender.pinned == receiver.pinned == 0
     assert wires.deadline is None
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_a_collection_of_three_frames_and_a_short_last_one_are_each_acknowledged_once() -> None:
@@ -327,7 +327,7 @@ def test_a_peer_that_never_acknowledges_is_reported() -> None:
         wires.tick()
         wires.take(0)
     assert not send.done
-    [own, firmware] = [sentence for sentence in wires.waiting() if sentence.startswith("0")]
+    [own, firmware] = [sentence for sentence in wires.pending_work() if sentence.startswith("0")]
     assert own == "0: the send to node 1, tag 5, 10000 bytes"
     assert "no acknowledgement of 0, 1, 2" in firmware
 
@@ -344,6 +344,6 @@ def test_queues_and_incoming_messages_of_peers_are_separate() -> None:
     wires.exchange()
     assert receive.done
     assert bytes(buffer) == sent
-    assert any("not begun" in sentence for sentence in wires.waiting())
+    assert any("not begun" in sentence for sentence in wires.pending_work())
     assert [EMPTY_QUEUE, NO_INCOMING_MESSAGES] == [[], {}]
     assert two.free == 640

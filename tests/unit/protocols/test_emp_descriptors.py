@@ -196,7 +196,7 @@ def test_unpinned_memory_is_not_accessed(kind: int, pages: int) -> None:
     assert bare.shown == [0] * 5
     assert bare.firmware.counters.invalid == 5
     assert bare.sent == []
-    assert bare.firmware.waiting() == []
+    assert bare.firmware.pending_work() == []
 
 
 def test_a_list_of_pages_and_its_pages_must_be_pinned() -> None:
@@ -309,7 +309,7 @@ def test_a_doorbell_that_is_rung_again_begins_nothing_again() -> None:
     firmware.on_doorbell(wires.now, 0)
     assert shown == [0]
     assert receive.done
-    sender.completed(0)
+    sender.on_completion(0)
     assert send.done
     firmware.on_doorbell(wires.now, 0)
     assert total_counters(wires, 0, "invalid") == 3

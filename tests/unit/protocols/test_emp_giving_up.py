@@ -49,7 +49,7 @@ def test_a_receiver_continues_after_messages_that_were_given_up() -> None:
     with pytest.raises(EmpError, match="given the message up"):
         half.result()
     assert total_counters(wires, 1, "abandoned") == 2
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_an_acknowledgement_postpones_giving_up() -> None:

@@ -63,7 +63,7 @@ class RestartingNics:
         for _ in range(2000):
             if not self._deliver(0, 1) and not self.wires.tick():
                 return
-        raise AssertionError(self.wires.waiting())
+        raise AssertionError(self.wires.pending_work())
 
     def _send(self, source: int, destination: int) -> None:
         sent = SentMessage(source, self.wires.incarnations[source])
@@ -138,4 +138,4 @@ def test_whenever_nics_restart_no_message_is_received_twice_or_lost_silently(see
     for number, host in enumerate(hosts(nics.wires)):
         assert host.free == 640 - 4
         assert host.pinned == 4
-        assert len(host.waiting()) == 4, number
+        assert len(host.pending_work()) == 4, number

@@ -121,7 +121,7 @@ def test_receives_in_reverse_order_one_at_a_time_get_every_message(window: int, 
         receive = receiver.post_receive(0, tag, buffer)
         # Each window of messages that nobody receives costs a time-out, and then the wanted one's own must pass.
         wires.elapse((len(sends) // window + 3) * longest)
-        assert receive.done, (tag, wires.waiting())
+        assert receive.done, (tag, wires.pending_work())
         assert bytes(buffer) == content(size, tag)
     assert all(send.done for send in sends)
     assert sender.free == receiver.free == 64
@@ -151,7 +151,7 @@ def test_only_the_first_collection_of_a_message_without_a_receive_is_resent() ->
     receive = receiver.post_receive(0, 1, bytearray(200_000))
     wires.elapse(10 * Settings().longest_timeout)
     assert receive.done
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_a_message_without_a_receive_does_not_block_later_messages() -> None:
@@ -177,10 +177,10 @@ def test_a_receive_that_waits_because_too_few_headers_are_kept_is_reported() -> 
     receiver.post_receive(0, 2, bytearray(1))
     wires.elapse(100 * TIMEOUT)
     assert total_counters(wires, 1, "held_full") > 0
-    assert "1: node 0: 2 of its messages wait for a receive, and no more headers are kept" in wires.waiting()
+    assert "1: node 0: 2 of its messages wait for a receive, and no more headers are kept" in wires.pending_work()
     receiver.post_receive(0, 0, bytearray(1))
     wires.elapse(100 * TIMEOUT)
-    assert "tag 2" not in " ".join(wires.waiting())
+    assert "tag 2" not in " ".join(wires.pending_work())
 
 
 def test_a_message_to_oneself_needs_no_wire() -> None:
@@ -220,7 +220,7 @@ def test_posting_in_completion_callbacks_does_not_nest() -> None:
     again()
     assert left == 0
     assert node.free == 640
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_a_message_of_no_bytes_is_received() -> None:
@@ -250,7 +250,7 @@ def test_any_order_of_receives_finds_every_message(sends: list[tuple[int, int]],
         buffer = bytearray(1)
         receive = hosts[3].post_receive(source, tag, buffer)
         wires.elapse(40 * 20_000_000)
-        assert receive.done, wires.waiting()
+        assert receive.done, wires.pending_work()
         first = sends.index((source, tag))
         assert buffer[0] == next(n for n, sent in enumerate(sends) if sent == (source, tag) and n >= first)
         sends[buffer[0]] = (-1, -1)

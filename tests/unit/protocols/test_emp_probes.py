@@ -30,8 +30,8 @@ def test_a_probe_without_waiting_completes_at_once() -> None:
 def test_a_waiting_probe_completes_with_a_message_that_can_then_be_received() -> None:
     wires, (sender, receiver) = joined_nics()
     probe = receiver.post_probe(ANY_SOURCE, ANY_TAG)
-    assert receiver.waiting() == [f"a message from any node, tag {0}"]
-    assert any("a probe for a message from any node, tag 0" in line for line in wires.waiting())
+    assert receiver.pending_work() == [f"a message from any node, tag {0}"]
+    assert any("a probe for a message from any node, tag 0" in line for line in wires.pending_work())
     sent = sender.post_send(1, 2, content(5000))
     wires.exchange()
     assert found(probe) == (0, 2, 5000)
@@ -43,7 +43,7 @@ def test_a_waiting_probe_completes_with_a_message_that_can_then_be_received() ->
     assert buffer == content(5000)
     assert sent.done
     assert receiver.post_probe(0, 2, wait=False).result() is None
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_a_message_that_matches_a_receive_is_not_reported_to_a_probe() -> None:
@@ -82,7 +82,7 @@ def test_a_claimed_message_is_received_only_by_its_receive() -> None:
     assert (receive.result(), buffers[1]) == (ReceiveResult(0, 2, 1), b"a")
     with pytest.raises(EmpError):
         receiver.post_claimed(claimed, buffers[1]).result()
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_the_receive_of_a_claimed_message_fails_if_its_sender_restarts() -> None:

@@ -44,7 +44,7 @@ def test_a_restart_of_the_receiver_fails_the_send_in_progress_and_not_the_next()
     assert receive.done
     assert buffer == b"after"
     assert sender.free == 640
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_messages_not_begun_go_to_the_receivers_new_incarnation() -> None:
@@ -111,7 +111,7 @@ def test_kept_messages_of_a_restarted_sender_are_dropped() -> None:
     receiver.post_receive(0, 1, buffer)
     wires.elapse(2 * TIMEOUT)  # it has been sent twice: before its sender had heard of the receiver, and then
     assert buffer == b"new"
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_late_frames_of_a_former_incarnation_are_dropped() -> None:
@@ -289,7 +289,7 @@ def test_a_send_posted_in_the_callback_of_a_restart_needs_no_timeout() -> None:
     wires.exchange()
     assert all(receive.done for receive in receives)
     assert wires.now == 0
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["", "frames are lost"])
@@ -308,7 +308,7 @@ def test_message_ids_wrap_around(lost: bool) -> None:
         wires.elapse(TIMEOUT)
         assert bytes(buffers[0]) == content(5000)
         assert buffers[1] == bytes([number])
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
     assert total_counters(wires, 1, "headers_admitted") == 12
 
 

@@ -22,7 +22,7 @@ from tests.unit.protocols.mutants import Mutant, find, searched
 
 
 def counts(wires: Wires, name: str) -> list[int]:
-    return [agent.firmware.counted()[name] for agent in wires.agents]
+    return [agent.firmware.counter_values()[name] for agent in wires.agents]
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -371,7 +371,7 @@ def test_an_epoch_is_later_than_every_one_that_was_heard_of() -> None:
 def test_what_makes_no_sense_is_dropped_and_counted(frame: bytes, counter: str) -> None:
     alone = Alone(5)
     alone.mapper.receive(0, frame)
-    assert alone.mapper.counted()[counter] == 1
+    assert alone.mapper.counter_values()[counter] == 1
     assert not alone.sent
     assert alone.mapper.leader is None
 

@@ -48,7 +48,7 @@ def test_a_long_message_is_sent_only_after_the_match() -> None:
     sent = nodes.send(0, 1, LONG)
     nodes.wires.elapse(SECOND)
     assert not sent.done
-    assert nodes.wires.agents[1].firmware.counted()["packets_received"] < 10
+    assert nodes.wires.agents[1].firmware.counter_values()["packets_received"] < 10
     receipt, buffer = nodes.receive(1, 0, len(LONG))
     nodes.wires.elapse(SECOND)
     assert (sent.result().length, receipt.result().length) == (len(LONG), len(LONG))
@@ -65,7 +65,7 @@ def test_only_as_much_of_a_long_message_is_sent_as_fits_the_receive() -> None:
         with pytest.raises(MPIError, match=f"{len(LONG)} bytes .* for a buffer of {room}"):
             receipt.result()
         assert buffer == LONG[:room]
-        assert nodes.wires.agents[1].firmware.counted()["packets_received"] < 20
+        assert nodes.wires.agents[1].firmware.counter_values()["packets_received"] < 20
 
 
 def test_more_long_messages_than_slots_take_turns() -> None:

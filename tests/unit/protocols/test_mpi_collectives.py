@@ -286,7 +286,7 @@ def test_several_collective_calls_are_in_progress_on_every_protocol(ranks_of: Ra
 def test_no_retransmission_on_emp_if_ranks_enter_the_call_one_by_one(count: int) -> None:
     ranks = Ranks(4)
     ranks.run(*[Comm.Barrier] * 4)  # makes the mailboxes
-    before = [agent.firmware.counted()["unmatched"] for agent in ranks.wires.agents]
+    before = [agent.firmware.counter_values()["unmatched"] for agent in ranks.wires.agents]
 
     async def program(comm: Comm) -> None:
         for number in range(20):
@@ -301,7 +301,7 @@ def test_no_retransmission_on_emp_if_ranks_enter_the_call_one_by_one(count: int)
 
     ranks.run(*[program] * 4)
     assert ranks.at_rest()
-    counted = [agent.firmware.counted() for agent in ranks.wires.agents]
+    counted = [agent.firmware.counter_values() for agent in ranks.wires.agents]
     assert counted[0]["messages_received"] > 40
     assert [counts["unmatched"] for counts in counted] == before
 

@@ -57,12 +57,12 @@ def test_transfers_that_wait_for_descriptors_begin_in_order() -> None:
     device = Device(endpoint)
     sends = [device.send(1, 0, tag, memoryview(b"")) for tag in range(5)]
     assert endpoint.begun == [("send", 0), ("send", 1)]
-    assert device.waiting() == [f"a send to rank 1, tag {tag}, 0 bytes: no descriptor is free" for tag in (2, 3, 4)]
+    assert device.pending_work() == [f"a send to rank 1, tag {tag}, 0 bytes: no descriptor is free" for tag in (2, 3, 4)]
     while endpoint.under_way:
         endpoint.end()
     assert endpoint.begun == [("send", tag) for tag in range(5)]
     assert all(send.done for send in sends)
-    assert device.waiting() == []
+    assert device.pending_work() == []
 
 
 def test_a_send_does_not_overtake_a_queued_send_although_a_descriptor_is_free() -> None:
@@ -106,7 +106,7 @@ def test_a_transfer_that_needs_more_descriptors_than_exist_fails() -> None:
         with pytest.raises(MPIError, match="the NIC has too few descriptors") as raised:
             transfer.result()
         assert raised.value.Get_error_class() == ERR_NO_MEM
-    assert device.waiting() == []
+    assert device.pending_work() == []
 
 
 @pytest.mark.parametrize("descriptors", [8, 640])

@@ -58,7 +58,7 @@ def test_an_object_up_to_the_first_size_is_one_message(size: int, messages: int)
 
     ranks = Ranks()
     ranks.run(sender, receiver)
-    assert ranks.wires.agents[1].firmware.counted()["messages_received"] == messages
+    assert ranks.wires.agents[1].firmware.counter_values()["messages_received"] == messages
 
 
 def test_the_receive_of_a_continuation_is_posted_in_time() -> None:
@@ -74,8 +74,8 @@ def test_the_receive_of_a_continuation_is_posted_in_time() -> None:
 
     ranks = Ranks()
     ranks.run(sender, receiver)
-    counted = ranks.wires.agents[1].firmware.counted()
-    assert ranks.wires.agents[0].firmware.counted()["frames_resent"] <= 3  # the very first object may have come early
+    counted = ranks.wires.agents[1].firmware.counter_values()
+    assert ranks.wires.agents[0].firmware.counter_values()["frames_resent"] <= 3  # the very first object may have come early
     assert counted["messages_received"] == 10
 
 
@@ -210,7 +210,7 @@ def test_two_large_objects_whose_beginnings_are_acknowledged_in_the_other_order(
         await Request.waitall([await comm.isend("a" * 50_000, 0), await comm.isend("b" * 50_000, 0)])
 
     ranks.run(receiver, sender, deliver=deliver)
-    assert ranks.wires.agents[1].firmware.counted()["frames_resent"]
+    assert ranks.wires.agents[1].firmware.counter_values()["frames_resent"]
     assert ranks.at_rest()
 
 

@@ -178,7 +178,7 @@ def test_a_probe_does_not_find_a_message_for_a_queued_receive() -> None:
     device.receive(0, 0, 5, memoryview(bytearray(1)))
     waits = device.receive(0, 0, 7, memoryview(bytearray(1)))
     endpoint.unexpected = [(0, 0, 7, 1), (0, 0, 9, 1)]
-    assert device.waiting() == ["a receive from rank 0, tag 7, 1 bytes: no descriptor is free"]
+    assert device.pending_work() == ["a receive from rank 0, tag 7, 1 bytes: no descriptor is free"]
     assert device.probe(0, 0, 7, wait=False).result() is None
     assert device.probe(0, 0, 9, wait=False).result() is not None
     assert device.probe(0, 0, 9, wait=False, claim=True).result() is None, "it cannot be known before it is done"

@@ -56,7 +56,7 @@ def test_a_connection_needs_the_endpoints_key() -> None:
     two = Two(connects=False)
     keyed = two.library(1).open_endpoint(1, key=0xC0FFEE)
     assert status_of(two, two.ends[0].connect(1, 1, key=0xC0FFED)) is Status.BAD_KEY
-    assert two.counted(0, "connections_refused") == 1
+    assert two.counter(0, "connections_refused") == 1
     assert two.run(two.ends[0].connect(1, 1, key=0xC0FFEE)) == [two.ends[0].partner(1, 1)]
     assert keyed.partner(0, 0).session == two.ends[0].session
 
@@ -64,8 +64,8 @@ def test_a_connection_needs_the_endpoints_key() -> None:
 def test_both_ends_may_connect_at_once() -> None:
     two = Two(connects=False)
     two.run(two.ends[0].connect(1), two.ends[1].connect(0))
-    assert [two.counted(number, "connections") for number in (0, 1)] == [1, 1]
-    assert not two.counted(0, "connections_lost") + two.counted(1, "connections_lost")
+    assert [two.counter(number, "connections") for number in (0, 1)] == [1, 1]
+    assert not two.counter(0, "connections_lost") + two.counter(1, "connections_lost")
     for source in (0, 1):
         buffer = bytearray(3)
         request = two.ends[1 - source].irecv(buffer, 1)
@@ -79,7 +79,7 @@ def test_the_first_message_connects() -> None:
     buffer, request = two.receive(2)
     two.finish(two.send(b"hi"), request)
     assert buffer == b"hi"
-    assert two.counted(0, "connections") == 1
+    assert two.counter(0, "connections") == 1
 
 
 def test_a_request_for_an_endpoint_that_is_not_open_yet_waits_for_it() -> None:
@@ -87,7 +87,7 @@ def test_a_request_for_an_endpoint_that_is_not_open_yet_waits_for_it() -> None:
     connecting = two.ends[0].iconnect(two.ends[0].partner(1, 3))
     two.carry()
     assert not connecting.done
-    assert two.counted(1, "early_connects") == 1
+    assert two.counter(1, "early_connects") == 1
     two.library(1).open_endpoint(3)
     two.carry()
     assert connecting.result() is Status.SUCCESS
@@ -97,7 +97,7 @@ def test_a_closed_endpoint_refuses_connections() -> None:
     two = Two(connects=False)
     two.ends[1].close()
     assert status_of(two, two.ends[0].connect(1)) is Status.ENDPOINT_CLOSED
-    assert two.counted(1, "drop_bad_endpoint") == 1
+    assert two.counter(1, "drop_bad_endpoint") == 1
 
 
 def test_a_node_that_never_answers_is_unreachable_after_the_resends() -> None:
@@ -130,7 +130,7 @@ def test_a_disconnect_fails_what_is_under_way_and_another_connection_begins_anew
     buffer, request = two.receive(5)
     two.finish(two.send(b"again"), request)
     assert buffer == b"again"
-    assert two.counted(1, "connections_lost") == 1
+    assert two.counter(1, "connections_lost") == 1
 
 
 def test_each_connection_has_another_session_and_the_fifth_the_first_ones_number() -> None:
@@ -153,7 +153,7 @@ def test_after_a_restart_messages_of_the_former_session_are_refused_and_the_next
     late.on_arrival = statuses.append
     two.elapse(RESEND)
     assert statuses == [Status.BAD_SESSION]
-    assert two.counted(1, "drop_bad_session") >= 1
+    assert two.counter(1, "drop_bad_session") >= 1
     two.run(two.ends[0].connect(1))
     buffer, request = two.receive(5)
     two.finish(two.send(b"three"), request)
@@ -168,7 +168,7 @@ def test_the_restarted_node_may_connect_to_one_that_knows_its_former_session() -
     buffer, request = two.receive(4)
     two.finish(two.send(b"back"), request)
     assert buffer == b"back"
-    assert two.counted(1, "connections_lost") == 1
+    assert two.counter(1, "connections_lost") == 1
 
 
 # Matching.
@@ -184,7 +184,7 @@ def test_a_receive_takes_the_oldest_message_that_its_mask_matches() -> None:
     result = two.finish(request)[0]
     assert (buffer, result.match_info, result.source) == (b"\x21", 0x21, two.to[1])
     assert two.finish(two.ends[1].irecv(buffer, 0, 0))[0].match_info == 0x10
-    assert two.counted(1, "unexpected") == 3
+    assert two.counter(1, "unexpected") == 3
 
 
 def test_a_message_takes_the_oldest_receive_that_matches() -> None:
@@ -247,7 +247,7 @@ def test_messages_of_every_size_arrive_in_segments_or_whole(size: int, is_posted
         assert results[1] == Result(Status.SUCCESS, two.to[1], 5, size, size)
         assert results[0] == Result(Status.SUCCESS, two.to[0], 5, size, size)
     two.elapse(RESEND)
-    assert two.wires.waiting() == []
+    assert two.wires.pending_work() == []
     assert pinned(two) == 2  # the receive rings
 
 
@@ -272,7 +272,7 @@ def test_a_message_beyond_its_buffer_is_truncated(size: int, is_posted: bool, ro
     assert result == Result(Status.TRUNCATED, two.to[1], 5, size, len(buffer))
     two.elapse(RESEND)
     assert bytes(whole) == data[: len(buffer)] + b"\xee" * 8
-    assert two.wires.waiting() == []
+    assert two.wires.pending_work() == []
 
 
 def test_a_synchronous_send_is_done_only_when_its_message_has_been_received() -> None:
@@ -323,7 +323,7 @@ def test_more_large_sends_than_there_are_regions_wait_for_one() -> None:
     two, count, size = Two(), 300, 33_000
     sent = [two.send(pattern(size), match) for match in range(count)]
     two.carry()
-    assert two.counted(0, "send_rndv") == 256
+    assert two.counter(0, "send_rndv") == 256
     received = [two.receive(size, match) for match in reversed(range(count))]
     results = two.finish(*sent, *[request for _, request in received])
     assert {result.status for result in results} == {Status.SUCCESS}
@@ -336,7 +336,7 @@ def test_more_pulls_than_may_be_under_way_wait() -> None:
     received = [two.receive(size, match) for match in range(count)]
     sent = [two.send(pattern(size), match) for match in range(count)]
     two.carry()
-    assert two.counted(1, "send_pull_req") == Settings().pulls
+    assert two.counter(1, "send_pull_req") == Settings().pulls
     two.lose = lambda _: False
     results = two.finish(*sent, *[request for _, request in received])
     assert {result.status for result in results} == {Status.SUCCESS}
@@ -573,7 +573,7 @@ def test_the_handler_may_disconnect() -> None:
         two.send(pattern(size))
     two.finish(*requests)
     two.elapse(RESEND)
-    assert two.counted(0, "resent") == 0
+    assert two.counter(0, "resent") == 0
 
 
 def test_ibuffered_tells_whether_the_buffer_is_free() -> None:
@@ -653,7 +653,7 @@ def test_what_waits_is_told() -> None:
     two.receive(4, 1)
     two.send(b"x")
     two.send(pattern(40_000))
-    sentences = "\n".join(two.wires.waiting())
+    sentences = "\n".join(two.wires.pending_work())
     assert "a receive of 4 bytes, match 0x1" in sentences
     assert "until <endpoint 0 of node 1> has pulled it" in sentences
     assert "acknowledgements of 2 messages to endpoint 0 of node 1" in sentences

@@ -27,7 +27,7 @@ def succeed(two: Two, number: int, settings: Settings) -> None:
     wires.incarnations[number] += 1
     adapter = Adapter(number, wires.addresses, 1500, wires.incarnations[number])
     driver = Firmware(adapter, wires.nics[number], memory, commands, settings, codec, counters)
-    driver.succeed(wires.now, two.driver(number))
+    driver.take_over(wires.now, two.driver(number))
     library = Library(adapter, wires.nics[number], memory, commands, settings, counters)
     wires.nics[number].agent = wires.agents[number] = Agent(driver, library)
 

@@ -63,7 +63,7 @@ def test_random_frames_are_dropped() -> None:
 def test_a_sender_with_anothers_index_is_dropped() -> None:
     two = Two()
     two.wires.give(codec.pack_tiny(two.wires.addresses[1], two.wires.addresses[0], 1, 0, 0, 0, 0, 0, 1, b"x"))
-    assert two.counted(1, "drop_bad_peer_addr") == 1
+    assert two.counter(1, "drop_bad_peer_addr") == 1
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_fragments_that_do_not_fit_their_message_are_dropped(total: int, number:
     to, source = two.wires.addresses[1], two.wires.addresses[0]
     frame = codec.pack_medium(to, source, 0, 0, 0, total, seqnum, 0, 5, session, number, bytes(size))
     two.wires.give(frame)
-    assert two.counted(1, "drop_bad_header_datalen") == 1
+    assert two.counter(1, "drop_bad_header_datalen") == 1
     assert two.ends[1].iprobe(5, MATCH_NONE) is None
 
 
@@ -90,7 +90,7 @@ def test_a_wrong_check_and_an_unknown_type_are_counted() -> None:
     assert kind_of(frame) == "TINY"
     two.wires.give(frame[:-1] + bytes((frame[-1] ^ 1,)))
     two.wires.give(checked(frame[:16] + b"\x7f" + frame[17:]))
-    assert (two.counted(1, "drop_bad_check"), two.counted(1, "drop_invalid_type")) == (1, 1)
+    assert (two.counter(1, "drop_bad_check"), two.counter(1, "drop_invalid_type")) == (1, 1)
     with pytest.raises(MalformedError):
         codec.unpack_tiny(frame[:20])
 
@@ -111,7 +111,7 @@ def test_the_driver_survives_random_commands(seed: int) -> None:
         ]  # fmt: skip
         two.wires.nics[0].ring_doorbell(library.commands.write(Command(op, *fields)), 0, 0)
         two.carry()
-    assert two.counted(0, "invalid") > 0
+    assert two.counter(0, "invalid") > 0
     two.ends[0].close()
     two.restart(0)
     two.to[0] = two.ends[0].partner(1)
@@ -126,4 +126,4 @@ def test_a_ring_of_a_wrong_size_is_refused() -> None:
     two = Two(connects=False)
     for entries in (0, 1, 31, 16_385, 1 << 40):
         two.ends[0].write(Command(Op.OPEN, 7, session=1, length=entries, address=two.ends[0]._ring_address))
-    assert two.counted(0, "invalid") == 5
+    assert two.counter(0, "invalid") == 5

@@ -45,7 +45,7 @@ def test_every_nth_frame_of_a_kind_is_lost_and_all_arrives(kind: str, every: int
     exchanged(two, sizes, posted=False)
     two.elapse(20 * RESEND)
     assert loses.lost or kind == "CONNECT"
-    assert two.wires.waiting() == []
+    assert two.wires.pending_work() == []
 
 
 @pytest.mark.parametrize("every", [1, 3, 7])
@@ -88,8 +88,8 @@ def test_lost_connection_requests_and_answers_are_sent_again() -> None:
     two.lose = lambda frame: kind_of(frame) == "CONNECT" and next(lost)
     two.run(two.ends[0].connect(1))
     assert two.sent[:5] == ["CONNECT"] * 5
-    assert two.counted(0, "connect_requests_resent") == 2
-    assert [two.counted(number, "connections") for number in (0, 1)] == [1, 1]
+    assert two.counter(0, "connect_requests_resent") == 2
+    assert [two.counter(number, "connections") for number in (0, 1)] == [1, 1]
 
 
 # Acknowledgements.
@@ -104,7 +104,7 @@ def test_an_acknowledgement_is_delayed_by_a_tick_and_sent_alone() -> None:
     assert two.sent == ["TINY"]
     two.elapse(TICK)
     assert two.sent == ["TINY", "TRUC"]
-    assert two.counted(0, "acknowledged") == 1
+    assert two.counter(0, "acknowledged") == 1
 
 
 def test_four_messages_are_acknowledged_at_once() -> None:
@@ -114,7 +114,7 @@ def test_four_messages_are_acknowledged_at_once() -> None:
         two.send(b"x")
         two.carry()
     assert two.sent == (["TINY"] * 4 + ["TRUC"]) * 2 + ["TINY"]
-    assert two.counted(0, "acknowledged") == 8
+    assert two.counter(0, "acknowledged") == 8
 
 
 def test_a_message_of_the_other_direction_carries_the_acknowledgement() -> None:
@@ -124,10 +124,10 @@ def test_a_message_of_the_other_direction_carries_the_acknowledgement() -> None:
     two.carry()
     two.ends[1].isend([b"y"], two.to[1], 1)
     two.carry()
-    assert two.counted(0, "acknowledged") == 1
+    assert two.counter(0, "acknowledged") == 1
     two.elapse(TICK)
     assert two.sent == ["TINY", "TINY", "TRUC"]
-    assert two.counted(1, "acknowledged") == 1
+    assert two.counter(1, "acknowledged") == 1
 
 
 def test_a_lost_acknowledgement_is_repeated_for_the_message_that_comes_again() -> None:
@@ -139,8 +139,8 @@ def test_a_lost_acknowledgement_is_repeated_for_the_message_that_comes_again() -
     two.finish(request)
     two.elapse(2 * RESEND)
     assert buffer == b"x"
-    assert (two.counted(0, "resent"), two.counted(1, "duplicates")) == (1, 1)
-    assert two.counted(0, "acknowledged") == 1
+    assert (two.counter(0, "resent"), two.counter(1, "duplicates")) == (1, 1)
+    assert two.counter(0, "acknowledged") == 1
 
 
 def test_a_late_acknowledgement_changes_nothing() -> None:
@@ -157,8 +157,8 @@ def test_a_late_acknowledgement_changes_nothing() -> None:
         two.send(b"x")
         two.carry()
     two.wires.give(kept[0])
-    assert two.counted(0, "old_session") == 1
-    assert two.counted(0, "acknowledged") == 8
+    assert two.counter(0, "old_session") == 1
+    assert two.counter(0, "acknowledged") == 8
 
 
 def test_sends_beyond_the_unacknowledged_limit_are_held_back() -> None:
@@ -169,7 +169,7 @@ def test_sends_beyond_the_unacknowledged_limit_are_held_back() -> None:
         two.send(b"x")
     two.carry()
     assert two.sent == ["TINY"] * 5
-    assert two.counted(0, "throttled") == 3
+    assert two.counter(0, "throttled") == 3
     two.lose = lambda _: False
     two.elapse(TICK)
     assert two.sent == ["TINY"] * 5 + ["TRUC"] + ["TINY"] * 3
@@ -186,7 +186,7 @@ def test_a_message_without_an_acknowledgement_is_sent_twice_a_second_up_to_the_r
     [(when, status)] = ended
     assert status is Status.ENDPOINT_UNREACHABLE
     assert 3_500_000_000 <= when <= 3_500_000_000 + 20 * TICK
-    assert two.wires.waiting() == []
+    assert two.wires.pending_work() == []
 
 
 def test_progress_resets_the_count_of_resends() -> None:
@@ -258,7 +258,7 @@ def test_messages_that_overtake_each_other_or_come_twice_are_matched_in_order(se
     assert [request.result().length for _, request in received] == sizes
     assert [bytes(buffer) for buffer, _ in received] == [pattern(size) for size in sizes]
     assert all(request.done for request in sent)
-    assert two.counted(1, "early") > 0
+    assert two.counter(1, "early") > 0
 
 
 def test_messages_too_far_ahead_are_dropped_and_come_again() -> None:
@@ -268,7 +268,7 @@ def test_messages_too_far_ahead_are_dropped_and_come_again() -> None:
     received = [two.receive(2) for _ in range(400)]
     sent = [two.send(index.to_bytes(2, "big")) for index in range(400)]
     two.carry()
-    assert two.counted(1, "too_early") == 399 - 255
+    assert two.counter(1, "too_early") == 399 - 255
     two.finish(*sent, *[request for _, request in received])
     assert [int.from_bytes(buffer, "big") for buffer, _ in received] == list(range(400))
 
@@ -292,8 +292,8 @@ def test_sequence_numbers_wrap(every: int) -> None:
         assert [int.from_bytes(buffer, "big") for buffer, _ in received] == list(burst)
         at = burst.stop
     two.elapse(4 * RESEND)
-    assert two.counted(0, "acknowledged") == count
-    assert (two.counted(0, "resent") > 0) == bool(every)
+    assert two.counter(0, "acknowledged") == count
+    assert (two.counter(0, "resent") > 0) == bool(every)
 
 
 # Pulls.
@@ -342,9 +342,9 @@ def test_a_later_block_that_is_complete_first_asks_for_the_rest_of_the_first_one
     assert request.done
     assert bytes(buffer) == pattern(size)
     assert requested[4:] == [(3, 3 * room)]
-    assert two.counted(1, "pull_nonfirst_block_done_early") >= 1
-    assert two.counted(1, "drop_pull_reply_duplicate") == 1
-    assert two.counted(1, "pull_timeout_handler_first_block") == 0
+    assert two.counter(1, "pull_nonfirst_block_done_early") >= 1
+    assert two.counter(1, "drop_pull_reply_duplicate") == 1
+    assert two.counter(1, "pull_timeout_handler_first_block") == 0
 
 
 def test_a_pull_without_progress_asks_again_after_a_second_and_gives_up_after_the_resends() -> None:
@@ -357,8 +357,8 @@ def test_a_pull_without_progress_asks_again_after_a_second_and_gives_up_after_th
     [result] = two.finish(request)
     assert result.status is Status.ENDPOINT_UNREACHABLE
     assert two.wires.now - start == 4_000_000_000
-    assert two.counted(1, "pull_timeout_handler_first_block") == 3
-    assert two.counted(1, "pull_timeout_abort") == 1
+    assert two.counter(1, "pull_timeout_handler_first_block") == 3
+    assert two.counter(1, "pull_timeout_abort") == 1
 
 
 def test_a_pull_that_gives_up_ends_the_connection_so_that_the_sender_learns_it_from_its_next_message() -> None:
@@ -397,7 +397,7 @@ def test_late_replies_of_a_former_pull_of_the_same_number_are_dropped() -> None:
     for frame in kept:
         two.wires.give(frame)
     assert not request.done
-    assert two.counted(1, "drop_pull_reply_bad_wire_handle") == len(kept)
+    assert two.counter(1, "drop_pull_reply_bad_wire_handle") == len(kept)
     two.lose = lambda _: False
     two.finish(sent, request)
     assert buffer == b"\xbb" * 40_000
@@ -440,7 +440,7 @@ def test_a_pull_of_a_region_that_is_gone_is_refused() -> None:
     two.lose = lambda _: False
     [result] = two.finish(request)
     assert result.status is Status.BAD_RDMAWIN
-    assert two.counted(0, "send_nack_mcp") == 1
+    assert two.counter(0, "send_nack_mcp") == 1
 
 
 def test_a_pull_from_a_closed_endpoint_is_refused() -> None:
@@ -478,7 +478,7 @@ def test_a_late_duplicate_of_an_old_session_is_dropped() -> None:
         two.wires.give(frame)
         two.carry()
     assert not request.done
-    assert two.counted(1, "old_session") >= 1
+    assert two.counter(1, "old_session") >= 1
     two.finish(two.send(b"new"), request)
     assert (first, second) == (b"old", b"new")
 
@@ -490,11 +490,11 @@ def test_a_late_request_of_an_old_connection_does_not_end_the_present_one() -> N
     for _ in range(2):
         two.ends[0].disconnect(two.to[0])
         two.run(two.ends[0].connect(1))
-    lost = two.counted(1, "connections_lost")
+    lost = two.counter(1, "connections_lost")
     for frame in requests:
         two.wires.give(frame)
         two.carry()
-    assert two.counted(1, "connections_lost") == lost
+    assert two.counter(1, "connections_lost") == lost
     buffer, request = two.receive(4)
     two.finish(two.send(b"data"), request)
     assert buffer == b"data"
@@ -566,7 +566,7 @@ def test_a_full_receive_ring_drops_and_the_frames_come_again(monkeypatch: pytest
     monkeypatch.setattr(nic, "post_completion", held.append)
     sent = [two.send(index.to_bytes(2, "big")) for index in range(100)]
     two.carry()
-    assert (len(held), two.counted(1, "unexp_eventq_full")) == (32, 68)
+    assert (len(held), two.counter(1, "unexp_eventq_full")) == (32, 68)
     monkeypatch.undo()
     for index in held:
         nic.post_completion(index)

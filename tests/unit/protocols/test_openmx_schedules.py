@@ -66,7 +66,7 @@ def across_the_wrap() -> None:
         received = [two.receive(1)[1] for _ in range(1000)]
         two.finish(*[two.send(b"x") for _ in range(1000)], *received)
         two.elapse(2 * RESEND)
-        assert two.wires.waiting() == [], "not acknowledged"
+        assert two.wires.pending_work() == [], "not acknowledged"
 
 
 def test_pull_replies_show_a_hash_of_the_wrong_byte_with_three_queues(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,13 +26,13 @@ class Log:
     def __init__(self) -> None:
         self.events: list[tuple[str, int, int]] = []
 
-    def introduced(self, _now: int, peer: Peer) -> None:
+    def on_peer_introduced(self, _now: int, peer: Peer) -> None:
         self.events.append(("introduced", peer.number, peer.incarnation))
 
-    def restarting(self, peer: Peer) -> None:
+    def on_peer_restarting(self, peer: Peer) -> None:
         self.events.append(("restarting", peer.number, peer.incarnation))
 
-    def restarted(self, _now: int, peer: Peer) -> None:
+    def on_peer_restarted(self, _now: int, peer: Peer) -> None:
         self.events.append(("restarted", peer.number, peer.incarnation))
 
 

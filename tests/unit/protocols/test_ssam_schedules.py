@@ -85,8 +85,8 @@ def exchange(own: Settings, fates: str, scope: Scope) -> None:
     assert bytes(ends.second.segment[40:140]) == BULK
     assert not ends.returned
     for node in ends.pair.nodes:
-        assert not node.library.waiting()
-        assert not node.device.waiting()
+        assert not node.library.pending_work()
+        assert not node.device.pending_work()
 
 
 def every_schedule(plan: str, scope: Scope) -> None:

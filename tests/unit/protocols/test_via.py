@@ -35,7 +35,7 @@ def test_an_rdma_write_elsewhere_breaks_the_connection_and_touches_nothing(
     sent = two.transfer(Descriptor(OP_RDMAWRITE, (two.memory[0].segment(0, length),), remote))
     assert sent.status & Done.RDMA_PROT_ERROR
     assert bytes(two.bytes[1]) == bytes(4096)
-    assert [agent.firmware.counted()["connections_lost"] for agent in two.wires.agents] == [1, 1]
+    assert [agent.firmware.counter_values()["connections_lost"] for agent in two.wires.agents] == [1, 1]
 
 
 def test_an_rdma_write_into_memory_of_another_protection_tag_is_refused() -> None:
@@ -84,7 +84,7 @@ def test_a_lost_frame_is_resent_at_the_reliable_level() -> None:
     del two.wires.nics[0].sent[0]
     two.wires.elapse(1_000_000_000)
     assert (receive.length, receive.has_failed) == (4096, False)
-    assert two.wires.agents[0].firmware.counted()["frames_resent"]
+    assert two.wires.agents[0].firmware.counter_values()["frames_resent"]
 
 
 def test_a_lost_frame_loses_its_message_at_the_unreliable_level_and_the_next_one_arrives() -> None:

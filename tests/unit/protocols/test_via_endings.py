@@ -31,7 +31,7 @@ def test_a_lost_disconnect_comes_again_until_the_peer_has_answered(lost: int) ->
     two.wires.exchange()
     assert two.vis[1].state is ViState.ERROR
     assert is_settled(two)
-    assert two.wires.agents[0].firmware.counted()["endings_resent"] == lost
+    assert two.wires.agents[0].firmware.counter_values()["endings_resent"] == lost
 
 
 def test_an_end_whose_answer_is_lost_is_told_and_answered_again() -> None:
@@ -213,7 +213,7 @@ def test_an_error_right_behind_an_acceptance_leaves_the_vi_in_error() -> None:
     run(two.wires, two.vis[0].disconnect())
     two.wires.exchange()
     for index in completions:
-        two.nics[1].completed(index)
+        two.nics[1].on_completion(index)
     assert accepted is not None
     with pytest.raises(StopIteration):
         accepted.send(None)

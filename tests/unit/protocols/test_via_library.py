@@ -453,7 +453,7 @@ def test_a_wait_that_ends_before_its_time_leaves_no_timer() -> None:
     run(two.wires, wait(), send())
     two.wires.exchange()
     assert two.wires.deadline is None
-    assert not two.wires.waiting()
+    assert not two.wires.pending_work()
 
 
 # Connections.
@@ -525,7 +525,7 @@ def test_peers_that_ask_each_other_before_they_know_their_incarnations_are_conne
     two.wires.give(second)
     two.wires.elapse(1_000 * MILLISECOND)
     assert [vi.state for vi in two.vis] == [ViState.CONNECTED] * 2
-    assert [agent.firmware.counted()["connections_lost"] for agent in two.wires.agents] == [0, 0]
+    assert [agent.firmware.counter_values()["connections_lost"] for agent in two.wires.agents] == [0, 0]
 
 
 @pytest.mark.parametrize("other", ["reliability", "max_transfer"])
@@ -606,6 +606,6 @@ def test_a_doorbell_for_a_number_that_no_vi_has_is_counted_and_harms_nothing(bit
     two = Two()
     errors, firmware = errors_of(two.nics[0]), two.wires.agents[0].firmware
     firmware.on_doorbell(0, doorbell(Queue.SEND, 1 << bits, 9))
-    assert (errors, firmware.counted()["invalid"]) == ([], 1)
+    assert (errors, firmware.counter_values()["invalid"]) == ([], 1)
     receive(two)
     assert not two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),))).has_failed

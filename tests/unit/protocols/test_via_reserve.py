@@ -56,7 +56,7 @@ def received(reserve: int, patch: pytest.MonkeyPatch) -> tuple[list[bool], int]:
         return all(buffer == bytes([number]) * SIZE for number, buffer in enumerate(buffers))
 
     actual = run(wires, *(exchange(device) for device in devices), deliver=stopping.deliver)
-    counted = [agent.firmware.counted() for agent in wires.agents]
+    counted = [agent.firmware.counter_values() for agent in wires.agents]
     return actual, sum(one["receive_queue_empty"] + one["connections_lost"] for one in counted)
 
 

@@ -43,7 +43,7 @@ def test_each_function_of_lam_is_named_in_a_docstring_and_in_the_table(name: str
 def test_a_request_from_build_to_destroy() -> None:
     wires, (first, second) = ranks()
     run(wires, begin(first), begin(second))
-    assert all(agent.firmware.counted()["connections_made"] == 1 for agent in wires.agents)
+    assert all(agent.firmware.counter_values()["connections_made"] == 1 for agent in wires.agents)
     buffer = bytearray(8)
 
     async def send() -> None:

@@ -185,7 +185,7 @@ def test_arbitrary_writes_of_a_host_neither_break_the_firmware_nor_disturb_other
     assert not waiting
     for serial, course in cluster.courses.items():
         assert (course.handled, course.replied <= (serial % 3 > 0), course.returned) == (1, True, None), serial
-    counts = [cluster.nic(node).firmware.counted() for node in range(2)]
+    counts = [cluster.nic(node).firmware.counter_values() for node in range(2)]
     total = {name: sum(count[name] for count in counts) for name in counts[0]}
     assert refused or mads[0].obeys
     assert min(total["invalid"], total["loaded"], total["returned"], total["packets_sent"]) > 50, total

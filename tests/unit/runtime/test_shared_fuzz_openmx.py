@@ -126,7 +126,7 @@ def fuzzed(seed: int) -> Counter[str]:
         violators.clear()
     total = Counter[str]()
     for function, host in zip(functions, hosts, strict=True):
-        total.update(function.nic.firmware.counted())
+        total.update(function.nic.firmware.counter_values())
         assert bytes(host.heap[NAMED:]).count(SECRET) == HEAP - NAMED
         host.attached.close()
     return total
