@@ -195,8 +195,8 @@ class Lab:
 
 @contextmanager
 def lab(folder: Path, cluster: Cluster | None = None, names: Sequence[str] = NAMES) -> Iterator[Lab]:
-    """Running machines until the end of the block. cluster: their network, of four nodes or more. names: of the machines;
-    the others are not started."""
+    """Running machines until the end of the block. cluster: their network, of four nodes or more. names: names of the
+    machines; the others are not started."""
     with (cluster or Cluster.star(4)).up() as running:
         machines = Lab(running, folder, names)
         machines.prepare()

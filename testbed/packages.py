@@ -23,7 +23,7 @@ class Offered:
 
     ethertype: 0 for the kernel's own protocols. modes: sim, live, dilated. nics: where its firmware can run, inline or
     shared; empty without firmware. fabrics: whose switches it can cross. profiles: hardware whose costs it has.
-    settings: of its firmware, with their defaults. problem: why it is unavailable; the other fields are then empty.
+    settings: settings of its firmware, with their defaults. problem: why it is unavailable; the other fields are then empty.
     """
 
     name: str

@@ -83,7 +83,7 @@ class Firmware:
         mapping: MapperSettings | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> None:
-        """frames: of the only host; None: hosts `attach`. mapping: settings of the mapper; None: there is no mapper,
+        """frames: frames of the only host; None: hosts `attach`. mapping: settings of the mapper; None: there is no mapper,
         and routes are passed to `install`. on_delivery: called for each delivered message."""
         self.settings: Final = adapt_settings(settings, adapter)
         self._card = card = Card(adapter, nic, self.settings)

@@ -27,7 +27,7 @@ FLOW: Final = ("vpi", "vci")
 
 
 def mended(frame: bytes, begin: int) -> bytes:
-    """Compute the check of a cell's header anew. begin: of the cell."""
+    """Compute the check of a cell's header anew. begin: start of the cell."""
     from protocols.atm.cell import HEADER, hec  # its table is made by who changes cells, not by who has fields
 
     head = frame[begin : begin + HEADER]

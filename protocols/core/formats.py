@@ -52,8 +52,8 @@ _WORDS: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One field of a frame. name: of its variable in the codec. shift: position of its lowest bit in its word. allowed: its
-    valid values; empty: all. barred: invalid values, which announce a layer that the stack does not have."""
+    """One field of a frame. name: name of its variable in the codec. shift: position of its lowest bit in its word. allowed:
+    its valid values; empty: all. barred: invalid values, which announce a layer that the stack does not have."""
 
     layer: type[Packet]
     field: AnyField

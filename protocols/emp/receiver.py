@@ -32,7 +32,7 @@ _DONE: Final = stat.DONE
 
 
 class PostedReceive:
-    """A receive, or a probe, that waits for its message. index: of its descriptor. is_standing: no program waits for
+    """A receive, or a probe, that waits for its message. index: index of its descriptor. is_standing: no program waits for
     it. tag, mask: it matches messages whose masked tag is `tag`."""
 
     __slots__ = ("index", "is_standing", "mask", "source", "span", "tag")

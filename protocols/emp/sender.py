@@ -53,7 +53,7 @@ class Segmentation:
 
 
 class OutgoingMessage(Segmentation):
-    """An outgoing message. index: of its descriptor. sent_collections: number of collections sent at least once.
+    """An outgoing message. index: index of its descriptor. sent_collections: number of collections sent at least once.
     open_collections: number of resends of each collection that has been sent and not been acknowledged.
     unacknowledged_collections: number of collections not acknowledged, sent or not. is_parked: see `sender`. progress_at:
     time of the last acknowledgement, or of the last first transmission of a collection."""
@@ -90,7 +90,8 @@ class Sender:
         self.timers: Timers[CollectionKey] = Timers()
 
     def begin(self, now: int, peer: Peer, index: int, tag: int, span: Span) -> None:
-        """Begin a message that the host has posted, after all earlier messages to its peer. index: of its descriptor."""
+        """Begin a message that the host has posted, after all earlier messages to its peer. index: index of its
+        descriptor."""
         card = self._card
         settings = card.settings
         message_id, unit = peer.next_id, settings.unit

@@ -57,7 +57,7 @@ class PostingDevice(Protocol):
 
 
 class _UnexpectedMessage(NamedTuple):
-    """A message without a receive, or the offer of one. length: of the message. data: None for an offer."""
+    """A message without a receive, or the offer of one. length: length of the message. data: None for an offer."""
 
     length: int
     data: bytes | None

@@ -54,9 +54,10 @@ class _Probe(NamedTuple):
 class Arrival:
     """An incoming message; it may be matched before it is complete.
 
-    buffer: memory to which the caller writes the message; bytes beyond its end are discarded. number: of a synchronous
-    message, otherwise -1. on_match: for a rendezvous message, whose bytes are sent only after the match: called when the
-    message is matched and `buffer` is set. None: an eager message. error: set if the rest of the message will not arrive.
+    buffer: memory to which the caller writes the message; bytes beyond its end are discarded. number: number of a
+    synchronous message, otherwise -1. on_match: for a rendezvous message, whose bytes are sent only after the match: called
+    when the message is matched and `buffer` is set. None: an eager message. error: set if the rest of the message will not
+    arrive.
     """
 
     __slots__ = ("buffer", "error", "is_complete", "length", "number", "on_match", "receive", "source", "tag")

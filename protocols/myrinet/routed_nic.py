@@ -33,7 +33,7 @@ _MAPPER: Final = Settings()
 
 
 class Router:
-    """The routes of a NIC, by MAC, and its mapper. counters: of dropped frames; `unrouted`: no route is known;
+    """The routes of a NIC, by MAC, and its mapper. counters: counters of dropped frames; `unrouted`: no route is known;
     `envelope_*`: errors of received frames (`envelope.opened`)."""
 
     def __init__(

@@ -58,7 +58,7 @@ class DriverEndpoint:
 class Driver:
     """State that the driver's parts share: the NIC, the peers' addresses, timers, counters, and events.
 
-    fragment_size: data bytes of a fragment or pull reply. timers: of pulls by handle, and of alarms by ~endpoint.
+    fragment_size: data bytes of a fragment or pull reply. timers: timers of pulls by handle, and of alarms by ~endpoint.
     loopback: frames between endpoints of this NIC. loops_outside: whether the outer NIC delivers loopback frames.
     """
 

@@ -24,8 +24,8 @@ _REGIONS: Final = 256
 
 
 class _Pull(NamedTuple):
-    """A pull in progress. address: of the receive's pinned buffer. serial: distinguishes it from earlier pulls with the
-    same number, whose completions may still arrive."""
+    """A pull in progress. address: address of the receive's pinned buffer. serial: distinguishes it from earlier pulls with
+    the same number, whose completions may still arrive."""
 
     incoming: Incoming
     receive: Request

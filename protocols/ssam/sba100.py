@@ -150,7 +150,7 @@ class Sba100:
             self._nic.send(frame)
 
     def pull(self, max_cells: int, kind: str) -> None:
-        """Read cells from the input FIFO, and store each in the buffers of its circuit's process. kind: of the work per
+        """Read cells from the input FIFO, and store each in the buffers of its circuit's process. kind: kind of the work per
         cell."""
         counters, cells, work = self.counters, self._input, self.work
         for _ in range(min(max_cells, len(cells))):

@@ -102,8 +102,9 @@ class Outgoing:
     """A message of a send queue, or the response to an RDMA Read.
 
     kind: frame type. segments: the data, `length` bytes. sent_bytes: bytes in frames so far. last: sequence number of
-    the last frame; None until that frame is sent. received_bytes: of an RDMA Read. is_finished: only an acknowledgement
-    is missing. registration_epoch: value of `Card.registration_epoch` when the access to the segments was checked.
+    the last frame; None until that frame is sent. received_bytes: received bytes of an RDMA Read. is_finished: only an
+    acknowledgement is missing. registration_epoch: value of `Card.registration_epoch` when the access to the segments was
+    checked.
     """
 
     __slots__ = (
@@ -143,8 +144,8 @@ class Vi:
 
     session: number of the current connection or request, unique on this NIC. peer, peer_vi, peer_session: remote end of
     the connection. attributes: RDMA_WRITE_ENABLED, RDMA_READ_ENABLED. connect_slot: slot of the pending connect or
-    accept command, -1 without one. discriminator, step: of the connection request. expires: time at which the request
-    fails, or 0. retries: consecutive retransmissions.
+    accept command, -1 without one. discriminator, step: discriminator and step of the connection request. expires: time at
+    which the request fails, or 0. retries: consecutive retransmissions.
     """
 
     __slots__ = (

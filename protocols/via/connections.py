@@ -224,8 +224,8 @@ class Connections:
         head: int = 0,
         peer_cause: Done | None = Done.TRANSPORT_ERROR,
     ) -> None:
-        """End a connection because of an error, and flush the VI's descriptors. event: of the state table. head: as for
-        `Card.flush`. peer_cause: cause to send to the peer; None: the peer is not notified."""
+        """End a connection because of an error, and flush the VI's descriptors. event: event of the state table. head: as
+        for `Card.flush`. peer_cause: cause to send to the peer; None: the peer is not notified."""
         if vi.state != CONNECTED:
             return
         card = self._card
@@ -262,7 +262,7 @@ class Connections:
         ]
 
     def _join(self, vi: Vi, event: str, request: Request, number: int = 0) -> None:
-        """Connect a VI to a request, and accept it. number: of a queued request."""
+        """Connect a VI to a request, and accept it. number: number of a queued request."""
         vi.begin(request.peer, request.vi, request.session)
         self._send_step(vi, STEP_ACCEPT)
         self._connected(vi, event, number)

@@ -50,9 +50,10 @@ class Cluster(Description):
 
         name: default: the description's name; without `keep`, this process's number is appended so that parallel tests
         do not collide. origin: with `keep`, distinguishes this cluster from others of the same name, usually its file;
-        default: this program's path. datapath: of impaired links; by default, the best datapath available. fates: a file
-        to which the relay appends every fate that is not a pass, for replay by `inject`; unless a datapath is requested,
-        the relay then forwards all impaired links. progress: called with the numbers of operations done and in total.
+        default: this program's path. datapath: datapath of impaired links; by default, the best datapath available. fates: a
+        file to which the relay appends every fate that is not a pass, for replay by `inject`; unless a datapath is
+        requested, the relay then forwards all impaired links. progress: called with the numbers of operations done and in
+        total.
 
         Raises TestbedError: UnsupportedError before anything changes, ConflictError for a name in use, KernelError
         after a failure that was rolled back.

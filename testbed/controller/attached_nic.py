@@ -198,7 +198,7 @@ def _attachment(device: str, nic_protocol: NicProtocol, ethertype: int, function
 def _attach_shared(
     nic: Attachment, nic_protocol: NicProtocol, nodes: list[str], name: str, spin: int
 ) -> Iterator[AttachedNic]:
-    """Attach to a function of a shared NIC. nodes: names of all nodes. name: of this node."""
+    """Attach to a function of a shared NIC. nodes: names of all nodes. name: name of this node."""
     driver = HostDriver(nic, nic.host, spin)
     with closing(driver):
         endpoint = nic_protocol.device(nic.host)

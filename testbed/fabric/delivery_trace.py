@@ -24,7 +24,7 @@ _EXPECTED: Final = "a time in whole milliseconds"
 
 
 class DeliveryTrace:
-    """A trace. times: of the opportunities in nanoseconds, in order. period: the last time."""
+    """A trace. times: times of the opportunities in nanoseconds, in order. period: the last time."""
 
     __slots__ = ("period", "times")
 

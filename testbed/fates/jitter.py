@@ -47,7 +47,8 @@ class Jitter:
         self._width = 2 * spread + 1
 
     def at(self, start: int, n: int) -> int:
-        """Return the jitter of a flow's n-th frame in nanoseconds, which may be negative. start: of the flow's stream."""
+        """Return the jitter of a flow's n-th frame in nanoseconds, which may be negative. start: start of the flow's
+        stream."""
         word = fate_hash.draw(start, n)
         if not self._size:
             return (word * self._width >> 64) - self._spread

@@ -48,8 +48,8 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How one datapath does one feature. reason: why. bound: of an approximation, in words; figure: the bound in numbers
-    for an impairment."""
+    """How one datapath does one feature. reason: why. bound: bound of an approximation, in words; figure: the bound in
+    numbers for an impairment."""
 
     fit: Fit
     reason: str
@@ -363,8 +363,8 @@ def choose(
 ) -> Choice:
     """Choose the datapath of a link with these impairments.
 
-    refusal: of the BPF classifier, for limits beyond the kind of loss (how long a pattern is). Raises UnsupportedError
-    when the requested datapath cannot carry the link on this machine, or none can.
+    refusal: refusal of the BPF classifier, for limits beyond the kind of loss (how long a pattern is). Raises
+    UnsupportedError when the requested datapath cannot carry the link on this machine, or none can.
     """
     if requested != "auto":
         obstacles, approximations = _assess_link(requested, forward, backward, capabilities, classifier_refusal)

@@ -66,7 +66,7 @@ class Options:
     """Options that netem takes or reports, in its own units.
 
     latency and jitter: ns. limit: frames, queued and under way together. loss, duplicate, reorder, corrupt: shares of
-    2^32 - 1. rate: bytes/s, 0 for none. gemodel: p, r, h, 1-k. seed: None where the kernel reports none. table: of the
+    2^32 - 1. rate: bytes/s, 0 for none. gemodel: p, r, h, 1-k. seed: None where the kernel reports none. table: table of the
     jitter's distribution. sizes: bytes that frames count at the rate. The kernel reports neither table nor sizes.
     """
 
@@ -129,7 +129,7 @@ def distribution_table(distribution: str, source: str = "", text: str = "") -> t
     """Return the table from which netem draws jitter: that of the wire model, in netem's own format.
 
     "uniform" has a table too, as fine as the kernel takes it: a discipline's table can be replaced but not removed, so that
-    the kernel's own uniform distribution could not come back. text: of a table's file, read from source. Raises
+    the kernel's own uniform distribution could not come back. text: text of a table's file, read from source. Raises
     BrokenFileError, and UnsupportedError for a table that is too long.
     """
     table = table_of(distribution, source, text)
@@ -143,7 +143,7 @@ def distribution_table(distribution: str, source: str = "", text: str = "") -> t
 def options_of(impairment: Impairment, *, mtu: int, seed: int | None = None, table: str = "") -> Options:
     """Convert an impairment to netem's options.
 
-    mtu: of the interface. seed: 64 bits; without one the kernel draws one. table: the text of the jitter's file. Raises
+    mtu: MTU of the interface. seed: 64 bits; without one the kernel draws one. table: the text of the jitter's file. Raises
     UnsupportedError for impairments that netem has no option for, BrokenFileError for a broken table.
     """
     if reasons := unsupported(impairment):

@@ -93,13 +93,13 @@ class Counters:
 class Contents:
     """State of a namespace that a plan needs.
 
-    addresses: by interface index. routes: the static ones. forwarding: of the switches in it. redirections: interface index
-    -> where its incoming frames are sent (joined cables). staged: interface index -> the interface of a stage to or from
-    which frames are redirected before that. patched: port's index -> its patch, to which its outgoing frames are redirected.
-    routing: the IP versions that it routes between its interfaces.
-    offloads: index of a veth interface -> which GSO frames it takes. hooks: the interfaces whose frames can be redirected,
-    diverted or lost. qdiscs: the root disciplines by interface index. classifiers: interface index -> the name of its loss
-    classifier. diversions: interface index -> where its frames are diverted to before all filters.
+    addresses: by interface index. routes: the static ones. forwarding: forwarding of the switches in it. redirections:
+    interface index -> where its incoming frames are sent (joined cables). staged: interface index -> the interface of a
+    stage to or from which frames are redirected before that. patched: port's index -> its patch, to which its outgoing
+    frames are redirected. routing: the IP versions that it routes between its interfaces. offloads: index of a veth
+    interface -> which GSO frames it takes. hooks: the interfaces whose frames can be redirected, diverted or lost. qdiscs:
+    the root disciplines by interface index. classifiers: interface index -> the name of its loss classifier. diversions:
+    interface index -> where its frames are diverted to before all filters.
     """
 
     interfaces: Mapping[str, Interface] = field(default_factory=dict)

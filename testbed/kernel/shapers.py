@@ -41,8 +41,8 @@ _TICK = 6  # PSCHED_SHIFT: the kernel reports times in 64 ns
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options that TBF takes or reports. rate: bytes/s. burst: bytes in the bucket. limit: of the queue, in bytes, or in
-    frames if in_frames. sizes: table of the bytes that frames of each size take. The kernel reports neither in_frames nor
+    """Options that TBF takes or reports. rate: bytes/s. burst: bytes in the bucket. limit: limit of the queue, in bytes, or
+    in frames if in_frames. sizes: table of the bytes that frames of each size take. The kernel reports neither in_frames nor
     sizes."""
 
     rate: int

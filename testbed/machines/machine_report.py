@@ -21,8 +21,8 @@ DISTRIBUTION = "netns-testbed"
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """The facts of a machine. memory: bytes. underlay_mtu: of the interface with its underlay address; 0 without one.
-    abilities: as `abilities` lists them."""
+    """The facts of a machine. memory: bytes. underlay_mtu: underlay mtu of the interface with its underlay address; 0
+    without one. abilities: as `abilities` lists them."""
 
     host_name: str
     version: str

@@ -32,7 +32,7 @@ Workers = Mapping[str, RemoteWorker]
 
 @dataclass(frozen=True, slots=True)
 class Underlay:
-    """The network between two machines, measured. round_trip: median, in ns. spread: of the round trips, longest less
+    """The network between two machines, measured. round_trip: median, in ns. spread: spread of the round trips, longest less
     shortest, ns; both 0 where no echo request was answered. loss: share of unanswered ones."""
 
     machines: Pair

@@ -35,7 +35,8 @@ class SpreadState:
 
 @dataclass(frozen=True, slots=True)
 class SpreadInjected:
-    """The result of an injection. datapaths: of its links. took: seconds until it was in force on the last machine."""
+    """The result of an injection. datapaths: datapaths of its links. took: seconds until it was in force on the last
+    machine."""
 
     injection: Injection
     datapaths: Mapping[str, str]

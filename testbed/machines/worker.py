@@ -139,7 +139,7 @@ class Dialogue:
     """The controller, for a call that several machines carry out together, or that exchanges messages with it."""
 
     def __init__(self, requests: RequestReader, answers: IO[bytes], number: int) -> None:
-        """number: of the request."""
+        """number: number of the request."""
         self._requests = requests
         self._answers = answers
         self._number = number

@@ -30,8 +30,9 @@ _SUFFIXES: Final = (".py", ".toml")
 def write_package(name: str, folder: Path, ethertype: int | None = None) -> list[Path]:
     """Write the package of a new protocol to a folder that does not exist; return its files.
 
-    ethertype: of its frames; None: the first of ETHERTYPES that no installed package uses. Raises DescriptionError for a
-    name or EtherType that cannot be used, ConflictError for one that is taken, TestbedError if a file cannot be written.
+    ethertype: ethertype of its frames; None: the first of ETHERTYPES that no installed package uses. Raises DescriptionError
+    for a name or EtherType that cannot be used, ConflictError for one that is taken, TestbedError if a file cannot be
+    written.
     """
     _check_name(name)
     taken = _taken_ethertypes()

@@ -49,7 +49,7 @@ class SimDirection:
     With only rate, delay, a queue and independent loss, frames take a fast path that touches little memory, since memory
     access dominates the cost of thousands of directions. Frames in flight are then in `_first`, which is also in the loop's
     heap, and in `_following`; otherwise they are on the direction's line; never in both. take: the entry function, which
-    observers wrap. receive: the sink of frames. sequence: of the valid entry in the loop's heap, as of a timer.
+    observers wrap. receive: the sink of frames. sequence: sequence of the valid entry in the loop's heap, as of a timer.
     """
 
     __slots__ = (
@@ -209,7 +209,7 @@ class SimDirection:
         self._choose_path()
 
     def _first_arrives(self, generation: int) -> None:
-        """Deliver the first frame of the fast path, and those due at the same time. generation: of its
+        """Deliver the first frame of the fast path, and those due at the same time. generation: generation of its
         entry in the heap."""
         first = self._first
         if first is None or generation != self._generation:

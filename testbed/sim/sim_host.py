@@ -28,8 +28,8 @@ _GROUP: Final = 1  # in a MAC's first byte
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Costs of a cluster's hardware. default: of nodes that are not in `by_node`. steering: the protocol's hashes, which
-    choose a frame's receive queue."""
+    """Costs of a cluster's hardware. default: default of nodes that are not in `by_node`. steering: the protocol's hashes,
+    which choose a frame's receive queue."""
 
     default: Profile
     by_node: Mapping[str, Profile] = field(default_factory=dict)

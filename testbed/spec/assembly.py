@@ -31,7 +31,7 @@ class _Generated:
 
 
 def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = "") -> D:
-    """Make a description of class cls. source: name for error messages. name: of the cluster, if the document has none.
+    """Make a description of class cls. source: name for error messages. name: name of the cluster, if the document has none.
 
     Raises DescriptionError with all problems.
     """

@@ -85,7 +85,7 @@ class Route:
 @dataclass(frozen=True, slots=True)
 class Node:
     """A virtual computer. forwards: it routes IP between its NICs. cpu_share: cores (0.5 = half of one), 0 = no limit.
-    memory: bytes, 0 = no limit. files: absolute path -> content for programs in the node. cores: of its host in a
+    memory: bytes, 0 = no limit. files: absolute path -> content for programs in the node. cores: cores of its host in a
     run; 0: as in its profile. caches: groups of cores that share a cache, if configured. ranks: the core of each
     program of a run; empty: one program, on core 0. profile: name or file of its hardware's costs; empty: the run's."""
 
@@ -155,7 +155,8 @@ class Link:
 class Tunnel:
     """The tunnel to a link's end on another machine: a VXLAN with this id, between two underlay addresses.
 
-    delay: of the underlay, one-way, in ns: the datapath adds the rest of the link's delay. machine: of the end.
+    delay: delay of the underlay, one-way, in ns: the datapath adds the rest of the link's delay. machine: machine of the
+    end.
     """
 
     end: End
@@ -173,7 +174,7 @@ class Tunnel:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One machine's part of a cluster on several machines. tunnels: one for each link to another machine. mtu: of the
+    """One machine's part of a cluster on several machines. tunnels: one for each link to another machine. mtu: MTU of the
     tunnels. nodes: all nodes of the cluster, in its order; those on other machines without files and variables."""
 
     machine: str

@@ -76,7 +76,8 @@ def parse(text: str, source: str) -> Description: ...
 @overload
 def parse(text: str, source: str, cls: type[D], name: str = "") -> D: ...
 def parse(text: str, source: str, cls: type[Description] = Description, name: str = "") -> Description:
-    """Parse the description in a TOML text. source: name for error messages. name: of the cluster, if the text has none."""
+    """Parse the description in a TOML text. source: name for error messages. name: name of the cluster, if the text has
+    none."""
     return from_dict(table_of(text, source), source, cls, name)
 
 

@@ -67,7 +67,7 @@ def below(path: str, key: str) -> str:
 def translate(mistake: Mistake, path: str, raw: object, known: Sequence[str] = ()) -> Problem:
     """Convert a mistake to a Problem.
 
-    path: of the validated element. raw: the element. known: the valid keys at its top level, if they differ from the
+    path: path of the validated element. raw: the element. known: the valid keys at its top level, if they differ from the
     element's.
     """
     location = mistake.location

@@ -30,7 +30,7 @@ def grid(axes: Mapping[str, Sequence[Value]]) -> Iterator[dict[str, Value]]:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Range of a parameter, in base units: ns, bit/s, bytes, or a plain number. kind: of quantity, a key of `_QUANTITIES`.
+    """Range of a parameter, in base units: ns, bit/s, bytes, or a plain number. kind: the quantity, a key of `_QUANTITIES`.
     is_log: whether values are uniform on a logarithmic scale."""
 
     low: float
@@ -61,7 +61,7 @@ def latin_hypercube(ranges: Mapping[str, Range], count: int, seed: int) -> Itera
 
 
 def read_range(table: object, path: str) -> Range | list[Problem]:
-    """Read a range as in TOML: {from, to, scale}, both ends of the same kind of quantity. path: of the table."""
+    """Read a range as in TOML: {from, to, scale}, both ends of the same kind of quantity. path: path of the table."""
     if not isinstance(table, Mapping):
         return [Problem(path, shown(table), "a table with the keys from and to")]
     problems = [

@@ -44,7 +44,7 @@ class Around(Protocol):
 
 
 class Torture(Native[ActiveMessages]):
-    """over: how long requests are sent. endpoints: of each process. victim: the rank that is killed.
+    """over: how long requests are sent. endpoints: endpoints of each process. victim: the rank that is killed.
 
     A process returns: sent, by rank; handled, with counts; came_back: by peer, with reasons; since: replies from others
     after the victim's last one; silent: ranks that have not said that they are done. An endpoint keeps its frame until

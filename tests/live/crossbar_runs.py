@@ -19,7 +19,7 @@ TIMEOUT = 20.0  # s
 
 
 def crossbar_cluster(*ends: str, **impairment: Any) -> Cluster:
-    """A cluster of these links: "n1 s1:1" is one, s1 a switch of Myrinet's. impairment: of the last link."""
+    """A cluster of these links: "n1 s1:1" is one, s1 a switch of Myrinet's. impairment: impairment of the last link."""
     names = {end.partition(":")[0] for link in ends for end in link.split()}
     links = [Link(ends=link.split()) for link in ends[:-1]]
     return Cluster(

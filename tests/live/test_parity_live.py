@@ -30,7 +30,8 @@ MESSAGES: Final = 60 if LONG else 20
 
 
 class Network(NamedTuple):
-    """kind: of its switches. dilate: of dilated runs; on Myrinet mappers send 50,000 probes in a second of the model."""
+    """kind: kind of its switches. dilate: factor of dilated runs; on Myrinet mappers send 50,000 probes in a second of the
+    model."""
 
     kind: str
     dilate: int

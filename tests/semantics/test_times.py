@@ -140,7 +140,8 @@ def bucket(line: Line, largest: int = LARGEST) -> int:
 
 
 def check_rate(line: Line, run: Run, occupied: list[int], largest: int = LARGEST) -> None:
-    """Check arrivals of a burst behind a rate. occupied: bytes of each frame at the rate; largest: of an MTU-sized one."""
+    """Check arrivals of a burst behind a rate. occupied: bytes of each frame at the rate; largest: that of an MTU-sized
+    one."""
     rate = line.impairments["forward"].rate
     assert run.frames == [frame for _, frame in run.offered]
     if line.exact("time on the wire"):

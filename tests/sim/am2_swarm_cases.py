@@ -70,9 +70,9 @@ class Request:
 class Case:
     """Random case of AM-II.
 
-    endpoints: of each node; the last one is freed at the time `freed`, if that is above 0. settings: the protocol's.
-    priced: nanoseconds until a NIC sees its doorbell, 0 for NICs and hosts without costs. changing: number of messages
-    after which an endpoint changes its tag; 0: never. slow: nanoseconds that a program may wait before it polls.
+    endpoints: endpoints of each node; the last one is freed at the time `freed`, if that is above 0. settings: the
+    protocol's. priced: nanoseconds until a NIC sees its doorbell, 0 for NICs and hosts without costs. changing: number of
+    messages after which an endpoint changes its tag; 0: never. slow: nanoseconds that a program may wait before it polls.
     restarts: time and NIC of each restart. links: impairment of each until the faults end.
     """
 

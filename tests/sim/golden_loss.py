@@ -66,7 +66,7 @@ class Subject:
     """Subject of the matrix.
 
     columns: firmware counters, added up over both nodes, that form each column. start: sends all messages of a size
-    from one node to the other; its task returns when the last one is answered. plug: of its NICs. how: definition of a
+    from one node to the other; its task returns when the last one is answered. plug: plug of its NICs. how: definition of a
     message, for the table's head. messages: how many of each size.
     """
 

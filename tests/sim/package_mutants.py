@@ -9,7 +9,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class PackageMutant:
-    """check: name of the check that finds it. mistake: in a sentence. file: of the package. right, wrong: its text."""
+    """check: name of the check that finds it. mistake: in a sentence. file: file of the package. right, wrong: its text."""
 
     check: str
     mistake: str

@@ -37,8 +37,8 @@ LIMIT: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """kind: of the switch. impairments: of every link. firmware: settings of the protocol. settings: of the workload.
-    fault: one of FAULTS, on the node `victim` from `begin` on, in microseconds."""
+    """kind: kind of the switch. impairments: impairments of every link. firmware: settings of the protocol. settings:
+    settings of the workload. fault: one of FAULTS, on the node `victim` from `begin` on, in microseconds."""
 
     protocol: str
     kind: str

@@ -67,8 +67,8 @@ FORBIDDEN: Final = ("beyond", "handle", "tag", "permission")
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """transfers: of each side, its operations: "send", "write", "notify" (a write with immediate data) or "read". hostile:
-    what the first side does at the end that it may not; "" if nothing."""
+    """transfers: transfers of each side, its operations: "send", "write", "notify" (a write with immediate data) or "read".
+    hostile: what the first side does at the end that it may not; "" if nothing."""
 
     transfers: tuple[tuple[str, ...], tuple[str, ...]]
     hostile: str

@@ -32,7 +32,7 @@ class Clusters:
     def up(
         self, shape: str = "back-to-back", nodes: int = 2, datapath: str = "auto", **keys: object
     ) -> Iterator["Running"]:
-        """A cluster until the end of the block. shape: "back-to-back" or "star". keys: of all its links."""
+        """A cluster until the end of the block. shape: "back-to-back" or "star". keys: keys of all its links."""
         name = f"bench-links-{os.getpid()}-{next(self._numbers)}"
         answer = self.ask("up", name=name, shape=shape, nodes=nodes, keys=keys, datapath=datapath)
         try:

@@ -32,7 +32,8 @@ _BARE_VNI, _BRIDGED_VNI = 71, 72
 def measure(
     machines: Lab, traffic: Traffic, turns: int, count: int, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Measure streams and round trips of all contenders in turn. count: of round trips. seconds: of each stream."""
+    """Measure streams and round trips of all contenders in turn. count: count of round trips. seconds: seconds of each
+    stream."""
     streams: dict[str, list[float]] = defaultdict(list)
     trips: dict[str, list[float]] = defaultdict(list)
     with _ours(machines) as ours, _by_ip(machines, "bare", _BARE_VNI) as bare, _by_ip(

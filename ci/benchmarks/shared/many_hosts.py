@@ -47,7 +47,7 @@ class Cost:
 
 
 class Pair:
-    """Two nodes on one pair of interfaces, with an agent each. functions: of each NIC."""
+    """Two nodes on one pair of interfaces, with an agent each. functions: functions of each NIC."""
 
     def __init__(self, functions: tuple[int, int], loss: float = 0.0) -> None:
         self._stack = contextlib.ExitStack()

@@ -49,9 +49,9 @@ class ActiveMessages:
     """A node's endpoints and bundles. Implements `protocols.core.firmware.Host` and
     `protocols.active_messages.am_interface.ActiveMessages`.
 
-    node: this node's number. address: its NIC's MAC. size: number of nodes. incarnation: of the NIC (`Adapter`). host_slot:
-    this process's slot, if several share the NIC. is_restarted: the NIC has restarted, or another process has had the
-    slot. handling_endpoint: the endpoint whose handler is running, or None. observer: notified of all messages.
+    node: this node's number. address: its NIC's MAC. size: number of nodes. incarnation: incarnation of the NIC (`Adapter`).
+    host_slot: this process's slot, if several share the NIC. is_restarted: the NIC has restarted, or another process has had
+    the slot. handling_endpoint: the endpoint whose handler is running, or None. observer: notified of all messages.
     """
 
     def __init__(

@@ -107,7 +107,7 @@ class ControlRequest(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """A received part of a message. offset: of its bytes in the message; -1: an offer, without bytes."""
+    """A received part of a message. offset: offset of its bytes in the message; -1: an offer, without bytes."""
 
     context: int
     tag: int
@@ -117,7 +117,7 @@ class Fragment(NamedTuple):
 
 
 class Incoming:
-    """An incomplete incoming message. missing: bytes still to come. slots: of the staging region, granted for it."""
+    """An incomplete incoming message. missing: bytes still to come. slots: slots of the staging region, granted for it."""
 
     __slots__ = ("arrival", "missing", "slots")
 

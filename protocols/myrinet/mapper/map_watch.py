@@ -18,9 +18,9 @@ from protocols.myrinet.mapper.prober import Answer, HostAnswer, Probe
 
 
 class MapCheck:
-    """Batch that tests whether everything in the map is still present. answers: of the hosts. is_wrong: a cable, or a
-    switch without a host, is missing, or a different host has answered. missing: hosts that have not answered. Valid
-    after the batch."""
+    """Batch that tests whether everything in the map is still present. answers: answers of the hosts. is_wrong: a cable, or
+    a switch without a host, is missing, or a different host has answered. missing: hosts that have not answered. Valid after
+    the batch."""
 
     once = False
     is_patient = False

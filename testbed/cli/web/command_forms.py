@@ -46,7 +46,7 @@ class FormError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Commands on the displayed cluster. file: of its machines, empty for a cluster on this machine. cluster: its name,
+    """Commands on the displayed cluster. file: file of its machines, empty for a cluster on this machine. cluster: its name,
     where it has a file."""
 
     file: str = ""

@@ -157,7 +157,8 @@ def carries_gso(
     files: Mapping[str, str],
     kind: Kind | None = None,
 ) -> bool:
-    """Whether the relay would forward GSO frames unsegmented. kind: of modelled switches at the link's ends, which never do.
+    """Whether the relay would forward GSO frames unsegmented. kind: kind of modelled switches at the link's ends, which
+    never do.
 
     Raises the model's errors, so that impairments are validated for any datapath.
     """

@@ -17,9 +17,9 @@ from testbed.spec.layout import ConfiguredDatapath, Layout
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Decisions on the links of a cluster. link_services: of every link that is not direct and up. notes: link ->
-    approximations of its datapath, and reasons why a preferred datapath was not chosen. orders: for the relay. files: path
-    -> text of the tables and traces that impairments name."""
+    """Decisions on the links of a cluster. link_services: link services of every link that is not direct and up. notes: link
+    -> approximations of its datapath, and reasons why a preferred datapath was not chosen. orders: for the relay. files:
+    path -> text of the tables and traces that impairments name."""
 
     link_services: Mapping[str, LinkService] = field(default_factory=dict)
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -471,8 +471,9 @@ def _errors_for_users(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class SharedNics:
-    """The sharing of a cluster's NICs. protocol: of the agents. functions: maximum number of host processes per node. spin:
-    nanoseconds that agents poll before they sleep. owner: the process that requested the sharing, which ends with it.
+    """The sharing of a cluster's NICs. protocol: protocol of the agents. functions: maximum number of host processes per
+    node. spin: nanoseconds that agents poll before they sleep. owner: the process that requested the sharing, which ends
+    with it.
     """
 
     protocol: str

@@ -58,7 +58,8 @@ class LinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """Status of a node. exists: whether its namespace does. programs: pids. agent: of its NIC, if the NIC is shared."""
+    """Status of a node. exists: whether its namespace does. programs: pids. agent: agent of its NIC, if the NIC is
+    shared."""
 
     name: str
     exists: bool

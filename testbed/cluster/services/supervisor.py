@@ -98,7 +98,7 @@ class _Supervisor:
     """The supervisor, inside its process."""
 
     def __init__(self, store: Store, state: State, death: Death | None = None) -> None:
-        """death: of the previous supervisor, if a service noticed it and started this one."""
+        """death: death of the previous supervisor, if a service noticed it and started this one."""
         self._store = store
         self._cluster = state.name
         self._wire = state.namespaces[namespace_names.WIRE]

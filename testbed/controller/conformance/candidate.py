@@ -36,7 +36,7 @@ class NotApplicableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A protocol to check. max_message_size: of its MPI device, bytes."""
+    """A protocol to check. max_message_size: maximum message size of its MPI device, bytes."""
 
     name: str
     protocol: Protocol

@@ -56,9 +56,9 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A protocol with its exchanges. name: of its entry point. stages: exchanges, by name. depth: number of transmissions
-    whose fates are chosen. command: that runs a schedule again, a %-format for the exchange and its fates. rest: virtual
-    time in which the network becomes idle after an exchange."""
+    """A protocol with its exchanges. name: name of its entry point. stages: exchanges, by name. depth: number of
+    transmissions whose fates are chosen. command: that runs a schedule again, a %-format for the exchange and its fates.
+    rest: virtual time in which the network becomes idle after an exchange."""
 
     name: str
     stages: Mapping[str, Callable[[], Stage]]

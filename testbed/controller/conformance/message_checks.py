@@ -32,7 +32,7 @@ SETTLED: Final = 50 * MILLISECOND
 
 
 class Buffer:
-    """Buffer of a posted receive, between guards. completion: of the receive."""
+    """Buffer of a posted receive, between guards. completion: completion of the receive."""
 
     def __init__(self, device: Device, source: int, tag: int, size: int, context: int = 0) -> None:
         self._memory = bytearray([UNTOUCHED]) * (size + 2 * GUARD)

@@ -25,8 +25,8 @@ _TIMEOUT = 600  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A run of a paper. cluster, profile: of the paper, used by runs without their own. dilate: factor by which time is
-    slowed; None: the default of the mode."""
+    """A run of a paper. cluster, profile: cluster and profile of the paper, used by runs without their own. dilate: factor
+    by which time is slowed; None: the default of the mode."""
 
     system: str
     name: str

@@ -315,7 +315,7 @@ def _rate(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
 def rate_of_queued(frames: Sequence[tuple[int, int]], bits: int, queued: int) -> float | None:
     """Return the rate, in bit/s, of the longest run of queued frames; None if no run is long enough.
 
-    frames: times of departure and arrival, nanoseconds, in the order of arrival. bits: of a frame. queued: delay in
+    frames: times of departure and arrival, nanoseconds, in the order of arrival. bits: bits of a frame. queued: delay in
     nanoseconds above which a frame was queued. Queued frames arrive one per frame time, independently of the sender. The
     first quarter is ignored, since it empties a token bucket.
     """

@@ -56,8 +56,8 @@ def mtus_of(layout: Layout, ranks: Sequence[Rank]) -> dict[bytes, tuple[str, int
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Ranks of a run, and their NICs. ranks: if empty, each node has one rank, which has the node's name and is numbered in
-    the order of the description. split_driver: of shared NICs, whose firmware runs in an agent process. share_all: also
-    share the NIC of a single rank, which is inline otherwise. queues: receive queues of shared NICs."""
+    the order of the description. split_driver: split driver of shared NICs, whose firmware runs in an agent process.
+    share_all: also share the NIC of a single rank, which is inline otherwise. queues: receive queues of shared NICs."""
 
     ranks: Sequence[Rank] = ()
     split_driver: SplitDriver | None = None
@@ -87,12 +87,12 @@ def agents(
     """Run programs, by rank, on the first NIC of their nodes until the end of the block; each process also runs the NIC's
     firmware, unless the NIC is shared.
 
-    placement: of ranks on nodes, and sharing of NICs. spin: nanoseconds to poll before sleeping; by default SPIN if there
-    are fewer processes than processors, otherwise 0. cpus: rank -> processor that its process is pinned to. logs:
-    directory for output of the programs; by default a temporary one, removed at the end of the block. dilation: slows
-    the run, on a cluster with equally slowed links (`testbed.spec.dilation`). on_ready: called when all NICs are up and
-    before any program begins. Raises NotFoundError for an unknown node or one without a NIC, ConflictError if the NICs are
-    shared for other scripts, and the errors of `Run`.
+    placement: placement of ranks on nodes, and sharing of NICs. spin: nanoseconds to poll before sleeping; by default SPIN
+    if there are fewer processes than processors, otherwise 0. cpus: rank -> processor that its process is pinned to. logs:
+    directory for output of the programs; by default a temporary one, removed at the end of the block. dilation: slows the
+    run, on a cluster with equally slowed links (`testbed.spec.dilation`). on_ready: called when all NICs are up and before
+    any program begins. Raises NotFoundError for an unknown node or one without a NIC, ConflictError if the NICs are shared
+    for other scripts, and the errors of `Run`.
     """
     state, store = cluster.state, Store()
     if state.nics is not None and ethertype and programs:

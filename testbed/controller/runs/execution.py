@@ -77,7 +77,7 @@ class Plan:
     simulated and dilated runs; profiles: by node, for nodes with another profile. dilate: factor by which time is slowed,
     or 0. request: the run's request, from which other machines make their plans. ahead: nanoseconds by which the run's
     clock is ahead of this machine's, in runs on several machines. shared: whether NICs are shared, in namespaces. queues:
-    receive queues of shared NICs. ranks: of the run, by number."""
+    receive queues of shared NICs. ranks: ranks of the run, by number."""
 
     chosen: Chosen
     protocol: NicProtocol
@@ -115,7 +115,7 @@ class Execution:
     cores, by node and part, where a profile gives them costs: jobs, busy_ns (the sum of their costs), waited_ns, and the
     share of time in which the part was busy; for a core also nanoseconds by cause, such as compute_ns. switches: counters
     of modelled switches, by name: frames dropped or truncated, by cause; in namespaces also stops, the number of STOPs
-    sent to NICs. lateness: of frames, by node, in dilated runs."""
+    sent to NICs. lateness: lateness of frames, by node, in dilated runs."""
 
     results: Mapping[str, Any]
     counters: Mapping[str, Mapping[str, int]]

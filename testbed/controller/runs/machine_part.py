@@ -104,7 +104,7 @@ def run_part(
 ) -> object:
     """Run a workload on this machine's nodes of a cluster.
 
-    asked: the run's request, as in its folder. seed: of the repetition. history: whether histories are written. ahead:
+    asked: the run's request, as in its folder. seed: seed of the repetition. history: whether histories are written. ahead:
     nanoseconds by which the run's clock is ahead of this machine's. source: text of the workload's file, if it has one.
     scenario: of which this machine plays its part, see `SpreadScenario.request`. The reply has results, counters and the
     verdict, or the error that ended the run; the programs' rows; the text of their files, by path; the report of the

@@ -79,9 +79,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Result of a run. results: return values of the programs, by rank. counters: of their NICs' firmware. usage: of the
-    parts that have costs in the profile (see `Execution`). These are of the last repetition; `repetitions` has all.
-    verdict: on all repetitions together. seconds: duration of the run."""
+    """Result of a run. results: return values of the programs, by rank. counters: counters of their NICs' firmware. usage:
+    usage of the parts that have costs in the profile (see `Execution`). These are of the last repetition; `repetitions` has
+    all. verdict: on all repetitions together. seconds: duration of the run."""
 
     cluster: str
     workload: str
@@ -190,7 +190,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """The repetitions of a run. plan: of the first repetition. players: of the scenario."""
+    """The repetitions of a run. plan: plan of the first repetition. players: players of the scenario."""
 
     target: RunTarget
     folder: RunRecorder

@@ -46,8 +46,8 @@ class Dilated(NamedTuple):
 
 
 class MachinePart(NamedTuple):
-    """One machine's part of a run on several, of which each plays the scenario. layout: of the complete cluster. number:
-    of the scenario's first injection, the same on all machines."""
+    """One machine's part of a run on several, of which each plays the scenario. layout: layout of the complete cluster.
+    number: number of the scenario's first injection, the same on all machines."""
 
     layout: Layout
     number: int
@@ -60,7 +60,7 @@ def _ignore(_event: str, **_facts: object) -> None:
 class ScenarioPlayer:
     """Player of one scenario, which starts again with each repetition. Implements `execution.Companion` and
     `checkers.runs.DisturbanceSource`. notes: warnings, complete after `close`. remaining: the warning on faults that did
-    not begin. seed: of the next repetition, for random parts without a seed of their own."""
+    not begin. seed: seed of the next repetition, for random parts without a seed of their own."""
 
     def __init__(
         self,

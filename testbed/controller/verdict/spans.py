@@ -374,7 +374,7 @@ def machine_findings(before: CounterSnapshot, after: CounterSnapshot, table: Tab
 
 
 def sleeper_findings(floor: Sequence[int], lag: Sequence[int], table: Table) -> list[Finding]:
-    """Judge wake-up latencies. floor, lag: of a sleeper before and during probing, nanoseconds, ascending."""
+    """Judge wake-up latencies. floor, lag: floor and lag of a sleeper before and during probing, nanoseconds, ascending."""
     findings = []
     for name, values in (("timer floor p99", floor), ("scheduling lag p99", lag)):
         if values:

@@ -44,7 +44,7 @@ class Intervals:
 
 
 def divide(samples: Samples, end: float, intervals: int = INTERVALS) -> Intervals:
-    """Divide samples into intervals. end: of the last one, seconds."""
+    """Divide samples into intervals. end: end of the last one, seconds."""
     edges = numpy.linspace(0.0, max(end, 1e-9), intervals + 1)
     bins = numpy.clip(numpy.searchsorted(edges, samples.at, side="right") - 1, 0, intervals - 1)
     count = numpy.bincount(bins, minlength=intervals)

@@ -38,7 +38,7 @@ def room_of(adapter: Adapter) -> int:
 
 @dataclass(slots=True)
 class Letter:
-    """A message that the host wants sent. index: of its descriptor. arrived: bytes that have their receipts."""
+    """A message that the host wants sent. index: index of its descriptor. arrived: bytes that have their receipts."""
 
     index: int
     context: int

@@ -9,7 +9,7 @@ from testbed.workloads.workload_settings import Size
 class Greeting(Workload):
     """Rank 0 sends a greeting to every other rank.
 
-    size: of a greeting, bytes.
+    size: size of a greeting, bytes.
     """
 
     size: Size = 64

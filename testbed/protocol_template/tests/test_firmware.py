@@ -20,7 +20,7 @@ ROOM = 74
 
 
 class Message(NamedTuple):
-    """A message that the host has got. tag: of its last card."""
+    """A message that the host has got. tag: tag of its last card."""
 
     tag: int
     data: bytes

@@ -87,7 +87,7 @@ def on_state_query(number: int, frame: FrameType | None) -> None:
 
 
 def run_node(orders: RunOrders, number: int, channel: Channel, log: str, progress: Progress, starts: int = 1) -> None:
-    """Run the forked node process, which ends with its parent; does not return. number: of its placement. starts: how
+    """Run the forked node process, which ends with its parent; does not return. number: number of its placement. starts: how
     often the node has been started, including this time."""
     status, placement = 1, orders.placements[number]
     try:

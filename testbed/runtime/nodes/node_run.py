@@ -72,7 +72,7 @@ class StuckError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Outcome of a run. results: of the programs, by rank name. reports: of their NICs, by node."""
+    """Outcome of a run. results: results of the programs, by rank name. reports: reports of their NICs, by node."""
 
     results: Mapping[str, Any]
     reports: Mapping[str, NicReport]

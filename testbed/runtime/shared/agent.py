@@ -58,10 +58,10 @@ _EVENTFD_EVENTS: Final = select.EPOLLIN | select.EPOLLET  # edge-triggered, sinc
 
 @dataclass(frozen=True, slots=True)
 class NicConfig:
-    """Configuration of a shared NIC. adapters: of its functions; the agent sets their incarnations. hosts: host processes of
-    each function, at most as many as the protocol supports. spin: nanoseconds to poll before sleeping, while yielding the
-    processor. heap: bytes for each host. queries: path of a further socket, for queries without attaching, or None. mtus:
-    see `nodes.run_orders.RunOrders`. worker: the agent's share of the interface's functions and frames."""
+    """Configuration of a shared NIC. adapters: adapters of its functions; the agent sets their incarnations. hosts: host
+    processes of each function, at most as many as the protocol supports. spin: nanoseconds to poll before sleeping, while
+    yielding the processor. heap: bytes for each host. queries: path of a further socket, for queries without attaching, or
+    None. mtus: see `nodes.run_orders.RunOrders`. worker: the agent's share of the interface's functions and frames."""
 
     split_driver: SplitDriver
     ethertype: int

@@ -60,7 +60,8 @@ class Wire:
         own_addresses: frozenset[bytes],
         other_inboxes: Mapping[bytes, socket.socket] | None = None,
     ) -> None:
-        """own_addresses: of the functions. other_inboxes: inboxes of other workers, by the addresses of their functions."""
+        """own_addresses: MAC addresses of the functions. other_inboxes: inboxes of other workers, by the addresses of their
+        functions."""
         self.port: Final = port
         self.due: int | None = None
         self.local: deque[Buffer] = deque()

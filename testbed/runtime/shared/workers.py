@@ -39,7 +39,7 @@ class ReceiveQueues:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker. inboxes: of all workers, by number, to hand frames over. inbox: the end to read of its own."""
+    """One worker. inboxes: inboxes of all workers, by number, to hand frames over. inbox: the end to read of its own."""
 
     number: int
     queues: ReceiveQueues

@@ -51,7 +51,7 @@ class Client:
         return issued
 
     async def keep_asking(self, settle: int, time: int) -> None:
-        """Send requests as fast as possible. trips: of the replies that arrive within `time` after `settle`, both in
+        """Send requests as fast as possible. trips: trips of the replies that arrive within `time` after `settle`, both in
         nanoseconds."""
         start_time = self._now() + settle
         self._measured_period = (start_time, start_time + time)

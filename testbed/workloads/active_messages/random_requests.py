@@ -30,11 +30,11 @@ class RandomRequests(Native[ActiveMessages]):
     """On active messages: random requests of all kinds from each endpoint to endpoints of other nodes, verified:
     handled exactly once, or returned.
 
-    requests: of each node. endpoints: of each node. largest: bytes of data; data that does not fit a medium message is a
-    bulk message. freed: endpoints that a node frees half-way; later requests to them are returned. over: the time over
-    which a node's requests are spread; 0: as fast as possible. patience: after this time without a message a node abandons
-    its requests, and does not wait for nodes that have not reported their end. Requests for an unreachable node are sent to
-    other nodes, until it has sent a message.
+    requests: requests of each node. endpoints: endpoints of each node. largest: bytes of data; data that does not fit a
+    medium message is a bulk message. freed: endpoints that a node frees half-way; later requests to them are returned. over:
+    the time over which a node's requests are spread; 0: as fast as possible. patience: after this time without a message a
+    node abandons its requests, and does not wait for nodes that have not reported their end. Requests for an unreachable
+    node are sent to other nodes, until it has sent a message.
     """
 
     checked = True
@@ -58,7 +58,7 @@ class RandomRequests(Native[ActiveMessages]):
 
 
 class _Pending(NamedTuple):
-    """A pending request. slot: of the destination's segment, for a bulk message; -1: none."""
+    """A pending request. slot: slot of the destination's segment, for a bulk message; -1: none."""
 
     endpoint: Endpoint
     destination: EndpointName

@@ -36,7 +36,7 @@ def last_buckets(totals: Array, ranks: int) -> Array:
 
 
 def parcels(counts: Array, ends: Array) -> Array:
-    """Return the number of keys to send to each rank. counts: of this rank's keys by bucket."""
+    """Return the number of keys to send to each rank. counts: counts of this rank's keys by bucket."""
     sums = np.concatenate(([0], np.cumsum(counts)))
     return np.diff(sums[np.concatenate(([0], ends))]).astype(np.int32)
 
@@ -107,8 +107,8 @@ class IntegerSort:
         self._check_ranks(iteration, tested, begin, end, int(buckets[:begin].sum()))
 
     def _check_ranks(self, iteration: int, tested: Array, begin: int, end: int, below: int) -> None:
-        """Check the ranks of those of the five test keys that are in this rank's buckets. begin, end: of the buckets. below:
-        number of keys in lower buckets."""
+        """Check the ranks of those of the five test keys that are in this rank's buckets. begin, end: begin and end of the
+        buckets. below: number of keys in lower buckets."""
         shift = bucket_shift(self._problem)
         least = begin << shift
         population = np.cumsum(np.bincount(self._mine - least, minlength=(end - begin) << shift))

@@ -323,7 +323,7 @@ def star(hosts: int) -> list[Cable]:
 
 
 def ring(switches: int, hosts: int) -> list[Cable]:
-    """hosts: of each switch."""
+    """hosts: hosts of each switch."""
     around = [(f"s{number}", f"s{(number + 1) % switches}") for number in range(switches)]
     return plug_cables([*around, *((number, f"s{number // hosts}") for number in range(switches * hosts))])
 

@@ -16,7 +16,7 @@ from tests.unit.protocols.list_wires import Wires
 from tests.unit.protocols.nicless_endpoints import by_library
 
 RanksOf = Callable[..., Ranks]
-"""Makes so many; mtu: of their links."""
+"""Makes so many; mtu: MTU of their links."""
 
 
 class Am2Ranks(Ranks):

@@ -30,7 +30,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Found:
-    """cases: how many were tried. seed: of the failing one. complaint: its error."""
+    """cases: how many were tried. seed: seed of the failing one. complaint: its error."""
 
     cases: int
     seed: int

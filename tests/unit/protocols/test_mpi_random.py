@@ -42,8 +42,8 @@ class Message:
 class Trial:
     """Random program of sends and receives, ordered per rank.
 
-    any_source, any_tag: of a receiving rank and context, for all of its receives alike, since a wildcard could rightly
-    take the message that another receive waits for.
+    any_source, any_tag: wildcards of a receiving rank and context, for all of its receives alike, since a
+    wildcard could rightly take the message that another receive waits for.
 
     build: makes the ranks. actions: for each rank, what it begins: a message that it sends, or (context, source, tag)
     of a receive.

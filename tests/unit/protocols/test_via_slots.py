@@ -22,7 +22,7 @@ SIZE = 9
 
 
 class Ranks:
-    """Ranks on list wires. slots: of each NIC."""
+    """Ranks on list wires. slots: slots of each NIC."""
 
     def __init__(self, size: int = SIZE, **settings: int) -> None:
         self.wires = Wires(
