@@ -58,7 +58,7 @@ PEER: Final = StateTable(
         Row(KNOWN, "later incarnation", "forget, adopt it and return what is under way", KNOWN, ("restarts",)),
         Row(KNOWN, "earlier incarnation", "drop", KNOWN, ("stale",)),
         Row(KNOWN, "no incarnation", "drop", KNOWN, ("stale",)),
-        Row(KNOWN, "meant for another incarnation", "drop and answer who is here", KNOWN, ("stale",)),
+        Row(KNOWN, "meant for another incarnation", "drop and announce the own incarnation", KNOWN, ("stale",)),
     ),
 )
 """State table of a peer; the events are the incarnations that its frames name."""

@@ -140,7 +140,7 @@ class Endpoint:
         self._commands: dict[int, Completion[None]] = {}
 
     @property
-    def free(self) -> int:
+    def free_descriptors(self) -> int:
         """Number of unused descriptors."""
         return self._is_allocated.count(0) + len(self._recently_freed)
 

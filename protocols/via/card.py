@@ -223,7 +223,7 @@ class Card:
             raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for VIA's headers")
         self.timers: Final[Timers[int]] = Timers()
         """Keys: twice a VI's number for its connection request, plus 1 for its unacknowledged frames; ~slot for the
-        time-out of a command; `endings.ENDINGS` plus a session for the end of a connection."""
+        time-out of a command; `pending_disconnects.DISCONNECT_TIMERS` plus a session for the end of a connection."""
         self.state = states.NIC.initial
         self.vis: Final[dict[int, Vi]] = {}
         self.regions: Final[dict[int, Region]] = {}

@@ -4,7 +4,7 @@ A request is resent until the peer answers or the request expires. Each side num
 and a frame contains the session of its receiver, so that frames of an earlier connection are not mistaken for frames of
 the current one. A VI that accepts a request is connected at once. If the answer is lost, the peer resends the request,
 and the answer is repeated; so is a rejection. The end of a connection, and the withdrawal of a request, are resent
-until the peer answers (`endings`).
+until the peer answers (`pending_disconnects`).
 
 A peer-to-peer request is queued at the NIC until a VI requests a connection to that peer with the same discriminator. A
 client's request fails (VIP_NO_MATCH) if no server is waiting.
@@ -25,7 +25,7 @@ from protocols.via.codec import (
     STEP_REJECT,
     STEP_REQUEST,
 )
-from protocols.via.endings import Endings
+from protocols.via.pending_disconnects import PendingDisconnects
 from protocols.via.states import CONNECTED, OPEN, PENDING
 from protocols.via.vip_descriptors import Command, Op
 from protocols.via.vipl_names import STATUS_ERRORS, AsyncError, Done, Result
@@ -48,10 +48,10 @@ class Request:
 
 
 class Connections:
-    """The connections of one NIC. endings: ends of connections that peers have not confirmed."""
+    """The connections of one NIC. pending_disconnects: ends of connections that peers have not confirmed."""
 
     def __init__(self, card: Card) -> None:
-        self.endings: Final = Endings(card)
+        self.pending_disconnects: Final = PendingDisconnects(card)
         self._card = card
         self._requests: dict[int, Request] = {}
         self._rejected: dict[tuple[int, int], int] = {}  # session of the last rejected request, by node and VI
@@ -137,11 +137,11 @@ class Connections:
         """VipDisconnect: flush the VI's descriptors, and make it idle."""
         card = self._card
         if vi.state == PENDING:
-            self.endings.add(vi, 0)
+            self.pending_disconnects.add(vi, 0)
             self._fail(vi, "disconnect", Result.REJECT)
         else:
             if vi.state == CONNECTED:
-                self.endings.add(vi, 0)
+                self.pending_disconnects.add(vi, 0)
             card.step_vi(vi, "disconnect")
         card.flush(vi)
         vi.begin(None, 0, 0)
@@ -192,7 +192,7 @@ class Connections:
 
     def on_disconnect(self, peer: Peer, vi: int, session: int, from_vi: int, from_session: int, cause: int) -> None:
         """Handle the end of a connection, or the withdrawal of a request, by a peer (from_vi, from_session). vi,
-        session: the local end, 0 if the peer does not know it. cause: see `Ending`."""
+        session: the local end, 0 if the peer does not know it. cause: see `PendingDisconnect`."""
         for local in self._card.vis.values():
             if local.peer is not peer:
                 continue
@@ -208,7 +208,7 @@ class Connections:
     def on_timer(self, now: int, vi: Vi) -> None:
         """Resend a request, or fail it."""
         if vi.expires and now >= vi.expires:
-            self.endings.add(vi, 0)
+            self.pending_disconnects.add(vi, 0)
             self._fail(vi, "expired", Result.TIMEOUT)
             return
         self._card.step_vi(vi, "time-out")
@@ -231,7 +231,7 @@ class Connections:
         card = self._card
         card.step_vi(vi, event)
         if peer_cause is not None:
-            self.endings.add(vi, peer_cause)
+            self.pending_disconnects.add(vi, peer_cause)
         card.flush(vi, head)
         vi.unacknowledged.clear()
         card.report(error, vi.number)
@@ -245,7 +245,7 @@ class Connections:
             del self._requests[number]
         for key in [key for key in self._rejected if key[0] == peer.number]:
             del self._rejected[key]
-        self.endings.on_peer_restarting(peer)
+        self.pending_disconnects.on_peer_restarting(peer)
 
     def on_peer_introduced(self, peer: Peer) -> None:
         """Resend pending requests to a peer whose incarnation is now known."""

@@ -81,7 +81,7 @@ class ViaNic:
         self._error_slot = -1
 
     @property
-    def free(self) -> int:
+    def free_descriptors(self) -> int:
         """Number of descriptors and commands that can still be posted."""
         return len(self._free)
 

@@ -118,7 +118,7 @@ def parse_trace(text: str, source: str) -> tuple[int, ...]:
             actual = shown(line) if line.strip() else "an empty line"
             raise BrokenFileError(source, number, actual, "a duration with its unit, such as '1.5ms', or 0") from None
         if number > MAX_LINES:
-            raise BrokenFileError(source, number, "one line more", f"at most {MAX_LINES:,} lines")
+            raise BrokenFileError(source, number, f"line {MAX_LINES + 1:,}", f"at most {MAX_LINES:,} lines")
     if not trace:
         raise BrokenFileError(source, 0, "no line", "a duration in every line")
     return tuple(trace)

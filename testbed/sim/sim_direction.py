@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from testbed.engine.loop import NEVER, Loop
 from testbed.fabric.direction import LinkDirection
-from testbed.fabric.interface import Receive, ignore
+from testbed.fabric.interface import Receive, discard
 from testbed.fabric.line import FULL
 from testbed.fates.fate_counters import Counters
 from testbed.fates.flows import MAX_PATH, FlowCount, FlowEntry, Flows, draw_along_path
@@ -82,7 +82,7 @@ class SimDirection:
         self.source: Final = link.a if forward else link.b
         self.end: Final = link.b if forward else link.a
         self.take: Callable[[int, bytes, FlowEntry | None], SimDirection | None] = self.admit
-        self.receive: Receive = ignore
+        self.receive: Receive = discard
         self._switch: SwitchInput | None = None
         self._switch_receive: Callable[[int, bytes, FlowEntry | None], object] | None = None  # the switch's receive
         self._table: Mapping[bytes, SimDirection] | None = None  # destinations that bypass _onward
@@ -182,7 +182,7 @@ class SimDirection:
             self._following.append((due, frame, entry))
         return None
 
-    def forget(self) -> None:
+    def drop_unsent(self) -> None:
         """Do nothing: no frames of this direction wait in the NIC's memory."""
 
     def set_receiver(self, receive: Receive) -> None:

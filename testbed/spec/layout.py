@@ -136,8 +136,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A cable. forward is the direction a -> b. datapath: "auto"; "netem", "tc" or "relay", which forwards its frames if it
-    is impaired; or "direct" (between two nodes: a veth pair, never impaired)."""
+    """A cable. forward is the direction a -> b. datapath: "auto"; "netem", "tc" or "relay", used while the link is
+    impaired; or "direct" (between two nodes: a veth pair, never impaired)."""
 
     a: End
     b: End
@@ -155,8 +155,8 @@ class Link:
 class Tunnel:
     """The tunnel to a link's end on another machine: a VXLAN with this id, between two underlay addresses.
 
-    delay: delay of the underlay, one-way, in ns: the datapath adds the rest of the link's delay. machine: machine of the
-    end.
+    delay: one-way delay of the underlay, in ns; the datapath adds the rest of the link's delay. machine: the end's
+    machine.
     """
 
     end: End
@@ -215,8 +215,8 @@ class Layout:
             for end, peer in ((link.a, link.b), (link.b, link.a)):
                 if peer.owner in kinds:
                     ends[end] = kinds[peer.owner]
-        at = {node.name: End(node.name, node.nics[0].name) for node in self.nodes if node.nics}
-        return {name: ends[end] for name, end in at.items() if end in ends}
+        first_ends = {node.name: End(node.name, node.nics[0].name) for node in self.nodes if node.nics}
+        return {name: ends[end] for name, end in first_ends.items() if end in ends}
 
     def framings(self) -> set[str]:
         """Return the framings of the switches at the nodes' first NICs, without Ethernet switches."""

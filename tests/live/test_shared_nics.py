@@ -106,10 +106,10 @@ def test_buffers_in_the_heap_are_used_where_they_are() -> None:
 
 def test_more_than_the_heap_has_room_for_is_refused_and_leaves_nothing_behind() -> None:
     async def much(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> tuple[int, int]:
-        free, descriptors = nic.heap.free, endpoint.free
+        free, descriptors = nic.heap.free, endpoint.free_descriptors
         with pytest.raises(emp.DescriptorsExhaustedError, match="pinned memory"):
             endpoint.post_send(1, 1, bytes(HEAP + 1))
-        return free - nic.heap.free, descriptors - endpoint.free
+        return free - nic.heap.free, descriptors - endpoint.free_descriptors
 
     with Cluster.star(2).up() as cluster, nodes(cluster) as running:
         assert running.host("n1", much).result() == (0, 0)

@@ -101,7 +101,7 @@ def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) ->
         agents(cluster, emp.plug(), ETHERTYPE, {"n1": once_more, "n2": once_more}, placement=SHARED) as going,
     ):
         eventually(start_file.exists, "n1 counts")
-        going.crash("n1", returns=True)
+        going.crash("n1", restarts=True)
         going.restart("n1")
         outcome = going.wait(TIMEOUT)
     assert outcome.results["n1"] == 0

@@ -32,7 +32,7 @@ from tests.sim.am2_exchanges import CASES, STRANGERS, Active
 EMP_MATCHING: Final = MatchedProtocol(
     plug=emp.plug(Settings(window=2)), device=emp_mpi.device,
     payload=1472, bound=2 * Settings().longest_timeout + MILLISECOND,
-    resources=lambda host: (host.free, host.pinned),
+    resources=lambda host: (host.free_descriptors, host.pinned),
 )  # fmt: skip
 
 # A session is made first: an introduction and its answer may be lost, and each is sent again after a time-out that doubles.

@@ -240,7 +240,7 @@ class Store:
         """Return the file that the cluster's programs see as /etc/hosts."""
         return self.directory(name) / "hosts"
 
-    def ssh(self, name: str) -> Path:
+    def ssh_directory(self, name: str) -> Path:
         """Return the directory of the cluster's ssh keys, configuration and logs; it may not exist."""
         return self.directory(name) / "ssh"
 

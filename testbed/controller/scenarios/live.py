@@ -219,14 +219,14 @@ class LiveInjector:
     def _crash(self, occurrence: Occurrence) -> ActiveFault:
         names = self._running(occurrence.fault)
         restarts_at_once = isinstance(occurrence.fault, Reset)
-        returns = restarts_at_once or occurrence.end is not None
+        restarts = restarts_at_once or occurrence.end is not None
         for name in names:
-            self._run.crash(name, returns=returns)
+            self._run.crash(name, restarts=restarts)
         if restarts_at_once:
             self._restart(names)
 
         def lift(run_ended: bool) -> None:
-            if not run_ended and returns and not restarts_at_once:
+            if not run_ended and restarts and not restarts_at_once:
                 self._restart(names)
 
         counts = {"processes": len(names)}  # `crash` has waited for their end

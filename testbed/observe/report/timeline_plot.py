@@ -113,7 +113,7 @@ def _plot(
             if panel == "faults":
                 _draw_faults(axes, faults[:_MAX_LANES], duration)
             elif panel == "latency" and intervals is not None:
-                _draw_latency(axes, intervals, sample.what if sample is not None else "")
+                _draw_latency(axes, intervals, sample.quantity if sample is not None else "")
             elif intervals is not None:
                 _draw_amount(axes, intervals, max_rate)
         drawn[-1].set_xlabel("seconds since the programs began")

@@ -181,10 +181,10 @@ class Run:
         """Whether a node's process or its program has ended."""
         return node in self._ended or "done" in self._messages[node]
 
-    def crash(self, node: str, *, returns: bool = False) -> None:
-        """Kill a node process that has not ended, and wait for its end. returns: whether `restart` will be called, and
+    def crash(self, node: str, *, restarts: bool = False) -> None:
+        """Kill a node process that has not ended, and wait for its end. restarts: whether `restart` will be called, and
         `wait` waits for the restarted program; otherwise `wait` does not wait for the node any more."""
-        self._crashed[node] = returns
+        self._crashed[node] = restarts
         self._paused.discard(node)
         self.kill(node)
         deadline = time.monotonic() + TIMEOUT

@@ -298,17 +298,17 @@ class SharedAgent:
 
     def _update_deadlines(self) -> None:
         for function in self._touched:
-            function.due = function.nic.firmware.deadline
+            function.deadline = function.nic.firmware.deadline
         self._touched.clear()
-        dues = [function.due for function in self._functions if function.due is not None]
-        if self._wire.due is not None:
-            dues.append(self._wire.due)
-        self._due = min(dues, default=None)
+        deadlines = [function.deadline for function in self._functions if function.deadline is not None]
+        if self._wire.deadline is not None:
+            deadlines.append(self._wire.deadline)
+        self._due = min(deadlines, default=None)
 
     def _on_timer(self, moment: int) -> None:
         """Call `on_timer` of the firmware whose deadline has come, and of the port."""
         for function in self._functions:
-            if function.due is not None and function.due <= moment:
+            if function.deadline is not None and function.deadline <= moment:
                 self._touched.add(function)
                 try:
                     function.nic.firmware.on_timer(moment)

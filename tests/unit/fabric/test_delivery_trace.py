@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.fabric.delivery_trace import OPPORTUNITY, parse_delivery_trace
+from testbed.fabric.delivery_trace import OPPORTUNITY_SIZE, parse_delivery_trace
 from testbed.fabric.direction import LinkDirection
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.text_files import BrokenFileError
@@ -118,4 +118,4 @@ def test_no_opportunity_carries_more_than_its_bytes(times: list[int], frames: li
         assert rest in times or (rest == 0 and rounds)
         # All that has been delivered by then fits into all opportunities until then.
         opportunities = rounds * len(times) + sum(time <= rest for time in times)
-        assert sum(size for _, size in schedule[: place + 1]) <= opportunities * OPPORTUNITY
+        assert sum(size for _, size in schedule[: place + 1]) <= opportunities * OPPORTUNITY_SIZE

@@ -104,7 +104,7 @@ class Schedule:
         self.library = library
         self.wires = Wires(plug, count, mtu)
         self.hosts: list[Endpoint] = [agent.host for agent in self.wires.agents]  # type: ignore[misc]  # as it must be
-        self.descriptors = self.hosts[0].free
+        self.descriptors = self.hosts[0].free_descriptors
         self.faults = Faults.drawn(random)
         self.digest = hashlib.sha256()
         tags = random.choice([1, 3, 20])
@@ -248,7 +248,7 @@ class Schedule:
                 rest = b"\xee" * (receive.room - len(filled) + GUARD)
                 assert receive.memory == b"\xee" * GUARD + filled + rest, "whole, in order, nothing overrun"
         for host, agent in zip(self.hosts, self.wires.agents, strict=True):
-            assert host.free == self.descriptors, "no descriptor is lost"
+            assert host.free_descriptors == self.descriptors, "no descriptor is lost"
             assert host.pinned == 0, "no memory stays pinned"
             assert host.pending_work() == []
             assert agent.firmware.pending_work() == []

@@ -112,7 +112,7 @@ def test_no_frame_with_a_right_checksum_breaks_a_nic_or_writes_beyond_a_buffer(f
     assert total_counters(wires, 1, "frames_received") == len(frames) == total_frames_accounted(wires, 1)
     assert around[:4000] == around[8000:] == b"\xee" * 4000
     assert isinstance(wires.pending_work(), list)
-    assert sender.free == 640
+    assert sender.free_descriptors == 640
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])

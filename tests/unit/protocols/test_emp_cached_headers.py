@@ -18,7 +18,7 @@ def nics_with_cached_headers() -> tuple[Wires, list[Endpoint]]:
             hosts[receiver].post_receive(sender, 1, bytearray(size))
             hosts[sender].post_send(receiver, 1, content(size))
             wires.exchange()
-    assert hosts[0].free == hosts[1].free == 640
+    assert hosts[0].free_descriptors == hosts[1].free_descriptors == 640
     return wires, hosts
 
 

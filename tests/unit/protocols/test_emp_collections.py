@@ -44,7 +44,7 @@ def test_messages_of_sizes_at_every_boundary_arrive(mtu: int, unit: int, edge: s
     assert send.result() == (1, 7, size)
     data = 1 if size <= first else 2 + (size - first - 1) // full
     assert frames == data + -(-data // unit)
-    assert sender.free == receiver.free == 640
+    assert sender.free_descriptors == receiver.free_descriptors == 640
     assert sender.pinned == receiver.pinned == 0
     assert wires.deadline is None
     assert wires.pending_work() == []
@@ -346,4 +346,4 @@ def test_queues_and_incoming_messages_of_peers_are_separate() -> None:
     assert bytes(buffer) == sent
     assert any("not begun" in sentence for sentence in wires.pending_work())
     assert [EMPTY_QUEUE, NO_INCOMING_MESSAGES] == [[], {}]
-    assert two.free == 640
+    assert two.free_descriptors == 640

@@ -21,7 +21,7 @@ def test_a_message_is_given_up_after_the_configured_time() -> None:
     with pytest.raises(EmpError, match="acknowledged nothing"):
         send.result()
     assert wires.deadline is None
-    assert sender.free == 640
+    assert sender.free_descriptors == 640
     assert sender.pinned == 0
 
 

@@ -136,6 +136,6 @@ def test_whenever_nics_restart_no_message_is_received_twice_or_lost_silently(see
         elif sent.incarnation == nics.wires.incarnations[sent.source]:
             assert sent.failed, "a host that has not restarted has the outcome of each send"
     for number, host in enumerate(hosts(nics.wires)):
-        assert host.free == 640 - 4
+        assert host.free_descriptors == 640 - 4
         assert host.pinned == 4
         assert len(host.pending_work()) == 4, number

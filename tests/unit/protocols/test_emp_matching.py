@@ -113,7 +113,7 @@ def test_receives_in_reverse_order_one_at_a_time_get_every_message(window: int, 
     longest = 20_000_000
     wires, (sender, receiver) = joined_nics(settings=Settings(window=window, descriptors=64, longest_timeout=longest))
     sends = []
-    while sender.free >= (1 if size <= 4096 else 2):
+    while sender.free_descriptors >= (1 if size <= 4096 else 2):
         sends.append(sender.post_send(1, len(sends), content(size, len(sends))))
     assert len(sends) == (64 if size == 0 else 32)
     for tag in reversed(range(len(sends))):
@@ -124,7 +124,7 @@ def test_receives_in_reverse_order_one_at_a_time_get_every_message(window: int, 
         assert receive.done, (tag, wires.pending_work())
         assert bytes(buffer) == content(size, tag)
     assert all(send.done for send in sends)
-    assert sender.free == receiver.free == 64
+    assert sender.free_descriptors == receiver.free_descriptors == 64
 
 
 def test_the_640th_message_can_be_received_first_with_the_default_settings() -> None:
@@ -219,7 +219,7 @@ def test_posting_in_completion_callbacks_does_not_nest() -> None:
 
     again()
     assert left == 0
-    assert node.free == 640
+    assert node.free_descriptors == 640
     assert wires.pending_work() == []
 
 

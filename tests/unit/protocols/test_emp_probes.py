@@ -24,7 +24,7 @@ def test_a_probe_without_waiting_completes_at_once() -> None:
     assert receiver.post_probe(0, 3, wait=False).result() is None
     assert receiver.post_probe(ANY_SOURCE, any_tag(1), wait=False).result() is None
     assert found(receiver.post_probe(0, 2, wait=False)) == (0, 2, 5)
-    assert receiver.free == 640
+    assert receiver.free_descriptors == 640
 
 
 def test_a_waiting_probe_completes_with_a_message_that_can_then_be_received() -> None:
@@ -102,11 +102,11 @@ def test_the_receive_of_a_claimed_message_fails_if_its_sender_restarts() -> None
 def test_a_cancelled_receive_frees_its_descriptor() -> None:
     wires, (sender, receiver) = joined_nics(settings=Settings(descriptors=1))
     receive = receiver.post_receive(0, 2, bytearray(1))
-    assert receiver.free == 0
+    assert receiver.free_descriptors == 0
     receiver.cancel(receive)
     with pytest.raises(ReceiveCancelledError, match="a receive from node 0, tag 2, 1 bytes, was cancelled"):
         receive.result()
-    assert (receiver.free, receiver.pinned) == (1, 0)
+    assert (receiver.free_descriptors, receiver.pinned) == (1, 0)
     again = receiver.post_receive(0, 2, bytearray(1))
     sender.post_send(1, 2, b"x")
     wires.exchange()

@@ -43,7 +43,7 @@ def test_a_restart_of_the_receiver_fails_the_send_in_progress_and_not_the_next()
     wires.exchange()
     assert receive.done
     assert buffer == b"after"
-    assert sender.free == 640
+    assert sender.free_descriptors == 640
     assert wires.pending_work() == []
 
 
@@ -79,7 +79,7 @@ def test_a_restart_of_the_sender_fails_the_receive_in_progress() -> None:
         half.result()
     assert other.done
     assert buffer == b"after"
-    assert receiver.free == 640
+    assert receiver.free_descriptors == 640
     assert receiver.pinned == 0
 
 
@@ -96,7 +96,7 @@ def test_a_restarted_sender_may_reuse_message_ids() -> None:
             assert list(buffer) == [round_, number]
         wires.restart(0)
     assert total_counters(wires, 1, "restarts") == 2
-    assert sender.free == 640
+    assert sender.free_descriptors == 640
 
 
 def test_kept_messages_of_a_restarted_sender_are_dropped() -> None:

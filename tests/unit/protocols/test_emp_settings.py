@@ -132,7 +132,7 @@ def test_a_command_for_an_impossible_number_of_frames_is_refused_before_the_nic_
     _, (sender, _) = joined_nics()
     with pytest.raises(ValueError, match=f"^a collection of {unit!r} frames: 1 to 255, in whole numbers$"):
         sender.post_unit(unit)  # type: ignore[arg-type]  # what a program might pass
-    assert sender.free == 640
+    assert sender.free_descriptors == 640
 
 
 @pytest.mark.parametrize("changed", [1, 2, 5, 255])

@@ -12,14 +12,14 @@ from protocols.am2.plug import plug
 from protocols.am2.settings import MAX_SEQUENCES, MILLISECOND, SECOND, Settings
 from protocols.mpi import ERR_PROC_FAILED, Comm, Request, Status, am2
 from protocols.mpi.am2.pairs import WINDOW
-from protocols.mpi.am2.staging_area import MAX_SLOTS_PER_MESSAGE, SLOT, SLOTS, Staging
+from protocols.mpi.am2.staging_area import MAX_SLOTS_PER_MESSAGE, SLOT_SIZE, SLOTS, Staging
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.am2_mpi_nodes import Nodes, failure
 from tests.unit.protocols.mpi_devices import Am2Ranks
 
 IMPATIENT = Settings(retries=3, longest_timeout=20 * MILLISECOND)
-LONG = bytes(range(256)) * (4 * SLOT // 256)  # twice what one message has of the staging region
+LONG = bytes(range(256)) * (4 * SLOT_SIZE // 256)  # twice what one message has of the staging region
 
 
 def test_mpi_uses_the_first_endpoint_of_a_node() -> None:
@@ -71,12 +71,12 @@ def test_only_as_much_of_a_long_message_is_sent_as_fits_the_receive() -> None:
 def test_more_long_messages_than_slots_take_turns() -> None:
     count = 2 * SLOTS
     nodes = Nodes(3)
-    sent = [nodes.send(1 + number % 2, 0, LONG[: 2 * SLOT + number], tag=number) for number in range(count)]
-    received = [nodes.receive(0, 1 + number % 2, 3 * SLOT, tag=number) for number in range(count)]
+    sent = [nodes.send(1 + number % 2, 0, LONG[: 2 * SLOT_SIZE + number], tag=number) for number in range(count)]
+    received = [nodes.receive(0, 1 + number % 2, 3 * SLOT_SIZE, tag=number) for number in range(count)]
     nodes.wires.elapse(SECOND)
     for number, (completion, (receipt, buffer)) in enumerate(zip(sent, received, strict=True)):
         assert completion.done
-        assert buffer[: receipt.result().length] == LONG[: 2 * SLOT + number]
+        assert buffer[: receipt.result().length] == LONG[: 2 * SLOT_SIZE + number]
     assert nodes.ranks.at_rest()
 
 
@@ -347,11 +347,11 @@ def test_messages_to_a_freed_endpoint_fail() -> None:
 
 def test_slots_are_granted_in_turn_and_those_of_a_lost_peer_are_held_back() -> None:
     staging = Staging()
-    first, second = staging.take(SLOT), staging.take(10 * SLOT)
+    first, second = staging.take(SLOT_SIZE), staging.take(10 * SLOT_SIZE)
     assert (len(first), len(second)) == (1, 2)
     staging.hold_back(1, first)
     staging.free(second)
-    others = [staging.take(2 * SLOT) for _ in range(SLOTS)]
+    others = [staging.take(2 * SLOT_SIZE) for _ in range(SLOTS)]
     assert sorted(sum(others, ())) == sorted({*range(SLOTS)} - {*first})
     assert not staging.take(1)
     staging.release(1)

@@ -73,7 +73,7 @@ def test_cancelled_receives_free_their_descriptors() -> None:
     ranks = Ranks(1, Settings(descriptors=8))
     ranks.run(program)
     assert ranks.at_rest()
-    assert ranks.wires.agents[0].host.free == 8  # type: ignore[attr-defined]
+    assert ranks.wires.agents[0].host.free_descriptors == 8  # type: ignore[attr-defined]
 
 
 def test_a_posted_send_is_not_cancelled_and_a_queued_send_is() -> None:

@@ -210,7 +210,7 @@ def test_emps_nic_gathers_and_scatters_long_segments(count: int) -> None:
     ranks.run(sender, receiver)
     assert ranks.at_rest()
     hosts = [agent.host for agent in ranks.wires.agents]
-    assert all(isinstance(host, Endpoint) and host.pinned == 0 and host.free == 8 for host in hosts)
+    assert all(isinstance(host, Endpoint) and host.pinned == 0 and host.free_descriptors == 8 for host in hosts)
     assert max(fetched) in (2, 3), "a frame of 1500 bytes has parts of two or three segments"
 
 

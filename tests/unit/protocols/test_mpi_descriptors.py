@@ -22,7 +22,7 @@ class Sparse:
     rank, size, contexts, max_tag, max_message_size = 0, 2, 2, 100, 1000
 
     def __init__(self, free: int, at_once: bool = False) -> None:
-        self.free = free
+        self.free_descriptors = free
         self.at_once = at_once
         self.begun: list[tuple[str, int]] = []
         self.under_way: list[Completion[Envelope]] = []
@@ -38,13 +38,13 @@ class Sparse:
         return self._begin("receive", tag, completion)
 
     def end(self) -> None:
-        self.free += 1
+        self.free_descriptors += 1
         self.under_way.pop(0).complete(Envelope(1, 0, 0))
 
     def _begin(self, what: str, tag: int, completion: Completion[Envelope]) -> bool:
-        if not self.free:
+        if not self.free_descriptors:
             return False
-        self.free -= 1
+        self.free_descriptors -= 1
         self.begun.append((what, tag))
         self.under_way.append(completion)
         if self.at_once:
@@ -70,7 +70,7 @@ def test_a_send_does_not_overtake_a_queued_send_although_a_descriptor_is_free() 
     device = Device(endpoint)
     for tag in (0, 1):
         device.send(1, 0, tag, memoryview(b""))
-    endpoint.free += 1  # nobody has told the device
+    endpoint.free_descriptors += 1  # nobody has told the device
     device.send(1, 0, 2, memoryview(b""))
     endpoint.end()
     endpoint.end()

@@ -81,12 +81,12 @@ def test_all_connections_are_lost_at_once_and_restored() -> None:
 
     run(ranks.wires, *(flood(peer) for peer in peers), deliver=lambda: None)
     host = cast(ViaNic, ranks.wires.agents[0].host)
-    assert host.free < 12
+    assert host.free_descriptors < 12
     for pair in list(endpoint.pairs.values()):
         endpoint._end_connection(pair, "is lost")
     ranks.wires.exchange()
     assert endpoint.pairs == {}
-    assert host.free == SLOTS - 2
+    assert host.free_descriptors == SLOTS - 2
     assert host.registered == 0
     again = run(ranks.wires, *(told(comm, peer) for peer in peers), *(hear(ranks.comms[peer], 0) for peer in peers))
     assert again == [""] * CONNECTIONS + ["data"] * CONNECTIONS
