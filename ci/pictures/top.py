@@ -59,7 +59,7 @@ def main() -> None:
 
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=WIDTH, height=HEIGHT, file=nowhere, force_terminal=True)
-        console.print(frame(seen(), VIEW, WIDTH, HEIGHT))
+        console.print(frame(take_sample(), VIEW, WIDTH, HEIGHT))
         title = f"testbed top {CLUSTER}"
         console.save_svg(str(PICTURE), title=title, theme=DIMMED_MONOKAI, code_format=FORMAT, unique_id="top")
 
@@ -87,7 +87,7 @@ def _testbed(name: str, *arguments: str) -> str:
     return subprocess.run([*_command(name), *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def seen() -> Snapshot:
+def take_sample() -> Snapshot:
     """Return what was seen."""
     document = json.loads(SEEN.read_text())
     made = _made(Snapshot, {key: value for key, value in document.items() if key not in ("format", "kind")})
@@ -109,7 +109,7 @@ def _made(kind: Any, value: Any) -> object:
 
 def _check() -> None:
     """Compare line by line, without blanks, as Rich decides how letters are placed."""
-    expected = ["".join(text for text, _ in line) for line in frame(seen(), VIEW, WIDTH, HEIGHT).lines]
+    expected = ["".join(text for text, _ in line) for line in frame(take_sample(), VIEW, WIDTH, HEIGHT).lines]
     drawn = list(_drawn(PICTURE.read_text()))
     wrong = [pair for pair in zip(_bare(expected), _bare(drawn), strict=False) if pair[0] != pair[1]]
     if wrong or len(_bare(expected)) != len(_bare(drawn)) or len(PANELS) != len(VIEW.keys):

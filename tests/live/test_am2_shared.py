@@ -127,7 +127,7 @@ def of(am_numbers: int, process: int, endpoints: int) -> list[EndpointName]:
 NUMBERS: Final = Settings().numbers_per_host
 
 
-def counted(running: Nodes, name: str) -> dict[str, int]:
+def agent_counters(running: Nodes, name: str) -> dict[str, int]:
     actual: dict[str, int] = running.report(name)["counted"]
     return actual
 
@@ -138,7 +138,7 @@ def test_endpoints_of_several_processes_share_few_frames_and_each_message_is_ans
             running.host("n2", serve(2), process)
         clients = [running.host("n1", ask(of(NUMBERS, process, 2), endpoints=2), process) for process in range(3)]
         assert all(faults > 2 for faults in wait_for_results(clients))
-        assert counted(running, "n2")["unloaded"] > 6
+        assert agent_counters(running, "n2")["unloaded"] > 6
 
 
 def test_processes_of_one_node_send_to_each_other() -> None:
@@ -165,7 +165,7 @@ def test_messages_to_a_killed_process_are_returned_and_another_takes_its_slot() 
         victim = running.host("n2", serve(2), 1)
         others = running.host("n1", ask(of(NUMBERS, 0, 2), 400), 0)
         sender = running.host("n1", give, 1)
-        eventually(lambda: counted(running, "n2")["messages_delivered"] > 100, "they talk")
+        eventually(lambda: agent_counters(running, "n2")["messages_delivered"] > 100, "they talk")
         victim.kill()
         reported = set(sender.result())  # of what it had taken, and of what came too late
         assert reported
@@ -183,10 +183,10 @@ def test_a_stopped_process_keeps_no_frames_from_others_and_continues() -> None:
         running.host("n2", serve(2), 0)
         stopped = running.host("n2", serve(2), 1)
         waits = running.host("n1", ask(of(NUMBERS, 1, 2), 400), 1)
-        eventually(lambda: counted(running, "n2")["messages_delivered"] > 20, "they talk")
+        eventually(lambda: agent_counters(running, "n2")["messages_delivered"] > 20, "they talk")
         stopped.kill(signal.SIGSTOP)
         assert running.host("n1", ask(of(NUMBERS, 0, 2), 50), 0).result()
-        assert counted(running, "n2")["forced"]
+        assert agent_counters(running, "n2")["forced"]
         stopped.kill(signal.SIGCONT)
         assert waits.result()
 
@@ -223,7 +223,7 @@ def test_a_process_with_arbitrary_writes_and_doorbells_is_harmless() -> None:
         good = running.host("n1", ask(of(NUMBERS, 0, 2), 300), 0)
         assert good.result()
         assert all(rung > 500 for rung in wait_for_results(vandals))
-        assert min(counted(running, name)["invalid"] for name in ("n1", "n2")) > 100
+        assert min(agent_counters(running, name)["invalid"] for name in ("n1", "n2")) > 100
         for vandal in vandals:
             vandal.close()
         eventually(lambda: running.regions("n1") == 0, "the agent keeps a region")
@@ -306,7 +306,7 @@ def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_node
         assert {rank for one in reported.values() for rank, _ in one["came_back"]} == {VICTIM}
         # Twelve endpoints over seven frames: so many at least, if each was resident once.
         least = PROCESSES * workload.endpoints - Settings().frames
-        unloaded = {name: counted(running, name)["unloaded"] for name in running.agents}
+        unloaded = {name: agent_counters(running, name)["unloaded"] for name in running.agents}
         assert min(unloaded.values()) >= least, unloaded
 
 

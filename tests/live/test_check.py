@@ -196,7 +196,7 @@ def test_probes_leave_no_trace_at_switches_and_nodes() -> None:
         cluster.inject("n1", delay="1ms")
         wire = cluster.state.namespaces[namespace_names.WIRE]
 
-        def seen() -> tuple[object, ...]:
+        def forwarding_state() -> tuple[object, ...]:
             tables = [iproute2.query(wire, "bridge", "fdb", "show")]
             drops = []
             for node in cluster:
@@ -208,10 +208,10 @@ def test_probes_leave_no_trace_at_switches_and_nodes() -> None:
             )
             return tables, drops, other[0]["stats64"]["rx"]["packets"]
 
-        before = seen()
+        before = forwarding_state()
         verdict = check(cluster, "n1", 0.3, table=PATIENT)
         assert graded(verdict, Grade.INVALID) == set()
-        assert seen() == before
+        assert forwarding_state() == before
 
 
 @contextmanager
@@ -346,19 +346,19 @@ def test_a_relay_that_is_killed_while_it_is_probed_makes_the_check_invalid() -> 
 def stop_under_load(relay: int, wire: str, device: str) -> None:
     """Stop the relay once probes come in on a free end, until a hundred more have come that all wait for 200 ms."""
 
-    def arrived() -> int:
+    def count_arrived() -> int:
         (actual,) = iproute2.query(wire, "ip", "-s", "link", "show", device)
         count: int = actual["stats64"]["rx"]["packets"]
         return count
 
-    started = arrived()
+    started = count_arrived()
     until = time.monotonic() + 60 * SLOW
-    while arrived() < started + 20 and time.monotonic() < until:
+    while count_arrived() < started + 20 and time.monotonic() < until:
         time.sleep(0.005)  # between two looks
     os.kill(relay, signal.SIGSTOP)
     try:
-        stopped, until = arrived(), time.monotonic() + 1
-        while arrived() < stopped + 100 and time.monotonic() < until:
+        stopped, until = count_arrived(), time.monotonic() + 1
+        while count_arrived() < stopped + 100 and time.monotonic() < until:
             time.sleep(0.005)  # between two looks
         time.sleep(0.2)  # the fault itself
     finally:

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 COUNT = 300
 
 
-def arrived(cluster: RunningCluster) -> list[int]:
+def arrived_numbers(cluster: RunningCluster) -> list[int]:
     """The numbers of the frames from n1 that arrive at n2, in order."""
     with node_sockets.nic_sockets(cluster) as nics:
         nics["n2"].setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE: all of them may have to wait
@@ -42,12 +42,12 @@ def arrived(cluster: RunningCluster) -> list[int]:
 def test_the_fates_of_one_run_come_again_in_another(tmp_path: Path) -> None:
     log = tmp_path / "fates.jsonl"
     with Cluster.back_to_back().up(fates=log) as cluster, cluster.inject("n1", loss="20%", duplicate="10%"):
-        first = arrived(cluster)
+        first = arrived_numbers(cluster)
     assert {record.cause for record in read_log(log)} == {"loss", "duplicate"}
     with Cluster.back_to_back(seed=99).up() as cluster, cluster.inject("all", replay=log):
-        assert arrived(cluster) == first
+        assert arrived_numbers(cluster) == first
     with Cluster.back_to_back(seed=99).up() as cluster, cluster.inject("n1", loss="20%", duplicate="10%"):
-        assert arrived(cluster) != first
+        assert arrived_numbers(cluster) != first
 
 
 @pytest.mark.parametrize(

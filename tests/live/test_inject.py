@@ -116,24 +116,24 @@ def up(description: Description, datapath: ConfiguredDatapath = "relay") -> Runn
     return RunningCluster(Store(), outcome.state)
 
 
-def both(cluster: RunningCluster, link: str = "n1:eth0--s1:1") -> tuple[Impairment, Impairment]:
+def both_impairments(cluster: RunningCluster, link: str = "n1:eth0--s1:1") -> tuple[Impairment, Impairment]:
     actual = relayed_links(cluster)[link]
     return actual.forward.impairment, actual.backward.impairment
 
 
 def test_only_what_is_named_is_set_and_in_both_directions() -> None:
     with up(declared(**DECLARED)) as cluster:
-        assert both(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
+        assert both_impairments(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
         with cluster.inject("n1", delay="7ms"):
-            assert both(cluster) == (Impairment(delay=7 * MS, loss=0.1),) * 2
+            assert both_impairments(cluster) == (Impairment(delay=7 * MS, loss=0.1),) * 2
             with cluster.inject("n1", jitter="1ms", distribution="normal", direction="out"):
-                assert both(cluster) == (
+                assert both_impairments(cluster) == (
                     Impairment(delay=7 * MS, loss=0.1, jitter=MS, distribution="normal"),
                     Impairment(delay=7 * MS, loss=0.1),
                 ), "direction out"
         with cluster.inject("n1", loss=0, direction="s1-n1"):
-            assert both(cluster) == (Impairment(delay=2 * MS, loss=0.1), Impairment(delay=2 * MS))
-        assert both(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
+            assert both_impairments(cluster) == (Impairment(delay=2 * MS, loss=0.1), Impairment(delay=2 * MS))
+        assert both_impairments(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
         assert relayed_links(cluster).keys() == {"n1:eth0--s1:1"}
 
 
@@ -156,7 +156,7 @@ def test_injections_that_overlap_are_lifted_in_any_order(pair: RunningCluster, o
         keys: dict[str, Any] = {}
         for number in left:
             keys |= expected[number]
-        assert both(pair, link) == (Impairment(**keys),) * 2
+        assert both_impairments(pair, link) == (Impairment(**keys),) * 2
         faults[lifted].lift()
         left.remove(lifted)
     assert relayed_links(pair) == {}
@@ -333,7 +333,7 @@ def test_what_is_injected_for_a_time_heals_itself(pair: RunningCluster) -> None:
     eventually(lambda: len(pair.state.injected) == 1, "two of three have healed")
     eventually(lambda: len(events_of(pair, "heal")) == 2, "it is an event")
     assert [event["number"] for event in events_of(pair, "heal")] == [1, 2]
-    assert both(pair, "n1:eth0--n2:eth0") == (Impairment(duplicate=0.1),) * 2
+    assert both_impairments(pair, "n1:eth0--n2:eth0") == (Impairment(duplicate=0.1),) * 2
     stays.lift()
     assert everything(pair) == before
 
@@ -346,11 +346,11 @@ def test_up_changes_what_is_declared_and_keeps_what_is_injected() -> None:
         fault = cluster.inject("n1", corrupt="1%")
         stays = cluster.inject("n2", delay="5ms")
         up(declared(delay="3ms", loss="1%"))
-        assert both(cluster) == (Impairment(delay=3 * MS, loss=0.01, corrupt=0.01),) * 2
-        assert both(cluster, "n2:eth0--s1:2") == (Impairment(delay=5 * MS),) * 2
+        assert both_impairments(cluster) == (Impairment(delay=3 * MS, loss=0.01, corrupt=0.01),) * 2
+        assert both_impairments(cluster, "n2:eth0--s1:2") == (Impairment(delay=5 * MS),) * 2
         assert up(declared(delay="3ms", loss="1%")).state.injected == cluster.state.injected
         fault.lift()
-        assert both(cluster) == (Impairment(delay=3 * MS, loss=0.01),) * 2
+        assert both_impairments(cluster) == (Impairment(delay=3 * MS, loss=0.01),) * 2
         up(declared())
         assert relayed_links(cluster).keys() == {"n2:eth0--s1:2"}
         stays.lift()
@@ -425,7 +425,7 @@ def test_a_contradiction_with_what_is_in_force_is_refused_and_that_stays(pair: R
     pair.inject("all", delay="1ms", jitter="100us")
     with pytest.raises(DescriptionError, match="jitter without a delay"):
         pair.inject("all", delay=0)
-    assert both(pair, "n1:eth0--n2:eth0") == (Impairment(delay=MS, jitter=100_000),) * 2
+    assert both_impairments(pair, "n1:eth0--n2:eth0") == (Impairment(delay=MS, jitter=100_000),) * 2
     ping(pair, "n1", "n2")
     pair.heal()
 

@@ -48,10 +48,10 @@ def test_a_program_in_a_node_is_refused_with_the_reason_and_what_to_do(tmp_path:
 
 
 def test_doctor_shows_it_before_anything_is_tried(tmp_path: Path) -> None:
-    def shown() -> str:
+    def enter_and_print() -> str:
         enter_plain_chroot(tmp_path)
         return command("doctor").stdout
 
-    text = " ".join(in_child(shown).split())
+    text = " ".join(in_child(enter_and_print).split())
     assert WHY in text
     assert REMEDY in text

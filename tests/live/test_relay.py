@@ -60,7 +60,7 @@ def up(layout: Layout) -> ApplyResult:
 
 @contextmanager
 def running(**impairment: str) -> Iterator[RunningCluster]:
-    with RunningCluster(Store(), up(resolve(described(**impairment))).state) as cluster:
+    with RunningCluster(Store(), up(resolve(impaired_star(**impairment))).state) as cluster:
         yield cluster
 
 
@@ -277,7 +277,7 @@ def test_supervisor_and_relay_that_die_together_are_put_right_by_the_next_comman
         os.kill(relay, signal.SIGKILL)
         kill_supervisor(cluster)
         assert "GONE" in testbed("status", "--name", NAME).stdout
-        assert up(resolve(described(delay="1ms"))).operations == ()
+        assert up(resolve(impaired_star(delay="1ms"))).operations == ()
         assert [event["pid"] for event in events_of(cluster, "supervisor died")] == [supervisor]
         assert len(events_of(cluster, "relay died")) == len(events_of(cluster, "relay restarted")) == 1
         ping(cluster, "n1", "n2")
@@ -302,7 +302,7 @@ def test_many_who_start_a_supervisor_at_once_get_one_and_no_link_is_carried_twic
 
 
 def test_a_node_that_is_gone_is_made_again_while_the_relay_carries_the_others() -> None:
-    described_twice = resolve(described(delay="1ms"))
+    described_twice = resolve(impaired_star(delay="1ms"))
     with running(delay="1ms") as cluster:
         stays = cluster.inject("n2", delay="2ms")
         pid = relay_pid(cluster)
@@ -338,12 +338,12 @@ def test_a_link_that_moves_to_another_switch_goes_on_being_carried() -> None:
 
 
 def test_what_carries_a_cluster_ends_with_its_process_however_that_dies(machine: Machine) -> None:
-    def held(say: Callable[[object], None]) -> None:
+    def hold_cluster(say: Callable[[object], None]) -> None:
         with Cluster.star(2).up() as cluster, cluster.inject("all", delay="1ms"):
             say(relay_pid(cluster))
             signal.pause()
 
-    with background(held) as process:
+    with background(hold_cluster) as process:
         pid = process.answer()
         assert isinstance(pid, int)
         relay = processes.identity(pid)
@@ -363,8 +363,8 @@ def test_down_ends_what_carries_the_cluster() -> None:
 # Kill points
 
 
-IMPAIRED = resolve(described(delay="1ms", corrupt="1%"))
-OTHERWISE = resolve(described(nodes=4, delay="2ms", loss="1%"))
+IMPAIRED = resolve(impaired_star(delay="1ms", corrupt="1%"))
+OTHERWISE = resolve(impaired_star(nodes=4, delay="2ms", loss="1%"))
 
 
 def down() -> None:
@@ -499,10 +499,10 @@ def test_the_relay_that_is_started_again_counts_on() -> None:
 
 def test_a_relay_that_ended_on_purpose_leaves_no_counts() -> None:
     """Declared rules have no number of their own, and begin at 1 when they come back."""
-    impaired = described(rules=["drop icmp and nth(3)"])  # type: ignore[arg-type]
+    impaired = impaired_star(rules=["drop icmp and nth(3)"])  # type: ignore[arg-type]
     with RunningCluster(Store(), up(resolve(impaired)).state) as cluster:
         for _ in range(2):
             cluster["n1"].run(["ping", "-n", "-q", "-c2", "-i0.2", "-W1", "n2"])
-            up(resolve(described()))
+            up(resolve(impaired_star()))
             assert not list(Store().directory(NAME).glob("tallies.*"))
             up(resolve(impaired))

@@ -76,7 +76,7 @@ def directions(cluster: RunningCluster) -> list[Mapping[str, Any]]:
     return [reported for link in relay_report(cluster)["links"].values() for reported in link.values()]
 
 
-def at_rest(cluster: RunningCluster) -> list[Mapping[str, Any]]:
+def idle_directions(cluster: RunningCluster) -> list[Mapping[str, Any]]:
     """Return `directions` of a moment when no frame is in flight; an acknowledgement may follow it."""
     events: list[Mapping[str, Any]] = []
 
@@ -101,7 +101,7 @@ def address(cluster: RunningCluster, node: str, version: int) -> str:
     return next(one for one in actual if (":" in one) == (version == 6))
 
 
-def taken(cluster: RunningCluster, key: str, device: str) -> Offloads | None:
+def accepted_offloads(cluster: RunningCluster, key: str, device: str) -> Offloads | None:
     """The offloads of an interface in a node, or in the wire namespace."""
     path = wire_path(cluster.state) if key == namespace_names.WIRE else cluster[key].namespace
     opened = namespaces.open_path(path)
@@ -184,7 +184,7 @@ def test_tcp_in_pieces_arrives_as_it_was_sent(shape: str, version: int) -> None:
             forth.run(16 * MiB)
             back.run(16 * MiB)
         assert gso_frames(cluster) >= 2 * links * 16 * MiB // (1 << 16)
-        for reported in at_rest(cluster):
+        for reported in idle_directions(cluster):
             counted = reported["counters"]
             assert counted["delivered"] == counted["offered"]
             assert counted["delivered"] > 16 * MiB // MTU, "segments are counted, not GSO frames"
@@ -220,7 +220,7 @@ def test_datagrams_arrive_as_they_were_sent(version: int, segment: int) -> None:
         assert not any(any(direction["emulator"].values()) for direction in directions(cluster))
 
 
-def lost(records: Iterable[Record]) -> list[int]:
+def lost_numbers(records: Iterable[Record]) -> list[int]:
     """Return the numbers of the lost frames of n1's TCP flow."""
     return [record.n for record in records if record.flow.key == (socket.IPPROTO_TCP, 5001) and record.cause == "loss"]
 
@@ -233,22 +233,22 @@ def test_loss_that_is_injected_between_pieces_meets_frames_as_it_is_promised(tmp
             transfer.run(8 * MiB)
             whole = gso_frames(cluster)
             assert whole
-            assert taken(cluster, "n1", "eth0") is Offloads.TCP
+            assert accepted_offloads(cluster, "n1", "eth0") is Offloads.TCP
             fault = cluster.inject("all", loss="1%", direction="forward")
-            assert taken(cluster, "n1", "eth0") is Offloads.NONE
-            assert taken(cluster, "n2", "eth0") is Offloads.TCP, "it may send GSO frames"
+            assert accepted_offloads(cluster, "n1", "eth0") is Offloads.NONE
+            assert accepted_offloads(cluster, "n2", "eth0") is Offloads.TCP, "it may send GSO frames"
             transfer.run(16 * MiB)
-            frames_lost = lost(read_log(log))
+            frames_lost = lost_numbers(read_log(log))
             assert gso_frames(cluster) == whole, "no GSO frame passes a direction that loses frames"
             fault.lift()
-            assert taken(cluster, "n1", "eth0") is Offloads.TCP
+            assert accepted_offloads(cluster, "n1", "eth0") is Offloads.TCP
             transfer.run(8 * MiB)
             assert gso_frames(cluster) > whole
         assert not any(total(cluster, "emulator", name) for name in ("overrun", "oversized", "unsent", "down"))
         macs = [int(cluster[node].layout.nics[0].mac.replace(":", ""), 16) for node in ("n1", "n2")]
     frame, seed = tcp(macs=(macs[0], macs[1])), cluster.state.layout.seed
     _, expected = fates_of(Impairment(delay=10**6, loss=0.01), [(0, frame)] * frames_lost[-1], link=LINK, seed=seed)
-    assert frames_lost == lost(expected)
+    assert frames_lost == lost_numbers(expected)
     assert frames_lost[-1] > 16 * MiB // MTU, "counted frame by frame"
 
 

@@ -307,14 +307,14 @@ def test_a_run_leaves_offloads_as_every_link_wants_them() -> None:
     with Cluster.star(3).up() as cluster:
         cluster.inject("n1", loss="10%", delay="1ms")
         cluster.inject("n2", delay="1ms")
-        assert [taken(cluster, node) for node in ("n1", "n2", "n3")] == expected
+        assert [accepted_offloads(cluster, node) for node in ("n1", "n2", "n3")] == expected
         with agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": idle, "n3": idle}) as run:
-            assert [taken(cluster, node) for node in ("n1", "n2", "n3")] == [Offloads.NONE] * 3
+            assert [accepted_offloads(cluster, node) for node in ("n1", "n2", "n3")] == [Offloads.NONE] * 3
             run.wait(TIMEOUT)
-        assert [taken(cluster, node) for node in ("n1", "n2", "n3")] == expected
+        assert [accepted_offloads(cluster, node) for node in ("n1", "n2", "n3")] == expected
 
 
-def taken(cluster: RunningCluster, node: str) -> Offloads | None:
+def accepted_offloads(cluster: RunningCluster, node: str) -> Offloads | None:
     def look() -> Offloads | None:
         handle = os.open(cluster[node].namespace, os.O_RDONLY)
         setns(handle, CLONE_NEWNET)

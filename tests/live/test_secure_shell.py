@@ -109,15 +109,15 @@ def test_nothing_of_the_user_or_the_machine_is_read_or_written(star: RunningClus
         "/var/log/lastlog",
     )
 
-    def seen() -> list[tuple[str, int, int]]:
+    def file_stamps() -> list[tuple[str, int, int]]:
         files = [Path(file) for place in places for file in glob(place)]
         return [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
 
-    before = seen()
+    before = file_stamps()
     config = star.ssh()
     assert ssh(config, "-tt", "n1", "tty").returncode == 0
     star["n1"].run(["ssh", "n2", "true"], timeout=60)
-    assert seen() == before
+    assert file_stamps() == before
 
 
 def test_again_it_leaves_what_there_is_and_mends_what_is_missing(star: RunningCluster) -> None:

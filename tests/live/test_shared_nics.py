@@ -218,14 +218,14 @@ def test_a_peer_hears_of_a_hosts_death_though_half_of_all_frames_are_lost() -> N
         with cluster.inject("n1", loss="50%"):
             receiver = running.host("n2", receive, 0)
             sender = running.host("n1", send, 0)
-            eventually(lambda: taken(running, "n2") > 20, "some of it comes")
+            eventually(lambda: received_frames(running, "n2") > 20, "some of it comes")
             sender.kill()
             assert "has restarted" in receiver.result()
         again = [running.host(name, ring_trips(10), 0) for name in ("n1", "n2")]
         assert [host.result() for host in again] == [10, 10]
 
 
-def taken(running: Nodes, name: str) -> int:
+def received_frames(running: Nodes, name: str) -> int:
     """Frames that have come to a node's NIC."""
     return running.report(name)["taken"]
 
@@ -343,14 +343,14 @@ def test_an_agent_whose_hosts_do_nothing_sleeps() -> None:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
-    def at_rest() -> bool:
+    def is_idle() -> bool:
         before = sum(map(used, pids))
         time.sleep(0.05)  # in which it is seen whether they work
         return sum(map(used, pids)) == before
 
     with Cluster.star(2).up() as cluster, nodes(cluster) as running:
         pids = [running.agents["n1"].pid, *(running.host("n1", wait).pid for _ in range(2))]
-        eventually(at_rest, "they have nothing to do any more")
+        eventually(is_idle, "they have nothing to do any more")
         before = sum(map(used, pids))
         time.sleep(1.0)  # in which nobody does anything
         assert sum(map(used, pids)) - before <= 5

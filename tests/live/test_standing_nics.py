@@ -42,7 +42,7 @@ def killed(sharing: NicSharing, node: str) -> None:
     eventually(lambda: sharing.agent_pids().get(node, before) != before, "it is started again", TIMEOUT)
 
 
-def told(cluster: RunningCluster, event: str) -> list[str]:
+def event_nodes(cluster: RunningCluster, event: str) -> list[str]:
     """The nodes of all events of that name."""
     directory = Store().directory(cluster.name)
     return [str(one["node"]) for one in event_log.read(directory) if one["event"] == event]
@@ -61,8 +61,8 @@ def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_
             killed(sharing, node)
             wait_for_progress(talkers)
         actual = finish_all(talkers)
-        eventually(lambda: told(cluster, "NIC agent restarted") == victims, "the last restart is told, too", TIMEOUT)
-        assert told(cluster, "NIC agent died") == victims
+        eventually(lambda: event_nodes(cluster, "NIC agent restarted") == victims, "the last restart is told, too", TIMEOUT)
+        assert event_nodes(cluster, "NIC agent died") == victims
     for (node, _), one in actual.items():
         assert one.wrong == []
         concerned = node in ("n1", "n2")
@@ -72,7 +72,7 @@ def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_
         assert all("has restarted" in reported for reported in one.told)
 
 
-def shown(cluster: RunningCluster) -> dict[str, object]:
+def agents_status(cluster: RunningCluster) -> dict[str, object]:
     """Return the agents' part of `testbed status --json`."""
     (document,) = [
         one for one in json.loads(testbed("status", "--json").stdout)["clusters"] if one["name"] == cluster.name
@@ -82,13 +82,13 @@ def shown(cluster: RunningCluster) -> dict[str, object]:
 
 def test_status_shows_the_agents_and_who_has_attached() -> None:
     with Cluster.star(2).up() as cluster:
-        assert shown(cluster) == {"shared": None, "n1": None, "n2": None}
+        assert agents_status(cluster) == {"shared": None, "n1": None, "n2": None}
         with (
             share_nics(cluster, functions=2) as sharing,
             reattaching_pairs(cluster, {("n1", 1): ("n2", 0)}, 2) as talkers,
         ):
             agents = sharing.agent_pids()
-            assert shown(cluster) == {
+            assert agents_status(cluster) == {
                 "shared": {"protocol": "emp", "functions": 2, "owner": os.getpid()},
                 "n1": {"pid": agents["n1"], "hosts": [{"function": 1, "pid": talkers["n1", 1].pid}], "lost": 0},
                 "n2": {"pid": agents["n2"], "hosts": [{"function": 0, "pid": talkers["n2", 0].pid}], "lost": 0},
@@ -116,7 +116,7 @@ def test_agents_outlive_their_supervisor_with_what_their_hosts_have_under_way_an
         with cluster.inject("n1", loss="1%"):  # as any change
             assert sharing.agent_pids() == agents
         killed(sharing, "n1")
-        eventually(lambda: told(cluster, "NIC agent restarted") == ["n1"], "its restart is told", TIMEOUT)
+        eventually(lambda: event_nodes(cluster, "NIC agent restarted") == ["n1"], "its restart is told", TIMEOUT)
 
 
 def supervisor_again(cluster: RunningCluster, first: Identity) -> bool:

@@ -51,7 +51,7 @@ def offer(count: int, size: int = 60) -> None:
                 continue
 
 
-def there(route: RouteSocket) -> Qdisc:
+def current_qdisc(route: RouteSocket) -> Qdisc:
     return qdiscs.qdiscs(route)[ONE]
 
 
@@ -73,7 +73,7 @@ def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(route: Ro
             impairment = Impairment(rate=impairment.rate, queue_frames=source.randrange(1, 10**6))
         requested = options(impairment)
         route.execute(shapers.requests(ONE, requested, before))
-        qdisc = there(route)
+        qdisc = current_qdisc(route)
         assert (qdisc.kind, qdisc.handle) == ("tbf", shapers.HANDLE), impairment
         assert requested.matches(shapers.decode(qdisc.options)), impairment
         assert qdisc.sized is (requested.sizes is not None), impairment
@@ -83,22 +83,22 @@ def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(route: Ro
 def test_a_change_leaves_what_waits_and_the_counters_alone(route: RouteSocket) -> None:
     route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL))))
     offer(100)
-    qdisc = there(route)
+    qdisc = current_qdisc(route)
     assert qdisc.queued + qdisc.frames == 100
     assert qdisc.queued > 50
     route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL + 8))))
-    changed = there(route)
+    changed = current_qdisc(route)
     assert (changed.queued, changed.frames) == (qdisc.queued, qdisc.frames)
     route.execute(shapers.requests(ONE, options(Impairment(rate=10**9))))
-    eventually(lambda: not there(route).queued, "what waited leaves at the new rate")
-    assert (there(route).frames, there(route).dropped) == (100, 0)
+    eventually(lambda: not current_qdisc(route).queued, "what waited leaves at the new rate")
+    assert (current_qdisc(route).frames, current_qdisc(route).dropped) == (100, 0)
 
 
 @pytest.mark.parametrize(("queue", "frames"), [(7, 7), (1, 1)])
 def test_a_queue_in_frames_holds_so_many(route: RouteSocket, queue: int, frames: int) -> None:
     route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL, queue_frames=queue))))
     offer(200)
-    qdisc = there(route)
+    qdisc = current_qdisc(route)
     assert qdisc.queued == frames
     assert qdisc.frames + qdisc.queued + qdisc.dropped == 200
 
@@ -106,7 +106,7 @@ def test_a_queue_in_frames_holds_so_many(route: RouteSocket, queue: int, frames:
 def test_a_queue_in_bytes_holds_so_many(route: RouteSocket) -> None:
     route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL, queue=10_000))))
     offer(500, size=100)
-    assert there(route).backlog == 10_000
+    assert current_qdisc(route).backlog == 10_000
 
 
 def test_the_queue_can_be_counted_otherwise(route: RouteSocket) -> None:
@@ -115,7 +115,7 @@ def test_the_queue_can_be_counted_otherwise(route: RouteSocket) -> None:
     for requested, before, held in ((in_frames, None, 7), (in_bytes, in_frames, 100), (in_frames, in_bytes, 7)):
         route.execute(shapers.requests(ONE, requested, before))
         offer(500, size=100)
-        assert there(route).queued == held
+        assert current_qdisc(route).queued == held
 
 
 def test_frames_count_what_the_table_says(route: RouteSocket) -> None:
@@ -124,7 +124,7 @@ def test_frames_count_what_the_table_says(route: RouteSocket) -> None:
     route.execute(shapers.requests(ONE, options(cells)))
     offer(10, size=60)
     offer(10, size=1514)
-    assert there(route).bytes == 10 * 2 * 53 + 10 * 32 * 53
+    assert current_qdisc(route).bytes == 10 * 2 * 53 + 10 * 32 * 53
 
 
 def test_no_more_than_the_rate_and_the_bucket_pass(route: RouteSocket) -> None:
@@ -133,10 +133,10 @@ def test_no_more_than_the_rate_and_the_bucket_pass(route: RouteSocket) -> None:
     route.execute(shapers.requests(ONE, requested))
     while time.monotonic_ns() - start < 300_000_000:
         offer(100, size=1514)
-    passed = there(route).bytes
+    passed = current_qdisc(route).bytes
     elapsed = time.monotonic_ns() - start
     assert passed <= requested.rate * elapsed / 1e9 + requested.burst
-    assert there(route).dropped > 0
+    assert current_qdisc(route).dropped > 0
     assert passed >= 0.5 * requested.rate * elapsed / 1e9  # this machine may be busy; the bound above is what holds
 
 

@@ -24,7 +24,7 @@ seed = [1, 2, 3]
 """
 
 
-def ran(place: Path, name: str, delays: list[str]) -> Path:
+def run_study(place: Path, name: str, delays: list[str]) -> Path:
     (place / f"{name}.toml").write_text(STUDY.format(delays=delays))
     done = CliRunner().invoke(
         command, ["study", str(place / f"{name}.toml"), "--output", str(place / name), "--workers", "1"]
@@ -35,7 +35,7 @@ def ran(place: Path, name: str, delays: list[str]) -> Path:
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ran(tmp_path_factory.mktemp("studies"), "before", ["10us", "1ms"])
+    return run_study(tmp_path_factory.mktemp("studies"), "before", ["10us", "1ms"])
 
 
 def test_the_points_are_what_varies_and_the_seeds_are_samples(before: Path) -> None:

@@ -33,7 +33,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shown(browser: Browser, report: Path) -> Browser:
+def open_report(browser: Browser, report: Path) -> Browser:
     browser.messages.clear()
     browser.open(report)
     return browser

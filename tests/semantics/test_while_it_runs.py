@@ -105,7 +105,7 @@ def test_a_change_of_the_delay_alone_shifts_nobodys_fate(line: Line) -> None:
 # Both directions
 
 
-def both(line: Line, count: int) -> dict[str, Run]:
+def run_both_directions(line: Line, count: int) -> dict[str, Run]:
     """Carry the same schedule in both directions at once."""
     runs = line.carry_both({"forward": paced(count, 20 * MICROSECOND), "backward": paced(count, 20 * MICROSECOND)})
     for way in ("forward", "backward"):
@@ -115,7 +115,7 @@ def both(line: Line, count: int) -> dict[str, Run]:
 
 @on(Impairment(loss=0.3), Impairment(loss=0.3))
 def test_both_directions_lose_alike_and_independently(line: Line) -> None:
-    runs = both(line, 3_200)
+    runs = run_both_directions(line, 3_200)
     lost = {way: set(range(3_200)) - set(marks_of(run.frames)) for way, run in runs.items()}
     for way, numbers in lost.items():
         check_share(len(numbers), 3_200, 0.3, f"frames lost {way}")
@@ -125,13 +125,13 @@ def test_both_directions_lose_alike_and_independently(line: Line) -> None:
 
 @on(Impairment(duplicate=0.3), Impairment(duplicate=0.3))
 def test_both_directions_double_alike(line: Line) -> None:
-    for way, run in both(line, 3_200).items():
+    for way, run in run_both_directions(line, 3_200).items():
         check_share(len(run.frames) - 3_200, 3_200, 0.3, f"frames doubled {way}")
 
 
 @on(Impairment(corrupt=0.3), Impairment(corrupt=0.3))
 def test_both_directions_corrupt_alike(line: Line) -> None:
-    for way, run in both(line, 3_200).items():
+    for way, run in run_both_directions(line, 3_200).items():
         sent = {frame for _, frame in run.offered}
         check_share(sum(frame not in sent for frame in run.frames), 3_200, 0.3, f"frames corrupted {way}")
 

@@ -176,7 +176,7 @@ def converse(
     return talkers
 
 
-def counted(simulation: Simulation, name: str) -> int:
+def total_counter(simulation: Simulation, name: str) -> int:
     """All NICs' together."""
     return sum(node.agent.firmware.counter_values()[name] for node in simulation.nodes.values())
 

@@ -25,7 +25,7 @@ from protocols.myrinet.mapper.settings import Settings as MapperSettings
 from testbed.controller.conformance.network_faults import CALM, MILLISECOND, SECOND, cut_and_mend
 from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.sim.simulation import Simulation
-from tests.sim.am2_swarm_cases import CROSSBARS, Case, draw, smaller
+from tests.sim.am2_swarm_cases import CROSSBARS, Case, draw, reduced_cases
 from tests.sim.am2_swarm_ledger import Ledger
 from tests.sim.am2_swarm_programs import SwarmEndpoint
 from tests.sim.unwrapped_errors import unwrapped
@@ -165,7 +165,7 @@ def run(case: Case) -> Counter[str]:
         return one.rows
 
 
-SWARM: Final = Swarm("python -m tests.sim.am2_swarm", draw, run, smaller)
+SWARM: Final = Swarm("python -m tests.sim.am2_swarm", draw, run, reduced_cases)
 
 if __name__ == "__main__":
     sys.exit(SWARM.main(sys.argv[1:]))

@@ -187,7 +187,7 @@ def _settings(chance: Source, endpoints: int) -> dict[str, int]:
     }
 
 
-def smaller(case: Case) -> Iterator[Case]:
+def reduced_cases(case: Case) -> Iterator[Case]:
     """Yield reduced cases, the largest reductions first."""
     for requests in fewer(case.requests):
         yield replace(case, requests=requests)

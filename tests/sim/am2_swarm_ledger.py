@@ -101,26 +101,26 @@ class Ledger:
         if delivery.is_reply:
             self._replies[serial] += 1
             if not course.delivered or (self._replies[serial] > 1 and not self.case.restarts):
-                raise Violation(f"{told(serial, course)}: {self._replies[serial]} replies are delivered")
+                raise Violation(f"{describe_fate(serial, course)}: {self._replies[serial]} replies are delivered")
             return
         remote = (course.request.sink, course.request.endpoint)
         if course.delivered:
-            raise Violation(f"{told(serial, course)} is delivered twice")
+            raise Violation(f"{describe_fate(serial, course)} is delivered twice")
         course.delivered.append(self.lives[remote[0]])
         if course.request.wrong in ("tag", "endpoint", "segment") or self.tags[remote] != course.tag:
             raise Violation(
-                f"{told(serial, course)} is delivered under tag {course.tag} where it is {self.tags[remote]}"
+                f"{describe_fate(serial, course)} is delivered under tag {course.tag} where it is {self.tags[remote]}"
             )
 
     def handles(self, serial: int, by: Name) -> RequestFate:
         """A request's handler is called."""
         course = self.courses[serial]
         if (course.request.sink, course.request.endpoint) != by or course.request.wrong:
-            raise Violation(f"{told(serial, course)} is handled by endpoint {by[1]} of node {by[0]}")
+            raise Violation(f"{describe_fate(serial, course)} is handled by endpoint {by[1]} of node {by[0]}")
         if course.handled:
-            raise Violation(f"{told(serial, course)} is handled twice")
+            raise Violation(f"{describe_fate(serial, course)} is handled twice")
         if course.returned not in (None, Status.UNREACHABLE):
-            raise Violation(f"{told(serial, course)} is handled, and has come back")
+            raise Violation(f"{describe_fate(serial, course)} is handled, and has come back")
         course.handled.append(self.lives[by[0]])
         if course.request.answer == NOTHING:
             talker = None if course.void else self.talkers.get((course.request.source, course.request.origin))
@@ -133,16 +133,16 @@ class Ledger:
         course = self.courses[serial]
         course.replied += 1
         if course.replied > 1 or not course.handled:
-            raise Violation(f"{told(serial, course)} is replied to for the {course.replied}. time")
+            raise Violation(f"{describe_fate(serial, course)} is replied to for the {course.replied}. time")
         if course.returned is not None:
-            raise Violation(f"{told(serial, course)} is replied to, and has come back")
+            raise Violation(f"{describe_fate(serial, course)} is replied to, and has come back")
         return course
 
     def comes_back(self, serial: int, status: Status) -> None:
         """A request does."""
         course = self.courses[serial]
         if course.returned is not None or course.replied:
-            raise Violation(f"{told(serial, course)} comes back: {status.name}")
+            raise Violation(f"{describe_fate(serial, course)} comes back: {status.name}")
         course.returned = status
         if status is Status.UNREACHABLE:
             self.unclear["came back, delivered" if course.delivered else "came back, not delivered"] += 1
@@ -153,7 +153,7 @@ class Ledger:
         course = self.courses[serial]
         local = (course.request.source, course.request.origin)
         if not (self.case.may_lose_touch or local in self.freed):
-            raise Violation(f"{told(serial, course)}: its reply comes back: {status.name}")
+            raise Violation(f"{describe_fate(serial, course)}: its reply comes back: {status.name}")
         self.unclear["replies came back"] += 1
         self._excuse(serial, course)
 
@@ -171,7 +171,7 @@ class Ledger:
             else:
                 true &= bool(course.request.wrong) and status is _COMES_BACK[course.request.wrong]
         if not true:
-            raise Violation(f"{told(serial, course)} comes back: {status.name}")
+            raise Violation(f"{describe_fate(serial, course)} comes back: {status.name}")
 
     # What has an end there.
 
@@ -207,13 +207,13 @@ class Ledger:
                 continue
             if course.excused:
                 if not (course.replied or course.delivered):
-                    raise Violation(f"{told(serial, course)} is lost")
+                    raise Violation(f"{describe_fate(serial, course)} is lost")
                 self.unclear["no end heard of"] += not course.replied
             elif course.request.wrong or not course.handled or course.replied != (course.request.answer != NOTHING):
-                raise Violation(f"{told(serial, course)} has no end")
+                raise Violation(f"{describe_fate(serial, course)} has no end")
 
 
-def told(serial: int, course: RequestFate) -> str:
+def describe_fate(serial: int, course: RequestFate) -> str:
     one = course.request
     wrong = f", wrong {one.wrong}" if one.wrong else ""
     return (

@@ -46,7 +46,7 @@ from testbed.sim.sim_host import Prices
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.placement import with_ranks
-from tests.sim.openmx_swarm_cases import SENDS, Action, Case, draw, smaller
+from tests.sim.openmx_swarm_cases import SENDS, Action, Case, draw, reduced_cases
 from tests.sim.unwrapped_errors import unwrapped
 from tests.unit.protocols.openmx_ledger import ANYONE, Ledger
 
@@ -281,7 +281,7 @@ def run(case: Case, timeout: int = TIMEOUT) -> Counter[str]:
         return one.rows
 
 
-SWARM: Final = Swarm("python -m tests.sim.openmx_swarm", draw, run, smaller)
+SWARM: Final = Swarm("python -m tests.sim.openmx_swarm", draw, run, reduced_cases)
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def _settings(chance: Source, is_calm: bool) -> dict[str, int]:
     }
 
 
-def smaller(case: Case) -> Iterator[Case]:
+def reduced_cases(case: Case) -> Iterator[Case]:
     """Yield reduced cases, the largest reductions first."""
     for actions in fewer(case.actions):
         yield replace(case, actions=actions)

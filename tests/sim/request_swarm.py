@@ -126,7 +126,7 @@ def run(case: Case) -> Counter[str]:
     return counts
 
 
-def smaller(case: Case) -> Iterator[Case]:
+def reduced_cases(case: Case) -> Iterator[Case]:
     """Yield simpler cases."""
     settings = dict(case.settings)
     if case.fault:
@@ -145,7 +145,7 @@ def smaller(case: Case) -> Iterator[Case]:
 
 
 SWARMS: Final = {
-    name: Swarm(f"python -m tests.sim.request_swarm {name}", partial(draw, name), run, smaller)
+    name: Swarm(f"python -m tests.sim.request_swarm {name}", partial(draw, name), run, reduced_cases)
     for name in ("am2", "ssam")
 }
 

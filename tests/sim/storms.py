@@ -104,7 +104,7 @@ def _settings(case: Case) -> dict[str, object]:
     return {"milliseconds": case.milliseconds}
 
 
-def smaller(case: Case) -> Iterator[Case]:
+def reduced_cases(case: Case) -> Iterator[Case]:
     """Fewer faults, the largest steps first."""
     step = len(case.faults) // 2
     while step:
@@ -113,7 +113,7 @@ def smaller(case: Case) -> Iterator[Case]:
         step //= 2
 
 
-SWARM = Swarm("python -m tests.sim.storms", draw, run, smaller)
+SWARM = Swarm("python -m tests.sim.storms", draw, run, reduced_cases)
 
 
 if __name__ == "__main__":

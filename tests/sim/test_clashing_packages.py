@@ -24,7 +24,7 @@ OURS = rf"emp \(package netns-testbed {registry.offered(registry.FIELDS)['emp'].
 Install = Callable[..., None]
 
 
-async def nothing(comm: object, node: object) -> None: ...
+async def idle(comm: object, node: object) -> None: ...
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def forget() -> None:
 
 
 def simulated(protocol: str) -> None:
-    testbed.run(Cluster.star(2, loss="5%"), nothing, protocol=protocol, mode="sim")
+    testbed.run(Cluster.star(2, loss="5%"), idle, protocol=protocol, mode="sim")
 
 
 def test_a_package_that_takes_an_ethertype_of_ours_is_named_with_ours(install: Install) -> None:

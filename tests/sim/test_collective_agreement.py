@@ -115,12 +115,12 @@ def test_a_rank_that_differs_is_told_with_its_line(tmp_path: Path, name: str) ->
     assert "n2 calls" in report
 
 
-async def nothing(comm: Comm) -> None:
+async def idle(comm: Comm) -> None:
     """Make no call."""
 
 
 def test_a_call_that_a_rank_has_not_made_is_told_when_nothing_can_happen_any_more(tmp_path: Path) -> None:
-    actual = checked(tmp_path, Comm.Barrier, nothing, Comm.Barrier)
+    actual = checked(tmp_path, Comm.Barrier, idle, Comm.Barrier)
     (report,) = actual["violations"]
     assert report.startswith("collective call 2 of ranks [0, 1, 2] (context 1), not made by n2: n1 calls Barrier() at ")
 

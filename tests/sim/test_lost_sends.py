@@ -113,7 +113,7 @@ def play(
     )  # type: ignore[arg-type]  # fmt: skip
 
 
-def told(tmp_path: Path, node: str, number: int) -> list[str]:
+def history_entries(tmp_path: Path, node: str, number: int) -> list[str]:
     """Return a transfer's entries in the history, in order."""
     return [one["what"] for one in read(tmp_path / "run" / "history" / f"{node}.jsonl") if one["n"] == number]
 
@@ -143,7 +143,7 @@ def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics
     assert numbers == sorted(set(numbers)), "in order, and none twice"
     assert {*range(numbers[0], 20)} - {*failed} <= {*numbers}, "a message that failed may have been received"
     for number in range(20):
-        ends = told(tmp_path, "n1", number + 1)[1:]
+        ends = history_entries(tmp_path, "n1", number + 1)[1:]
         if number in failed:
             assert ends == (["failed"] if ends[0] == "failed" else ["buffered", "undelivered"])
         else:
@@ -206,11 +206,11 @@ def test_a_message_to_a_node_that_is_down_is_told_when_it_is_given_up(tmp_path: 
     if protocol == "am2":  # EMP never gives up, if it is not told to
         with pytest.raises(ProgramError, match=r"a send to rank 1, tag 0, 40 bytes, was reported done|acknowledged"):
             play(tmp_path, stream, protocol, Crash(on="n2", at="5ms"), gap=10 * MILLISECOND, span=10_000 * MILLISECOND)
-        assert told(tmp_path, "n1", 2) == ["send", "buffered", "undelivered"]
+        assert history_entries(tmp_path, "n1", 2) == ["send", "buffered", "undelivered"]
     else:
         with pytest.raises(StalledError):
             play(tmp_path, stream, protocol, Crash(on="n2", at="5ms"), gap=10 * MILLISECOND)
-        assert told(tmp_path, "n1", 2) == ["send"]
+        assert history_entries(tmp_path, "n1", 2) == ["send"]
     assert report(tmp_path).ambiguities
 
 

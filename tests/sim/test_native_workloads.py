@@ -49,33 +49,33 @@ class Increments(Native[ActiveMessages]):
         return sorted(received)
 
 
-def ran(**options: object) -> RunResult:
+def run_workload(**options: object) -> RunResult:
     given: dict[str, object] = {"protocol": "am2", "mode": "sim", **options}
     return testbed.run(Description.star(3), Increments, **given)  # type: ignore[arg-type]
 
 
 def test_a_native_workload_has_the_host_library_and_tells_rows_as_others_do() -> None:
-    run = ran()
+    run = run_workload()
     assert run.results == {"n1": [41], "n2": [40, 42], "n3": [43]}
     assert [(row["node"], row["rank"]) for row in run.rows if row["heard"] == [43]] == [("n3", 2)]
 
 
 def test_no_other_endpoint_is_beside_its_own() -> None:
-    run = ran(firmware={"frames": 1, "virtual": False})  # there would be no second one
+    run = run_workload(firmware={"frames": 1, "virtual": False})  # there would be no second one
     assert run.results["n1"] == [41]
 
 
 def test_it_runs_over_its_own_protocol_only() -> None:
     with pytest.raises(UnsupportedError, match="calls the host library of am2"):
-        ran(protocol="emp")
+        run_workload(protocol="emp")
 
 
 def test_its_history_is_checked_where_that_is_asked_for() -> None:
-    run = ran(check=True)
+    run = run_workload(check=True)
     assert run.checks is not None
     assert run.checks.passed
     assert run.checks.messages == run.checks.checks["replies"].checked == 2
-    assert ran().checks is None
+    assert run_workload().checks is None
 
 
 class Idle(Native[object]):
@@ -95,7 +95,7 @@ def test_a_host_library_that_reports_nothing_has_no_history(options: dict[str, A
 
 def test_it_has_no_barriers() -> None:
     with pytest.raises(ProgramError, match="a native workload does not have"):
-        ran(settings={"meets": "yes"})
+        run_workload(settings={"meets": "yes"})
 
 
 def test_what_a_native_program_raises_ends_the_run_with_its_node() -> None:

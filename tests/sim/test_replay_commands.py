@@ -36,7 +36,7 @@ def call(line: str) -> Result:
     return CliRunner().invoke(command, shlex.split(line))
 
 
-def described() -> str:
+def cluster_toml() -> str:
     """A cluster of three that loses a tenth of its frames."""
     from testbed import Cluster
     from testbed.spec.toml_writer import to_toml
@@ -48,7 +48,7 @@ def described() -> str:
 def failing() -> Result:
     """The first run, of 30 seeds, in which the mistake shows; its folder is run."""
     for seed in range(30):
-        result = call(f"run {described()} {RANDOM} --seed {seed}")
+        result = call(f"run {cluster_toml()} {RANDOM} --seed {seed}")
         if result.exit_code:
             return result
         shutil.rmtree("run")

@@ -36,7 +36,7 @@ def forgetful() -> Iterator[None]:
         yield
 
 
-def ran(folder: Path, seed: int = 1, repeat: int = 1, scenario: Scenario | None = None) -> Path:
+def run_random(folder: Path, seed: int = 1, repeat: int = 1, scenario: Scenario | None = None) -> Path:
     """Run random traffic with a loss of a tenth, or with a scenario."""
     cluster = Cluster.star(3, loss="10%") if scenario is None else Cluster.star(3)
     try:
@@ -52,7 +52,7 @@ def ran(folder: Path, seed: int = 1, repeat: int = 1, scenario: Scenario | None 
 def failing(place: Path, scenario: Scenario | None = None) -> Path:
     """The first run, of 30 seeds, in which the mistake shows."""
     for seed in range(30):
-        folder = ran(place / str(seed), seed, scenario=scenario)
+        folder = run_random(place / str(seed), seed, scenario=scenario)
         if read_repetition(folder).failed:
             return folder
     raise AssertionError("30 runs, and nothing failed")
@@ -128,7 +128,7 @@ def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_of_several_repetitions_the_last_is_the_one_that_failed(tmp_path: Path) -> None:
-    folder = ran(tmp_path / "run", 2, repeat=50)
+    folder = run_random(tmp_path / "run", 2, repeat=50)
     repetition = read_repetition(folder)
     assert repetition.failed == {"errors", "nothing lost"}
     assert repetition.number == len(list(folder.glob("repeat-*")))
@@ -181,7 +181,7 @@ def test_fates_of_several_repetitions_in_namespaces_are_refused() -> None:
 def test_what_is_no_run_or_a_broken_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="not a run's folder"):
         read_repetition(tmp_path)
-    folder = ran(tmp_path / "run")
+    folder = run_random(tmp_path / "run")
     shutil.copytree(folder, tmp_path / "broken")
     (tmp_path / "broken" / "cluster.json").write_text("{}")
     with pytest.raises(TestbedError, match=r"cluster\.json"):

@@ -57,14 +57,14 @@ def test_all_nodes_send_to_all_others_through_a_fat_tree_that_loses_frames(profi
 
 
 def test_a_slower_processor_makes_the_same_message_take_longer() -> None:
-    def taken(profile: Profile) -> int:
+    def elapsed_time(profile: Profile) -> int:
         with Simulation(Description.back_to_back(delay="1us", rate="1gbit"), plug(), profile=profile) as simulation:
             simulation.spawn("n2", receive, [0], 30_000)
             task = simulation.spawn("n1", send, [1], 30_000)
             simulation.run(timeout=1_000_000_000)
             return task.result()
 
-    assert taken(IDEAL) < taken(Profile(receive=5_000)) < taken(Profile(receive=20_000))
+    assert elapsed_time(IDEAL) < elapsed_time(Profile(receive=5_000)) < elapsed_time(Profile(receive=20_000))
 
 
 def test_an_unreachable_peer_is_named_when_the_run_times_out(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def frame(destination: bytes, source: bytes) -> bytes:
     return destination + source + b"\x88\xb7" + bytes(46)
 
 
-def came(plug: EchoPlug) -> list[int]:
+def received_counts(plug: EchoPlug) -> list[int]:
     """How many frames each NIC got."""
     return [len(endpoint.firmware.frames) for endpoint in plug.endpoints]
 
@@ -76,7 +76,7 @@ def test_a_switch_that_learns_floods_once_and_then_knows(cluster: Description) -
         simulation.run()
         assert task.done
         # The first request is flooded; its reply and all that follows goes where it belongs.
-        assert came(plug) == [5, 1, 1, 5]
+        assert received_counts(plug) == [5, 1, 1, 5]
 
 
 @pytest.mark.parametrize("cluster", [Description.ring(4), Description.full_mesh(4), Description.fat_tree(4)])
@@ -87,7 +87,7 @@ def test_where_switches_form_cycles_every_frame_follows_the_plans_tables(cluster
         for number, name in enumerate(nodes):
             simulation.spawn(name, ask, (number + 1) % len(nodes))
         simulation.run()
-        assert came(plug) == [2] * len(nodes)  # a request and a reply, and nothing that was for somebody else
+        assert received_counts(plug) == [2] * len(nodes)  # a request and a reply, and nothing that was for somebody else
 
 
 @pytest.mark.parametrize("cluster", [Description.star(4), Description.ring(4), Description.fat_tree(4)])
@@ -97,7 +97,7 @@ def test_a_broadcast_comes_once_to_everybody_else(cluster: Description) -> None:
         first = next(iter(simulation.nodes.values()))
         first.nic.send(frame(b"\xff" * 6, plug.endpoints[0].adapter.address))
         simulation.run_until(1)
-        assert came(plug) == [0] + [1] * (len(simulation.nodes) - 1)
+        assert received_counts(plug) == [0] + [1] * (len(simulation.nodes) - 1)
 
 
 def test_a_frame_for_bridges_only_is_not_forwarded() -> None:
@@ -105,7 +105,7 @@ def test_a_frame_for_bridges_only_is_not_forwarded() -> None:
     with Simulation(Description.star(3), plug) as simulation:
         simulation.nodes["n1"].nic.send(frame(bytes.fromhex("0180c200000e"), plug.endpoints[0].adapter.address))
         simulation.run_until(1)
-        assert came(plug) == [0, 0, 0]
+        assert received_counts(plug) == [0, 0, 0]
 
 
 def test_a_frame_longer_than_the_mtu_is_refused() -> None:

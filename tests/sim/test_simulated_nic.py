@@ -115,16 +115,16 @@ def test_frames_that_come_have_the_second_processor() -> None:
 
 
 def test_a_nic_with_room_for_one_frame_fetches_the_next_when_that_has_left() -> None:
-    def taken(ahead: int) -> int:
+    def elapsed_time(ahead: int) -> int:
         profile = Profile(transfer=10, fetch=1_000, send=10, fetched=1_000, ahead=ahead)
         with Simulation(LINE, EchoPlug(), profile=profile) as simulation:
             task = simulation.spawn("n1", ask_at_once, 1, 100, 100)
             simulation.run()
             return task.result()
 
-    assert taken(1) == pytest.approx(100 * 2_010, rel=0.02)  # nothing goes on at the same time
-    assert taken(2) == pytest.approx(taken(0), rel=0.02)
-    assert taken(0) < 0.6 * taken(1)
+    assert elapsed_time(1) == pytest.approx(100 * 2_010, rel=0.02)  # nothing goes on at the same time
+    assert elapsed_time(2) == pytest.approx(elapsed_time(0), rel=0.02)
+    assert elapsed_time(0) < 0.6 * elapsed_time(1)
 
 
 def test_a_buffer_that_is_flushed_after_each_transfer_takes_the_hosts_core() -> None:

@@ -240,7 +240,7 @@ def run(case: Case[Session], timeout: int = TIMEOUT) -> Counter[str]:
     return play(case, begin, timeout)
 
 
-SWARM: Final = Swarm("python -m tests.sim.via_connection_swarm", draw, run, via_verbs_swarm.smaller)
+SWARM: Final = Swarm("python -m tests.sim.via_connection_swarm", draw, run, via_verbs_swarm.reduced_cases)
 
 
 if __name__ == "__main__":

@@ -344,7 +344,7 @@ def play(
         return rows
 
 
-def smaller(case: Case[AnySession]) -> Iterator[Case[AnySession]]:
+def reduced_cases(case: Case[AnySession]) -> Iterator[Case[AnySession]]:
     """Yield reduced cases, the largest reductions first."""
     for sessions in without_one(case.sessions):
         yield replace(case, sessions=sessions)
@@ -354,7 +354,7 @@ def smaller(case: Case[AnySession]) -> Iterator[Case[AnySession]]:
         yield replace(case, links=links)
 
 
-SWARM: Final = Swarm("python -m tests.sim.via_verbs_swarm", draw, run, smaller)
+SWARM: Final = Swarm("python -m tests.sim.via_verbs_swarm", draw, run, reduced_cases)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ NAMED = {
 }
 
 
-def drawn(source: random.Random) -> Impairment:
+def draw_impairment(source: random.Random) -> Impairment:
     """Draw an impairment that netem supports."""
 
     def sometimes(value: int) -> int:
@@ -118,7 +118,7 @@ def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(splice: S
     """One interface is changed in place each time, so that an option omitted by a change would show."""
     source = random.Random(20)
     expected = {name: options(given) for name, given in NAMED.items()}
-    expected |= {f"drawn {place}": options(drawn(source)) for place in range(60)}
+    expected |= {f"drawn {place}": options(draw_impairment(source)) for place in range(60)}
     order = list(expected)
     source.shuffle(order)
     for name in order:
@@ -130,7 +130,7 @@ def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(splice: S
 
 
 def test_tc_reads_it_as_it_was_meant(splice: SplicedLink) -> None:
-    def shown() -> str:
+    def qdisc_text() -> str:
         return subprocess.run(
             ["tc", "qdisc", "show", "dev", "b", "root"], capture_output=True, text=True, check=True
         ).stdout
@@ -138,25 +138,25 @@ def test_tc_reads_it_as_it_was_meant(splice: SplicedLink) -> None:
     splice.set(
         options(Impairment(delay=5 * MS, reorder=0.25, duplicate=0.125, corrupt=0.5, gemodel=(0.01, 0.3, 0.9, 0.0)))
     )
-    text = shown()
+    text = qdisc_text()
     assert "limit 744048 delay 5ms" in text
     assert "loss gemodel p 1% r 30% 1-h 90%" in text
     assert "duplicate 12.5% reorder 25% corrupt 50%" in text
     assert "gap 1" in text
     splice.set(options(Impairment(loss=0.2, rate=10**9, overhead=24, cell_size=48, cell_overhead=5, queue_frames=9)))
-    text = shown()
+    text = qdisc_text()
     assert "limit 10 loss 20% rate 1Gbit packetoverhead 24 cellsize 48 celloverhead 5" in text
     assert "gemodel" not in text
 
 
 def test_a_seed_repeats_the_fates_where_the_kernel_takes_one() -> None:
-    def lost() -> list[int]:
+    def lost_numbers() -> list[int]:
         with spliced() as splice:
             splice.set(options(Impairment(loss=0.5)))
             splice.send(200)
             return numbers(splice.arrived())
 
-    assert (lost() == lost()) is probe_capabilities().netem_seed
+    assert (lost_numbers() == lost_numbers()) is probe_capabilities().netem_seed
 
 
 # Live change

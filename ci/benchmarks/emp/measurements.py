@@ -129,7 +129,7 @@ def streams(nodes: Nodes, repeat: int, messages: int, progress: Progress) -> Ite
         yield Row("stream", contender, STREAM, 2, "bit/s", tuple(samples), settings)
 
 
-def counted(nodes: Nodes, messages: int, progress: Progress) -> Iterator[Row]:
+def measure_messages(nodes: Nodes, messages: int, progress: Progress) -> Iterator[Row]:
     """Messages that count, so that one that is lost, comes twice or overtakes another is seen."""
     progress(f"{messages} messages that count")
     run = nodes.run("emp count", messages, True)

@@ -34,7 +34,7 @@ class Growth:
 
 def growth(samples: Sequence[Sample]) -> Growth:
     """Return the growth; ValueError for too few samples."""
-    result = late(samples)
+    result = second_half(samples)
     if len(result) < MIN:
         raise ValueError(f"{len(result)} samples are too few to tell a leak; {MIN} are needed in the second half")
     pairs = itertools.combinations(result, 2)
@@ -47,7 +47,7 @@ def growth(samples: Sequence[Sample]) -> Growth:
     return Growth(statistics.median(slopes) * seconds, least * seconds, most * seconds, seconds, count)
 
 
-def late(samples: Sequence[Sample]) -> list[Sample]:
+def second_half(samples: Sequence[Sample]) -> list[Sample]:
     """The second half."""
     start, ended = samples[0][0], samples[-1][0]
     return [sample for sample in samples if sample[0] >= start + _WARM * (ended - start)]

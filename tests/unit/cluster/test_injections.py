@@ -233,7 +233,7 @@ def test_an_injection_comes_back_from_its_state(found: Injection) -> None:
     assert Injection.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
-def described(*nodes: str) -> Layout:
+def star_layout(*nodes: str) -> Layout:
     links = [Link(ends=[node, "s1"]) for node in nodes]
     trunks = [Link(ends=["s1", "s2"]), Link(ends=["s1", "s2"]), Link(ends=["last", "s2"])]
     return resolve(
@@ -247,7 +247,7 @@ def described(*nodes: str) -> Layout:
 
 
 def test_an_injection_stays_with_its_cable_when_other_cables_make_its_ports_others() -> None:
-    before, after = described("n1", "n2", "n3"), described("n1", "n3")
+    before, after = star_layout("n1", "n2", "n3"), star_layout("n1", "n3")
     assert before.links[2].name != after.links[1].name
     kept = Injection(
         1, "x", ((before.links[2].name, "forward"),), {"delay": 1}, (((before.links[4].name, "backward"), "drop"),)

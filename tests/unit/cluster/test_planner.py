@@ -42,7 +42,7 @@ def lines(operations: Sequence[Operation]) -> list[str]:
     return [str(operation) for operation in operations]
 
 
-def described(links: Sequence[Link], nodes: int = 3, switches: int = 2, **more: object) -> Description:
+def make_description(links: Sequence[Link], nodes: int = 3, switches: int = 2, **more: object) -> Description:
     return Description(
         name="test",
         nodes=[Node(name=f"n{number}") for number in range(1, nodes + 1)],
@@ -54,7 +54,7 @@ def described(links: Sequence[Link], nodes: int = 3, switches: int = 2, **more: 
 
 def linked(*ends: str, nodes: int = 3, switches: int = 2, datapath: str = "auto") -> Description:
     """``linked("n1 s1", "n2 s1")``"""
-    return described([Link(ends=pair.split(), datapath=datapath) for pair in ends], nodes, switches)
+    return make_description([Link(ends=pair.split(), datapath=datapath) for pair in ends], nodes, switches)
 
 
 def changed(before: Description, after: Description) -> list[str]:
@@ -259,15 +259,15 @@ def test_a_router_is_told_to_route_before_it_has_its_nics() -> None:
 
 def test_a_router_of_ipv6_has_link_local_addresses_to_ask_for_neighbours_from() -> None:
     links = [Link(ends=ends.split()) for ends in ("n1 s1", "n2 s1", "n2 s2", "n3 s2")]
-    kernel = built(described(links))
-    with_ipv6 = resolve(described(links, network6="fd00::/48"))
+    kernel = built(make_description(links))
+    with_ipv6 = resolve(make_description(links, network6="fd00::/48"))
     operations = lines(kernel.converge(with_ipv6))
     assert "let n2 route IPv6 between its NICs" in operations
     local = [line for line in operations if "add address fe80::" in line]
     assert len(local) == 2
     assert all(":" in line and " to n2:eth" in line for line in local)
     assert kernel.converge(with_ipv6) == []
-    assert len([line for line in lines(kernel.converge(resolve(described(links)))) if "remove address" in line]) == 6
+    assert len([line for line in lines(kernel.converge(resolve(make_description(links)))) if "remove address" in line]) == 6
 
 
 def test_routes_follow_the_router() -> None:
@@ -488,6 +488,6 @@ def test_limits_are_set_when_they_are_wanted_changed_and_lifted() -> None:
 
 def test_a_default_mtu_for_all_changes_every_cable_and_makes_none() -> None:
     links = [Link(ends=["n1", "s1"]), Link(ends=["n2", "s2"]), Link(ends=["s1", "s2"])]
-    operations = changed(described(links, 2), described(links, 2, defaults=Defaults(mtu=9000)))
+    operations = changed(make_description(links, 2), make_description(links, 2, defaults=Defaults(mtu=9000)))
     assert len(operations) == 6
     assert all(line.startswith("set ") and line.endswith("MTU 9000") for line in operations)

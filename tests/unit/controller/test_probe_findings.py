@@ -83,26 +83,26 @@ def test_a_loss_that_nobody_asked_for_invalidates_even_one() -> None:
 LOSSY = Impairment(loss=0.05)
 
 
-def lost(sent: int, arrived: int) -> ProbeResult:
+def result_with_loss(sent: int, arrived: int) -> ProbeResult:
     return replace(QUIET, sent=sent, arrived=arrived, delays=tuple(range(1_000, 3_000)))
 
 
 def test_an_asked_loss_within_its_interval_is_trusted_if_enough_was_sent() -> None:
-    assert graded(LOSSY, lost(30_000, 28_530))["loss"].grade is Grade.TRUSTED
-    few = graded(LOSSY, lost(3_000, 2_850))["loss"]
+    assert graded(LOSSY, result_with_loss(30_000, 28_530))["loss"].grade is Grade.TRUSTED
+    few = graded(LOSSY, result_with_loss(3_000, 2_850))["loss"]
     assert few.grade is Grade.UNDECIDED
     assert "20% needs" in few.reason
 
 
 def test_another_loss_than_asked_invalidates_even_with_few_probes() -> None:
     for arrived in (2_400, 3_000):
-        assert graded(LOSSY, lost(3_000, arrived))["loss"].grade is Grade.INVALID
-    assert graded(Impairment(loss=1.0), lost(3_000, 1))["loss"].grade is Grade.INVALID
-    assert graded(Impairment(loss=1.0), lost(3_000, 0))["loss"].grade is Grade.TRUSTED
+        assert graded(LOSSY, result_with_loss(3_000, arrived))["loss"].grade is Grade.INVALID
+    assert graded(Impairment(loss=1.0), result_with_loss(3_000, 1))["loss"].grade is Grade.INVALID
+    assert graded(Impairment(loss=1.0), result_with_loss(3_000, 0))["loss"].grade is Grade.TRUSTED
 
 
 def test_what_explains_a_loss_keeps_it_undecided() -> None:
-    wrong = lost(3_000, 2_400)
+    wrong = result_with_loss(3_000, 2_400)
     for more in ({"rules_active": True}, {"overflowed": 5}):
         assert graded(LOSSY, wrong, **more)["loss"].grade is Grade.UNDECIDED
     assert graded(LOSSY, replace(wrong, overrun=1))["loss"].grade is Grade.UNDECIDED
@@ -148,24 +148,24 @@ def test_a_frame_that_skipped_the_delay_and_was_held_up_is_not_one_delayed_too_l
 JITTERY = Impairment(delay=50 * MILLISECOND, jitter=10 * MILLISECOND, distribution="uniform")
 
 
-def drawn(low: int, high: int) -> ProbeResult:
+def result_with_delays(low: int, high: int) -> ProbeResult:
     source = random.Random(1)
     return replace(QUIET, delays=tuple(sorted(source.randrange(low, high) for _ in range(3_000))))
 
 
 def test_jitter_as_asked_is_trusted_and_none_or_another_is_not() -> None:
-    sound = graded(JITTERY, drawn(40 * MILLISECOND, 60 * MILLISECOND))
+    sound = graded(JITTERY, result_with_delays(40 * MILLISECOND, 60 * MILLISECOND))
     assert grades(sound) == {Grade.TRUSTED}
-    none = graded(JITTERY, drawn(50 * MILLISECOND, 50 * MILLISECOND + 100_000))
+    none = graded(JITTERY, result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 100_000))
     assert none["jitter"].grade is Grade.INVALID
     assert none["jitter distribution"].grade is Grade.INVALID
-    wide = graded(JITTERY, drawn(20 * MILLISECOND, 80 * MILLISECOND))
+    wide = graded(JITTERY, result_with_delays(20 * MILLISECOND, 80 * MILLISECOND))
     assert wide["jitter"].grade is Grade.INVALID
 
 
 def test_a_small_jitter_that_is_missing_is_found() -> None:
     small = replace(JITTERY, jitter=300_000)
-    none = drawn(50 * MILLISECOND, 50 * MILLISECOND + 1_000)
+    none = result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 1_000)
     assert {graded(small, none)[what].grade for what in ("jitter", "jitter distribution")} <= {
         Grade.DEGRADED,
         Grade.INVALID,
@@ -173,12 +173,12 @@ def test_a_small_jitter_that_is_missing_is_found() -> None:
 
 
 def test_jitter_that_nobody_asked_for_is_found() -> None:
-    actual = graded(DELAYED, drawn(10 * MILLISECOND, 30 * MILLISECOND))
+    actual = graded(DELAYED, result_with_delays(10 * MILLISECOND, 30 * MILLISECOND))
     assert actual["jitter"].grade is Grade.INVALID
 
 
 def test_other_frames_that_are_in_the_way_keep_delays_undecided() -> None:
-    behind = replace(drawn(40 * MILLISECOND, 60 * MILLISECOND), other_frames=1_000)
+    behind = replace(result_with_delays(40 * MILLISECOND, 60 * MILLISECOND), other_frames=1_000)
     assert graded(JITTERY, behind)["delay p50"].grade is Grade.UNDECIDED
     shaped = Impairment(rate=1_000_000)
     assert graded(shaped, replace(QUIET, other_bytes=100_000))["delay p50"].grade is Grade.UNDECIDED

@@ -55,7 +55,7 @@ def test_no_assignment_is_better_than_the_one_that_is_found(sent: list[tuple[str
     receives = [a_receive(at, content) for at, content in enumerate(came)]
     costs = [cost for _, cost in sent]
 
-    def left(places: tuple[int, ...] | list[int]) -> int:
+    def remaining_cost(places: tuple[int, ...] | list[int]) -> int:
         return sum(costs) - sum(costs[at] for at in places)
 
     places = align(sends, receives, costs)
@@ -64,7 +64,7 @@ def test_no_assignment_is_better_than_the_one_that_is_found(sent: list[tuple[str
         assert not others
     else:
         assert tuple(places) in others
-        assert left(places) == min(map(left, others))
+        assert remaining_cost(places) == min(map(remaining_cost, others))
 
 
 def test_many_messages_of_one_content_and_many_lives_take_no_long_time() -> None:

@@ -107,7 +107,7 @@ def test_something_that_is_done_but_yields_nevertheless_does_not_hold_its_task_u
 
 
 def test_a_result_and_an_error_of_a_task_go_to_all_who_await_it(loop: Loop) -> None:
-    async def gives() -> int:
+    async def returns_later() -> int:
         await loop.sleep(5)
         return 3
 
@@ -119,7 +119,7 @@ def test_a_result_and_an_error_of_a_task_go_to_all_who_await_it(loop: Loop) -> N
         return 1 + await task
 
     async def main() -> int:
-        given, broken = loop.spawn(gives(), "gives"), loop.spawn(breaks(), "breaks")
+        given, broken = loop.spawn(returns_later(), "gives"), loop.spawn(breaks(), "breaks")
         other = loop.spawn(adds(given), "adds")
         with pytest.raises(LookupError):
             await broken
@@ -224,11 +224,11 @@ def test_what_was_done_before_the_cancellation_is_delivered_first(loop: Loop) ->
     queue: Queue[str] = Queue("frames")
     got = list[str]()
 
-    async def takes() -> None:
+    async def receives() -> None:
         while True:
             got.append(await queue.get())
 
-    task = loop.spawn(takes(), "takes")
+    task = loop.spawn(receives(), "takes")
     loop.at(10, lambda _: (queue.offer("first"), task.cancel(), queue.offer("second")))
     loop.run()
     assert task.cancelled

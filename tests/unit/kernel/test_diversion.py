@@ -49,7 +49,7 @@ def story(test: Callable[[RouteSocket], None]) -> None:
     in_child(inside)
 
 
-def opened(device: str, mark: int = 0) -> PacketSocket:
+def open_socket(device: str, mark: int = 0) -> PacketSocket:
     return PacketSocket(device, Arena(), BUFFER, mark=mark)
 
 
@@ -64,7 +64,7 @@ def numbers(packet_socket: PacketSocket) -> list[int]:
 
 def test_what_comes_in_is_taken_from_request_to_request() -> None:
     def test(route: RouteSocket) -> None:
-        sender, tap = opened("sender"), opened("tap")
+        sender, tap = open_socket("sender"), open_socket("tap")
         sender.send([frame(1)])
         route.execute([diversion.divert(PORT, INGRESS, TAP, MARK)])
         sender.send([frame(2)])
@@ -77,7 +77,7 @@ def test_what_comes_in_is_taken_from_request_to_request() -> None:
 
 def test_what_is_to_leave_is_taken_but_for_frames_with_the_mark() -> None:
     def test(route: RouteSocket) -> None:
-        sender, back, port, marked = opened("sender"), opened("back"), opened("port"), opened("port", MARK)
+        sender, back, port, marked = open_socket("sender"), open_socket("back"), open_socket("port"), open_socket("port", MARK)
         route.execute([diversion.divert(PORT, EGRESS, TAP, MARK, as_outgoing=True)])
         port.send([frame(1)])
         marked.send([frame(2)])
@@ -91,7 +91,7 @@ def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> N
     """Frames with the mark are not diverted a second time."""
 
     def test(route: RouteSocket) -> None:
-        port, tap, back, marked = opened("port"), opened("tap", MARK), opened("back"), opened("back", MARK)
+        port, tap, back, marked = open_socket("port"), open_socket("tap", MARK), open_socket("back"), open_socket("back", MARK)
         route.execute([diversion.put_back(TAP, PORT, MARK), diversion.divert(PORT, INGRESS, TAP, MARK)])
         back.send([frame(1)])
         marked.send([frame(2)])
@@ -104,8 +104,8 @@ def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> N
 def test_a_capture_hears_what_is_put_back_once_and_what_leaves() -> None:
     def test(route: RouteSocket) -> None:
         ring = Ring(HERE, "port", 1 << 20)
-        sender, back, port = opened("sender"), opened("back", PORT), opened("port", PORT)
-        tap = opened("tap", PORT)
+        sender, back, port = open_socket("sender"), open_socket("back", PORT), open_socket("port", PORT)
+        tap = open_socket("tap", PORT)
         route.execute([diversion.put_back(TAP, PORT, PORT), diversion.divert(PORT, INGRESS, TAP, PORT)])
         sender.send([frame(1)])
         back.send([frame for _, frame in tap.receive(0)])
@@ -122,7 +122,7 @@ def test_a_capture_hears_what_is_put_back_once_and_what_leaves() -> None:
 def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends() -> None:
     def test(route: RouteSocket) -> None:
         received = Tap(HERE, "tap", pass_any([(12, 2, 0x88B5)]), BUFFER, "port")
-        sender, back, port = opened("sender"), opened("back", PORT), opened("port")
+        sender, back, port = open_socket("sender"), open_socket("back", PORT), open_socket("port")
         route.execute(
             [
                 diversion.put_back(TAP, PORT, PORT),

@@ -54,13 +54,13 @@ def _inside(story: Story, path: ModuleType) -> None:
     namespace = open_path("/proc/thread-self/ns/net")
     namespace.route.execute([netlink_messages.make_veth("a", A, MTU, namespace.descriptor, "b", B)])
     namespace.route.execute([netlink_messages.set_up(A), netlink_messages.set_up(B)])
-    sender, receiver = opened("a"), opened("b")
+    sender, receiver = open_socket("a"), open_socket("b")
     while not select.select([receiver], [], [], 0.01)[0]:  # the kernel gives an interface its carrier some time later
         sender.send(frame(0, 60))
     story(path)
 
 
-def opened(device: str) -> socket.socket:
+def open_socket(device: str) -> socket.socket:
     on_device = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
     on_device.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
     on_device.bind((device, ETHERTYPE))
@@ -73,7 +73,7 @@ def frame(number: int, size: int) -> bytes:
 
 
 def calls_on(path: ModuleType, device: str, longest: int = LONGEST) -> FrameCalls:
-    calls: FrameCalls = path.FrameCalls(opened(device), longest)
+    calls: FrameCalls = path.FrameCalls(open_socket(device), longest)
     return calls
 
 
@@ -270,7 +270,7 @@ def fill(sender: socket.socket) -> None:
 
 def on_arena(path: ModuleType, device: str) -> tuple[interpreted_frames.Arena, socket.socket]:
     """Return an arena, and a socket with the options that it needs."""
-    received = opened(device)
+    received = open_socket(device)
     for option in (PACKET_AUXDATA, PACKET_VNET_HDR):
         received.setsockopt(SOL_PACKET, option, 1)
     received.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)

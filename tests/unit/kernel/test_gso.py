@@ -19,7 +19,7 @@ OPTIONS = [("NOP", None), ("NOP", None), ("Timestamp", (1_234_567, 7_654_321))]
 KINDS = {4: gso.TCP_OVER_IPV4, 6: gso.TCP_OVER_IPV6}
 
 
-def left(whole: Packet, layer: type[Packet], kind: int = 0, size: int = 0, tag: bytes = b"") -> GsoFrame:
+def offloaded_frame(whole: Packet, layer: type[Packet], kind: int = 0, size: int = 0, tag: bytes = b"") -> GsoFrame:
     """The frame as a kernel leaves it: its checksum holds the sum of the pseudo-header alone."""
     frame = bytearray(bytes(whole))
     start = len(frame) - len(bytes(whole[layer]))
@@ -48,7 +48,7 @@ sizes = st.integers(1, 1500)
 def test_a_checksum_that_was_left_to_hardware(version: int, data: bytes, layer: type[Packet], tags: int) -> None:
     whole = ETHERNET / (Dot1Q(vlan=5) / Dot1Q(vlan=6) if tags == 2 else Dot1Q(vlan=5) if tags else ADDRESSES[version])
     whole = built(whole / ADDRESSES[version] / layer() / data if tags else whole / layer() / data)
-    actual = left(whole, layer)
+    actual = offloaded_frame(whole, layer)
     assert (actual.segments, actual.extra_bytes, actual.max_segment_size) == (1, 0, len(whole))
     assert actual.segment() == [bytes(whole)]
 
@@ -58,7 +58,7 @@ def test_a_checksum_that_comes_to_nothing_is_all_ones() -> None:
     base = built(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / b"\0\0")
     sum_but_data = 0xFFFF - base[UDP].chksum
     whole = built(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / (0xFFFF - sum_but_data).to_bytes(2, "big"))
-    assert left(whole, UDP).segment() == [bytes(whole)]
+    assert offloaded_frame(whole, UDP).segment() == [bytes(whole)]
     assert whole[UDP].chksum == 0xFFFF
 
 
@@ -75,7 +75,7 @@ def test_tcp_in_one_segment(version: int, data: bytes, size: int, tagged: bool, 
         return bytes(made / Raw(payload))
 
     whole = Ether(segment(0, data, "FPACE"))
-    actual = left(whole, TCP, KINDS[version], size)
+    actual = offloaded_frame(whole, TCP, KINDS[version], size)
     begins = range(0, len(data), size)
     expected = [
         segment(begin, data[begin : begin + size],
@@ -96,7 +96,7 @@ def test_udp_in_one_segment(version: int, data: bytes, size: int) -> None:
             made[IP].id = (0xFFFE + number) & 0xFFFF
         return bytes(made)
 
-    actual = left(Ether(datagram(0, data)), UDP, gso.UDP, size)
+    actual = offloaded_frame(Ether(datagram(0, data)), UDP, gso.UDP, size)
     expected = [datagram(number, data[begin : begin + size]) for number, begin in enumerate(range(0, len(data), size))]
     assert actual.segment() == expected
     assert len(actual) + actual.extra_bytes == sum(map(len, expected))
@@ -105,7 +105,7 @@ def test_udp_in_one_segment(version: int, data: bytes, size: int) -> None:
 def test_headers_between_the_network_and_the_transport_count_in_every_length() -> None:
     head = ETHERNET / ADDRESSES[6] / IPv6ExtHdrDestOpt()
     whole = Ether(bytes(head / TCP(seq=1, flags="A") / Raw(bytes(100))))
-    actual = left(whole, TCP, gso.TCP_OVER_IPV6, 60).segment()
+    actual = offloaded_frame(whole, TCP, gso.TCP_OVER_IPV6, 60).segment()
     expected = [bytes(head / TCP(seq=1 + begin, flags="A") / Raw(bytes(size))) for begin, size in ((0, 60), (60, 40))]
     assert actual == expected
 
@@ -113,8 +113,8 @@ def test_headers_between_the_network_and_the_transport_count_in_every_length() -
 def test_the_tag_that_the_kernel_took_out_is_back_and_what_is_left_to_do_is_behind_it() -> None:
     plain = ETHERNET / ADDRESSES[4] / TCP(flags="A") / Raw(bytes(range(200)))
     tagged = ETHERNET / Dot1Q(vlan=7, prio=3) / ADDRESSES[4] / TCP(flags="A") / Raw(bytes(range(200)))
-    assert left(built(plain), TCP, tag=b"\x81\x00\x60\x07").segment() == [bytes(tagged)]
-    actual = left(built(plain), TCP, gso.TCP_OVER_IPV4, 150, tag=b"\x81\x00\x60\x07")
+    assert offloaded_frame(built(plain), TCP, tag=b"\x81\x00\x60\x07").segment() == [bytes(tagged)]
+    actual = offloaded_frame(built(plain), TCP, gso.TCP_OVER_IPV4, 150, tag=b"\x81\x00\x60\x07")
     assert [frame[12:18] for frame in actual.segment()] == [b"\x81\x00\x60\x07\x08\x00"] * 2
     assert actual.max_segment_size == 18 + 20 + 20 + 150
 

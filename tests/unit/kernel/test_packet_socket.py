@@ -55,7 +55,7 @@ def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500)
         in_child(partial(inside, path))
 
 
-def taken(packet_socket: PacketSocket, count: int, earliest: int = 0) -> list[tuple[int, bytes]]:
+def receive_frames(packet_socket: PacketSocket, count: int, earliest: int = 0) -> list[tuple[int, bytes]]:
     """Receive `count` frames, waiting for the kernel to deliver them."""
     got: list[tuple[int, bytes]] = []
     while len(got) < count:
@@ -65,7 +65,7 @@ def taken(packet_socket: PacketSocket, count: int, earliest: int = 0) -> list[tu
 
 
 def contents(packet_socket: PacketSocket, count: int) -> list[bytes]:
-    return [frame for _, frame in taken(packet_socket, count)]
+    return [frame for _, frame in receive_frames(packet_socket, count)]
 
 
 def test_frames_come_in_batches_in_their_order_and_whole() -> None:
@@ -74,7 +74,7 @@ def test_frames_come_in_batches_in_their_order_and_whole() -> None:
         a.send(sent)
         got: list[bytes] = []
         while len(got) < len(sent):
-            batch = taken(b, 1)
+            batch = receive_frames(b, 1)
             assert b.is_full is (len(batch) == BATCH)
             got += [frame for _, frame in batch]
         assert got == sent
@@ -100,7 +100,7 @@ def test_every_frame_comes_with_the_time_at_which_it_came_not_that_at_which_it_w
         after = time.monotonic_ns()
         while time.monotonic_ns() < after + 5_000_000:
             pass
-        times = [when for when, _ in taken(b, 10)]
+        times = [when for when, _ in receive_frames(b, 10)]
         assert times == sorted(times)
         assert before - 10_000 <= times[0]
         assert times[0] <= after + 10_000
@@ -112,7 +112,7 @@ def test_no_frame_is_older_than_the_caller_says_nor_than_the_one_before_it() -> 
     def story(a: PacketSocket, b: PacketSocket) -> None:
         a.send([numbered(number) for number in range(5)])
         later = time.monotonic_ns() + 10**9
-        assert [when for when, _ in taken(b, 5, later)] == [later] * 5
+        assert [when for when, _ in receive_frames(b, 5, later)] == [later] * 5
 
     between(story)
 

@@ -81,7 +81,7 @@ def called(layer: type[Packet], name: str, module: ModuleType) -> str:
     return f"{layer.__name__.lower()}.{name}" if count[name] > 1 else name
 
 
-def drawn(chance: random.Random, field: object) -> object:
+def random_value(chance: random.Random, field: object) -> object:
     """A value, often at an edge."""
     inner = field.fld if isinstance(field, ConditionalField) else field
     if isinstance(inner, MACField):
@@ -117,7 +117,7 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
         while layer is not None:
             lengths = getattr(module, "LENGTH", ())
             made = {*([lengths] if isinstance(lengths, str) else lengths), getattr(module, "CHECK", ""), "size"}
-            values = {each.name: drawn(chance, each) for each in layer.fields_desc if each.name not in made}
+            values = {each.name: random_value(chance, each) for each in layer.fields_desc if each.name not in made}
             if layer is myrinet.Myrinet:
                 values["type"] = chance.choice([8, 9, 0x7FFF])  # no protocol has them
             above = announced(layer)

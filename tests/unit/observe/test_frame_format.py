@@ -11,7 +11,7 @@ from protocols.core.frame_kinds import Kind
 from protocols.emp import codec as emp
 from testbed.fates.headers import standard_fields
 from testbed.observe.format.frame_format import FrameFormatter, formatters
-from tests.unit.observe.emp_captures import A, B, ack, data, first, raw
+from tests.unit.observe.emp_captures import A, B, ack, data, first_frame, raw
 from tests.unit.protocols import synthetic_frames
 
 
@@ -27,7 +27,7 @@ def teller(**more: object) -> tuple[FrameFormatter, ModuleType]:
 
 
 def of_emp() -> FrameFormatter:
-    one = formatters()[emp.ETHERTYPE].formatter_of(first(9, b"", 0))
+    one = formatters()[emp.ETHERTYPE].formatter_of(first_frame(9, b"", 0))
     assert one is not None
     return one
 
@@ -39,7 +39,7 @@ def test_every_registered_protocol_whose_codec_has_fields_is_told_of() -> None:
 
 def test_a_kind_is_told_with_its_fields_its_flags_and_without_what_is_zero() -> None:
     words = of_emp().format
-    assert words(first(9, b"hello", 5)) == "EMP MESSAGE message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"
+    assert words(first_frame(9, b"hello", 5)) == "EMP MESSAGE message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"
     last = emp.pack_frame(raw(B), raw(A), emp.TYPE_DATA, emp.FLAGS_LAST, 3, 1, 2, 9, 4, 0, b"more")
     assert words(last) == "EMP DATA LAST message 9 frame 4, 4 bytes"
     assert words(ack(9, 4)) == "EMP ACK message 9 frame 4"
@@ -51,8 +51,8 @@ def test_what_the_protocol_would_throw_away_is_broken_and_what_is_not_its_own_is
     words, frame = of_emp().format, data(9, 4, b"more")
     assert words(frame[:-1] + b"X") == "EMP, broken (check)"
     assert words(frame[:15] + b"\x09" + frame[16:]) == "EMP, broken (type)"
-    assert words(first(9, b"hello", 5)[:-3]) == "EMP, broken (length)"
-    assert words(first(9, b"hello", 5)[:50]) == "EMP, broken (short)"
+    assert words(first_frame(9, b"hello", 5)[:-3]) == "EMP, broken (length)"
+    assert words(first_frame(9, b"hello", 5)[:50]) == "EMP, broken (short)"
     assert words(frame[:14] + b"\x07" + frame[15:]) == ""
     assert words(frame[:30]) == ""
 

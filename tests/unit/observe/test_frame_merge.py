@@ -21,7 +21,7 @@ def met(stamp: int, frame: bytes, words: str = "dropped", direction: str = "forw
     return FrameFates("l", direction, stamp, crc32(frame), ("loss",), words)
 
 
-def told(frames: Sequence[CapturedFrame]) -> list[tuple[int, str]]:
+def times_and_fates(frames: Sequence[CapturedFrame]) -> list[tuple[int, str]]:
     return [(frame.when, frame.met) for frame in frames]
 
 
@@ -40,7 +40,7 @@ def test_it_does_not_matter_whether_a_fate_is_told_before_or_after_its_frame() -
     joining.add_fates([met(20, b"b")])
     joining.add(N1, [(10, False, b"a"), (20, False, b"b"), (30, False, b"c")])
     joining.add_fates([met(30, b"c")])
-    assert told(joining.release(40)) == [(10, ""), (20, "dropped"), (30, "dropped")]
+    assert times_and_fates(joining.release(40)) == [(10, ""), (20, "dropped"), (30, "dropped")]
     assert joining.unplaced == 0
 
 
@@ -70,7 +70,7 @@ def test_a_stamp_that_is_a_little_off_means_the_nearest_frame_of_that_content() 
         ],
     )
     joining.add_fates([met(2_000, b"a"), met(2_000, b"c")])
-    assert told(joining.release(10 * MAX_STAMP_DIFFERENCE)) == [
+    assert times_and_fates(joining.release(10 * MAX_STAMP_DIFFERENCE)) == [
         (1_000, "dropped"),
         (2_000, ""),
         (9_000, ""),
@@ -95,7 +95,7 @@ def test_what_was_before_the_beginning_is_nobodys_business() -> None:
     joining = FrameMerge(100)
     joining.add(N1, [(90, False, b"a"), (110, False, b"b")])
     joining.add_fates([met(90, b"a")])
-    assert told(joining.release(200)) == [(110, "")]
+    assert times_and_fates(joining.release(200)) == [(110, "")]
     assert (joining.unplaced, joining.late) == (0, 0)
 
 
@@ -104,5 +104,5 @@ def test_a_frame_that_comes_too_late_is_given_out_and_counted_and_so_is_a_fate_w
     assert joining.release(5 * MAX_STAMP_DIFFERENCE) == []
     joining.add(N1, [(10, False, b"a")])
     joining.add_fates([met(3 * MAX_STAMP_DIFFERENCE, b"b")])
-    assert told(joining.release(6 * MAX_STAMP_DIFFERENCE)) == [(10, "")]
+    assert times_and_fates(joining.release(6 * MAX_STAMP_DIFFERENCE)) == [(10, "")]
     assert (joining.unplaced, joining.late) == (1, 1)

@@ -15,16 +15,16 @@ from testbed.observe.decoding.capture_reader import CaptureReader, Frame, Interf
 from testbed.observe.decoding.frame_output import Timelines, summary
 from testbed.observe.decoding.message_timelines import Message, Messages, Names
 from testbed.observe.format.frame_format import make_formatters
-from tests.unit.observe.emp_captures import LINK, N1, N2, A, B, ack, capture, data, first, raw
+from tests.unit.observe.emp_captures import LINK, N1, N2, A, B, ack, capture, data, first_frame, raw
 from tests.unit.protocols import synthetic_frames
 
 Said = list[tuple[int, int, bytes, pcapng.Bound, str]]
 NICS = {raw(A): "n1:eth0", raw(B): "n2:eth0"}
 
 LOSSY: Said = [
-    (N1, 1_000, first(7, b"abc", 6), "outbound", ""),
+    (N1, 1_000, first_frame(7, b"abc", 6), "outbound", ""),
     (N1, 1_100, data(7, 1, b"def"), "outbound", "dropped by loss, frame 1 of flow x"),
-    (N2, 2_000, first(7, b"abc", 6), "inbound", ""),
+    (N2, 2_000, first_frame(7, b"abc", 6), "inbound", ""),
     (N1, 5_000, data(7, 1, b"def"), "outbound", ""),
     (N2, 6_000, data(7, 1, b"def"), "inbound", ""),
     (N2, 6_100, ack(7, 1), "outbound", "queue full"),
@@ -78,13 +78,13 @@ def test_where_the_capture_does_not_know_nics_frames_are_counted_where_they_were
 
 
 def test_messages_of_one_id_are_told_apart_by_their_ends_and_by_incarnations_of_a_nic() -> None:
-    other = first(7, b"back", 4, source=B, destination=A, sender=9)
+    other = first_frame(7, b"back", 4, source=B, destination=A, sender=9)
     reported: Said = [
-        (N1, 1, first(7, b"abc", 3), "outbound", ""),
+        (N1, 1, first_frame(7, b"abc", 3), "outbound", ""),
         (N2, 2, other, "outbound", ""),
         (N2, 3, ack(7, 0), "outbound", ""),
         (N1, 4, ack(7, 0, source=A, destination=B, sender=9), "outbound", ""),
-        (N1, 5, first(7, b"abc", 3, sender=4), "outbound", ""),
+        (N1, 5, first_frame(7, b"abc", 3, sender=4), "outbound", ""),
     ]
     actual = grouped(reported)
     assert [Names(NICS).of(one) for one in actual] == ["n1/n2/7", "n2/n1/7", "n1/n2/7"]
@@ -93,7 +93,7 @@ def test_messages_of_one_id_are_told_apart_by_their_ends_and_by_incarnations_of_
 
 
 def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> None:
-    whole = first(7, b"abc", 6)
+    whole = first_frame(7, b"abc", 6)
     broken = whole[:-1] + b"X"
     lonely = data(8, 1, b"abc")[:-1] + b"X"
     reader = CaptureReader("it")

@@ -30,7 +30,7 @@ HINT = mapper.pack_frame(*MACS, mapper.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0)
 ACK_SAID, HINT_SAID = "AM-II ACK channel 5 sequence 7", "mapping HINT 9 of node 2"
 
 
-def told(routed: bool) -> FrameFormatter:
+def emp_formatter(routed: bool) -> FrameFormatter:
     """EMP, as if its frames had a route."""
     module = ModuleType("routed")
     vars(module).update({**vars(emp), "ROUTED": routed})
@@ -41,9 +41,9 @@ def told(routed: bool) -> FrameFormatter:
 
 @pytest.mark.parametrize("route", [b"", b"\x81", b"\x81\xbf\x80"])
 def test_a_frame_is_told_of_in_the_same_words_whatever_is_left_of_its_route(route: bytes) -> None:
-    one = told(routed=True)
+    one = emp_formatter(routed=True)
     frame = FRAME[:ETHERNET_HEADER] + route + FRAME[ETHERNET_HEADER:]
-    assert one.format(frame) == told(routed=False).format(FRAME) != ""
+    assert one.format(frame) == emp_formatter(routed=False).format(FRAME) != ""
     bare, _, _ = one.strip(frame)
     assert bare == FRAME
     assert one.kind_of(bare) == emp.TYPE_DATA

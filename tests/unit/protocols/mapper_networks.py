@@ -356,17 +356,17 @@ def random_network(seed: int, most: int = 64, ports: int = 8) -> list[Cable]:
         free[far] -= 1
         ends.append((f"s{near}", f"s{far}"))
 
-    def drawn(among: Iterable[int]) -> int | None:
+    def draw_switch(among: Iterable[int]) -> int | None:
         able = [switch for switch in among if free[switch] > 0]
         return random.choice(able) if able else None
 
     for switch in range(1, switches):
-        near = drawn(range(switch))
+        near = draw_switch(range(switch))
         assert near is not None
         join(near, switch)
     for _ in range(random.randint(0, 2 * switches)):
-        near = drawn(range(switches))
-        far = drawn(switch for switch in range(switches) if switch != near)
+        near = draw_switch(range(switches))
+        far = draw_switch(switch for switch in range(switches) if switch != near)
         if near is not None and far is not None:
             join(near, far)
     populated = random.sample(range(switches), random.randint(1, switches))

@@ -257,7 +257,7 @@ def test_a_request_that_waits_for_a_credit_serves_its_whole_bundle_and_no_other(
     waiting = request.send(None)
     assert str(waiting) == "a credit, or room, to send to endpoint 0 of node 1"
     for endpoint in (elsewhere, beside):
-        arrived(endpoint)
+        deliver_request(endpoint)
         host.notify(endpoint, layout.ARRIVED_REQUESTS)
     assert waiting.done, "the task is woken"
     request.send(None)
@@ -268,7 +268,7 @@ def test_a_request_that_waits_for_a_credit_serves_its_whole_bundle_and_no_other(
 # Residency.
 
 
-def arrived(endpoint: Endpoint) -> None:
+def deliver_request(endpoint: Endpoint) -> None:
     """Put a short request for handler 1 into the endpoint's ring, as the NIC does."""
     page = endpoint.inbox.page
     assert page is not None

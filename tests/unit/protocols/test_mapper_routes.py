@@ -25,7 +25,7 @@ from tests.unit.protocols.mapper_networks import Cable, Myrinet, address, fat_tr
 ROUTES = st.lists(st.integers(-32, 31), max_size=20).map(tuple)
 
 
-def mapped(network: Myrinet) -> Topology:
+def map_network(network: Myrinet) -> Topology:
     assert network.settle() is not None
     topology = network.mappers[0].topology
     assert topology is not None
@@ -36,7 +36,7 @@ def test_routes_once_around_a_ring_would_deadlock() -> None:
     """The deadlock check of the other tests finds a deadlock where there is one."""
     around: list[Cable] = [((f"s{number}", 0), (f"s{(number + 1) % 4}", 1)) for number in range(4)]
     network = Myrinet([*around, *(((number, 0), (f"s{number}", 2)) for number in range(4))])
-    mapped(network)
+    map_network(network)
     assert not network.deadlock()
     for number in range(4):
         peer = (number + 2) % 4
@@ -45,7 +45,7 @@ def test_routes_once_around_a_ring_would_deadlock() -> None:
     assert len(network.deadlock()) == 5
 
 
-def truth(cables: Sequence[Cable]) -> Topology:
+def build_topology(cables: Sequence[Cable]) -> Topology:
     """Return the network's map, made without exploration."""
     topology = Topology(0)
     numbers: dict[str | int, int] = {}
@@ -65,10 +65,10 @@ def truth(cables: Sequence[Cable]) -> Topology:
 @pytest.mark.parametrize("seeds", [range(first, first + 25) for first in range(0, 100, 25)])
 def test_every_route_goes_up_and_then_down_and_none_that_does_is_shorter(seeds: range) -> None:
     for seed in seeds:
-        up_and_down_and_shortest(truth(random_network(seed, most=24)))
+        check_up_down_routes(build_topology(random_network(seed, most=24)))
 
 
-def up_and_down_and_shortest(topology: Topology) -> None:
+def check_up_down_routes(topology: Topology) -> None:
     routing = Routing(topology)
     rank = routing.rank
     for source, (start, port) in topology.at.items():
@@ -105,7 +105,7 @@ def legal_distances(topology: Topology, rank: Sequence[int], start: int) -> dict
 
 def test_equally_short_routes_are_spread_over_the_cables() -> None:
     network = Myrinet(fat_tree())
-    mapped(network)
+    map_network(network)
     used: Counter[tuple[str | int, int]] = Counter()
     for number, table in network.tables.items():
         for path in table.paths.values():

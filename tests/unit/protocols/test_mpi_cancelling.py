@@ -11,7 +11,7 @@ from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.mpi_devices import RanksOf, everywhere
 
 
-async def nothing(_: Comm) -> None:
+async def idle(_: Comm) -> None:
     """A rank that takes no part."""
 
 

@@ -34,7 +34,7 @@ TOO_GREAT = 1 << 40
 """Stands for the first tag that a device has not."""
 
 
-async def nothing(_: Comm) -> None:
+async def idle(_: Comm) -> None:
     """A rank that takes no part."""
 
 
@@ -244,7 +244,7 @@ def test_a_send_with_invalid_arguments_is_rejected_without_effect(
                 await send(b"", dest, tag)
             assert raised.value.Get_error_class() == error_class
 
-    ranks.run(program, nothing)
+    ranks.run(program, idle)
     assert ranks.at_rest()
 
 
@@ -265,7 +265,7 @@ def test_a_receive_with_invalid_arguments_is_rejected(
                 await receive
             assert raised.value.Get_error_class() == error_class
 
-    ranks.run(program, nothing)
+    ranks.run(program, idle)
     assert ranks.at_rest()
 
 
@@ -281,7 +281,7 @@ def test_a_buffer_of_none_sends_and_receives_empty_messages(ranks_of: RanksOf) -
             await comm.Sendrecv(b"bytes", 1, 0, b"fixed", 1)
         assert raised.value.Get_error_class() == ERR_BUFFER
 
-    ranks.run(program, nothing)
+    ranks.run(program, idle)
     assert ranks.at_rest()
 
 
@@ -304,7 +304,7 @@ def test_a_message_longer_than_the_maximum_is_rejected(ranks_of: RanksOf) -> Non
         with pytest.raises(MPIError, match="a message must have at most 10 bytes, got 11"):
             await comm.Isend(bytes(11), 1)
 
-    ranks.run(program, nothing)
+    ranks.run(program, idle)
 
 
 def test_a_send_to_a_silent_peer_fails() -> None:
@@ -315,7 +315,7 @@ def test_a_send_to_a_silent_peer_fails() -> None:
             await comm.Send(b"anybody?", 1)
         assert raised.value.Get_error_class() == ERR_PROC_FAILED
 
-    ranks.run(sender, nothing)
+    ranks.run(sender, idle)
 
 
 @everywhere

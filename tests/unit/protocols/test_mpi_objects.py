@@ -272,10 +272,10 @@ def test_a_send_of_an_object_to_a_silent_peer_fails(size: int) -> None:
             await comm.send(bytes(size), 1)
         assert raised.value.Get_error_class() == ERR_PROC_FAILED
 
-    async def nothing(_: Comm) -> None:
+    async def idle(_: Comm) -> None:
         pass
 
-    Ranks(settings=Settings(give_up=1_000_000_000)).run(sender, nothing)
+    Ranks(settings=Settings(give_up=1_000_000_000)).run(sender, idle)
 
 
 @everywhere

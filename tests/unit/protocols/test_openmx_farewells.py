@@ -32,7 +32,7 @@ def succeed(two: Two, number: int, settings: Settings) -> None:
     wires.nics[number].agent = wires.agents[number] = Agent(driver, library)
 
 
-def lost(two: Two, number: int) -> list[Status]:
+def record_lost_connections(two: Two, number: int) -> list[Status]:
     """Note why a node's connections end from now on."""
     statuses: list[Status] = []
     two.ends[number].on_lost = lambda _, status: statuses.append(status)
@@ -49,7 +49,7 @@ def test_one_that_only_waits_learns_that_its_partners_host_has_died(victim: int,
         _, request = two.receive(4)
         two.finish(two.send(b"data"), request)
     two.elapse(RESEND)
-    report = lost(two, 1 - victim)
+    report = record_lost_connections(two, 1 - victim)
     lose = iter([True, True, True, False])
     two.lose = lambda frame: kind_of(frame) == "NACK_LIB" and next(lose, False)
     succeed(two, victim, settings)
@@ -78,7 +78,7 @@ def test_notices_end_when_the_partner_connects_to_the_next_host_and_a_late_one_e
     two.wires.give(kept[0])
     two.ends[0] = two.library(0).open_endpoint()
     two.run(two.ends[1].connect(0))
-    report = lost(two, 1)
+    report = record_lost_connections(two, 1)
     two.sent.clear()
     for frame in kept:
         two.wires.give(frame)
@@ -96,7 +96,7 @@ def test_a_partner_that_never_hears_a_notice_is_told_by_the_refusal_of_its_messa
     succeed(two, 0, Settings())
     two.elapse(60 * SECOND)
     assert two.sent.count("NACK_LIB") == 9
-    report = lost(two, 1)
+    report = record_lost_connections(two, 1)
     two.lose = lambda _: False
     two.ends[1].isend([b"data"], two.to[1], 5)
     two.elapse(RESEND)

@@ -19,7 +19,7 @@ KINDS = ["CONNECT", "TINY", "SMALL", "MEDIUM", "RNDV", "PULL", "PULL_REPLY", "NO
 TICK = Settings().tick
 
 
-def exchanged(two: Two, sizes: list[int], *, posted: bool = True) -> None:
+def exchange_messages(two: Two, sizes: list[int], *, posted: bool = True) -> None:
     """Send messages of these sizes one after the other, and check them."""
     received = [two.receive(size) for size in sizes] if posted else []
     sent = [two.send(pattern(size)) for size in sizes]
@@ -41,8 +41,8 @@ def test_every_nth_frame_of_a_kind_is_lost_and_all_arrives(kind: str, every: int
     loses = EveryNth(kind, every)
     two.lose = (lambda frame: loses(frame) if loses.lost < 10 else False) if every == 1 else loses
     sizes = [1, 100, 20_000, 40_000, 0, 129, 150_000, 32, 33, 32_768, 50_000, 7] * 2
-    exchanged(two, sizes)
-    exchanged(two, sizes, posted=False)
+    exchange_messages(two, sizes)
+    exchange_messages(two, sizes, posted=False)
     two.elapse(20 * RESEND)
     assert loses.lost or kind == "CONNECT"
     assert two.wires.pending_work() == []
@@ -147,12 +147,12 @@ def test_a_late_acknowledgement_changes_nothing() -> None:
     two = Two()
     kept: list[bytes] = []
 
-    def keeps(frame: bytes) -> bool:
+    def keep_copy(frame: bytes) -> bool:
         if kind_of(frame) == "TRUC":
             kept.append(frame)
         return False
 
-    two.lose = keeps
+    two.lose = keep_copy
     for _ in range(8):
         two.send(b"x")
         two.carry()
@@ -235,7 +235,7 @@ def test_a_zombie_is_sent_again_with_the_bytes_that_it_had() -> None:
 # Order.
 
 
-def shuffled(two: Two, seed: int, keep: Callable[[bytes], bool]) -> None:
+def deliver_shuffled(two: Two, seed: int, keep: Callable[[bytes], bool]) -> None:
     """Deliver all frames that are on the way in any order, those of `keep` twice."""
     chance = random.Random(seed)
     while any(nic.sent for nic in two.wires.nics):
@@ -253,7 +253,7 @@ def test_messages_that_overtake_each_other_or_come_twice_are_matched_in_order(se
     sent = [two.send(pattern(size)) for size in sizes]
     received = [two.receive(size) for size in sizes]
     for _ in range(50):
-        shuffled(two, seed, lambda _: seed % 2 == 1)
+        deliver_shuffled(two, seed, lambda _: seed % 2 == 1)
         two.wires.tick()
     assert [request.result().length for _, request in received] == sizes
     assert [bytes(buffer) for buffer, _ in received] == [pattern(size) for size in sizes]
@@ -279,11 +279,11 @@ def test_sequence_numbers_wrap(every: int) -> None:
     two, count, at = Two(), SEQNUM_MASK + 500, 0
     seen = [0]
 
-    def loses(_frame: bytes) -> bool:
+    def lose_frame(_frame: bytes) -> bool:
         seen[0] += 1
         return bool(every) and abs(at - SEQNUM_MASK) < 300 and seen[0] % every == 0
 
-    two.lose = loses
+    two.lose = lose_frame
     while at < count:
         burst = range(at, min(count, at + (120 if abs(at - SEQNUM_MASK) < 400 else 2000)))
         received = [two.receive(4) for _ in burst]
@@ -304,13 +304,13 @@ def test_a_pull_asks_for_four_blocks_of_32_replies_at_once_and_for_the_next_when
     size = 6 * 32 * room + 5
     requested: list[tuple[int, int]] = []
 
-    def notes(frame: bytes) -> bool:
+    def record_frame(frame: bytes) -> bool:
         if kind_of(frame) == "PULL":
             *_, length, first, _ = codec.unpack_pull(frame)
             requested.append((first, length))
         return kind_of(frame) == "PULL_REPLY" and holds
 
-    two.lose = notes
+    two.lose = record_frame
     holds = True
     buffer, request = two.receive(size)
     two.send(pattern(size))
@@ -326,7 +326,7 @@ def test_a_later_block_that_is_complete_first_asks_for_the_rest_of_the_first_one
     two, room = Two(), 1500 - 38
     size, lost, requested = 128 * room, [3, 5], []
 
-    def loses(frame: bytes) -> bool:
+    def lose_frame(frame: bytes) -> bool:
         if kind_of(frame) == "PULL":
             *_, length, first, _ = codec.unpack_pull(frame)
             requested.append((first, length))
@@ -335,7 +335,7 @@ def test_a_later_block_that_is_complete_first_asks_for_the_rest_of_the_first_one
         index = codec.unpack_pull_reply(frame)[4] // room
         return index in lost and not (lost.remove(index) if index in lost else None)
 
-    two.lose = loses
+    two.lose = lose_frame
     buffer, request = two.receive(size)
     two.send(pattern(size))
     two.carry()
@@ -379,12 +379,12 @@ def test_late_replies_of_a_former_pull_of_the_same_number_are_dropped() -> None:
     two = Two()
     kept: list[bytes] = []
 
-    def keeps(frame: bytes) -> bool:
+    def keep_copy(frame: bytes) -> bool:
         if kind_of(frame) == "PULL_REPLY":
             kept.append(frame)
         return False
 
-    two.lose = keeps
+    two.lose = keep_copy
     numbers = two.ends[1]._large._free_numbers  # all the same number, as if 64 pulls were under way
     del numbers[1:]
     buffer, request = two.receive(40_000)
@@ -457,7 +457,7 @@ def test_a_pull_from_a_closed_endpoint_is_refused() -> None:
 
 def test_pull_replies_may_be_copied_by_the_copy_engine() -> None:
     two = Two(Settings(offload=1000))
-    exchanged(two, [400_000, 40_000])
+    exchange_messages(two, [400_000, 40_000])
 
 
 # Sessions.
@@ -525,12 +525,12 @@ def a_session_whose_messages_may_still_come() -> tuple[bytes, bytes]:
     two = Two(connects=False)
     late: list[bytes] = []
 
-    def holds(frame: bytes) -> bool:
+    def hold_frame(frame: bytes) -> bool:
         if kind_of(frame) == "TINY":
             late.append(frame)
         return kind_of(frame) == "TINY" or (kind_of(frame) == "CONNECT" and frame[:6] == two.wires.addresses[0])
 
-    two.lose = holds
+    two.lose = hold_frame
     two.ends[0].iconnect(two.to[0])
     two.carry()
     two.ends[1].isend([b"old"], two.to[1], 5)
@@ -580,12 +580,12 @@ def test_replies_carry_the_magic_that_the_hash_needs() -> None:
     remote = two.library(1).open_endpoint(5)
     magics: set[int] = set()
 
-    def notes(frame: bytes) -> bool:
+    def record_frame(frame: bytes) -> bool:
         if kind_of(frame) == "PULL_REPLY":
             magics.add(codec.unpack_pull_reply(frame)[6])
         return False
 
-    two.lose = notes
+    two.lose = record_frame
     request: Request = remote.irecv(bytearray(40_000))
     results: list[Result] = two.finish(two.ends[0].isend([bytes(40_000)], two.ends[0].partner(1, 5), 0), request)
     assert results[1].status is Status.SUCCESS

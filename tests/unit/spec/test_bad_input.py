@@ -564,7 +564,7 @@ def test_a_table_that_is_no_toml_is_refused_too() -> None:
         from_dict({"name": object(), "node": {1: 2}, 3: 4}, "python")  # type: ignore[dict-item]
 
 
-def described(data: dict[str, object]) -> Description | DescriptionError:
+def parse_or_error(data: dict[str, object]) -> Description | DescriptionError:
     try:
         return from_dict(data, "any")
     except DescriptionError as error:
@@ -616,7 +616,7 @@ _VALUES = st.recursive(
 @settings(max_examples=300)
 @given(st.dictionaries(_KEYS, _VALUES, max_size=6))
 def test_nothing_but_a_description_or_its_errors_comes_of_any_table(data: dict[str, object]) -> None:
-    outcome = described(data)
+    outcome = parse_or_error(data)
     if isinstance(outcome, DescriptionError):
         assert outcome.problems
         assert all(len(str(problem)) < 1000 for problem in outcome.problems)
@@ -645,6 +645,6 @@ _PART = st.fixed_dictionaries({}, optional={
 @settings(max_examples=300)
 @given(_PART)
 def test_whatever_is_wrong_with_a_cluster_what_is_accepted_can_be_resolved(data: dict[str, object]) -> None:
-    outcome = described({"name": "c", **data})
+    outcome = parse_or_error({"name": "c", **data})
     if isinstance(outcome, Description):
         resolve(outcome)
