@@ -69,7 +69,7 @@ def test_a_run_on_a_cluster_that_is_up_has_no_fates_from_the_beginning(tmp_path:
 @pytest.mark.requires("interpreted")
 def test_a_mistake_that_the_simulation_found_is_found_in_namespaces_by_the_same_check(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[0].put_in(patch)
+        MUTANTS[0].apply(patch)
         with pytest.raises(TestbedError):
             testbed.run(STAR, "random", mode="sim", output=tmp_path / "run", settings=SETTINGS, seed=1, timeout=12)
         repetition = read_repetition(tmp_path / "run")

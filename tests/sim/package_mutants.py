@@ -20,7 +20,7 @@ class PackageMutant:
     def __str__(self) -> str:
         return self.check
 
-    def put_in(self, package: Path) -> None:
+    def apply(self, package: Path) -> None:
         """Make the mistake in a written package."""
         path = package / self.file
         text = path.read_text()

@@ -88,7 +88,7 @@ def test_a_failing_case_of_am2_is_shrunk() -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == "any tag")
     seed = find(mutant, am2_swarm.SWARM.trial, SEARCHED, 100).seed
     with pytest.MonkeyPatch.context() as patch:
-        mutant.put_in(patch)
+        mutant.apply(patch)
         case = am2_swarm_cases.draw(seed)
         least = am2_swarm.SWARM.shrink(case, attempts=40)
         assert am2_swarm.SWARM.verdict(least)

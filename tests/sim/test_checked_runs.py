@@ -69,7 +69,7 @@ def test_a_mistake_in_the_protocol_fails_a_check(
 ) -> None:
     assert failed_checks(tmp_path / "right", 1, workload, **settings) == set()
     with pytest.MonkeyPatch.context() as patch:
-        mutant.put_in(patch)
+        mutant.apply(patch)
         actual = {check for seed in range(4) for check in failed_checks(tmp_path / str(seed), seed, workload, **settings)}
     assert expected in actual
 

@@ -59,7 +59,7 @@ def test_a_broken_package_fails_the_check_that_names_its_defect(
 ) -> None:
     name = f"mutan{MUTANTS.index(mutant)}"
     folder = copied(parcel, name, tmp_path)
-    mutant.put_in(folder / name)
+    mutant.apply(folder / name)
     with on_path(folder):
         result = check(name, mutant.check, MUTANT_SCOPE)
     assert result.state is State.FAILED, f"it is not found that {mutant.mistake}"
@@ -69,7 +69,7 @@ def test_a_broken_package_fails_the_check_that_names_its_defect(
 def test_a_failing_case_is_reduced_and_runs_again_by_the_command_that_is_printed(parcel: Path, tmp_path: Path) -> None:
     (mutant,) = [mutant for mutant in MUTANTS if mutant.check == "fates"]
     folder = copied(parcel, "mutanf", tmp_path)
-    mutant.put_in(folder / "mutanf")
+    mutant.apply(folder / "mutanf")
     with on_path(folder):
         reason = check("mutanf", "fates", MUTANT_SCOPE).reason
         case = reason.rpartition("--case ")[2]
@@ -97,7 +97,7 @@ def test_what_does_not_apply_says_why() -> None:
 
 def test_a_protocol_without_a_nic_that_can_be_made_is_an_error_with_its_line(parcel: Path, tmp_path: Path) -> None:
     folder = copied(parcel, "mutann", tmp_path)
-    PackageMutant("", "", "host.py", "self.rank: Final = adapter.number", "self.rank = adapter.place").put_in(
+    PackageMutant("", "", "host.py", "self.rank: Final = adapter.number", "self.rank = adapter.place").apply(
         folder / "mutann"
     )
     with on_path(folder), pytest.raises(TestbedError, match=r"NICs of protocol mutann(.|\n)*AttributeError"):
@@ -128,7 +128,7 @@ def command(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
 def test_the_command_prints_each_check_and_ends_with_10_if_one_fails(parcel: Path, tmp_path: Path) -> None:
     (mutant,) = [mutant for mutant in MUTANTS if mutant.check == "mtu"]
     folder = copied(parcel, "mutanm", tmp_path)
-    mutant.put_in(folder / "mutanm")
+    mutant.apply(folder / "mutanm")
     failed = command("check", "mutanm", "--only", "mtu", "--only", "cancel", path=folder)
     assert failed.returncode == 10
     assert [line.split()[:2] for line in failed.stdout.splitlines() if not line.startswith(" ")] == [
@@ -153,7 +153,7 @@ def test_the_list_has_profiles_and_settings(parcel: Path) -> None:
 
 def test_a_host_library_that_raises_fails_the_check_with_its_line(parcel: Path, tmp_path: Path) -> None:
     folder = copied(parcel, "mutanr", tmp_path)
-    PackageMutant("", "", "host.py", "self._free.popleft()", 'self._free.pop({}["next"])').put_in(folder / "mutanr")
+    PackageMutant("", "", "host.py", "self._free.popleft()", 'self._free.pop({}["next"])').apply(folder / "mutanr")
     with on_path(folder):
         for name in ("cancel", "fates", "swarm", "restarts"):
             result = check("mutanr", name, MUTANT_SCOPE)

@@ -115,7 +115,7 @@ def test_schedules_of_am2_find(mutant: Mutant, record_property: Callable[[str, o
 def test_a_failing_schedule_is_told_with_the_command_that_runs_it_again(capsys: pytest.CaptureFixture[str]) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == "counted twice")
     with pytest.MonkeyPatch.context() as patch:
-        mutant.put_in(patch)
+        mutant.apply(patch)
         (failure,) = fate_schedules.search(EMP, "7", "h", max_failures=1).failures
         command, why = failure.command, failure.reason
         assert command.startswith("python -m tests.sim.exhaustive emp 7 h")

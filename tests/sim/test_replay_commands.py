@@ -28,7 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def forgetful() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[1].put_in(patch)
+        MUTANTS[1].apply(patch)
         yield
 
 
@@ -92,7 +92,7 @@ def test_shrinking_prints_the_runs_that_it_took_and_the_fates_that_are_enough() 
 @pytest.mark.requires("interpreted")
 def test_a_failure_that_is_mended_does_not_fail_again() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[1].put_in(patch)
+        MUTANTS[1].apply(patch)
         failing()
     result = call("replay run --mode sim")
     assert result.exit_code == 0

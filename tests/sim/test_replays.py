@@ -32,7 +32,7 @@ SETTINGS = {"messages": 20, "outstanding": 4, "largest": 8000}
 def forgetful() -> Iterator[None]:
     """EMP that forgets a lost acknowledgement once the next is acknowledged."""
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[1].put_in(patch)
+        MUTANTS[1].apply(patch)
         yield
 
 
@@ -116,7 +116,7 @@ def test_of_many_fates_few_make_the_run_fail(tmp_path: Path) -> None:
 @pytest.mark.requires("interpreted")
 def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[1].put_in(patch)
+        MUTANTS[1].apply(patch)
         repetition = read_repetition(failing(tmp_path))
     again = replay_repetition(repetition, "sim")
     assert not again.reproduced

@@ -106,7 +106,7 @@ def test_a_failing_case_is_shrunk() -> None:
     mutant = MUTANTS[0]
     seed = find(mutant, swarm.SWARM.trial, 0, 100).seed
     with pytest.MonkeyPatch.context() as patch:
-        mutant.put_in(patch)
+        mutant.apply(patch)
         case = swarm.draw(seed)
         least = swarm.SWARM.shrink(case, attempts=60)
         assert swarm.SWARM.verdict(least)

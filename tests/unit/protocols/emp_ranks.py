@@ -32,7 +32,7 @@ class Ranks:
             self.wires, *(program(comm) for program, comm in zip(programs, self.world, strict=True)), deliver=deliver
         )
 
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no descriptor is in use and no rank waits."""
         return not any(
             agent.host.pending_work() or agent.firmware.pending_work() or device.pending_work()

@@ -84,7 +84,7 @@ class Wires:
         sent, self.nics[number].sent = self.nics[number].sent, []
         return sent
 
-    def give(self, frame: bytes) -> None:
+    def deliver(self, frame: bytes) -> None:
         """A frame arrives where its destination says, or nowhere."""
         if frame[:6] in self.addresses:
             self.agents[self.addresses.index(frame[:6])].firmware.receive(self.now, frame)
@@ -96,7 +96,7 @@ class Wires:
             for number in range(len(self.nics)):
                 for frame in self.take(number):
                     count += 1
-                    self.give(frame)
+                    self.deliver(frame)
         return count
 
     def elapse(self, span: int) -> None:

@@ -123,14 +123,14 @@ class Schedule:
         if chance.random() < 0.1 and self.old:
             late = chance.choice(self.old)
             if self.connections() - late.connections <= YOUNG:
-                self.wires.give(late.frame)
+                self.wires.deliver(late.frame)
         if not self.air:
             return
         if chance.random() < 0.2:
             self.air.rotate(chance.randrange(len(self.air)))
         frame = self.air.popleft()
         if chance.random() > 0.1:
-            self.wires.give(frame)
+            self.wires.deliver(frame)
 
     def disconnect(self) -> None:
         source, sink = self.direction()
@@ -161,7 +161,7 @@ class Schedule:
                     self.send(direction)
                     self.receive(direction)
             while self.air:
-                self.wires.give(self.air.popleft())
+                self.wires.deliver(self.air.popleft())
                 self.take()
             if not any(waits_for(agent.host.pending_work(), "a receive") for agent in self.wires.agents):
                 break

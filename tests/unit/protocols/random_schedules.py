@@ -168,7 +168,7 @@ class Schedule:
         due = [flying for flying in self._flying if flying[0] <= self._round]
         self._flying = [flying for flying in self._flying if flying[0] > self._round]
         for _, _, frame in sorted(due):
-            wires.give(frame)
+            wires.deliver(frame)
         if due or posted or self._flying:
             if random.random() < 0.02:
                 wires.tick()  # sooner than the frames that fly

@@ -119,7 +119,7 @@ class RestartingNics:
         due = [frame for when, frame in self._in_flight if when <= self._round]
         self._in_flight = [(when, frame) for when, frame in self._in_flight if when > self._round]
         for frame in due:
-            self.wires.give(frame)
+            self.wires.deliver(frame)
         return bool(due or self._in_flight)
 
 

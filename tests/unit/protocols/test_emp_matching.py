@@ -54,8 +54,8 @@ def test_messages_of_one_tag_never_overtake_one_another() -> None:
     sender.post_send(1, 2, content(3000))
     sender.post_send(1, 2, b"2")
     header, _, _, second = wires.take(0)
-    wires.give(header)
-    wires.give(second)
+    wires.deliver(header)
+    wires.deliver(second)
     assert receives[1].done
     assert not receives[0].done
     wires.elapse(TIMEOUT)
@@ -70,7 +70,7 @@ def test_a_header_that_comes_before_an_older_one_waits_for_it() -> None:
     sender.post_send(1, 2, b"1")
     sender.post_send(1, 2, b"2")
     for frame in reversed(wires.take(0)):
-        wires.give(frame)
+        wires.deliver(frame)
     assert [receive.done for receive in receives] == [True, False]
     wires.elapse(TIMEOUT)
     assert buffers == [b"1", b"2"]
@@ -147,7 +147,7 @@ def test_only_the_first_collection_of_a_message_without_a_receive_is_resent() ->
         sent += len(frames := wires.take(0))
         assert dialogue(frames) == ["header 0", "data 0.1", "data 0.2"]
         for frame in frames:
-            wires.give(frame)
+            wires.deliver(frame)
     receive = receiver.post_receive(0, 1, bytearray(200_000))
     wires.elapse(10 * Settings().longest_timeout)
     assert receive.done

@@ -119,11 +119,11 @@ def test_a_receive_that_has_matched_is_not_cancelled() -> None:
     receive = receiver.post_receive(0, 2, buffer)
     sender.post_send(1, 2, content(3000))
     frames = wires.take(0)
-    wires.give(frames[0])
+    wires.deliver(frames[0])
     receiver.cancel(receive)
     assert not receive.done
     for frame in frames[1:]:
-        wires.give(frame)
+        wires.deliver(frame)
     wires.exchange()
     assert receive.result() == (0, 2, 3000)
     receiver.cancel(receive)

@@ -29,9 +29,9 @@ def test_a_restart_of_the_receiver_fails_the_send_in_progress_and_not_the_next()
     receiver.post_receive(0, 1, bytearray(10_000))
     pending_send = sender.post_send(1, 1, bytes(10_000))
     for frame in wires.take(0)[:4]:
-        wires.give(frame)
+        wires.deliver(frame)
     for frame in wires.take(1):
-        wires.give(frame)
+        wires.deliver(frame)
     wires.restart(1)
     wires.elapse(TIMEOUT)
     with pytest.raises(EmpError, match="node 1 has restarted"):
@@ -71,7 +71,7 @@ def test_a_restart_of_the_sender_fails_the_receive_in_progress() -> None:
     other = receiver.post_receive(0, 1, buffer)
     sender.post_send(1, 1, bytes(10_000))
     for frame in wires.take(0)[:4]:
-        wires.give(frame)
+        wires.deliver(frame)
     wires.restart(0)
     hosts(wires)[0].post_send(1, 1, b"after")
     wires.exchange()
@@ -126,7 +126,7 @@ def test_late_frames_of_a_former_incarnation_are_dropped() -> None:
     receiver.post_receive(0, 1, buffer)
     before = total_counters(wires, 1, "stale")
     for frame in late:
-        wires.give(frame)
+        wires.deliver(frame)
     assert total_counters(wires, 1, "stale") == before + 2
     wires.elapse(2 * TIMEOUT)
     assert buffer == b"new"
@@ -137,11 +137,11 @@ def test_acknowledgements_for_a_former_incarnation_complete_nothing_of_the_new_o
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"old")
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     [late] = wires.take(1)
     wires.restart(0)
     send = hosts(wires)[0].post_send(1, 1, b"new")
-    wires.give(late)
+    wires.deliver(late)
     assert not send.done
     assert total_counters(wires, 0, "stale") == 1
 
@@ -151,15 +151,15 @@ def test_acknowledgements_from_a_former_incarnation_complete_nothing() -> None:
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"one")
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     [late] = wires.take(1)
     wires.restart(1)
     hosts(wires)[1].post_send(0, 9, b"I am new")
     for frame in wires.take(1):
-        wires.give(frame)
+        wires.deliver(frame)
     send = sender.post_send(1, 1, b"two")
     before = total_counters(wires, 0, "stale")
-    wires.give(late)
+    wires.deliver(late)
     assert not send.done
     assert total_counters(wires, 0, "stale") == before + 1
 
@@ -174,13 +174,13 @@ def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnati
     receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
     [frame] = wires.take(0)
-    wires.give(frame)
+    wires.deliver(frame)
     for answer in wires.take(1):
-        wires.give(answer)
+        wires.deliver(answer)
     assert send.done
     wires.restart(1)
     again = hosts(wires)[1].post_receive(0, 1, bytearray(3))
-    wires.give(frame)
+    wires.deliver(frame)
     assert not again.done
     wires.exchange()
     assert total_counters(wires, 0, "restarts") == 1, "its sender has been told"
@@ -193,7 +193,7 @@ def test_a_message_received_by_a_former_incarnation_is_not_received_by_the_next(
     former = receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
     [frame] = wires.take(0)
-    wires.give(frame)
+    wires.deliver(frame)
     assert former.done
     wires.restart(1)
     later = hosts(wires)[1].post_receive(0, 1, bytearray(3))
@@ -201,7 +201,7 @@ def test_a_message_received_by_a_former_incarnation_is_not_received_by_the_next(
         for _ in range(9):
             wires.tick()
             for again in wires.take(0):
-                wires.give(again)
+                wires.deliver(again)
             wires.take(1)
         assert not send.done
     elif hears == "by what the receiver sends":
@@ -224,7 +224,7 @@ def test_sends_of_a_restarted_nic_to_a_silent_peer_do_not_fail() -> None:
     former = receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     assert not former.done
     wires.restart(1)
     later = hosts(wires)[1].post_receive(0, 1, bytearray(3))
@@ -241,7 +241,7 @@ def test_with_times_as_incarnations_the_first_message_arrives_and_no_send_fails(
     sends = [sender.post_send(1, 1, content(10_000)), sender.post_send(1, 1, b"one")]
     if again:
         for frame in wires.take(0):
-            wires.give(frame)
+            wires.deliver(frame)
         wires.restart(1)
         assert wires.tick()
     receives = [hosts(wires)[1].post_receive(0, 1, buffer) for buffer in buffers]
@@ -304,7 +304,7 @@ def test_message_ids_wrap_around(lost: bool) -> None:
         sender.post_send(1, number, bytes([number]))
         frames = wires.take(0)
         for frame in frames[1:] if lost else frames:
-            wires.give(frame)
+            wires.deliver(frame)
         wires.elapse(TIMEOUT)
         assert bytes(buffers[0]) == content(5000)
         assert buffers[1] == bytes([number])
@@ -320,10 +320,10 @@ def test_a_message_from_before_the_wrap_of_ids_is_acknowledged_again() -> None:
     sender.post_send(1, 0, b"a")
     sender.post_send(1, 0, b"b")
     first, second = wires.take(0)
-    wires.give(first)
-    wires.give(second)
+    wires.deliver(first)
+    wires.deliver(second)
     wires.take(1)
-    wires.give(first)
+    wires.deliver(first)
     assert dialogue(wires.take(1)) == [f"ack {2**32 - 1}.0"]
 
 
@@ -347,8 +347,8 @@ def test_a_frame_of_an_invalid_incarnation_is_dropped(incarnation: int, known: i
     sender.post_send(1, 0, b"")
     wires.exchange()
     before = [total_counters(wires, number, "stale") for number in (0, 1)]
-    wires.give(header(wires, 1, 0, 1, b"", sender=incarnation))
-    wires.give(acknowledgement(wires, 0, 1, 1, 0, sender=incarnation))
+    wires.deliver(header(wires, 1, 0, 1, b"", sender=incarnation))
+    wires.deliver(acknowledgement(wires, 0, 1, 1, 0, sender=incarnation))
     assert [total_counters(wires, number, "stale") for number in (0, 1)] == [count + 1 for count in before]
     assert total_counters(wires, 1, "restarts") == 0
 

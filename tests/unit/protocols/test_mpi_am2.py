@@ -77,7 +77,7 @@ def test_more_long_messages_than_slots_take_turns() -> None:
     for number, (completion, (receipt, buffer)) in enumerate(zip(sent, received, strict=True)):
         assert completion.done
         assert buffer[: receipt.result().length] == LONG[: 2 * SLOT_SIZE + number]
-    assert nodes.ranks.at_rest()
+    assert nodes.ranks.is_idle()
 
 
 def test_early_messages_are_kept_and_limited_by_the_window() -> None:
@@ -86,12 +86,12 @@ def test_early_messages_are_kept_and_limited_by_the_window() -> None:
     sent = [nodes.send(0, 1, number.to_bytes(2)) for number in range(10 * WINDOW)]
     (first, *others) = nodes.wires.take(0)
     for frame in others:
-        nodes.wires.give(frame)
+        nodes.wires.deliver(frame)
     nodes.wires.exchange()  # all but the first message's frame
     early = nodes.endpoint(1)._pairs[0].early
     assert len(early) == WINDOW - 1
     assert not nodes.endpoint(1)._pairs[0].arriving
-    nodes.wires.give(first)
+    nodes.wires.deliver(first)
     nodes.wires.exchange()
     assert not early
     assert all(completion.done for completion in sent)
@@ -118,7 +118,7 @@ def test_messages_to_a_silent_peer_fail_and_later_messages_arrive() -> None:
     nodes.drop_all_frames(SECOND)
     assert [failure(completion) for completion in sent] == [ERR_PROC_FAILED] * 3
     nodes.exchange(0, 1)
-    assert nodes.ranks.at_rest()
+    assert nodes.ranks.is_idle()
 
 
 def test_an_interrupted_long_message_fails_at_both_ends() -> None:
@@ -130,7 +130,7 @@ def test_an_interrupted_long_message_fails_at_both_ends() -> None:
     for _ in range(6):
         for number in (0, 1):
             for frame in nodes.wires.take(number):
-                nodes.wires.give(frame)
+                nodes.wires.deliver(frame)
     nodes.drop_all_frames(150 * MILLISECOND)
     assert failure(sent) == ERR_PROC_FAILED
     nodes.wires.elapse(SECOND)  # the other is told that it was begun anew with
@@ -198,7 +198,7 @@ def test_messages_of_a_former_session_are_rejected() -> None:
     for text in (b"after1", b"after2", b"after3"):
         nodes.send(0, 1, text)
     for frame in held:
-        nodes.wires.give(frame)
+        nodes.wires.deliver(frame)
     nodes.wires.elapse(SECOND)
     assert [nodes.receive(1, 0, 6)[1] for _ in range(3)] == [b"after1", b"after2", b"after3"]
 
@@ -213,7 +213,7 @@ def test_a_late_identity_of_a_former_incarnation_is_ignored() -> None:
     sent = nodes.send(1, 0, LONG)
     nodes.wires.exchange()
     for frame in asking:
-        nodes.wires.give(frame)
+        nodes.wires.deliver(frame)
     receipt, buffer = nodes.receive(0, 1, len(LONG))
     nodes.wires.elapse(SECOND)
     assert (sent.result().length, receipt.result().length) == (len(LONG), len(LONG))
@@ -251,10 +251,10 @@ def test_replies_that_a_peer_had_not_sent_before_its_restart_are_not_awaited() -
     nodes.exchange(0, 1)
     sent = [nodes.send(0, 1, bytes(4)) for _ in range(20)]
     for frame in nodes.wires.take(0):
-        nodes.wires.give(frame)  # four requests, which are handled
+        nodes.wires.deliver(frame)  # four requests, which are handled
     for frame in nodes.wires.take(1):
         if codec.kind_of(frame) == codec.KIND_ACK:  # and not the replies
-            nodes.wires.give(frame)
+            nodes.wires.deliver(frame)
     nodes.restart(1)
     nodes.wires.elapse(10 * SECOND)
     assert [completion.done for completion in sent] == [True] * 4 + [False] * 16
@@ -292,7 +292,7 @@ def test_hello_is_repeated_until_the_peer_has_an_endpoint() -> None:
     for _ in range(50):
         for number in (0, 1):
             for frame in ranks.wires.take(number):
-                ranks.wires.give(frame)
+                ranks.wires.deliver(frame)
     assert not completion.done
     buffer = bytearray(5)
     receipt = ranks.come().receive(0, 0, 3, memoryview(buffer))
@@ -333,7 +333,7 @@ def test_all_ranks_send_long_messages_to_all_ranks_without_deadlock() -> None:
     ranks = Am2Ranks(5)
     programs: list[Callable[[Comm], object]] = [program] * 5
     ranks.run(*programs)  # type: ignore[arg-type]
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_messages_to_a_freed_endpoint_fail() -> None:
@@ -371,10 +371,10 @@ def test_messages_that_arrive_during_a_handler_with_a_full_ring_are_handled_late
     assert sum(completion.done for completion in sent) == 16
     host.handling_endpoint = endpoint  # type: ignore[attr-defined]
     for frame in nodes.wires.take(1):
-        nodes.wires.give(frame)
+        nodes.wires.deliver(frame)
     assert not endpoint.is_empty
     host.handling_endpoint = None  # type: ignore[attr-defined]
     nodes.wires.elapse(SECOND)
     assert all(completion.done for completion in sent)
     assert nodes.receive(0, 1, 7)[1] == b"another"
-    assert nodes.ranks.at_rest()
+    assert nodes.ranks.is_idle()

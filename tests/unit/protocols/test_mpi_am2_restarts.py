@@ -88,7 +88,7 @@ class Trial:
             for _ in range(one):
                 for number in range(COUNT):
                     for frame in wires.take(number):
-                        wires.give(frame)
+                        wires.deliver(frame)
         elif what == "elapse":
             wires.elapse(one * MILLISECOND)
         elif what == "cut":

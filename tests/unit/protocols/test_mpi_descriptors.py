@@ -121,7 +121,7 @@ def test_both_ranks_send_two_thousand_messages_before_they_receive(descriptors: 
 
     ranks = Ranks(settings=Settings(descriptors=descriptors))
     ranks.run(program, program)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 @pytest.mark.parametrize("descriptors", [8, 640])
@@ -135,7 +135,7 @@ def test_both_ranks_begin_two_thousand_receives_before_they_send(descriptors: in
 
     ranks = Ranks(settings=Settings(descriptors=descriptors))
     ranks.run(program, program)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_messages_of_several_descriptors_wait_for_all_of_them() -> None:
@@ -150,7 +150,7 @@ def test_messages_of_several_descriptors_wait_for_all_of_them() -> None:
 
     ranks = Ranks(settings=Settings(descriptors=16))
     ranks.run(program, program)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_a_failed_receive_frees_its_descriptor_for_the_next() -> None:
@@ -167,4 +167,4 @@ def test_a_failed_receive_frees_its_descriptor_for_the_next() -> None:
 
     ranks = Ranks(settings=Settings(descriptors=4))
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()

@@ -210,15 +210,15 @@ def test_random_programs_match_as_in_the_standard(
                 if fate < 1:
                     late.append(frame)
                 elif fate >= 2:
-                    wires.give(frame)
+                    wires.deliver(frame)
                     if fate < 2.5:
-                        wires.give(frame)
+                        wires.deliver(frame)
         if late and chance.random() < 0.5:
-            wires.give(late.pop(0))
+            wires.deliver(late.pop(0))
 
     seen = [Seen() for _ in range(count)]
     programs = [program(mine, seen) for mine in steps]
     ranks.run(*programs, deliver=deliver)  # type: ignore[arg-type]
     check(seen)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
     event(f"{device}, cancelled: {sum(one.got is None for mine in seen for one in mine.received) > 0}")

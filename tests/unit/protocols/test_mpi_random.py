@@ -186,12 +186,12 @@ def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
                 if 2 <= fate < 3:
                     late.append(frame)
                 elif fate >= 1:
-                    wires.give(frame)
+                    wires.deliver(frame)
                     if fate < 2:
-                        wires.give(frame)
+                        wires.deliver(frame)
         if late and chance.random() < 0.5:
             for frame in late:
-                wires.give(frame)
+                wires.deliver(frame)
             late.clear()
 
     by_number = {message.number: message for message in trial.messages}
@@ -202,7 +202,7 @@ def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
     event(f"{trial.ranks} {type(ranks).__name__}, faults {trial.faults}")
 
     assert sorted(match.message.number for match in matches) == list(range(len(trial.messages)))
-    assert ranks.at_rest()
+    assert ranks.is_idle()
     # MPI 4.1, section 3.5: of two messages of one sender that match a receive, it gets the one sent first; of two receives
     # that match a message, the one begun first gets it.
     for first in matches:

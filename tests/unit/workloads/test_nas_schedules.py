@@ -36,7 +36,7 @@ def sent(size: int, program: Callable[[Comm], Program[Any]]) -> list[list[tuple[
 
     ranks.wires.give = record  # type: ignore[method-assign]
     ranks.run(*[program] * size)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
     return actual
 
 
