@@ -45,7 +45,11 @@ def offered_protocols() -> list[Offered]:
 
 def with_active_messages() -> list[str]:
     """Names of the protocols whose host libraries have active messages, of those that can be imported."""
-    return [offered.name for offered in offered_protocols() if not offered.problem and protocol(offered.name).active_messages]
+    return [
+        offered.name
+        for offered in offered_protocols()
+        if not offered.problem and protocol(offered.name).active_messages
+    ]
 
 
 def clashes() -> list[str]:
@@ -96,7 +100,17 @@ def _offer(name: str, entry: Entry) -> Offered:
     profiles = tuple(profile.name for profile in checked_protocol.profiles)
     form = checked_protocol.configurable.form if checked_protocol.configurable is not None else None
     settings = {setting.name: setting.default for setting in fields(form)} if form is not None else {}
-    return Offered(name, package, version, checked_protocol.ethertype, modes, nics, _fabrics(checked_protocol.framings), profiles, settings)
+    return Offered(
+        name,
+        package,
+        version,
+        checked_protocol.ethertype,
+        modes,
+        nics,
+        _fabrics(checked_protocol.framings),
+        profiles,
+        settings,
+    )
 
 
 def _fabrics(framings: tuple[str, ...]) -> tuple[str, ...]:

@@ -178,7 +178,9 @@ class Format:
 
     def find_length(self, stack: Stack) -> tuple[Word, Part] | None:
         """Find the field for the bytes of payload; None if the stack does not have one."""
-        return next((length_field for name in self.lengths if (length_field := self.find(stack, name)) is not None), None)
+        return next(
+            (length_field for name in self.lengths if (length_field := self.find(stack, name)) is not None), None
+        )
 
     def selectors(self) -> Iterator[tuple[Word, Part]]:
         """Yield the protocol's fields that announce the next layer and so distinguish its stacks, each once."""
@@ -288,7 +290,9 @@ class Format:
         for stack in self.stacks:
             check_field = self.find(stack, self.check)
             if check_field is not None and (check_field[0].size, len(check_field[0].parts)) != (4, 1):
-                raise FormatError(f"CHECK is {self.check!r}, of {check_field[1].bits} bits: a CRC-32 takes a field of 32")
+                raise FormatError(
+                    f"CHECK is {self.check!r}, of {check_field[1].bits} bits: a CRC-32 takes a field of 32"
+                )
 
     def _check_flow(self) -> None:
         fields = self.rule_fields()

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from protocols.core.memory import Page, DmaMemory, Scatter, Span, UnpinnedError
+from protocols.core.memory import DmaMemory, Page, Scatter, Span, UnpinnedError
 
 SIZE: Final = 20
 _HEAD: Final = struct.Struct("!BBHQHIH")  # stat, kind, length of the page, address, peer, tag, number of pages

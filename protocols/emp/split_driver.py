@@ -17,7 +17,7 @@ from copy import copy
 from typing import Final
 
 from protocols.core.firmware import Adapter, HostActions
-from protocols.core.memory import HostMemory, Pinning, DmaMemory
+from protocols.core.memory import DmaMemory, HostMemory, Pinning
 from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SingleHostActions, SplitDriver
 from protocols.emp import codec
 from protocols.emp.card import Codec

@@ -31,8 +31,8 @@ from protocols.via.codec import (
     TYPE_SEND,
 )
 from protocols.via.connections import Connections
-from protocols.via.pending_disconnects import DISCONNECT_TIMERS
 from protocols.via.kernel_agent import KernelAgent
+from protocols.via.pending_disconnects import DISCONNECT_TIMERS
 from protocols.via.receiver import Receiver
 from protocols.via.sender import Sender
 from protocols.via.settings import Settings
@@ -257,7 +257,9 @@ class Firmware:
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY) and vi.state == CONNECTED:
                 self._sender.pump(now, vi)
 
-    def _handle_unconnected(self, peer: Peer, session: int, kind: int, step: int, from_vi: int, from_session: int) -> None:
+    def _handle_unconnected(
+        self, peer: Peer, session: int, kind: int, step: int, from_vi: int, from_session: int
+    ) -> None:
         """Handle a frame for a connection that has ended or never existed: resend the disconnect frame, or send an
         error."""
         pending_disconnects = self._connections.pending_disconnects

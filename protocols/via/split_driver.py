@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocols.core.firmware import Adapter, HostActions
-from protocols.core.memory import Allocating, HostMemory, DmaMemory
+from protocols.core.memory import Allocating, DmaMemory, HostMemory
 from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SingleHostActions, SplitDriver
 from protocols.via import codec
 from protocols.via.card import Codec

@@ -118,7 +118,8 @@ def check_command(
     failed = [result for result in results if result.state is State.FAILED]
     if as_json:
         print_json(
-            "protocol-check", {"protocol": name, "passed": not failed, "checks": [_document(result) for result in results]}
+            "protocol-check",
+            {"protocol": name, "passed": not failed, "checks": [_document(result) for result in results]},
         )
     if failed:
         raise click.exceptions.Exit(_FAILED)

@@ -232,7 +232,9 @@ def decode(raw: bytes) -> Options:
     def value(kind: int, layout: struct.Struct, default: int = 0) -> int:
         return int(layout.unpack_from(attributes_by_type[kind])[0]) if kind in attributes_by_type else default
 
-    rate, overhead, cell_size, cell_overhead = _RATE.unpack_from(attributes_by_type.get(TCA_NETEM_RATE, bytes(_RATE.size)))
+    rate, overhead, cell_size, cell_overhead = _RATE.unpack_from(
+        attributes_by_type.get(TCA_NETEM_RATE, bytes(_RATE.size))
+    )
     model = dict(attributes(attributes_by_type[TCA_NETEM_LOSS])) if TCA_NETEM_LOSS in attributes_by_type else {}
     table = attributes_by_type.get(TCA_NETEM_DELAY_DIST, b"")
     return Options(

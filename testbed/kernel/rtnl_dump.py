@@ -282,7 +282,11 @@ def node_contents(route: RouteSocket) -> Contents:
     routing = frozenset(version for version, path in ROUTING.items() if _setting(path) == "1")
     interfaces_by_name = by_name(interfaces(route))
     return Contents(
-        interfaces_by_name, addresses(route), static_routes(route), routing=routing, offloads=_offloads(route, interfaces_by_name.values())
+        interfaces_by_name,
+        addresses(route),
+        static_routes(route),
+        routing=routing,
+        offloads=_offloads(route, interfaces_by_name.values()),
     )
 
 

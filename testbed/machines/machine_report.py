@@ -62,7 +62,9 @@ def underlay_mtu(address: str) -> int:
     route = RouteSocket()
     try:
         addresses = rtnl_dump.addresses(route)
-        index = next((index for index, texts in addresses.items() if address in {t.partition("/")[0] for t in texts}), 0)
+        index = next(
+            (index for index, texts in addresses.items() if address in {t.partition("/")[0] for t in texts}), 0
+        )
         if not index:
             raise TestbedError(f"no interface has the underlay address {address}")
         return rtnl_dump.interface(route, index).mtu

@@ -133,7 +133,9 @@ def _part(
         tunnels.append(Tunnel(far, vnis[link.name], *addresses, underlays.one_way[places], peer_machine))
         links.append(_arriving(link, "backward" if is_first else "forward"))
     local_nodes = placement.on(machine)
-    nodes = tuple(node if node.name in local_nodes else replace(node, files={}, environment={}) for node in layout.nodes)
+    nodes = tuple(
+        node if node.name in local_nodes else replace(node, files={}, environment={}) for node in layout.nodes
+    )
     return replace(
         layout,
         nodes=tuple(node for node in layout.nodes if node.name in local_nodes),

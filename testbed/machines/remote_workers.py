@@ -163,7 +163,9 @@ def start_worker(machine: Machine) -> RemoteWorker:
     """Connect to a machine and start its worker. Raises as `open_channel`, and UnsupportedError if the machine has no
     testbed or another version of it."""
     local_version = metadata.version(DISTRIBUTION)
-    channel = open_channel(machine, f"exec {_quoted(machine.python)} -c {shlex.quote(_PROGRAM)} {shlex.quote(local_version)}")
+    channel = open_channel(
+        machine, f"exec {_quoted(machine.python)} -c {shlex.quote(_PROGRAM)} {shlex.quote(local_version)}"
+    )
     try:
         remote_version = _greeting(machine, channel)
         if remote_version != local_version:

@@ -126,8 +126,8 @@ def _measured(running: Workers, addresses: Mapping[str, str], pair: Pair) -> Und
     if underlay.loss == 1:
         source, destination = pair
         raise UnsupportedError(
-            f"machine {source} gets no answer to ICMP echo requests from {destination} ({addresses[destination]}): the network between "
-            "them must carry these, and VXLAN (UDP port 4789)"
+            f"machine {source} gets no answer to ICMP echo requests from {destination} ({addresses[destination]}): the "
+            "network between them must carry these, and VXLAN (UDP port 4789)"
         )
     return underlay
 
@@ -190,7 +190,12 @@ def clock_of(worker: RemoteWorker, call: str, now: Callable[[], int]) -> Machine
 
 @contextmanager
 def brought_up(
-    running: Workers, layout: Layout, name: str, constraints: Constraints, origin: str, asked: ConfiguredDatapath = "auto"
+    running: Workers,
+    layout: Layout,
+    name: str,
+    constraints: Constraints,
+    origin: str,
+    asked: ConfiguredDatapath = "auto",
 ) -> Iterator[str]:
     """Spread a cluster until the end of the block; yield its name. It also ends with the workers, however they end: of a
     controller that dies, nothing is left."""

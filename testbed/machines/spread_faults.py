@@ -94,7 +94,11 @@ def inject(running: Workers, name: str, compose: Compose, seconds: float = 0) ->
     others, and the error is raised. seconds: time after which it heals by itself; 0: never."""
     state = spread_state(running, name)
     injection = replace(compose(state.layout, state.injected), number=state.issued + 1)
-    shares = {machine: local_share for machine, part in state.parts.items() if (local_share := share(injection, part)) is not None}
+    shares = {
+        machine: local_share
+        for machine, part in state.parts.items()
+        if (local_share := share(injection, part)) is not None
+    }
     arguments: dict[str, Mapping[str, Any]] = {
         "injection": {machine: share.to_json() for machine, share in shares.items()},
         "seconds": dict.fromkeys(shares, seconds),

@@ -76,7 +76,11 @@ def _heal(name: str, numbers: Sequence[int]) -> object:
     """Lift those of these injections that are in force here."""
     store = Store()
     known_numbers = {injection.number for injection in store.choose(name).injected} & {*numbers}
-    return [injection.number for injection in fault_injection.heal(store, name, sorted(known_numbers))] if known_numbers else []
+    return (
+        [injection.number for injection in fault_injection.heal(store, name, sorted(known_numbers))]
+        if known_numbers
+        else []
+    )
 
 
 def _down(name: str) -> object:

@@ -276,7 +276,10 @@ class PausedFirmware:
         return self.firmware.counter_values()
 
     def pending_work(self) -> list[str]:
-        return [f"its node is paused, {len(self.queued)} frames and descriptors are queued", *self.firmware.pending_work()]
+        return [
+            f"its node is paused, {len(self.queued)} frames and descriptors are queued",
+            *self.firmware.pending_work(),
+        ]
 
 
 class Port(Protocol):

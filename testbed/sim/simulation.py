@@ -57,8 +57,8 @@ _MAX_SENTENCES: Final = 100  # in an error; a cluster may have thousands
 
 
 class StalledError(TestbedError):
-    """Programs have not ended, and no event is left (`final`) or the timeout has passed. The message lists what they wait for. when:
-    nanoseconds."""
+    """Programs have not ended, and no event is left (`final`) or the timeout has passed. The message lists what they wait
+    for. when: nanoseconds."""
 
     def __init__(self, message: str, when: int = 0, final: bool = False) -> None:
         super().__init__(message)

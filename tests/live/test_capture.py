@@ -120,7 +120,9 @@ def test_a_fault_that_is_injected_meanwhile_is_told_from_its_first_frame_on(tmp_
                 if datapath == "relay":
                     lost = sum(counter["loss"] for counter in counters(cluster))
                 else:
-                    lost = sum(classifier.lost for classifier in read_counters(Store(), cluster.state).classifiers.values())
+                    lost = sum(
+                        classifier.lost for classifier in read_counters(Store(), cluster.state).classifiers.values()
+                    )
             talk(cluster, 20)
         assert capture.result.met.get("loss", 0) <= lost, capture.result
         if capture.result.complete:

@@ -140,7 +140,10 @@ def test_a_rate_and_copies_and_flips_are_measured() -> None:
             interval = interfaces[what].interval
             assert interval is not None
             assert interval[0] < 0.3 < interval[1]
-        assert interfaces["rate"].grade in (Grade.TRUSTED, Grade.UNDECIDED)  # a machine may be too busy to fill 5 Mbit/s
+        assert interfaces["rate"].grade in (
+            Grade.TRUSTED,
+            Grade.UNDECIDED,
+        )  # a machine may be too busy to fill 5 Mbit/s
 
 
 def test_links_that_are_not_impaired_are_probed_when_they_are_named() -> None:
@@ -321,7 +324,9 @@ def test_a_relay_that_is_killed_makes_the_span_invalid_and_only_that_span() -> N
         )
         run_verdict = verdict(cluster, before, table=PATIENT)
         assert run_verdict.grade is Grade.INVALID
-        (gap,) = [finding for finding in run_verdict.findings if finding.what == "relay gap" and "died" in finding.reason]
+        (gap,) = [
+            finding for finding in run_verdict.findings if finding.what == "relay gap" and "died" in finding.reason
+        ]
         assert gap.measured is not None
         assert gap.measured > 0
         later = verdict(cluster, baseline(cluster), table=PATIENT)

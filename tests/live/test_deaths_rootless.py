@@ -104,7 +104,9 @@ def test_a_run_ends_at_once_with_the_holder_and_is_invalid(home: Path) -> None:
         run_folder = home / "run"
         pid = os.fork()
         if not pid:
-            eventually(lambda: any(path.stat().st_size for path in run_folder.glob("history/*.jsonl")), "messages go", 60)
+            eventually(
+                lambda: any(path.stat().st_size for path in run_folder.glob("history/*.jsonl")), "messages go", 60
+            )
             killed_keeper(cluster)
             os._exit(0)
         with pytest.raises(outages.InvalidRunError, match="has ended: process") as raised:

@@ -68,7 +68,9 @@ def pingpong(mode: Mode, hardware: Hardware, profile: Profile, dilate: int | Non
 def lateness(hardware: Hardware, dilated: RunResult) -> int:
     """Nanoseconds of the model's time by which frames were late: at the NICs, and in the relay on two links."""
     nics = max(one.p99 for one in dilated.repetitions[0].lateness.values())
-    relayed = max(finding.measured or 0.0 for finding in dilated.verdict.findings if finding.what == "relay lateness p99")
+    relayed = max(
+        finding.measured or 0.0 for finding in dilated.verdict.findings if finding.what == "relay lateness p99"
+    )
     return nics + round(2 * relayed / hardware.dilate)
 
 

@@ -66,7 +66,9 @@ class Both(NamedTuple):
     def late(self) -> int:
         """99th percentile of a frame's lateness in model ns, over both NICs and the relay twice."""
         nics = max(one.p99 for one in self.dilated.repetitions[0].lateness.values())
-        relayed = [finding.measured or 0.0 for finding in self.dilated.verdict.findings if finding.what == "relay lateness p99"]
+        relayed = [
+            finding.measured or 0.0 for finding in self.dilated.verdict.findings if finding.what == "relay lateness p99"
+        ]
         return 2 * nics + round(4 * max(relayed, default=0) / DILATE)
 
 

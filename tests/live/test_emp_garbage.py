@@ -167,7 +167,11 @@ def test_transfers_continue_beside_damaged_copies_of_their_frames_at_full_rate(
         first, second = (
             open_socket(cluster[name].namespace, cluster[name].layout.nics[0].name, ETHERTYPE) for name in ("n1", "n2")
         )
-        with first as at_one, second as at_other, agents(cluster, emp.plug(), ETHERTYPE, {"n1": ping, "n2": pong}) as run:
+        with (
+            first as at_one,
+            second as at_other,
+            agents(cluster, emp.plug(), ETHERTYPE, {"n1": ping, "n2": pong}) as run,
+        ):
             chance = random.Random(1)
             bad = [
                 (wire, [spoil(frame, chance) for frame in frames])

@@ -260,7 +260,10 @@ def test_a_message_of_8000_bytes_is_one_frame_where_the_mtu_is_9000() -> None:
     def carried(mtu: int) -> tuple[bool, int]:
         """Whether it arrived as it was sent, and in how many frames."""
         made = Cluster(**{**Cluster.star(2).model_dump(exclude_defaults=True), "defaults": Defaults(mtu=mtu)})
-        with made.up() as cluster, agents(cluster, emp.plug(), EMP, {"n1": sender_program, "n2": receiver_program}) as run:
+        with (
+            made.up() as cluster,
+            agents(cluster, emp.plug(), EMP, {"n1": sender_program, "n2": receiver_program}) as run,
+        ):
             outcome = run.wait(TIMEOUT)
         return outcome.results["n2"], outcome.reports["n1"].counted["frames_sent"]
 

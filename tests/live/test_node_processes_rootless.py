@@ -41,7 +41,9 @@ def test_programs_talk_in_a_held_cluster(home: Path) -> None:
                 outcome = run.wait(TIMEOUT)
             assert outcome.results["n2"] == "n2 in n2"
             assert len(outcome.results["n1"]) == 20
-            assert {finding.grade for finding in outcome.verdict.findings if finding.what == "NIC lost"} == {Grade.TRUSTED}
+            assert {finding.grade for finding in outcome.verdict.findings if finding.what == "NIC lost"} == {
+                Grade.TRUSTED
+            }
 
     wait_for_success(as_user(home, story))
 

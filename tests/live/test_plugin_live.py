@@ -101,7 +101,14 @@ def test_a_failing_test_leaves_what_its_cluster_was_and_what_its_links_carried(s
     )
     result.stdout.fnmatch_lines([f"testbed: *::test_fails*: {folder}"])
     present = {path.name for path in folder.iterdir()}
-    assert {"report.txt", "description.toml", "environment.json", "state.json", "processes.log", "verdict.txt"} <= present
+    assert {
+        "report.txt",
+        "description.toml",
+        "environment.json",
+        "state.json",
+        "processes.log",
+        "verdict.txt",
+    } <= present
     assert (folder / "capture.pcapng").read_bytes()[:4] == b"\x0a\x0d\x0d\x0a"
     assert b"dropped" in (folder / "capture.pcapng").read_bytes()
     assert json.loads((folder / "state.json").read_text())["datapaths"]

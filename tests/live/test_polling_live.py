@@ -96,7 +96,8 @@ def test_scripts_that_poll_come_to_their_end(
         )  # fmt: skip
         reported = [(folder / "logs" / f"{node}.log") for node in ("n1", "n2")]
         assert any(
-            one.exists() and one.read_text() in ("all tasks are done\n", "12 items have come through\n") for one in reported
+            one.exists() and one.read_text() in ("all tasks are done\n", "12 items have come through\n")
+            for one in reported
         )
 
 

@@ -87,7 +87,11 @@ def run(folder: Path, protocol: str, nics: str, seed: int) -> Said:
         error, code = str(raised), raised.exit_code
     result = json.loads((folder / "result.json").read_text())
     verdict = result.get("verdict") or {"grade": "none", "findings": []}
-    bad = {finding["what"]: finding["reason"] for finding in verdict["findings"] if finding["grade"] in ("invalid", "failed")}
+    bad = {
+        finding["what"]: finding["reason"]
+        for finding in verdict["findings"]
+        if finding["grade"] in ("invalid", "failed")
+    }
     checks = json.loads((folder / "checks.json").read_text())
     accused = [violation for check in checks["checks"] for violation in check["violations"]]
     assert not accused, (seed, accused[:4], checks["circumstances"])

@@ -46,7 +46,7 @@ NAME = "relayed"
 LINK = "n1:eth0--s1:1"
 
 
-def described(*, nodes: int = 3, **impairment: str) -> Description:
+def impaired_star(*, nodes: int = 3, **impairment: str) -> Description:
     """A star whose first link is impaired."""
     links = [Link(ends=["n1", "s1"], **impairment)]  # type: ignore[arg-type]
     links += [Link(ends=[f"n{number}", "s1"]) for number in range(2, nodes + 1)]

@@ -177,7 +177,9 @@ def test_frames_that_wait_in_a_queue_are_early_when_their_link_is_healed_and_non
         actual: list[int] = []
         eventually(lambda: bool(actual.extend(numbers_in(nics["n2"])) or len(actual) >= 150), "all have come")
         assert actual == list(range(150))
-        *_, events = [event for event in event_log.read(Store().directory("replugged")) if event["event"] == "replugged"]
+        *_, events = [
+            event for event in event_log.read(Store().directory("replugged")) if event["event"] == "replugged"
+        ]
         assert events["lost"] == 0
         assert 0 < events["early"] < 150
 

@@ -74,7 +74,9 @@ def features(namespace: str) -> dict[str, frozenset[str]]:
     opened = open_path(namespace)
     try:
         interfaces_found = rtnl_dump.interfaces(opened.route)
-        return {one.name: offloads.active(opened.route.fileno(), one.name) for one in interfaces_found if one.kind == "veth"}
+        return {
+            one.name: offloads.active(opened.route.fileno(), one.name) for one in interfaces_found if one.kind == "veth"
+        }
     finally:
         opened.close()
 

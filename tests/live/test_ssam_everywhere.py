@@ -84,7 +84,9 @@ def test_requests_and_the_fates_of_every_circuit_are_the_simulations(
     assert handled_and_replied(run_folder) == handled_and_replied(remote)
     assert [counts.total() >= REQUESTS for counts in handled_and_replied(run_folder).values()] == [True] * 3
     assert sum(counted["resent"] + counted["hurried"] for counted in result.counters.values()), "cells were lost"
-    differing, compared = differing_flows(fates_by_flow(read_log(remote / FATES)), fates_by_flow(read_log(run_folder / FATES)))
+    differing, compared = differing_flows(
+        fates_by_flow(read_log(remote / FATES)), fates_by_flow(read_log(run_folder / FATES))
+    )
     assert not differing
     assert compared >= 20
 

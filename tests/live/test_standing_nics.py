@@ -61,7 +61,9 @@ def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_
             killed(sharing, node)
             wait_for_progress(talkers)
         actual = finish_all(talkers)
-        eventually(lambda: event_nodes(cluster, "NIC agent restarted") == victims, "the last restart is told, too", TIMEOUT)
+        eventually(
+            lambda: event_nodes(cluster, "NIC agent restarted") == victims, "the last restart is told, too", TIMEOUT
+        )
         assert event_nodes(cluster, "NIC agent died") == victims
     for (node, _), one in actual.items():
         assert one.wrong == []
@@ -168,7 +170,9 @@ def test_a_cluster_whose_process_is_killed_leaves_no_agents() -> None:
     with pytest.raises(Exception, match=r"signal 9|killed|died"):
         in_child(share_and_die)
     eventually(lambda: not Store().names(), "its namespace holder has removed it", TIMEOUT)
-    assert not [actual for actual in collect(Store()) if not actual.what.startswith("directory ")]  # of any killed process
+    assert not [
+        actual for actual in collect(Store()) if not actual.what.startswith("directory ")
+    ]  # of any killed process
 
 
 def test_a_verdict_tells_of_an_agent_that_was_not_there() -> None:

@@ -143,7 +143,11 @@ def test_no_more_than_the_rate_and_the_bucket_pass(route: RouteSocket) -> None:
 def test_what_the_machine_can_do_agrees_with_doctor() -> None:
     capabilities = probe_capabilities()
     reported = {ability.name: ability.there for ability in probe()}
-    assert (capabilities.netem, capabilities.tbf, capabilities.bpf) == (reported["netem"], reported["tbf"], reported["bpf classifier"])
+    assert (capabilities.netem, capabilities.tbf, capabilities.bpf) == (
+        reported["netem"],
+        reported["tbf"],
+        reported["bpf classifier"],
+    )
     assert capabilities.relay
     names = ("netem", "netem_seed", "netem_duplicate", "size_table", "tbf", "bpf", "relay")
     assert set(capabilities.reasons) == {name for name in names if not getattr(capabilities, name)}

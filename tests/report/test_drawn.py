@@ -49,7 +49,9 @@ def test_what_is_shaded_is_when_a_fault_was_in_force_and_next_to_nothing_else(sp
     for begin, lasts in spans:
         assert any(first <= begin and begin + lasts <= last for first, last in fault_spans_found)
     assert all(before[1] < after[0] for before, after in pairwise(fault_spans_found))
-    assert sum(last - first for first, last in fault_spans_found) <= sum(lasts + 13.0 / 500 for _, lasts in spans) + 1e-9
+    assert (
+        sum(last - first for first, last in fault_spans_found) <= sum(lasts + 13.0 / 500 for _, lasts in spans) + 1e-9
+    )
 
 
 def test_ten_thousand_faults_are_few_shapes(tmp_path: Path) -> None:

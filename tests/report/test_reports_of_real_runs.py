@@ -32,7 +32,9 @@ def test_a_storm_in_the_simulation_is_told_with_its_faults_messages_and_fates(tm
            "--set", "over=300ms", "--scenario", tmp_path / "storm.toml", "--check",
            "--output", tmp_path / "run")  # fmt: skip
     summary = summarize_run(tmp_path / "run", "")
-    assert [(fault.what, fault.begin, fault.end) for fault in summary.repetition.faults] == [("loss 20% on n1", 0.1, 0.2)]
+    assert [(fault.what, fault.begin, fault.end) for fault in summary.repetition.faults] == [
+        ("loss 20% on n1", 0.1, 0.2)
+    ]
     assert summary.injected == {"n1:eth0--s1:1": ("loss 20% on n1",)}
     assert summary.deliveries is not None
     received = sum(file.read_text().count('"received"') for file in (tmp_path / "run" / "history").iterdir())

@@ -60,7 +60,9 @@ def test_what_a_datapath_cannot_do_is_refused_with_its_reason(
         pass
     message = str(caught.value)
     assert f"the datapath {name!r} cannot carry this" in message
-    reasons = {TABLE[requested][name].reason for requested in asked_for(impairment) if TABLE[requested][name].fit is Fit.ABSENT}
+    reasons = {
+        TABLE[requested][name].reason for requested in asked_for(impairment) if TABLE[requested][name].fit is Fit.ABSENT
+    }
     assert TABLE[feature][name].reason in reasons
     assert any(reason in message for reason in reasons)
     assert TABLE[feature][name].reason in message or len(reasons) > 3

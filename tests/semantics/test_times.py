@@ -120,7 +120,9 @@ def test_frames_keep_their_order_whatever_their_jitter(line: Line) -> None:
         offered_times = {mark_of(frame): when for when, frame in run.offered}
         for place, later in enumerate(numbers):
             overtaken = [earlier for earlier in numbers[place + 1 :] if earlier < later]
-            assert all(offered_times[later] - offered_times[earlier] <= 40 * MILLISECOND + CLOCKS for earlier in overtaken)
+            assert all(
+                offered_times[later] - offered_times[earlier] <= 40 * MILLISECOND + CLOCKS for earlier in overtaken
+            )
 
 
 # The rate

@@ -207,7 +207,9 @@ class Run:
         out = self._programs_left()
         for name, node in self.simulation.nodes.items():
             firmware = node.agent.firmware
-            host = [one for one in node.agent.host.pending_work() if self.case.is_calm or not one.startswith("a receive")]
+            host = [
+                one for one in node.agent.host.pending_work() if self.case.is_calm or not one.startswith("a receive")
+            ]
             out += [f"{name}: {sentence}" for sentence in (*host, *firmware.pending_work())]
             if not out and firmware.deadline is not None:
                 out.append(f"{name}: a timer runs")

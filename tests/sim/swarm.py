@@ -74,7 +74,8 @@ def _check(nodes: Sequence[SimNode], transports: Sequence[EmpTransport]) -> None
         endpoint = transport.endpoint
         if endpoint.pinned or endpoint.free_descriptors != transport.free_descriptors:
             raise Violation(
-                f"{node.name} leaks: {endpoint.pinned} regions, {transport.free_descriptors - endpoint.free_descriptors} descriptors"
+                f"{node.name} leaks: {endpoint.pinned} regions, {transport.free_descriptors - endpoint.free_descriptors} "
+                "descriptors"
             )
 
 

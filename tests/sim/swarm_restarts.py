@@ -143,7 +143,8 @@ def run(seed: int) -> Counter[str]:
     settings = {**dict(case.settings), "give_up": chance.choice((0, 2 * timeout, 8 * timeout)), "held": 640}
     earlier = chance.choice((0, LATER))
     case = replace(
-        case, messages=tuple([message if chance.below(4) else replace(message, size=MAX_SIZE) for message in case.messages])
+        case,
+        messages=tuple([message if chance.below(4) else replace(message, size=MAX_SIZE) for message in case.messages]),
     )
     emp_plug = EMP.plug(settings)
 

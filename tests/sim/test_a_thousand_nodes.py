@@ -21,7 +21,8 @@ def test_each_message_comes_once(record_property: pytest.RecordProperty) -> None
     document = json.loads(answer.stdout)
     record_property(
         "note",
-        f"1,024 nodes: {document['frames']:,.0f} frames, {document['taken']:.1f} s, {document['memory'] / 1e6:.0f} MB at most",
+        f"1,024 nodes: {document['frames']:,.0f} frames, {document['taken']:.1f} s, {document['memory'] / 1e6:.0f} MB at "
+        "most",
     )
     assert document["nodes"] == 1_024
     assert document["frames"] > 1.05 * DATA_AND_ANSWERS, "some were lost, and sent again"

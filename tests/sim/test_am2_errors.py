@@ -224,7 +224,9 @@ def test_requests_accepted_by_an_endpoint_freed_during_an_outage_are_returned_af
         assert other.try_request(0, 99, 50)
     pair.elapse(SECOND if first == "nobody" else MILLISECOND)
     assert pair.asker.handle()
-    assert [returned_message.status for returned_message in pair.returned if returned_message.destination == AWAY] == [Status.UNREACHABLE]
+    assert [returned_message.status for returned_message in pair.returned if returned_message.destination == AWAY] == [
+        Status.UNREACHABLE
+    ]
     assert (pair.answers, pair.asker.credits(0)) == ([], 4)
     assert not any(node.agent.firmware.pending_work() for node in pair.simulation.nodes.values())
 

@@ -14,7 +14,7 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
-from tests.sim.am2_conversations import Transcript, converse, total_counter, firmware
+from tests.sim.am2_conversations import Transcript, converse, firmware, total_counter
 
 PRICED = Profile(
     "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000, doorbell=100,

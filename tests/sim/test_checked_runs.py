@@ -70,7 +70,9 @@ def test_a_mistake_in_the_protocol_fails_a_check(
     assert failed_checks(tmp_path / "right", 1, workload, **settings) == set()
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
-        actual = {check for seed in range(4) for check in failed_checks(tmp_path / str(seed), seed, workload, **settings)}
+        actual = {
+            check for seed in range(4) for check in failed_checks(tmp_path / str(seed), seed, workload, **settings)
+        }
     assert expected in actual
 
 
@@ -129,7 +131,9 @@ def test_a_failed_check_makes_the_verdict_failed_and_stands_in_the_rows(tmp_path
     rows = [row for row in result.rows if "check" in row]
     assert [(row["repeat"], row["check"]) for row in rows] == [(1, "content"), (2, "content")]
     again = recheck(read_run(tmp_path / "run"))
-    assert [report.to_json() for report in again] == [repetition.checks.to_json() for repetition in result.repetitions if repetition.checks]
+    assert [report.to_json() for report in again] == [
+        repetition.checks.to_json() for repetition in result.repetitions if repetition.checks
+    ]
 
 
 def test_a_failed_check_fails_the_test_whose_cluster_ran_it(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ def parcel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_shipped_protocol_passes(protocol: str, record_property: Callable[[str, object], None]) -> None:
     results = [check(protocol, name, SCOPE) for name in SIMULATED]
     assert {result.check.name: result.reason for result in results if result.state is not State.PASSED} == {}
-    record_property("note", f"conformance: {protocol}: " + "; ".join(filter(None, (result.reason for result in results))))
+    record_property(
+        "note", f"conformance: {protocol}: " + "; ".join(filter(None, (result.reason for result in results)))
+    )
 
 
 def test_the_packages_own_tests_pass_the_suite_among_them(parcel: Path) -> None:
@@ -144,7 +146,9 @@ def test_the_command_prints_each_check_and_ends_with_10_if_one_fails(parcel: Pat
 
 def test_the_list_has_profiles_and_settings(parcel: Path) -> None:
     (own,) = [
-        protocol for protocol in json.loads(command("list", "--json", path=parcel).stdout)["protocols"] if protocol["name"] == "parcel"
+        protocol
+        for protocol in json.loads(command("list", "--json", path=parcel).stdout)["protocols"]
+        if protocol["name"] == "parcel"
     ]
     assert own["settings"] == {"resend": 5_000_000}
     assert (own["package"], own["version"], own["nics"], own["profiles"]) == ("parcel", "0.1", ["inline", "shared"], [])

@@ -329,11 +329,15 @@ def test_a_protocol_of_another_package_is_decoded_as_ours_is(tmp_path: Path, mon
     lines = decode(folder).stdout.splitlines()
     assert len(lines) == len(captured) >= 4
     assert "n1:eth0 > n2:eth0 POSTCARD CARD LAST 0, tag 0, 64 bytes" in lines[0]
-    cards = [document for document in documents(decode(folder, "--json").stdout) if document["fields"]["postcard.kind"] == 1]
+    cards = [
+        document for document in documents(decode(folder, "--json").stdout) if document["fields"]["postcard.kind"] == 1
+    ]
     assert len(decode(folder, "--filter", "postcard.kind == 1").stdout.splitlines()) == len(cards)
     assert "Postcard: kind CARD, flags LAST, context 0, sender 1, receiver 1, number 0" in decode(folder, "-v").stdout
     messages = documents(decode(folder, "--messages", "--json").stdout)
-    assert {(message["protocol"], message["sent"]["data"], message["sent"]["ack"]) for message in messages} == {("postcard", 1, 1)}
+    assert {(message["protocol"], message["sent"]["data"], message["sent"]["ack"]) for message in messages} == {
+        ("postcard", 1, 1)
+    }
     assert messages[0]["message"] == "n1/n2/0"
     done = subprocess.run([*command()[:-1], "dissector"], capture_output=True, text=True, check=True, timeout=60)
     assert 'protocol("postcard", "POSTCARD")' in done.stdout

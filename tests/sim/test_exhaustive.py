@@ -105,7 +105,9 @@ def test_schedules_of_few_transmissions_find(mutant: Mutant, record_property: Ca
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mutant", [am2_mutant for am2_mutant in AM2_MUTANTS if am2_mutant.name in SEEN_BY_TWO], ids=str)
+@pytest.mark.parametrize(
+    "mutant", [am2_mutant for am2_mutant in AM2_MUTANTS if am2_mutant.name in SEEN_BY_TWO], ids=str
+)
 def test_schedules_of_am2_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     search = searched(mutant, lambda seed: fate_schedules.run(*fate_schedules.draw_schedule(seed, AM2)), FIRST, 1_000)
     record_property("note", f"exhaustive: {search}")

@@ -84,9 +84,7 @@ def test_what_a_program_posts_takes_its_own_time() -> None:
         for number in range(3):
             buffer = bytearray(100)
             peer = 1 - comm.rank
-            requests.append(
-                await (comm.Isend(buffer, peer, number) if comm.rank else comm.Irecv(buffer, peer, number))
-            )
+            requests.append(await (comm.Isend(buffer, peer, number) if comm.rank else comm.Irecv(buffer, peer, number)))
             times.append(node.now())
         await node.compute(10_000)
         times.append(node.now())

@@ -81,7 +81,9 @@ def test_shrinking_prints_the_runs_that_it_took_and_the_fates_that_are_enough() 
     failing()
     result = call("replay run --shrink --runs 400 --mode sim")
     assert result.exit_code == 10
-    reported = re.search(r"(\d+) fates? reproduces? the failure, found in \d+ of at most 400 runs; each of", result.output)
+    reported = re.search(
+        r"(\d+) fates? reproduces? the failure, found in \d+ of at most 400 runs; each of", result.output
+    )
     assert reported is not None
     assert result.output.count("dropped by loss, frame ") == int(reported[1])
     document = json.loads(call("replay run --shrink --runs 5 --mode sim --json").output)

@@ -43,7 +43,9 @@ def test_a_request_whose_reply_is_lost_for_good_ends_when_its_program_abandons_i
     assert pair.asker.is_empty, "nothing tells it"
     assert pair.asker.abandon(0) == 1
     handle_all(pair, pair.asker)
-    assert [(returned_message.status, returned_message.arguments) for returned_message in pair.returned] == [(Status.ABANDONED, (41,))]
+    assert [(returned_message.status, returned_message.arguments) for returned_message in pair.returned] == [
+        (Status.ABANDONED, (41,))
+    ]
     assert pair.asker.credits(0) == 4
     assert not pair.asker.unanswered(0)
 
@@ -99,7 +101,9 @@ def test_a_request_to_an_endpoint_whose_number_is_used_again_is_returned_and_not
     handle_all(pair, following)
     handle_all(pair, pair.asker)
     assert handled == []
-    assert [(returned_message.status, returned_message.arguments) for returned_message in pair.returned] == [(Status.UNREACHABLE, (41,))]
+    assert [(returned_message.status, returned_message.arguments) for returned_message in pair.returned] == [
+        (Status.UNREACHABLE, (41,))
+    ]
     assert pair.asker.try_request(0, 1, 42)
     pair.elapse()
     handle_all(pair, following)

@@ -53,7 +53,10 @@ def test_all_nodes_send_to_all_others_through_a_fat_tree_that_loses_frames(profi
             simulation.spawn(node.name, send, others, size)
         simulation.run(timeout=60_000_000_000)
         assert all(not node.pending_work() for node in simulation.nodes.values())
-        assert sum(node.agent.firmware.counter_values()["messages_received"] for node in simulation.nodes.values()) == 16 * 15
+        assert (
+            sum(node.agent.firmware.counter_values()["messages_received"] for node in simulation.nodes.values())
+            == 16 * 15
+        )
 
 
 def test_a_slower_processor_makes_the_same_message_take_longer() -> None:

@@ -87,7 +87,9 @@ def test_where_switches_form_cycles_every_frame_follows_the_plans_tables(cluster
         for number, name in enumerate(nodes):
             simulation.spawn(name, ask, (number + 1) % len(nodes))
         simulation.run()
-        assert received_counts(plug) == [2] * len(nodes)  # a request and a reply, and nothing that was for somebody else
+        assert received_counts(plug) == [2] * len(
+            nodes
+        )  # a request and a reply, and nothing that was for somebody else
 
 
 @pytest.mark.parametrize("cluster", [Description.star(4), Description.ring(4), Description.fat_tree(4)])

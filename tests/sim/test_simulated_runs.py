@@ -135,7 +135,8 @@ def test_a_folder_has_everything_that_the_run_can_be_repeated_from(tmp_path: Pat
     assert requested["environment"]["kernel"]
     cluster = Cluster.load(tmp_path / "one" / "cluster.toml")
     again = testbed.run(
-        cluster, requested["workload"], protocol=requested["protocol"], mode=requested["mode"], settings=requested["settings"],
+        cluster, requested["workload"], protocol=requested["protocol"], mode=requested["mode"],
+        settings=requested["settings"],
         seed=requested["seed"], output=tmp_path / "two", capture=True,
     )  # fmt: skip
     assert list(again.rows) == list(one.rows) == list(run.rows())

@@ -337,7 +337,9 @@ def play(
         for node in simulation.nodes.values():
             nic = cast(ViaNic, node.endpoint)
             if nic.registered or nic.settings.slots - nic.free_descriptors > 1:  # a command waits for errors
-                raise Violation(f"{node.name} leaks: {nic.registered} memories, {nic.free_descriptors} descriptors are free")
+                raise Violation(
+                    f"{node.name} leaks: {nic.registered} memories, {nic.free_descriptors} descriptors are free"
+                )
             if node.agent.firmware.deadline is not None:
                 raise Violation(f"{node.name}: nothing is under way, and a timer runs")
             rows.update(node.agent.firmware.counter_values())

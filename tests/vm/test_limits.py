@@ -270,7 +270,9 @@ def test_an_ordinary_user_is_told_that_limits_need_root() -> None:
 
 
 def test_a_share_below_what_the_kernel_can_keep_is_refused() -> None:
-    assert refusal(limited_layout(cpu_share=0.0005)).endswith("the least CPU share that the kernel can keep is 0.001 cores")
+    assert refusal(limited_layout(cpu_share=0.0005)).endswith(
+        "the least CPU share that the kernel can keep is 0.001 cores"
+    )
 
 
 @pytest.mark.requires("vm")  # it changes a setting of the machine
@@ -281,7 +283,8 @@ def test_where_groups_may_not_use_a_controller_the_refusal_says_what_to_write_an
     try:
         reported = refusal(limited_layout(cpu_share=0.5, memory=MEMORY))
         assert (
-            "(/sys/fs/cgroup) gives groups no cpu and no memory controller: have root run 'echo +cpu +memory >" in reported
+            "(/sys/fs/cgroup) gives groups no cpu and no memory controller: have root run 'echo +cpu +memory >"
+            in reported
         )
         assert control.read_text().split() == []
         subprocess.run(["sh", "-c", reported.split("'")[1]], check=True)

@@ -40,7 +40,9 @@ def stage_of(cluster: RunningCluster) -> Iterator[tuple[Mapping[int, Qdisc], lis
     opened = namespaces.open_path(cluster.state.namespaces[""])
     try:
         interfaces = rtnl_dump.by_name(rtnl_dump.interfaces(opened.route))
-        ends = [interfaces[name].index if name in interfaces else 0 for name in stage_ends(layout, layout.links[0].name)]
+        ends = [
+            interfaces[name].index if name in interfaces else 0 for name in stage_ends(layout, layout.links[0].name)
+        ]
         yield qdiscs.qdiscs(opened.route), ends
     finally:
         opened.close()

@@ -59,7 +59,13 @@ def as_reported(requested: Options) -> Options:
 
 def test_what_this_kernel_can_do_is_found_by_trying() -> None:
     capabilities = probe_capabilities()
-    assert (capabilities.netem, capabilities.netem_duplicate, capabilities.size_table, capabilities.tbf, capabilities.bpf) == (True,) * 5
+    assert (
+        capabilities.netem,
+        capabilities.netem_duplicate,
+        capabilities.size_table,
+        capabilities.tbf,
+        capabilities.bpf,
+    ) == (True,) * 5
     if not capabilities.netem_seed:
         assert capabilities.reasons == {
             "netem_seed": "this kernel's netem takes no seed: it was not kept (kernels from 6.6 on do)"

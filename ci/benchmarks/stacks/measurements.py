@@ -91,7 +91,13 @@ def keep(cluster: RunningCluster, rows: Sequence[Row], place: Path) -> None:
     layout = cluster.state.layout
     for number, stack in enumerate((*SPINNING, *SLEEPING)):
         measured = [row.settings["turns"] for row in rows if (row.contender, row.measure) == (stack, HALF)]
-        requested = {"kind": "stacks", "cluster": layout.name, "workload": "pingpong", "protocol": stack, "mode": "live"}
+        requested = {
+            "kind": "stacks",
+            "cluster": layout.name,
+            "workload": "pingpong",
+            "protocol": stack,
+            "mode": "live",
+        }
         requested["command"] = "ci/bench stacks"
         folder = RunFolder(place / f"{number + 1}", {**requested, "began": time.time()}, "", to_json(layout))
         for turns in measured:

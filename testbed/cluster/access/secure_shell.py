@@ -109,13 +109,14 @@ def _configuration(store: Store, state: State, directory: Path) -> str:
     is_outside = f'exec "test x$TESTBED_CLUSTER != x{state.name}"'
     for node in state.layout.nodes:
         node_context = node_programs.node_context(store, state, node.name)
+        proxy = shlex.join(proxy_command(node_context.namespace, PORT, node_context.holder))
         lines += [
             f"Host {' '.join(_names(node))}",
             f"    User {user()}",
             f"    Port {PORT}",
             f"    IdentityFile {directory / 'key'}",
             f"Match originalhost {','.join(_names(node))} {is_outside}",
-            f"    ProxyCommand {shlex.join(proxy_command(node_context.namespace, PORT, node_context.holder)).replace('%', '%%')}",
+            f"    ProxyCommand {proxy.replace('%', '%%')}",
         ]
     lines += [
         "Host *",

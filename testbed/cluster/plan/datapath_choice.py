@@ -34,7 +34,12 @@ class DatapathSelector:
     """
 
     def __init__(
-        self, layout: Layout, injected: tuple[Injection, ...], asked: ConfiguredDatapath, base: Path, known: Mapping[str, str]
+        self,
+        layout: Layout,
+        injected: tuple[Injection, ...],
+        asked: ConfiguredDatapath,
+        base: Path,
+        known: Mapping[str, str],
     ) -> None:
         self.link_services: dict[str, LinkService] = {}
         self.notes: dict[str, tuple[str, ...]] = {}

@@ -27,9 +27,9 @@ _RULES_ACTIVE: Final = "fault rules decided fates of frames during the measureme
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One probed direction with its expectation and its plan. approximate: features that the datapath implements only approximately,
-    as requested; empty if it is exact. rules_active: whether fault rules decided fates of frames during the measurement.
-    overflowed: frames that the queue dropped during the measurement."""
+    """One probed direction with its expectation and its plan. approximate: features that the datapath implements only
+    approximately, as requested; empty if it is exact. rules_active: whether fault rules decided fates of frames during the
+    measurement. overflowed: frames that the queue dropped during the measurement."""
 
     link: str
     direction: str

@@ -46,7 +46,9 @@ class RoutedPath:
 
 def routed_links(layout: Layout) -> list[Link]:
     """Return the links of switches whose fabric can route frames along a given path."""
-    routing = {name for name, kind in layout.simulated_switches().items() if isinstance(fabrics.fabric(kind.name), Routing)}
+    routing = {
+        name for name, kind in layout.simulated_switches().items() if isinstance(fabrics.fabric(kind.name), Routing)
+    }
     return [link for link in layout.links if routing & {link.a.owner, link.b.owner}]
 
 

@@ -167,7 +167,9 @@ def _check_several_ranks(layout: Layout, protocol: NicProtocol) -> None:
         raise UnsupportedError(
             "several ranks on a node share the firmware of its NIC, and kernel protocols have none: use one rank per node"
         )
-    framed = {name: kind for name, kind in layout.framed_nodes().items() if kind.framing not in protocol.function_framings}
+    framed = {
+        name: kind for name, kind in layout.framed_nodes().items() if kind.framing not in protocol.function_framings
+    }
     if framed:
         first = min(framed)
         raise UnsupportedError(

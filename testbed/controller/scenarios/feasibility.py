@@ -170,7 +170,9 @@ def _as_problems(name: str, error: TestbedError) -> list[Problem]:
     return [Problem(name, f"a wrong {kind}", f"a valid one: {str(error).splitlines()[0]}")]
 
 
-def _refusals(fault: Fault, layout: Layout, mode: str, over_kernel: bool, commands: bool, datapath: ConfiguredDatapath) -> list[str]:
+def _refusals(
+    fault: Fault, layout: Layout, mode: str, over_kernel: bool, commands: bool, datapath: ConfiguredDatapath
+) -> list[str]:
     if commands and isinstance(fault, Reset | Slow):
         return [_FIRMWARE.format(kind=fault.kind)]
     if over_kernel and _restarts_program(fault):

@@ -48,7 +48,8 @@ def distributions(runs: Sequence[RunSummary]) -> list[Plot]:
 
 def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has_multiple_runs: bool) -> Plot:
     descriptions = [
-        f"{run.label + ': ' if has_multiple_runs else ''}{_quantile_text(sample.took)}" for _, run, sample in samples_of_runs
+        f"{run.label + ': ' if has_multiple_runs else ''}{_quantile_text(sample.took)}"
+        for _, run, sample in samples_of_runs
     ]
     alt_text = f"Distribution of times. {'; '.join(descriptions)}."
     all_times = numpy.concatenate([sample.took for *_, sample in samples_of_runs])
@@ -94,8 +95,8 @@ def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has
     table = Table("Percentiles", ["run", "sample", "min", "p50", "p90", "p99", "p99.9", "max"], rows)
     first = samples_of_runs[0][2]
     caption = (
-        f"Time of each {first.quantity}, from {first.source}: histogram and cumulative distribution. All values are included; the axis "
-        f"ends at the shortest and the longest."
+        f"Time of each {first.quantity}, from {first.source}: histogram and cumulative distribution. All values are included; "
+        f"the axis ends at the shortest and the longest."
     )
     return Plot("distribution", "Distribution of times", svg, caption, alt_text, table)
 
@@ -162,5 +163,7 @@ def _percentile_plot(tails: Sequence[_Tail], has_multiple_runs: bool) -> Plot:
         svg = to_svg(figure, "percentiles", alt_text)
     rows = [[label, *(format_time(time) for time in times)] for *_, label, times in tails]
     table = Table("Percentiles as a table", ["", "p50", "p90", "p99", "p99.9"], rows)
-    caption = "Each percentile covers all messages; the median over several repetitions. A flat line is a constant time."
+    caption = (
+        "Each percentile covers all messages; the median over several repetitions. A flat line is a constant time."
+    )
     return Plot("percentiles", "Percentiles of times", svg, caption, alt_text, table)

@@ -137,9 +137,9 @@ class Wire:
 class AttachedHost:
     """A host process, as its NIC's agent sees it: its region, and the descriptors that wake it and show its death.
 
-    function, slot: the function and slot to which it is attached. on_doorbell: called with its doorbells. is_awake: whether the agent polls its
-    doorbells. last_turn: the agent's last turn with a doorbell of this host. violation: the reason why it is not trusted any
-    more, or empty.
+    function, slot: the function and slot to which it is attached. on_doorbell: called with its doorbells. is_awake: whether
+    the agent polls its doorbells. last_turn: the agent's last turn with a doorbell of this host. violation: the reason why
+    it is not trusted any more, or empty.
     """
 
     __slots__ = (

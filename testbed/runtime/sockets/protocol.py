@@ -26,7 +26,8 @@ def is_lossy(protocol: Protocol) -> bool:
 
 
 class NoFirmware:
-    """Firmware that does nothing, since the kernel does everything. counter_values: returns counters in place of a firmware's."""
+    """Firmware that does nothing, since the kernel does everything. counter_values: returns counters in place of a
+    firmware's."""
 
     deadline = None
 

@@ -21,7 +21,9 @@ def server(
 ) -> Iterator[None]:
     """Run a server in a node: it listens inside the block, and the signal `stop` ends it behind. place: as for `popen`."""
     with tempfile.TemporaryFile("w+") as reported:
-        process = node.popen(command, stdin=subprocess.DEVNULL, stdout=reported.fileno(), stderr=reported.fileno(), **place)
+        process = node.popen(
+            command, stdin=subprocess.DEVNULL, stdout=reported.fileno(), stderr=reported.fileno(), **place
+        )
         try:
             until = time.monotonic() + DEADLINE
             while not node.run(["ss", "-Hltn", f"sport = :{port}"]).stdout:

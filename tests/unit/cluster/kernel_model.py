@@ -193,7 +193,9 @@ class Kernel:
         return next(at for at, to in self.staged.items() if to == port.index)
 
     def _by_name(self, name: str) -> Interface | None:
-        return next((interface for interface in self.interfaces[namespace_names.WIRE].values() if interface.name == name), None)
+        return next(
+            (interface for interface in self.interfaces[namespace_names.WIRE].values() if interface.name == name), None
+        )
 
     def change(self, key: str, index: int, **values: object) -> None:
         self.interfaces[key][index] = replace(self.interfaces[key][index], **values)  # type: ignore[arg-type]

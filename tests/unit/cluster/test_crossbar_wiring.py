@@ -62,7 +62,9 @@ def test_switches_and_the_cables_between_them_are_nothing_of_the_kernels() -> No
     assert free_ends(layout(), "n1:eth0--s1:1") == ("n1.eth0", "")
     assert free_ends(layout(), TRUNK) == ("", "")
     lowered = [
-        (operation.key, operation.device) for operation in operations if isinstance(operation, SetOffloads) and operation.taken is Offloads.NONE
+        (operation.key, operation.device)
+        for operation in operations
+        if isinstance(operation, SetOffloads) and operation.taken is Offloads.NONE
     ]
     assert sorted(lowered) == [("n1", "eth0"), ("n2", "eth0")]
     assert set(Wiring(layout()).ports) == {"s3"}
@@ -88,8 +90,12 @@ def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
     }  # fmt: skip
     assert Orders.from_json(decisions.orders.to_json()) == decisions.orders
     operations = plan(layout(), ExistingState(), decisions.link_services)
-    assert not [operation for operation in operations if isinstance(operation, SetDown)], "what is made down is not set down"
-    (first,) = [operation for operation in operations if isinstance(operation, MakeCable) and operation.label == "n1:eth0--s1:1"]
+    assert not [operation for operation in operations if isinstance(operation, SetDown)], (
+        "what is made down is not set down"
+    )
+    (first,) = [
+        operation for operation in operations if isinstance(operation, MakeCable) and operation.label == "n1:eth0--s1:1"
+    ]
     assert not first.up
 
 

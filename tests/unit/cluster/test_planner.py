@@ -267,7 +267,10 @@ def test_a_router_of_ipv6_has_link_local_addresses_to_ask_for_neighbours_from() 
     assert len(local) == 2
     assert all(":" in line and " to n2:eth" in line for line in local)
     assert kernel.converge(with_ipv6) == []
-    assert len([line for line in lines(kernel.converge(resolve(make_description(links)))) if "remove address" in line]) == 6
+    assert (
+        len([line for line in lines(kernel.converge(resolve(make_description(links)))) if "remove address" in line])
+        == 6
+    )
 
 
 def test_routes_follow_the_router() -> None:

@@ -462,7 +462,9 @@ def assert_diverted(kernel: Kernel, detour: Detour) -> None:
 def test_other_links_are_left_alone() -> None:
     layout = resolve(Description.fat_tree(4))
     kernel = built(layout)
-    trunk = next(link for link in layout.links if not {link.a.owner, link.b.owner} & {node.name for node in layout.nodes})
+    trunk = next(
+        link for link in layout.links if not {link.a.owner, link.b.owner} & {node.name for node in layout.nodes}
+    )
     own = set(Wiring(layout, [trunk.name]).of_link[trunk.name])
     for link_services in ({trunk.name: NETEM}, {}):
         for operation in kernel.converge(layout, link_services):
@@ -581,7 +583,9 @@ def test_a_link_is_spliced_while_it_is_down() -> None:
     name = link(layout, "n1", "s1")
     kernel.converge(layout, {name: LinkService(down=True)})
     kernel.converge(layout, {name: replace(RELAY, down=True)})
-    assert not any(actual.up for actual in kernel.interfaces[""].values() if actual.kind == "veth" and "n1" in actual.name)
+    assert not any(
+        actual.up for actual in kernel.interfaces[""].values() if actual.kind == "veth" and "n1" in actual.name
+    )
     kernel.converge(layout)
     assert contents(kernel) == contents(built(layout))
 

@@ -34,7 +34,9 @@ def _quiet_if(patch: pytest.MonkeyPatch, is_quiet: str) -> None:
     def check_complete_send(self: _HistoryCheck, *rest: object) -> None:
         transfers = [one for some in (*self._histories.sends, *self._histories.receives) for one in some]
         if not (
-            any(transfer.error for transfer in transfers) if is_quiet == "error" else self._circumstances.ending is Ending.ABORTED
+            any(transfer.error for transfer in transfers)
+            if is_quiet == "error"
+            else self._circumstances.ending is Ending.ABORTED
         ):
             look(self, *rest)  # type: ignore[arg-type]  # as they came
 

@@ -73,7 +73,9 @@ def exchange_all(nodes: int, messages: Sequence[Message]) -> HistoryBuilder:
     """All of them sent and received, each before the next, so that any receive fits."""
     history = HistoryBuilder(nodes)
     for message in messages:
-        receive = history.begin_receive(message.sink, -1 if message.any_source else message.source, -1 if message.any_tag else message.tag)
+        receive = history.begin_receive(
+            message.sink, -1 if message.any_source else message.source, -1 if message.any_tag else message.tag
+        )
         send = history.begin_send(message.source, message.sink, message.tag, message.content, message.size)
         history.received(message.sink, receive, message.source, message.tag, message.content, message.size)
         history.sent(message.source, send)

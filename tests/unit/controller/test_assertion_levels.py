@@ -65,7 +65,10 @@ def test_an_interval_of_a_quantile_misses_it_once_in_a_million_and_is_no_wider_t
 def outcomes(requested: float, real: float, most: int) -> Iterator[tuple[float, float]]:
     """Run `ShareTest`'s rule on all sequences of hits at once: after each frame, the probabilities that it has failed and
     that it has passed so far. Written from Wald's definition, apart from the code."""
-    ratios = [(math.log(other / requested), math.log((1 - other) / (1 - requested))) for other in (requested * 1.2, requested * 0.8)]
+    ratios = [
+        (math.log(other / requested), math.log((1 - other) / (1 - requested)))
+        for other in (requested * 1.2, requested * 0.8)
+    ]
     alive = {(False, False): np.ones(1)}  # by what is excluded: chances by number of hits
     failed = passed = 0.0
     for count in range(1, most + 1):

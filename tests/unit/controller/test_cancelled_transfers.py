@@ -26,5 +26,7 @@ def test_transfers_that_were_cancelled_are_left_out_and_the_others_stay() -> Non
         }
     )
     assert [send.number for send in histories.sends[0]] == [2]
-    assert [(receive.number, receive.source, receive.is_complete) for receive in histories.receives[1]] == [(2, 0, True)]
+    assert [(receive.number, receive.source, receive.is_complete) for receive in histories.receives[1]] == [
+        (2, 0, True)
+    ]
     assert histories.last_time == 5

@@ -70,7 +70,9 @@ def test_another_content_is_found_where_it_came(messages: list[Message], data: s
 
 @given(MESSAGES, st.data())
 def test_a_message_from_another_sender_than_it_says_is_found(messages: list[Message], data: st.DataObject) -> None:
-    history = exchange_all(NODES, [Message(message.source, message.sink, message.tag, f"{at:02x}") for at, message in enumerate(messages)])
+    history = exchange_all(
+        NODES, [Message(message.source, message.sink, message.tag, f"{at:02x}") for at, message in enumerate(messages)]
+    )
     node, at = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
     event = history.events[node][at]
     event["peer"] = (event["peer"] + 1) % NODES
@@ -222,7 +224,9 @@ def test_of_messages_that_were_returned_the_other_end_knows_what_became() -> Non
     history.failed(1, nobodys)
     report = history.report(Circumstances(disturbances=[Disturbance(CUT, 0)]))
     assert report.passed
-    truths = {ambiguity.message.partition(" (")[0]: (ambiguity.outcome, ambiguity.reason) for ambiguity in report.ambiguities}
+    truths = {
+        ambiguity.message.partition(" (")[0]: (ambiguity.outcome, ambiguity.reason) for ambiguity in report.ambiguities
+    }
     assert truths == {
         "message 1 of n1 to n2": ("delivered", "to receive 1 of n2 (history/n2.jsonl:1)"),
         "message 2 of n1 to n3": ("not delivered", "receive 1 of n3 (history/n3.jsonl:1) still waits for it"),
@@ -343,7 +347,9 @@ def test_what_failed_is_said_in_words_and_makes_the_verdict_failed() -> None:
     for node, at in list(positions_of(history.events, "received")):
         history.events[node][at]["digest"] = "ff"
     report = history.report()
-    assert [(finding.what, finding.measured, finding.grade) for finding in report.findings()] == [("content", 40, Grade.FAILED)]
+    assert [(finding.what, finding.measured, finding.grade) for finding in report.findings()] == [
+        ("content", 40, Grade.FAILED)
+    ]
     assert "content: 40 of 40 messages FAILED" in report.to_text()
     assert "  and 30 more" in report.to_text()
     assert "order: holds for 0 messages" in report.to_text()

@@ -87,7 +87,10 @@ def test_random_faults_come_as_often_as_asked() -> None:
 def test_random_faults_stay_where_they_are_asked_for() -> None:
     chance = RandomFaults(kinds=["pause", "flap"], rate=20.0, on=["n2", "n3"])
     where = {
-        name for fault in draw_faults(chance, STAR, 0, 10 * SECOND) if isinstance(fault, Pause | Flap) for name in fault.on
+        name
+        for fault in draw_faults(chance, STAR, 0, 10 * SECOND)
+        if isinstance(fault, Pause | Flap)
+        for name in fault.on
     }
     assert where == {"n2", "n3", "n2:eth0--s1:2", "n3:eth0--s1:3"}
 

@@ -100,7 +100,9 @@ def test_churn_and_faults_at_random_choose_among_a_tags() -> None:
     scenario = Scenario(random=chance)
     check(scenario, RACKS, "sim")
     drawn = {
-        occurrence.fault.on[0] for occurrence in occurrences(scenario, RACKS, 1, SECOND) if isinstance(occurrence.fault, OnNodes | OnLinks)
+        occurrence.fault.on[0]
+        for occurrence in occurrences(scenario, RACKS, 1, SECOND)
+        if isinstance(occurrence.fault, OnNodes | OnLinks)
     }
     assert drawn == {"n4", "n5", LINKS[3], LINKS[4]}
 
@@ -126,7 +128,9 @@ def test_what_a_tag_cannot_mean_there_is_told_before_anything_starts() -> None:
     ],
 )
 def test_keys_that_do_not_go_together(fault: Fault, said: str) -> None:
-    assert [str(problem) for problem in fault.problems()] == [next(str(problem) for problem in fault.problems() if said in str(problem))]
+    assert [str(problem) for problem in fault.problems()] == [
+        next(str(problem) for problem in fault.problems() if said in str(problem))
+    ]
 
 
 def test_it_is_written_back() -> None:

@@ -210,7 +210,9 @@ def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_netw
     whole = {nic: [mark_of(arrived) for _, arrived in net.came[nic] if is_intact(arrived)] for nic in net.came}
     assert whole == {"n1": [14], "n2": [4, 11], "n3": [12], "n4": [13]}
     left = [arrived for nic in net.came for _, arrived in net.came[nic] if not is_intact(arrived)]
-    assert [len(arrived) for arrived in left] == [len(HEAD) + SLACK // 2 - 2] * 3  # two switches more have taken their bytes
+    assert [len(arrived) for arrived in left] == [
+        len(HEAD) + SLACK // 2 - 2
+    ] * 3  # two switches more have taken their bytes
     assert end < TIMEOUT + 50_000
     net.send(end, "n1", frame([-1, 1, 2], 4000, mark=99))
     net.run()

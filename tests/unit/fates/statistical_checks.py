@@ -24,7 +24,9 @@ def check_mean(found: float, requested: float, standard_error: float, what: str)
         raise TooSmallError(
             f"{what}: the sample sees deviations from {visible:.0%} on only; {MIN_DEVIATION:.0%} is asked for"
         )
-    assert abs(found - requested) <= LEVEL_Z * standard_error, f"{what}: {found:.6g}, not {requested:.6g} (sees {visible:.1%})"
+    assert abs(found - requested) <= LEVEL_Z * standard_error, (
+        f"{what}: {found:.6g}, not {requested:.6g} (sees {visible:.1%})"
+    )
     return visible
 
 

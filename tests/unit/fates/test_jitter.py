@@ -57,7 +57,12 @@ def test_pareto_is_netems_table() -> None:
 def test_a_table_is_drawn_from_evenly() -> None:
     deviations_found = deviations("table", text="# two values\n -8192 4096\n 4096\n4096\n")
     assert set(deviations_found) == {-SPREAD, SPREAD // 2}
-    check_mean(deviations_found.count(-SPREAD) / len(deviations_found), 0.25, math.sqrt(0.25 * 0.75 / len(deviations_found)), "share of the first entry")
+    check_mean(
+        deviations_found.count(-SPREAD) / len(deviations_found),
+        0.25,
+        math.sqrt(0.25 * 0.75 / len(deviations_found)),
+        "share of the first entry",
+    )
 
 
 def test_the_normal_table_is_symmetric_and_exact() -> None:

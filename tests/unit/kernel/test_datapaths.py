@@ -63,7 +63,9 @@ def chosen(forward: Impairment, abilities: Capabilities = ALL, requested: Config
     return choose(forward, NOTHING, abilities, requested).datapath
 
 
-def refused(requested: ConfiguredDatapath, forward: Impairment, abilities: Capabilities = ALL, backward: Impairment = NOTHING) -> str:
+def refused(
+    requested: ConfiguredDatapath, forward: Impairment, abilities: Capabilities = ALL, backward: Impairment = NOTHING
+) -> str:
     with pytest.raises(UnsupportedError) as caught:
         choose(forward, backward, abilities, requested)
     return str(caught.value)

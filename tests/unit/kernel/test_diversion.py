@@ -77,7 +77,12 @@ def test_what_comes_in_is_taken_from_request_to_request() -> None:
 
 def test_what_is_to_leave_is_taken_but_for_frames_with_the_mark() -> None:
     def test(route: RouteSocket) -> None:
-        sender, back, port, marked = open_socket("sender"), open_socket("back"), open_socket("port"), open_socket("port", MARK)
+        sender, back, port, marked = (
+            open_socket("sender"),
+            open_socket("back"),
+            open_socket("port"),
+            open_socket("port", MARK),
+        )
         route.execute([diversion.divert(PORT, EGRESS, TAP, MARK, as_outgoing=True)])
         port.send([frame(1)])
         marked.send([frame(2)])
@@ -91,7 +96,12 @@ def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> N
     """Frames with the mark are not diverted a second time."""
 
     def test(route: RouteSocket) -> None:
-        port, tap, back, marked = open_socket("port"), open_socket("tap", MARK), open_socket("back"), open_socket("back", MARK)
+        port, tap, back, marked = (
+            open_socket("port"),
+            open_socket("tap", MARK),
+            open_socket("back"),
+            open_socket("back", MARK),
+        )
         route.execute([diversion.put_back(TAP, PORT, MARK), diversion.divert(PORT, INGRESS, TAP, MARK)])
         back.send([frame(1)])
         marked.send([frame(2)])

@@ -152,7 +152,9 @@ def test_a_tunnel_is_plugged_into_a_switch_or_joined_to_a_node_and_goes_with_its
     layouts = spread(pair())
     at_switch, at_node = Kernel(), Kernel()
     operations = at_switch.converge(layouts["a"])
-    assert [type(operation) for operation in operations if isinstance(operation, MakeTunnel | MakeCable)].count(MakeTunnel) == 1
+    assert [type(operation) for operation in operations if isinstance(operation, MakeTunnel | MakeCable)].count(
+        MakeTunnel
+    ) == 1
     assert any(isinstance(operation, AddHook) for operation in operations)
     assert at_switch.converge(layouts["a"]) == []
     operations = at_node.converge(layouts["b"])

@@ -17,7 +17,9 @@ def raw(mac: str) -> bytes:
     return bytes.fromhex(mac.replace(":", ""))
 
 
-def first_frame(message: int, payload: bytes, total: int, *, source: str = A, destination: str = B, sender: int = 1) -> bytes:
+def first_frame(
+    message: int, payload: bytes, total: int, *, source: str = A, destination: str = B, sender: int = 1
+) -> bytes:
     return emp.pack_message(
         raw(destination), raw(source), 0, 3, sender, 2, message, 0, 0, 0, 1, 0x20, total, message, payload
     )

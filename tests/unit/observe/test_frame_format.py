@@ -33,7 +33,12 @@ def of_emp() -> FrameFormatter:
 
 
 def test_every_registered_protocol_whose_codec_has_fields_is_told_of() -> None:
-    assert {sharer.name for sharers in formatters().values() for sharer in sharers} >= {"am2", "emp", "mapper", "myrinet"}
+    assert {sharer.name for sharers in formatters().values() for sharer in sharers} >= {
+        "am2",
+        "emp",
+        "mapper",
+        "myrinet",
+    }
     assert of_emp().kinds == emp.KINDS
 
 

@@ -71,7 +71,9 @@ def test_a_paper_is_read() -> None:
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    actual = document_problems(GOOD.replace('meaning = "the same"', 'meening = "the same"').replace('why = "an input"\n', ""))
+    actual = document_problems(
+        GOOD.replace('meaning = "the same"', 'meening = "the same"').replace('why = "an input"\n', "")
+    )
     assert any("row[2]: found unknown setting 'meening'" in one and "did you mean 'meaning'" in one for one in actual)
     assert any("row[2].meaning: expected a value" in one for one in actual)
     assert any("unmatched[1].why: expected a value" in one for one in actual)

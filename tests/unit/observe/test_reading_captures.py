@@ -223,4 +223,9 @@ def test_the_captures_of_a_folder_are_merged_by_time_and_one_that_is_broken_ends
         actual = [(one.when, str(one.interface)) for one in next(batches)]
         with pytest.raises(BrokenCaptureError, match=r"repeat-2/capture\.pcapng is cut off within"):
             next(batches)
-    assert actual == [(1, "repeat-2 n1:eth0"), (5, "repeat-1 n1:eth0"), (7, "repeat-2 n1:eth0"), (9, "repeat-1 n1:eth0")]
+    assert actual == [
+        (1, "repeat-2 n1:eth0"),
+        (5, "repeat-1 n1:eth0"),
+        (7, "repeat-2 n1:eth0"),
+        (9, "repeat-1 n1:eth0"),
+    ]

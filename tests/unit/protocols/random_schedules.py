@@ -187,7 +187,9 @@ class Schedule:
                 self._sends.append((message, send))
                 posted = True
         waiting = Counter(
-            receive.of.destination for receive in self.receives if receive.completion is not None and not receive.completion.done
+            receive.of.destination
+            for receive in self.receives
+            if receive.completion is not None and not receive.completion.done
         )
         for receive in list(self._to_post):
             node = receive.of.destination

@@ -305,7 +305,12 @@ def test_the_least_recently_used_idle_endpoint_gives_up_its_frame() -> None:
     assert old.outbox.page is None
     host.notify(old, layout.UNLOADED)
     assert host.doorbells == [(1, layout.UNLOAD), (1, layout.RELEASED), (3, layout.LOAD)]
-    assert [host.state(one).name for one in (busy, old, new, expected)] == ["RESIDENT", "ON_HOST", "RESIDENT", "LOADING"]
+    assert [host.state(one).name for one in (busy, old, new, expected)] == [
+        "RESIDENT",
+        "ON_HOST",
+        "RESIDENT",
+        "LOADING",
+    ]
 
 
 def test_an_endpoint_with_unsent_messages_faults_again() -> None:

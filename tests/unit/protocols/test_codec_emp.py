@@ -149,7 +149,13 @@ def test_rules_name_its_fields(text: str, dropped: list[int]) -> None:
     rules.add(0, text)
     wire = LinkDirection("n1:eth0--n2:eth0", "forward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
     ack = codec.TYPE_ACK
-    frames = [data_frame(), first_frame(), data_frame(kind=ack), data_frame(kind=ack, message=8), data_frame(2, kind=ack)]
+    frames = [
+        data_frame(),
+        first_frame(),
+        data_frame(kind=ack),
+        data_frame(kind=ack, message=8),
+        data_frame(2, kind=ack),
+    ]
     assert [number for number, frame in enumerate(frames) if wire.offer(number, frame).dropped] == dropped
 
 

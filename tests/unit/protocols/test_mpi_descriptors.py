@@ -57,7 +57,9 @@ def test_transfers_that_wait_for_descriptors_begin_in_order() -> None:
     device = Device(endpoint)
     sends = [device.send(1, 0, tag, memoryview(b"")) for tag in range(5)]
     assert endpoint.begun == [("send", 0), ("send", 1)]
-    assert device.pending_work() == [f"a send to rank 1, tag {tag}, 0 bytes: no descriptor is free" for tag in (2, 3, 4)]
+    assert device.pending_work() == [
+        f"a send to rank 1, tag {tag}, 0 bytes: no descriptor is free" for tag in (2, 3, 4)
+    ]
     while endpoint.under_way:
         endpoint.end()
     assert endpoint.begun == [("send", tag) for tag in range(5)]

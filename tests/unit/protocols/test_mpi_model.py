@@ -105,7 +105,9 @@ def program(steps: Sequence[Step], all_seen: Sequence[Seen]) -> Callable[[Comm],
                     one = Received(now, peer, tag, message, bytearray(2))
                     seen.received.append(one)
             elif what == "cancel":
-                waiting = [entry for entry in seen.received if isinstance(entry.request, Request) and entry.request.active]
+                waiting = [
+                    entry for entry in seen.received if isinstance(entry.request, Request) and entry.request.active
+                ]
                 if waiting:
                     chosen = waiting[peer % len(waiting)]
                     await chosen.request.Cancel()  # type: ignore[union-attr]

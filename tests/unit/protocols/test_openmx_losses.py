@@ -13,7 +13,7 @@ from protocols.openmx.mx_names import PULL_MAGIC, SEQNUM_MASK, Status
 from protocols.openmx.mx_requests import Request, Result
 from protocols.openmx.settings import Settings
 from tests.unit.protocols.openmx_mutants import USED
-from tests.unit.protocols.openmx_pair import RESEND, EveryNth, EndpointPair, kind_of, pattern
+from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, EveryNth, kind_of, pattern
 
 KINDS = ["CONNECT", "TINY", "SMALL", "MEDIUM", "RNDV", "PULL", "PULL_REPLY", "NOTIFY", "TRUC"]
 TICK = Settings().tick

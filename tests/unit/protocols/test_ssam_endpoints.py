@@ -156,7 +156,10 @@ def test_a_message_that_is_not_accepted_is_returned_with_the_reason(spoil, statu
     ends.pair.lose = lose
     spoil(ends)
     ends.run(ends.first.request_bulk(ends.place, DATA, bytes(2000), 0, 5), time_outs=60)
-    assert [(returned_message.status, returned_message.handler, returned_message.arguments) for returned_message in ends.returned] == [(status, DATA, (5,))]
+    assert [
+        (returned_message.status, returned_message.handler, returned_message.arguments)
+        for returned_message in ends.returned
+    ] == [(status, DATA, (5,))]
     assert not ends.heard
     assert ends.first.credits(ends.place) == Settings().window
 

@@ -73,7 +73,11 @@ def test_all_connections_are_lost_at_once_and_restored() -> None:
     ranks = Ranks(CONNECTIONS + 1)
     peers = range(1, CONNECTIONS + 1)
     endpoint, comm = ranks.endpoints[0], ranks.comms[0]
-    run(ranks.wires, *(send_error(comm, peer) for peer in peers), *(receive_text(ranks.comms[peer], 0) for peer in peers))
+    run(
+        ranks.wires,
+        *(send_error(comm, peer) for peer in peers),
+        *(receive_text(ranks.comms[peer], 0) for peer in peers),
+    )
 
     async def flood(peer: int) -> None:
         for number in range(20):
@@ -88,7 +92,11 @@ def test_all_connections_are_lost_at_once_and_restored() -> None:
     assert endpoint.pairs == {}
     assert host.free_descriptors == SLOTS - 2
     assert host.registered == 0
-    again = run(ranks.wires, *(send_error(comm, peer) for peer in peers), *(receive_text(ranks.comms[peer], 0) for peer in peers))
+    again = run(
+        ranks.wires,
+        *(send_error(comm, peer) for peer in peers),
+        *(receive_text(ranks.comms[peer], 0) for peer in peers),
+    )
     assert again == [""] * CONNECTIONS + ["data"] * CONNECTIONS
 
 

@@ -115,7 +115,10 @@ def test_a_segment_takes_the_network_of_its_declared_address() -> None:
 
 def test_only_a_pool_of_ipv6_gives_every_nic_an_ipv6_address() -> None:
     pair = nodes("n1", "n2") + links("n1 n2")
-    assert resolved_layout('network6 = "fd00:1::/48"\n' + pair).nodes[1].nics[0].addresses == ("10.0.0.2/16", "fd00:1::2/64")
+    assert resolved_layout('network6 = "fd00:1::/48"\n' + pair).nodes[1].nics[0].addresses == (
+        "10.0.0.2/16",
+        "fd00:1::2/64",
+    )
     static = '[[node]]\nname = "n1"\n[[node.nic]]\naddresses = ["2001:db8::5/64"]\n' + nodes("n2") + links("n1 n2")
     layout = resolved_layout(static)
     assert layout.nodes[0].nics[0].addresses == ("10.0.0.1/16", "2001:db8::5/64")

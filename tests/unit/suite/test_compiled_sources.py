@@ -40,7 +40,9 @@ def broken_rules(source: str) -> Iterator[str]:
             yield from _broken_by_handlers(node)
         elif isinstance(node, ast.Compare):
             for comparator in node.comparators:
-                if isinstance(comparator, ast.Tuple) and any(isinstance(element, ast.Starred) for element in comparator.elts):
+                if isinstance(comparator, ast.Tuple) and any(
+                    isinstance(element, ast.Starred) for element in comparator.elts
+                ):
                     yield f"{node.lineno}: in a tuple with a star"
 
 
