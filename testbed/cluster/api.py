@@ -18,7 +18,7 @@ from testbed.spec.resolver import resolve
 _numbers = itertools.count(1)
 
 
-def _program() -> str:
+def _default_origin() -> str:
     """Return the origin of a cluster made in Python: the running program."""
     return f"python:{os.path.abspath(sys.argv[0])}" if sys.argv and sys.argv[0] else "python"
 
@@ -44,7 +44,7 @@ class Cluster(Description):
     ) -> RunningCluster:
         """Bring the cluster up.
 
-        It ends with ``down()``, with the ``with`` block, or with this process, however the process dies. With `keep`,
+        It ends with ``down()``, with the ``with`` block, or with this process, even if that is killed. With `keep`,
         it stays until it is taken down, like a cluster from the command line; a cluster that is already up is
         converged.
 
@@ -65,7 +65,7 @@ class Cluster(Description):
             store,
             resolve(self),
             name=name,
-            origin=origin or _program(),
+            origin=origin or _default_origin(),
             lasting=keep,
             progress=progress,
             asked="relay" if fates and datapath == "auto" else datapath,

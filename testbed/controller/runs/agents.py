@@ -16,7 +16,7 @@ from pathlib import Path
 
 from protocols.core.firmware import Adapter, Plug
 from protocols.core.split_memory import SplitDriver
-from testbed.cluster.access import node_programs as in_nodes
+from testbed.cluster.access import node_programs
 from testbed.cluster.faults.injections import BOTH
 from testbed.cluster.plan.veth_wiring import Device, Wiring
 from testbed.cluster.records.ownership import temporary_directory
@@ -101,10 +101,10 @@ def agents(
             "first, since two firmwares would answer each frame"
         )
     placement = placement or Placement()
-    everywhere = state.layout.with_all_nodes
-    ranks = placement.ranks or one_each(everywhere)
+    layout = state.layout.with_all_nodes
+    ranks = placement.ranks or one_each(layout)
     for name in programs.keys() - {rank.name for rank in ranks}:
-        in_nodes.node_of(state, name)
+        node_programs.node_of(state, name)
     places = _node_placements(
         cluster, store, [rank for rank in ranks if rank.name in programs], ranks, placement.share_all
     )
@@ -116,7 +116,7 @@ def agents(
         spin = SPIN if processes < len(os.sched_getaffinity(0)) else 0
     numbers = {rank.name: rank.number for rank in ranks}
     offloads_at_end = partial(locked_offloads, store, cluster.name)
-    mtus = mtus_of(everywhere, ranks) if len({place.adapter.mtu for place in places}) > 1 else {}
+    mtus = mtus_of(layout, ranks) if len({place.adapter.mtu for place in places}) > 1 else {}
     orders = RunOrders(
         plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_at_end, dilation,
         placement.split_driver, mtus, placement.queues,
@@ -139,9 +139,9 @@ def _node_placements(
     """Return the placements of the chosen ranks. ranks: all ranks of the run. shared: also share the NIC of a single rank.
     Raises NotFoundError for a node without a NIC."""
     state = cluster.state
-    everywhere = state.layout.with_all_nodes
-    nodes = {node.name: node for node in everywhere.nodes}
-    addresses, hosts = addresses_of(everywhere, ranks), hosts_of(ranks)
+    layout = state.layout.with_all_nodes
+    nodes = {node.name: node for node in layout.nodes}
+    addresses, hosts = addresses_of(layout, ranks), hosts_of(ranks)
     # Links of other machines and the network between machines may reorder frames.
     routed, ordered = state.layout.source_routed_nodes(), state.layout.part is None and state.layout.keeps_order()
     adapters: defaultdict[str, list[Adapter]] = defaultdict(list)
@@ -155,7 +155,7 @@ def _node_placements(
         own, nics = adapters[rank.node], nodes[rank.node].nics
         if not nics:
             raise NotFoundError(f"node {rank.node} of cluster {cluster.name} has no NIC")
-        context = in_nodes.node_context(store, state, rank.node)
+        context = node_programs.node_context(store, state, rank.node)
         functions = tuple(own) if shared or len(own) > 1 else ()
         place = NodePlacement(rank.name, context, nics[0].name, own[rank.function], node=rank.node)
         places.append(replace(place, function=rank.function, functions=functions))

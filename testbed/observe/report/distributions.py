@@ -95,8 +95,8 @@ def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has
     table = Table("Percentiles", ["run", "sample", "min", "p50", "p90", "p99", "p99.9", "max"], rows)
     first = samples_of_runs[0][2]
     caption = (
-        f"Time of each {first.quantity}, from {first.source}: histogram and cumulative distribution. All values are included; "
-        f"the axis ends at the shortest and the longest."
+        f"Time of each {first.quantity}, from {first.source}: histogram and cumulative distribution. All values are "
+        f"included; the axis ends at the shortest and the longest."
     )
     return Plot("distribution", "Distribution of times", svg, caption, alt_text, table)
 

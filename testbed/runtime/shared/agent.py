@@ -99,7 +99,7 @@ class SharedAgent:
         worker = config.worker
         if worker.queues.count > 1:
             join_fanout(self._socket.socket, FANOUT_GROUP, worker.queues.program)
-        own_adapters = [adapter for number, adapter in enumerate(config.adapters) if worker.has(number)]
+        own_adapters = [adapter for number, adapter in enumerate(config.adapters) if worker.owns(number)]
         addresses = [adapter.address for adapter in own_adapters]
         control_header = config.adapters[0].address + config.ethertype.to_bytes(2, "big") if self._routed else b""
         port = make_port(self._socket, control_header)

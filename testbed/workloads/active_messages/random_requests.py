@@ -49,9 +49,12 @@ class RandomRequests(Native[ActiveMessages]):
 
     def __post_init__(self) -> None:
         if self.requests < 0 or not 1 <= self.endpoints <= 64 or not 0 <= self.freed < self.endpoints:
-            raise ValueError("requests: 0 or more; endpoints: 1 to 64; freed: 0 or more, and fewer than endpoints")
+            raise ValueError(
+                "requests must be 0 or more, endpoints 1 to 64, and freed 0 or more and less than endpoints, got "
+                f"{self.requests}, {self.endpoints} and {self.freed}"
+            )
         if self.over < 0 or self.patience < 1:
-            raise ValueError("over: 0 or more; patience: above 0")
+            raise ValueError(f"over must be 0 or more, and patience more than 0, got {self.over} and {self.patience}")
 
     async def program(self, library: ActiveMessages, node: Node) -> Mapping[str, int]:
         return await _Program(self, library, node).run()
@@ -74,7 +77,7 @@ class _Program:
         self._contents = Contents(0, "am-random", workload.largest)
         self._window = library.window
         self._room = library.medium_room(len(_SERIAL))
-        self._words_at_most = min(_MAX_WORDS, library.max_short - len(_SERIAL))
+        self._max_words = min(_MAX_WORDS, library.max_short - len(_SERIAL))
         self.counts: Counter[str] = Counter()
         self._number = 0
         self._pending: dict[int, _Pending] = {}
@@ -94,12 +97,12 @@ class _Program:
         endpoint = self._bundle.allocate_endpoint()
         senders = len(self._node.names) * self._workload.endpoints
         endpoint.segment = bytearray(max(1, self._workload.largest) * senders * self._window)
-        endpoint.set_handler(_WORDS, self._words)
-        endpoint.set_handler(_DATA, self._data)
-        endpoint.set_handler(_ANSWER, self._answered)
-        endpoint.set_handler(_ANSWER_DATA, self._answered_with_data)
+        endpoint.set_handler(_WORDS, self._on_words)
+        endpoint.set_handler(_DATA, self._on_data)
+        endpoint.set_handler(_ANSWER, self._on_reply)
+        endpoint.set_handler(_ANSWER_DATA, self._on_reply_with_data)
         endpoint.set_handler(_DONE, lambda _, rank: self._done.add(rank))
-        endpoint.error_handler = lambda returned: self._returned(endpoint, returned)
+        endpoint.error_handler = lambda returned: self._on_returned(endpoint, returned)
         endpoint.tag = TAG
         return endpoint
 
@@ -151,8 +154,8 @@ class _Program:
         """Retransmit requests that were returned by nodes before their start; abandon requests after a long silence."""
         while not self._is_over:
             await self._node.sleep(_POLL_INTERVAL)
-            again, self._retransmissions = self._retransmissions, []
-            for endpoint, destination in again:
+            retransmissions, self._retransmissions = self._retransmissions, []
+            for endpoint, destination in retransmissions:
                 await self._request(endpoint, destination, self._node.random(f"again/{self._number}"))
             if self._is_quiet() and self._pending:
                 abandoned = sum(
@@ -207,7 +210,7 @@ class _Program:
         self.counts["sent"] += 1
         slots = self._slots[endpoint.name.endpoint, destination]
         if kind < 2 or not self._workload.largest:
-            words = [rng.getrandbits(32) for _ in range(rng.randrange(self._words_at_most + 1))]
+            words = [rng.getrandbits(32) for _ in range(rng.randrange(self._max_words + 1))]
             await endpoint.request(mapping, _WORDS, *serial, *words)
         elif kind == 2 and size <= self._room:
             await endpoint.request_medium(mapping, _DATA, self._contents.of(number, size), *serial)
@@ -229,11 +232,11 @@ class _Program:
 
     # Handlers.
 
-    def _words(self, token: Token, *words: int) -> None:
+    def _on_words(self, token: Token, *words: int) -> None:
         rank, starts, number = self._take(words)
         token.reply(_ANSWER, rank, starts, number)
 
-    def _data(self, token: Token, data: memoryview, *words: int) -> None:
+    def _on_data(self, token: Token, data: memoryview, *words: int) -> None:
         rank, starts, number = self._take(words)
         self._contents.check(number, data, f"from rank {rank}")
         if number % 3 or len(data) > self._room:
@@ -252,11 +255,11 @@ class _Program:
         handled.add(number)
         return rank, starts, number
 
-    def _answered_with_data(self, token: Token, data: memoryview, *serial: int) -> None:
+    def _on_reply_with_data(self, token: Token, data: memoryview, *serial: int) -> None:
         self._contents.check(serial[2], data, f"a reply of {token.source}")
-        self._answered(token, *serial)
+        self._on_reply(token, *serial)
 
-    def _answered(self, token: Token, rank: int, starts: int, number: int) -> None:
+    def _on_reply(self, token: Token, rank: int, starts: int, number: int) -> None:
         self._last_arrival = self._node.now()
         self._started.add(token.source.node)
         self._unreachable.discard(token.source.node)
@@ -272,7 +275,7 @@ class _Program:
         if request.slot >= 0:
             self._slots[request.endpoint.name.endpoint, request.destination].append(request.slot)
 
-    def _returned(self, endpoint: Endpoint, returned: Returned) -> None:
+    def _on_returned(self, endpoint: Endpoint, returned: Returned) -> None:
         node, status = returned.destination.node, returned.status
         if status in (Status.UNREACHABLE, Status.ABANDONED):
             self._unreachable.add(node)
