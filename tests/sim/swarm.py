@@ -37,7 +37,7 @@ class Matching(Host, Protocol):
 
 
 class EmpTransport:
-    """Messages by EMP's host library. free: its descriptors at the beginning."""
+    """Messages by EMP's host library. free_descriptors: its descriptors at the beginning."""
 
     wildcards = (emp.ANY_SOURCE, emp.ANY_TAG)
     failures: tuple[type[Exception], ...] = (emp.EmpError,)

@@ -54,7 +54,7 @@ def measure(subject: str, events: int, repeat: int, progress: Callable[[str], No
         "events": events,
         "runs": repeat,
         "of": "CPU time",
-        "at_once": models.AT_ONCE,
+        "at_once": models.CONCURRENCY,
         "servers": models.SERVERS,
     }
     for contender, samples in rates.items():

@@ -33,7 +33,7 @@ def test_both_models_end_at_the_same_time(pair: tuple[Callable[[int], int], Call
 def test_a_chain_takes_what_its_slowest_server_and_the_way_to_its_end_take() -> None:
     """Each customer passes once: the last server is the slowest and is busy without a pause once the first has come."""
     costs = [models.COST + place for place in range(models.SERVERS)]
-    assert models.servers(models.AT_ONCE * models.SERVERS) == sum(costs) + (models.AT_ONCE - 1) * max(costs)
+    assert models.servers(models.CONCURRENCY * models.SERVERS) == sum(costs) + (models.CONCURRENCY - 1) * max(costs)
 
 
 def test_every_pair_has_a_target() -> None:
