@@ -76,9 +76,6 @@ class MyrinetNetwork:
             self.network.poll(now)
         return now
 
-    def pending_work(self, nic: str) -> int:
-        return len(self._queues[nic])
-
     def counter(self, cause: str) -> int:
         return sum(counters[cause] for counters in self.network.switches.values())
 

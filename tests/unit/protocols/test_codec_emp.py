@@ -1,4 +1,4 @@
-"""EMP's frames byte by byte against their description, and frames that are not EMP's."""
+"""EMP's frames compared byte by byte with their description, and frames of other protocols."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def first_frame(payload: bytes = b"") -> bytes:
     )
 
 
-def with_valid_check(frame: bytes, at: int, value: bytes) -> bytes:
-    """The frame with other bytes there, its check right again."""
+def with_valid_check(frame: bytes, offset: int, value: bytes) -> bytes:
+    """Return the frame with other bytes at an offset, and a valid checksum."""
     changed = bytearray(frame)
-    changed[at : at + len(value)] = value
+    changed[offset : offset + len(value)] = value
     changed[38:42] = bytes(4)
     changed[38:42] = struct.pack("!I", crc32(changed))
     return bytes(changed)
@@ -76,23 +76,23 @@ def test_the_payload_is_a_view_and_no_copy() -> None:
 
 
 @given(st.binary(max_size=60), st.booleans(), st.data())
-def test_a_bit_that_flips_anywhere_is_found(payload: bytes, begins: bool, random: st.DataObject) -> None:
-    frame = bytearray(first_frame(payload) if begins else data_frame(payload=payload))
+def test_a_flipped_bit_is_detected_anywhere(payload: bytes, is_first: bool, random: st.DataObject) -> None:
+    frame = bytearray(first_frame(payload) if is_first else data_frame(payload=payload))
     bit = random.draw(st.integers(0, 8 * len(frame) - 1))
     frame[bit >> 3] ^= 0x80 >> (bit & 7)
     with pytest.raises(MalformedError):
-        (codec.unpack_message if begins else codec.unpack_frame)(frame)
+        (codec.unpack_message if is_first else codec.unpack_frame)(frame)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1458, 8958])
-def test_every_single_bit_of_the_headers_and_the_edges_of_the_payload_counts(size: int) -> None:
+def test_every_bit_of_the_headers_and_of_the_payloads_ends_is_checked(size: int) -> None:
     frame = data_frame(payload=bytes(size))
-    for place in [*range(42), *([42, len(frame) - 1] if size else [])]:
+    for offset in [*range(42), *([42, len(frame) - 1] if size else [])]:
         for bit in range(8):
-            wrong = bytearray(frame)
-            wrong[place] ^= 1 << bit
+            damaged = bytearray(frame)
+            damaged[offset] ^= 1 << bit
             with pytest.raises(MalformedError):
-                codec.unpack_frame(wrong)
+                codec.unpack_frame(damaged)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_malformed_frame_raises_an_error_with_the_reason(frame: bytes, reason:
     assert str(raised.value) == f"malformed frame: {reason}"
 
 
-def test_the_type_alone_says_how_to_read_a_frame() -> None:
+def test_the_type_selects_the_unpack_function() -> None:
     assert codec.type_of(first_frame()) == codec.TYPE_MESSAGE
     assert codec.type_of(memoryview(data_frame())) == codec.TYPE_DATA
     with pytest.raises(MalformedError, match="short"):
@@ -142,7 +142,7 @@ def test_random_bytes_have_no_type_or_are_malformed(frame: bytes) -> None:
         ("drop emp.frame > 1", [4]),
     ],
 )
-def test_rules_name_its_fields(text: str, dropped: list[int]) -> None:
+def test_rules_can_use_the_codecs_fields(text: str, dropped: list[int]) -> None:
     fields = standard_fields()
     fields.register("emp", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
     rules = RuleSet(fields)
@@ -159,7 +159,7 @@ def test_rules_name_its_fields(text: str, dropped: list[int]) -> None:
     assert [number for number, frame in enumerate(frames) if wire.offer(number, frame).dropped] == dropped
 
 
-def test_types_are_flows_of_their_own() -> None:
+def test_frame_types_are_separate_flows() -> None:
     fields = standard_fields()
     fields.register("emp", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
     assert fields.flow_fields() == {(0x88B5, b""): ("emp.type",)}

@@ -1,4 +1,4 @@
-"""Routes on a map, and what carries them: no circle, none longer than the rule asks for, tables in parts, envelopes."""
+"""Routes on a map, route tables in parts, and envelopes: routes are deadlock-free and the shortest up-down routes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def build_topology(cables: Sequence[Cable]) -> Topology:
 
 
 @pytest.mark.parametrize("seeds", [range(first, first + 25) for first in range(0, 100, 25)])
-def test_every_route_goes_up_and_then_down_and_none_that_does_is_shorter(seeds: range) -> None:
+def test_every_route_is_a_shortest_up_down_route(seeds: range) -> None:
     for seed in seeds:
         check_up_down_routes(build_topology(random_network(seed, most=24)))
 
@@ -118,19 +118,19 @@ def test_equally_short_routes_are_spread_over_the_cables() -> None:
 
 
 @given(ROUTES)
-def test_a_route_is_read_as_it_was_written_and_back_twice_is_forth(route: tuple[int, ...]) -> None:
+def test_a_route_is_decoded_as_encoded_and_reversing_twice_restores_it(route: tuple[int, ...]) -> None:
     assert route_of(route_bytes(route)) == route
     assert all(byte & 0xC0 == 0x80 for byte in route_bytes(route))
     if -32 not in route:
         assert back(back(route)) == route
 
 
-def test_the_crc_is_the_one_of_polynomial_7() -> None:
+def test_the_crc_has_polynomial_7() -> None:
     assert crc8(b"123456789") == 0xF4  # the check value of CRC-8/SMBUS in the catalogue of parametrised CRC algorithms
 
 
 @given(st.binary(min_size=16, max_size=60).map(lambda rest: rest[:14] + b"\0\5" + rest[14:]), st.integers(0, 1 << 20))
-def test_an_envelope_is_taken_off_and_one_damaged_bit_is_seen(frame: bytes, bit: int) -> None:
+def test_an_envelope_is_removed_and_one_damaged_bit_is_detected(frame: bytes, bit: int) -> None:
     assert opened(sealed(frame, b"")) == frame
     with pytest.raises(MalformedError, match="route"):
         opened(sealed(frame, b"\x81"))
@@ -149,7 +149,7 @@ def test_an_envelope_is_taken_off_and_one_damaged_bit_is_seen(frame: bytes, bit:
     st.integers(600, 1200),
     st.randoms(),
 )
-def test_a_table_in_parts_is_the_same_table(
+def test_a_table_is_restored_from_its_parts_in_any_order(
     paths: dict[int, Path], way_back: tuple[int, ...], most: int, random: st.random.Random
 ) -> None:
     table = Table(7, 3, paths)
@@ -177,14 +177,14 @@ def test_a_probe_byte_by_byte() -> None:
     assert Ether(frame)[Mapping].number == 9
 
 
-def test_frames_of_other_packet_types_are_no_mapping_to_scapy() -> None:
+def test_scapy_decodes_only_mapping_packets_as_mapping() -> None:
     frame = opened(sealed(codec.pack_frame(address(1), address(2), codec.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b""))
     assert Ether(sealed(frame, b"\x81")).summary() == "Ether / Myrinet / Mapping HINT 9 of node 2"
     assert Mapping not in Ether(sealed(frame[:14] + b"\0\6" + frame[16:], b""))
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=60), st.integers(1, 100), st.integers(1, 10))
-def test_a_pacer_lets_a_burst_through_and_then_so_many_on_average(steps: list[int], interval: int, burst: int) -> None:
+def test_a_pacer_passes_a_burst_and_then_the_mean_rate(steps: list[int], interval: int, burst: int) -> None:
     pacer = Pacer(interval, burst)
     now, sent = 0, []
     for step in steps:
@@ -204,6 +204,6 @@ def test_a_pacer_lets_a_burst_through_and_then_so_many_on_average(steps: list[in
 @pytest.mark.parametrize(
     "wrong", [{"ports": 1}, {"ports": 33}, {"least": 0}, {"least": 5, "most": 4}, {"window": 0}, {"chunk": 500}]
 )
-def test_a_setting_that_makes_no_sense_is_an_error(wrong: dict[str, int]) -> None:
+def test_an_invalid_setting_is_an_error(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"more|to"):
         Settings(**wrong)

@@ -30,8 +30,8 @@ from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import StuckError
 from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 
-TOO_GREAT = 1 << 40
-"""Stands for the first tag that a device has not."""
+BEYOND_TAG_UB = 1 << 40
+"""Placeholder for the first invalid tag of a device, tag_ub + 1."""
 
 
 async def idle(_: Comm) -> None:
@@ -80,7 +80,7 @@ def test_numpy_arrays_are_sent_and_received(ranks_of: RanksOf) -> None:
 
 
 @on_every_device
-def test_a_count_of_items_that_are_not_whole_is_undefined(ranks_of: RanksOf) -> None:
+def test_the_count_of_an_incomplete_item_is_undefined(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"12345", 1)
 
@@ -146,7 +146,7 @@ def test_a_receive_for_any_source_or_tag_is_for_its_own_communicator(ranks_of: R
 
 
 @on_every_device
-def test_the_greatest_tag_does_not_match_the_next_communicators_least_tag(ranks_of: RanksOf) -> None:
+def test_the_largest_tag_does_not_match_the_next_communicators_smallest_tag(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
     other = ranks.communicators(1)
 
@@ -154,10 +154,10 @@ def test_the_greatest_tag_does_not_match_the_next_communicators_least_tag(ranks_
         await Request.Waitall([await comm.Isend(b"a", 1, comm.tag_ub), await other[0].Isend(b"b", 1, 0)])
 
     async def receiver(comm: Comm) -> None:
-        least, greatest, status = bytearray(1), bytearray(1), Status()
-        await other[1].Recv(least)
-        await comm.Recv(greatest, status=status)
-        assert (least, greatest, status.tag) == (b"b", b"a", comm.tag_ub)
+        smallest, largest, status = bytearray(1), bytearray(1), Status()
+        await other[1].Recv(smallest)
+        await comm.Recv(largest, status=status)
+        assert (smallest, largest, status.tag) == (b"b", b"a", comm.tag_ub)
 
     ranks.run(sender, receiver)
 
@@ -229,7 +229,13 @@ def test_a_message_longer_than_its_receive_fails_the_receive_only(ranks_of: Rank
 
 @pytest.mark.parametrize(
     ("dest", "number", "error_class"),
-    [(2, 0, ERR_RANK), (ANY_SOURCE, 0, ERR_RANK), (-3, 0, ERR_RANK), (1, ANY_TAG, ERR_TAG), (1, TOO_GREAT, ERR_TAG)],
+    [
+        (2, 0, ERR_RANK),
+        (ANY_SOURCE, 0, ERR_RANK),
+        (-3, 0, ERR_RANK),
+        (1, ANY_TAG, ERR_TAG),
+        (1, BEYOND_TAG_UB, ERR_TAG),
+    ],
 )
 @on_every_device
 def test_a_send_with_invalid_arguments_is_rejected_without_effect(
@@ -238,7 +244,7 @@ def test_a_send_with_invalid_arguments_is_rejected_without_effect(
     ranks = ranks_of()
 
     async def program(comm: Comm) -> None:
-        tag = comm.tag_ub + 1 if number == TOO_GREAT else number
+        tag = comm.tag_ub + 1 if number == BEYOND_TAG_UB else number
         for send in (comm.Send, comm.Isend, comm.send, comm.isend, comm.Sendrecv, comm.sendrecv):
             with pytest.raises(MPIError) as raised:
                 await send(b"", dest, tag)
@@ -250,7 +256,7 @@ def test_a_send_with_invalid_arguments_is_rejected_without_effect(
 
 @pytest.mark.parametrize(
     ("source", "number", "error_class"),
-    [(2, 0, ERR_RANK), (-3, 0, ERR_RANK), (0, -2, ERR_TAG), (0, TOO_GREAT, ERR_TAG)],
+    [(2, 0, ERR_RANK), (-3, 0, ERR_RANK), (0, -2, ERR_TAG), (0, BEYOND_TAG_UB, ERR_TAG)],
 )
 @on_every_device
 def test_a_receive_with_invalid_arguments_is_rejected(
@@ -259,7 +265,7 @@ def test_a_receive_with_invalid_arguments_is_rejected(
     ranks = ranks_of()
 
     async def program(comm: Comm) -> None:
-        tag = comm.tag_ub + 1 if number == TOO_GREAT else number
+        tag = comm.tag_ub + 1 if number == BEYOND_TAG_UB else number
         for receive in (comm.Recv(bytearray(1), source, tag), comm.recv(source=source, tag=tag)):
             with pytest.raises(MPIError) as raised:
                 await receive
@@ -380,7 +386,7 @@ def test_waitany_returns_each_request_once_in_order_of_completion() -> None:
             order.append((await Request.Waitany(requests, status), status.tag))
         return order
 
-    # One at a time, so that each is over before the next comes.
+    # One frame at a time, so that each message is complete before the next arrives.
     ranks = Ranks()
 
     def deliver() -> None:

@@ -20,7 +20,7 @@ TICK = Settings().tick
 
 
 def exchange_messages(pair: EndpointPair, sizes: list[int], *, posted: bool = True) -> None:
-    """Send messages of these sizes one after the other, and check them."""
+    """Send messages of these sizes one after the other, and check their contents."""
     received = [pair.receive(size) for size in sizes] if posted else []
     sent = [pair.send(pattern(size)) for size in sizes]
     if not posted:
@@ -34,9 +34,9 @@ def exchange_messages(pair: EndpointPair, sizes: list[int], *, posted: bool = Tr
 
 @pytest.mark.parametrize("every", [1, 3, 7])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_nth_frame_of_a_kind_is_lost_and_all_arrives(kind: str, every: int) -> None:
-    """Open-MX's built-in fault injection. With 1, the first ten of the kind are lost. (With 2 it
-    would be the same one of two that are sent again together, for ever.)"""
+def test_every_nth_frame_of_a_kind_is_lost_and_all_messages_arrive(kind: str, every: int) -> None:
+    """Open-MX's built-in fault injection. With 1, only the first ten of the kind are lost.
+    (With 2, of two frames that are always resent together the same one would be lost for ever.)"""
     pair = EndpointPair(Settings(pull_timeout=TICK), connects=False)
     loses = EveryNth(kind, every)
     pair.lose = (lambda frame: loses(frame) if loses.lost < 10 else False) if every == 1 else loses
@@ -49,7 +49,7 @@ def test_every_nth_frame_of_a_kind_is_lost_and_all_arrives(kind: str, every: int
 
 
 @pytest.mark.parametrize("every", [1, 3, 7])
-def test_every_nth_refusal_of_a_message_is_lost_and_each_sender_learns_it(every: int) -> None:
+def test_every_nth_nack_of_a_message_is_lost_and_each_send_fails(every: int) -> None:
     """With 1, the first ten are lost."""
     pair = EndpointPair()
     loses = EveryNth("NACK_LIB", every)
@@ -66,7 +66,7 @@ def test_every_nth_refusal_of_a_message_is_lost_and_each_sender_learns_it(every:
 
 
 @pytest.mark.parametrize("every", [1, 3, 7])
-def test_every_nth_refusal_of_a_pull_is_lost_and_each_receive_ends(every: int) -> None:
+def test_every_nth_nack_of_a_pull_is_lost_and_each_receive_ends(every: int) -> None:
     """With 1, the first ten are lost."""
     pair = EndpointPair(Settings(pull_timeout=TICK))
     loses = EveryNth("NACK_MCP", every)
@@ -130,7 +130,7 @@ def test_a_message_of_the_other_direction_carries_the_acknowledgement() -> None:
     assert pair.counter(1, "acknowledged") == 1
 
 
-def test_a_lost_acknowledgement_is_repeated_for_the_message_that_comes_again() -> None:
+def test_a_lost_acknowledgement_is_resent_for_the_resent_message() -> None:
     pair = EndpointPair()
     loses = EveryNth("TRUC", 1)
     pair.lose = lambda frame: loses(frame) if loses.lost < 1 else False
@@ -206,7 +206,7 @@ def test_progress_resets_the_count_of_resends() -> None:
 # Zombies.
 
 
-def test_a_send_is_done_before_its_acknowledgement_as_long_as_there_are_few() -> None:
+def test_a_send_completes_before_its_acknowledgement_up_to_the_limit_of_zombies() -> None:
     pair = EndpointPair(Settings(zombies=3))
     pair.lose = lambda _: True
     sent = [pair.send(b"x") for _ in range(5)]
@@ -218,7 +218,7 @@ def test_a_send_is_done_before_its_acknowledgement_as_long_as_there_are_few() ->
     assert [pair.send(b"x").done for _ in range(4)] == [True, True, True, False]
 
 
-def test_a_zombie_is_sent_again_with_the_bytes_that_it_had() -> None:
+def test_a_zombie_is_resent_with_its_original_bytes() -> None:
     pair = EndpointPair()
     pair.lose = lambda frame: kind_of(frame) in ("TINY", "MEDIUM")
     small, large = bytearray(b"small"), bytearray(pattern(5000))
@@ -236,7 +236,7 @@ def test_a_zombie_is_sent_again_with_the_bytes_that_it_had() -> None:
 
 
 def deliver_shuffled(pair: EndpointPair, seed: int, keep: Callable[[bytes], bool]) -> None:
-    """Deliver all frames that are on the way in any order, those of `keep` twice."""
+    """Deliver all frames in flight in random order, those selected by `keep` twice."""
     chance = random.Random(seed)
     while any(nic.sent for nic in pair.wires.nics):
         frames = [*pair.wires.take(0), *pair.wires.take(1)]
@@ -247,7 +247,7 @@ def deliver_shuffled(pair: EndpointPair, seed: int, keep: Callable[[bytes], bool
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_messages_that_overtake_each_other_or_come_twice_are_matched_in_order(seed: int) -> None:
+def test_reordered_or_duplicated_messages_are_matched_in_order(seed: int) -> None:
     pair = EndpointPair()
     sizes = [1, 100, 5000, 40_000, 0, 33, 20_000, 2, 3000] * 3
     sent = [pair.send(pattern(size)) for size in sizes]
@@ -261,7 +261,7 @@ def test_messages_that_overtake_each_other_or_come_twice_are_matched_in_order(se
     assert pair.counter(1, "early") > 0
 
 
-def test_messages_too_far_ahead_are_dropped_and_come_again() -> None:
+def test_messages_too_far_ahead_are_dropped_and_resent() -> None:
     pair = EndpointPair()
     lost = iter([True])
     pair.lose = lambda frame: kind_of(frame) == "TINY" and next(lost, False)
@@ -275,7 +275,7 @@ def test_messages_too_far_ahead_are_dropped_and_come_again() -> None:
 
 @pytest.mark.parametrize("every", [0, 97])
 def test_sequence_numbers_wrap(every: int) -> None:
-    """More than 2^14 messages, in bursts, with frames lost before, at and behind the wrap."""
+    """More than 2^14 messages, in bursts, with frames lost before, at and after the wrap."""
     pair, count, at = EndpointPair(), SEQNUM_MASK + 500, 0
     seen = [0]
 
@@ -299,9 +299,9 @@ def test_sequence_numbers_wrap(every: int) -> None:
 # Pulls.
 
 
-def test_a_pull_asks_for_four_blocks_of_32_replies_at_once_and_for_the_next_when_the_first_is_complete() -> None:
-    pair, room = EndpointPair(), 1500 - 38
-    size = 6 * 32 * room + 5
+def test_a_pull_requests_four_blocks_of_32_replies_and_the_next_when_the_first_is_complete() -> None:
+    pair, payload_size = EndpointPair(), 1500 - 38
+    size = 6 * 32 * payload_size + 5
     requested: list[tuple[int, int]] = []
 
     def record_frame(frame: bytes) -> bool:
@@ -315,16 +315,16 @@ def test_a_pull_asks_for_four_blocks_of_32_replies_at_once_and_for_the_next_when
     buffer, request = pair.receive(size)
     pair.send(pattern(size))
     pair.deliver_frames()
-    assert requested == [(32 * block, 32 * room) for block in range(4)]
+    assert requested == [(32 * block, 32 * payload_size) for block in range(4)]
     holds = False
     pair.finish(request)
-    assert sorted(set(requested)) == [*((32 * block, 32 * room) for block in range(6)), (192, 5)]
+    assert sorted(set(requested)) == [*((32 * block, 32 * payload_size) for block in range(6)), (192, 5)]
     assert bytes(buffer) == pattern(size)
 
 
-def test_a_later_block_that_is_complete_first_asks_for_the_rest_of_the_first_one_once() -> None:
-    pair, room = EndpointPair(), 1500 - 38
-    size, lost, requested = 128 * room, [3, 5], []
+def test_a_later_block_that_completes_first_requests_the_rest_of_the_first_block_once() -> None:
+    pair, payload_size = EndpointPair(), 1500 - 38
+    size, lost, requested = 128 * payload_size, [3, 5], []
 
     def lose_frame(frame: bytes) -> bool:
         if kind_of(frame) == "PULL":
@@ -332,7 +332,7 @@ def test_a_later_block_that_is_complete_first_asks_for_the_rest_of_the_first_one
             requested.append((first, length))
         if kind_of(frame) != "PULL_REPLY":
             return False
-        index = codec.unpack_pull_reply(frame)[4] // room
+        index = codec.unpack_pull_reply(frame)[4] // payload_size
         return index in lost and not (lost.remove(index) if index in lost else None)
 
     pair.lose = lose_frame
@@ -341,13 +341,13 @@ def test_a_later_block_that_is_complete_first_asks_for_the_rest_of_the_first_one
     pair.deliver_frames()
     assert request.done
     assert bytes(buffer) == pattern(size)
-    assert requested[4:] == [(3, 3 * room)]
+    assert requested[4:] == [(3, 3 * payload_size)]
     assert pair.counter(1, "pull_nonfirst_block_done_early") >= 1
     assert pair.counter(1, "drop_pull_reply_duplicate") == 1
     assert pair.counter(1, "pull_timeout_handler_first_block") == 0
 
 
-def test_a_pull_without_progress_asks_again_after_a_second_and_gives_up_after_the_resends() -> None:
+def test_a_pull_without_progress_repeats_its_request_after_a_second_and_gives_up_after_the_resends() -> None:
     pair = EndpointPair(Settings(resends=3, resend=1 << 20))
     _, request = pair.receive(40_000)
     pair.lose = lambda frame: kind_of(frame) == "PULL_REPLY"
@@ -361,7 +361,7 @@ def test_a_pull_without_progress_asks_again_after_a_second_and_gives_up_after_th
     assert pair.counter(1, "pull_timeout_abort") == 1
 
 
-def test_a_pull_that_gives_up_ends_the_connection_so_that_the_sender_learns_it_from_its_next_message() -> None:
+def test_a_pull_that_gives_up_ends_the_connection_and_fails_the_senders_next_message() -> None:
     pair = EndpointPair(Settings(resends=3, pull_timeout=TICK))
     _, request = pair.receive(40_000)
     pair.lose = lambda frame: kind_of(frame) == "PULL_REPLY"
@@ -375,7 +375,7 @@ def test_a_pull_that_gives_up_ends_the_connection_so_that_the_sender_learns_it_f
     assert sent.result().status is Status.ENDPOINT_UNREACHABLE
 
 
-def test_late_replies_of_a_former_pull_of_the_same_number_are_dropped() -> None:
+def test_late_replies_of_an_earlier_pull_with_the_same_number_are_dropped() -> None:
     pair = EndpointPair()
     kept: list[bytes] = []
 
@@ -403,7 +403,9 @@ def test_late_replies_of_a_former_pull_of_the_same_number_are_dropped() -> None:
     assert buffer == b"\xbb" * 40_000
 
 
-def test_the_end_of_a_former_pull_of_the_same_number_ends_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_completion_of_an_earlier_pull_with_the_same_number_does_not_end_a_later_pull(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The connection ends while the completion waits for the program to look."""
     pair, held = EndpointPair(), list[int]()
     nic = pair.wires.nics[1]
@@ -430,7 +432,7 @@ def test_the_end_of_a_former_pull_of_the_same_number_ends_no_later_one(monkeypat
     assert bytes(buffer) == pattern(40_000)
 
 
-def test_a_pull_of_a_region_that_is_gone_is_refused() -> None:
+def test_a_pull_of_a_removed_region_is_refused() -> None:
     pair = EndpointPair()
     pair.lose = lambda frame: kind_of(frame) == "PULL"
     _, request = pair.receive(40_000)
@@ -500,7 +502,7 @@ def test_a_late_request_of_an_old_connection_does_not_end_the_present_one() -> N
     assert buffer == b"data"
 
 
-def test_four_connections_that_the_peer_never_heard_of_are_not_mistaken_for_the_first() -> None:
+def test_a_connection_after_four_unknown_to_the_peer_is_not_mistaken_for_the_first() -> None:
     pair = EndpointPair(Settings(resends=1))
     buffer, request = pair.receive(1)
     pair.finish(pair.ends[1].isend([b"y"], pair.to[1], 1), pair.ends[0].irecv(bytearray(1), 1))
@@ -520,8 +522,8 @@ def test_four_connections_that_the_peer_never_heard_of_are_not_mistaken_for_the_
     assert buffer == b"x"
 
 
-def a_session_whose_messages_may_still_come() -> tuple[bytes, bytes]:
-    """Connect while the first answer is lost; return what comes first after an older message has come late, and the next."""
+def reconnect_with_a_late_message() -> tuple[bytes, bytes]:
+    """Connect while the first answer is lost, and deliver an older message late; return the first two received messages."""
     pair = EndpointPair(connects=False)
     late: list[bytes] = []
 
@@ -548,18 +550,18 @@ def a_session_whose_messages_may_still_come() -> tuple[bytes, bytes]:
 
 
 @pytest.mark.requires("interpreted")
-def test_a_session_whose_messages_may_still_come_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert a_session_whose_messages_may_still_come() == (b"new", b"end")
+def test_a_session_with_messages_in_flight_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reconnect_with_a_late_message() == (b"new", b"end")
     USED.apply(monkeypatch)
     with pytest.raises(AssertionError):
-        assert a_session_whose_messages_may_still_come() == (b"new", b"end")
+        assert reconnect_with_a_late_message() == (b"new", b"end")
 
 
 # Receive ring.
 
 
-def test_a_full_receive_ring_drops_and_the_frames_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library handles no completion for a while, as a program that computes."""
+def test_frames_dropped_by_a_full_receive_ring_are_resent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library handles no completions for a while, like that of a computing program."""
     pair = EndpointPair(Settings(entries=32))
     received = [pair.receive(2) for _ in range(100)]
     nic, held = pair.wires.nics[1], list[int]()
@@ -575,7 +577,7 @@ def test_a_full_receive_ring_drops_and_the_frames_come_again(monkeypatch: pytest
     assert [int.from_bytes(buffer, "big") for buffer, _ in received] == list(range(100))
 
 
-def test_replies_carry_the_magic_that_the_hash_needs() -> None:
+def test_pull_replies_carry_the_magic_number_for_the_hash() -> None:
     pair = EndpointPair(connects=False)
     remote = pair.library(1).open_endpoint(5)
     magics: set[int] = set()
