@@ -106,7 +106,7 @@ def test_cells_follow_their_circuit_through_two_switches_and_rules_know_it(cells
     assert exchange(cells) == [*range(20), 21]
 
 
-def test_what_has_no_cells_is_refused_in_a_sentence(cells: Path) -> None:  # noqa: ARG001
+def test_a_fabric_without_cells_is_rejected_with_an_error_of_one_line(cells: Path) -> None:  # noqa: ARG001
     run = testbed("run", "cells", "pingpong")
     assert run.returncode == 3
     assert "a switch of ATM, which forwards by cells: frames of this protocol have none" in run.stderr

@@ -85,7 +85,7 @@ with attach() as nic:
         said_in(cluster, "n1", script)
 
 
-def test_where_there_is_no_nic_of_ours_that_is_said() -> None:
+def test_a_missing_nic_is_reported() -> None:
     with pytest.raises(TestbedError, match="this process does not run in a node of a cluster"), attach():
         pass
     with Cluster.star(2).up() as cluster:

@@ -285,7 +285,7 @@ def test_a_full_disk_ends_the_capture_with_a_sentence_and_a_readable_file(tmp_pa
     assert 0 < count < 50
 
 
-def test_nothing_of_that_name_and_no_such_folder_are_told_in_a_sentence(tmp_path: Path) -> None:
+def test_an_unknown_name_and_a_missing_folder_are_errors_of_one_line(tmp_path: Path) -> None:
     with Cluster.back_to_back().up() as cluster:
         with pytest.raises(NotFoundError, match="no link, node or switch 'n9'"), cluster.capture("n9", tmp_path / "x"):
             pass

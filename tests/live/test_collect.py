@@ -381,7 +381,7 @@ def test_up_touches_nothing_when_somebody_has_taken_the_place_of_a_node(machine:
     machine.assert_unchanged()
 
 
-def test_what_a_failed_rollback_leaves_is_said(machine: Machine) -> None:
+def test_a_failed_rollback_reports_what_is_left(machine: Machine) -> None:
     cluster = made_by_another_process()
 
     def fail_change(change: str) -> None:

@@ -221,7 +221,7 @@ def test_a_program_whose_reader_has_gone_ends_as_it_would_outside() -> None:
 
 @pytest.mark.usefixtures("star")
 @pytest.mark.parametrize("arguments", [("inject", "n1", "--loss", "5%"), ("exec", "n1", "--", "true"), ("status",)])
-def test_whoever_has_closed_its_standard_streams_has_the_same_command(arguments: tuple[str, ...]) -> None:
+def test_commands_work_with_closed_standard_streams(arguments: tuple[str, ...]) -> None:
     closed = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", TESTBED, *arguments], check=False, timeout=60)
     assert closed.returncode == 0
 
@@ -307,7 +307,7 @@ def test_no_name_leaves_the_state_directory(name: str) -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_what_takes_longer_than_a_second_says_what_it_is() -> None:
+def test_an_operation_of_more_than_a_second_shows_its_name() -> None:
     script = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
     with subprocess.Popen(
         [TESTBED, "exec", "n1", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True
@@ -350,7 +350,7 @@ def test_a_modelled_switch_is_refused_to_a_datapath_of_the_kernel() -> None:
     refused(testbed("up", "now-1998", "--datapath", "netem"), 3, "Myrinet's switches", "are in the relay")
 
 
-def test_what_is_declared_is_in_force_unless_it_is_left_out_on_request() -> None:
+def test_declared_impairments_are_in_force_unless_excluded() -> None:
     up = testbed("up", "emp-2001", "--datapath", "relay")
     assert up.returncode == 0
     assert "by relay: n1:eth0--n2:eth0" in up.stdout

@@ -249,7 +249,7 @@ def by_hand(outcome: ApplyResult, key: str, *command: str) -> None:
     subprocess.run(["nsenter", f"--net={outcome.state.namespaces[key]}", *command], check=True)
 
 
-def test_what_users_added_to_a_node_survives(ended: None) -> None:  # noqa: ARG001
+def test_users_additions_to_a_node_survive(ended: None) -> None:  # noqa: ARG001
     outcome = up(Description.star(2))
     by_hand(outcome, "n1", "ip", "link", "add", "mine0", "type", "veth", "peer", "name", "mine1")
     by_hand(outcome, "n1", "ip", "address", "add", "192.168.7.1/24", "dev", "mine0")

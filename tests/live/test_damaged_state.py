@@ -157,7 +157,7 @@ def test_another_clusters_supervisor_is_not_killed_because_a_state_names_it() ->
 
 
 @pytest.mark.usefixtures("machine")
-def test_whatever_is_damaged_no_command_ends_with_a_traceback() -> None:
+def test_no_command_ends_with_a_traceback_on_damaged_files() -> None:
     """Damaged are values, bytes and complete files of a cluster with a relay."""
     seeds = [Random().randrange(1 << 32) for _ in SEEDS] if LONG else SEEDS
     for seed in seeds:

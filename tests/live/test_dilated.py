@@ -167,7 +167,7 @@ def test_a_run_without_a_profile_says_so() -> None:
     assert any("no profile" in note for note in result.verdict.notes)
 
 
-def test_what_cannot_be_dilated_is_refused_before_anything_starts() -> None:
+def test_features_that_cannot_be_dilated_are_rejected_before_the_start() -> None:
     def refused(words: str, **more: object) -> None:
         with pytest.raises(TestbedError, match=words):
             testbed.run(more.pop("cluster", WIRE), "pingpong", **{"mode": "dilated", **more})  # type: ignore[arg-type]

@@ -201,7 +201,7 @@ def test_a_restart_is_a_crash_at_once(tmp_path: Path) -> None:
     (Impair(on="n1", at="1ms", rate="200bit"), "a rate of 200 bit/s, 300 times slower, is below 1 bit/s"),
     (Incast(receiver="n1", rate="250bit", at="1ms", for_="1ms"), "a rate of 250 bit/s, 300 times slower, is below 1 bit/s"),
 ])  # fmt: skip
-def test_what_cannot_be_slowed_is_refused_before_anything_starts(fault: Fault, words: str) -> None:
+def test_features_that_cannot_be_slowed_are_rejected_before_the_start(fault: Fault, words: str) -> None:
     with pytest.raises(TestbedError, match=f"is not supported in dilated(?s:.)*{words}"):
         testbed.run(WIRE, rounds, mode="dilated", dilate=DILATE, scenario=Scenario(faults=(fault,)))
 

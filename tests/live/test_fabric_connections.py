@@ -70,7 +70,7 @@ def test_a_group_of_nodes_runs_a_command(star: RunningCluster, threads: bool) ->
     assert len(star.group(threads=threads)) == 3
 
 
-def test_who_uses_no_connection_does_not_import_fabric() -> None:
+def test_fabric_is_imported_only_for_connections() -> None:
     found = "import sys, testbed.cli.main, testbed.cli.exec_commands\n"
     found += "import testbed.controller.runs.runner, testbed.cluster.running_cluster\n"
     found += (

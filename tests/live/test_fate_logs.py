@@ -63,7 +63,7 @@ def test_the_fates_of_one_run_come_again_in_another(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_log_of_one_stretch_is_refused_with_its_line(tmp_path: Path, lines: str, words: str) -> None:
+def test_an_inconsistent_fate_log_is_rejected_with_its_line(tmp_path: Path, lines: str, words: str) -> None:
     log = tmp_path / "fates.jsonl"
     log.write_text(lines)
     with Cluster.back_to_back().up() as cluster:

@@ -199,7 +199,7 @@ def everything(cluster: RunningCluster) -> dict[str, object]:
 
 @pytest.mark.parametrize("datapath", CARRIERS)
 @pytest.mark.parametrize("shape", ["star", "back-to-back", "ring"])
-def test_what_is_healed_leaves_everything_as_it_was(datapath: ConfiguredDatapath, shape: str) -> None:
+def test_healing_restores_the_previous_state(datapath: ConfiguredDatapath, shape: str) -> None:
     with SHAPES[shape]().up(datapath=datapath) as cluster:
         before = everything(cluster)
         processes = snapshot().processes
@@ -325,7 +325,7 @@ def test_a_partition_lets_nothing_pass_between_its_groups_and_everything_within(
         assert relayed_links(cluster) == {}
 
 
-def test_what_is_injected_for_a_time_heals_itself(pair: RunningCluster) -> None:
+def test_a_timed_injection_heals_itself(pair: RunningCluster) -> None:
     before = everything(pair)
     pair.inject("all", delay="1ms", seconds=0.2)
     pair.cut("all", seconds=0.3)
@@ -394,7 +394,7 @@ def test_state_and_events_say_what_is_in_force(pair: RunningCluster) -> None:
         ("n1", {"rate_trace": "/nowhere/at.all"}, NotFoundError, "/nowhere/at.all"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_nothing_changes(
+def test_invalid_arguments_are_rejected_without_effect(
     pair: RunningCluster, target: str, wish: dict[str, Any], error: type[TestbedError], said: str
 ) -> None:
     before = everything(pair)

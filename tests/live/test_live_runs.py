@@ -188,7 +188,7 @@ def test_programs_that_do_not_end_are_told_with_what_they_wait_for(star: Running
         testbed.run(star, waiting, timeout=60, patience=0.5)
 
 
-def test_what_a_program_prints_goes_to_its_nodes_file(star: RunningCluster, tmp_path: Path) -> None:
+def test_output_of_a_program_goes_to_its_nodes_file(star: RunningCluster, tmp_path: Path) -> None:
     result = testbed.run(star, shouting, output=tmp_path / "run")
     assert result.results == {"n1": 0, "n2": 1, "n3": 2}
     assert [(tmp_path / "run" / "logs" / f"n{n}.log").stat().st_size for n in (1, 2, 3)] == [64 * (MEBIBYTE + 1)] * 3

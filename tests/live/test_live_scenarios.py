@@ -145,7 +145,7 @@ def test_links_with_faults_change_hands_before_and_after_the_run_only(tmp_path: 
     assert not [note for note in result.verdict.notes if "in the span" in note or "never matched" in note]
 
 
-def test_nothing_passes_between_the_parts_of_a_partition_until_it_is_lifted(tmp_path: Path) -> None:
+def test_no_frame_passes_between_the_groups_until_the_partition_is_lifted(tmp_path: Path) -> None:
     partition = Partition(shape="isolated", node="n2", from_="300ms", to="900ms")
     result = play(tmp_path, Cluster.star(3), talk, partition, settings={"seconds": 1.5})
     (begins,) = events_of(tmp_path / "run", "fault begins")
@@ -168,7 +168,7 @@ def test_what_is_lost_at_an_end_that_a_scenario_takes_down_is_what_was_asked_for
     assert [finding for finding in findings if finding.what in ("relay at a down end", "NIC down")] == []
 
 
-def test_who_has_crashed_is_gone_and_who_starts_again_does_so_from_the_beginning(tmp_path: Path) -> None:
+def test_a_crashed_program_is_gone_and_a_restarted_one_begins_anew(tmp_path: Path) -> None:
     faults = (
         Crash(on="n1", at="300ms"),
         Crash(on="n2", at="300ms", for_="300ms"),
@@ -201,7 +201,7 @@ def test_a_program_knows_how_often_it_was_started() -> None:
     knows_how_often_it_was_started("live")
 
 
-def test_who_was_restarted_and_comes_to_a_barrier_ends_the_run_with_a_sentence() -> None:
+def test_a_restarted_rank_at_a_barrier_ends_the_run_with_an_error_of_one_line() -> None:
     ends_at_the_barrier("live")
 
 
@@ -218,7 +218,7 @@ def test_kernel_sockets_meet_the_same_faults(tmp_path: Path) -> None:
     assert result.results["n1"][-1] >= 1.0
 
 
-def test_what_has_no_effect_and_what_never_comes_is_a_warning(tmp_path: Path) -> None:
+def test_faults_without_effect_and_faults_that_never_begin_are_warnings(tmp_path: Path) -> None:
     faults = Rule(on="n1", rules="drop udp and ip.src == 1.2.3.4", at="100ms", for_="200ms"), Crash(on="n1", at="30s")
     notes = play(tmp_path, Cluster.star(2), talk, *faults).verdict.notes
     assert any(
@@ -268,7 +268,7 @@ def test_a_run_that_is_interrupted_leaves_nothing_in_force(tmp_path: Path) -> No
         is_clean(cluster)
 
 
-def test_what_a_killed_run_has_left_in_force_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_left_by_a_killed_run_end_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "_GRACE", 0.5)
     faults = (
         Impair(on="all", at="100ms", for_="1s", loss="50%"),
@@ -296,7 +296,7 @@ def test_a_fault_that_cannot_be_put_in_force_ends_the_run_with_its_sentence(tmp_
         is_clean(cluster)
 
 
-def test_what_namespaces_cannot_have_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_features_that_namespaces_lack_are_rejected_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="only a cost model can slow a NIC"):
         play(tmp_path, Cluster.star(2), talk, Slow(on="n1", factor=3.0, at="1s"))
     with pytest.raises(UnsupportedError, match="cannot restore connections of the kernel"):

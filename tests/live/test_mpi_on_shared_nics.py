@@ -63,7 +63,7 @@ def test_a_process_on_an_inline_nic_has_the_names_too() -> None:
         assert [finish(script) for script in scripts] == ["0 2 n1 True\n", "1 2 n2 True\n"]
 
 
-def test_what_is_sent_is_received_though_the_sender_is_through_long_before() -> None:
+def test_messages_are_received_after_their_sender_has_ended() -> None:
     early = """
 from testbed import attach
 from testbed.mpi import MPI

@@ -103,7 +103,7 @@ def test_a_script_that_computes_for_ever_is_told_with_the_line(star: RunningClus
     assert any("the program runs, at" in one and "script.py:" in one for one in raised.value.waiting["n2"])
 
 
-def test_what_a_script_prints_is_shown_with_its_node(tmp_path: Path) -> None:
+def test_output_of_a_script_is_shown_with_its_node(tmp_path: Path) -> None:
     script = write_script(tmp_path, "print(f'rank {comm.rank} of {comm.size}')")
     shown = command("run", "star-4", script, "--mode", "sim", cwd=tmp_path).stdout
     assert shown.splitlines()[:4] == [f"n{rank + 1}: rank {rank} of 4" for rank in range(4)]

@@ -119,7 +119,7 @@ def test_routes_that_lead_nowhere_are_counted_at_the_switch_and_hold_nobody_up()
         assert counted == {"no_port": 1, "no_cable": 2, "route_used_up": 4}
 
 
-def test_what_is_corrupted_on_one_link_is_still_wrong_behind_the_next_switch() -> None:
+def test_a_frame_corrupted_on_one_link_stays_corrupted_behind_the_next_switch() -> None:
     rules = ["corrupt 1 nth(3)"]
     with crossbar_cluster("n1 s1:1", "n2 s2:1", "s1:3 s2:2", forward={"rules": rules}).up() as cluster:
         outcome = run_programs(cluster, {"n1": partial(send_some, count=5), "n2": partial(count_received, count=5)})
@@ -145,7 +145,7 @@ async def back(endpoint: SourceRouteEndpoint, _node: ProgramNode | SimNode, peer
 
 
 @pytest.mark.alone
-def test_where_time_is_dilated_switches_and_links_are_as_slow_as_in_the_simulation() -> None:
+def test_dilated_switches_and_links_are_as_slow_as_in_the_simulation() -> None:
     factor = 2000
     layout = resolve(crossbar_cluster("n1 s1:3", "s1:7 s2:2", "n2 s2:1"))
     with Simulation(layout, SourceRoutePlug(layout)) as simulation:

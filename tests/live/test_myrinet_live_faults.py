@@ -145,7 +145,7 @@ async def keep_hearing(endpoint: SourceRouteEndpoint, node: ProgramNode, seconds
 
 
 @pytest.mark.parametrize("link", ["n1:eth0--s1:1", "s1:3--s2:2"], ids=["of a NIC", "between crossbars"])
-def test_nothing_passes_a_cable_that_is_pulled_out_until_it_is_plugged_in_again(link: str) -> None:
+def test_no_frame_passes_a_cut_cable_until_it_is_restored(link: str) -> None:
     with crossbar_cluster("n1 s1:1", "n2 s2:1", "s1:3 s2:2").up() as cluster:
         layout = cluster.state.layout
         programs: dict[str, Program] = {
@@ -221,7 +221,7 @@ def refused(cluster: RunningCluster, **keys: str) -> bool:
     return cluster.state.injected == before
 
 
-def test_what_would_reorder_is_refused_when_it_is_injected() -> None:
+def test_reordering_injections_are_rejected() -> None:
     with crossbar_cluster(*PAIR, delay="1ms").up() as cluster:
         assert refused(cluster, delay="1ms", jitter="100us")
         assert refused(cluster, delay="1ms", reorder="5%")

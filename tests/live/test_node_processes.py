@@ -124,7 +124,7 @@ def test_others_go_on_without_one_whose_death_is_meant() -> None:
         assert outcome.results.keys() == {"n1", "n2"}
 
 
-def test_what_a_program_raises_is_shown_with_its_node_and_line() -> None:
+def test_an_exception_of_a_program_is_shown_with_its_node_and_line() -> None:
     async def wrong(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(1_000)
         raise ValueError("no such luck")
@@ -175,7 +175,7 @@ def test_a_result_too_large_to_be_told_is_an_error() -> None:
         run.wait(TIMEOUT)
 
 
-def test_what_programs_print_is_kept_by_node(tmp_path: Path) -> None:
+def test_output_of_programs_is_stored_by_node(tmp_path: Path) -> None:
     async def talking(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         print(f"this is {node.name}")  # noqa: T201  what this is about
         os.system("echo and its child; echo and its errors >&2")

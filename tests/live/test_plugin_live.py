@@ -240,7 +240,7 @@ def test_doubts(cluster):
 
 @pytest.mark.alone
 @pytest.mark.parametrize("impairments", ["", ', loss="1%", delay="2ms"'], ids=["direct", "relay"])
-def test_what_a_live_cluster_costs(
+def test_the_cost_of_a_live_cluster(
     suite: pytest.Pytester, impairments: str, record_property: Callable[[str, object], None]
 ) -> None:
     """A figure, not a limit: the machine may be busy. ci/bench plugin measures it."""

@@ -86,7 +86,7 @@ def test_nodes_have_processors_of_their_own_as_long_as_there_are_any() -> None:
     assert any("b: more cores are configured than this machine has processors" in note for note in actual.verdict.notes)
 
 
-def test_what_a_mode_cannot_do_with_ranks_and_profiles_is_refused() -> None:
+def test_unsupported_ranks_and_profiles_of_a_mode_are_rejected() -> None:
     mixed = Description.from_toml(MIXED)
     with pytest.raises(UnsupportedError, match="kernel protocols have none"):
         testbed.run(mixed, tells_its_processor, protocol="tcp")

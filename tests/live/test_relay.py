@@ -337,7 +337,7 @@ def test_a_link_that_moves_to_another_switch_goes_on_being_carried() -> None:
             assert namespace_contents(cluster["n1"].namespace).links["eth0"].index == index
 
 
-def test_what_carries_a_cluster_ends_with_its_process_however_that_dies(machine: Machine) -> None:
+def test_a_temporary_cluster_ends_with_its_process_even_if_that_is_killed(machine: Machine) -> None:
     def hold_cluster(say: Callable[[object], None]) -> None:
         with Cluster.star(2).up() as cluster, cluster.inject("all", delay="1ms"):
             say(relay_pid(cluster))

@@ -168,7 +168,7 @@ def test_a_host_killed_in_mid_send_harms_nobody_and_its_peer_is_told() -> None:
         eventually(lambda: running.descriptors("n1") == idle, "the agent keeps a dead host's descriptors")
 
 
-def test_whoever_sends_to_a_dead_host_is_told_and_its_successor_begins_anew() -> None:
+def test_sends_to_a_dead_host_fail_and_its_successor_begins_anew() -> None:
     async def receive(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> bytes:
         buffer = bytearray(5)
         await endpoint.receive(2, 1, buffer)

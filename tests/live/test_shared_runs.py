@@ -107,7 +107,7 @@ def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) ->
     assert outcome.results["n1"] == 0
 
 
-def test_who_waits_is_told_with_what_its_nic_waits_for() -> None:
+def test_a_waiting_program_is_reported_with_its_nics_pending_work() -> None:
     async def wait(endpoint: emp.Endpoint, _node: ProgramNode) -> None:
         await endpoint.receive(1, 5, bytearray(4))
 

@@ -72,7 +72,7 @@ def test_a_script_that_polls_in_dilated_time_is_named_with_its_line(tmp_path: Pa
 
 
 @pytest.mark.parametrize("tag", stalled_programs.FAULTS)
-def test_what_firmware_must_not_do_ends_the_run_with_node_and_time_whatever_the_program_catches(
+def test_errors_of_firmware_end_the_run_with_node_and_time_whatever_the_program_catches(
     star: RunningCluster, tag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(stalled_programs.OUTSIDE)

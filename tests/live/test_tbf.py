@@ -140,7 +140,7 @@ def test_no_more_than_the_rate_and_the_bucket_pass(route: RouteSocket) -> None:
     assert passed >= 0.5 * requested.rate * elapsed / 1e9  # this machine may be busy; the bound above is what holds
 
 
-def test_what_the_machine_can_do_agrees_with_doctor() -> None:
+def test_capabilities_agree_with_doctor() -> None:
     capabilities = probe_capabilities()
     reported = {ability.name: ability.there for ability in probe()}
     assert (capabilities.netem, capabilities.tbf, capabilities.bpf) == (

@@ -139,7 +139,7 @@ def test_a_command_that_is_still_under_way_when_the_user_quits_is_carried_out() 
 
 @pytest.mark.usefixtures("star")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0)])
-def test_whatever_signal_ends_it_the_terminal_is_as_before(number: signal.Signals, code: int) -> None:
+def test_any_signal_restores_the_terminal(number: signal.Signals, code: int) -> None:
     with top() as screen:
         screen.shows("3 nodes")
         os.kill(screen.process.pid, number)
@@ -230,7 +230,7 @@ def test_without_a_terminal_one_snapshot_is_printed_with_its_rates(star: Running
         (("--interval", "1ms"), 2, "at least 100ms"),
     ],
 )
-def test_what_it_refuses_it_refuses_with_a_sentence(arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_rejected_input_is_an_error_of_one_line(arguments: tuple[str, ...], code: int, words: str) -> None:
     done = testbed("top", *arguments)
     assert done.returncode == code
     assert words in done.stderr
@@ -245,7 +245,7 @@ def test_with_several_clusters_up_the_name_has_to_be_said(star: RunningCluster) 
     assert star.name == "star"
 
 
-def test_where_no_cluster_is_up_it_says_so() -> None:
+def test_the_absence_of_a_cluster_is_reported() -> None:
     done = testbed("top")
     assert done.returncode == 4
     assert "no cluster is up" in done.stderr
@@ -266,7 +266,7 @@ def both_directions(snapshot: Snapshot, link: str) -> tuple[Direction, Direction
 
 
 @pytest.mark.parametrize(("datapath", "cause"), [("relay", "loss"), ("tc", "loss")])
-def test_what_is_lost_is_counted_by_its_cause(star: RunningCluster, datapath: str, cause: str) -> None:
+def test_losses_are_counted_by_cause(star: RunningCluster, datapath: str, cause: str) -> None:
     if datapath == "relay":
         star.inject("n1--s1", loss="100%", delay="1ms", direction="n1-s1")
     else:
@@ -295,7 +295,7 @@ for _ in range(400):
 
 
 @pytest.mark.parametrize("datapath", ["relay", "tc"])
-def test_what_finds_no_room_is_counted_as_the_queues(datapath: Literal["relay", "tc"]) -> None:
+def test_frames_dropped_by_a_full_queue_are_counted_as_the_queues(datapath: Literal["relay", "tc"]) -> None:
     with Cluster.star(2).up("narrow", keep=True, datapath=datapath) as cluster:
         cluster.inject("n1--s1", rate="5mbit", queue="8KiB", direction="n1-s1")
         gathering = SnapshotSampler(Store(), "narrow")

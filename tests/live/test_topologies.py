@@ -346,7 +346,7 @@ def heard_in_a_star_with_a_router(network6: str | None) -> list[bytes]:
         return [data for found in listening for data in node_sockets.received(found)]
 
 
-def test_nothing_is_sent_that_nobody_asked_for() -> None:
+def test_only_requested_frames_are_sent() -> None:
     """No router solicitation, no neighbour discovery, no multicast listener report, no spanning tree: nothing at all."""
     assert [data.hex() for data in heard_in_a_star_with_a_router(None)] == []
 

@@ -57,7 +57,7 @@ def test_lines_that_are_not_whole_are_passed_over(tmp_path: Path) -> None:
     assert list(kind.column("a")) == [1, 2]
 
 
-def test_where_there_is_no_file_there_are_no_rows(tmp_path: Path) -> None:
+def test_a_missing_file_has_no_rows(tmp_path: Path) -> None:
     assert read_kinds(tmp_path / "rows.jsonl") == []
 
 
@@ -72,7 +72,7 @@ def test_rows_with_keys_of_their_own_do_not_fill_the_memory(tmp_path: Path) -> N
     assert len(kinds) == 100
 
 
-def test_what_nobody_can_have_measured_is_not_drawn(tmp_path: Path) -> None:
+def test_impossible_values_are_not_plotted(tmp_path: Path) -> None:
     row = {
         "good_ns": 1,
         "less_ns": -1,

@@ -129,7 +129,7 @@ def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
         ({"result": {"status": "done", "verdict": verdict("invalid")}}, "is invalid, and its figures are not used"),
     ],
 )
-def test_what_does_not_compare_is_exit_code_2_and_a_sentence(tmp_path: Path, theirs, sentence: str) -> None:
+def test_incomparable_runs_are_exit_code_2_and_an_error_of_one_line(tmp_path: Path, theirs, sentence: str) -> None:
     first = write_run(tmp_path / "a", ping_pong_rows())
     second = write_run(tmp_path / "b", **{"rows": ping_pong_rows(), **theirs})
     comparison = compared(first, second)
@@ -138,7 +138,7 @@ def test_what_does_not_compare_is_exit_code_2_and_a_sentence(tmp_path: Path, the
     assert_says(comparison, sentence)
 
 
-def test_what_is_no_run_is_damaged_or_newer_is_exit_code_2_too(tmp_path: Path) -> None:
+def test_missing_damaged_or_newer_runs_are_exit_code_2(tmp_path: Path) -> None:
     first = write_run(tmp_path / "a", ping_pong_rows())
     assert_says(compared(first, tmp_path / "nowhere"), "is not the folder of a run")
     for text, sentence in (("{", "damaged"), ('{"format": 99}', "newer version of testbed")):

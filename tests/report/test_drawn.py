@@ -128,7 +128,7 @@ def test_the_papers_points_stand_beside_a_run_of_its_protocol_only(tmp_path: Pat
     assert "paper" not in of_tcp.alt_text + of_tcp.caption
 
 
-def test_what_takes_no_time_is_not_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:
+def test_zero_times_are_not_plotted_on_a_logarithmic_axis(tmp_path: Path) -> None:
     assert curves([summarize_run(write_run(tmp_path / "run", ping_pong_rows(0.0)), "")]) == []
 
 

@@ -179,7 +179,7 @@ def test_a_missing_file_is_a_sentence_of_the_page(tmp_path: Path, file: str) -> 
     assert f"{file.partition('.')[0]}" in page(tmp_path, run)
 
 
-def test_what_is_no_run_or_cannot_be_written_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
+def test_missing_runs_and_unwritable_reports_are_errors_of_one_line(tmp_path: Path) -> None:
     actual = reported(tmp_path / "nowhere")
     assert_says(actual, 4, "is not a run's folder")
     run = write_run(tmp_path / "run", ping_pong_rows())

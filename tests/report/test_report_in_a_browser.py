@@ -51,7 +51,7 @@ def test_everything_is_there_and_the_console_is_silent(shown: Browser) -> None:
     assert shown.messages == []
 
 
-def test_who_hears_the_page_is_told_names_of_all_its_parts(shown: Browser) -> None:
+def test_all_parts_of_the_page_have_accessible_names(shown: Browser) -> None:
     tree = shown.call("Accessibility.getFullAXTree")["nodes"]
     named = {"figure", "image", "table", "region", "navigation", "img"}
     nodes = [one for one in tree if one.get("role", {}).get("value") in named and not one.get("ignored")]

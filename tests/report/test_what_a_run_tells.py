@@ -134,7 +134,7 @@ def test_a_file_that_is_missing_is_told_and_the_rest_is_shown(tmp_path: Path, fi
     assert len(summary.missing) == 1
 
 
-def test_what_is_no_run_or_a_newer_versions_is_refused(tmp_path: Path) -> None:
+def test_missing_or_newer_runs_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"not a run's folder: it has no run\.json"):
         summarize_run(tmp_path, "")
     run = write_run(tmp_path / "run")

@@ -48,7 +48,7 @@ ABSENT = [(name, feature) for name in REAL for feature in NAMES if TABLE[feature
         if feature in ASKING
     ],
 )
-def test_what_a_datapath_cannot_do_is_refused_with_its_reason(
+def test_a_feature_that_a_datapath_lacks_is_rejected_with_its_reason(
     carriers: Carriers, name: RealName, feature: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     impairment = ASKING[feature]
@@ -78,7 +78,7 @@ def test_whatever_a_datapath_lacks_is_asked_of_it() -> None:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_whatever_a_datapath_can_do_is_tried(name: RealName) -> None:
+def test_every_feature_of_a_datapath_is_tested(name: RealName) -> None:
     assert all(module.__doc__ for module in TRIED_BY)  # they are imported, so that `on` has noted what they try
     can = {feature for feature in NAMES if TABLE[feature][name].fit is not Fit.ABSENT}
     assert can - COVERED[name] == set()

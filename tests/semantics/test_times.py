@@ -300,7 +300,7 @@ def test_the_usual_queue_holds_128_kibibytes(line: Line) -> None:
 
 
 @on(Impairment(rate=50_000_000, delay=20 * MILLISECOND, queue=30_000))
-def test_what_the_queue_drops_under_load_follows_from_when_frames_came(line: Line) -> None:
+def test_drops_of_the_queue_under_load_follow_from_arrival_times(line: Line) -> None:
     run = line.carry(paced(600, 100 * MICROSECOND, size=1000))
     numbers = marks_of(run.frames)
     assert numbers == sorted(set(numbers))

@@ -108,7 +108,7 @@ def test_a_run_with_nothing_wrong_says_so(tmp_path: Path) -> None:
     assert document["checks"] == [{"passed": True, "failed": [], "ambiguous": 0}]
 
 
-def test_what_is_not_asked_for_is_not_checked(tmp_path: Path) -> None:
+def test_only_requested_checks_run(tmp_path: Path) -> None:
     result = testbed.run(Cluster.star(2), "pingpong", mode="sim", settings={"count": 3}, output=tmp_path / "run")
     assert result.checks is None
     assert not (tmp_path / "run" / "history").exists()

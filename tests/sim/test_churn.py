@@ -135,7 +135,7 @@ async def begins_others(comm: Comm, node: Node, *, told: list[tuple[int, int]]) 
     await node.sleep(10_000_000)
 
 
-def test_what_a_program_has_begun_beside_itself_ends_with_it_in_a_crash() -> None:
+def test_tasks_of_a_program_end_with_it_in_a_crash() -> None:
     report: list[tuple[int, int]] = []
 
     async def program(comm: Comm, node: Node) -> None:

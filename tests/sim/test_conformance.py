@@ -90,7 +90,7 @@ def test_a_failing_case_is_reduced_and_runs_again_by_the_command_that_is_printed
         assert exchange in case
 
 
-def test_what_does_not_apply_says_why() -> None:
+def test_an_inapplicable_check_gives_the_reason() -> None:
     result = check("ssam", "killed-host")
     assert (result.state, result.reason) == (
         State.NOT_APPLICABLE, "the protocol's NICs cannot be shared: it has no split driver",

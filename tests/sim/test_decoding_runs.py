@@ -230,7 +230,7 @@ def test_a_file_that_is_begun_anew_while_it_is_followed_is_told(recorded: Path, 
     assert "has become shorter while it was read" in errors
 
 
-def test_of_a_truncated_capture_the_frames_before_the_cut_are_shown(recorded: Path, tmp_path: Path) -> None:
+def test_the_frames_before_the_cut_of_a_truncated_capture_are_shown(recorded: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.pcapng"
     path.write_bytes(recorded.read_bytes()[:-5])
     done = decode(path, code=1)
@@ -256,7 +256,7 @@ def test_of_a_truncated_capture_the_frames_before_the_cut_are_shown(recorded: Pa
         (["it.pcapng", "--messages", "--follow"], "messages are printed when everything is read", 2),
     ],
 )
-def test_what_cannot_be_decoded_is_a_sentence_and_an_exit_code(
+def test_an_undecodable_file_is_an_error_of_one_line_with_an_exit_code(
     recorded: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

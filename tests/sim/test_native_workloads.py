@@ -98,7 +98,7 @@ def test_it_has_no_barriers() -> None:
         run_workload(settings={"meets": "yes"})
 
 
-def test_what_a_native_program_raises_ends_the_run_with_its_node() -> None:
+def test_an_exception_of_a_native_program_ends_the_run_with_its_node() -> None:
     class Fails(Native[ActiveMessages]):
         protocol = "am2"
 

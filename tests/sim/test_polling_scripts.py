@@ -107,7 +107,7 @@ def test_a_message_is_found_within_one_poll_of_when_one_that_waits_has_it(tmp_pa
     assert waits <= polls <= waits + POLL_TIME
 
 
-def test_who_polls_for_ever_ends_with_the_runs_time_and_soon(tmp_path: Path) -> None:
+def test_an_endless_poll_ends_at_the_runs_timeout(tmp_path: Path) -> None:
     script, start = write_script(tmp_path, "while not comm.iprobe(): pass"), time.monotonic()
     with pytest.raises(StalledError, match=r"on n1 polls, at .*script\.py:3"):
         testbed.run(STAR, script, mode="sim", timeout=60)

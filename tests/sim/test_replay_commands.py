@@ -130,7 +130,7 @@ async def deadline(comm, node):
 """
 
 
-def test_of_a_program_that_raises_the_command_is_printed_and_the_replay_says_what_it_has_raised() -> None:
+def test_a_raising_programs_command_is_printed_and_the_replay_shows_the_exception() -> None:
     Path("own.py").write_text(DEADLINE)
     failed = call("run star-2 ./own.py:deadline --mode sim --output run")
     assert failed.exit_code

@@ -101,7 +101,7 @@ def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
-def test_of_many_fates_few_make_the_run_fail(tmp_path: Path) -> None:
+def test_few_of_many_fates_make_the_run_fail(tmp_path: Path) -> None:
     repetition = read_repetition(failing(tmp_path))
     shrunk = minimize(repetition, 400)
     assert shrunk.minimal
@@ -127,7 +127,7 @@ def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
-def test_of_several_repetitions_the_last_is_the_one_that_failed(tmp_path: Path) -> None:
+def test_the_last_of_several_repetitions_failed(tmp_path: Path) -> None:
     folder = run_random(tmp_path / "run", 2, repeat=50)
     repetition = read_repetition(folder)
     assert repetition.failed == {"errors", "nothing lost"}
@@ -178,7 +178,7 @@ def test_fates_of_several_repetitions_in_namespaces_are_refused() -> None:
         testbed.run(Cluster.star(2), "random", fates=True, repeat=2)
 
 
-def test_what_is_no_run_or_a_broken_one_is_refused(tmp_path: Path) -> None:
+def test_missing_or_damaged_runs_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="not a run's folder"):
         read_repetition(tmp_path)
     folder = run_random(tmp_path / "run")

@@ -49,7 +49,7 @@ def test_the_two_values_that_are_confirmed_come_out_and_one_constant_was_chosen_
     assert am2.overall is None
 
 
-def test_what_the_paper_says_without_figures_holds(am2: Reproduction) -> None:
+def test_the_papers_qualitative_statements_hold(am2: Reproduction) -> None:
     assert am2.failures == []
     assert len(am2.shapes) == 9
 

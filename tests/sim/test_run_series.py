@@ -68,7 +68,7 @@ def test_a_run_that_fails_is_told_beside_the_others_and_decides_the_exit_code(tm
     ("arguments", "error"),
     [(("--protocol", "tcp,udp", "--mode", "sim"), UnsupportedError), (("--protocol", "emp,tpc"), NotFoundError)],
 )
-def test_where_nothing_can_run_nothing_is_left(
+def test_a_failed_start_leaves_nothing_behind(
     arguments: tuple[str, ...], error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -197,7 +197,7 @@ def test_a_node_that_starts_again_gets_frames_again() -> None:
     assert [number for _, _, number in plug.couriers[4].came] == [2]
 
 
-def test_what_waits_in_a_nic_for_its_link_is_gone_with_the_nic() -> None:
+def test_frames_waiting_in_a_nic_are_lost_with_the_nic() -> None:
     layout = line()
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:

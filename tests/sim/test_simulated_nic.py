@@ -48,7 +48,7 @@ def test_a_round_trip_is_the_sum_of_what_it_takes() -> None:
     assert task.result() == [post + asking + 1_000 + replying + 1_000 + taking]
 
 
-def test_what_is_busy_is_counted() -> None:
+def test_busy_time_is_counted() -> None:
     with Simulation(LINE, EchoPlug(), profile=PRICED) as simulation:
         simulation.spawn("n1", ask, 1, 10, 1000)
         simulation.run()
@@ -198,7 +198,7 @@ def test_a_deadline_is_kept_to_the_nanosecond() -> None:
 
 
 @pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
-def test_what_the_profile_prices_does_not_change_what_is_decided(profile: Profile) -> None:
+def test_costs_of_the_profile_do_not_change_fates(profile: Profile) -> None:
     """A dialogue without timers has equal frames in equal order with and without prices."""
     plug = EchoPlug()
     with Simulation(LINE, plug, profile=profile) as simulation:
@@ -296,7 +296,7 @@ def test_a_run_that_takes_too_long_says_so_and_can_go_on() -> None:
         assert task.result() == [1_052_000]
 
 
-def test_what_a_program_raises_ends_the_run_with_its_name() -> None:
+def test_an_exception_of_a_program_ends_the_run_with_its_name() -> None:
     async def fail(endpoint: EchoEndpoint, node: SimNode) -> None:  # noqa: ARG001
         await node.sleep(5)
         raise LookupError("lost")

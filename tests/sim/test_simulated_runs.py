@@ -181,7 +181,7 @@ class Cut:
         raise NotImplementedError
 
 
-def test_something_may_happen_beside_the_programs(tmp_path: Path) -> None:
+def test_an_activity_can_run_beside_the_programs(tmp_path: Path) -> None:
     cut = Cut()
     result = testbed.run(
         STAR,

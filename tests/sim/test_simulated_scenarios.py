@@ -174,7 +174,7 @@ def test_two_that_pull_one_cable_out_both_put_it_in_again(tmp_path: Path) -> Non
     assert len(start) == 100
 
 
-def test_what_comes_again_and_again_does_so_until_its_end(tmp_path: Path) -> None:
+def test_periodic_faults_repeat_until_their_end(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Flap(on="n2", from_="100ms", every="200ms", for_="20ms", to="600ms"))
     assert [event["at"] // MILLISECOND for event in played.begins] == [100, 300, 500]
     assert [event["at"] // MILLISECOND for event in played.ends] == [120, 320, 520]
@@ -188,7 +188,7 @@ def test_what_comes_again_and_again_does_so_until_its_end(tmp_path: Path) -> Non
         Partition(groups=[["n1"], ["n2"]], one_way=True, from_="200ms", to="300ms"),
     ],
 )
-def test_nothing_passes_between_the_parts_of_a_partition(tmp_path: Path, partition: Partition) -> None:
+def test_no_frame_passes_between_the_groups_of_a_partition(tmp_path: Path, partition: Partition) -> None:
     played = Played(tmp_path, talk, partition)
     start = played.result.results["n1"]
     assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in start)
@@ -213,7 +213,7 @@ def test_a_crash_ends_a_program_and_the_run_goes_on_without_it(tmp_path: Path) -
     assert played.counted == {"processes": 1}
 
 
-def test_who_has_crashed_starts_again_from_the_beginning(tmp_path: Path) -> None:
+def test_a_crashed_program_restarts_from_the_beginning(tmp_path: Path) -> None:
     played = Played(tmp_path, sleep, Crash(on=["n2", "n3"], at="400ms", for_="200ms"))
     assert played.result.results["n1"] == (0, SECOND)
     assert played.result.results["n3"] == (600 * MILLISECOND, 1_600 * MILLISECOND)
@@ -253,7 +253,7 @@ def test_what_is_sent_to_who_has_crashed_comes_back_and_what_is_sent_then_arrive
     assert played.result.results["n2"] == ["and now?"]
 
 
-def test_who_stands_still_loses_nothing(tmp_path: Path) -> None:
+def test_a_paused_node_loses_no_messages(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Pause(on="n2", at="200ms", for_="100ms"))
     assert played.counted["nodes"] == 1
     assert played.counted["held"] > 0

@@ -76,7 +76,7 @@ def test_the_time_and_the_node_of_the_last_transfer_are_told(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("profile", ["ideal", "priced"])
 @pytest.mark.parametrize("tag", stalled_programs.FAULTS)
-def test_what_firmware_must_not_do_ends_the_run_with_node_and_time_whatever_the_program_catches(
+def test_errors_of_firmware_end_the_run_with_node_and_time_whatever_the_program_catches(
     tag: int, profile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(stalled_programs.OUTSIDE)

@@ -35,7 +35,7 @@ def played(folder: Path, scenario: Scenario, seed: int = 1) -> testbed.RunResult
     )
 
 
-def test_what_has_the_tag_meets_the_fault(tmp_path: Path) -> None:
+def test_tagged_elements_meet_the_fault(tmp_path: Path) -> None:
     faults = (
         Impair(on="@slow", at="100ms", for_="300ms", loss="50%"),
         Pause(on="@rack1", at="100ms", for_="50ms"),
@@ -60,7 +60,7 @@ def test_one_of_a_tag_is_drawn_each_time_alike_for_the_same_seed(tmp_path: Path)
     assert set(drawn[0]) == {"pause on n1", "pause on n2", "pause on n3"}
 
 
-def test_who_crashes_is_one_of_the_tags(tmp_path: Path) -> None:
+def test_a_crash_hits_one_of_the_tagged_nodes(tmp_path: Path) -> None:
     result = played(tmp_path, Scenario(name="one", faults=(Crash(on="@rack1", pick=1, at="100ms"),)))
     (begins,) = events(tmp_path, "fault begins")
     crashed = begins["what"].removeprefix("crash on ")

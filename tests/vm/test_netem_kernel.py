@@ -57,7 +57,7 @@ def as_reported(requested: Options) -> Options:
 # What it is told
 
 
-def test_what_this_kernel_can_do_is_found_by_trying() -> None:
+def test_capabilities_of_the_kernel_are_probed() -> None:
     capabilities = probe_capabilities()
     assert (
         capabilities.netem,

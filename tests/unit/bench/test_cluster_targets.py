@@ -40,7 +40,7 @@ def test_the_ratio_is_flat_when_its_greatest_is_within_a_fifth_of_its_least(at_5
     assert is_reached(rows, "bring-up: the ratio flat from 50 to 500") is expected
 
 
-def test_what_was_not_measured_is_neither_reached_nor_missed() -> None:
+def test_unmeasured_targets_are_neither_reached_nor_missed() -> None:
     assert {target.reached for target in targets([])} == {None}
 
 

@@ -42,5 +42,5 @@ def test_a_look_is_held_against_the_processor_time_that_it_saves() -> None:
     assert measured_value(rows, "processor time") == pytest.approx(1.5)
 
 
-def test_what_was_not_measured_is_not_found() -> None:
+def test_unmeasured_values_are_missing() -> None:
     assert {target.measured for target in targets([])} == {None}

@@ -32,7 +32,7 @@ def test_a_leak_is_found_though_its_memory_varies(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_only_varies_is_no_leak(seed: int) -> None:
+def test_a_fluctuation_is_not_a_leak(seed: int) -> None:
     growth_result = growth(noisy(seed, slope=0, noise=100_000))
     assert growth_result.least < 0 < growth_result.most
 
@@ -47,7 +47,7 @@ def test_one_step_however_high_is_no_leak() -> None:
     assert growth_result.least <= 0
 
 
-def test_what_was_gained_until_it_was_warm_counts_for_nothing() -> None:
+def test_growth_during_warm_up_is_ignored() -> None:
     growth_result = growth(watched([min(when, 25) * MEBIBYTE for when in range(SECONDS)]))
     assert (growth_result.least, growth_result.gained, growth_result.most) == (0, 0, 0)
 

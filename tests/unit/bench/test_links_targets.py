@@ -57,7 +57,7 @@ def test_comparisons_are_of_what_was_measured_in_the_same_turn() -> None:
     assert actual == pytest.approx(0.0)
 
 
-def test_what_was_not_measured_is_neither_reached_nor_missed() -> None:
+def test_unmeasured_targets_are_neither_reached_nor_missed() -> None:
     assert {target.reached for target in targets([])} == {None}
 
 

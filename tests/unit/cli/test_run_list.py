@@ -87,7 +87,7 @@ def test_runs_appear_the_latest_first_and_disappear_with_their_folders(tmp_path:
     runs.close()
 
 
-def test_of_many_runs_the_last_ones_are_shown(tmp_path: Path) -> None:
+def test_only_the_latest_of_many_runs_are_shown(tmp_path: Path) -> None:
     for number in range(33):
         folder = tmp_path / str(number)
         folder.mkdir()

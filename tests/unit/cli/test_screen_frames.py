@@ -102,11 +102,11 @@ def test_the_head_tells_the_sum_and_who_carries() -> None:
     assert all(panel.name in tabs for panel in PANELS)
 
 
-def test_what_is_wrong_with_the_cluster_stands_in_place_of_the_sum() -> None:
+def test_a_problem_of_the_cluster_replaces_the_summary() -> None:
     assert "its relay is GONE" in screen_lines(replace(two_nodes(), warning="its relay is GONE"))[1]
 
 
-def test_where_there_is_no_cluster_its_sentence_is_shown() -> None:
+def test_the_message_without_a_cluster_is_shown() -> None:
     assert "no cluster is up; 'testbed up star-4' brings one up" in "\n".join(
         screen_lines(Absent("no cluster is up; 'testbed up star-4' brings one up"))
     )

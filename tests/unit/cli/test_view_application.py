@@ -125,7 +125,7 @@ async def test_a_socket_without_the_token_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 @in_loop
-async def test_nothing_but_reading_is_done_by_a_request(tmp_path: Path, method: str) -> None:
+async def test_requests_only_read(tmp_path: Path, method: str) -> None:
     for path in ("", "runs/a", "static/view.js"):
         assert (await request(Viewed(tmp_path).app, f"/{TOKEN}/{path}", PAGE, method)).status == 405
 

@@ -105,7 +105,7 @@ def test_nobody_but_the_relay_carries_them(asked: ConfiguredDatapath) -> None:
         decided(layout(), asked=asked)
 
 
-def test_who_is_routed_and_what_keeps_order_follows_from_the_layout() -> None:
+def test_routed_nodes_and_ordered_links_follow_from_the_layout() -> None:
     whole = layout()
     assert whole.source_routed_nodes().keys() == {"n1", "n2"}
     assert whole.keeps_order()

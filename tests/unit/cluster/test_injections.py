@@ -70,7 +70,7 @@ def test_nothing_can_be_injected_over_something() -> None:
     assert forward(injection(1, loss=0.0)) == Impairment(delay=5)
 
 
-def test_of_two_that_exclude_each_other_the_injected_one_displaces_the_other() -> None:
+def test_an_injected_impairment_replaces_a_declared_one_that_excludes_it() -> None:
     rated = replace(LINK, forward=Impairment(rate=1000, queue_frames=5))
     traced = in_force(rated, "forward", [injection(1, rate_trace="t", queue=5000)]).impairment
     assert traced == Impairment(rate_trace="t", queue=5000)
@@ -113,7 +113,7 @@ def test_a_link_is_down_as_long_as_any_injection_has_it_down() -> None:
 # A layout that has changed
 
 
-def test_what_was_injected_into_a_link_that_is_gone_goes_with_it() -> None:
+def test_injections_on_a_removed_link_are_removed() -> None:
     smaller = Layout(STAR.name, STAR.seed, STAR.nodes, STAR.switches, STAR.links[1:])
     gone = injection(1)
     both = Injection(

@@ -238,7 +238,7 @@ def test_what_else_is_in_the_wire_namespace_goes() -> None:
     assert lines(kernel.converge(resolve(Description.star(2)))) == ["remove stray"]
 
 
-def test_what_users_add_to_a_node_stays() -> None:
+def test_users_additions_to_a_node_are_kept() -> None:
     kernel = built(Description.star(2))
     kernel.make("n1", 2, "dummy0", "dummy", "02:00:00:00:00:01", 1500)
     kernel.addresses["n1"][2] = {"192.168.0.1/24"}
@@ -406,7 +406,7 @@ BY_HAND: list[tuple[str, Callable[[Kernel], None], list[str]]] = [
 
 
 @pytest.mark.parametrize(("change", "mended"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
-def test_what_was_changed_by_hand_is_mended(change: Callable[[Kernel], None], mended: list[str]) -> None:
+def test_manual_changes_are_repaired(change: Callable[[Kernel], None], mended: list[str]) -> None:
     kernel = built(Description.star(2))
     change(kernel)
     assert lines(kernel.converge(resolve(Description.star(2)))) == mended

@@ -217,7 +217,7 @@ def test_offloads_go_down_before_the_new_way_is_opened_and_come_up_when_all_is_d
 
 
 @pytest.mark.parametrize("ends", [["n1", "s1"], ["s1", "n1"]], ids=" ".join)
-def test_who_sends_forward_is_at_the_links_first_end(ends: list[str]) -> None:
+def test_the_forward_sender_is_at_the_links_first_end(ends: list[str]) -> None:
     nodes = [Node(name="n1"), Node(name="n2")]
     links = [Link(ends=ends), Link(ends=["n2", "s1"])]
     layout = resolve(Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links))
@@ -472,7 +472,7 @@ def test_other_links_are_left_alone() -> None:
                 assert (namespace_names.WIRE, operation.device) in own, operation  # type: ignore[union-attr]
 
 
-def test_what_switches_learned_elsewhere_stays_learned() -> None:
+def test_addresses_learned_at_other_ports_are_kept() -> None:
     layout = resolve(Description.line(3))
     kernel = built(layout)
     link_services = {link.name: RELAY for link in layout.links}
@@ -626,7 +626,7 @@ def test_offloads_that_somebody_turned_on_are_off_again() -> None:
 
 
 @pytest.mark.parametrize("link_service", [TC, RELAY])
-def test_what_a_killed_change_left_is_mended(link_service: LinkService) -> None:
+def test_leftovers_of_a_killed_change_are_repaired(link_service: LinkService) -> None:
     """A plan that ended anywhere, and then another one, leads where it should. In CI at every fourth place."""
     layout = resolve(Description.ring(3))
     everywhere = {link.name: link_service for link in layout.links}
@@ -660,7 +660,7 @@ def test_a_hook_that_somebody_took_from_a_port_comes_back() -> None:
 
 
 @pytest.mark.parametrize("what", ["filters", "patch", "switch's way in"])
-def test_what_somebody_took_from_a_diverted_link_comes_back(what: str) -> None:
+def test_parts_removed_from_a_diverted_link_are_restored(what: str) -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
     link_services = {link(layout, "n1", "s1"): RELAY}
@@ -680,7 +680,7 @@ def test_what_somebody_took_from_a_diverted_link_comes_back(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["redirection", "patch", "stage", "cable", "port settings"])
-def test_what_somebody_took_from_a_spliced_link_comes_back(what: str) -> None:
+def test_parts_removed_from_a_spliced_link_are_restored(what: str) -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
     link_services = {link(layout, "n1", "s1"): TC}

@@ -234,7 +234,7 @@ def test_of_messages_that_were_returned_the_other_end_knows_what_became() -> Non
     }
 
 
-def test_what_a_crashed_node_had_is_unknown() -> None:
+def test_the_messages_of_a_crashed_node_are_unknown() -> None:
     history = HistoryBuilder(2)
     history.begin_receive(1)
     history.sent(0, history.begin_send(0, 1))
@@ -323,7 +323,7 @@ def started_again() -> tuple[HistoryBuilder, Circumstances]:
     return history, Circumstances(Ending.STUCK, disturbances=[crash])
 
 
-def test_what_a_program_had_begun_before_it_was_started_again_waits_for_nothing() -> None:
+def test_transfers_of_a_restarted_programs_earlier_life_are_not_awaited() -> None:
     reported, circumstances = started_again()
     reported.sent(0, reported.begin_send(0, 1))
     reported.begin_send(0, 1)
@@ -342,7 +342,7 @@ def test_a_node_that_has_forgotten_may_receive_a_message_once_more() -> None:
     assert report.report().failed == ("nothing twice",)
 
 
-def test_what_failed_is_said_in_words_and_makes_the_verdict_failed() -> None:
+def test_failed_checks_are_described_and_make_the_verdict_failed() -> None:
     history = exchange_all(2, [Message(0, 1, content=f"{number:02x}") for number in range(40)])
     for node, at in list(positions_of(history.events, "received")):
         history.events[node][at]["digest"] = "ff"

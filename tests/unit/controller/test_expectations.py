@@ -119,7 +119,7 @@ def test_a_train_is_above_the_rate_and_long_enough(rate: int) -> None:
     assert train.duration <= 8 * 10**9
 
 
-def test_what_cannot_be_filled_has_no_train_and_says_why() -> None:
+def test_a_rate_that_cannot_be_reached_has_no_train_and_a_reason() -> None:
     fast = Impairment(rate=40_000_000_000)
     chosen = plan_for(fast, expect(fast, {}), 1, 1500)
     assert chosen.train is None

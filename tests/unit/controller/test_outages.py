@@ -32,7 +32,7 @@ def test_a_death_and_what_came_after_it_are_one_outage() -> None:
     assert actual.disturbance().affects("n1", "n2")
 
 
-def test_what_died_and_is_not_back_is_an_outage_without_an_end() -> None:
+def test_a_dead_service_that_is_not_back_is_an_outage_without_an_end() -> None:
     (actual,) = outages(RELAY[:1])
     assert (actual.gap, actual.finding().measured) == (0, None)
 

@@ -258,7 +258,7 @@ def test_only_a_long_row_of_frames_that_waited_tells_a_rate() -> None:
     assert rate_of_queued(waiting, 8, 100) == pytest.approx(8e9 / 20)
 
 
-def test_nothing_may_pass_a_link_that_is_down() -> None:
+def test_no_frame_passes_a_link_that_is_down() -> None:
     down = replace(QUIET, arrived=0, delays=())
     (finding,) = judge_down(subject(Impairment()), down, TABLE)
     assert finding.grade is Grade.TRUSTED

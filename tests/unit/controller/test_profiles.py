@@ -94,7 +94,7 @@ def test_work_of_an_unknown_kind_or_an_unknown_cost_is_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("profile", [IDEAL, EMP_2001, EMP_2002], ids=lambda one: one.name)
-def test_what_a_folder_tells_of_a_profile_gives_it_again(profile: Profile) -> None:
+def test_a_profile_is_restored_from_a_runs_folder(profile: Profile) -> None:
     assert profile_of(profile_values(profile), PROTOCOL) == profile
 
 

@@ -44,7 +44,7 @@ def times(scenario: Scenario, layout: Layout = STAR, seed: int = 0) -> list[tupl
     return [(moment.when, moment.occurrence.fault.what, moment.begins) for moment in moments_found]
 
 
-def test_what_ends_goes_before_what_begins_at_the_same_time() -> None:
+def test_ends_precede_begins_at_the_same_time() -> None:
     scenario = Scenario(
         faults=[Down(on="n2", from_="2s", to="3s"), Down(on="n1", from_="1s", to="2s"), Restart(on="n3", at="2s")]
     )
@@ -104,7 +104,7 @@ def test_churn_comes_to_restarts_by_its_seed() -> None:
     assert times(scenario, seed=7) == times(scenario, seed=7) != times(scenario, seed=8)
 
 
-def test_what_comes_too_often_is_refused() -> None:
+def test_faults_that_occur_too_often_are_rejected() -> None:
     with pytest.raises(DescriptionError, match=r"fault\[1\]: expected a longer time"):
         occurrences(Scenario(faults=[Flap(on="n1", at=0, every="1us", for_="1us")]), STAR, 0, SECOND)
     with pytest.raises(DescriptionError, match="random: expected at most 100,000"):
@@ -186,7 +186,7 @@ def test_what_there_is_not_is_named_all_at_once() -> None:
     assert "jitter without a delay" in text[7]
 
 
-def test_what_a_mode_cannot_do_is_refused_with_the_reason() -> None:
+def test_a_feature_that_a_mode_lacks_is_rejected_with_the_reason() -> None:
     assert "only a cost model can slow a NIC" in refused(Slow(on="n1", factor=2.0, at=0), mode="live")
     pair = resolve(Description.back_to_back())
     direct = replace(pair, links=tuple(replace(link, datapath="direct") for link in pair.links))

@@ -203,7 +203,7 @@ def test_the_machine_says_what_it_lost_and_who_waited() -> None:
     assert findings["load"].grade is Grade.TRUSTED
 
 
-def test_of_a_tick_or_two_no_share_is_told() -> None:
+def test_one_or_two_ticks_give_no_share() -> None:
     after = replace(BEFORE, clock=12 * MILLISECOND, ticks=2, stolen=2, backlog={0: 1}, waited={7: 9 * MILLISECOND})
     findings = spans.machine_findings(replace(BEFORE, clock=0, waited={7: 0}), after, TABLE)
     grades = {finding.what: finding.grade for finding in findings}
@@ -212,7 +212,7 @@ def test_of_a_tick_or_two_no_share_is_told() -> None:
     }  # fmt: skip
 
 
-def test_what_the_relay_lost_on_a_link_counts_when_it_has_been_healed() -> None:
+def test_losses_of_the_relay_count_after_the_link_is_healed() -> None:
     def behind(clock: int, lost: int, link: str) -> dict[str, Any]:
         return event("relay behind", clock, link=link, direction="forward", late=1, lost=lost)
 
@@ -232,7 +232,7 @@ def test_a_quantile_of_powers_of_two_lies_within_its_power() -> None:
     assert spans.bucket_quantile([0] * 48, 0.5) == 0
 
 
-def test_what_was_injected_and_healed_in_the_span_is_told() -> None:
+def test_injections_healed_within_the_span_are_reported() -> None:
     report = [
         event("inject", 900, what="old"),
         event("inject", 1_100, what="loss 5%"),
@@ -254,7 +254,7 @@ def agents(before: Mapping[str, Any], after: Mapping[str, Any], *events: Mapping
     )
 
 
-def test_where_nothing_is_shared_nothing_is_said_of_agents() -> None:
+def test_agents_are_not_mentioned_without_shared_nics() -> None:
     assert agents({}, {}) == []
     ended = {"clock": 2_000, "event": "NICs shared no more"}
     assert agents({"n1": agent()}, {}, ended) == []

@@ -22,7 +22,7 @@ def test_items_come_out_in_the_order_in_which_they_went_in() -> None:
     assert loop.complete(main()) == list(range(5))
 
 
-def test_who_waited_first_for_an_item_gets_the_first() -> None:
+def test_the_first_waiter_gets_the_first_item() -> None:
     loop, queue, got = Loop(VirtualClock()), Queue[str]("frames"), list[tuple[str, str]]()
 
     async def gets(name: str) -> None:

@@ -250,7 +250,7 @@ def test_losses_are_the_same_as_on_any_link_and_hold_nothing() -> None:
     assert net.log == plain
 
 
-def test_what_one_link_corrupts_is_still_corrupt_three_switches_on() -> None:
+def test_a_frame_corrupted_on_one_link_stays_corrupted_over_three_switches() -> None:
     net = MyrinetNetwork(line(4), {"s1:8--s2:7": Impairment(corrupt=1.0)})
     net.send(0, "n11", *[frame(along(1, 1, 4), 500)] * 40)
     net.run()

@@ -26,7 +26,7 @@ MAC = "02:00:00:00:00:01"
 
 
 @given(FRAMES)
-def test_what_is_written_is_read_again(frames: list[tuple[int, int, bytes, pcapng.Bound, str]]) -> None:
+def test_written_values_are_read_back(frames: list[tuple[int, int, bytes, pcapng.Bound, str]]) -> None:
     blocks = [pcapng.section_header("a test"), pcapng.interface("n1:eth0", "a link", MAC), pcapng.interface("ü", "")]
     blocks += [pcapng.packet(*frame) for frame in frames]
     blocks += [pcapng.statistics(number, 5, 1 << 40, 7, 2) for number in (0, 1)]

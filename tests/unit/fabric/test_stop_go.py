@@ -59,7 +59,7 @@ def send(line: Line, *numbers: int) -> None:
         line.outlet.send(frame)
 
 
-def test_nothing_leaves_before_the_network_has_answered() -> None:
+def test_no_frame_leaves_before_the_network_has_answered() -> None:
     line = Line()
     send(line, 1, 2)
     assert list(line.sent) == [ControlFrame(ASK, 0)]
@@ -115,7 +115,7 @@ def test_what_a_pulled_cable_refuses_takes_nothing_of_the_window() -> None:
     assert line.frames() == numbered(21)
 
 
-def test_what_was_lost_under_way_is_made_good_by_the_next_answer() -> None:
+def test_a_lost_answer_is_made_up_by_the_next_one() -> None:
     line = Line()
     line.on_control_frame(GO, 0, 4)
     line.leaks = True

@@ -195,7 +195,7 @@ def test_reordered_frames_skip_the_delay_and_no_other_does() -> None:
     assert rest == sorted(rest)
 
 
-def test_what_is_in_order_and_what_is_not_come_out_by_time() -> None:
+def test_ordered_and_unordered_events_are_merged_by_time() -> None:
     wire = direction(Impairment(delay=10, rules=("delay 5ns nth(1)", "delay 4ns nth(1)")))
     for now in range(8):
         wire.offer(now, numbered(now))

@@ -73,7 +73,7 @@ def test_a_threshold_is_the_probability_exactly(probability: float) -> None:
 
 
 @pytest.mark.parametrize("probability", [-0.1, 1.1, float("nan")])
-def test_what_is_no_probability_has_no_threshold(probability: float) -> None:
+def test_only_probabilities_have_thresholds(probability: float) -> None:
     with pytest.raises(ValueError, match="probability must be 0 to 1"):
         fate_hash.threshold(probability)
 

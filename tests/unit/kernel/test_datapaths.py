@@ -100,7 +100,7 @@ def test_an_impairment_is_judged_by_what_it_asks_for(name: str) -> None:
         assert judged[name].bound.startswith(TABLE[name][datapath].bound)
 
 
-def test_what_is_not_asked_for_is_not_judged() -> None:
+def test_only_requested_features_are_judged() -> None:
     for datapath in LADDER:
         assert assess(datapath, NOTHING) == []
     assert [assessment.feature for assessment in assess("netem", DELAY)] == ["delay"]
@@ -134,7 +134,7 @@ def test_figures_are_those_of_the_impairment() -> None:
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_what_the_table_promises_of_netem_can_be_told_to_netem(name: str) -> None:
+def test_features_of_netem_in_the_table_are_accepted_by_netem(name: str) -> None:
     impairment = ASKING[name]
     absent = any(assessment.fit is Fit.ABSENT for assessment in assess("netem", impairment))
     assert bool(netem.unsupported(impairment)) is absent
@@ -210,7 +210,7 @@ def test_an_approximation_is_carried_when_asked_for_and_said() -> None:
 
 
 @pytest.mark.parametrize("datapath", LADDER[1:])
-def test_what_is_exact_has_no_notes(datapath: Datapath) -> None:
+def test_an_exact_datapath_has_no_notes(datapath: Datapath) -> None:
     assert choose(LOSS, NOTHING, ALL, datapath) == Choice(datapath)
     assert choose(NOTHING, NOTHING, ALL, datapath) == Choice(datapath)
 
@@ -219,14 +219,14 @@ def test_a_direct_link_refuses_impairments() -> None:
     assert refused("direct", LOSS) == "the datapath 'direct' cannot carry this: it carries no impairment"
 
 
-def test_what_a_datapath_cannot_do_is_refused_with_the_reason() -> None:
+def test_a_feature_that_a_datapath_lacks_is_rejected_with_the_reason() -> None:
     assert refused("tc", DELAY) == (
         "the datapath 'tc' cannot carry this: delay: nothing in it can hold a frame for a time"
     )
     assert refused("netem", NOTHING, backward=ASKING["rules"]).endswith("rules: it has none")
 
 
-def test_what_the_machine_does_not_have_is_refused_with_the_reason() -> None:
+def test_features_that_the_machine_lacks_are_rejected_with_the_reason() -> None:
     assert refused("netem", DELAY, WITHOUT_NETEM) == "the datapath 'netem' cannot carry this: no netem"
     assert refused("tc", LOSS, ROOTLESS) == "the datapath 'tc' cannot carry this: needs root"
     assert refused("tc", RATE, replace(ALL, tbf=False)).endswith("this machine does not have it")

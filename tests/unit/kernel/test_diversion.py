@@ -150,7 +150,7 @@ def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends(
     story(test)
 
 
-def test_what_is_diverted_is_read_back() -> None:
+def test_diversions_are_read_back() -> None:
     def test(route: RouteSocket) -> None:
         assert diversions(route, [PORT, TAP]) == {}
         route.execute([diversion.divert(PORT, INGRESS, TAP, MARK)])

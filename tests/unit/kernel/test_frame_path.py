@@ -150,7 +150,7 @@ def test_a_frame_of_no_byte_is_refused() -> None:
     on_both(story)
 
 
-def test_what_cannot_be_sent_fails_with_the_kernels_reason() -> None:
+def test_a_failed_send_raises_the_kernels_reason() -> None:
     def story(path: ModuleType) -> None:
         sender = calls_on(path, "a")
         assert reason_of(lambda: sender.send(frame(1, LONGEST + 5))) == "EMSGSIZE"

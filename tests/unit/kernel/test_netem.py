@@ -69,7 +69,7 @@ def test_models_of_loss_are_nested_with_their_parameters_in_the_kernels_order() 
     assert model(Options(gemodel=(1, 2, 3, 4))) == {2: struct.pack("=4I", 1, 2, 3, 4)}
 
 
-def test_what_other_requests_have_encoded_before_changes_nothing() -> None:
+def test_encoding_does_not_depend_on_earlier_requests() -> None:
     """pyroute2 keeps encoding state in its message classes, which subclasses inherit."""
     given = Options(latency=640, seed=10, sizes=qdiscs.size_table(lambda size: size, MTU))
     netlink_messages.remove_qdisc(7)
@@ -101,7 +101,7 @@ OPTIONS = st.builds(
 
 
 @given(OPTIONS)
-def test_whatever_is_encoded_is_decoded_again(given: Options) -> None:
+def test_encoded_values_are_decoded(given: Options) -> None:
     assert netem.decode(payload(netem.request(7, given))) == given
 
 
@@ -180,7 +180,7 @@ def test_an_impairment_in_netems_units() -> None:
     assert [actual.sizes.sizes[size] for size in (14, 59, 60, 61, 1514)] == [60, 60, 60, 61, 1514]
 
 
-def test_nothing_is_asked_of_netem_that_was_not_asked_for() -> None:
+def test_netem_gets_only_the_requested_options() -> None:
     assert options(Impairment()) == Options(limit=1000)
     without_rate = options(Impairment(delay=1, minimum_frame=60, overhead=24, cell_size=48, cell_overhead=5))
     assert without_rate == Options(latency=1, limit=1000)
@@ -261,7 +261,7 @@ def test_a_table_that_is_too_long_or_broken_is_refused_with_its_name() -> None:
         (Impairment(delay=1, jitter=2**31), "its jitter is 2,147,483,647 ns at most"),
     ],
 )
-def test_what_netem_cannot_be_told_is_refused(impairment: Impairment, said: str) -> None:
+def test_options_that_netem_lacks_are_rejected(impairment: Impairment, said: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         options(impairment)
     assert str(caught.value) == f"netem cannot do this: {said}"

@@ -172,7 +172,7 @@ def gso_frame(version: int, size: int, segment: int = 1400, flags: str = "PA", t
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_is_unfinished_is_passed_on_as_it_came(version: int) -> None:
+def test_gso_frames_are_forwarded_unsegmented(version: int) -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
         sent = [gso_frame(version, 60_000), numbered(1), gso_frame(version, 100), gso_frame(version, 1401), numbered(2)]
         a.send_offloaded(list(sent))
@@ -298,7 +298,7 @@ def test_an_interface_takes_what_it_is_allowed() -> None:
 # What goes wrong
 
 
-def test_what_cannot_be_sent_is_counted_by_its_reason() -> None:
+def test_unsent_frames_are_counted_by_reason() -> None:
     def story(a: PacketSocket, _: PacketSocket) -> None:
         a.send([numbered(1), numbered(2, 3000), numbered(3)])
         assert (a.statistics.unsent, a.statistics.down) == (1, 0)
@@ -378,7 +378,7 @@ def test_an_interface_that_was_made_anew_is_not_the_one_that_was_opened() -> Non
     between(story)
 
 
-def test_where_there_is_no_such_interface_it_is_an_error() -> None:
+def test_an_unknown_interface_is_an_error() -> None:
     with pytest.raises(OSError, match="no interface"):
         PacketSocket("no-such-thing", Arena(), 4096)
     assert socket.if_nameindex()

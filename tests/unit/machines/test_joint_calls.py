@@ -52,7 +52,7 @@ def test_a_machine_ends_when_another_has_failed_or_the_controller_is_gone(pipe: 
         dialogue.barrier("done")
 
 
-def test_what_is_said_to_a_call_that_has_ended_is_no_request(pipe: tuple[int, int]) -> None:
+def test_input_for_an_ended_call_is_not_a_request(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     os.write(writer, request(1, "fail") + request(1, STOP) + request(1, PROCEED) + request(2, "answer"))
     os.close(writer)

@@ -24,14 +24,14 @@ def test_each_layer_is_a_line_with_its_fields_and_what_none_explains_is_bytes() 
     assert rest == f"Raw: 40 bytes, {bytes(range(32)).hex(' ')} ..."
 
 
-def test_what_stands_above_ip_is_shown_too() -> None:
+def test_layers_above_ip_are_shown() -> None:
     lines = list(format_layers(bytes(Ether(src=A, dst=B) / IP(src="10.0.0.1") / TCP(dport=80, flags="SA"))))
     assert [line.partition(":")[0] for line in lines] == ["Ethernet", "IP", "TCP"]
     assert "dport http" in lines[2] or "dport 80" in lines[2]
 
 
 @given(st.binary(max_size=90), st.sampled_from(ETHERTYPES))
-def test_whatever_a_frame_is_its_layers_and_fields_can_be_told(rest: bytes, ethertype: bytes) -> None:
+def test_any_frames_layers_and_fields_can_be_formatted(rest: bytes, ethertype: bytes) -> None:
     facts = Facts({})
     for frame in (rest, raw(A) + raw(B) + ethertype + rest, data(9, 1, b"x")[: len(rest)] + rest):
         for line in format_layers(frame):

@@ -39,7 +39,7 @@ def read(pieces: list[bytes]) -> list[Frame]:
 
 
 @given(FRAMES, st.lists(st.integers(0, 3000), max_size=6))
-def test_what_we_write_is_read_in_pieces_of_any_size(
+def test_written_captures_are_read_in_chunks_of_any_size(
     frames: list[tuple[int, int, bytes, pcapng.Bound, str]], cuts: list[int]
 ) -> None:
     whole = capture(frames)
@@ -54,7 +54,7 @@ def test_what_we_write_is_read_in_pieces_of_any_size(
 
 
 @given(FRAMES)
-def test_of_a_capture_that_is_cut_off_anywhere_all_whole_frames_are_given_and_the_rest_is_told(
+def test_a_capture_truncated_anywhere_gives_its_complete_frames_and_reports_the_rest(
     frames: list[tuple[int, int, bytes, pcapng.Bound, str]],
 ) -> None:
     whole = capture(frames)
@@ -185,7 +185,7 @@ def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
         (b"\x0a\x0d\x0d\x0a\x1c\x00\x00\x00abcdefgh", "x is damaged at byte 8: invalid byte order 'abcd'"),
     ],
 )
-def test_what_is_no_capture_says_so(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_file_that_is_no_capture_is_reported(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "x"
     path.write_bytes(content)
     with pytest.raises(BrokenCaptureError) as raised:

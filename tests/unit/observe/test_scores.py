@@ -86,7 +86,7 @@ def test_each_value_has_a_line_with_its_place_and_kind(paper: Paper) -> None:
     assert [line.error for line in lines[:4]] == pytest.approx([0.1, 0, 0.1, -0.25])
 
 
-def test_what_is_no_measurement_of_ours_has_the_papers_value_alone(paper: Paper) -> None:
+def test_unmeasured_values_show_the_papers_value_only(paper: Paper) -> None:
     shown = [line for line in scores(paper, 10, 22, 30).lines if line.kind == "paper"]
     assert [(line.paper, line.unit, line.ours, line.error) for line in shown] == [
         (120, "us", None, None), (29.8, "%", None, None), (12, "%", None, None),

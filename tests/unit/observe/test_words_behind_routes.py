@@ -69,7 +69,7 @@ def test_protocols_that_share_an_ethertype_are_each_told_of_in_their_own_words()
     assert words(sealed(ACK[:14] + b"\0\7" + b"what", b"")) == "MYRINET type 7"
 
 
-def test_what_is_left_of_a_route_is_told_and_a_wrong_crc() -> None:
+def test_a_partial_route_and_a_wrong_crc_are_reported() -> None:
     frame = sealed(ACK, b"\x81\xbf\x80")
     assert words(frame) == f"{ACK_SAID}, route +1 -1 +0"
     assert words(frame[:-1] + bytes([frame[-1] ^ 1])) == f"{ACK_SAID}, route +1 -1 +0, wrong CRC-8"

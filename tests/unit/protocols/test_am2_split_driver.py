@@ -65,7 +65,7 @@ def test_a_frame_is_taken_from_the_host_that_has_most() -> None:
     assert card.notifications[-1] == (many[0], RELEASE)
 
 
-def test_of_a_hosts_endpoints_one_with_nothing_under_way_gives_up_its_frame() -> None:
+def test_an_idle_endpoint_of_a_host_gives_up_its_frame() -> None:
     card = sharing()
     busy, idle, expected = card.number(0), card.number(0, 1), card.number(1)
     card.create(busy)

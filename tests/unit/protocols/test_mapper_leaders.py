@@ -42,7 +42,7 @@ class Alone:
             self.mapper.on_timer(deadline)
 
 
-def test_of_mappers_that_start_at_once_the_lowest_number_leads() -> None:
+def test_of_mappers_started_together_the_lowest_number_leads() -> None:
     network = Myrinet(ring(6, 2), settings=Settings(stagger=1))
     assert network.settle() is not None
     assert leaders(network) == [0]
@@ -252,7 +252,7 @@ def test_a_worse_leader_is_told_of_the_better_one_and_the_better_one_of_it() -> 
     assert alone.mapper.leader == 2
 
 
-def test_who_hears_of_a_worse_leader_leads_at_once() -> None:
+def test_a_mapper_that_hears_a_worse_leader_leads_at_once() -> None:
     alone = Alone(5)
     alone.mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
     assert alone.mapper.leads
@@ -368,7 +368,7 @@ def test_an_epoch_is_later_than_every_one_that_was_heard_of() -> None:
         (frame_of(codec.KIND_TABLE, 2, author=2, parts=1, payload=b"\0\0\1" + bytes(6) + b"\1\x00"), "malformed"),
     ],
 )
-def test_what_makes_no_sense_is_dropped_and_counted(frame: bytes, counter: str) -> None:
+def test_invalid_frames_are_dropped_and_counted(frame: bytes, counter: str) -> None:
     alone = Alone(5)
     alone.mapper.receive(0, frame)
     assert alone.mapper.counter_values()[counter] == 1

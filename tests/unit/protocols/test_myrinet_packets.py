@@ -57,7 +57,7 @@ def test_a_damaged_bit_is_seen_by_both(route: tuple[int, ...], kind: bytes, rest
 
 
 @given(st.binary(max_size=90))
-def test_of_whatever_bytes_there_are_both_find_the_same_route(rest: bytes) -> None:
+def test_both_parsers_find_the_same_route_in_any_bytes(rest: bytes) -> None:
     raw, route, _ = stripped(HEAD + rest)
     packet = Ether(HEAD + rest)
     if Myrinet in packet:

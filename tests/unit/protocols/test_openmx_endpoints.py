@@ -647,7 +647,7 @@ def test_an_endpoint_that_is_opened_again_is_another_session() -> None:
     assert buffer == b"data"
 
 
-def test_what_waits_is_told() -> None:
+def test_pending_work_is_reported() -> None:
     pair = EndpointPair()
     pair.lose = lambda _: True
     pair.receive(4, 1)

@@ -75,7 +75,7 @@ def test_a_file_lies_beside_the_test(tmp_path: Path) -> None:
         (cluster("star-4", requires=[3]), MarkerError, "requires"),
     ],
 )
-def test_what_a_marker_cannot_say(decorator: pytest.MarkDecorator, error: type[Exception], sentence: str) -> None:
+def test_invalid_markers(decorator: pytest.MarkDecorator, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         read_arguments(decorator).description()
 

@@ -280,7 +280,7 @@ def test_broken(cluster):
     result.stdout.no_fnmatch_line("*running.py:*")
 
 
-def test_what_a_marker_cannot_say_is_a_sentence(suite: pytest.Pytester) -> None:
+def test_an_invalid_marker_is_an_error_of_one_line(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
 import pytest

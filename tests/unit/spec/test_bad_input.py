@@ -615,7 +615,7 @@ _VALUES = st.recursive(
 
 @settings(max_examples=300)
 @given(st.dictionaries(_KEYS, _VALUES, max_size=6))
-def test_nothing_but_a_description_or_its_errors_comes_of_any_table(data: dict[str, object]) -> None:
+def test_any_table_gives_a_description_or_its_errors(data: dict[str, object]) -> None:
     outcome = parse_or_error(data)
     if isinstance(outcome, DescriptionError):
         assert outcome.problems

@@ -40,11 +40,11 @@ def test_times_grow_rates_shrink_and_what_counts_frames_stays() -> None:
         ("drop emp.type == 3 and after(20us)", "drop emp.type == 3 and after(2000000ns)"),
     ],
 )
-def test_of_a_rule_only_delays_and_times_change(rule: str, expected: str) -> None:
+def test_only_delays_and_times_of_a_rule_change(rule: str, expected: str) -> None:
     assert slow_rule(rule, 100) == expected
 
 
-def test_what_lies_in_files_and_rates_below_one_bit_are_refused() -> None:
+def test_values_from_files_and_rates_below_one_bit_are_rejected() -> None:
     with pytest.raises(UnsupportedError, match="in a file cannot be slowed"):
         slow_layout(resolve(Description.star(2, rate_trace="lte.trace")), 10)
     with pytest.raises(UnsupportedError, match="500 bit/s, 1000 times slower"):

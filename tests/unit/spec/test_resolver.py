@@ -192,7 +192,7 @@ def test_a_direction_is_stronger_than_the_link_and_the_link_than_the_defaults() 
     )
 
 
-def test_what_is_said_about_a_node_is_kept() -> None:
+def test_attributes_of_a_node_are_kept() -> None:
     layout = resolved_layout(
         """
         [[node]]

@@ -171,7 +171,7 @@ def test_what_does_not_fit_together_is_told_with_its_place(text: str, expected: 
     assert actual.startswith(expected)
 
 
-def test_what_is_wrong_in_python_is_told_too() -> None:
+def test_errors_in_python_descriptions_are_reported() -> None:
     with pytest.raises(DescriptionError, match=r"fault\[1\]: expected the key 'for' or 'to': pause has an end"):
         Scenario(faults=[Pause(on="n1", at="1s")])
     with pytest.raises(DescriptionError, match="expected a duration"):

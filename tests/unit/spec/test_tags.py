@@ -81,7 +81,7 @@ def test_they_are_written_back_and_kept_with_the_state(description: Description,
     assert [node.tags for node in layout.nodes] == [node.tags for node in nodes]
 
 
-def test_what_is_no_tag_is_refused_where_it_stands() -> None:
+def test_an_invalid_tag_is_rejected_at_its_path() -> None:
     node = 'name = "x"\n[[node]]\nname = "n1"\ntags = '
     assert description_problems(f'{node}["rack 1"]') == [
         "node[1] (n1).tags[1]: found 'rack 1', expected a tag of 1 to 63 letters, digits, '-', '_' and '.' that begins with "
@@ -149,7 +149,7 @@ def test_builders_take_the_same_table() -> None:
         ('[tags]\n"a b" = ["n1"]', "tags: found 'a b', expected a tag of 1 to 63 letters"),
     ],
 )
-def test_what_is_wrong_in_the_table_is_told(table: str, said: str) -> None:
+def test_errors_in_the_table_are_reported(table: str, said: str) -> None:
     (problem,) = description_problems(f'[generate]\nshape = "star"\nnodes = 3\n{table}')
     assert problem.startswith(said)
 

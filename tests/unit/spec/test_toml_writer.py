@@ -93,7 +93,7 @@ def test_a_shipped_topology_survives_writing_and_reading(name: str) -> None:
     assert parse(to_toml(description), name) == description
 
 
-def test_what_is_written_reads_well() -> None:
+def test_written_text_is_readable() -> None:
     description = Description(
         name="pair",
         defaults=Defaults(link=Impairments(delay="10us")),
