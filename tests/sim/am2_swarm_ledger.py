@@ -34,7 +34,7 @@ _COMES_BACK: Final = {
 class RequestFate:
     """Fate of a request.
 
-    tag: under which it was sent. handled: by which incarnations of its destination. delivered: into a ring, as the NIC
+    tag: tag of the sending. handled: incarnations of its destination that handled it. delivered: into a ring, as the NIC
     reports, by which incarnations. excused: there is a reason for its missing end. void: its sender is gone.
     """
 

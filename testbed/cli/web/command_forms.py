@@ -57,7 +57,7 @@ class Offer:
         return MACHINE_COMMANDS if self.file else COMMANDS
 
     def forms(self) -> JSON:
-        """Describe the forms of all commands, for the page. words: with which a command line begins."""
+        """Describe the forms of all commands, for the page. words: first words of each command line."""
         return {
             name: {**form_of(command), "words": shlex.join(["testbed", *self._beginning(name)])}
             for name, command in self.commands.items()

@@ -76,7 +76,7 @@ def measure(point: Point) -> PointResult:
 
 def frame_lateness(result: RunResult, factor: int) -> int:
     """Return the 99th percentile of the lateness of a dilated run's frames, at NICs and in the relay together: nanoseconds
-    of model time. factor: by which time was slowed."""
+    of model time. factor: dilation factor."""
     nics = max(
         (lateness.p99 for execution in result.repetitions for lateness in execution.lateness.values()), default=0
     )

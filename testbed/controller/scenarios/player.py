@@ -39,7 +39,7 @@ _DISTURBANCE_KINDS: Final = {
 
 
 class Dilated(NamedTuple):
-    """Dilation of time. factor: by which time is slowed. priced: whether NICs have costs in the profile."""
+    """Dilation of time. factor: dilation factor. priced: whether NICs have costs in the profile."""
 
     factor: int
     priced: bool
