@@ -124,13 +124,13 @@ def protocol_clashes() -> tuple[str, ...]:
 
     If both packages have codecs, `gathered` reports the clash.
     """
-    everybody = registry.all_offered(registry.PROTOCOLS)
-    sentences = same_names(registry.PROTOCOLS, everybody)
+    entries_by_name = registry.all_offered(registry.PROTOCOLS)
+    sentences = same_names(registry.PROTOCOLS, entries_by_name)
     codecs = registry.offered(registry.FIELDS)
-    if len({entry.package for entry in (*codecs.values(), *(entries[0] for entries in everybody.values()))}) == 1:
+    if len({entry.package for entry in (*codecs.values(), *(entries[0] for entries in entries_by_name.values()))}) == 1:
         return tuple(sentences)  # only one package: no import needed
     taken: list[tuple[int, str, Entry]] = list(_ethertypes_of_codecs(codecs))
-    for name, (entry, *_) in everybody.items():
+    for name, (entry, *_) in entries_by_name.items():
         if name in codecs and codecs[name].package == entry.package:
             continue
         try:

@@ -197,12 +197,12 @@ def brought_up(
     origin: str,
     asked: ConfiguredDatapath = "auto",
 ) -> Iterator[str]:
-    """Spread a cluster until the end of the block; yield its name. It also ends with the workers, however they end: of a
-    controller that dies, nothing is left."""
+    """Spread a cluster until the end of the block; yield its name. It also ends with the workers, so that
+    a controller that dies leaves nothing behind."""
     up(running, plan_spread(running, layout, name, constraints), name, origin, asked, lasting=False)
     try:
         yield name
-    except BaseException:  # it is told, and not that a machine that was lost has not taken its part down
+    except BaseException:  # raised instead of later errors of a lost machine, which has not taken its part down
         try_call_each(running, "down", name=dict.fromkeys(running, name))
         raise
     down(running, name)
