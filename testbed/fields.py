@@ -25,13 +25,13 @@ def known_fields() -> Fields:
     imported prevents no cluster from coming up, but rules cannot name it. Raises ConflictError for two codecs that
     cannot be told apart, since fates would depend on which is registered first.
     """
-    fields, clashes = gathered()
+    fields, clashes = gather_fields()
     if clashes:
         raise ConflictError("\n".join(clashes))
     return fields
 
 
-def gathered() -> tuple[Fields, list[str]]:
+def gather_fields() -> tuple[Fields, list[str]]:
     """The fields of all packages that can be told apart, and a sentence for each clash."""
     fields = standard_fields()
     entries_by_name = registry.all_offered(registry.FIELDS)
@@ -39,7 +39,7 @@ def gathered() -> tuple[Fields, list[str]]:
     for name, (entry, *_) in entries_by_name.items():
         codec: Any = None
         try:
-            codec = registry.imported(registry.FIELDS, name, entry)
+            codec = registry.import_entry(registry.FIELDS, name, entry)
             register(fields, name, codec)
         except SharedNumberError as error:
             other = entries_by_name[error.other][0] if error.other in entries_by_name else None

@@ -12,7 +12,7 @@ from functools import cache
 from protocols.core.protocol import Protocol
 from testbed import fabrics, registry
 from testbed.errors import ConflictError, TestbedError
-from testbed.fields import clash, gathered, known_fields, same_names
+from testbed.fields import clash, gather_fields, known_fields, same_names
 from testbed.registry import Entry
 from testbed.spec.kinds import kind_of
 
@@ -54,7 +54,7 @@ def with_active_messages() -> list[str]:
 
 def clashes() -> list[str]:
     """A sentence for each two packages that conflict, by EtherType or by name."""
-    return [*gathered()[1], *protocol_clashes()]
+    return [*gather_fields()[1], *protocol_clashes()]
 
 
 def problems() -> list[str]:
@@ -90,7 +90,7 @@ def _checked(name: str, found: object) -> Protocol:
 def _offer(name: str, entry: Entry) -> Offered:
     package, version = entry.package_and_version()
     try:
-        checked_protocol = _checked(name, registry.imported(registry.PROTOCOLS, name, entry))
+        checked_protocol = _checked(name, registry.import_entry(registry.PROTOCOLS, name, entry))
     except TestbedError as error:
         return Offered(name, package, version, problem=str(error).strip().rpartition("\n")[2])
     if checked_protocol.uses_kernel_sockets:
@@ -134,7 +134,7 @@ def protocol_clashes() -> tuple[str, ...]:
         if name in codecs and codecs[name].package == entry.package:
             continue
         try:
-            ethertype = _checked(name, registry.imported(registry.PROTOCOLS, name, entry)).ethertype
+            ethertype = _checked(name, registry.import_entry(registry.PROTOCOLS, name, entry)).ethertype
         except TestbedError:
             continue
         for number, other, whose in taken if ethertype else ():
@@ -148,7 +148,7 @@ def protocol_clashes() -> tuple[str, ...]:
 def _ethertypes_of_codecs(codecs: Mapping[str, Entry]) -> Iterator[tuple[int, str, Entry]]:
     for name, entry in codecs.items():
         try:
-            number = getattr(registry.imported(registry.FIELDS, name, entry), "ETHERTYPE", 0)
+            number = getattr(registry.import_entry(registry.FIELDS, name, entry), "ETHERTYPE", 0)
         except TestbedError:
             continue
         yield number, name, entry

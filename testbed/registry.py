@@ -93,10 +93,10 @@ def load(group: str, name: str) -> object:
     if entry is None:
         known = f"there are {', '.join(names)}" if names else "no package registers one: is testbed installed anew?"
         raise NotFoundError(f"no {kind} is called {name!r}{did_you_mean(name, names)}; {known}")
-    return imported(group, name, entry)
+    return import_entry(group, name, entry)
 
 
-def imported(group: str, name: str, entry: Entry) -> object:
+def import_entry(group: str, name: str, entry: Entry) -> object:
     """Import an entry of a group. Raises TestbedError with a traceback if the import fails."""
     try:
         return entry.load()

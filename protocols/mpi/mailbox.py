@@ -145,10 +145,10 @@ class Mailbox:
         self._in_flight += 1
         slot_send = self._device.send(destination, *self._device.mailbox_context_tag, packet)
         slot_send.report_failures_to(FailureRecipient.NONE)
-        slot_send.add_callback(self._sent)
+        slot_send.add_callback(self._on_sent)
         return slot_send
 
-    def _sent(self, _: object) -> None:
+    def _on_sent(self, _: object) -> None:
         self._in_flight -= 1
 
     def _post_slot(self, slot: memoryview) -> None:

@@ -311,7 +311,7 @@ class SoftwareMatchingEndpoint(ABC):
         if mark is None:
             return False
         sent = SendCompletion()
-        sent.add_callback(partial(self._sent, destination, mark))
+        sent.add_callback(partial(self._on_sent, destination, mark))
         for part in (matched, sent):
             part.add_callback(partial(_complete_both, matched, sent, completion))
         if self.send(destination, context | mark, tag, data, sent):
@@ -335,7 +335,7 @@ class SoftwareMatchingEndpoint(ABC):
         self.matching.probe(source, context, tag, wait, claim, completion)
         return True
 
-    def _sent(self, destination: int, mark: int, sent: Completion[Envelope]) -> None:
+    def _on_sent(self, destination: int, mark: int, sent: Completion[Envelope]) -> None:
         try:
             sent.result()
         except MPIError as error:

@@ -17,7 +17,7 @@ from protocols.core.firmware import Adapter, Agent, Buffer, Firmware, Nic, Plug
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import SharedDmaMemory
 from protocols.core.split_memory import OnDoorbell, SharedActions, SharedNic, SplitDriver
-from protocols.myrinet.envelope import ETHERNET, MAX_HOPS, opened, sealed
+from protocols.myrinet.envelope import ETHERNET, MAX_HOPS, add_envelope, remove_envelope
 from protocols.myrinet.fields import MAPPING
 from protocols.myrinet.mapper.follower import mapper_of, paths_to_functions
 from protocols.myrinet.mapper.route_tables import Table
@@ -34,7 +34,7 @@ _MAPPER: Final = Settings()
 
 class Router:
     """The routes of a NIC, by MAC, and its mapper. counters: counters of dropped frames; `unrouted`: no route is known;
-    `envelope_*`: errors of received frames (`envelope.opened`)."""
+    `envelope_*`: errors of received frames (`envelope.remove_envelope`)."""
 
     def __init__(
         self,
@@ -54,19 +54,19 @@ class Router:
     def send(self, frame: Buffer) -> bool | None:
         """Send a frame of the firmware along its route; see `FirmwareActions.send`."""
         route = self._route(frame)
-        return None if route is None else self._send(sealed(bytes(frame), route))
+        return None if route is None else self._send(add_envelope(bytes(frame), route))
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         """See `FirmwareActions.send_later`. The frame is built at once, since its MAC selects the route."""
         frame = make()
         route = self._route(frame)
         if route is not None:
-            self._send_later(partial(sealed, frame, route))
+            self._send_later(partial(add_envelope, frame, route))
 
     def opened(self, frame: bytes) -> bytes | None:
         """Convert a received frame to the firmware's form. An invalid frame is counted; the result is None."""
         try:
-            return opened(frame)
+            return remove_envelope(frame)
         except MalformedError as error:
             self.counters[f"envelope_{error.reason}"] += 1
             return None

@@ -121,7 +121,7 @@ def print_checks(folder: Path) -> None:
     for number, report in enumerate(reports, 1):
         if report.failed or report.ambiguities:
             echo(f"checks of repetition {number}:" if len(reports) > 1 else "checks:", err=True)
-            echo(_indented(report), err=True)
+            echo(_indent(report), err=True)
     if reports and not any(report.failed for report in reports):
         messages = sum(report.messages for report in reports)
         echo(f"checks: nothing wrong with {messages:,} messages", err=True)
@@ -143,7 +143,7 @@ def _simulated(protocol: str) -> bool:
     return True
 
 
-def _indented(report: Report) -> str:
+def _indent(report: Report) -> str:
     return "\n".join(f"  {line}" for line in report.to_text().splitlines())
 
 

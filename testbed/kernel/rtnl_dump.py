@@ -156,7 +156,7 @@ def interface(route: RouteSocket, index: int) -> Interface:
     return _interface(route.query(message(RTM_GETLINK, NLM_F_REQUEST, _LINK.pack(0, 0, index, 0, 0), sequence=1)))
 
 
-def named(route: RouteSocket, name: str) -> Interface | None:
+def interface_named(route: RouteSocket, name: str) -> Interface | None:
     """Read the interface of that name in the namespace; None when there is none."""
     body = bytes(_LINK.size) + attribute(IFLA_IFNAME, name.encode() + b"\0")
     try:

@@ -131,7 +131,7 @@ def _part(
         far, peer_machine = (link.b, places[1]) if is_first else (link.a, places[0])
         addresses = underlays.addresses[machine], underlays.addresses[peer_machine]
         tunnels.append(Tunnel(far, vnis[link.name], *addresses, underlays.one_way[places], peer_machine))
-        links.append(_arriving(link, "backward" if is_first else "forward"))
+        links.append(_as_seen_at_receiver(link, "backward" if is_first else "forward"))
     local_nodes = placement.on(machine)
     nodes = tuple(
         node if node.name in local_nodes else replace(node, files={}, environment={}) for node in layout.nodes
@@ -145,7 +145,7 @@ def _part(
     )
 
 
-def _arriving(link: Link, incoming: DirectionName) -> Link:
+def _as_seen_at_receiver(link: Link, incoming: DirectionName) -> Link:
     """Return a link as the machine at which a direction arrives has it: the other direction is impaired over there."""
     nothing = Impairment()
     if incoming == "forward":

@@ -164,7 +164,7 @@ def start_worker(machine: Machine) -> RemoteWorker:
     testbed or another version of it."""
     local_version = metadata.version(DISTRIBUTION)
     channel = open_channel(
-        machine, f"exec {_quoted(machine.python)} -c {shlex.quote(_PROGRAM)} {shlex.quote(local_version)}"
+        machine, f"exec {_quote(machine.python)} -c {shlex.quote(_PROGRAM)} {shlex.quote(local_version)}"
     )
     try:
         remote_version = _greeting(machine, channel)
@@ -198,7 +198,7 @@ def _greeting(machine: Machine, channel: LineChannel) -> str:
     )
 
 
-def _quoted(program: str) -> str:
+def _quote(program: str) -> str:
     """Quote a program's path for a shell, except for a leading ``~/``."""
     home, rest = ("~/", program[2:]) if program.startswith("~/") else ("", program)
     return home + shlex.quote(rest)

@@ -86,7 +86,7 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
             raise UnsupportedError(
                 f"machine {machine}: links of {name} lead to other machines, and the machines file has no 'underlay' for it"
             )
-    measured = tuple(_measured(running, underlays, pair) for pair in crossed)
+    measured = tuple(_measure_or_raise(running, underlays, pair) for pair in crossed)
     recorded = _recorded_delays(present, underlays)
     network = Underlays(
         underlays,
@@ -120,7 +120,7 @@ def _recorded_delays(present: Mapping[str, Any], addresses: Mapping[str, str]) -
     return delays
 
 
-def _measured(running: Workers, addresses: Mapping[str, str], pair: Pair) -> Underlay:
+def _measure_or_raise(running: Workers, addresses: Mapping[str, str], pair: Pair) -> Underlay:
     """Measure the network between two machines. Raises UnsupportedError if no echo request is answered."""
     underlay = _measure(running, addresses, pair)
     if underlay.loss == 1:
@@ -163,7 +163,7 @@ def measured_underlays(running: Workers, parts_of: Mapping[str, Layout], *, carr
         for machine, part in parts_of.items()
         for tunnel in (part.part.tunnels if part.part is not None else ())
     }
-    measure = _measured if carry else _measure
+    measure = _measure_or_raise if carry else _measure
     return [measure(running, addresses, (here, there)) for (here, there), addresses in ways.items()]
 
 

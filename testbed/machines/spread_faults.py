@@ -52,10 +52,10 @@ def spread_state(running: Workers, name: str) -> SpreadState:
         raise NotFoundError(f"cluster {name} was not spread over machines: it is one machine's own")
     injected = [[Injection.from_json(data) for data in reply["injected"]] for reply in replies.values()]
     issued = max(reply["issued"] for reply in replies.values())
-    return SpreadState(workers, parts, complete_layout(parts.values()), merged(injected), issued)
+    return SpreadState(workers, parts, complete_layout(parts.values()), merge_injections(injected), issued)
 
 
-def merged(injected: Iterable[Sequence[Injection]]) -> tuple[Injection, ...]:
+def merge_injections(injected: Iterable[Sequence[Injection]]) -> tuple[Injection, ...]:
     """Return the injections of all parts, by number, each with what it has on all of them."""
     injections: dict[int, Injection] = {}
     for injection in (injection for part in injected for injection in part):
@@ -69,7 +69,7 @@ def merged(injected: Iterable[Sequence[Injection]]) -> tuple[Injection, ...]:
     return tuple(injections[number] for number in sorted(injections))
 
 
-def arriving(part: Layout) -> set[DirectionKey]:
+def incoming_directions(part: Layout) -> set[DirectionKey]:
     """Return the directions of links that arrive on a part's machine, so that they are impaired there."""
     remote = {tunnel.end for tunnel in part.part.tunnels} if part.part is not None else set()
     forward: set[DirectionKey] = {(link.name, "forward") for link in part.links if link.b not in remote}
@@ -79,7 +79,7 @@ def arriving(part: Layout) -> set[DirectionKey]:
 def share(injection: Injection, part: Layout) -> Injection | None:
     """Return what a machine has to put in force of an injection, None for nothing: cut links that end there, and the
     directions that arrive there."""
-    incoming = arriving(part)
+    incoming = incoming_directions(part)
     local_share = replace(
         injection,
         places=tuple(place for place in injection.places if place in incoming),

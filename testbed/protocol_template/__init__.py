@@ -117,7 +117,7 @@ def _taken_ethertypes() -> dict[int, str]:
     for group, attribute in ((registry.PROTOCOLS, "ethertype"), (registry.FIELDS, "ETHERTYPE")):
         for name, entry in registry.offered(group).items():
             try:
-                number = getattr(registry.imported(group, name, entry), attribute, 0)
+                number = getattr(registry.import_entry(group, name, entry), attribute, 0)
             except TestbedError:
                 continue
             taken.setdefault(number, name)

@@ -132,11 +132,11 @@ class PollAccounts:
     def adopt(self, task: Task[Any], rank: SimNode, profile: Profile) -> None:
         """Account a task's polls to a rank, if its profile has costs."""
         if not profile.is_zero_cost:
-            self._loop.on_poll = self._polled
+            self._loop.on_poll = self._on_polled
             task.poll_time = profile.poll or POLL_TIME
             self._ranks[task.number] = rank
 
-    def _polled(self, task: Task[Any], begins: bool) -> None:
+    def _on_polled(self, task: Task[Any], begins: bool) -> None:
         """Account for a poll that begins or ends."""
         rank = self._ranks.get(task.number)
         if rank is not None:

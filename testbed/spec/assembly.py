@@ -12,7 +12,7 @@ from testbed.spec.elements import Defaults, Link, Node, Switch
 from testbed.spec.generators import SHAPES
 from testbed.spec.model import NO_NODE, USUAL_NETWORK, Description, read_heading
 from testbed.spec.parser import read, read_list
-from testbed.spec.problems import joined, nearest, shown
+from testbed.spec.problems import format_value, join_alternatives, nearest
 from testbed.spec.tag_tables import add_tags
 from testbed.spec.validation import Parts, check
 
@@ -76,12 +76,12 @@ def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = 
 
 def _generate(raw: object) -> _Generated:
     if not isinstance(raw, Mapping):
-        return _Generated(problems=[Problem("generate", shown(raw), "a table with a shape and its parameters")])
+        return _Generated(problems=[Problem("generate", format_value(raw), "a table with a shape and its parameters")])
     name = raw.get("shape")
     model = SHAPES.get(name) if isinstance(name, str) else None
     if model is None:
-        actual = shown(name) if name is not None else ""
-        problem = Problem("generate.shape", actual, joined(SHAPES), nearest(name, SHAPES))
+        actual = format_value(name) if name is not None else ""
+        problem = Problem("generate.shape", actual, join_alternatives(SHAPES), nearest(name, SHAPES))
         return _Generated(problems=[problem])
     shape, problems = read(model, raw, "generate")
     if shape is None or problems:

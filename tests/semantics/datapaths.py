@@ -220,7 +220,7 @@ class ClusterLine(Line):
         route = self._cable.wire.route
         roots = qdiscs.qdiscs(route)
         names = stage_ends(self._cluster.state.layout, self.link)
-        ends = {way: rtnl_dump.named(route, name) for way, name in zip(WAYS, names, strict=True)}
+        ends = {way: rtnl_dump.interface_named(route, name) for way, name in zip(WAYS, names, strict=True)}
         into = dict(zip(WAYS, (self._cable.index_a, self._cable.index_b), strict=True))
         counted = {way: read_counters(route, into[way]) if self.carrier == "tc" else None for way in WAYS}
         return _Look(

@@ -14,7 +14,7 @@ import pytest
 from protocols.am2 import codec as am2
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.core.malformed import MalformedError
-from protocols.myrinet.envelope import opened, sealed, stripped
+from protocols.myrinet.envelope import add_envelope, remove_envelope, stripped
 from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
@@ -69,7 +69,7 @@ class Postman:
 
     def receive(self, now: int, frame: bytes) -> None:
         try:
-            raw = opened(frame)
+            raw = remove_envelope(frame)
         except MalformedError:
             return
         if not raw.startswith(am2.BEGINS, 14):
@@ -85,7 +85,7 @@ class Postman:
         return self._adapter.addresses[index], self._adapter.address
 
     def _post(self, index: int, frame: bytes) -> None:
-        self._nic.send(sealed(frame, self._routes[self._names[self._adapter.number], self._names[index]]))
+        self._nic.send(add_envelope(frame, self._routes[self._names[self._adapter.number], self._names[index]]))
 
     def counter_values(self) -> Mapping[str, int]:
         return {}

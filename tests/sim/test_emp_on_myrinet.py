@@ -7,7 +7,7 @@ import pytest
 import testbed
 from protocols.emp.host import Endpoint, plug
 from protocols.emp.myrinet import codec
-from protocols.myrinet.envelope import sealed, stripped
+from protocols.myrinet.envelope import add_envelope, stripped
 from testbed import Cluster
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
@@ -98,4 +98,4 @@ def test_rules_name_its_fields_behind_a_source_route_and_flows_are_by_its_types(
 def test_a_frame_on_a_link_is_its_codecs_with_a_route_in_front_and_a_crc_behind() -> None:
     frame = codec.pack_frame(b"\2\0\0\0\0\1", b"\2\0\0\0\0\2", codec.TYPE_ACK, 0, 3, 1, 1, 7, 2, 0)
     assert frame[12:16] == codec.ETHERTYPE.to_bytes(2, "big") + codec.BEGINS
-    assert stripped(sealed(frame, b"\x81\xbf")) == (frame, (1, -1), True)
+    assert stripped(add_envelope(frame, b"\x81\xbf")) == (frame, (1, -1), True)

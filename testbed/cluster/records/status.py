@@ -22,7 +22,7 @@ from testbed.errors import NotFoundError
 from testbed.fates.fate_counters import CAUSES
 from testbed.kernel import namespaces, processes, userns
 from testbed.kernel.netlink import RouteSocket
-from testbed.kernel.rtnl_dump import Interface, by_name, interfaces, named
+from testbed.kernel.rtnl_dump import Interface, by_name, interface_named, interfaces
 from testbed.lazy_dataclass import dataclass
 from testbed.runtime import event_log
 from testbed.runtime.supervision import are_all_running, running_supervisor
@@ -255,7 +255,7 @@ def _read(paths: Mapping[str, str], read: Read) -> InterfacesByKey:
 
 
 def _read_some(devices: Mapping[str, Collection[str]], key: str, route: RouteSocket) -> dict[str, Interface]:
-    return {device: interface for device in devices[key] if (interface := named(route, device)) is not None}
+    return {device: interface for device in devices[key] if (interface := interface_named(route, device)) is not None}
 
 
 def _programs(state: State) -> dict[str, list[int]]:

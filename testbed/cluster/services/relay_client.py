@@ -154,7 +154,7 @@ def engage(store: Store, state: State, orders: Orders) -> None:
         supervisor,  # imports the relay's code, which a cluster without impairments does not need
     )
 
-    if not supervisor.needed(state, orders):
+    if not supervisor.is_needed(state, orders):
         leaving = supervisor.ensure(store, state)  # it reads the state and ends
         if leaving is not None:
             wait_until_gone(leaving)

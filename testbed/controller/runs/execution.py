@@ -27,7 +27,7 @@ from testbed.spec.kinds import Kind
 from testbed.spec.layout import End, Layout
 from testbed.spec.layout import Node as LaidOutNode
 from testbed.spec.placement import Rank, ranks_of
-from testbed.spec.problems import joined
+from testbed.spec.problems import join_alternatives
 from testbed.workloads.active_messages.request_history import RequestHistory
 from testbed.workloads.form import Clock, Node
 from testbed.workloads.history import HistoryDevice
@@ -181,7 +181,7 @@ def _check_several_ranks(layout: Layout, protocol: NicProtocol) -> None:
 def _alternatives(kind: Kind) -> str:
     """Name the protocols whose frames can cross such switches, for an error message."""
     names = [protocol.name for protocol in offered_protocols() if kind.name in protocol.fabrics]
-    return f"; use one of {joined(names, 'or')} (--protocol {names[0]})" if names else ""
+    return f"; use one of {join_alternatives(names, 'or')} (--protocol {names[0]})" if names else ""
 
 
 def _unreachable_node(layout: Layout) -> LaidOutNode | None:

@@ -87,7 +87,7 @@ class SpreadScenario:
             for report in reports
             for disturbance in report["disturbances"]
         ]
-        events = list(joined([report["events"] for report in reports]))
+        events = list(join_events([report["events"] for report in reports]))
         self._record_events(events)
         for event in events:
             if event["event"] == ENDS and not event["had_effect"]:
@@ -96,7 +96,7 @@ class SpreadScenario:
         self._remaining += [report["remaining"] for report in reports if report["remaining"]][:1]
 
 
-def joined(of_machines: Iterable[Sequence[Event]]) -> Iterator[Event]:
+def join_events(of_machines: Iterable[Sequence[Event]]) -> Iterator[Event]:
     """Join the events of faults as several machines have them: one for each beginning and end, in the order of time. A
     fault is in force when it is so on all machines, and has an effect if it has one on any."""
     events_by_fault: dict[tuple[str, str, int], list[Event]] = defaultdict(list)

@@ -194,7 +194,7 @@ class ScenarioPlayer:
             count = "1 fault has" if len(remaining) == 1 else f"{len(remaining):,} faults have"
             first = remaining[0].occurrence
             self.remaining = (
-                f"{self.scenario.name} is longer than the run, which ended after {_rounded(self._now())}: {count} not "
+                f"{self.scenario.name} is longer than the run, which ended after {_round_time(self._now())}: {count} not "
                 f"begun, first {first.name} at {format_duration(first.begin)} ({first.fault.what})"
             )
         if errors:
@@ -301,7 +301,7 @@ def no_effect(name: str, what: str, span: tuple[int, int], counts: Mapping[str, 
     """Return the warning on a fault without effect. span: nanoseconds since the programs began. reason: why it could have
     none, or empty."""
     why = reason or ", ".join(f"{counter}: {count}" for counter, count in counts.items()) or "its counters are 0"
-    return f"{name} ({what}) had no effect from {_rounded(span[0])} to {_rounded(span[1])}: {why}"
+    return f"{name} ({what}) had no effect from {_round_time(span[0])} to {_round_time(span[1])}: {why}"
 
 
 def shortened(notes: Sequence[str]) -> list[str]:
@@ -310,7 +310,7 @@ def shortened(notes: Sequence[str]) -> list[str]:
     return list(notes) if more <= 1 else [*notes[:_MAX_SHOWN], f"and {more} more faults had no effect"]
 
 
-def _rounded(nanoseconds: int) -> str:
+def _round_time(nanoseconds: int) -> str:
     """Format a duration; round it to milliseconds if it is 10 ms or more."""
     if nanoseconds < 10 * _ROUNDING:
         return format_duration(nanoseconds)

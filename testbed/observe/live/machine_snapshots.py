@@ -68,10 +68,10 @@ class SpreadSampler:
                 parts[machine] = from_json(reply)
         if not parts:
             return Absent("; ".join([*self._lost.values(), *reasons]))
-        return merged(parts, [*self._lost.values()])
+        return merge_snapshots(parts, [*self._lost.values()])
 
 
-def merged(parts: Mapping[str, Snapshot], lost: Sequence[str] = ()) -> Snapshot:
+def merge_snapshots(parts: Mapping[str, Snapshot], lost: Sequence[str] = ()) -> Snapshot:
     """Merge the snapshots of a cluster's parts, by machine. lost: sentences on machines that cannot be asked."""
     first = next(iter(parts.values()))
     links = _links(parts)

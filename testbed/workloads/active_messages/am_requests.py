@@ -29,7 +29,7 @@ class Client:
         endpoint = library.allocate_bundle().allocate_endpoint()
         self.endpoint: Final = endpoint
         endpoint.tag = TAG
-        endpoint.set_handler(ANSWER, self._answered)
+        endpoint.set_handler(ANSWER, self._on_answered)
         endpoint.map(0, server, TAG)
 
     async def burst(self, count: int) -> int:
@@ -72,7 +72,7 @@ class Client:
         self._in_flight[number] = self._now()
         await self.endpoint.request(0, handler, number, *_PADDING)
 
-    def _answered(self, _: Token, number: int, *rest: int) -> None:  # noqa: ARG002
+    def _on_answered(self, _: Token, number: int, *rest: int) -> None:  # noqa: ARG002
         now = self._now()
         request_time = self._in_flight.pop(number)
         if self._measured_period[0] <= now < self._measured_period[1]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.controller.checkers.disturbances import CUT, FOREVER, Disturbance
 from testbed.controller.scenarios.active import ELSEWHERE
-from testbed.controller.scenarios.machine_reports import SpreadScenario, joined
+from testbed.controller.scenarios.machine_reports import SpreadScenario, join_events
 from testbed.spec.scenario import Scenario
 
 Event = dict[str, Any]
@@ -28,12 +28,12 @@ def ends(at: int, counted: Mapping[str, int], reason: str = "", begin: int = 10)
 
 
 def test_a_fault_is_in_force_when_it_is_so_on_all_machines() -> None:
-    (event,) = joined([[begins(1012, 12)], [begins(1019, 18)], []])
+    (event,) = join_events([[begins(1012, 12)], [begins(1019, 18)], []])
     assert (event["in_force"], event["clock"], event["begun"]) == (18, 1019, 10)
 
 
 def test_a_fault_that_has_an_effect_on_one_machine_has_one() -> None:
-    first, last = joined([[ends(20, {"links down": 1}), ends(35, {}, begin=30)], [ends(21, {}, ELSEWHERE)]])
+    first, last = join_events([[ends(20, {"links down": 1}), ends(35, {}, begin=30)], [ends(21, {}, ELSEWHERE)]])
     assert (first["at"], first["counted"], first["had_effect"]) == (21, {"links down": 1}, True)
     assert "reason" not in first
     assert (last["begin"], last["had_effect"]) == (30, False)

@@ -14,7 +14,7 @@ from testbed.cluster.plan.link_decisions import decide
 from testbed.errors import UnsupportedError
 from testbed.machines.node_placement import placement_of
 from testbed.machines.parts import Underlays, complete_layout, pairs, parts
-from testbed.machines.spread_faults import merged, share
+from testbed.machines.spread_faults import merge_injections, share
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.layout_json import from_json, to_json
 from testbed.spec.model import Description
@@ -80,7 +80,7 @@ def test_each_machine_has_the_directions_of_an_injection_that_arrive_there() -> 
     assert at_switch.places == ((own, "forward"), (own, "backward"), (between, "forward"))
     assert at_node.places == ((between, "backward"),)
     assert at_node.rules == (((between, "backward"), "drop udp"),)
-    assert merged([[at_switch], [at_node]]) == (
+    assert merge_injections([[at_switch], [at_node]]) == (
         replace(everywhere, places=(*at_switch.places, *at_node.places), rules=(*at_switch.rules, *at_node.rules)),
     )
     assert share(compose_impairment(pair(), (), "n2", {"loss": 0.1}, direction="in"), layouts["a"]) is None

@@ -32,7 +32,7 @@ from scapy.utils import PcapNgWriter
 from protocols.atm import frames as atm
 from protocols.core.frames import CheckField, LastByteField, RouteField, SizedLayer
 from protocols.myrinet import frames as myrinet
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from protocols.ssam import frames as ssam
 from testbed import registry
 from testbed.errors import TestbedError
@@ -131,7 +131,7 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
         padding = bytes(chance.randrange(0, 20)) if getattr(module, "LENGTH", "") else b""
         whole, padding = bytes(packet / Raw(payload) if payload else packet), padding if number % 3 == 0 else b""
         route = bytes([0x81, 0xBF, 0x80][: number % 4])
-        yield sealed(whole[:-1] + padding, route) if is_carried(module) else whole + padding
+        yield add_envelope(whole[:-1] + padding, route) if is_carried(module) else whole + padding
 
 
 def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:

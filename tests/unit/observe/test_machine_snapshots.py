@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from testbed.cli.screen.live_view import arguments
 from testbed.cli.screen.view import Command
 from testbed.observe.format.event_format import FormattedEvent
-from testbed.observe.live.machine_snapshots import from_json, merged
+from testbed.observe.live.machine_snapshots import from_json, merge_snapshots
 from testbed.observe.live.snapshot import Direction, Fault, Link, Nic, Node, Program, Snapshot, Switch
 
 HERE, THERE, UNSEEN = Direction(frames=5, dropped={"loss": 1}), Direction(frames=7), Direction(frames=99)
@@ -30,7 +30,7 @@ B = part("n1", replace(CROSSING, forward=UNSEEN, backward=THERE), events=(Format
 
 def test_directions_between_machines_are_those_of_the_machine_where_they_arrive() -> None:
     for parts in ({"a": A, "b": B}, {"b": B, "a": A}):
-        actual = merged(parts)
+        actual = merge_snapshots(parts)
         (link,), (node,) = actual.links, actual.nodes
         assert (link.forward, link.backward) == (HERE, THERE)
         assert (node.nics[0].out, node.nics[0].back) == (HERE, THERE)
@@ -43,7 +43,7 @@ def test_directions_between_machines_are_those_of_the_machine_where_they_arrive(
 def test_a_link_is_down_if_it_is_at_one_end_and_warnings_name_their_machine() -> None:
     down = replace(B, links=(replace(B.links[0], state="down"),), warning="the relay is gone", phase="changing")
     for parts in ({"a": A, "b": down}, {"b": down, "a": A}):
-        actual = merged(parts, ["machine c is lost"])
+        actual = merge_snapshots(parts, ["machine c is lost"])
         assert actual.links[0].state == "down"
         assert actual.warning == "machine c is lost; machine b: the relay is gone"
         assert actual.phase == "changing"

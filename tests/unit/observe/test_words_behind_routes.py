@@ -16,7 +16,7 @@ from protocols.am2 import codec as am2
 from protocols.core.frame_kinds import Kind
 from protocols.emp import codec as emp
 from protocols.myrinet import fields as myrinet
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.mapper import codec as mapper
 from testbed.fates.header_fields import ETHERNET_HEADER
 from testbed.fates.headers import standard_fields
@@ -64,16 +64,16 @@ def words(frame: bytes, more: Mapping[str, object] | None = None) -> str:
 
 
 def test_protocols_that_share_an_ethertype_are_each_told_of_in_their_own_words() -> None:
-    assert words(sealed(ACK, b"")) == ACK_SAID
-    assert words(sealed(HINT, b"")) == HINT_SAID
-    assert words(sealed(ACK[:14] + b"\0\7" + b"what", b"")) == "MYRINET type 7"
+    assert words(add_envelope(ACK, b"")) == ACK_SAID
+    assert words(add_envelope(HINT, b"")) == HINT_SAID
+    assert words(add_envelope(ACK[:14] + b"\0\7" + b"what", b"")) == "MYRINET type 7"
 
 
 def test_a_partial_route_and_a_wrong_crc_are_reported() -> None:
-    frame = sealed(ACK, b"\x81\xbf\x80")
+    frame = add_envelope(ACK, b"\x81\xbf\x80")
     assert words(frame) == f"{ACK_SAID}, route +1 -1 +0"
     assert words(frame[:-1] + bytes([frame[-1] ^ 1])) == f"{ACK_SAID}, route +1 -1 +0, wrong CRC-8"
-    damaged = bytearray(sealed(HINT, b"\x81"))
+    damaged = bytearray(add_envelope(HINT, b"\x81"))
     damaged[30] ^= 1
     assert words(bytes(damaged)) == "MAPPER, broken (check), route +1, wrong CRC-8"
 
@@ -93,9 +93,9 @@ def test_a_packet_type_of_somebody_elses_is_told_of_as_its_package_says() -> Non
     kinds = {1: Kind("control", "MINE number {number}")}
     vars(mine).update(ETHERTYPE=myrinet.ETHERTYPE, BEGINS=b"\0\7", ROUTED=True, KIND="kind", KINDS=kinds)
     vars(mine).update(FIELDS={"kind": (2, 1), "number": (3, 1)}, FLOW=("kind",))
-    frame = sealed(ACK[:14] + b"\0\7\1\x2a", b"\x81")
+    frame = add_envelope(ACK[:14] + b"\0\7\1\x2a", b"\x81")
     assert words(frame, {"mine": mine}) == "MINE number 42, route +1"
-    assert words(sealed(ACK, b""), {"mine": mine}) == ACK_SAID
+    assert words(add_envelope(ACK, b""), {"mine": mine}) == ACK_SAID
 
 
 OUTSIDE = """

@@ -13,7 +13,7 @@ from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_BAD_TA
 from protocols.am2.firmware import Firmware
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.mapper.route_tables import Path, Table
 from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, SingleNic
 
@@ -248,7 +248,7 @@ def test_a_message_to_the_own_nic_needs_no_wire() -> None:
 def test_an_own_frame_that_returns_from_the_wire_is_dropped() -> None:
     card = loaded_nic()
     frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[0], KIND_ACK, 0, 0, 0, 1, 1, 0, 0, 0, 1)
-    card.firmware.receive(0, sealed(frame, b""))
+    card.firmware.receive(0, add_envelope(frame, b""))
     assert card.counter("strangers") == 1
 
 
@@ -395,7 +395,7 @@ def test_unanswered_packets_wait_for_a_route_when_the_peer_is_introduced() -> No
 def test_a_frame_whose_route_is_not_used_up_is_dropped() -> None:
     card = routed()
     frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[1], KIND_ACK, 0, 1, 0, 1, 1, 0, 0, 0, 1)
-    card.firmware.receive(0, sealed(frame, b"\x81"))
+    card.firmware.receive(0, add_envelope(frame, b"\x81"))
     assert card.counter("malformed") == 1
 
 
@@ -434,7 +434,7 @@ def test_arbitrary_frames_with_right_checksums_are_harmless(
     else:
         frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[1], kind, reason, *numbers, *sending, payload)
     for _ in range(2):
-        card.firmware.receive(0, sealed(frame, b""))
+        card.firmware.receive(0, add_envelope(frame, b""))
     card.elapse(20 * MILLISECOND)
     assert card.page(4)[layout.SLOT_OFFSETS[0]] in (layout.IN_FLIGHT, layout.FREE, layout.RETURNED)
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 
 from protocols.core.malformed import MalformedError
-from protocols.myrinet.envelope import back, crc8, opened, route_bytes, route_of, sealed
+from protocols.myrinet.envelope import add_envelope, crc8, remove_envelope, reverse_route, route_bytes, route_of
 from protocols.myrinet.mapper import codec
 from protocols.myrinet.mapper.frames import Mapping
 from protocols.myrinet.mapper.network_map import Port, Topology
 from protocols.myrinet.mapper.prober import Pacer
-from protocols.myrinet.mapper.route_tables import Collected, Path, Table, parts_of, paths_of, way_back_of
+from protocols.myrinet.mapper.route_tables import PartialTable, Path, Table, paths_of, return_route_of, split_table
 from protocols.myrinet.mapper.routes import Routing
 from protocols.myrinet.mapper.settings import Settings
 from tests.unit.protocols.mapper_networks import Cable, Myrinet, address, fat_tree, random_network
@@ -122,7 +122,7 @@ def test_a_route_is_decoded_as_encoded_and_reversing_twice_restores_it(route: tu
     assert route_of(route_bytes(route)) == route
     assert all(byte & 0xC0 == 0x80 for byte in route_bytes(route))
     if -32 not in route:
-        assert back(back(route)) == route
+        assert reverse_route(reverse_route(route)) == route
 
 
 def test_the_crc_has_polynomial_7() -> None:
@@ -131,14 +131,14 @@ def test_the_crc_has_polynomial_7() -> None:
 
 @given(st.binary(min_size=16, max_size=60).map(lambda rest: rest[:14] + b"\0\5" + rest[14:]), st.integers(0, 1 << 20))
 def test_an_envelope_is_removed_and_one_damaged_bit_is_detected(frame: bytes, bit: int) -> None:
-    assert opened(sealed(frame, b"")) == frame
+    assert remove_envelope(add_envelope(frame, b"")) == frame
     with pytest.raises(MalformedError, match="route"):
-        opened(sealed(frame, b"\x81"))
-    damaged = bytearray(sealed(frame, b""))
+        remove_envelope(add_envelope(frame, b"\x81"))
+    damaged = bytearray(add_envelope(frame, b""))
     bit %= 8 * (len(damaged) - 14)
     damaged[14 + (bit >> 3)] ^= 1 << (bit & 7)
     with pytest.raises(MalformedError):
-        opened(bytes(damaged))
+        remove_envelope(bytes(damaged))
 
 
 @given(
@@ -153,18 +153,18 @@ def test_a_table_is_restored_from_its_parts_in_any_order(
     paths: dict[int, Path], way_back: tuple[int, ...], most: int, random: st.random.Random
 ) -> None:
     table = Table(7, 3, paths)
-    parts = list(enumerate(parts_of(table, way_back, most)))
+    parts = list(enumerate(split_table(table, way_back, most)))
     assert all(len(part) <= most for _, part in parts)
-    assert all(way_back_of(part)[0] == route_bytes(way_back) for _, part in parts)
+    assert all(return_route_of(part)[0] == route_bytes(way_back) for _, part in parts)
     random.shuffle(parts)
-    collected = Collected(table.version, len(parts))
+    collected = PartialTable(table.version, len(parts))
     *early, last = [collected.add(number, paths_of(part)) for number, part in parts]
     assert last == table
     assert not any(early)
 
 
 def test_a_probe_byte_by_byte() -> None:
-    frame = sealed(
+    frame = add_envelope(
         codec.pack_frame(b"\xff" * 6, address(2), codec.KIND_PROBE, 2, 2, 7, 9, 0, 0, 0, 0, b"\x83"), b"\x83"
     )
     head = "ffffffffffff 020000000002 88b6"
@@ -178,9 +178,11 @@ def test_a_probe_byte_by_byte() -> None:
 
 
 def test_scapy_decodes_only_mapping_packets_as_mapping() -> None:
-    frame = opened(sealed(codec.pack_frame(address(1), address(2), codec.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b""))
-    assert Ether(sealed(frame, b"\x81")).summary() == "Ether / Myrinet / Mapping HINT 9 of node 2"
-    assert Mapping not in Ether(sealed(frame[:14] + b"\0\6" + frame[16:], b""))
+    frame = remove_envelope(
+        add_envelope(codec.pack_frame(address(1), address(2), codec.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b"")
+    )
+    assert Ether(add_envelope(frame, b"\x81")).summary() == "Ether / Myrinet / Mapping HINT 9 of node 2"
+    assert Mapping not in Ether(add_envelope(frame[:14] + b"\0\6" + frame[16:], b""))
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=60), st.integers(1, 100), st.integers(1, 10))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from protocols.am2 import page as layout
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.mapper import codec
-from protocols.myrinet.mapper.route_tables import Path, Table, parts_of, paths_of
+from protocols.myrinet.mapper.route_tables import Path, Table, paths_of, split_table
 from tests.unit.protocols.am2_shared_nic import SharedNic
 from tests.unit.protocols.am2_single_nic import ADDRESSES, SingleNic
 
 ENDPOINT = 4
-PROBE = sealed(codec.pack_frame(ADDRESSES[0], ADDRESSES[1], codec.KIND_LOOP, 1, 1, 1, 7, 0, 0, 0, 0, b""), b"")
+PROBE = add_envelope(codec.pack_frame(ADDRESSES[0], ADDRESSES[1], codec.KIND_LOOP, 1, 1, 1, 7, 0, 0, 0, 0, b""), b"")
 STAGED, STAGING = (
     ENDPOINT << layout.SUBJECT_BITS | subject for subject in (layout.SEND_STAGING, layout.RECEIVE_STAGING)
 )
@@ -82,7 +82,7 @@ def test_a_probe_packet_in_memory_that_is_not_mapped_goes_out_when_it_is() -> No
 def test_the_daemon_reads_the_routes_that_it_has_written() -> None:
     card = DaemonsNic()
     paths = {1: Path(b"\x81", ADDRESSES[1])}
-    (part,) = parts_of(Table(9, 1, paths), (), card.firmware.settings.medium)
+    (part,) = split_table(Table(9, 1, paths), (), card.firmware.settings.medium)
     card.put(layout.ROUTES, part, epoch=9, author=1)
     card.put(layout.ROUTES, b"", 1)
     form, data = card.come(0)
