@@ -261,7 +261,7 @@ def test_a_user_without_a_name_is_told_that_sshd_wants_one(home: Path) -> None:
         with Cluster.star(2).up() as cluster:
             with pytest.raises(UnsupportedError, match=f"user {os.getuid()} has no name"):
                 cluster.ssh()
-            assert not Store().ssh(cluster.name).exists()
+            assert not Store().ssh_directory(cluster.name).exists()
 
     wait_for_success(as_user(home, story))
 

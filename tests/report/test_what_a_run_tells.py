@@ -152,7 +152,7 @@ def test_results_are_no_samples_and_rows_for_each_message_are(tmp_path: Path) ->
     ]
     samples_found = samples(summarize_run(write_run(tmp_path / "many", rows), ""))
     assert samples_found is not None
-    assert (samples_found.what, samples_found.took.size, samples_found.at[0], list(samples_found.moved[:2])) == (
+    assert (samples_found.quantity, samples_found.took.size, samples_found.at[0], list(samples_found.moved[:2])) == (
         "trip",
         50,
         0.0,

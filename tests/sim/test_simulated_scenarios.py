@@ -94,7 +94,7 @@ class Played:
         self.ends = [event for event in self.events if event["event"] == "fault ends"]
 
     @property
-    def counter_values(self) -> Mapping[str, int]:
+    def counters(self) -> Mapping[str, int]:
         (end,) = self.ends
         found: Mapping[str, int] = end["counted"]
         return found
@@ -112,8 +112,8 @@ def test_a_loss_counts_in_its_time_only(tmp_path: Path) -> None:
     assert [(event["begun"], event["at"]) for event in played.begins] == [(200 * MILLISECOND, 200 * MILLISECOND)]
     assert played.ends[0]["at"] == 400 * MILLISECOND
     fates = [json.loads(line) for line in (tmp_path / "run" / "fates.jsonl").read_text().splitlines()]
-    assert len(fates) == played.counted["loss"] > 0
-    assert played.counted["frames"] > played.counted["loss"]
+    assert len(fates) == played.counters["loss"] > 0
+    assert played.counters["frames"] > played.counters["loss"]
     assert played.warnings == []
     assert "loss" in (tmp_path / "run" / "scenario.toml").read_text()
 
@@ -151,7 +151,7 @@ def test_the_later_of_two_counts_and_the_earlier_comes_back(tmp_path: Path) -> N
 
 def test_a_rule_counts_from_its_beginning(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Rule(on="n2", direction="in", rules="drop emp.type == 1 and first(2)", at="300ms"))
-    assert played.counted == {"decided": 2}
+    assert played.counters == {"decided": 2}
     assert played.ends[0]["with_the_run"]
     start = played.result.results["n1"]
     late = [number for number in range(1, 100) if start[number] - start[number - 1] > 25 * MILLISECOND]
@@ -164,7 +164,7 @@ def test_a_cable_that_is_out_loses_all_until_it_is_in_again(tmp_path: Path) -> N
     start = played.result.results["n1"]
     assert not any(212 * MILLISECOND < when < 350 * MILLISECOND for when in start)
     assert any(when > 350 * MILLISECOND for when in start)
-    assert played.counted["lost"] > 0
+    assert played.counters["lost"] > 0
 
 
 def test_two_that_pull_one_cable_out_both_put_it_in_again(tmp_path: Path) -> None:
@@ -192,13 +192,13 @@ def test_no_frame_passes_between_the_groups_of_a_partition(tmp_path: Path, parti
     played = Played(tmp_path, talk, partition)
     start = played.result.results["n1"]
     assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in start)
-    assert played.counted["decided"] > 0
+    assert played.counters["decided"] > 0
     assert len(start) == 100
 
 
 def test_within_a_part_all_passes(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Partition(shape="halves", from_="200ms", to="300ms"))
-    assert played.counted == {"decided": 0}
+    assert played.counters == {"decided": 0}
     assert played.warnings == [
         "fault[1] (partition halves) had no effect from 200ms to 300ms: decided: 0",
     ]
@@ -210,7 +210,7 @@ def test_within_a_part_all_passes(tmp_path: Path) -> None:
 def test_a_crash_ends_a_program_and_the_run_goes_on_without_it(tmp_path: Path) -> None:
     played = Played(tmp_path, sleep, Crash(on="n3", at="400ms"))
     assert set(played.result.results) == {"n1", "n2", "n4"}
-    assert played.counted == {"processes": 1}
+    assert played.counters == {"processes": 1}
 
 
 def test_a_crashed_program_restarts_from_the_beginning(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_crashed_program_restarts_from_the_beginning(tmp_path: Path) -> None:
     assert played.result.results["n1"] == (0, SECOND)
     assert played.result.results["n3"] == (600 * MILLISECOND, 1_600 * MILLISECOND)
     assert played.result.results["n2"] == played.result.results["n3"]
-    assert played.counted == {"processes": 2}
+    assert played.counters == {"processes": 2}
 
 
 def test_the_run_waits_for_who_comes_back(tmp_path: Path) -> None:
@@ -255,8 +255,8 @@ def test_what_is_sent_to_who_has_crashed_comes_back_and_what_is_sent_then_arrive
 
 def test_a_paused_node_loses_no_messages(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Pause(on="n2", at="200ms", for_="100ms"))
-    assert played.counted["nodes"] == 1
-    assert played.counted["held"] > 0
+    assert played.counters["nodes"] == 1
+    assert played.counters["held"] > 0
     start = played.result.results["n1"]
     assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in start)
     assert len(start) == 100
@@ -280,7 +280,7 @@ def test_a_processor_that_is_used_up_computes_later(tmp_path: Path) -> None:
     played = Played(tmp_path, compute, Cpu(on="n1", share="50%", at=0, for_="50ms"))
     assert played.result.results["n2"] == 100 * MILLISECOND
     assert played.result.results["n1"] >= 100 * MILLISECOND
-    assert played.counted == {"busy_ns": 25 * MILLISECOND}
+    assert played.counters == {"busy_ns": 25 * MILLISECOND}
 
 
 def test_churn_restarts_nodes_until_its_end(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_traffic_takes_its_share_of_a_link_and_never_comes_to_a_firmware(tmp_pat
     played = Played(
         tmp_path, talk, Traffic(senders="n3", receiver="n2", rate="10mbit", at="200ms", for_="100ms"), cluster=slow
     )
-    assert played.counted == {"frames": 83}
+    assert played.counters == {"frames": 83}
     assert played.result.counters["n2"].get("frames_malformed", 0) == 0
     quiet = testbed.run(slow, talk, mode="sim").results["n1"]
     assert played.result.results["n1"] != quiet
@@ -311,7 +311,7 @@ def test_traffic_takes_its_share_of_a_link_and_never_comes_to_a_firmware(tmp_pat
 
 def test_in_an_incast_all_others_send(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Incast(receiver="n1", rate="10mbit", at="200ms", for_="100ms"))
-    assert played.counted == {"frames": 3 * 83}
+    assert played.counters == {"frames": 3 * 83}
 
 
 # What a slow processor is, needs a profile that prices something
@@ -319,7 +319,7 @@ def test_in_an_incast_all_others_send(tmp_path: Path) -> None:
 
 def test_a_slow_nic_processor_has_no_effect_where_nothing_costs_anything_which_is_said(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Slow(on="n1", factor=2.0, at="100ms"))
-    assert played.counted == {"busy_ns": 0, "longer_ns": 0}
+    assert played.counters == {"busy_ns": 0, "longer_ns": 0}
     (warning,) = played.warnings
     assert "had no effect" in warning
     assert "the profile 'ideal' has no costs" in warning

@@ -88,7 +88,7 @@ def test_the_mean_rate_decides_the_queue() -> None:
         ("1\n2.5\n", 2, "'2.5'"),
         ("1\n" + "9" * 30, 2, "'9999"),
         ("", 0, "no line"),
-        ("0\n0\n", 2, "a trace that ends at 0"),
+        ("0\n0\n", 2, "a last time of 0 ms"),
     ],
 )
 def test_a_broken_line_is_named_with_its_file(text: str, line: int, found: str) -> None:

@@ -119,14 +119,14 @@ import importlib, json, pathlib, sys
 from protocols.core.codegen import generate
 frames = importlib.import_module("outside.frames")
 pathlib.Path(frames.__file__).with_name("codec.py").write_text(generate(frames, "the tests"))
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from testbed.fields import known_fields
 from testbed.observe.dissector.lua import generate_dissector
 from testbed.observe.format.layers import format_layers
 from testbed.observe.format.frame_labels import label
 from testbed.fates.rules import Rule
 codec = importlib.import_module("outside.codec")
-frame = sealed(codec.pack_frame(bytes(6), bytes(6), 1, 42), bytes([0x81]))
+frame = add_envelope(codec.pack_frame(bytes(6), bytes(6), 1, 42), bytes([0x81]))
 Rule.parse("drop outside.number == 42", known_fields())
 text, lacking = generate_dissector()
 told = [label(frame), *format_layers(frame), 'register_above("Myrinet", function(values)' in text, *lacking]

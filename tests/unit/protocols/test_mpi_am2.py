@@ -141,7 +141,7 @@ def test_an_interrupted_long_message_fails_at_both_ends() -> None:
     assert waiting.result().length == 5
     assert buffer[:5] == b"later"
     staging = nodes.endpoint(1)._staging
-    assert not staging._held
+    assert not staging._held_back
     assert len(staging._free) == SLOTS
     nodes.exchange(0, 1)
 
@@ -157,13 +157,13 @@ def test_slots_are_held_back_until_nothing_of_the_former_session_is_in_flight() 
     staging, pair = nodes.endpoint(1)._staging, nodes.endpoint(1)._pairs[0]
     assert [failure(completion) for completion in (sent, receipt)] == [ERR_PROC_FAILED] * 2
     assert (pair.own_session, pair.is_open) == ((1, 1), True)
-    assert list(map(len, staging._held.values())) == [MAX_SLOTS_PER_MESSAGE]
+    assert list(map(len, staging._held_back.values())) == [MAX_SLOTS_PER_MESSAGE]
     nodes.send(0, 1, b"meanwhile")
     nodes.advance(MILLISECOND, lambda frame: len(frame) > 1000)
     assert nodes.receive(1, 0, 9)[1] == b"meanwhile"
-    assert staging._held
+    assert staging._held_back
     nodes.wires.elapse(SECOND)
-    assert not staging._held
+    assert not staging._held_back
     nodes.exchange(0, 1)
 
 

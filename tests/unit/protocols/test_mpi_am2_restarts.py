@@ -125,6 +125,6 @@ def test_lost_messages_are_reported_and_no_message_arrives_twice(all_steps: list
             assert completion.done
     for node in range(COUNT):
         endpoint = trial.nodes.endpoint(node)
-        assert len(endpoint._staging._free) + sum(map(len, endpoint._staging._held.values())) == 16
+        assert len(endpoint._staging._free) + sum(map(len, endpoint._staging._held_back.values())) == 16
         assert not any(pair.queue or pair.sending or pair.arriving or pair.early for pair in endpoint._pairs.values())
     event(f"some lost: {trial.lost > 0}, some received: {trial.got > 0}")

@@ -28,13 +28,13 @@ def sent(size: int, program: Callable[[Comm], Program[Any]]) -> list[list[tuple[
     """Run the ranks. Returns what each has sent: receivers and sizes, in order."""
     ranks = by_library(size)
     actual: list[list[tuple[int, int]]] = [[] for _ in range(size)]
-    give = ranks.wires.give
+    deliver = ranks.wires.deliver
 
     def record(frame: bytes) -> None:
         actual[frame[11] - 1].append((frame[5] - 1, len(frame) - HEAD))
-        give(frame)
+        deliver(frame)
 
-    ranks.wires.give = record  # type: ignore[method-assign]
+    ranks.wires.deliver = record  # type: ignore[method-assign]
     ranks.run(*[program] * size)
     assert ranks.is_idle()
     return actual
