@@ -13,4 +13,4 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.resend < 1:
-            raise ValueError(f"resend must be at least 1 ns, got {self.resend}")
+            raise ValueError(f"resend = {self.resend}: 1 ns or more")

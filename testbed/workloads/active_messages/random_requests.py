@@ -49,12 +49,9 @@ class RandomRequests(Native[ActiveMessages]):
 
     def __post_init__(self) -> None:
         if self.requests < 0 or not 1 <= self.endpoints <= 64 or not 0 <= self.freed < self.endpoints:
-            raise ValueError(
-                "requests must be 0 or more, endpoints 1 to 64, and freed 0 or more and less than endpoints, got "
-                f"{self.requests}, {self.endpoints} and {self.freed}"
-            )
+            raise ValueError("requests: 0 or more; endpoints: 1 to 64; freed: 0 or more, and fewer than endpoints")
         if self.over < 0 or self.patience < 1:
-            raise ValueError(f"over must be 0 or more, and patience more than 0, got {self.over} and {self.patience}")
+            raise ValueError("over: 0 or more; patience: above 0")
 
     async def program(self, library: ActiveMessages, node: Node) -> Mapping[str, int]:
         return await _Program(self, library, node).run()
