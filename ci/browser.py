@@ -192,16 +192,16 @@ class Browser:
 
     def _heard(self, event: dict[str, Any]) -> None:
         self._events.append(event)
-        told = event.get("params", {})
+        report = event.get("params", {})
         match event.get("method"):
             case "Runtime.consoleAPICalled":
-                self.messages.append(" ".join(str(one.get("value", "")) for one in told["args"]))
+                self.messages.append(" ".join(str(argument.get("value", "")) for argument in report["args"]))
             case "Runtime.exceptionThrown":
-                self.messages.append(str(told["exceptionDetails"]))
+                self.messages.append(str(report["exceptionDetails"]))
             case "Log.entryAdded":
-                self.messages.append(told["entry"]["text"])
+                self.messages.append(report["entry"]["text"])
             case "Network.requestWillBeSent":
-                url = told["request"]["url"]
+                url = report["request"]["url"]
                 if not url.startswith((self._origin, self._origin.replace("http:", "ws:"), "data:", "about:")):
                     self.messages.append(f"asked the network for {url}")
 
@@ -215,8 +215,8 @@ class Browser:
                 raise BrowserError(f"{PROGRAM} has ended, code {self._process.poll()}")
             self._left += more
         line, _, self._left = self._left.partition(b"\0")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        document: dict[str, Any] = json.loads(line)
+        return document
 
 
 def _above_10(descriptor: int) -> int:

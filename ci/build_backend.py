@@ -39,14 +39,14 @@ def extensions() -> list[Extension]:
 
     # Types are checked where all packages are installed, which a build environment does not have.
     options = ["--config-file=", "--ignore-missing-imports", "--no-error-summary", *modules()]
-    found = mypycify(
+    result = mypycify(
         options, opt_level="2", debug_level="0", multi_file=True, target_dir=_C_FILES, group_name="protocols.compiled"
     )
-    for extension in found:
+    for extension in result:
         extension.include_dirs.append(f"{_C_FILES}/protocols")  # where the headers of a group with that name are
     stable_abi = [("Py_LIMITED_API", "0x030B0000")]
     name = _NATIVE.removesuffix(".c").replace("/", ".")
-    return [*found, Extension(name, [_NATIVE], define_macros=stable_abi, py_limited_api=True)]
+    return [*result, Extension(name, [_NATIVE], define_macros=stable_abi, py_limited_api=True)]
 
 
 class CompileChanged(build_ext):
@@ -115,12 +115,12 @@ prepare_metadata_for_build_wheel = _BACKEND.prepare_metadata_for_build_wheel
 
 
 def compile_in_place() -> None:
-    found = extensions()
-    command = CompileChanged(Distribution({"ext_modules": found}))
+    result = extensions()
+    command = CompileChanged(Distribution({"ext_modules": result}))
     command.inplace = True
     command.ensure_finalized()
     command.run()
-    made = {Path(command.get_ext_fullpath(extension.name)).resolve() for extension in found}
+    made = {Path(command.get_ext_fullpath(extension.name)).resolve() for extension in result}
     for room in ("protocols", "testbed"):
         for path in Path(room).rglob("*.so"):
             if path.resolve() not in made:  # of a module that is no longer compiled

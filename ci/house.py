@@ -66,7 +66,7 @@ class Module:
 
 def modules(rooms: tuple[str, ...] = ROOMS) -> list[Module]:
     """Parse the modules of these folders, without generated ones."""
-    found = []
+    results = []
     for room in rooms:
         for path in sorted((ROOT / room).rglob("*.py")):
             if path.name == "codec.py" or path.relative_to(ROOT).as_posix().startswith(TEMPLATES):
@@ -74,11 +74,11 @@ def modules(rooms: tuple[str, ...] = ROOMS) -> list[Module]:
             text = path.read_text()
             tree = ast.parse(text)
             dotted = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
-            found.append(Module(path, dotted, tree, len(text.splitlines())))
-    names = {module.name for module in found}
-    for module in found:
+            results.append(Module(path, dotted, tree, len(text.splitlines())))
+    names = {module.name for module in results}
+    for module in results:
         module.imports = set(imported(module, names))
-    return found
+    return results
 
 
 def imported(module: Module, names: set[str]) -> Iterator[str]:
@@ -110,13 +110,13 @@ def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
 # The measures: what each counts, as lines to print
 
 
-def statements(found: list[Module]) -> list[str]:
-    return [module.place for module in found for node in module.nodes if isinstance(node, ast.stmt)]
+def statements(modules: list[Module]) -> list[str]:
+    return [module.place for module in modules for node in module.nodes if isinstance(node, ast.stmt)]
 
 
-def circles(found: list[Module]) -> list[str]:
+def circles(modules: list[Module]) -> list[str]:
     """Strongly connected components of several modules (Tarjan 1972)."""
-    graph = {module.name: sorted(module.imports & {other.name for other in found}) for module in found}
+    graph = {module.name: sorted(module.imports & {other.name for other in modules}) for module in modules}
     numbers: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
@@ -144,10 +144,10 @@ def circles(found: list[Module]) -> list[str]:
     return result
 
 
-def small_modules(found: list[Module]) -> list[str]:
+def small_modules(modules: list[Module]) -> list[str]:
     return [
         f"{module.lines:3} {module.place}"
-        for module in found
+        for module in modules
         if module.lines < SMALL_MODULE and not is_standard(module) and module.path.name != "entry.py"
     ]
 
@@ -157,34 +157,34 @@ def is_standard(module: Module) -> bool:
     return name.startswith("__") or (name in STANDARD_SETS and module.place.startswith(SETS_ROOMS))
 
 
-def participles(found: list[Module]) -> list[str]:
+def participles(modules: list[Module]) -> list[str]:
     return [
         module.place
-        for module in found
+        for module in modules
         if re.fullmatch(r"[a-z]+ing", module.path.stem) and module.path.stem not in NOUNS
     ]
 
 
-def repeated_names(found: list[Module]) -> list[str]:
+def repeated_names(modules: list[Module]) -> list[str]:
     places = defaultdict(list)
-    for module in found:
+    for module in modules:
         if not is_standard(module):
             places[module.path.name].append(module.place)
     return [" ".join(ones) for ones in places.values() if len(ones) > 1]
 
 
-def long_functions(found: list[Module]) -> list[str]:
+def long_functions(modules: list[Module]) -> list[str]:
     return [
         f"{length:3} {module.place}:{node.lineno} {node.name}"
-        for module in found
+        for module in modules
         for node in functions(module)
         if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > LONG_FUNCTION
     ]
 
 
-def many_parameters(found: list[Module]) -> list[str]:
+def many_parameters(modules: list[Module]) -> list[str]:
     lines = []
-    for module in found:
+    for module in modules:
         for node in functions(module):
             arguments = node.args
             count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
@@ -194,22 +194,22 @@ def many_parameters(found: list[Module]) -> list[str]:
     return lines
 
 
-def riddles(found: list[Module]) -> list[str]:
+def riddles(modules: list[Module]) -> list[str]:
     """Docstrings that begin with a word of RIDDLES, those below assignments included."""
     return [
         f"{module.place}:{node.lineno} {text.splitlines()[0]}"
-        for module in found
+        for module in modules
         for node in module.nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if isinstance(node.value.value, str) and (text := node.value.value.strip()).startswith(RIDDLES)
     ]
 
 
-def local_imports(found: list[Module]) -> list[str]:
+def local_imports(modules: list[Module]) -> list[str]:
     """Imports within functions, outside cli/."""
     return [
         f"{module.place}:{node.lineno}"
-        for module in found
+        for module in modules
         if not module.place.startswith("testbed/cli/")
         for function in functions(module)
         for node in ast.walk(function)
@@ -217,8 +217,8 @@ def local_imports(found: list[Module]) -> list[str]:
     ]
 
 
-def type_checking(found: list[Module]) -> list[str]:
-    return [module.place for module in found if "if TYPE_CHECKING" in module.path.read_text()]
+def type_checking(modules: list[Module]) -> list[str]:
+    return [module.place for module in modules if "if TYPE_CHECKING" in module.path.read_text()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,28 +247,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", metavar="MEASURE", help="the measure's name, or the first words of it")
     parser.add_argument("--limits", action="store_true")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     gc.disable()  # millions of nodes live until the end, and each collection would look at all of them
     documented = modules(DOCUMENTED_ROOMS)
     product = [module for module in documented if module.path.relative_to(ROOT).parts[0] in ROOMS]
-    found = {DOCUMENTED_ROOMS: documented, ROOMS: product}
-    if asked.list:
-        names = [name for name in MEASURES if name.startswith(asked.list)]
+    results = {DOCUMENTED_ROOMS: documented, ROOMS: product}
+    if requested.list:
+        names = [name for name in MEASURES if name.startswith(requested.list)]
         if not names:
-            parser.error(f"no measure {asked.list!r}; there are: {', '.join(MEASURES)}")
+            parser.error(f"no measure {requested.list!r}; there are: {', '.join(MEASURES)}")
         for name in names:
-            for line, count in Counter(MEASURES[name].lines(found[MEASURES[name].rooms])).items():
+            for line, count in Counter(MEASURES[name].lines(results[MEASURES[name].rooms])).items():
                 print(f"{count:5} {line}" if count > 1 else line)
         return 0
     exceeded = False
     for name, measure in MEASURES.items():
-        value = len(measure.lines(found[measure.rooms]))
+        value = len(measure.lines(results[measure.rooms]))
         above = measure.limit is not None and value > measure.limit
         exceeded |= above
         limit = "" if measure.limit is None else f"limit {measure.limit}{', exceeded' if above else ''}"
         print(f"{name:45} {value:7,}  {limit}".rstrip())
-    print(f"{'modules':45} {len(found[ROOMS]):7,}")
-    return int(exceeded and asked.limits)
+    print(f"{'modules':45} {len(results[ROOMS]):7,}")
+    return int(exceeded and requested.limits)
 
 
 if __name__ == "__main__":

@@ -155,16 +155,16 @@ class Lab:
     def programs(self, machine: str) -> list[str]:
         """The command lines of a machine's processes, but for its first and its sshd's."""
         apart = os.stat(f"/proc/{self._inits[machine].pid}/ns/pid_for_children").st_ino
-        found = []
+        results = []
         for pid in processes.all_pids():
             try:
                 if os.stat(f"/proc/{pid}/ns/pid").st_ino == apart:
                     line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ").strip()
                     name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-                    found.append(line or name)
+                    results.append(line or name)
             except OSError:  # it has ended
                 continue
-        return [line for line in found if not line.startswith(("sh -c", "sleep", "sshd", "/usr/sbin/sshd"))]
+        return [line for line in results if not line.startswith(("sh -c", "sleep", "sshd", "/usr/sbin/sshd"))]
 
     @contextmanager
     def at_desk(self, *program: str, **streams: int) -> Iterator[subprocess.Popen[str]]:
@@ -195,8 +195,8 @@ class Lab:
 
 @contextmanager
 def lab(folder: Path, cluster: Cluster | None = None, names: Sequence[str] = NAMES) -> Iterator[Lab]:
-    """Running machines until the end of the block. cluster: their network, of four nodes or more. names: of the machines;
-    the others are not started."""
+    """Running machines until the end of the block. cluster: their network, of four nodes or more. names: names of the
+    machines; the others are not started."""
     with (cluster or Cluster.star(4)).up() as running:
         machines = Lab(running, folder, names)
         machines.prepare()

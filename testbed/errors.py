@@ -42,9 +42,9 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"{self.path}: " if self.path else ""
-        found = f"found {self.found}, " if self.found else ""
+        actual = f"found {self.found}, " if self.found else ""
         hint = f" — did you mean {self.suggestion!r}?" if self.suggestion else ""
-        return f"{where}{found}expected {self.expected}{hint}"
+        return f"{where}{actual}expected {self.expected}{hint}"
 
 
 _MAX_SHOWN = 50  # problems in a message; `problems` has all

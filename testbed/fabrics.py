@@ -20,11 +20,11 @@ def fabric(kind: str) -> Fabric:
 
 def tables(layout: Layout) -> dict[str, Table]:
     """The tables of a layout's modelled switches, empty ones left out. Raises as `fabric`."""
-    modelled = layout.modelled()
-    found = {
+    modelled = layout.simulated_switches()
+    by_switch = {
         switch.name: fabric(switch.kind).table(layout, switch) for switch in layout.switches if switch.name in modelled
     }
-    return {name: table for name, table in found.items() if table}
+    return {name: table for name, table in by_switch.items() if table}
 
 
 def names() -> list[str]:

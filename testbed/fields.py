@@ -19,30 +19,30 @@ def known_fields() -> Fields:
 
     A package registers its codec, a module with ETHERTYPE, FIELDS and FLOW, as an entry point of the group
     "testbed.fields". Optional: ROUTED, whether its header follows a source route; BEGINS, the bytes with which it
-    begins, if others share the EtherType; ABOVE, the name of the header that it stands on, if its frames do not say so
+    begins, if others share the EtherType; ABOVE, the name of the header below it, if that header does not name it
     (`header_fields`); NAMES, names of field values; CHECK, the field that is computed from the rest
     of the frame, and mended(frame, begin), which computes it anew (`header_fields.Mender`). A codec that cannot be
     imported prevents no cluster from coming up, but rules cannot name it. Raises ConflictError for two codecs that
-    cannot be told apart, since fates would depend on which is found first.
+    cannot be told apart, since fates would depend on which is registered first.
     """
-    fields, clashes = gathered()
+    fields, clashes = gather_fields()
     if clashes:
         raise ConflictError("\n".join(clashes))
     return fields
 
 
-def gathered() -> tuple[Fields, list[str]]:
+def gather_fields() -> tuple[Fields, list[str]]:
     """The fields of all packages that can be told apart, and a sentence for each clash."""
     fields = standard_fields()
-    everybody = registry.all_offered(registry.FIELDS)
-    clashes = same_names(registry.FIELDS, everybody)
-    for name, (entry, *_) in everybody.items():
+    entries_by_name = registry.all_offered(registry.FIELDS)
+    clashes = same_names(registry.FIELDS, entries_by_name)
+    for name, (entry, *_) in entries_by_name.items():
         codec: Any = None
         try:
-            codec = registry.imported(registry.FIELDS, name, entry)
+            codec = registry.import_entry(registry.FIELDS, name, entry)
             register(fields, name, codec)
         except SharedNumberError as error:
-            other = everybody[error.other][0] if error.other in everybody else None
+            other = entries_by_name[error.other][0] if error.other in entries_by_name else None
             clashes.append(clash(codec.ETHERTYPE, (name, entry), (error.other, other), error.reason))
         except (TestbedError, AttributeError, ValueError):
             continue
@@ -57,13 +57,13 @@ def clash(ethertype: int, one: tuple[str, Entry], other: tuple[str, Entry | None
     )
 
 
-def same_names(group: str, everybody: dict[str, list[Entry]]) -> list[str]:
+def same_names(group: str, entries_by_name: dict[str, list[Entry]]) -> list[str]:
     """A sentence for each name of a group that several packages use."""
     kind = group.rpartition(".")[2]
     return [
         f"{kind} {name!r} are offered by {' and by '.join(_package(entry) for entry in entries)}: "
         "uninstall all but one of these packages, or let them use other names"
-        for name, entries in everybody.items()
+        for name, entries in entries_by_name.items()
         if len(entries) > 1
     ]
 

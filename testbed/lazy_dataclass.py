@@ -45,10 +45,10 @@ else:
     ) -> Callable[[type], type]:
         """Make a class a dataclass, as `dataclasses.dataclass` with these arguments. Raises TypeError for a class that
         defines one of the generated methods itself or has pseudo-fields."""
-        return lambda original: _made(original, frozen, eq, kw_only)
+        return lambda original: _lazily_completed(original, frozen, eq, kw_only)
 
 
-def _made(original: type, frozen: bool, eq: bool, kw_only: bool) -> type:
+def _lazily_completed(original: type, frozen: bool, eq: bool, kw_only: bool) -> type:
     fields = _fields(original, kw_only)
     namespace = dict(original.__dict__)
     own = [name for name in _GENERATED if namespace.get(name) is not None]

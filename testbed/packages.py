@@ -12,7 +12,7 @@ from functools import cache
 from protocols.core.protocol import Protocol
 from testbed import fabrics, registry
 from testbed.errors import ConflictError, TestbedError
-from testbed.fields import clash, gathered, known_fields, same_names
+from testbed.fields import clash, gather_fields, known_fields, same_names
 from testbed.registry import Entry
 from testbed.spec.kinds import kind_of
 
@@ -23,7 +23,7 @@ class Offered:
 
     ethertype: 0 for the kernel's own protocols. modes: sim, live, dilated. nics: where its firmware can run, inline or
     shared; empty without firmware. fabrics: whose switches it can cross. profiles: hardware whose costs it has.
-    settings: of its firmware, with their defaults. problem: why it is unavailable; the other fields are then empty.
+    settings: settings of its firmware, with their defaults. problem: why it is unavailable; the other fields are then empty.
     """
 
     name: str
@@ -45,12 +45,16 @@ def offered_protocols() -> list[Offered]:
 
 def with_active_messages() -> list[str]:
     """Names of the protocols whose host libraries have active messages, of those that can be imported."""
-    return [one.name for one in offered_protocols() if not one.problem and protocol(one.name).active_messages]
+    return [
+        offered.name
+        for offered in offered_protocols()
+        if not offered.problem and protocol(offered.name).active_messages
+    ]
 
 
 def clashes() -> list[str]:
     """A sentence for each two packages that conflict, by EtherType or by name."""
-    return [*gathered()[1], *protocol_clashes()]
+    return [*gather_fields()[1], *protocol_clashes()]
 
 
 def problems() -> list[str]:
@@ -69,12 +73,12 @@ def protocol(name: str) -> Protocol:
     Raises NotFoundError, TestbedError if it cannot be imported or is no protocol, and ConflictError if two packages
     share an EtherType, unless it is the kernel's own.
     """
-    found = _checked(name, registry.load(registry.PROTOCOLS, name))
-    if not found.uses_kernel_sockets:
+    checked_protocol = _checked(name, registry.load(registry.PROTOCOLS, name))
+    if not checked_protocol.uses_kernel_sockets:
         known_fields()  # says which codecs clash
         if sentences := protocol_clashes():
             raise ConflictError("\n".join(sentences))
-    return found
+    return checked_protocol
 
 
 def _checked(name: str, found: object) -> Protocol:
@@ -86,17 +90,27 @@ def _checked(name: str, found: object) -> Protocol:
 def _offer(name: str, entry: Entry) -> Offered:
     package, version = entry.package_and_version()
     try:
-        found = _checked(name, registry.imported(registry.PROTOCOLS, name, entry))
+        checked_protocol = _checked(name, registry.import_entry(registry.PROTOCOLS, name, entry))
     except TestbedError as error:
         return Offered(name, package, version, problem=str(error).strip().rpartition("\n")[2])
-    if found.uses_kernel_sockets:
+    if checked_protocol.uses_kernel_sockets:
         return Offered(name, package, version, modes=("live",), fabrics=_fabrics(()))
-    nics = ("inline", "shared") if found.split_driver is not None else ("inline",)
+    nics = ("inline", "shared") if checked_protocol.split_driver is not None else ("inline",)
     modes = ("sim", "live", "dilated")
-    profiles = tuple(profile.name for profile in found.profiles)
-    form = found.configurable.form if found.configurable is not None else None
+    profiles = tuple(profile.name for profile in checked_protocol.profiles)
+    form = checked_protocol.configurable.form if checked_protocol.configurable is not None else None
     settings = {setting.name: setting.default for setting in fields(form)} if form is not None else {}
-    return Offered(name, package, version, found.ethertype, modes, nics, _fabrics(found.framings), profiles, settings)
+    return Offered(
+        name,
+        package,
+        version,
+        checked_protocol.ethertype,
+        modes,
+        nics,
+        _fabrics(checked_protocol.framings),
+        profiles,
+        settings,
+    )
 
 
 def _fabrics(framings: tuple[str, ...]) -> tuple[str, ...]:
@@ -110,17 +124,17 @@ def protocol_clashes() -> tuple[str, ...]:
 
     If both packages have codecs, `gathered` reports the clash.
     """
-    everybody = registry.all_offered(registry.PROTOCOLS)
-    sentences = same_names(registry.PROTOCOLS, everybody)
+    entries_by_name = registry.all_offered(registry.PROTOCOLS)
+    sentences = same_names(registry.PROTOCOLS, entries_by_name)
     codecs = registry.offered(registry.FIELDS)
-    if len({entry.package for entry in (*codecs.values(), *(entries[0] for entries in everybody.values()))}) == 1:
+    if len({entry.package for entry in (*codecs.values(), *(entries[0] for entries in entries_by_name.values()))}) == 1:
         return tuple(sentences)  # only one package: no import needed
     taken: list[tuple[int, str, Entry]] = list(_ethertypes_of_codecs(codecs))
-    for name, (entry, *_) in everybody.items():
+    for name, (entry, *_) in entries_by_name.items():
         if name in codecs and codecs[name].package == entry.package:
             continue
         try:
-            ethertype = _checked(name, registry.imported(registry.PROTOCOLS, name, entry)).ethertype
+            ethertype = _checked(name, registry.import_entry(registry.PROTOCOLS, name, entry)).ethertype
         except TestbedError:
             continue
         for number, other, whose in taken if ethertype else ():
@@ -134,7 +148,7 @@ def protocol_clashes() -> tuple[str, ...]:
 def _ethertypes_of_codecs(codecs: Mapping[str, Entry]) -> Iterator[tuple[int, str, Entry]]:
     for name, entry in codecs.items():
         try:
-            number = getattr(registry.imported(registry.FIELDS, name, entry), "ETHERTYPE", 0)
+            number = getattr(registry.import_entry(registry.FIELDS, name, entry), "ETHERTYPE", 0)
         except TestbedError:
             continue
         yield number, name, entry

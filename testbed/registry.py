@@ -55,8 +55,8 @@ class Entry:
                 head = (self.place / file).read_text(encoding="utf-8").partition("\n\n")[0]
             except (OSError, UnicodeDecodeError):
                 continue
-            said = dict(re.findall(r"^(Name|Version): *(\S+)", head, re.MULTILINE))
-            return said.get("Name", name), said.get("Version", version)
+            metadata = dict(re.findall(r"^(Name|Version): *(\S+)", head, re.MULTILINE))
+            return metadata.get("Name", name), metadata.get("Version", version)
         return name, version
 
     def load(self) -> object:
@@ -73,30 +73,30 @@ def offered(group: str) -> dict[str, Entry]:
 
 def all_offered(group: str) -> dict[str, list[Entry]]:
     """All entries of a group, by name, including duplicates of other packages; a package installed twice counts once."""
-    found: dict[str, list[Entry]] = {}
+    entries: dict[str, list[Entry]] = {}
     for directory in _directories():
         text = _entry_points(directory)
         if group in text:
             for name, entry in _entries(text, group, directory):
-                there = found.setdefault(name, [])
-                if all(entry.package != other.package for other in there):
-                    there.append(entry)
-    return dict(sorted(found.items()))
+                same_name = entries.setdefault(name, [])
+                if all(entry.package != other.package for other in same_name):
+                    same_name.append(entry)
+    return dict(sorted(entries.items()))
 
 
 def load(group: str, name: str) -> object:
     """Import the entry of that name. Raises NotFoundError that lists the names, and TestbedError with a traceback if
     the import fails."""
-    there = offered(group)
-    entry = there.get(name)
+    names = offered(group)
+    entry = names.get(name)
     kind = group.rpartition(".")[2].removesuffix("s")
     if entry is None:
-        known = f"there are {', '.join(there)}" if there else "no package registers one: is testbed installed anew?"
-        raise NotFoundError(f"no {kind} is called {name!r}{did_you_mean(name, there)}; {known}")
-    return imported(group, name, entry)
+        known = f"there are {', '.join(names)}" if names else "no package registers one: is testbed installed anew?"
+        raise NotFoundError(f"no {kind} is called {name!r}{did_you_mean(name, names)}; {known}")
+    return import_entry(group, name, entry)
 
 
-def imported(group: str, name: str, entry: Entry) -> object:
+def import_entry(group: str, name: str, entry: Entry) -> object:
     """Import an entry of a group. Raises TestbedError with a traceback if the import fails."""
     try:
         return entry.load()
@@ -109,13 +109,13 @@ def imported(group: str, name: str, entry: Entry) -> object:
 
 def versions(packages: Collection[str]) -> dict[str, str]:
     """The versions of these packages that are installed, as directory names: ``pyroute2-0.9.5.dist-info``."""
-    found: dict[str, str] = {}
+    version_of: dict[str, str] = {}
     for directory in _directories():
         name, _, version = directory.stem.partition("-")
         for package in packages:
             if name.lower() == package.lower().replace("-", "_") and version:
-                found.setdefault(package, version)
-    return found
+                version_of.setdefault(package, version)
+    return version_of
 
 
 def _directories() -> Iterator[Path]:

@@ -123,9 +123,9 @@ class _Reports:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Collect the skipped files of an ended process of a distributed run, which no report names."""
-        told = getattr(node, "workeroutput", {})
-        self.stash[_peaks].append(told.get("peak", 0))
-        self.stash[_unexplained] += [skip for skip in told.get("files", ()) if skip not in self.stash[_unexplained]]
+        report = getattr(node, "workeroutput", {})
+        self.stash[_peaks].append(report.get("peak", 0))
+        self.stash[_unexplained] += [skip for skip in report.get("files", ()) if skip not in self.stash[_unexplained]]
 
 
 def _reason(longrepr: object) -> str:

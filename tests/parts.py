@@ -140,7 +140,7 @@ def add_summary(reporter: pytest.TerminalReporter, lines: list[str], peak: int) 
     """Add this part's result to the common summary."""
     if not SUMMARY:
         return
-    counts = [f"{len(found):,} {outcome}" for outcome in _OUTCOMES if (found := reporter.stats.get(outcome))]
+    counts = [f"{len(actual):,} {outcome}" for outcome in _OUTCOMES if (actual := reporter.stats.get(outcome))]
     broken = [
         f"{outcome.upper()} {report.nodeid}"
         for outcome in ("failed", "error")

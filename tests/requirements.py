@@ -94,16 +94,16 @@ def _mpi4py() -> str:
 
 
 def _postgresql() -> str:
-    there = shutil.which("pgbench") and any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    return "" if there else "there is no PostgreSQL server in /usr/lib/postgresql, or no pgbench"
+    is_available = shutil.which("pgbench") and any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return "" if is_available else "there is no PostgreSQL server in /usr/lib/postgresql, or no pgbench"
 
 
 @cache
 def ordinary_users_python() -> str:
     """An interpreter of our version that an ordinary user may start, the running one if possible; "" where none is."""
     program = f"import encodings, sys; sys.exit(sys.version_info[:2] != {tuple(sys.version_info[:2])})"
-    for found in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
-        command = [found, "-c", program]
+    for actual in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
+        command = [actual, "-c", program]
         try:
             tried = subprocess.run(
                 command, check=False, capture_output=True, cwd="/", user=65534, group=65534, extra_groups=[]
@@ -111,7 +111,7 @@ def ordinary_users_python() -> str:
         except OSError:  # it is not there, or not for an ordinary user; or we may not become one
             continue
         if tried.returncode == 0:
-            return found
+            return actual
     return ""
 
 

@@ -56,10 +56,10 @@ def main() -> None:
                  "--set", "messages=1000", "--set", "over=6s", "--check", "--output", "run")  # fmt: skip
         _testbed(place, "report", "run", "-o", "report.html")
         with Browser(place / "chromium") as browser:
-            said = _said(browser, place / "report.html")
+            text = _said(browser, place / "report.html")
             if sys.argv[1:] == ["--check"]:
-                if said != SAID.read_text():
-                    sys.exit(f"the picture is not of what the report says today: run {Path(__file__).name}\n{said}")
+                if text != SAID.read_text():
+                    sys.exit(f"the picture is not of what the report says today: run {Path(__file__).name}\n{text}")
                 return
             for name, dark in (("report", False), ("report-dark", True)):
                 browser.open(place / "report.html", WIDTH, HEIGHT, dark=dark, zoom=ZOOM)
@@ -68,7 +68,7 @@ def main() -> None:
                 picture.save(CI / "pictures" / f"{name}.png", optimize=True)
                 if browser.messages:
                     sys.exit(f"the page said: {browser.messages}")
-            SAID.write_text(said)
+            SAID.write_text(text)
 
 
 def _said(browser: Browser, report: Path) -> str:

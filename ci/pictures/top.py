@@ -48,18 +48,18 @@ CLUSTER = "demo"
 def main() -> None:
     os.environ["TZ"] = "UTC"  # the clock in the picture is nobody's own
     time.tzset()
-    asked = sys.argv[1:]
-    if asked == ["--check"]:
+    requested = sys.argv[1:]
+    if requested == ["--check"]:
         _check()
         return
-    if asked != ["--again"]:
+    if requested != ["--again"]:
         SEEN.write_text(json.dumps(_look(), indent=1) + "\n")
     sys.path.insert(0, str(CI))
     from picture import FORMAT  # the frame of the README's other picture
 
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=WIDTH, height=HEIGHT, file=nowhere, force_terminal=True)
-        console.print(frame(seen(), VIEW, WIDTH, HEIGHT))
+        console.print(frame(take_sample(), VIEW, WIDTH, HEIGHT))
         title = f"testbed top {CLUSTER}"
         console.save_svg(str(PICTURE), title=title, theme=DIMMED_MONOKAI, code_format=FORMAT, unique_id="top")
 
@@ -87,7 +87,7 @@ def _testbed(name: str, *arguments: str) -> str:
     return subprocess.run([*_command(name), *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def seen() -> Snapshot:
+def take_sample() -> Snapshot:
     """Return what was seen."""
     document = json.loads(SEEN.read_text())
     made = _made(Snapshot, {key: value for key, value in document.items() if key not in ("format", "kind")})
@@ -99,7 +99,7 @@ def _made(kind: Any, value: Any) -> object:
     """Build a value of type `kind` (dataclass, tuple of them, mapping or scalar) from a JSON value."""
     if is_dataclass(kind) and isinstance(kind, type):
         hints = typing.get_type_hints(kind)
-        return kind(**{one.name: _made(hints[one.name], value[one.name]) for one in fields(kind)})
+        return kind(**{field.name: _made(hints[field.name], value[field.name]) for field in fields(kind)})
     if typing.get_origin(kind) is tuple:
         return tuple(_made(typing.get_args(kind)[0], one) for one in value)
     if typing.get_origin(kind) is types.UnionType and value is not None:
@@ -109,10 +109,10 @@ def _made(kind: Any, value: Any) -> object:
 
 def _check() -> None:
     """Compare line by line, without blanks, as Rich decides how letters are placed."""
-    wanted = ["".join(text for text, _ in line) for line in frame(seen(), VIEW, WIDTH, HEIGHT).lines]
+    expected = ["".join(text for text, _ in line) for line in frame(take_sample(), VIEW, WIDTH, HEIGHT).lines]
     drawn = list(_drawn(PICTURE.read_text()))
-    wrong = [pair for pair in zip(_bare(wanted), _bare(drawn), strict=False) if pair[0] != pair[1]]
-    if wrong or len(_bare(wanted)) != len(_bare(drawn)) or len(PANELS) != len(VIEW.keys):
+    wrong = [pair for pair in zip(_bare(expected), _bare(drawn), strict=False) if pair[0] != pair[1]]
+    if wrong or len(_bare(expected)) != len(_bare(drawn)) or len(PANELS) != len(VIEW.keys):
         sys.exit(f"{PICTURE} is not what is shown today: run {Path(__file__).name} --again\n{wrong[:3]}")
 
 

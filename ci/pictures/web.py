@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
-from top import seen
+from top import take_sample
 
 from testbed.cli.web.view_server import serve
 from testbed.observe.live.snapshot import Snapshot
@@ -37,7 +37,7 @@ class Seen:
     """Sampler that returns the snapshot in top.json at every look."""
 
     def sample(self, *, agents: bool = True) -> Snapshot:  # noqa: ARG002  it has their counters anyway
-        return seen()
+        return take_sample()
 
 
 def main() -> None:
@@ -57,10 +57,10 @@ def main() -> None:
 def _look(address: str, place: Path) -> None:
     with Browser(place / "chromium") as browser:
         for name, dark in (("web", False), ("web-dark", True)):
-            said = _open(browser, address, dark=dark)
+            reported = _open(browser, address, dark=dark)
             if sys.argv[1:] == ["--check"]:
-                if said != SAID.read_text():
-                    sys.exit(f"the picture is not of what the page says today: run {Path(__file__).name}\n{said}")
+                if reported != SAID.read_text():
+                    sys.exit(f"the picture is not of what the page says today: run {Path(__file__).name}\n{reported}")
                 return
             browser.evaluate("document.activeElement.blur()")
             browser.screenshot(place / "whole.png")
@@ -68,7 +68,7 @@ def _look(address: str, place: Path) -> None:
             picture.save(CI / "pictures" / f"{name}.png", optimize=True)
             if browser.messages:
                 sys.exit(f"the page said: {browser.messages}")
-            SAID.write_text(said)
+            SAID.write_text(reported)
 
 
 def _open(browser: Browser, address: str, *, dark: bool) -> str:

@@ -72,8 +72,8 @@ def _payload(layer: type[Packet]) -> str:
 
 def _behind(layers: Sequence[type[Packet]]) -> str:
     """Draw the fields that stand behind the payload."""
-    found = [field for layer in reversed(layers) for field in layer.fields_desc if is_behind(field)]
-    return "".join(f"<span>{escape(field.name)}<b>{field.sz}</b></span>" for field in found)
+    results = [field for layer in reversed(layers) for field in layer.fields_desc if is_behind(field)]
+    return "".join(f"<span>{escape(field.name)}<b>{field.sz}</b></span>" for field in results)
 
 
 def is_behind(field: Any) -> bool:
@@ -120,9 +120,9 @@ def _rows(layer: type[Packet]) -> Iterator[tuple[str, list[Cell]]]:
                 yield str(at // 8), [(f"{field.name}, {field.bits // 8} bytes", WORD, ' class="large"')]
                 at, left, mark = at + left - left % WORD, left % WORD, ' class="more"'
                 continue
-            here = min(left, WORD - taken)
-            row.append((field.name, here, mark))
-            left, taken, mark = left - here, taken + here, ' class="more"'
+            part_size = min(left, WORD - taken)
+            row.append((field.name, part_size, mark))
+            left, taken, mark = left - part_size, taken + part_size, ' class="more"'
             if taken == WORD:
                 yield str(at // 8), row
                 at, taken, row = at + WORD, 0, []
@@ -132,13 +132,13 @@ def _rows(layer: type[Packet]) -> Iterator[tuple[str, list[Cell]]]:
 
 def _fields(layer: type[Packet]) -> str:
     """A layer's fields with their values and what the layer's comments say of them."""
-    said = comments(layer)
+    reported = comments(layer)
     rows, at = [], 0
     for field in layer.fields_desc:
         drawn = _drawn(field)
         place = "behind the payload" if is_behind(field) else f"{at // 8}" + (f".{at % 8}" if at % 8 else "")
         size = "varies" if not drawn.bits else f"{drawn.bits} bits" if drawn.bits % 8 else str(drawn.bits // 8)
-        rows.append((code(field.name), place, size, _values(field), cell(said.get(field.name, ""))))
+        rows.append((code(field.name), place, size, _values(field), cell(reported.get(field.name, ""))))
         at += 0 if is_behind(field) else drawn.bits
     heads = ("field", "byte", "bytes", "values", "what it is")
     filled = [column for column in range(len(heads)) if any(row[column] for row in rows)]
@@ -155,16 +155,16 @@ def _values(field: Any) -> str:
 
 def comments(layer: type[Packet]) -> dict[str, str]:
     """The comment of each field in the layer's source: behind it, or in the lines before it."""
-    said: dict[str, str] = {}
+    comments_by_name: dict[str, str] = {}
     above: list[str] = []
     for line in re.sub(r"\(\n\s*", "(", inspect.getsource(layer)).splitlines():
         text = line.strip()
         if text.startswith("#"):
             above.append(text.lstrip("# "))
             continue
-        found = _FIELD.match(line)
-        if found:
+        match = _FIELD.match(line)
+        if match:
             behind = line.rpartition("  # ")[2] if "  # " in line and "noqa" not in line else ""
-            said[found[1]] = behind or " ".join(above)
+            comments_by_name[match[1]] = behind or " ".join(above)
         above = []
-    return said
+    return comments_by_name

@@ -64,12 +64,12 @@ def exit_codes() -> str:
     from testbed import errors
     from testbed.cli.main import testbed
 
-    found = [
+    results = [
         value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.TestbedError)
     ]
     rows = [
         (str(error.exit_code), code(error.__name__), first_sentence(error))
-        for error in sorted(found, key=lambda error: (error.exit_code, error.__name__))
+        for error in sorted(results, key=lambda error: (error.exit_code, error.__name__))
     ]
     help_text = (testbed.epilog or "").replace("\b\n", "").partition("\n")[2]
     return (

@@ -16,7 +16,7 @@ GRAPHVIZ: Final = "graphviz-pure"
 def of_protocol(system: str) -> str:
     """The machines of a protocol; the one of peers, which several share, has a page of its own."""
     tables: tuple[StateTable, ...] = import_module(f"protocols.{system}.states").TABLES
-    return "\n".join(_machine(each) for each in tables if each is not PEER)
+    return "\n".join(_machine(table) for table in tables if table is not PEER)
 
 
 def peers() -> str:

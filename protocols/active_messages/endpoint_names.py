@@ -25,8 +25,8 @@ class EndpointName(NamedTuple):
 class RequestName(NamedTuple):
     """Name of a request, the same at its sender and its receiver.
 
-    node, endpoint: of the sender. life: of the sender's NIC, different after each restart. number: of the request,
-    unique within endpoint and life, even if the endpoint's number is reused.
+    node, endpoint: node and endpoint of the sender. life: life of the sender's NIC, different after each restart. number:
+    number of the request, unique within endpoint and life, even if the endpoint's number is reused.
     """
 
     node: int

@@ -49,7 +49,7 @@ class Observer(Protocol):
 @runtime_checkable
 class Observable(Protocol):
     """A host library that reports to an observer. observer: set before the program's first endpoint is allocated; None:
-    no observer. life: of the NIC, see `RequestName`."""
+    no observer. life: life of the NIC, see `RequestName`."""
 
     observer: Observer | None
 

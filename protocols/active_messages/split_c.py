@@ -57,11 +57,11 @@ class SplitC:
         self._to_resend: list[Returned] = []
         self._endpoint = endpoint = messages.allocate_bundle().allocate_endpoint()
         for number, handler in (
-            (GET, self._get), (GOT, self._got), (PUT, self._put), (DONE, self._done), (STORE, self._store),
-            (BULK_PUT, self._bulk_put), (BULK_STORE, self._bulk_store), (ARRIVED, self._arrived),
+            (GET, self._get), (GOT, self._got), (PUT, self._put), (DONE, self._on_done), (STORE, self._store),
+            (BULK_PUT, self._bulk_put), (BULK_STORE, self._bulk_store), (ARRIVED, self._on_arrived),
         ):  # fmt: skip
             endpoint.set_handler(number, handler)
-        endpoint.error_handler = self._returned
+        endpoint.error_handler = self._on_returned
         endpoint.segment = memory
         number = endpoint.name.endpoint
         self._indexes = [endpoint.map_any(EndpointName(node, number), tag) for node in range(self.nodes)]
@@ -158,7 +158,7 @@ class SplitC:
     def _bulk_put(self, token: Token, _: memoryview) -> None:
         token.reply(DONE)
 
-    def _done(self, _: Token) -> None:
+    def _on_done(self, _: Token) -> None:
         self._pending -= 1
 
     def _store(self, _: Token, data: memoryview, offset: int) -> None:
@@ -169,10 +169,10 @@ class SplitC:
     def _bulk_store(self, _: Token, data: memoryview) -> None:
         self.stored += len(data)
 
-    def _arrived(self, _: Token, generation: int, distance: int) -> None:
+    def _on_arrived(self, _: Token, generation: int, distance: int) -> None:
         self._arrivals.add((generation, distance))
 
-    def _returned(self, returned: Returned) -> None:
+    def _on_returned(self, returned: Returned) -> None:
         if returned.handler != ARRIVED or returned.status not in _NOT_YET:
             raise ReturnedError(returned)
         self._to_resend.append(returned)

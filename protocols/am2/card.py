@@ -35,8 +35,9 @@ def adapt_settings(settings: Settings, adapter: Adapter) -> Settings:
 
 
 class Card:
-    """Shared state of one NIC. settings: as adapted by `adapt_settings`. endpoints: of all its hosts, by number. is_mapped:
-    whether routes are known, or none are needed. privileged: the endpoint of a mapper daemon; None: there is none."""
+    """Shared state of one NIC. settings: as adapted by `adapt_settings`. endpoints: endpoints of all its hosts, by number.
+    is_mapped: whether routes are known, or none are needed. privileged: the endpoint of a mapper daemon, or
+    None."""
 
     __slots__ = (
         "adapter", "address", "counters", "endpoints", "incarnation", "is_mapped", "nic", "number", "peers", "privileged",

@@ -83,7 +83,7 @@ class Firmware:
         mapping: MapperSettings | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> None:
-        """frames: of the only host; None: hosts `attach`. mapping: settings of the mapper; None: there is no mapper,
+        """frames: frames of the only host; None: hosts `attach`. mapping: settings of the mapper; None: there is no mapper,
         and routes are passed to `install`. on_delivery: called for each delivered message."""
         self.settings: Final = adapt_settings(settings, adapter)
         self._card = card = Card(adapter, nic, self.settings)
@@ -126,17 +126,17 @@ class Firmware:
         is_scan_only = self._has_few_deadlines and not self._leaving and not self._waiting_slots
         return deadline if is_scan_only else self._earliest_deadline(deadline)
 
-    def counted(self) -> Mapping[str, int]:
-        counts = self._counters.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        counts = self._counters.counter_values()
         if self._mapper is not None:
-            counts |= {f"mapper_{name}": count for name, count in self._mapper.counted().items()}
+            counts |= {f"mapper_{name}": count for name, count in self._mapper.counter_values().items()}
         return counts
 
-    def waiting(self) -> list[str]:
-        sentences = [*self._sender.waiting(), *self._pending_notices.waiting()]
+    def pending_work(self) -> list[str]:
+        sentences = [*self._sender.pending_work(), *self._pending_notices.pending_work()]
         if not self._card.is_mapped:
             sentences.append("no map of the network has come yet")
-        return sentences + list(self._residency.waiting())
+        return sentences + list(self._residency.pending_work())
 
     # Frames.
 
@@ -264,15 +264,15 @@ class Firmware:
 
     # Implements `protocols.core.peers.PeerEvents`.
 
-    def introduced(self, now: int, peer: Peer) -> None:
+    def on_peer_introduced(self, now: int, peer: Peer) -> None:
         self._card.update_prefix(peer)
         self._sender.on_peer_introduced(now, peer)
 
-    def restarting(self, peer: Peer) -> None:
+    def on_peer_restarting(self, peer: Peer) -> None:
         self._counters.restarts += 1
         self._receiver.discard_parts(peer)
 
-    def restarted(self, now: int, peer: Peer) -> None:
+    def on_peer_restarted(self, now: int, peer: Peer) -> None:
         unanswered_packets = [row.packet for row in peer.send_table.unanswered_rows()]
         peer.reset_tables(self.settings)
         self._card.update_prefix(peer)

@@ -16,7 +16,7 @@ from protocols.am2 import page as layout
 from protocols.am2.card import Card
 from protocols.am2.nic_endpoint import NicEndpoint
 from protocols.core.malformed import MalformedError
-from protocols.myrinet.mapper.route_tables import Collected, Path, Table, parts_of, paths_of
+from protocols.myrinet.mapper.route_tables import PartialTable, Path, Table, paths_of, split_table
 
 _NUMBER_MASK: Final = 0xFFFF
 
@@ -29,7 +29,7 @@ class MappingPort:
     def __init__(self, card: Card, install: Callable[[Table], None]) -> None:
         self._card = card
         self._install = install
-        self._parts_received: Collected | None = None
+        self._parts_received: PartialTable | None = None
         self._version = (0, 0)
 
     def on_doorbell(self, endpoint: NicEndpoint) -> None:
@@ -74,7 +74,7 @@ class MappingPort:
         """Install a table once all its parts have been written."""
         parts_received = self._parts_received
         if parts_received is None or (parts_received.version, parts_received.count) != (version, parts):
-            parts_received = self._parts_received = Collected(version, parts)
+            parts_received = self._parts_received = PartialTable(version, parts)
         try:
             table = parts_received.add(part, paths_of(data))
         except MalformedError:
@@ -92,7 +92,7 @@ class MappingPort:
             for number, peer in card.peers.known.items()
             if number != card.number and peer.route is not None
         }
-        parts = parts_of(Table(*self._version, paths), (), card.settings.medium)
+        parts = split_table(Table(*self._version, paths), (), card.settings.medium)
         for part, data in enumerate(parts):
             self._deliver(endpoint, layout.ROUTES, data, self._version, part, len(parts))
 

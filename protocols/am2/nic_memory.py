@@ -28,7 +28,7 @@ class NicEndpointFrames(Protocol):
 
     def region_view(self, page: memoryview, region: int, address: int, length: int) -> memoryview | None:
         """Return a region of host memory for DMA; None: it is not mapped. page: the frame of its endpoint. address,
-        length: of a bulk message's data, from its entry; unused for other regions."""
+        length: length of a bulk message's data, from its entry; unused for other regions."""
         ...
 
     def fence(self) -> None:

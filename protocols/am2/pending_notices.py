@@ -84,7 +84,7 @@ class PendingNotices:
         """Discard the notices to a restarted peer, which has lost its requests."""
         self.by_peer.pop(peer, None)
 
-    def waiting(self) -> Iterable[str]:
+    def pending_work(self) -> Iterable[str]:
         """Yield a sentence for every peer with pending notices."""
         for peer, notices in self.by_peer.items():
             if notices.messages:

@@ -280,7 +280,7 @@ class Residency:
             elif not are_enough_leaving:
                 yield max(endpoint.leave_at, self._loaded_at + self._card.settings.stay)
 
-    def waiting(self) -> Iterable[str]:
+    def pending_work(self) -> Iterable[str]:
         """Yield a sentence for every endpoint that cannot leave its frame, or waits for one."""
         for endpoint in self.leaving:
             yield f"endpoint {endpoint.number} is to leave its frame: {endpoint.unanswered} packets are unacknowledged"

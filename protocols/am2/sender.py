@@ -572,7 +572,7 @@ class Sender:
         if self.scan_at is None:
             self.scan_at = 0  # immediately, and then periodically
 
-    def waiting(self) -> Iterable[str]:
+    def pending_work(self) -> Iterable[str]:
         """Yield a sentence for every peer that has not answered."""
         for peer in self._card.peers.known.values():
             if peer.send_table.unanswered_count:

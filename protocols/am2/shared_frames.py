@@ -21,7 +21,7 @@ from typing import Final
 from protocols.am2 import page as layout
 from protocols.am2.nic_memory import NO_ENDPOINT
 from protocols.core.firmware import Buffer
-from protocols.core.memory import Allocating, SharedReachable, UnpinnedError
+from protocols.core.memory import Allocating, SharedDmaMemory, UnpinnedError
 
 _WORD_SIZE: Final = 4
 _NO_ENDPOINT: Final = 0xFFFF_FFFF
@@ -56,7 +56,7 @@ class SharedNicFrames:
 
     __slots__ = ("_bound_table", "_frame_views", "_medium", "_memory", "absent_regions", "is_trusted")
 
-    def __init__(self, descriptors: memoryview, memory: SharedReachable, frames: int, medium: int) -> None:
+    def __init__(self, descriptors: memoryview, memory: SharedDmaMemory, frames: int, medium: int) -> None:
         """medium: maximum bytes of a medium message's data."""
         self._frame_views = _frame_views(descriptors, frames)
         self._bound_table = _bound_table(descriptors, frames)

@@ -19,7 +19,7 @@ from protocols.am2.receiver import DeliveryCallback
 from protocols.am2.settings import Settings
 from protocols.am2.shared_frames import SharedHostFrames, SharedNicFrames, size_of
 from protocols.core.firmware import Adapter, HostActions
-from protocols.core.memory import Allocating, SharedReachable
+from protocols.core.memory import Allocating, SharedDmaMemory
 from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SplitDriver
 from protocols.myrinet.mapper.settings import Settings as MapperSettings
 
@@ -71,7 +71,7 @@ class Nic:
         self.firmware: Final = Firmware(adapter, _HostRouter(nic, settings), None, settings, mapping, on_delivery)
         self._frames_by_host: dict[int, SharedNicFrames] = {}
 
-    def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
+    def attach(self, now: int, host: int, memory: SharedDmaMemory, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
         settings = self.firmware.settings
         self._frames_by_host[host] = SharedNicFrames(descriptors, memory, settings.frames, settings.medium)
         self.firmware.attach(host, self._frames_by_host[host])

@@ -67,11 +67,11 @@ AnyPacket = TypeVar("AnyPacket")
 class Message:
     """A message that the host has written into a slot of an endpoint.
 
-    body: header and arguments, and the data of a medium message. data: of a bulk message. offset: of this data in the
-    destination's segment. packet_size: bytes of this data in one packet; 0: not a bulk message. sent_size: bytes of this
-    data that have been put into packets. is_begun: a packet has been made. unanswered: number of unanswered packets.
-    refusals: number of temporary refusals. withdrawn: bodies of withdrawn packets, to be sent again. status: why the
-    message is returned to the host; 0: it is not.
+    body: header and arguments, and the data of a medium message. data: data of a bulk message. offset: offset of this data
+    in the destination's segment. packet_size: bytes of this data in one packet; 0: not a bulk message. sent_size: bytes of
+    this data that have been put into packets. is_begun: a packet has been made. unanswered: number of unanswered packets.
+    refusals: number of temporary refusals. withdrawn: bodies of withdrawn packets, to be sent again. status: why the message
+    is returned to the host; 0: it is not.
     """
 
     __slots__ = (
@@ -200,9 +200,9 @@ def unpack_answer(frame: bytes) -> tuple[int, int, int, int]:
 
 class SendRow(Generic[AnyPacket]):
     """One row of the send table, for one channel. packet: the unanswered packet; None: the channel is free. stamp: of
-    the last sending. first_stamp: of the first sending, which left the NIC at first_sent_at. due_at: when the packet is
-    resent. timeout: nanoseconds before that. retries: number of resends since the peer last answered about the packet.
-    is_refused: the last sending was refused for a temporary reason, so that no copy of the packet is in flight."""
+    the last sending. first_stamp: first stamp of the first sending, which left the NIC at first_sent_at. due_at: when the
+    packet is resent. timeout: nanoseconds before that. retries: number of resends since the peer last answered about the
+    packet. is_refused: the last sending was refused for a temporary reason, so that no copy of the packet is in flight."""
 
     __slots__ = (
         "channel", "due_at", "first_sent_at", "first_stamp", "generation", "is_refused", "packet", "retries", "sequence",

@@ -71,7 +71,7 @@ def circuit_of(cell: Buffer) -> Circuit:
 
 
 def circuit(source: int, destination: int, nodes: int) -> Circuit:
-    """Return the circuit from one node to another, by their numbers. nodes: of the cluster, at most `MAX_NODES`."""
+    """Return the circuit from one node to another, by their numbers. nodes: nodes of the cluster, at most `MAX_NODES`."""
     vpi, rest = divmod(source * nodes + destination, _VCIS)
     return Circuit(vpi, FIRST_VCI + rest)
 

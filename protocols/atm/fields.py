@@ -27,8 +27,8 @@ FLOW: Final = ("vpi", "vci")
 
 
 def mended(frame: bytes, begin: int) -> bytes:
-    """Compute the check of a cell's header anew. begin: of the cell."""
-    from protocols.atm.cell import HEADER, hec  # its table is made by who changes cells, not by who has fields
+    """Compute the check of a cell's header anew. begin: start of the cell."""
+    from protocols.atm.cell import HEADER, hec  # its table is only built by programs that change cells
 
     head = frame[begin : begin + HEADER]
     return frame[: begin + HEADER - 1] + bytes((hec(head),)) + frame[begin + HEADER :] if len(head) == HEADER else frame

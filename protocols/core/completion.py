@@ -21,8 +21,8 @@ class Completion(Generic[Value]):
     __slots__ = ("_callbacks", "_description", "_error", "_value", "done")
 
     def __init__(self, what: str = "", *arguments: object) -> None:
-        """what: %-format that describes the operation, for reports of stalls. arguments: of the format, which is applied
-        only on demand."""
+        """what: %-format that describes the operation, for reports of stalls. arguments: arguments of the format, which is
+        applied only on demand."""
         self.done = False
         self._description = (what, arguments)
         self._error: Exception | None = None

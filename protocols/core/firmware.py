@@ -129,11 +129,11 @@ class Firmware(Protocol):
         """Handle the deadline, which has passed."""
         ...
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         """Return the firmware's counters, by name."""
         ...
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Return a sentence for each event that the firmware waits for; reports of stalls show them."""
         ...
 
@@ -141,12 +141,12 @@ class Firmware(Protocol):
 class Host(Protocol):
     """The host library's interface to its NIC."""
 
-    def completed(self, index: int) -> bool | None:
+    def on_completion(self, index: int) -> bool | None:
         """Handle a descriptor that the NIC has returned. Returns False if that is no progress of the program (an answered
         query, for example): a run without other returned descriptors is stalled."""
         ...
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Return a sentence for each event that the host waits for."""
         ...
 

@@ -52,8 +52,8 @@ _WORDS: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One field of a frame. name: of its variable in the codec. shift: position of its lowest bit in its word. allowed: its
-    valid values; empty: all. barred: invalid values, which announce a layer that the stack does not have."""
+    """One field of a frame. name: name of its variable in the codec. shift: position of its lowest bit in its word. allowed:
+    its valid values; empty: all. barred: invalid values, which announce a layer that the stack does not have."""
 
     layer: type[Packet]
     field: AnyField
@@ -178,7 +178,9 @@ class Format:
 
     def find_length(self, stack: Stack) -> tuple[Word, Part] | None:
         """Find the field for the bytes of payload; None if the stack does not have one."""
-        return next((found for name in self.lengths if (found := self.find(stack, name)) is not None), None)
+        return next(
+            (length_field for name in self.lengths if (length_field := self.find(stack, name)) is not None), None
+        )
 
     def selectors(self) -> Iterator[tuple[Word, Part]]:
         """Yield the protocol's fields that announce the next layer and so distinguish its stacks, each once."""
@@ -186,10 +188,10 @@ class Format:
         for stack in self.stacks:
             for below, above in pairwise(self.own_layers(stack)):
                 for field in _binding(below, above):
-                    found = self.find(stack, field)
-                    if found is not None and field not in seen:
+                    selector = self.find(stack, field)
+                    if selector is not None and field not in seen:
                         seen.add(field)
-                        yield found
+                        yield selector
 
     def announcing_values(self, stack: Stack) -> tuple[tuple[str, int], ...]:
         """Return the fields (names for rules) and values that announce the stack's own layers above the first."""
@@ -278,17 +280,19 @@ class Format:
             self._check_role("LENGTH", self.lengths[0])
         for stack, layers in self.layers.items():
             fields = [field.name for layer in layers if self.is_own(layer) for field in layer.fields_desc]
-            if len(found := [name for name in fields if name in self.lengths]) > 1:
+            if len(length_fields := [name for name in fields if name in self.lengths]) > 1:
                 raise FormatError(
-                    f"LENGTH: a frame must have at most one of these fields, {stack} has {', '.join(found)}"
+                    f"LENGTH: a frame must have at most one of these fields, {stack} has {', '.join(length_fields)}"
                 )
 
     def _check_check(self) -> None:
         """Check that CHECK is a field of 32 bits that shares no word with other fields."""
         for stack in self.stacks:
-            found = self.find(stack, self.check)
-            if found is not None and (found[0].size, len(found[0].parts)) != (4, 1):
-                raise FormatError(f"CHECK is {self.check!r}, of {found[1].bits} bits: a CRC-32 takes a field of 32")
+            check_field = self.find(stack, self.check)
+            if check_field is not None and (check_field[0].size, len(check_field[0].parts)) != (4, 1):
+                raise FormatError(
+                    f"CHECK is {self.check!r}, of {check_field[1].bits} bits: a CRC-32 takes a field of 32"
+                )
 
     def _check_flow(self) -> None:
         fields = self.rule_fields()
@@ -310,8 +314,8 @@ class Format:
     def _prefix_size(self) -> int:
         ends = set()
         for stack in self.stacks:
-            found = self.find(stack, self.prefix)
-            size = found[0].offset + found[0].size if found else 0
+            prefix_field = self.find(stack, self.prefix)
+            size = prefix_field[0].offset + prefix_field[0].size if prefix_field else 0
             computed = [word.offset for word in stack.words if any(map(self.is_computed, word.parts))]
             ends.add(size if size <= min(computed, default=size) else 0)
         if len(ends) > 1 or 0 in ends:

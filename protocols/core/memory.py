@@ -26,7 +26,7 @@ class UnpinnedError(LookupError):
     """An address range is not pinned, or not completely."""
 
 
-class Reachable(Protocol):
+class DmaMemory(Protocol):
     """Host memory as the NIC accesses it."""
 
     def view(self, address: int, length: int) -> memoryview:
@@ -34,7 +34,7 @@ class Reachable(Protocol):
         ...
 
 
-class SharedReachable(Reachable, Protocol):
+class SharedDmaMemory(DmaMemory, Protocol):
     """Host memory in another process, as the NIC accesses it."""
 
     def fence(self) -> None:
@@ -87,7 +87,7 @@ class Allocating(Pinning, Protocol):
 
 
 class HostMemory:
-    """Pinned regions of a host that shares a process with its NIC; each region is contiguous. Implements `Reachable` and
+    """Pinned regions of a host that shares a process with its NIC; each region is contiguous. Implements `DmaMemory` and
     `Pinning`."""
 
     __slots__ = ("_next", "_regions")

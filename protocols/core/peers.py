@@ -58,7 +58,7 @@ PEER: Final = StateTable(
         Row(KNOWN, "later incarnation", "forget, adopt it and return what is under way", KNOWN, ("restarts",)),
         Row(KNOWN, "earlier incarnation", "drop", KNOWN, ("stale",)),
         Row(KNOWN, "no incarnation", "drop", KNOWN, ("stale",)),
-        Row(KNOWN, "meant for another incarnation", "drop and answer who is here", KNOWN, ("stale",)),
+        Row(KNOWN, "meant for another incarnation", "drop and announce the own incarnation", KNOWN, ("stale",)),
     ),
 )
 """State table of a peer; the events are the incarnations that its frames name."""
@@ -89,15 +89,15 @@ MakePeer = Callable[[int, int, Send, SendLater], AnyPeer]
 class PeerEvents(Protocol[EventPeer]):
     """Firmware callbacks for a change of a peer's incarnation."""
 
-    def introduced(self, now: int, peer: EventPeer) -> None:
+    def on_peer_introduced(self, now: int, peer: EventPeer) -> None:
         """Handle the first known incarnation of a peer: resend the messages in progress."""
         ...
 
-    def restarting(self, peer: EventPeer) -> None:
+    def on_peer_restarting(self, peer: EventPeer) -> None:
         """Handle the restart of a peer, before `peer.incarnation` changes: discard partly received messages from it."""
         ...
 
-    def restarted(self, now: int, peer: EventPeer) -> None:
+    def on_peer_restarted(self, now: int, peer: EventPeer) -> None:
         """Handle the restart of a peer, after `peer.incarnation` has changed: fail the sends in progress to it."""
         ...
 
@@ -183,14 +183,14 @@ class Peers(Generic[AnyPeer, CachedHeader]):
             return incarnation != 0
         if not peer.incarnation:
             peer.incarnation = incarnation
-            events.introduced(now, peer)
+            events.on_peer_introduced(now, peer)
             return True
         if (incarnation - peer.incarnation) & _MASK >= _HALF:
             return False
         self.cached_headers.clear()
-        events.restarting(peer)
+        events.on_peer_restarting(peer)
         peer.incarnation = incarnation
-        events.restarted(now, peer)
+        events.on_peer_restarted(now, peer)
         return True
 
     def cache_header(self, prefix: bytes, cached: CachedHeader) -> None:

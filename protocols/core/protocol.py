@@ -69,7 +69,7 @@ class Configurable:
 class Protocol:
     """A protocol and its properties.
 
-    plug: makes its NICs. ethertype: of its frames, 0x0600 or greater; 0: it uses the kernel's sockets
+    plug: makes its NICs. ethertype: ethertype of its frames, 0x0600 or greater; 0: it uses the kernel's sockets
     (`uses_kernel_sockets`). device: makes MPI's device on a node's host library, which is `Agent.host`; called once for
     each NIC. by_scapy: returns a plug whose NICs have their frames built and parsed by Scapy (`protocols.core.scapy_codec`),
     to verify the codec; None: not available. profiles: hardware on which it has run, for simulations with realistic costs.

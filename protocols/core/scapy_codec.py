@@ -211,8 +211,8 @@ class _RebuildingFirmware:
     def on_timer(self, now: int) -> None:
         self._firmware.on_timer(now)
 
-    def counted(self) -> Mapping[str, int]:
-        return self._firmware.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self._firmware.counter_values()
 
-    def waiting(self) -> list[str]:
-        return self._firmware.waiting()
+    def pending_work(self) -> list[str]:
+        return self._firmware.pending_work()

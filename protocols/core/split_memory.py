@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from protocols.core.firmware import Adapter, Buffer, Firmware, Host, HostActions
-from protocols.core.memory import Allocating, SharedReachable
+from protocols.core.memory import Allocating, SharedDmaMemory
 
 OnDoorbell = Callable[[int, int], None]
 """`Firmware.on_doorbell` for the doorbells of one host."""
@@ -59,7 +59,7 @@ class SharedNic(Protocol):
         """The current firmware, which handles frames and deadlines, and has counters of its own."""
         ...
 
-    def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> OnDoorbell:
+    def attach(self, now: int, host: int, memory: SharedDmaMemory, descriptors: memoryview) -> OnDoorbell:
         """Attach a host to a slot. memory: the host's memory. descriptors: NIC memory that the host writes, too."""
         ...
 

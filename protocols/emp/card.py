@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from protocols.core import peers
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
-from protocols.core.memory import Reachable
+from protocols.core.memory import DmaMemory
 from protocols.emp import descriptors as stat
 from protocols.emp.codec import FRAME_SIZE, STATUS_OK, STATUS_RESTARTED, TYPE_ACK
 from protocols.emp.counters import Counters
@@ -118,7 +118,7 @@ class Card:
         self,
         adapter: Adapter,
         nic: FirmwareActions,
-        memory: Reachable,
+        memory: DmaMemory,
         descriptors: Descriptors,
         settings: Settings,
         codec: Codec,

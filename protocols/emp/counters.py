@@ -67,6 +67,6 @@ class Counters:
     invalid: int = 0
     """Invalid descriptors."""
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         """Return the counters by name."""
         return {name: getattr(self, name) for name in self.__slots__}

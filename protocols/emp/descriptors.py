@@ -20,7 +20,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from protocols.core.memory import Page, Reachable, Scatter, Span, UnpinnedError
+from protocols.core.memory import DmaMemory, Page, Scatter, Span, UnpinnedError
 
 SIZE: Final = 20
 _HEAD: Final = struct.Struct("!BBHQHIH")  # stat, kind, length of the page, address, peer, tag, number of pages
@@ -136,7 +136,7 @@ class Descriptors:
             self.memory, offset, NIC, kind, 0 if page_count else length, address, peer, tag, page_count or len(pages)
         )
 
-    def scatter(self, index: int, kind: int, length: int, address: int, count: int, memory: Reachable) -> Span:
+    def scatter(self, index: int, kind: int, length: int, address: int, count: int, memory: DmaMemory) -> Span:
         """Return the location of a transfer's bytes in host memory. Arguments: fields of its first descriptor, and the
         host's memory. Raises DescriptorError for an invalid format, and for memory that is not pinned."""
         kind &= FORMAT

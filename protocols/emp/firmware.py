@@ -16,7 +16,7 @@ from typing import Final
 from protocols.core.announcements import Announcements
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.malformed import MalformedError
-from protocols.core.memory import Reachable, Span, UnpinnedError
+from protocols.core.memory import DmaMemory, Span, UnpinnedError
 from protocols.core.peers import Standing
 from protocols.emp import descriptors as stat
 from protocols.emp.card import CachedHeader, Card, Codec, Peer
@@ -57,14 +57,14 @@ class Firmware:
         self,
         adapter: Adapter,
         nic: FirmwareActions,
-        memory: Reachable,
+        memory: DmaMemory,
         descriptors: Descriptors,
         settings: Settings,
         codec: Codec,
     ) -> None:
         self._card = Card(adapter, nic, memory, descriptors, settings, codec)
         self.settings = settings
-        self._announcements: Announcements[int] | None = None  # set by `succeed`
+        self._announcements: Announcements[int] | None = None  # set by `take_over`
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)
         self._counters = self._card.counters
@@ -91,11 +91,11 @@ class Firmware:
             return deadline
         return next_announcement
 
-    def counted(self) -> Mapping[str, int]:
-        return self._card.counters.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self._card.counters.counter_values()
 
-    def waiting(self) -> list[str]:
-        return [*self._sender.waiting(), *self._receiver.waiting()]
+    def pending_work(self) -> list[str]:
+        return [*self._sender.pending_work(), *self._receiver.pending_work()]
 
     def receive(self, now: int, frame: bytes) -> None:
         counters = self._counters
@@ -276,7 +276,7 @@ class Firmware:
             return
         self._card.return_descriptor(index, stat.DONE, 0, peer, unit)
 
-    def loop_outside(self) -> None:
+    def loop_through_nic(self) -> None:
         """Send frames to this NIC itself by the environment's NIC, which loops them back and may limit their rate."""
         loopback_peer, nic = self._peers.peer(self._peers.number), self._card.nic
         loopback_peer.send, loopback_peer.send_later = nic.send, nic.send_later
@@ -288,7 +288,7 @@ class Firmware:
         if self._loopback_frames:
             self._peers.loopback.run(now, self.receive)
 
-    def succeed(self, former: Firmware) -> None:
+    def take_over(self, former: Firmware) -> None:
         """Take the place of former firmware. If that had an earlier incarnation, its peers are notified at the next tick;
         if it had the present one, announcements continue to the peers that do not use this incarnation yet."""
         announced, peers = former._announcements, former._peers
@@ -302,14 +302,14 @@ class Firmware:
 
     # Implements `protocols.core.peers.PeerEvents`.
 
-    def introduced(self, now: int, peer: Peer) -> None:
+    def on_peer_introduced(self, now: int, peer: Peer) -> None:
         peer.unit = 0  # the cached first bytes of frames to it are invalid
         self._sender.on_peer_introduced(now, peer)
 
-    def restarting(self, peer: Peer) -> None:
+    def on_peer_restarting(self, peer: Peer) -> None:
         self._counters.restarts += 1
         self._receiver.on_peer_restarted(peer)
 
-    def restarted(self, now: int, peer: Peer) -> None:
+    def on_peer_restarted(self, now: int, peer: Peer) -> None:
         peer.unit = 0
         self._sender.on_peer_restarted(now, peer)

@@ -140,7 +140,7 @@ class Endpoint:
         self._commands: dict[int, Completion[None]] = {}
 
     @property
-    def free(self) -> int:
+    def free_descriptors(self) -> int:
         """Number of unused descriptors."""
         return self._is_allocated.count(0) + len(self._recently_freed)
 
@@ -250,7 +250,7 @@ class Endpoint:
         """Receive a message, and wait until it is complete; otherwise as `post_receive`."""
         return await self.post_receive(source, tag, buffer)
 
-    def completed(self, index: int) -> bool | None:
+    def on_completion(self, index: int) -> bool | None:
         """Handle a returned descriptor. Section 4.2: the host finds in the stat field that the NIC has returned it."""
         transfer = self._transfers.pop(index, None)
         if transfer is None:
@@ -271,7 +271,7 @@ class Endpoint:
             transfer.fail(EmpError(_FAILURES[status].format(transfer.peer)))
         return None
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [
             *[transfer.what for transfer in self._transfers.values() if not transfer.kind & stat.STANDING],
             *[probe.what for probe in self._probes.values()],

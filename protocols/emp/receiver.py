@@ -32,7 +32,7 @@ _DONE: Final = stat.DONE
 
 
 class PostedReceive:
-    """A receive, or a probe, that waits for its message. index: of its descriptor. is_standing: no program waits for
+    """A receive, or a probe, that waits for its message. index: index of its descriptor. is_standing: no program waits for
     it. tag, mask: it matches messages whose masked tag is `tag`."""
 
     __slots__ = ("index", "is_standing", "mask", "source", "span", "tag")
@@ -256,7 +256,7 @@ class Receiver:
         peer.expected_id = None
         self._drop(peer, list(peer.incoming_messages.values()), stat.RESTARTED)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Return a sentence for each waiting receive, each incomplete message, and each message without a receive."""
         sentences = []
         for receive in self._posted_receives:

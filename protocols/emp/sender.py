@@ -53,7 +53,7 @@ class Segmentation:
 
 
 class OutgoingMessage(Segmentation):
-    """An outgoing message. index: of its descriptor. sent_collections: number of collections sent at least once.
+    """An outgoing message. index: index of its descriptor. sent_collections: number of collections sent at least once.
     open_collections: number of resends of each collection that has been sent and not been acknowledged.
     unacknowledged_collections: number of collections not acknowledged, sent or not. is_parked: see `sender`. progress_at:
     time of the last acknowledgement, or of the last first transmission of a collection."""
@@ -90,7 +90,8 @@ class Sender:
         self.timers: Timers[CollectionKey] = Timers()
 
     def begin(self, now: int, peer: Peer, index: int, tag: int, span: Span) -> None:
-        """Begin a message that the host has posted, after all earlier messages to its peer. index: of its descriptor."""
+        """Begin a message that the host has posted, after all earlier messages to its peer. index: index of its
+        descriptor."""
         card = self._card
         settings = card.settings
         message_id, unit = peer.next_id, settings.unit
@@ -192,15 +193,15 @@ class Sender:
 
     def on_peer_restarted(self, now: int, peer: Peer) -> None:
         """Fail the messages begun to a restarted peer; those not begun go to its new incarnation."""
-        begun = [message for message in peer.outgoing_messages.values() if message.sent_collections]
-        for message in begun:
+        started_messages = [message for message in peer.outgoing_messages.values() if message.sent_collections]
+        for message in started_messages:
             self._remove(peer, message)
         # Completions come last: the host may post at once, and headers name the oldest message.
-        for message in begun:
+        for message in started_messages:
             self._return_descriptor(peer, message, stat.RESTARTED)
         self.pump(now, peer)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Return a sentence for each message."""
         return [
             f"message {message.id} to node {peer.number} (tag {message.tag}, {message.total} bytes): "

@@ -17,7 +17,7 @@ from copy import copy
 from typing import Final
 
 from protocols.core.firmware import Adapter, HostActions
-from protocols.core.memory import HostMemory, Pinning, Reachable
+from protocols.core.memory import DmaMemory, HostMemory, Pinning
 from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SingleHostActions, SplitDriver
 from protocols.emp import codec
 from protocols.emp.card import Codec
@@ -66,19 +66,19 @@ class Nic:
         self._codec = codec
         self.firmware = self._hostless_firmware()
 
-    def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
+    def attach(self, now: int, host: int, memory: DmaMemory, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
         table = Descriptors(self._settings.descriptors, memory=descriptors, max_segments=_MAX_SEGMENTS)
         former, self.firmware = (
             self.firmware, Firmware(self.adapter, self._nic, memory, table, self._settings, self._codec),
         )  # fmt: skip
-        self.firmware.loop_outside()
-        self.firmware.succeed(former)
+        self.firmware.loop_through_nic()
+        self.firmware.take_over(former)
         return self.firmware.on_doorbell
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
         self.adapter = self.adapter.with_incarnation(incarnation)
         former, self.firmware = self.firmware, self._hostless_firmware()
-        self.firmware.succeed(former)
+        self.firmware.take_over(former)
 
     def _hostless_firmware(self) -> Firmware:
         settings = copy(self._settings)

@@ -65,7 +65,7 @@ class Comm(BlockingWrapper[coroutine_comm.Comm]):
         run: Run | None = None,
         properties: Properties | None = None,
     ) -> None:
-        """comm: may also be a Comm, of which this becomes another handle."""
+        """comm: the communicator to wrap; a Comm is wrapped again, as a second handle."""
         if isinstance(comm, Comm):
             run, properties, comm = comm.run, comm.properties, comm.wrapped
         elif comm is None:
@@ -103,7 +103,7 @@ class Comm(BlockingWrapper[coroutine_comm.Comm]):
 
     @property
     def tag_ub(self) -> int:
-        """The greatest tag (MPI_TAG_UB)."""
+        """The largest tag (MPI_TAG_UB)."""
         return self.wrapped.tag_ub
 
     def Get_rank(self) -> int:

@@ -327,7 +327,7 @@ async def _no_op() -> None:
 
 
 def _lowest_common_context(masks: Sequence[int]) -> int:
-    """Return the lowest context that is free at all ranks. masks: of the free contexts of each rank. Raises MPIError
+    """Return the lowest context that is free at all ranks. masks: masks of the free contexts of each rank. Raises MPIError
     (ERR_OTHER) if there is none."""
     free = reduce(and_, masks)
     if not free:

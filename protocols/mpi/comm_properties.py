@@ -88,7 +88,7 @@ class Properties:
     __slots__ = ("_attributes", "_fixed", "errhandler", "info", "is_predefined", "name", "processor")
 
     def __init__(self, name: str = "", processor: str = "", fixed: dict[int, object] | None = None) -> None:
-        """name: of a predefined communicator. fixed: predefined attributes of this communicator, by key."""
+        """name: name of a predefined communicator. fixed: predefined attributes of this communicator, by key."""
         self.name = name
         self.is_predefined: Final = bool(name)
         self.processor = processor

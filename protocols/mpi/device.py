@@ -280,8 +280,8 @@ class LostSends:
         self.unreported = [lost for lost in self.unreported if lost is not send]
 
     def check(self, contexts: Collection[int], peer: int) -> None:
-        """Raise MPIError, once, if messages to a rank are lost and no request can report that. contexts: of the messages.
-        peer: the rank, or ANY_SOURCE for all."""
+        """Raise MPIError, once, if messages to a rank are lost and no request can report that. contexts: contexts of the
+        messages. peer: the rank, or ANY_SOURCE for all."""
         self._raise_for(
             [
                 send
@@ -316,7 +316,7 @@ AnyCompletion = Completion[Envelope] | Completion[ProbeResult | None]
 
 class _QueuedTransfer(NamedTuple):
     """A transfer that waits for a descriptor. begin: begins it; returns False without a free descriptor. source, context,
-    tag: of a receive; context is _NO_CONTEXT for other transfers."""
+    tag: tag of a receive; context is _NO_CONTEXT for other transfers."""
 
     begin: Callable[[], bool]
     completion: AnyCompletion
@@ -483,7 +483,7 @@ class Device:
         self._continuation = next_tag = next_tag if next_tag <= self.max_tag else 1
         return next_tag
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Return a sentence for each transfer that waits for a descriptor; reports of stalls show them."""
         return [
             f"{queued.completion.what}: no descriptor is free"
@@ -598,8 +598,9 @@ def pickle_object(obj: object) -> bytes:
 def send_pickled(
     device: ObjectDevice, destination: int, contexts: tuple[int, int], tag: int, data: bytes, synchronous: bool = False
 ) -> SendCompletion:
-    """Begin to send a pickled object. contexts: of the communicator's messages, and of its continuations. synchronous: the
-    send does not complete before its message is matched. Raises MPIError (ERR_COUNT) for an object that is too large."""
+    """Begin to send a pickled object. contexts: contexts of the communicator's messages, and of its continuations.
+    synchronous: the send does not complete before its message is matched. Raises MPIError (ERR_COUNT) for an object that is
+    too large."""
     size = len(data)
     if size <= FIRST_SIZE:
         return device.send(destination, contexts[0], tag, memoryview(data), synchronous)

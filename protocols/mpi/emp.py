@@ -31,7 +31,7 @@ from protocols.mpi.iovec import IoVec
 from protocols.mpi.mpi_errors import CANCELLED, ERR_OTHER, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 
 _TAG_BITS: Final = 24
-_TAG: Final = (1 << _TAG_BITS) - 1
+_TAG_MASK: Final = (1 << _TAG_BITS) - 1
 _MAX_CHAIN: Final = 4  # descriptors
 _MAX_SLOTS: Final = 8
 """Maximum number of standing receives, each of which is reposted as soon as its message has been copied. (The limit is not
@@ -67,9 +67,9 @@ class EmpEndpoint:
         self.rank = host.number
         self.size = host.size
         self.contexts = 256
-        self.max_tag = _TAG
+        self.max_tag = _TAG_MASK
         self.max_message_size = MAX_PAGES * PAGE
-        count = host.free
+        count = host.free_descriptors
         self._max_per_direction = count - max(count // 8, min(_MAX_CHAIN, count // 2))
         self._max_in_use = count - 1 if count // 8 > _MAX_CHAIN else 2 * count
         self.slots = min(_MAX_SLOTS, count // 16)
@@ -87,7 +87,7 @@ class EmpEndpoint:
         except DescriptorsExhaustedError:
             return False
         self._sends += descriptor_count
-        operation.add_callback(partial(self._sent, descriptor_count, completion))
+        operation.add_callback(partial(self._on_send_done, descriptor_count, completion))
         return True
 
     def send_synchronously(
@@ -118,7 +118,7 @@ class EmpEndpoint:
         except DescriptorsExhaustedError:
             return False
         self._sends += descriptor_count
-        operation.add_callback(partial(self._sent, descriptor_count, completion))
+        operation.add_callback(partial(self._on_send_done, descriptor_count, completion))
         return True
 
     def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, completion: ReceiveCompletion) -> bool:
@@ -169,19 +169,19 @@ class EmpEndpoint:
             return False
         self._receives += descriptor_count
         completion.cancel = partial(self._host.cancel, operation)
-        operation.add_callback(partial(self._received, descriptor_count, size, completion))
+        operation.add_callback(partial(self._on_receive_done, descriptor_count, size, completion))
         return True
 
     def _is_full(self, descriptor_count: int) -> bool:
         return self._sends + self._receives + descriptor_count > self._max_in_use
 
-    def _sent(
+    def _on_send_done(
         self, descriptor_count: int, completion: Completion[Envelope], operation: Completion[ReceiveResult]
     ) -> None:
         self._sends -= descriptor_count
         _complete_transfer(completion, operation, 0)
 
-    def _received(
+    def _on_receive_done(
         self, descriptor_count: int, size: int, completion: Completion[Envelope], operation: Completion[ReceiveResult]
     ) -> None:
         self._receives -= descriptor_count
@@ -219,7 +219,7 @@ def _complete_probe(completion: Completion[ProbeResult | None], operation: Compl
         completion.complete(None)
     else:
         completion.complete(
-            ProbeResult(Envelope(probe_result.source, probe_result.tag & _TAG, probe_result.length), probe_result)
+            ProbeResult(Envelope(probe_result.source, probe_result.tag & _TAG_MASK, probe_result.length), probe_result)
         )
 
 
@@ -228,7 +228,7 @@ def _complete_transfer(completion: Completion[Envelope], operation: Completion[R
         source, tag, length = operation.result()
     except TruncatedError as truncated:
         source, tag, length = truncated.received
-        tag &= _TAG
+        tag &= _TAG_MASK
         message = f"a message of {length} bytes from rank {source}, tag {tag}, for a buffer of {size} bytes"
         completion.fail(MPIError(ERR_TRUNCATE, message, Envelope(source, tag, size)))
     except ReceiveCancelledError:
@@ -236,4 +236,4 @@ def _complete_transfer(completion: Completion[Envelope], operation: Completion[R
     except EmpError as error:
         completion.fail(MPIError(ERR_PROC_FAILED, str(error)))
     else:
-        completion.complete(Envelope(source, tag & _TAG, length))
+        completion.complete(Envelope(source, tag & _TAG_MASK, length))

@@ -57,7 +57,7 @@ class PostingDevice(Protocol):
 
 
 class _UnexpectedMessage(NamedTuple):
-    """A message without a receive, or the offer of one. length: of the message. data: None for an offer."""
+    """A message without a receive, or the offer of one. length: length of the message. data: None for an offer."""
 
     length: int
     data: bytes | None
@@ -145,10 +145,10 @@ class Mailbox:
         self._in_flight += 1
         slot_send = self._device.send(destination, *self._device.mailbox_context_tag, packet)
         slot_send.report_failures_to(FailureRecipient.NONE)
-        slot_send.add_callback(self._sent)
+        slot_send.add_callback(self._on_sent)
         return slot_send
 
-    def _sent(self, _: object) -> None:
+    def _on_sent(self, _: object) -> None:
         self._in_flight -= 1
 
     def _post_slot(self, slot: memoryview) -> None:

@@ -54,9 +54,10 @@ class _Probe(NamedTuple):
 class Arrival:
     """An incoming message; it may be matched before it is complete.
 
-    buffer: memory to which the caller writes the message; bytes beyond its end are discarded. number: of a synchronous
-    message, otherwise -1. on_match: for a rendezvous message, whose bytes are sent only after the match: called when the
-    message is matched and `buffer` is set. None: an eager message. error: set if the rest of the message will not arrive.
+    buffer: memory to which the caller writes the message; bytes beyond its end are discarded. number: number of a
+    synchronous message, otherwise -1. on_match: for a rendezvous message, whose bytes are sent only after the match: called
+    when the message is matched and `buffer` is set. None: an eager message. error: set if the rest of the message will not
+    arrive.
     """
 
     __slots__ = ("buffer", "error", "is_complete", "length", "number", "on_match", "receive", "source", "tag")
@@ -310,7 +311,7 @@ class SoftwareMatchingEndpoint(ABC):
         if mark is None:
             return False
         sent = SendCompletion()
-        sent.add_callback(partial(self._sent, destination, mark))
+        sent.add_callback(partial(self._on_sent, destination, mark))
         for part in (matched, sent):
             part.add_callback(partial(_complete_both, matched, sent, completion))
         if self.send(destination, context | mark, tag, data, sent):
@@ -334,7 +335,7 @@ class SoftwareMatchingEndpoint(ABC):
         self.matching.probe(source, context, tag, wait, claim, completion)
         return True
 
-    def _sent(self, destination: int, mark: int, sent: Completion[Envelope]) -> None:
+    def _on_sent(self, destination: int, mark: int, sent: Completion[Envelope]) -> None:
         try:
             sent.result()
         except MPIError as error:

@@ -128,8 +128,8 @@ PROC_NULL_ENVELOPE: Final = Envelope(PROC_NULL, ANY_TAG, 0)
 class MPIError(RuntimeError):
     """mpi4py's MPI.Exception: an invalid call, or a failed transfer. It equals, and is ordered by, its error code.
 
-    envelope: of the message, for a receive that failed after a message arrived; its length counts the bytes that are in the
-    buffer. is_about_a_call: its traceback ends with the program's line (`testbed.engine.tracebacks`).
+    envelope: envelope of the message, for a receive that failed after a message arrived; its length counts the bytes that
+    are in the buffer. is_about_a_call: its traceback ends with the program's line (`testbed.engine.tracebacks`).
     """
 
     is_about_a_call: Final = True

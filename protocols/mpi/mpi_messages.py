@@ -28,7 +28,7 @@ class Message:
         ranks: Sequence[int] | None,
         probe_result: ProbeResult | None,
     ) -> None:
-        """contexts: of the communicator's messages, and of its continuations. ranks: the device's ranks by the
+        """contexts: contexts of the communicator's messages, and of its continuations. ranks: the device's ranks by the
         communicator's; None: equal. device, probe_result: None for MPI_MESSAGE_NO_PROC."""
         self._device = device
         self._contexts = contexts

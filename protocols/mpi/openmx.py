@@ -66,13 +66,13 @@ class OpenMxEndpoint:
         if not request.done:
             completion.cancel = partial(self._endpoint.cancel, request)
             self._receives[request] = source, completion
-        request.add_callback(partial(self._received, completion, request))
+        request.add_callback(partial(self._on_received, completion, request))
         return True
 
     def receive_claimed(self, probe_result: ProbeResult, buffer: memoryview, completion: ReceiveCompletion) -> bool:
         assert isinstance(probe_result.handle, Incoming)
         request = self._endpoint.receive_claimed(probe_result.handle, buffer)
-        request.add_callback(partial(self._received, completion, request))
+        request.add_callback(partial(self._on_received, completion, request))
         return True
 
     def probe(
@@ -114,7 +114,7 @@ class OpenMxEndpoint:
             partner = self._partners[rank] = self._endpoint.partner(rank, self._index_of(rank))
         return partner
 
-    def _received(self, completion: ReceiveCompletion, request: Request, done: Completion[Result]) -> None:
+    def _on_received(self, completion: ReceiveCompletion, request: Request, done: Completion[Result]) -> None:
         self._receives.pop(request, None)
         status, source, match_info, length, _, _ = done.result()
         envelope = Envelope(match_info >> _TAG_BITS & _SOURCE_MASK, match_info & _TAG_MASK, length)

@@ -235,7 +235,7 @@ class Request:
         return envelope._replace(source=self._ranks.index(envelope.source))
 
     def _watch(self, first: Completion[None]) -> None:
-        """Complete `first_receive` when this request completes. Repeated calls register only one callback."""
+        """Complete `first` when this request completes. Repeated calls register only one callback."""
         self._first_done = first
         if not self._is_watched:
             self._is_watched = True

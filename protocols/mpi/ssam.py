@@ -39,7 +39,7 @@ Cell = tuple[int, bytes]
 
 
 class Incoming:
-    """A message whose bytes are arriving. length: of the message. received: bytes so far."""
+    """A message whose bytes are arriving. length: length of the message. received: bytes so far."""
 
     __slots__ = ("arrival", "length", "received")
 
@@ -59,8 +59,8 @@ class Incoming:
 
 
 class Item:
-    """Cells to send to one node. completion: of a send, which completes with `envelope` when the last cell is in the
-    window's buffers. next: the next cell; None at the end."""
+    """Cells to send to one node. completion: completion of a send, which completes with `envelope` when the last cell is in
+    the window's buffers. next: the next cell; None at the end."""
 
     __slots__ = ("cells", "completion", "envelope", "next")
 
@@ -74,10 +74,10 @@ class Item:
 
 
 class Pair:
-    """State for one node, in one session. outgoing: queue of items to it. number: of the next offer to it. offered: long
-    messages to it, by number, until they are granted. sent: completed sends to it, each with the count of answered requests
-    at which its message has arrived. incoming: a partly received message. offers: long messages from it, by number, until
-    they are matched. granted: and then until their bytes arrive."""
+    """State for one node, in one session. outgoing: queue of items to it. number: number of the next offer to it. offered:
+    long messages to it, by number, until they are granted. sent: completed sends to it, each with the count of answered
+    requests at which its message has arrived. incoming: a partly received message. offers: long messages from it, by number,
+    until they are matched. granted: and then until their bytes arrive."""
 
     __slots__ = ("granted", "incoming", "number", "offered", "offers", "outgoing", "sent")
 

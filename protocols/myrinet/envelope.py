@@ -33,7 +33,7 @@ crc8: Final[Callable[[Buffer], int]] = _crc8.smbus
 """CRC-8 with polynomial 0x07, initial value 0, not reflected; 0 for data followed by its own CRC-8."""
 
 
-def back(route: Sequence[int]) -> Route:
+def reverse_route(route: Sequence[int]) -> Route:
     """Return the route back over the same links: the deltas reversed and negated."""
     return tuple([-delta for delta in reversed(route)])
 
@@ -63,13 +63,13 @@ def skip_route(raw: Buffer, begin: int = 0) -> int:
     return offset
 
 
-def sealed(frame: bytes, route: bytes) -> bytes:
+def add_envelope(frame: bytes, route: bytes) -> bytes:
     """Convert a codec's frame to its wire format, with a route."""
     packet = route + frame[ETHERNET:]
     return frame[:ETHERNET] + packet + bytes((crc8(packet),))
 
 
-def opened(frame: bytes) -> bytes:
+def remove_envelope(frame: bytes) -> bytes:
     """Convert a received frame to the codec's form. Raises MalformedError: "short", "crc8", or "route" if route bytes
     remain, so that the frame has another destination."""
     if len(frame) < ETHERNET + _MIN:

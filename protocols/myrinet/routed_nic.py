@@ -15,9 +15,9 @@ from typing import Final
 
 from protocols.core.firmware import Adapter, Agent, Buffer, Firmware, Nic, Plug
 from protocols.core.malformed import MalformedError
-from protocols.core.memory import SharedReachable
+from protocols.core.memory import SharedDmaMemory
 from protocols.core.split_memory import OnDoorbell, SharedActions, SharedNic, SplitDriver
-from protocols.myrinet.envelope import ETHERNET, MAX_HOPS, opened, sealed
+from protocols.myrinet.envelope import ETHERNET, MAX_HOPS, add_envelope, remove_envelope
 from protocols.myrinet.fields import MAPPING
 from protocols.myrinet.mapper.follower import mapper_of, paths_to_functions
 from protocols.myrinet.mapper.route_tables import Table
@@ -33,8 +33,8 @@ _MAPPER: Final = Settings()
 
 
 class Router:
-    """The routes of a NIC, by MAC, and its mapper. counters: of dropped frames; `unrouted`: no route is known;
-    `envelope_*`: errors of received frames (`envelope.opened`)."""
+    """The routes of a NIC, by MAC, and its mapper. counters: counters of dropped frames; `unrouted`: no route is known;
+    `envelope_*`: errors of received frames (`envelope.remove_envelope`)."""
 
     def __init__(
         self,
@@ -54,19 +54,19 @@ class Router:
     def send(self, frame: Buffer) -> bool | None:
         """Send a frame of the firmware along its route; see `FirmwareActions.send`."""
         route = self._route(frame)
-        return None if route is None else self._send(sealed(bytes(frame), route))
+        return None if route is None else self._send(add_envelope(bytes(frame), route))
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         """See `FirmwareActions.send_later`. The frame is built at once, since its MAC selects the route."""
         frame = make()
         route = self._route(frame)
         if route is not None:
-            self._send_later(partial(sealed, frame, route))
+            self._send_later(partial(add_envelope, frame, route))
 
     def opened(self, frame: bytes) -> bytes | None:
         """Convert a received frame to the firmware's form. An invalid frame is counted; the result is None."""
         try:
-            return opened(frame)
+            return remove_envelope(frame)
         except MalformedError as error:
             self.counters[f"envelope_{error.reason}"] += 1
             return None
@@ -128,13 +128,13 @@ class RoutedFirmware:
         if firmware.deadline is not None and firmware.deadline <= now:
             firmware.on_timer(now)
 
-    def counted(self) -> Mapping[str, int]:
-        mapping = {f"mapper_{name}": count for name, count in self._mapper.counted().items()}
-        return {**self.firmware.counted(), **self._router.counters, **mapping}
+    def counter_values(self) -> Mapping[str, int]:
+        mapping = {f"mapper_{name}": count for name, count in self._mapper.counter_values().items()}
+        return {**self.firmware.counter_values(), **self._router.counters, **mapping}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         unmapped = [] if self._router.is_mapped else ["no map of the network has come yet"]
-        return [*self.firmware.waiting(), *unmapped]
+        return [*self.firmware.pending_work(), *unmapped]
 
 
 class _InlineActions:
@@ -170,7 +170,7 @@ class _RoutedSharedNic:
     def adapter(self) -> Adapter:
         return replace(self._nic.adapter, mtu=self._mtu)
 
-    def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> OnDoorbell:
+    def attach(self, now: int, host: int, memory: SharedDmaMemory, descriptors: memoryview) -> OnDoorbell:
         on_doorbell = self._nic.attach(now, host, memory, descriptors)
         self.firmware.firmware = self._nic.firmware
         return on_doorbell

@@ -83,7 +83,7 @@ class Counters:
     unexpected: int = 0
     """Messages that arrived before a matching receive was posted."""
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def add(self, names: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.host_work import ANYWHERE, HostWork, host_work
-from protocols.core.memory import Reachable
+from protocols.core.memory import DmaMemory
 from protocols.core.peers import Loopback
 from protocols.core.timers import Timers
 from protocols.openmx import states
@@ -58,7 +58,7 @@ class DriverEndpoint:
 class Driver:
     """State that the driver's parts share: the NIC, the peers' addresses, timers, counters, and events.
 
-    fragment_size: data bytes of a fragment or pull reply. timers: of pulls by handle, and of alarms by ~endpoint.
+    fragment_size: data bytes of a fragment or pull reply. timers: timers of pulls by handle, and of alarms by ~endpoint.
     loopback: frames between endpoints of this NIC. loops_outside: whether the outer NIC delivers loopback frames.
     """
 
@@ -66,7 +66,7 @@ class Driver:
         self,
         adapter: Adapter,
         nic: FirmwareActions,
-        memory: Reachable,
+        memory: DmaMemory,
         settings: Settings,
         counters: Counters,
         codec: Codec,

@@ -297,7 +297,7 @@ class Endpoint:
         if self.on_lost is not None:
             self.on_lost(partner, status)
 
-    def completed(self, code: int) -> None:
+    def on_completion(self, code: int) -> None:
         """Handle a completion of the driver."""
         if code < PULL_DONE:
             self._handle_event(code)
@@ -314,12 +314,12 @@ class Endpoint:
             self.on_error(status)
         request.settle(status)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Describe everything that the endpoint waits for."""
         sentences = [f"{request}" for request in self.incoming.queues.posted()]
-        sentences += self._large.waiting()
+        sentences += self._large.pending_work()
         for partner in self._partners.values():
-            sentences += partner.waiting()
+            sentences += partner.pending_work()
         return sentences
 
     # Sends.

@@ -58,10 +58,11 @@ class Op(IntEnum):
 
 
 class Command(NamedTuple):
-    """A command. endpoint: the local endpoint. peer, dst_endpoint: the partner. seqnum, ack, match, session: of the
-    message. length: bytes of the message, entries of a ring, or ns of an alarm. address: of pinned memory. number: a
-    region, or a pull. turn: generation of the region, or the status in an answer to a connection request. word, value:
-    further fields of a connection or acknowledgement; word also a pull's serial number. flag: a bit."""
+    """A command. endpoint: the local endpoint. peer, dst_endpoint: the partner. seqnum, ack, match, session: sequence
+    number, ack, match and session of the message. length: bytes of the message, entries of a ring, or ns of an alarm.
+    address: address of pinned memory. number: a region, or a pull. turn: generation of the region, or the status in an
+    answer to a connection request. word, value: further fields of a connection or acknowledgement; word also a pull's serial
+    number. flag: a bit."""
 
     op: int
     endpoint: int
@@ -84,7 +85,7 @@ class Commands(Protocol):
     """Queue of commands from the library to the driver."""
 
     def write(self, command: Command, data: bytes = b"") -> int:
-        """Write a command; return its slot. data: of a message of at most SMALL_MAX bytes."""
+        """Write a command; return its slot. data: data of a message of at most SMALL_MAX bytes."""
         ...
 
     def read(self, slot: int) -> tuple[Command, bytes]:
@@ -134,10 +135,10 @@ class SharedCommands:
 
 
 class Event(NamedTuple):
-    """A received frame, for the library. type: the frame's type. endpoint, peer: of the sender. session: of the frame;
-    in a connection frame the sender's. length: bytes of data. total: bytes of the message. number: of a fragment, a
-    region, or a connection request. turn: generation of the region, or the status of an answer. word: a further field.
-    flag: a bit, or the type of a refusal."""
+    """A received frame, for the library. type: the frame's type. endpoint, peer: endpoint and peer of the sender. session:
+    session of the frame; in a connection frame the sender's. length: bytes of data. total: bytes of the message. number:
+    number of a fragment, a region, or a connection request. turn: generation of the region, or the status of an answer.
+    word: a further field. flag: a bit, or the type of a refusal."""
 
     type: int
     endpoint: int
@@ -197,7 +198,7 @@ class ReceiveRing:
         return self._slots[start : start + length]
 
     def write_result(self, pull: int, serial: int, status: int) -> None:
-        """Write the result of a pull. serial: of the pull's command; distinguishes pulls with the same number."""
+        """Write the result of a pull. serial: serial of the pull's command; distinguishes pulls with the same number."""
         _RESULT.pack_into(self._results, pull * _RESULT.size, serial, status)
 
     # Library side.

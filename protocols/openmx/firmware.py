@@ -17,7 +17,7 @@ from typing import Final
 from protocols.core.announcements import Announcements
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
-from protocols.core.memory import Reachable, UnpinnedError
+from protocols.core.memory import DmaMemory, UnpinnedError
 from protocols.openmx import states
 from protocols.openmx.codec import (
     NACK_TYPE_BAD_SESSION,
@@ -56,7 +56,7 @@ class Firmware:
         self,
         adapter: Adapter,
         nic: FirmwareActions,
-        memory: Reachable,
+        memory: DmaMemory,
         commands: Commands,
         settings: Settings,
         codec: Codec,
@@ -68,15 +68,15 @@ class Firmware:
         self._commands = commands
         self._early: dict[Connection, tuple[Event, bytes]] = {}
         self._connections: dict[Connection, int] = {}  # first expected sequence number of each
-        self._close_notices: Announcements[Connection] | None = None  # created by `succeed`
+        self._close_notices: Announcements[Connection] | None = None  # created by `take_over`
         self._data = b""
         self._now = 0
 
-    def loop_outside(self) -> None:
+    def loop_through_nic(self) -> None:
         """Send loopback frames through the outer NIC, which delivers them and may limit their rate."""
         self._driver.loops_outside = True
 
-    def succeed(self, now: int, previous: Firmware) -> None:
+    def take_over(self, now: int, previous: Firmware) -> None:
         """Replace a previous driver whose host, if any, has ended: notify the partners of its endpoints, and take over
         the connection requests that arrived before the host.
 
@@ -104,11 +104,11 @@ class Firmware:
         notice = self._close_notices.timers.deadline
         return notice if deadline is None or (notice is not None and notice < deadline) else deadline
 
-    def counted(self) -> dict[str, int]:
-        return self._driver.counters.counted()
+    def counter_values(self) -> dict[str, int]:
+        return self._driver.counters.counter_values()
 
-    def waiting(self) -> list[str]:
-        return self._pulls.waiting()
+    def pending_work(self) -> list[str]:
+        return self._pulls.pending_work()
 
     def on_timer(self, now: int) -> None:
         for key in self._driver.timers.expired(now):

@@ -96,14 +96,14 @@ class Library:
         """Remove a closed endpoint."""
         del self._endpoints[endpoint.index]
 
-    def completed(self, index: int) -> bool | None:
+    def on_completion(self, index: int) -> bool | None:
         endpoint = self._endpoints.get(index >> 16)
         if endpoint is not None:
-            endpoint.completed(index & 0xFFFF)
+            endpoint.on_completion(index & 0xFFFF)
         return None
 
-    def waiting(self) -> list[str]:
-        return [sentence for endpoint in self._endpoints.values() for sentence in endpoint.waiting()]
+    def pending_work(self) -> list[str]:
+        return [sentence for endpoint in self._endpoints.values() for sentence in endpoint.pending_work()]
 
 
 def plug(settings: Settings | None = None, codec: Codec = codec) -> Callable[[Adapter, Nic], Agent]:

@@ -24,8 +24,8 @@ _REGIONS: Final = 256
 
 
 class _Pull(NamedTuple):
-    """A pull in progress. address: of the receive's pinned buffer. serial: distinguishes it from earlier pulls with the
-    same number, whose completions may still arrive."""
+    """A pull in progress. address: address of the receive's pinned buffer. serial: distinguishes it from earlier pulls with
+    the same number, whose completions may still arrive."""
 
     incoming: Incoming
     receive: Request
@@ -50,7 +50,7 @@ class LargeMessages:
         self._free_numbers = list(range(endpoint.settings.pulls))
         self._unpulled: deque[tuple[Incoming, Request]] = deque()  # messages that wait for a pull number
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Describe each message that waits to be pulled."""
         return [f"{sending.request}, until {sending.partner} has pulled it" for sending in self._sending.values()]
 

@@ -28,8 +28,8 @@ class Result(NamedTuple):
 class Request(Completion[Result]):
     """A send or receive in progress; done when the program may reuse the buffer. It never fails: see `Result.status`.
 
-    on_arrival: of a send, called once with the final status when the message is acknowledged or lost, which may be
-    after the request is done.
+    on_arrival: callback of a send, called once with the final status when the message is acknowledged or lost, which may
+    be after the request is done.
     """
 
     __slots__ = ("buffer", "context", "is_receive", "is_settled", "mask", "match_info", "on_arrival", "peer", "pull")
@@ -74,7 +74,7 @@ class Request(Completion[Result]):
 
 class Outgoing:
     """A numbered message to a partner. address: pinned memory with its bytes, or 0. data: bytes of a small message.
-    frames: their number. number, turn: of the region of a rendezvous or notice. sent_tick: tick of the last
+    frames: their number. number, turn: number and turn of the region of a rendezvous or notice. sent_tick: tick of the last
     transmission. is_zombie: the send was completed before the acknowledgement.
     """
 
@@ -101,9 +101,9 @@ class Outgoing:
 class Incoming:
     """A received message, complete or not, matched or unexpected.
 
-    buffer: destination of its bytes. missing: a bit for each missing fragment. region, turn: of the sender, if the
-    message must be pulled; region is -1 otherwise. receive: the matching receive. error: status for a later receive if
-    the message is lost.
+    buffer: destination of its bytes. missing: a bit for each missing fragment. region, turn: region and turn of the sender,
+    if the message must be pulled; region is -1 otherwise. receive: the matching receive. error: status for a later receive
+    if the message is lost.
     """
 
     __slots__ = (
@@ -124,7 +124,7 @@ class Incoming:
 
 
 class Sending(NamedTuple):
-    """A sent message above the eager limit, which its receiver pulls. address: of its pinned bytes."""
+    """A sent message above the eager limit, which its receiver pulls. address: address of its pinned bytes."""
 
     request: Request
     partner: "Partner"  # noqa: UP037  mypyc reads the class before its definition

@@ -121,7 +121,7 @@ class Partner:
         """Whether `on_tick` has something to do."""
         return bool(self.pending_acks or self._unacked) or self.state == states.CONNECTING
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Describe what the partner has not acknowledged, for a message about a stuck program."""
         if self.state == states.CONNECTING:
             return [f"a connection to endpoint {self.index} of node {self.node}"]

@@ -118,7 +118,7 @@ class Pulls:
                 self._request_block(pull, block)
         self._set_timer(now, pull)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [
             f"a pull of {pull.command.length} bytes from node {pull.command.peer}, frame {pull.blocks[0].first} and later"
             for pull in self._pulls.values()

@@ -27,8 +27,8 @@ class Settings:
     progress (ours; each has 128 replies in flight). pull_timeout: nanoseconds without progress after which a pull
     requests its blocks again. offload: minimum bytes of a pull reply that the copy engine (I/OAT) copies; 0: the core
     copies all. rendezvous: maximum bytes of an eager message; longer messages are pulled. shared_rendezvous: as
-    rendezvous, between endpoints of one node. entries: of an endpoint's receive ring. migrate: 1 if a program moves to
-    the core that its endpoint's frames interrupt (the paper's section 3.2), otherwise 0. first_seqnum: number of a
+    rendezvous, between endpoints of one node. entries: entries of an endpoint's receive ring. migrate: 1 if a program moves
+    to the core that its endpoint's frames interrupt (the paper's section 3.2), otherwise 0. first_seqnum: number of a
     session's first message (Open-MX uses another number after a disconnect).
     """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocols.core.firmware import Adapter, HostActions
-from protocols.core.memory import Allocating, HostMemory, Reachable
+from protocols.core.memory import Allocating, DmaMemory, HostMemory
 from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SingleHostActions, SplitDriver
 from protocols.openmx import codec
 from protocols.openmx.codec_interface import Codec
@@ -47,18 +47,18 @@ class Nic:
         self._counters = Counters()
         self.firmware = self._new_driver(HostMemory(), OwnCommands())
 
-    def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
+    def attach(self, now: int, host: int, memory: DmaMemory, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
         previous = self.firmware
         self.firmware = self._new_driver(memory, SharedCommands(descriptors))
-        self.firmware.succeed(now, previous)
+        self.firmware.take_over(now, previous)
         return self.firmware.on_doorbell
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
         self.adapter = self.adapter.with_incarnation(incarnation)
         previous, self.firmware = self.firmware, self._new_driver(HostMemory(), OwnCommands())
-        self.firmware.succeed(now, previous)
+        self.firmware.take_over(now, previous)
 
-    def _new_driver(self, memory: Reachable, commands: Commands) -> Firmware:
+    def _new_driver(self, memory: DmaMemory, commands: Commands) -> Firmware:
         firmware = Firmware(self.adapter, self._nic, memory, commands, self._settings, self._codec, self._counters)
-        firmware.loop_outside()
+        firmware.loop_through_nic()
         return firmware

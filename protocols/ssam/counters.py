@@ -59,5 +59,5 @@ class Counters:
     no_handler: int = 0
     """Messages for unknown handlers; they count as handled."""
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}

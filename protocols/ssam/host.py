@@ -60,12 +60,12 @@ class ReturnedError(ActiveMessageError):
 class Library:
     """A process's access to its network interface. Implements `protocols.core.firmware.Host`.
 
-    node: this node's number. size: number of nodes. incarnation, is_restarted: of the NIC (`Adapter`). process: the
-    traps, for programs that use them directly. on_returned: called with returned requests; if not set, the next request
-    to that node raises ReturnedError. on_cells: called when cells have arrived, instead of a poll by the program: the
-    interrupt of section 3.1.1, which the prototype lacks (see `watch`). on_space: called after answers have arrived.
-    on_message: handler of requests to addresses without a handler. on_renewed: called with a node when a new session
-    replaces an earlier one.
+    node: this node's number. size: number of nodes. incarnation, is_restarted: these of the NIC
+    (`Adapter`). process: the traps, for programs that use them directly. on_returned: called with returned requests; if not
+    set, the next request to that node raises ReturnedError. on_cells: called when cells have arrived, instead of a poll by
+    the program: the interrupt of section 3.1.1, which the prototype lacks (see `watch`). on_space: called after answers have
+    arrived. on_message: handler of requests to addresses without a handler. on_renewed: called with a node when a new
+    session replaces an earlier one.
     """
 
     def __init__(self, process: Process, bell: HostActions) -> None:
@@ -249,7 +249,7 @@ class Library:
 
     # Completions.
 
-    def completed(self, index: int) -> bool | None:
+    def on_completion(self, index: int) -> bool | None:
         if index == ALARM:
             self._is_armed = False
             quiet = [self._tick(connection) for connection in list(self._connections.values())]
@@ -270,7 +270,7 @@ class Library:
         """Call `on_cells` from now on."""
         self.process.is_watched = True
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [
             f"{len(outstanding)} requests to node {connection.node} are not answered"
             for connection in self._connections.values()

@@ -103,10 +103,10 @@ class Sba100:
         self.deadline = None
         self._nic.post_completion(ALARM)
 
-    def counted(self) -> dict[str, int]:
-        return self.counters.counted()
+    def counter_values(self) -> dict[str, int]:
+        return self.counters.counter_values()
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         waiting = len(self._input)
         return [f"{waiting} cells wait in the input FIFO"] if waiting else []
 
@@ -150,7 +150,7 @@ class Sba100:
             self._nic.send(frame)
 
     def pull(self, max_cells: int, kind: str) -> None:
-        """Read cells from the input FIFO, and store each in the buffers of its circuit's process. kind: of the work per
+        """Read cells from the input FIFO, and store each in the buffers of its circuit's process. kind: kind of the work per
         cell."""
         counters, cells, work = self.counters, self._input, self.work
         for _ in range(min(max_cells, len(cells))):

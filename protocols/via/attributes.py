@@ -55,8 +55,8 @@ class MemoryAttributes(NamedTuple):
 
 class ConnectionRequest(NamedTuple):
     """A connection request, as VipConnectWait returns it (VIP_CONN_HANDLE). number: handle for `accept` and `reject`.
-    node, reliability, max_transfer: of the requesting VI. is_peer: a peer-to-peer request, which is matched by a peer
-    request with the same discriminator and cannot be accepted."""
+    node, reliability, max_transfer: node, reliability and maximum transfer size of the requesting VI. is_peer: a
+    peer-to-peer request, which is matched by a peer request with the same discriminator and cannot be accepted."""
 
     number: int
     node: int

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 from protocols.core import peers
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.host_work import HostWork, host_work
-from protocols.core.memory import Reachable, Scatter, UnpinnedError
+from protocols.core.memory import DmaMemory, Scatter, UnpinnedError
 from protocols.core.timers import Timers
 from protocols.via import states
 from protocols.via.codec import FRAME_SIZE, REMOTE_SIZE, TYPE_ERROR, TYPE_RDMA_READ, TYPE_RDMA_WRITE, TYPE_SEND
@@ -102,8 +102,9 @@ class Outgoing:
     """A message of a send queue, or the response to an RDMA Read.
 
     kind: frame type. segments: the data, `length` bytes. sent_bytes: bytes in frames so far. last: sequence number of
-    the last frame; None until that frame is sent. received_bytes: of an RDMA Read. is_finished: only an acknowledgement
-    is missing. registration_epoch: value of `Card.registration_epoch` when the access to the segments was checked.
+    the last frame; None until that frame is sent. received_bytes: received bytes of an RDMA Read. is_finished: only an
+    acknowledgement is missing. registration_epoch: value of `Card.registration_epoch` when the access to the segments was
+    checked.
     """
 
     __slots__ = (
@@ -143,8 +144,8 @@ class Vi:
 
     session: number of the current connection or request, unique on this NIC. peer, peer_vi, peer_session: remote end of
     the connection. attributes: RDMA_WRITE_ENABLED, RDMA_READ_ENABLED. connect_slot: slot of the pending connect or
-    accept command, -1 without one. discriminator, step: of the connection request. expires: time at which the request
-    fails, or 0. retries: consecutive retransmissions.
+    accept command, -1 without one. discriminator, step: discriminator and step of the connection request. expires: time at
+    which the request fails, or 0. retries: consecutive retransmissions.
     """
 
     __slots__ = (
@@ -198,7 +199,7 @@ class Card:
         self,
         adapter: Adapter,
         nic: FirmwareActions,
-        memory: Reachable,
+        memory: DmaMemory,
         slots: Slots,
         settings: Settings,
         codec: Codec,
@@ -222,7 +223,7 @@ class Card:
             raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for VIA's headers")
         self.timers: Final[Timers[int]] = Timers()
         """Keys: twice a VI's number for its connection request, plus 1 for its unacknowledged frames; ~slot for the
-        time-out of a command; `endings.ENDINGS` plus a session for the end of a connection."""
+        time-out of a command; `pending_disconnects.DISCONNECT_TIMERS` plus a session for the end of a connection."""
         self.state = states.NIC.initial
         self.vis: Final[dict[int, Vi]] = {}
         self.regions: Final[dict[int, Region]] = {}

@@ -5,7 +5,7 @@ and a frame contains the session of its receiver, so that frames of an earlier c
 the current one. A VI that accepts a request is connected at once. If the answer is lost, the peer resends the request,
 and the answer is repeated. The first answer is final: a copy of a refused request, delayed in a queue, must not be
 accepted when a server waits at last, since the peer has given it up. The end of a connection, and the withdrawal of a
-request, are resent until the peer answers (`endings`).
+request, are resent until the peer answers (`pending_disconnects`).
 
 A peer-to-peer request is queued at the NIC until a VI requests a connection to that peer with the same discriminator. A
 client's request fails (VIP_NO_MATCH) if no server is waiting.
@@ -26,7 +26,7 @@ from protocols.via.codec import (
     STEP_REJECT,
     STEP_REQUEST,
 )
-from protocols.via.endings import Endings
+from protocols.via.pending_disconnects import PendingDisconnects
 from protocols.via.states import CONNECTED, OPEN, PENDING
 from protocols.via.vip_descriptors import Command, Op
 from protocols.via.vipl_names import STATUS_ERRORS, AsyncError, Done, Result
@@ -51,10 +51,10 @@ class Request:
 
 
 class Connections:
-    """The connections of one NIC. endings: ends of connections that peers have not confirmed."""
+    """The connections of one NIC. pending_disconnects: ends of connections that peers have not confirmed."""
 
     def __init__(self, card: Card) -> None:
-        self.endings: Final = Endings(card)
+        self.pending_disconnects: Final = PendingDisconnects(card)
         self._card = card
         self._requests: dict[int, Request] = {}
         # Session of the last answered request, and the answer, by node and VI.
@@ -141,11 +141,11 @@ class Connections:
         """VipDisconnect: flush the VI's descriptors, and make it idle."""
         card = self._card
         if vi.state == PENDING:
-            self.endings.add(vi, 0)
+            self.pending_disconnects.add(vi, 0)
             self._fail(vi, "disconnect", Result.REJECT)
         else:
             if vi.state == CONNECTED:
-                self.endings.add(vi, 0)
+                self.pending_disconnects.add(vi, 0)
             card.step_vi(vi, "disconnect")
         card.flush(vi)
         vi.begin(None, 0, 0)
@@ -198,7 +198,7 @@ class Connections:
 
     def on_disconnect(self, peer: Peer, vi: int, session: int, from_vi: int, from_session: int, cause: int) -> None:
         """Handle the end of a connection, or the withdrawal of a request, by a peer (from_vi, from_session). vi,
-        session: the local end, 0 if the peer does not know it. cause: see `Ending`."""
+        session: the local end, 0 if the peer does not know it. cause: see `PendingDisconnect`."""
         for local in self._card.vis.values():
             if local.peer is not peer:
                 continue
@@ -215,7 +215,7 @@ class Connections:
     def on_timer(self, now: int, vi: Vi) -> None:
         """Resend a request, or fail it."""
         if vi.expires and now >= vi.expires:
-            self.endings.add(vi, 0)
+            self.pending_disconnects.add(vi, 0)
             self._fail(vi, "expired", Result.TIMEOUT)
             return
         self._card.step_vi(vi, "time-out")
@@ -231,19 +231,19 @@ class Connections:
         head: int = 0,
         peer_cause: Done | None = Done.TRANSPORT_ERROR,
     ) -> None:
-        """End a connection because of an error, and flush the VI's descriptors. event: of the state table. head: as for
-        `Card.flush`. peer_cause: cause to send to the peer; None: the peer is not notified."""
+        """End a connection because of an error, and flush the VI's descriptors. event: event of the state table. head: as
+        for `Card.flush`. peer_cause: cause to send to the peer; None: the peer is not notified."""
         if vi.state != CONNECTED:
             return
         card = self._card
         card.step_vi(vi, event)
         if peer_cause is not None:
-            self.endings.add(vi, peer_cause)
+            self.pending_disconnects.add(vi, peer_cause)
         card.flush(vi, head)
         vi.unacknowledged.clear()
         card.report(error, vi.number)
 
-    def restarting(self, peer: Peer) -> None:
+    def on_peer_restarting(self, peer: Peer) -> None:
         """Drop the connections and requests of a peer that has restarted."""
         for vi in list(self._card.vis.values()):
             if vi.peer is peer:
@@ -252,15 +252,15 @@ class Connections:
             del self._requests[number]
         for key in [key for key in self._answered if key[0] == peer.number]:
             del self._answered[key]
-        self.endings.restarting(peer)
+        self.pending_disconnects.on_peer_restarting(peer)
 
-    def introduced(self, peer: Peer) -> None:
+    def on_peer_introduced(self, peer: Peer) -> None:
         """Resend pending requests to a peer whose incarnation is now known."""
         for vi in self._card.vis.values():
             if vi.peer is peer and vi.state == PENDING:
                 self._send_request(vi)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Describe each unanswered request."""
         return [
             f"VI {vi.number} requests a connection to node {vi.peer.number}"
@@ -269,7 +269,7 @@ class Connections:
         ]
 
     def _join(self, vi: Vi, event: str, request: Request, number: int = 0) -> None:
-        """Connect a VI to a request, and accept it. number: of a queued request."""
+        """Connect a VI to a request, and accept it. number: number of a queued request."""
         vi.begin(request.peer, request.vi, request.session)
         self._remember(request, STEP_ACCEPT)
         self._send_step(vi, STEP_ACCEPT)

@@ -71,5 +71,5 @@ class Counters:
     invalid: int = 0
     """Invalid descriptors, commands and doorbells."""
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}

@@ -13,7 +13,7 @@ from typing import Final
 from protocols.core.announcements import Announcements
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
-from protocols.core.memory import Reachable
+from protocols.core.memory import DmaMemory
 from protocols.core.peers import Peer, Standing
 from protocols.via.card import COMPLETED, Card, Codec, Outgoing, Vi, ViolationError
 from protocols.via.codec import (
@@ -31,8 +31,8 @@ from protocols.via.codec import (
     TYPE_SEND,
 )
 from protocols.via.connections import Connections
-from protocols.via.endings import ENDINGS
 from protocols.via.kernel_agent import KernelAgent
+from protocols.via.pending_disconnects import DISCONNECT_TIMERS
 from protocols.via.receiver import Receiver
 from protocols.via.sender import Sender
 from protocols.via.settings import Settings
@@ -61,7 +61,7 @@ class Firmware:
         self,
         adapter: Adapter,
         nic: FirmwareActions,
-        memory: Reachable,
+        memory: DmaMemory,
         slots: Slots,
         settings: Settings,
         codec: Codec,
@@ -75,7 +75,7 @@ class Firmware:
         self._receiver = Receiver(card, self._connections, self._sender)
         self._agent = KernelAgent(card, self._connections)
         if not is_vacant:
-            card.step("host comes")
+            card.step("host attaches")
         self._announcements: Announcements[int] | None = None  # created on demand
         if adapter.is_restarted:  # a peer that does not send would not detect the restart
             self._announcements = Announcements(card.announce)
@@ -91,16 +91,16 @@ class Firmware:
         announcement = self._announcements.timers.deadline
         return announcement if deadline is None or (announcement is not None and announcement < deadline) else deadline
 
-    def counted(self) -> Mapping[str, int]:
-        return self._card.counters.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self._card.counters.counter_values()
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         sending = [
             f"VI {vi.number} has {len(vi.queue)} unacknowledged messages to node {vi.peer.number}"
             for vi in self._card.vis.values()
             if vi.queue and vi.peer is not None
         ]
-        return [*self._connections.waiting(), *sending]
+        return [*self._connections.pending_work(), *sending]
 
     def receive(self, now: int, frame: bytes) -> None:
         self._handle_frame(now, frame)
@@ -112,8 +112,8 @@ class Firmware:
             if key < 0:
                 self._agent.expire(~key)
                 continue
-            if key >= ENDINGS:
-                self._connections.endings.on_timer(now, key - ENDINGS)
+            if key >= DISCONNECT_TIMERS:
+                self._connections.pending_disconnects.on_timer(now, key - DISCONNECT_TIMERS)
                 continue
             vi = card.vis[key >> 1]
             if key & 1 and vi.state == CONNECTED:
@@ -145,10 +145,10 @@ class Firmware:
                 self._post_send(now, vi, slot)
         self._flush(now)
 
-    def succeed(self, former: Firmware) -> None:
+    def take_over(self, former: Firmware) -> None:
         """Replace the firmware of a host that has ended, and announce the new incarnation to its peers."""
         if former._card.state != VACANT:
-            former._card.step("host ends")
+            former._card.step("host detaches")
         previous, peers = former._announcements, former._card.peers
         pending = previous.pending() if previous is not None else {}
         if peers.incarnation != self._card.incarnation:
@@ -158,7 +158,7 @@ class Firmware:
             if number != self._card.number:
                 announcements.begin(number, incarnation)
 
-    def loop_outside(self) -> None:
+    def loop_through_nic(self) -> None:
         """Send loopback frames through the outer NIC, which delivers them and may limit their rate."""
         loopback_peer, nic = self._card.peers.peer(self._card.number), self._card.nic
         loopback_peer.send, loopback_peer.send_later = nic.send, nic.send_later
@@ -168,8 +168,8 @@ class Firmware:
         loopback = self._card.peers.loopback
         if loopback.frames:
             loopback.run(now, self._handle_frame)
-        if self._connections.endings.has_new:
-            self._connections.endings.begin(now)
+        if self._connections.pending_disconnects.has_new:
+            self._connections.pending_disconnects.begin(now)
         self._card.post_returned()
         if loopback.frames and not loopback.is_running:
             self._flush(now)
@@ -240,7 +240,7 @@ class Firmware:
             return
         vi = card.vis.get(number)
         if vi is None or vi.peer is not peer or vi.session != session or vi.state in (IDLE, ERROR):
-            self._unconnected(peer, session, kind, step, from_vi, from_session)
+            self._handle_unconnected(peer, session, kind, step, from_vi, from_session)
         elif step:
             self._connections.on_answer(vi, step, from_vi, from_session)
         elif vi.state != CONNECTED:  # data arrived before the answer to the request
@@ -257,14 +257,16 @@ class Firmware:
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY) and vi.state == CONNECTED:
                 self._sender.pump(now, vi)
 
-    def _unconnected(self, peer: Peer, session: int, kind: int, step: int, from_vi: int, from_session: int) -> None:
+    def _handle_unconnected(
+        self, peer: Peer, session: int, kind: int, step: int, from_vi: int, from_session: int
+    ) -> None:
         """Handle a frame for a connection that has ended or never existed: resend the disconnect frame, or send an
         error."""
-        endings = self._connections.endings
-        if kind == TYPE_ERROR and endings.on_confirmation(peer, session):
+        pending_disconnects = self._connections.pending_disconnects
+        if kind == TYPE_ERROR and pending_disconnects.on_confirmation(peer, session):
             return
         self._card.counters.unconnected += 1
-        if (kind in _STREAM or step == STEP_ACCEPT) and not endings.repeat(session):
+        if (kind in _STREAM or step == STEP_ACCEPT) and not pending_disconnects.repeat(session):
             self._card.send_unconnected(peer, from_vi, from_session)
 
     # Doorbells.
@@ -317,12 +319,12 @@ class Firmware:
 
     # Implements `protocols.core.peers.PeerEvents`.
 
-    def introduced(self, now: int, peer: Peer) -> None:  # noqa: ARG002
-        self._connections.introduced(peer)
+    def on_peer_introduced(self, now: int, peer: Peer) -> None:  # noqa: ARG002
+        self._connections.on_peer_introduced(peer)
 
-    def restarting(self, peer: Peer) -> None:
+    def on_peer_restarting(self, peer: Peer) -> None:
         self._card.counters.restarts += 1
-        self._connections.restarting(peer)
+        self._connections.on_peer_restarting(peer)
 
-    def restarted(self, now: int, peer: Peer) -> None:  # noqa: ARG002
-        self._connections.introduced(peer)
+    def on_peer_restarted(self, now: int, peer: Peer) -> None:  # noqa: ARG002
+        self._connections.on_peer_introduced(peer)

@@ -81,7 +81,7 @@ class ViaNic:
         self._error_slot = -1
 
     @property
-    def free(self) -> int:
+    def free_descriptors(self) -> int:
         """Number of descriptors and commands that can still be posted."""
         return len(self._free)
 
@@ -289,7 +289,7 @@ class ViaNic:
         vi.send_queue.cancel()
         vi.receive_queue.cancel()
 
-    def completed(self, index: int) -> bool | None:
+    def on_completion(self, index: int) -> bool | None:
         """Handle a returned descriptor or command."""
         posted = self._posted.pop(index, None)
         if posted is not None:
@@ -316,7 +316,7 @@ class ViaNic:
             answer.fail(ViaError(code, f"{Op(result.op).name.lower()} failed"))
         return None
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [answer.what for answer in self._commands.values() if answer.what not in _IDLE]
 
     def _overrun(self, vi: Vi, cq: CompletionQueue) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocols.core.firmware import Adapter, HostActions
-from protocols.core.memory import Allocating, HostMemory, Reachable
+from protocols.core.memory import Allocating, DmaMemory, HostMemory
 from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SingleHostActions, SplitDriver
 from protocols.via import codec
 from protocols.via.card import Codec
@@ -45,18 +45,18 @@ class Nic:
         self._codec = codec
         self.firmware = self._vacant_firmware()
 
-    def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
+    def attach(self, now: int, host: int, memory: DmaMemory, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
         slots = Slots(self._settings.slots, descriptors)
         previous = self.firmware
         self.firmware = Firmware(self.adapter, self._nic, memory, slots, self._settings, self._codec)
-        self.firmware.loop_outside()
-        self.firmware.succeed(previous)
+        self.firmware.loop_through_nic()
+        self.firmware.take_over(previous)
         return self.firmware.on_doorbell
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
         self.adapter = self.adapter.with_incarnation(incarnation)
         previous, self.firmware = self.firmware, self._vacant_firmware()
-        self.firmware.succeed(previous)
+        self.firmware.take_over(previous)
 
     def _vacant_firmware(self) -> Firmware:
         memory, slots = HostMemory(), Slots(1)

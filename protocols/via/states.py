@@ -20,13 +20,13 @@ NIC: Final = StateTable(
     "NIC",
     VACANT,
     (
-        Row(VACANT, "host comes", "take its commands", OPEN),
+        Row(VACANT, "host attaches", "take its commands", OPEN),
         Row(OPEN, "close", "end connections, forget memory and VIs", CLOSED, ("closings",)),
         Row(OPEN, "open", "do nothing", OPEN),
         Row(CLOSED, "open", "take commands again", OPEN),
         Row(CLOSED, "close", "do nothing", CLOSED),
-        Row(OPEN, "host ends", "begin a new incarnation", VACANT),
-        Row(CLOSED, "host ends", "begin a new incarnation", VACANT),
+        Row(OPEN, "host detaches", "begin a new incarnation", VACANT),
+        Row(CLOSED, "host detaches", "begin a new incarnation", VACANT),
     ),
 )
 """A NIC. A vacant NIC leaves connection requests unanswered, so that peers resend them; a closed NIC refuses them."""

@@ -15,13 +15,13 @@ from protocols.core.host_work import COPY, INTERRUPT, SWITCH
 from protocols.core.profile import SECOND, Profile
 from protocols.mpi.via.endpoint import MPI
 
-SEGMENT: Final = 1_448
+SEGMENT_SIZE: Final = 1_448
 """Bytes of data in an Ethernet frame of 1500: without the headers of IP and TCP and the time stamp option (RFC
 1323)."""
-HEADERS: Final = 1_500 - SEGMENT + 14
-LOCAL_SEGMENT: Final = 3_924 - (1_500 - SEGMENT)
+HEADERS_SIZE: Final = 1_500 - SEGMENT_SIZE + 14
+LOCAL_SEGMENT_SIZE: Final = 3_924 - (1_500 - SEGMENT_SIZE)
 """Bytes of data in a packet of the loopback interface of Linux 2.2, whose MTU is a page minus the space for headers."""
-ENVELOPE: Final = 24
+ENVELOPE_SIZE: Final = 24
 """Bytes of LAM's header in front of a message."""
 
 # Our choices, without a source: round figures for a Pentium II of 450 MHz with Linux 2.2.
@@ -45,32 +45,38 @@ SIZES: Final = tuple(1 << power for power in range(16))
 def rows(profile: Profile, sizes: Iterable[int] = SIZES) -> list[dict[str, object]]:
     """Return one-way times between nodes and within a node (`local`), as rows of a run."""
     return [
-        {"size_bytes": size, "local": local, "p50_ns": (_within(profile, size) if local else _between(profile, size))}
+        {
+            "size_bytes": size,
+            "local": local,
+            "p50_ns": (_local_time(profile, size) if local else _remote_time(profile, size)),
+        }
         for local in (False, True)
         for size in sizes
     ]
 
 
-def _between(profile: Profile, size: int) -> int:
-    segments = _segments(size + ENVELOPE, SEGMENT)
-    wire = [_wire(HEADERS + data) for data in segments]
+def _remote_time(profile: Profile, size: int) -> int:
+    segments = _segments(size + ENVELOPE_SIZE, SEGMENT_SIZE)
+    wire = [_wire_time(HEADERS_SIZE + data) for data in segments]
     kernel = profile.work[INTERRUPT].fixed + SEGMENT_TIME
     stages = (
-        [SEGMENT_TIME + _copy(profile, data, cached=True) for data in segments],
-        [_dma(profile, HEADERS + data) for data in segments],
+        [SEGMENT_TIME + _copy_time(profile, data, cached=True) for data in segments],
+        [_dma_time(profile, HEADERS_SIZE + data) for data in segments],
         wire,
         wire,
-        [_dma(profile, HEADERS + data) for data in segments],
+        [_dma_time(profile, HEADERS_SIZE + data) for data in segments],
         [kernel] * len(segments),
     )
-    return _per_message(profile) + 2 * LINK_DELAY + _pipeline_time(stages) + _copy(profile, segments[-1], cached=True)
+    return (
+        _per_message(profile) + 2 * LINK_DELAY + _pipeline_time(stages) + _copy_time(profile, segments[-1], cached=True)
+    )
 
 
-def _within(profile: Profile, size: int) -> int:
-    segments = _segments(size + ENVELOPE, LOCAL_SEGMENT)
+def _local_time(profile: Profile, size: int) -> int:
+    segments = _segments(size + ENVELOPE_SIZE, LOCAL_SEGMENT_SIZE)
     stages = (
-        [2 * SEGMENT_TIME + _copy(profile, data, cached=True) for data in segments],
-        [_copy(profile, data, cached=False) for data in segments],
+        [2 * SEGMENT_TIME + _copy_time(profile, data, cached=True) for data in segments],
+        [_copy_time(profile, data, cached=False) for data in segments],
     )
     return _per_message(profile) + _pipeline_time(stages)
 
@@ -94,15 +100,15 @@ def _segments(size: int, max_segment: int) -> list[int]:
     return [min(max_segment, size - begin) for begin in range(0, size, max_segment)]
 
 
-def _wire(frame: int) -> int:
+def _wire_time(frame: int) -> int:
     return (max(frame, MIN_FRAME) + WIRE_OVERHEAD) * 8 * SECOND // WIRE_RATE
 
 
-def _dma(profile: Profile, size: int) -> int:
+def _dma_time(profile: Profile, size: int) -> int:
     bursts = -(-size // profile.bus_burst)
     return profile.fetch + bursts * profile.bus_transaction + size * 8 * SECOND // profile.bus_rate
 
 
-def _copy(profile: Profile, size: int, *, cached: bool) -> int:
+def _copy_time(profile: Profile, size: int, *, cached: bool) -> int:
     cost = profile.work[COPY]
     return cost.fixed + size * 8 * SECOND // (cost.same_rate if cached else cost.rate)

@@ -103,8 +103,8 @@ class Op(IntEnum):
 
 class Command(NamedTuple):
     """A command or its result. status: `vipl_names.Result`, of a result. number: memory handle or node; slot of the
-    alarm to cancel; of an asynchronous error 1 if the VI is in the error state. address: of memory, or a time-out in ns
-    (0: none). value: attributes, a reliability level, a connection request's number, a VI's state, or an asynchronous
+    alarm to cancel; of an asynchronous error 1 if the VI is in the error state. address: address of memory, or a time-out in
+    ns (0: none). value: attributes, a reliability level, a connection request's number, a VI's state, or an asynchronous
     error's code. size: bytes. name: a discriminator."""
 
     op: int

@@ -104,7 +104,7 @@ def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str] | None) 
     for note in verdict.notes:
         echo(f"note: {note}")
     slow = f", slow-machine factor {verdict.slow:g}" if verdict.slow != 1 else ""
-    echo(f"{cluster} is {_styled(verdict.grade)} over {verdict.seconds:.1f} s{slow}{_undecided_count(verdict)}")
+    echo(f"{cluster} is {_style(verdict.grade)} over {verdict.seconds:.1f} s{slow}{_undecided_count(verdict)}")
 
 
 def _undecided_count(verdict: Verdict) -> str:
@@ -115,7 +115,7 @@ def _undecided_count(verdict: Verdict) -> str:
 def _print_block(title: str, findings: list[Finding]) -> None:
     from testbed.controller.verdict.verdicts import worst
 
-    echo(f"{title}: {_styled(worst(findings))}")
+    echo(f"{title}: {_style(worst(findings))}")
     rows = [
         (finding.what, _value(finding.asked, finding.unit), _value(finding.measured, finding.unit), _interval(finding))
         for finding in findings
@@ -128,12 +128,12 @@ def _print_block(title: str, findings: list[Finding]) -> None:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         finding = findings[number - 1] if number else None
-        grade = f"  {_styled(finding.grade)}" if finding is not None else ""
+        grade = f"  {_style(finding.grade)}" if finding is not None else ""
         reason = f": {finding.reason}" if finding is not None and finding.reason else ""
         echo(f"   {cells}{grade}{reason}".rstrip())
 
 
-def _styled(grade: Grade) -> str:
+def _style(grade: Grade) -> str:
     return click.style(grade.value, fg=_COLOURS[grade.value])
 
 

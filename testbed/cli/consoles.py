@@ -92,7 +92,7 @@ def seconds_of(duration: str | None) -> float:
     except UnitError as error:
         raise click.BadParameter(str(error), param_hint="--for") from error
     if nanoseconds == 0:
-        raise click.BadParameter("a time longer than 0", param_hint="--for")
+        raise click.BadParameter(f"must be longer than 0, got {duration}", param_hint="--for")
     return nanoseconds / 1e9
 
 
@@ -105,11 +105,11 @@ def in_words(seconds: float) -> str:
 
 def stop_descriptor() -> int:
     """Return a descriptor that becomes readable at Ctrl-C, SIGTERM or SIGHUP; the signals have no other effect."""
-    stop, stopped = os.pipe()
+    reading_end, writing_end = os.pipe()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: os.write(stopped, b"\n"))
-    return stop
+            signal.signal(number, lambda *_: os.write(writing_end, b"\n"))
+    return reading_end
 
 
 def show_phase(what: str = "") -> None:
@@ -121,13 +121,13 @@ def show_phase(what: str = "") -> None:
 def cluster_named(cluster: str | None, name: str | None) -> str | None:
     """Return the cluster named by an argument or by --name."""
     if cluster is not None and name is not None and cluster != name:
-        raise click.UsageError(f"one cluster: {cluster}, or --name {name}")
+        raise click.UsageError(f"two clusters are named, {cluster} and --name {name}: name one")
     return cluster if cluster is not None else name
 
 
 def new_results_folder(parent: Path, purpose: str) -> Path:
-    """Create and return a new folder named by the time and `purpose`, shortened to what a file's name can have. It is
-    created immediately, since another command may begin in the same second."""
+    """Create and return a new folder named by the time and `purpose`, shortened to the maximum length of a file name. It
+    is created immediately, since another command may begin in the same second."""
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.fsencode(purpose)[:_MAX_PURPOSE].decode(errors='ignore')}"
     count, folder = 1, parent / stem
     while True:

@@ -444,7 +444,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         **_object(
             capture=_with_description(_TEXT, "file name, if the folder has several captures"),
             protocol=_TEXT,
-            message=_with_description(_TEXT, "for --message: from which node to which, and the protocol's id"),
+            message=_with_description(_TEXT, "for --message: the nodes, and the protocol's id of the message"),
             begun=_with_description(_NUMBER, "ns, when its first frame was seen"),
             ended=_with_description(_NUMBER, "ns, its last"),
             bytes=_with_description(_NUMBER, "of the complete message, if its frames have the length"),

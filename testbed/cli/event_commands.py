@@ -78,8 +78,8 @@ def events_command(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A file of events. name: of the cluster, or the run's folder. ended: whether the file is complete. end: returns the
-    final message."""
+    """A file of events. name: name of the cluster, or the run's folder. ended: whether the file is complete. end: returns
+    the final message."""
 
     name: str
     file: Path

@@ -26,7 +26,7 @@ from testbed.spec.layout import Impairment, Layout
 if TYPE_CHECKING:
     from testbed.cluster.lifecycle import ApplyResult
     from testbed.cluster.records.state import State, Store
-    from testbed.spec.layout import Asked
+    from testbed.spec.layout import ConfiguredDatapath
 
 
 @click.command("up")
@@ -60,7 +60,7 @@ def up_command(
     name: str | None,
     dry_run: bool,
     replace_other: bool,
-    datapath: Asked,
+    datapath: ConfiguredDatapath,
     fates: str | None,
     unimpaired: bool,
     as_json: bool,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from testbed.machines.machine_check import MachineFinding
     from testbed.machines.node_placement import Constraints
     from testbed.machines.spread import SpreadPlan
-    from testbed.spec.layout import Asked, Layout
+    from testbed.spec.layout import ConfiguredDatapath, Layout
     from testbed.spec.machines import Machine
 
 _MAX_SHOWN = 8  # nodes or switches of a machine; --json has all
@@ -125,7 +125,7 @@ def up_command(
     pins: tuple[str, ...],
     exclusions: tuple[str, ...],
     dry_run: bool,
-    datapath: Asked,
+    datapath: ConfiguredDatapath,
     as_json: bool,
 ) -> None:
     """Spread a cluster over the machines of FILE: as little as possible of the links' rate crosses between them."""

@@ -107,18 +107,19 @@ def check_command(
 
     if case is not None and len(chosen) != 1:
         raise click.UsageError("--case goes with one check: --only CHECK")
-    names = [find_check(one).name for one in chosen] or [one.name for one in CHECKS]
+    names = [find_check(chosen_name).name for chosen_name in chosen] or [check.name for check in CHECKS]
     results = []
-    for one in names:
-        show_phase(f"{one} ...")
-        results.append(check(name, one, Scope(depth, cases, seed), case))
+    for check_name in names:
+        show_phase(f"{check_name} ...")
+        results.append(check(name, check_name, Scope(depth, cases, seed), case))
         show_phase()
         if not as_json:
             _show(results[-1])
     failed = [result for result in results if result.state is State.FAILED]
     if as_json:
         print_json(
-            "protocol-check", {"protocol": name, "passed": not failed, "checks": [_document(one) for one in results]}
+            "protocol-check",
+            {"protocol": name, "passed": not failed, "checks": [_document(result) for result in results]},
         )
     if failed:
         raise click.exceptions.Exit(_FAILED)

@@ -43,7 +43,7 @@ def replay_command(
     folder: Path,
     mode: Literal["sim", "live"] | None,
     number: int | None,
-    given: Path | None,
+    schedule_file: Path | None,
     shrink: bool,
     runs: int,
     output: Path | None,
@@ -67,13 +67,13 @@ def replay_command(
         minimal = minimize(original, runs)
         if not as_json:
             _print_minimal(original, minimal, runs)
-        given = original.minimal_file
+        schedule_file = original.minimal_file
     replay_mode = mode or ("live" if original.run.parameters["mode"] == "sim" else "sim")
-    result = replay_repetition(original, replay_mode, given, output)
+    result = replay_repetition(original, replay_mode, schedule_file, output)
     if as_json:
         shrunk = {} if minimal is None else {
             "shrunk": {
-                "fates": len(minimal.causes), "runs": minimal.trials, "minimal": minimal.minimal, "log": str(given)
+                "fates": len(minimal.causes), "runs": minimal.trials, "minimal": minimal.minimal, "log": str(schedule_file)
             }
         }  # fmt: skip
         print_json(
@@ -121,7 +121,7 @@ def print_checks(folder: Path) -> None:
     for number, report in enumerate(reports, 1):
         if report.failed or report.ambiguities:
             echo(f"checks of repetition {number}:" if len(reports) > 1 else "checks:", err=True)
-            echo(_indented(report), err=True)
+            echo(_indent(report), err=True)
     if reports and not any(report.failed for report in reports):
         messages = sum(report.messages for report in reports)
         echo(f"checks: nothing wrong with {messages:,} messages", err=True)
@@ -143,7 +143,7 @@ def _simulated(protocol: str) -> bool:
     return True
 
 
-def _indented(report: Report) -> str:
+def _indent(report: Report) -> str:
     return "\n".join(f"  {line}" for line in report.to_text().splitlines())
 
 

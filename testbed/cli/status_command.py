@@ -111,7 +111,7 @@ def _document(status: ClusterStatus) -> Mapping[str, object]:
             }
             for link in status.links
         ],
-        "shared": _shared(state.nics),
+        "shared": _format_shared(state.nics),
         "injected": [
             {
                 "number": injection.number,
@@ -124,7 +124,7 @@ def _document(status: ClusterStatus) -> Mapping[str, object]:
     }
 
 
-def _shared(nics: SharedNics | None) -> Mapping[str, object] | None:
+def _format_shared(nics: SharedNics | None) -> Mapping[str, object] | None:
     if nics is None:
         return None
     return {"protocol": nics.protocol, "functions": nics.functions, "owner": nics.owner.pid}

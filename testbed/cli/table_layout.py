@@ -13,7 +13,7 @@ from rich.text import Text
 from testbed.cli.consoles import printable
 from testbed.observe.format.quantities import format_value, heading
 
-_MAX_ROWS = 60  # rows
+_MAX_ROWS = 60
 _PIPE_WIDTH = 200  # characters
 _HIDDEN = ("clock_ns", "rank")
 

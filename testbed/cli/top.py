@@ -101,8 +101,8 @@ def check_web_options(web: bool, once: bool, as_json: bool, port: int | None) ->
 
 
 def serve_view(sampler: Sampler, interval: float, port: int, file: str = "", cluster: str = "") -> None:
-    """Serve the view in a browser until Ctrl-C. file: of the machines of a cluster that is on several. cluster: its name
-    then."""
+    """Serve the view in a browser until Ctrl-C. file: file of the machines of a cluster that is on several. cluster: its
+    name then."""
     from testbed.cli.run_command import RUNS
     from testbed.cli.web.command_forms import Offer
     from testbed.cli.web.view_server import serve

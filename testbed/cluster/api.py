@@ -11,14 +11,14 @@ from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.startup import bring_up
 from testbed.cluster.transitions import Progress, no_progress
-from testbed.spec.layout import Asked
+from testbed.spec.layout import ConfiguredDatapath
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 
 _numbers = itertools.count(1)
 
 
-def _program() -> str:
+def _default_origin() -> str:
     """Return the origin of a cluster made in Python: the running program."""
     return f"python:{os.path.abspath(sys.argv[0])}" if sys.argv and sys.argv[0] else "python"
 
@@ -38,21 +38,22 @@ class Cluster(Description):
         *,
         keep: bool = False,
         origin: str = "",
-        datapath: Asked = "auto",
+        datapath: ConfiguredDatapath = "auto",
         fates: str | Path = "",
         progress: Progress = no_progress,
     ) -> RunningCluster:
         """Bring the cluster up.
 
-        It ends with ``down()``, with the ``with`` block, or with this process, however the process dies. With `keep`,
+        It ends with ``down()``, with the ``with`` block, or with this process, even if that is killed. With `keep`,
         it stays until it is taken down, like a cluster from the command line; a cluster that is already up is
         converged.
 
         name: default: the description's name; without `keep`, this process's number is appended so that parallel tests
         do not collide. origin: with `keep`, distinguishes this cluster from others of the same name, usually its file;
-        default: this program's path. datapath: of impaired links; by default, the best datapath available. fates: a file
-        to which the relay appends every fate that is not a pass, for replay by `inject`; unless a datapath is requested,
-        the relay then forwards all impaired links. progress: called with the numbers of operations done and in total.
+        default: this program's path. datapath: datapath of impaired links; by default, the best datapath available. fates: a
+        file to which the relay appends every fate that is not a pass, for replay by `inject`; unless a datapath is
+        requested, the relay then forwards all impaired links. progress: called with the numbers of operations done and in
+        total.
 
         Raises TestbedError: UnsupportedError before anything changes, ConflictError for a name in use, KernelError
         after a failure that was rolled back.
@@ -64,7 +65,7 @@ class Cluster(Description):
             store,
             resolve(self),
             name=name,
-            origin=origin or _program(),
+            origin=origin or _default_origin(),
             lasting=keep,
             progress=progress,
             asked="relay" if fates and datapath == "auto" else datapath,

@@ -119,7 +119,7 @@ def alter(store: Store, name: str, edit: Edit, share: Share = current_sharing) -
         if before.end_reason:
             raise NotFoundError(before.end_reason)
         if before.abandoned or before.phase not in ("up", "changing"):
-            raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
+            raise ConflictError(f"cluster {name} is not up: 'testbed status' shows the reason")
         desired = running_state(before, before.owner)
         injected = edit(before)
         issued = max([before.issued, *(injection.number for injection in injected)])

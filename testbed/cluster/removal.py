@@ -94,7 +94,7 @@ def remove_unknown(store: Store, cluster: str, grace: float = GRACE) -> None:
 
 
 def _remove_objects(store: Store, cluster: str, inodes: Iterable[int], grace: float, *, named: bool) -> None:
-    """End a cluster's programs, and remove its groups and namespace names. inodes: of the recorded namespaces. named:
+    """End a cluster's programs, and remove its groups and namespace names. inodes: inodes of the recorded namespaces. named:
     whether the namespaces may have names."""
     names = own_names(cluster) if named else []
     paths = [str(namespaces.NAMES / name) for name in names]
@@ -134,8 +134,8 @@ def _has_mark(path: str, cluster: str) -> bool:
 def end_programs(cluster: str, inodes: Iterable[int], grace: float = GRACE, hosts: Path | None = None) -> None:
     """End the programs in a cluster's namespaces. Raises KernelError if some survive.
 
-    inodes: of the namespaces. An inode may have been reused: root checks the namespace's mark; an unprivileged user, who
-    cannot enter the namespace, recognises the programs by the bind-mounted file `hosts`.
+    inodes: inodes of the namespaces. An inode may have been reused: root checks the namespace's mark; an unprivileged user,
+    who cannot enter the namespace, recognises the programs by the bind-mounted file `hosts`.
     """
 
     def belongs(path: str) -> bool:

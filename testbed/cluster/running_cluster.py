@@ -248,8 +248,8 @@ class RunningCluster:
         return self._fault(fault_injection.load_processor(self._store, self.name, node, share, seconds))
 
     def load_link(self, senders: Sequence[str], receiver: str, rate: str | int, seconds: float = 0) -> Fault:
-        """Send datagrams from several nodes to one. rate: of each sender, such as "100mbit". senders: empty: all other nodes
-        (incast)."""
+        """Send datagrams from several nodes to one. rate: rate of each sender, such as "100mbit". senders: empty: all other
+        nodes (incast)."""
         return self._fault(
             fault_injection.load_link(self._store, self.name, senders, receiver, parse_rate(rate), seconds)
         )

@@ -17,7 +17,7 @@ from testbed.cluster.transitions import DesiredState, Progress, no_progress
 from testbed.errors import UnreadableStateError
 from testbed.kernel import processes, userns
 from testbed.kernel.processes import identity
-from testbed.spec.layout import Asked, Impairment, Layout
+from testbed.spec.layout import ConfiguredDatapath, Impairment, Layout
 
 
 def bring_up(
@@ -30,7 +30,7 @@ def bring_up(
     replace_other: bool = False,
     dry_run: bool = False,
     progress: Progress = no_progress,
-    asked: Asked = "auto",
+    asked: ConfiguredDatapath = "auto",
     log: str = "",
 ) -> ApplyResult:
     """Bring a cluster up or converge it. For arguments see `DesiredState` and `lifecycle.up`, whose errors it raises."""

@@ -31,7 +31,7 @@ from testbed.kernel import cgroups, namespaces
 from testbed.kernel.filesystem import make_directory, remove_file, write_in_place
 from testbed.kernel.processes import Identity
 from testbed.lazy_dataclass import dataclass
-from testbed.spec.layout import Asked, Layout
+from testbed.spec.layout import ConfiguredDatapath, Layout
 
 Progress = Callable[[int, int], None]  # operations done, operations in total
 
@@ -58,7 +58,7 @@ class DesiredState:
     lasting: bool
     owner: Identity
     holder: Identity | None = None
-    asked: Asked = "auto"
+    asked: ConfiguredDatapath = "auto"
     log: str = ""
 
 

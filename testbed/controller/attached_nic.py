@@ -121,7 +121,7 @@ class AttachedNic:
         while True:
             elapsed = time.monotonic() - started
             if (received == previous or elapsed > _LINGER_SECONDS) and (
-                not self.host.waiting() or elapsed > _RELEASE_TIMEOUT
+                not self.host.pending_work() or elapsed > _RELEASE_TIMEOUT
             ):
                 return
             previous = received
@@ -167,7 +167,7 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
         addresses_of(layout, one_each(layout)),
         node.nics[0].mtu,
         incarnation(),
-        routed=name in layout.routed(),
+        routed=name in layout.source_routed_nodes(),
         ordered=layout.keeps_order(),
     )
     numbers = {node.name: number for number, node in enumerate(nodes)}
@@ -198,7 +198,7 @@ def _attachment(device: str, nic_protocol: NicProtocol, ethertype: int, function
 def _attach_shared(
     nic: Attachment, nic_protocol: NicProtocol, nodes: list[str], name: str, spin: int
 ) -> Iterator[AttachedNic]:
-    """Attach to a function of a shared NIC. nodes: names of all nodes. name: of this node."""
+    """Attach to a function of a shared NIC. nodes: names of all nodes. name: name of this node."""
     driver = HostDriver(nic, nic.host, spin)
     with closing(driver):
         endpoint = nic_protocol.device(nic.host)

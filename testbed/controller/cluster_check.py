@@ -101,7 +101,7 @@ def check(
     store = store or Store()
     state = _state(store, cluster)
     if state.abandoned or state.phase != "up":
-        raise ConflictError(f"cluster {state.name} is not up: 'testbed status' says what is the matter")
+        raise ConflictError(f"cluster {state.name} is not up: 'testbed status' shows the reason")
     from testbed.controller.probing.measurement import measure  # imports all of probing, which a run does not need
 
     return measure(store, state, target, seconds, table)
@@ -115,7 +115,7 @@ def check_links(name: str, links: Sequence[str] | None, seconds: float | None, s
     store = Store()
     state = store.choose(name)
     if state.abandoned or state.phase != "up":
-        raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
+        raise ConflictError(f"cluster {name} is not up: 'testbed status' shows the reason")
     return verdict_to_json(measure(store, state, links, seconds, Table(slow=slow)))
 
 

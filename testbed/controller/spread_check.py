@@ -202,8 +202,8 @@ def _end(number: int, end: End) -> dict[str, object]:
 def join_replies(
     number: str, plan: Plan, source: Mapping[str, Any], sink: Mapping[str, Any], ahead: int, seconds: float
 ) -> ProbeResult:
-    """Join the replies of a direction's two machines to its result. number: of the direction. source, sink: replies of
-    `half_probes.probe_part`. ahead: nanoseconds to add to the sink's times to get the source's clock."""
+    """Join the replies of a direction's two machines to its result. number: number of the direction. source, sink: replies
+    of `half_probes.probe_part`. ahead: nanoseconds to add to the sink's times to get the source's clock."""
     sent_times = source["left"][number]
     arrival_times: dict[int, int] = {}
     duplicates = corrupted = unreadable = overtaken = 0

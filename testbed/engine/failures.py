@@ -53,7 +53,7 @@ def failure(error: Exception, firmware: object, host: object, when: int, node: s
     """
     library = type(getattr(host, "library", host))  # it may be wrapped (`testbed.runtime.nodes.run_progress`)
     kind, owner = "firmware", type(getattr(firmware, "firmware", firmware))
-    if _is_in_traceback(error, library, "completed"):
+    if _is_in_traceback(error, library, "on_completion"):
         kind, owner = "host library", library
     name = f"the {kind} ({owner.__module__}.{owner.__qualname__})"
     if isinstance(error, DeadlineError):

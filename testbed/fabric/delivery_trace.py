@@ -16,7 +16,7 @@ from typing import Final
 
 from testbed.fates.text_files import MAX_LINES, BrokenFileError, lines, parse_number
 
-OPPORTUNITY: Final = 1504
+OPPORTUNITY_SIZE: Final = 1504
 """Bytes: mahimahi's PACKET_SIZE, an MTU and its tunnel's header."""
 
 _NS_PER_MS: Final = 10**6
@@ -24,7 +24,7 @@ _EXPECTED: Final = "a time in whole milliseconds"
 
 
 class DeliveryTrace:
-    """A trace. times: of the opportunities in nanoseconds, in order. period: the last time."""
+    """A parsed trace. times: times of the opportunities in nanoseconds, in order. period: the last of them."""
 
     __slots__ = ("period", "times")
 
@@ -35,7 +35,7 @@ class DeliveryTrace:
     @property
     def rate(self) -> int:
         """The mean rate, in bit/s."""
-        return len(self.times) * OPPORTUNITY * 8 * 10**9 // self.period
+        return len(self.times) * OPPORTUNITY_SIZE * 8 * 10**9 // self.period
 
 
 @functools.lru_cache(maxsize=64)
@@ -48,12 +48,12 @@ def parse_delivery_trace(text: str, source: str) -> DeliveryTrace:
             actual = f"{line.strip()} after {times[-1] // _NS_PER_MS}"
             raise BrokenFileError(source, line_number, actual, f"{_EXPECTED} that is not before the line above it")
         if line_number > MAX_LINES:
-            raise BrokenFileError(source, line_number, "one line more", f"at most {MAX_LINES:,} lines")
+            raise BrokenFileError(source, line_number, f"line {MAX_LINES + 1:,}", f"at most {MAX_LINES:,} lines")
         times.append(time)
     if not times:
         raise BrokenFileError(source, 0, "no line", f"{_EXPECTED} in every line")
     if not times[-1]:
-        raise BrokenFileError(source, len(times), "a trace that ends at 0", "one that lasts some time")
+        raise BrokenFileError(source, len(times), "a last time of 0 ms", "a last time of at least 1 ms")
     return DeliveryTrace(tuple(times))
 
 
@@ -67,8 +67,8 @@ class Opportunities:
         self.trace = trace
         self._min_start = min_start
         self._base = base
-        self._next = 0  # number of the first unused opportunity, over all repetitions of the trace
-        self._current = base  # time of the opportunity before it
+        self._next = 0  # index of the first unused opportunity, counted over all repetitions of the trace
+        self._current = base  # time of the opportunity used last
         self._unused_bytes = 0  # of the opportunity at `_current`
 
     def take(self, now: int, size: int) -> tuple[int, int]:
@@ -89,7 +89,7 @@ class Opportunities:
             rounds, index = divmod(self._next, count)
             self._next += 1
             self._current = self._base + rounds * period + times[index]
-            self._unused_bytes = OPPORTUNITY
+            self._unused_bytes = OPPORTUNITY_SIZE
             if begin < 0:
                 begin = self._current
         self._unused_bytes -= size

@@ -138,5 +138,5 @@ class Routing(Protocol):
         ...
 
 
-def ignore(now: int, frame: bytes) -> None:
+def discard(now: int, frame: bytes) -> None:
     """Ignore a frame: the receiver of a channel without a NIC at its end."""

@@ -53,7 +53,7 @@ def packet(number: int, time: int, frame: bytes, bound: Bound, comment: str = ""
 
 
 def enclose(number: int, time: int, length: int, bound: Bound, comment: str = "") -> tuple[bytes, bytes]:
-    """Encode the parts of a frame's block before and after the frame. length: of the frame, in bytes."""
+    """Encode the parts of a frame's block before and after the frame. length: length of the frame, in bytes."""
     size, after = (
         _end_without_comment(length, bound) if not comment else _end(length, _option(1, comment.encode()), bound)
     )

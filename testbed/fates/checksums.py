@@ -64,7 +64,8 @@ def _write(
     *,
     never_zero: bool = False,
 ) -> None:
-    """Write a checksum at an offset. field_offset: of the checksum in the covered bytes. pseudo: the pseudo-header."""
+    """Write a checksum at an offset. field_offset: field offset of the checksum in the covered bytes. pseudo: the
+    pseudo-header."""
     covered[field_offset : field_offset + 2] = b"\0\0"
     value = internet_checksum(pseudo + covered)
     frame[offset : offset + 2] = (value or 0xFFFF if never_zero else value).to_bytes(2, "big")

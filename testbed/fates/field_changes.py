@@ -110,7 +110,8 @@ def _bits_of(fields: Fields, name: str, frame: bytes, located: Located) -> list[
 
 
 def choose_bits(start: int, n: int, flips: int, size: int) -> tuple[int, ...]:
-    """Choose the positions of the bits to flip, in order. start: of the flow's stream for bits; size: bytes of the frame."""
+    """Choose the positions of the bits to flip, in order. start: start of the flow's stream for bits; size: bytes of the
+    frame."""
     return choose_indexes(start, n, flips, size * 8)
 
 

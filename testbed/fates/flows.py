@@ -183,7 +183,7 @@ class Classifier:
     )  # fmt: skip
 
     def __init__(self, fields: Fields) -> None:
-        """fields: of the protocols, with their flow keys."""
+        """fields: fields of the protocols, with their flow keys."""
         self._readers = fields.flow_readers()
         self._known: dict[Flow, FlowEntry] = {}
         # Values that many flows have in common, each stored once.

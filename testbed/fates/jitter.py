@@ -23,7 +23,7 @@ from typing import Final
 from testbed.errors import TestbedError
 from testbed.fates import fate_hash
 from testbed.fates.text_files import MAX_LINES, BrokenFileError, lines
-from testbed.spec.problems import shown
+from testbed.spec.problems import format_value
 from testbed.spec.units import parse_duration
 
 SCALE: Final = 8192
@@ -47,7 +47,8 @@ class Jitter:
         self._width = 2 * spread + 1
 
     def at(self, start: int, n: int) -> int:
-        """Return the jitter of a flow's n-th frame in nanoseconds, which may be negative. start: of the flow's stream."""
+        """Return the jitter of a flow's n-th frame in nanoseconds, which may be negative. start: start of the flow's
+        stream."""
         word = fate_hash.draw(start, n)
         if not self._size:
             return (word * self._width >> 64) - self._spread
@@ -97,7 +98,7 @@ def parse_table(text: str, source: str) -> tuple[int, ...]:
         for word in line.partition("#")[0].split():
             digits = word.removeprefix("-")
             if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and int(digits) <= _MAX_VALUE + 1):
-                raise BrokenFileError(source, number, shown(word), expected)
+                raise BrokenFileError(source, number, format_value(word), expected)
             if len(table) == _MAX_ENTRIES:
                 raise BrokenFileError(source, number, "one entry more", f"at most {_MAX_ENTRIES:,} entries")
             table.append(int(word))
@@ -114,10 +115,10 @@ def parse_trace(text: str, source: str) -> tuple[int, ...]:
         try:
             trace.append(parse_duration(line))
         except TestbedError:
-            actual = shown(line) if line.strip() else "an empty line"
+            actual = format_value(line) if line.strip() else "an empty line"
             raise BrokenFileError(source, number, actual, "a duration with its unit, such as '1.5ms', or 0") from None
         if number > MAX_LINES:
-            raise BrokenFileError(source, number, "one line more", f"at most {MAX_LINES:,} lines")
+            raise BrokenFileError(source, number, f"line {MAX_LINES + 1:,}", f"at most {MAX_LINES:,} lines")
     if not trace:
         raise BrokenFileError(source, 0, "no line", "a duration in every line")
     return tuple(trace)

@@ -22,8 +22,8 @@ class Fate:
     """The fate of a frame; the default is a pass.
 
     delay: nanoseconds added to the direction's delay; later frames may overtake. flips: number of bits to flip.
-    positions: of these bits, if already chosen; bit 0 is the most significant bit of the first byte. duplicate: the
-    frame arrives twice. reorder: it skips the direction's delay. sets: names of fields and their new values. within:
+    positions: positions of these bits, if already chosen; bit 0 is the most significant bit of the first byte. duplicate:
+    the frame arrives twice. reorder: it skips the direction's delay. sets: names of fields and their new values. within:
     name of the field whose bits are flipped; empty: any bits of the frame. mend: checksums and CRCs are recomputed
     afterwards.
     """

@@ -44,8 +44,8 @@ class FateOptions:
 
     now: start time of the counts, ns. rules: the injected rules, shared with other directions; without them, a direction
     without random impairments does not count flows. fields: with the protocols' flow keys; not used if `rules` is set.
-    classifier: of these fields, shared with other directions. files: path -> text of the files that the impairment names.
-    log: called with every fate that is not a pass.
+    classifier: classifier of these fields, shared with other directions. files: path -> text of the files that the
+    impairment names. log: called with every fate that is not a pass.
     """
 
     seed: int

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from testbed.errors import NotFoundError, TestbedError
-from testbed.spec.problems import shown
+from testbed.spec.problems import format_value
 
 MAX_LINES: Final = 10_000_000
 
@@ -45,5 +45,5 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
 def parse_number(source: str, line: int, text: str, expected: str) -> int:
     """Parse a non-negative whole number. Raises BrokenFileError."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise BrokenFileError(source, line, shown(text) if text else "an empty line", expected)
+        raise BrokenFileError(source, line, format_value(text) if text else "an empty line", expected)
     return int(text)

@@ -18,7 +18,7 @@ _SIGNS: Final = {"&&": "and", "||": "or", "!": "not", "{": "(", "}": ")"}
 
 
 class RuleError(TestbedError, ValueError):
-    """Invalid text of a rule or filter. column: of the error, from 1. syntax: "rule" or "filter"."""
+    """Invalid text of a rule or filter. column: column of the error, from 1. syntax: "rule" or "filter"."""
 
     exit_code = 2
 

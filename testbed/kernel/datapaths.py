@@ -22,7 +22,7 @@ from typing import Final, TypeAlias, get_args
 from testbed.errors import UnsupportedError
 from testbed.kernel.netem import MAX_JITTER
 from testbed.kernel.shapers import LATENESS
-from testbed.spec.layout import Asked, Datapath, Impairment
+from testbed.spec.layout import ConfiguredDatapath, Datapath, Impairment
 
 LADDER: Final[tuple[Datapath, ...]] = get_args(Datapath)
 
@@ -48,8 +48,8 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How one datapath does one feature. reason: why. bound: of an approximation, in words; figure: the bound in numbers
-    for an impairment."""
+    """How one datapath does one feature. reason: why. bound: bound of an approximation, in words; figure: the bound in
+    numbers for an impairment."""
 
     fit: Fit
     reason: str
@@ -358,13 +358,13 @@ def choose(
     forward: Impairment,
     backward: Impairment,
     capabilities: Capabilities,
-    requested: Asked = "auto",
+    requested: ConfiguredDatapath = "auto",
     classifier_refusal: Refusal = lambda _: "",
 ) -> Choice:
     """Choose the datapath of a link with these impairments.
 
-    refusal: of the BPF classifier, for limits beyond the kind of loss (how long a pattern is). Raises UnsupportedError
-    when the requested datapath cannot carry the link on this machine, or none can.
+    refusal: refusal of the BPF classifier, for limits beyond the kind of loss (how long a pattern is). Raises
+    UnsupportedError when the requested datapath cannot carry the link on this machine, or none can.
     """
     if requested != "auto":
         obstacles, approximations = _assess_link(requested, forward, backward, capabilities, classifier_refusal)

@@ -115,12 +115,12 @@ def diversions(route: RouteSocket, indexes: Iterable[int]) -> dict[int, Diversio
 
 def _diverted_to(route: RouteSocket, index: int, side: int) -> int:
     try:
-        found = filters(route, index, side, _INFO)
+        filter_list = filters(route, index, side, _INFO)
     except RequestError as error:
         if error.refusals[0].errno == errno.ENODEV:  # it was just removed
             return 0
         raise
-    for entry in found:
+    for entry in filter_list:
         if entry.priority == PRIORITY and _BPF_ACT in entry.options:
             return redirected_to(entry.options[_BPF_ACT]) or -1
     return 0

@@ -103,8 +103,8 @@ class FrameSocket:
         ]
 
     def is_down(self, error: OSError, size: int) -> bool:
-        """Whether sending a frame failed because the interface or its peer is down. size: of the frame. Raises ValueError if
-        it exceeds the MTU."""
+        """Whether sending a frame failed because the interface or its peer is down. size: size of the frame. Raises
+        ValueError if it exceeds the MTU."""
         if error.errno == errno.EMSGSIZE and size > self._mtu + ETHERNET_HEADER:
             raise frame_too_long(size, self._mtu) from error
         return error.errno in DOWN or not self.has_carrier()

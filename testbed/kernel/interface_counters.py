@@ -84,8 +84,8 @@ class CounterSockets(NamedTuple):
 
 
 def open_sockets(path: str, holder: int = 0) -> CounterSockets:
-    """Open the sockets of a namespace. path: of the namespace, in the mount namespace of the holder, if any. holder: pid of
-    the namespace holder; 0: none. Raises OSError if the namespace does not exist."""
+    """Open the sockets of a namespace. path: path of the namespace, in the mount namespace of the holder, if any. holder:
+    pid of the namespace holder; 0: none. Raises OSError if the namespace does not exist."""
     if not holder:
         return _open_in(path)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

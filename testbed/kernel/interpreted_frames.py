@@ -211,7 +211,7 @@ class Arena:
 
 
 def _always(_: float) -> tuple[bool]:
-    """Say that something has come: the socket then says what is wrong."""
+    """Report a pending event: reading the socket then raises its error."""
     return (True,)
 
 

@@ -247,7 +247,7 @@ def detach(index: int) -> bytes:
 
 
 def find_attached(route: RouteSocket, index: int) -> AttachedClassifier | None:
-    """Return the classifier on an interface's ingress hook. route: of the interface's namespace."""
+    """Return the classifier on an interface's ingress hook. route: route of the interface's namespace."""
     for _, kind, options in filters(route, index, TC_H_CLSACT_INGRESS):
         if kind == "bpf" and _ID in options and _NAME in options and text(options[_NAME]).split(" ")[0] == _PREFIX:
             return AttachedClassifier(text(options[_NAME]), _U32.unpack(options[_ID])[0])

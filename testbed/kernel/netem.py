@@ -66,7 +66,7 @@ class Options:
     """Options that netem takes or reports, in its own units.
 
     latency and jitter: ns. limit: frames, queued and under way together. loss, duplicate, reorder, corrupt: shares of
-    2^32 - 1. rate: bytes/s, 0 for none. gemodel: p, r, h, 1-k. seed: None where the kernel reports none. table: of the
+    2^32 - 1. rate: bytes/s, 0 for none. gemodel: p, r, h, 1-k. seed: None where the kernel reports none. table: table of the
     jitter's distribution. sizes: bytes that frames count at the rate. The kernel reports neither table nor sizes.
     """
 
@@ -129,7 +129,7 @@ def distribution_table(distribution: str, source: str = "", text: str = "") -> t
     """Return the table from which netem draws jitter: that of the wire model, in netem's own format.
 
     "uniform" has a table too, as fine as the kernel takes it: a discipline's table can be replaced but not removed, so that
-    the kernel's own uniform distribution could not come back. text: of a table's file, read from source. Raises
+    the kernel's own uniform distribution could not come back. text: text of a table's file, read from source. Raises
     BrokenFileError, and UnsupportedError for a table that is too long.
     """
     table = table_of(distribution, source, text)
@@ -143,7 +143,7 @@ def distribution_table(distribution: str, source: str = "", text: str = "") -> t
 def options_of(impairment: Impairment, *, mtu: int, seed: int | None = None, table: str = "") -> Options:
     """Convert an impairment to netem's options.
 
-    mtu: of the interface. seed: 64 bits; without one the kernel draws one. table: the text of the jitter's file. Raises
+    mtu: MTU of the interface. seed: 64 bits; without one the kernel draws one. table: the text of the jitter's file. Raises
     UnsupportedError for impairments that netem has no option for, BrokenFileError for a broken table.
     """
     if reasons := unsupported(impairment):
@@ -227,14 +227,16 @@ def _encode(options: Options) -> bytes:
 def decode(raw: bytes) -> Options:
     """Decode options from the payload of TCA_OPTIONS, in a dump or in a request."""
     latency, limit, loss, gap, duplicate, jitter = _QOPT.unpack_from(raw)
-    found = dict(attributes(memoryview(raw)[_QOPT.size :]))
+    attributes_by_type = dict(attributes(memoryview(raw)[_QOPT.size :]))
 
     def value(kind: int, layout: struct.Struct, default: int = 0) -> int:
-        return int(layout.unpack_from(found[kind])[0]) if kind in found else default
+        return int(layout.unpack_from(attributes_by_type[kind])[0]) if kind in attributes_by_type else default
 
-    rate, overhead, cell_size, cell_overhead = _RATE.unpack_from(found.get(TCA_NETEM_RATE, bytes(_RATE.size)))
-    model = dict(attributes(found[TCA_NETEM_LOSS])) if TCA_NETEM_LOSS in found else {}
-    table = found.get(TCA_NETEM_DELAY_DIST, b"")
+    rate, overhead, cell_size, cell_overhead = _RATE.unpack_from(
+        attributes_by_type.get(TCA_NETEM_RATE, bytes(_RATE.size))
+    )
+    model = dict(attributes(attributes_by_type[TCA_NETEM_LOSS])) if TCA_NETEM_LOSS in attributes_by_type else {}
+    table = attributes_by_type.get(TCA_NETEM_DELAY_DIST, b"")
     return Options(
         latency=value(TCA_NETEM_LATENCY64, _S64, latency << _TICK),
         jitter=value(TCA_NETEM_JITTER64, _S64, jitter << _TICK),
@@ -249,6 +251,6 @@ def decode(raw: bytes) -> Options:
         cell_size=cell_size,
         cell_overhead=cell_overhead,
         gemodel=_GE.unpack_from(model[NETEM_LOSS_GE]) if NETEM_LOSS_GE in model else (),
-        seed=value(TCA_NETEM_PRNG_SEED, _U64) if TCA_NETEM_PRNG_SEED in found else None,
+        seed=value(TCA_NETEM_PRNG_SEED, _U64) if TCA_NETEM_PRNG_SEED in attributes_by_type else None,
         table=struct.unpack(f"={len(table) // 2}h", table),
     )

@@ -75,7 +75,7 @@ class Offloads(IntEnum):
 def accepted(descriptor: int, device: str) -> Offloads | None:
     """Return which GSO frames an interface accepts, even if only some of the kind; None if the kernel does not report it.
 
-    descriptor: of any socket of the interface's namespace.
+    descriptor: descriptor of any socket of the interface's namespace.
     """
     try:
         gso_masks, tcp = _bits(descriptor, device)
@@ -92,7 +92,7 @@ def accepted(descriptor: int, device: str) -> Offloads | None:
 def accepts_gso(descriptor: int, device: str) -> bool | None:
     """Whether an interface accepts GSO frames of any kind; None if the kernel does not report it.
 
-    descriptor: of any socket of the interface's namespace.
+    descriptor: descriptor of any socket of the interface's namespace.
     """
     offloads = accepted(descriptor, device)
     return None if offloads is None else offloads > Offloads.NONE

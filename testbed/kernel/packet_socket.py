@@ -86,7 +86,7 @@ class PacketSocket:
 
     def __init__(self, device: str, arena: Arena, buffer: int, *, out: str = "", mark: int = 0) -> None:
         """device: an interface in the caller's network namespace. buffer: bytes that may wait when we are late. out: the
-        interface by which frames are sent, and whose MTU holds for all, if it is another one. mark: of sent frames;
+        interface by which frames are sent, and whose MTU holds for all, if it is another one. mark: mark of sent frames;
         frames with it are not received. OSError when there is no such interface."""
         self.device = device
         self.index = socket.if_nametoindex(device)

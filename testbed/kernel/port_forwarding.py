@@ -29,12 +29,12 @@ def connect_to_port(namespace: str, port: int, holder: int = 0) -> socket.socket
     connection. Else the calling thread enters the namespace for a moment. Raises OSError, TestbedError.
     """
     if holder:
-        return _connect_by_program(command(namespace, port, holder))
+        return _connect_by_program(proxy_command(namespace, port, holder))
     with namespaces.inside(namespace):
         return socket.create_connection(("127.0.0.1", port))
 
 
-def command(namespace: str, port: int, holder: int) -> list[str]:
+def proxy_command(namespace: str, port: int, holder: int) -> list[str]:
     """Return the command line that makes the connection as a program."""
     return [sys.executable, "-P", "-m", __name__, namespace, str(port), str(holder)]
 

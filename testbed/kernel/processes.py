@@ -140,7 +140,7 @@ class NamespaceProcesses:
 
     def scan(self, on_found: Callable[[int], None] | None = None) -> list[int]:
         """List the pids, the newest first. on_found(pid) is called as soon as a process is found."""
-        found: set[int] = set()
+        pids: set[int] = set()
         checked = {os.getpid()}
         for _ in range(_MAX_SCANS):
             # A process that forks and exits repeatedly can escape a scan: only a scan during which no process has forked is
@@ -149,13 +149,13 @@ class NamespaceProcesses:
             present = set(all_pids())
             for pid in sorted(present - checked, reverse=True):
                 if self._is_member(pid) or self._sees_hosts(pid):
-                    found.add(pid)
+                    pids.add(pid)
                     if on_found is not None:
                         on_found(pid)
             checked |= present
-            if found or newest == _newest():
+            if pids or newest == _newest():
                 break
-        return sorted(_with_descendants(found, checked) - {os.getpid()}, reverse=True)
+        return sorted(_with_descendants(pids, checked) - {os.getpid()}, reverse=True)
 
     def _is_member(self, pid: int) -> bool:
         inode = network_namespace_of(pid)

@@ -51,8 +51,8 @@ _U64 = struct.Struct("=Q")
 _SIZES = struct.Struct(
     "=BBhiIIII"
 )  # struct tc_sizespec: logs, alignment, overhead, link layer, least size, mtu, entries
-# An attribute's length is a number of 16 bits, with its header of 4 bytes; the table stands in one with the 24 bytes of
-# struct tc_sizespec, all three with a header and filled up to words. An entry has 2 bytes.
+# An attribute's length is a number of 16 bits, with its header of 4 bytes; the table is nested in one with the 24 bytes of
+# struct tc_sizespec; all three have a header and are padded to words. An entry has 2 bytes.
 _MAX_SLOTS = (0xFFFC - 3 * 4 - 24) // 2
 _LARGEST_ENTRY = 0xFFFF
 

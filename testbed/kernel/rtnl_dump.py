@@ -93,13 +93,13 @@ class Counters:
 class Contents:
     """State of a namespace that a plan needs.
 
-    addresses: by interface index. routes: the static ones. forwarding: of the switches in it. redirections: interface index
-    -> where its incoming frames are sent (joined cables). staged: interface index -> the interface of a stage to or from
-    which frames are redirected before that. patched: port's index -> its patch, to which its outgoing frames are redirected.
-    routing: the IP versions that it routes between its interfaces.
-    offloads: index of a veth interface -> which GSO frames it takes. hooks: the interfaces whose frames can be redirected,
-    diverted or lost. qdiscs: the root disciplines by interface index. classifiers: interface index -> the name of its loss
-    classifier. diversions: interface index -> where its frames are diverted to before all filters.
+    addresses: by interface index. routes: the static ones. forwarding: forwarding of the switches in it. redirections:
+    interface index -> where its incoming frames are sent (joined cables). staged: interface index -> the interface of a
+    stage to or from which frames are redirected before that. patched: port's index -> its patch, to which its outgoing
+    frames are redirected. routing: the IP versions that it routes between its interfaces. offloads: index of a veth
+    interface -> which GSO frames it takes. hooks: the interfaces whose frames can be redirected, diverted or lost. qdiscs:
+    the root disciplines by interface index. classifiers: interface index -> the name of its loss classifier. diversions:
+    interface index -> where its frames are diverted to before all filters.
     """
 
     interfaces: Mapping[str, Interface] = field(default_factory=dict)
@@ -156,7 +156,7 @@ def interface(route: RouteSocket, index: int) -> Interface:
     return _interface(route.query(message(RTM_GETLINK, NLM_F_REQUEST, _LINK.pack(0, 0, index, 0, 0), sequence=1)))
 
 
-def named(route: RouteSocket, name: str) -> Interface | None:
+def interface_named(route: RouteSocket, name: str) -> Interface | None:
     """Read the interface of that name in the namespace; None when there is none."""
     body = bytes(_LINK.size) + attribute(IFLA_IFNAME, name.encode() + b"\0")
     try:
@@ -174,8 +174,8 @@ def _interface(entry: memoryview) -> Interface:
     link_info = dict(attributes(values[IFLA_LINKINFO])) if IFLA_LINKINFO in values else {}
     port = dict(attributes(link_info[IFLA_INFO_SLAVE_DATA])) if IFLA_INFO_SLAVE_DATA in link_info else {}
     name, kind, alias = (
-        text(found[part]) if part in found else ""
-        for found, part in ((values, IFLA_IFNAME), (link_info, IFLA_INFO_KIND), (values, IFLA_IFALIAS))
+        text(attributes_by_type[part]) if part in attributes_by_type else ""
+        for attributes_by_type, part in ((values, IFLA_IFNAME), (link_info, IFLA_INFO_KIND), (values, IFLA_IFALIAS))
     )
     mtu, master, peer = (
         int(_U32.unpack(values[part])[0]) if part in values else 0 for part in (IFLA_MTU, IFLA_MASTER, IFLA_LINK)
@@ -244,18 +244,18 @@ def forwarding(route: RouteSocket) -> dict[tuple[int, str], int]:
 
 def hooks(route: RouteSocket) -> frozenset[int]:
     """Return the interfaces that have the hook for filters (clsact)."""
-    found = (TC_MESSAGE.unpack_from(entry) for entry in route.dump(RTM_GETQDISC, bytes(TC_MESSAGE.size)))
-    return frozenset(index for _, index, _, parent, _ in found if parent == TC_H_CLSACT)
+    qdiscs = (TC_MESSAGE.unpack_from(entry) for entry in route.dump(RTM_GETQDISC, bytes(TC_MESSAGE.size)))
+    return frozenset(index for _, index, _, parent, _ in qdiscs if parent == TC_H_CLSACT)
 
 
 def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, dict[int, int]]:
     """Read the redirections of incoming frames: filter's priority -> interface index -> the interface that they leave by, 0
     when that is gone."""
-    found: dict[int, dict[int, int]] = {}
+    by_priority: dict[int, dict[int, int]] = {}
     for index in indexes:
         for priority, out in _redirections_at(route, index, TC_H_CLSACT_INGRESS):
-            found.setdefault(priority, {})[index] = out
-    return found
+            by_priority.setdefault(priority, {})[index] = out
+    return by_priority
 
 
 def egress_redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, int]:
@@ -280,9 +280,13 @@ def _redirections_at(route: RouteSocket, index: int, side: int) -> Iterator[tupl
 def node_contents(route: RouteSocket) -> Contents:
     """Read the contents of a node's namespace; the calling thread must be in it (for the kernel's settings)."""
     routing = frozenset(version for version, path in ROUTING.items() if _setting(path) == "1")
-    found = by_name(interfaces(route))
+    interfaces_by_name = by_name(interfaces(route))
     return Contents(
-        found, addresses(route), static_routes(route), routing=routing, offloads=_offloads(route, found.values())
+        interfaces_by_name,
+        addresses(route),
+        static_routes(route),
+        routing=routing,
+        offloads=_offloads(route, interfaces_by_name.values()),
     )
 
 
@@ -303,17 +307,17 @@ def _setting(path: str) -> str:
 
 def wire_contents(route: RouteSocket) -> Contents:
     """Read the contents of a wire namespace: the switches, the cables' ends there, their disciplines and filters."""
-    found = by_name(interfaces(route))
+    interfaces_by_name = by_name(interfaces(route))
     hooked = hooks(route)
     busy = [index for index in hooked if filters(route, index, TC_H_CLSACT_INGRESS)]  # of a switch's ports few have any
     redirected = redirections(route, busy)
     return Contents(
-        found,
+        interfaces_by_name,
         forwarding=forwarding(route),
         redirections=redirected.get(JOIN_PRIORITY, {}),
         staged=redirected.get(STAGE_PRIORITY, {}),
         patched=egress_redirections(route, busy),
-        offloads=_offloads(route, found.values()),
+        offloads=_offloads(route, interfaces_by_name.values()),
         hooks=hooked,
         qdiscs=qdiscs.qdiscs(route),
         classifiers=_classifiers(route, busy) if busy else {},

@@ -41,8 +41,8 @@ _TICK = 6  # PSCHED_SHIFT: the kernel reports times in 64 ns
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options that TBF takes or reports. rate: bytes/s. burst: bytes in the bucket. limit: of the queue, in bytes, or in
-    frames if in_frames. sizes: table of the bytes that frames of each size take. The kernel reports neither in_frames nor
+    """Options that TBF takes or reports. rate: bytes/s. burst: bytes in the bucket. limit: limit of the queue, in bytes, or
+    in frames if in_frames. sizes: table of the bytes that frames of each size take. The kernel reports neither in_frames nor
     sizes."""
 
     rate: int
@@ -110,9 +110,9 @@ def requests(index: int, options: Options, before: Options | None = None) -> lis
 
 def decode(raw: bytes) -> Options:
     """Decode options from the payload of TCA_OPTIONS in a dump; the burst to the kernel's precision."""
-    found = dict(attributes(memoryview(raw)))
-    *_, rate = _RATESPEC.unpack_from(found[TCA_TBF_PARMS])
-    limit, buffer, _ = _QOPT_TAIL.unpack_from(found[TCA_TBF_PARMS], 2 * _RATESPEC.size)
-    if TCA_TBF_RATE64 in found:
-        rate = max(rate, *_U64.unpack_from(found[TCA_TBF_RATE64]))
+    attributes_by_type = dict(attributes(memoryview(raw)))
+    *_, rate = _RATESPEC.unpack_from(attributes_by_type[TCA_TBF_PARMS])
+    limit, buffer, _ = _QOPT_TAIL.unpack_from(attributes_by_type[TCA_TBF_PARMS], 2 * _RATESPEC.size)
+    if TCA_TBF_RATE64 in attributes_by_type:
+        rate = max(rate, *_U64.unpack_from(attributes_by_type[TCA_TBF_RATE64]))
     return Options(rate, round((buffer << _TICK) * rate / NS_PER_SECOND), limit)

@@ -86,10 +86,10 @@ def shaped(build: Callable[P, Message]) -> Callable[P, bytes]:
             if sample is None or convert is None:
                 offsets.append([])
                 continue
-            found = [match.start() for match in re.finditer(re.escape(convert(sample)), template)]
-            if len(found) != (2 if kind == "Mtu" else 1):
-                raise AssertionError(f"{build.__name__}: {name} occurs {len(found)} times in the message")
-            offsets.append(found)
+            positions = [match.start() for match in re.finditer(re.escape(convert(sample)), template)]
+            if len(positions) != (2 if kind == "Mtu" else 1):
+                raise AssertionError(f"{build.__name__}: {name} occurs {len(positions)} times in the message")
+            offsets.append(positions)
         return template, offsets
 
     @functools.wraps(build)
@@ -106,10 +106,10 @@ def shaped(build: Callable[P, Message]) -> Callable[P, bytes]:
             known = shapes[shape] = encode_shape(values)
         template, offsets = known
         message = bytearray(template)
-        for found, value, convert in zip(offsets, values, converters, strict=True):
-            if found and convert is not None:
+        for offset, value, convert in zip(offsets, values, converters, strict=True):
+            if offset and convert is not None:
                 data = convert(value)
-                for position in found:
+                for position in offset:
                     message[position : position + len(data)] = data
         return bytes(message)
 

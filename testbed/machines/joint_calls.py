@@ -29,16 +29,16 @@ Replies = dict[str, Mapping[str, Any]]
 
 def in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tuple[Replies, dict[str, Loss]]:
     """Take the machines' parts of a joint call through its barriers; return their replies, and the machines that were lost.
-    If one fails or is lost, the others are stopped. numbers: of the calls. patience: seconds for each stage. Raises the
-    error of a machine on which the call raises one."""
+    If one fails or is lost, the others are stopped. numbers: numbers of the calls. patience: seconds for each stage. Raises
+    the error of a machine on which the call raises one."""
     together = Barrier(len(numbers))
     under_way = {*numbers}
 
     def fail(machine: str) -> None:
         together.abort()
-        for other in under_way - {machine}:
+        for sibling in under_way - {machine}:
             with suppress(WorkerLostError):  # its own thread tells
-                running[other].answer_joint(numbers[other], STOP)
+                running[sibling].answer_joint(numbers[sibling], STOP)
 
     def follow(machine: str) -> Mapping[str, Any] | Loss:
         worker, number = running[machine], numbers[machine]

@@ -21,8 +21,8 @@ DISTRIBUTION = "netns-testbed"
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """The facts of a machine. memory: bytes. underlay_mtu: of the interface with its underlay address; 0 without one.
-    abilities: as `abilities` lists them."""
+    """The facts of a machine. memory: bytes. underlay_mtu: underlay mtu of the interface with its underlay address; 0
+    without one. abilities: as `abilities` lists them."""
 
     host_name: str
     version: str
@@ -61,8 +61,10 @@ def underlay_mtu(address: str) -> int:
     """Return the MTU of the interface that has an address (without a prefix length). TestbedError if none has it."""
     route = RouteSocket()
     try:
-        found = rtnl_dump.addresses(route)
-        index = next((index for index, texts in found.items() if address in {t.partition("/")[0] for t in texts}), 0)
+        addresses = rtnl_dump.addresses(route)
+        index = next(
+            (index for index, texts in addresses.items() if address in {t.partition("/")[0] for t in texts}), 0
+        )
         if not index:
             raise TestbedError(f"no interface has the underlay address {address}")
         return rtnl_dump.interface(route, index).mtu
@@ -72,9 +74,9 @@ def underlay_mtu(address: str) -> int:
 
 def abilities() -> list[Ability]:
     """Probe this machine's features in a scratch namespace, and examine this installation."""
-    found = problems()
+    problem_list = problems()
     protocols = Ability(
-        "protocols", not found, "; ".join(found) or "no two packages clash", "runs, fates and rules", ""
+        "protocols", not problem_list, "; ".join(problem_list) or "no two packages clash", "runs, fates and rules", ""
     )
     compiled = Ability(
         "compiled",

@@ -154,7 +154,7 @@ def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Con
 
 def _is_indivisible(link: Link, layout: Layout) -> bool:
     """Whether both ends of a link must be on one machine."""
-    return link.datapath == "direct" or bool(layout.modelled().keys() & {link.a.owner, link.b.owner})
+    return link.datapath == "direct" or bool(layout.simulated_switches().keys() & {link.a.owner, link.b.owner})
 
 
 def _shares(layout: Layout, capacities: Mapping[str, Capacity]) -> dict[str, float]:
@@ -289,11 +289,11 @@ class _Partition:
         )
 
     def _attraction(self, number: int) -> dict[str, int]:
-        found = dict.fromkeys(self._capacities, 0)
+        weights = dict.fromkeys(self._capacities, 0)
         for neighbour, weight in self._groups[number].ties.items():
             if neighbour in self.place:
-                found[self.place[neighbour]] += weight
-        return found
+                weights[self.place[neighbour]] += weight
+        return weights
 
     def _put_checked(self, number: int, machine: str) -> None:
         if not self._takes(number, machine, float("inf")):
@@ -326,9 +326,9 @@ class _Partition:
 
     def _find_borders(self) -> None:
         self._borders.clear()
-        for number, here in self.place.items():
-            for there in {self.place[neighbour] for neighbour in self._groups[number].ties} - {here}:
-                self._borders[here, there].append(number)
+        for number, machine in self.place.items():
+            for neighbour_machine in {self.place[neighbour] for neighbour in self._groups[number].ties} - {machine}:
+                self._borders[machine, neighbour_machine].append(number)
 
     def _improve(self, number: int) -> bool:
         """Move a group to where it is tied more, if need be in exchange for another."""

@@ -37,12 +37,12 @@ class Underlays:
 
 def pairs(layout: Layout, placement: Placement) -> list[Pair]:
     """Return the pairs of machines that links cross between, each once."""
-    found = {
+    machine_pairs = {
         tuple(sorted((placement.machine_of[link.a.owner], placement.machine_of[link.b.owner])))
         for link in layout.links
         if link.name in placement.cut
     }
-    return sorted((a, b) for a, b in found)
+    return sorted((a, b) for a, b in machine_pairs)
 
 
 def parts(layout: Layout, name: str, placement: Placement, underlays: Underlays) -> dict[str, Layout]:
@@ -104,15 +104,15 @@ def _reasons(link: Link, a: str, b: str, underlays: Underlays) -> Iterator[str]:
 def vxlan_ids(name: str, links: tuple[str, ...]) -> dict[str, int]:
     """Return the VXLAN id of each link, by a hash of the cluster's name and the link's: both machines, and every change of
     the cluster, come to the same."""
-    found: dict[str, int] = {}
+    ids: dict[str, int] = {}
     taken = {0}
     for link in links:
         vni = int.from_bytes(blake2b(f"{name} {link}".encode(), digest_size=3).digest(), "big")
         while vni in taken:
             vni = (vni + 1) % _VNIS
         taken.add(vni)
-        found[link] = vni
-    return found
+        ids[link] = vni
+    return ids
 
 
 def _part(
@@ -128,22 +128,24 @@ def _part(
             links.append(link)
             continue
         is_first = places[0] == machine
-        far, other = (link.b, places[1]) if is_first else (link.a, places[0])
-        addresses = underlays.addresses[machine], underlays.addresses[other]
-        tunnels.append(Tunnel(far, vnis[link.name], *addresses, underlays.one_way[places], other))
-        links.append(_arriving(link, "backward" if is_first else "forward"))
-    here = placement.on(machine)
-    nodes = tuple(node if node.name in here else replace(node, files={}, environment={}) for node in layout.nodes)
+        far, peer_machine = (link.b, places[1]) if is_first else (link.a, places[0])
+        addresses = underlays.addresses[machine], underlays.addresses[peer_machine]
+        tunnels.append(Tunnel(far, vnis[link.name], *addresses, underlays.one_way[places], peer_machine))
+        links.append(_as_seen_at_receiver(link, "backward" if is_first else "forward"))
+    local_nodes = placement.on(machine)
+    nodes = tuple(
+        node if node.name in local_nodes else replace(node, files={}, environment={}) for node in layout.nodes
+    )
     return replace(
         layout,
-        nodes=tuple(node for node in layout.nodes if node.name in here),
-        switches=tuple(switch for switch in layout.switches if switch.name in here),
+        nodes=tuple(node for node in layout.nodes if node.name in local_nodes),
+        switches=tuple(switch for switch in layout.switches if switch.name in local_nodes),
         links=tuple(links),
         part=Part(machine, mtu, tuple(tunnels), nodes),
     )
 
 
-def _arriving(link: Link, incoming: DirectionName) -> Link:
+def _as_seen_at_receiver(link: Link, incoming: DirectionName) -> Link:
     """Return a link as the machine at which a direction arrives has it: the other direction is impaired over there."""
     nothing = Impairment()
     if incoming == "forward":
@@ -162,11 +164,11 @@ def complete_layout(found: Iterable[Layout]) -> Layout:
     for layout in layouts:
         for link in layout.links:
             if (tunnel := layout.tunnel_of(link)) is not None and link.name in links:
-                other = links[link.name]
+                merged_link = links[link.name]
                 link = (
-                    replace(other, forward=link.forward)
+                    replace(merged_link, forward=link.forward)
                     if tunnel.end == link.a
-                    else replace(other, backward=link.backward)
+                    else replace(merged_link, backward=link.backward)
                 )
             links[link.name] = link
     return replace(

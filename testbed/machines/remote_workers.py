@@ -162,15 +162,17 @@ class RemoteWorker:
 def start_worker(machine: Machine) -> RemoteWorker:
     """Connect to a machine and start its worker. Raises as `open_channel`, and UnsupportedError if the machine has no
     testbed or another version of it."""
-    wanted = metadata.version(DISTRIBUTION)
-    channel = open_channel(machine, f"exec {_quoted(machine.python)} -c {shlex.quote(_PROGRAM)} {shlex.quote(wanted)}")
+    local_version = metadata.version(DISTRIBUTION)
+    channel = open_channel(
+        machine, f"exec {_quote(machine.python)} -c {shlex.quote(_PROGRAM)} {shlex.quote(local_version)}"
+    )
     try:
-        found = _greeting(machine, channel)
-        if found != wanted:
-            present = f"has testbed {found}" if found != "-" else "does not have testbed"
+        remote_version = _greeting(machine, channel)
+        if remote_version != local_version:
+            present = f"has testbed {remote_version}" if remote_version != "-" else "does not have testbed"
             raise UnsupportedError(
-                f"machine {machine.name}: {machine.python} there {present}, and this is testbed {wanted}: install "
-                f"{DISTRIBUTION} {wanted} there, or name the Python that has it by the key 'python'"
+                f"machine {machine.name}: {machine.python} there {present}, and this is testbed {local_version}: install "
+                f"{DISTRIBUTION} {local_version} there, or name the Python that has it by the key 'python'"
             )
     except BaseException:
         channel.close()
@@ -196,7 +198,7 @@ def _greeting(machine: Machine, channel: LineChannel) -> str:
     )
 
 
-def _quoted(program: str) -> str:
+def _quote(program: str) -> str:
     """Quote a program's path for a shell, except for a leading ``~/``."""
     home, rest = ("~/", program[2:]) if program.startswith("~/") else ("", program)
     return home + shlex.quote(rest)

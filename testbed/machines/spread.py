@@ -18,7 +18,7 @@ from testbed.machines.machine_report import MachineReport
 from testbed.machines.node_placement import Capacity, Constraints, Placement, place
 from testbed.machines.parts import Pair, Underlays, pairs, parts
 from testbed.machines.remote_workers import RemoteWorker, WorkerLostError, call_each, try_call_each
-from testbed.spec.layout import Asked, Layout
+from testbed.spec.layout import ConfiguredDatapath, Layout
 from testbed.spec.layout_json import to_json
 from testbed.spec.machines import Machine
 
@@ -32,7 +32,7 @@ Workers = Mapping[str, RemoteWorker]
 
 @dataclass(frozen=True, slots=True)
 class Underlay:
-    """The network between two machines, measured. round_trip: median, in ns. spread: of the round trips, longest less
+    """The network between two machines, measured. round_trip: median, in ns. spread: spread of the round trips, longest less
     shortest, ns; both 0 where no echo request was answered. loss: share of unanswered ones."""
 
     machines: Pair
@@ -60,7 +60,7 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
     Raises UnsupportedError where the machines are not as their file says, or cannot carry the cluster.
     """
     machines = {machine: worker.machine for machine, worker in running.items()}
-    underlays = {machine: found.underlay or "" for machine, found in machines.items()}
+    underlays = {machine: report.underlay or "" for machine, report in machines.items()}
     reports = {
         machine: MachineReport.from_json(reply)
         for machine, reply in call_each(running, "report", underlay=underlays).items()
@@ -86,12 +86,12 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
             raise UnsupportedError(
                 f"machine {machine}: links of {name} lead to other machines, and the machines file has no 'underlay' for it"
             )
-    measured = tuple(_measured(running, underlays, pair) for pair in crossed)
+    measured = tuple(_measure_or_raise(running, underlays, pair) for pair in crossed)
     recorded = _recorded_delays(present, underlays)
     network = Underlays(
         underlays,
         {machine: machines[machine].underlay_mtu or report.underlay_mtu for machine, report in reports.items()},
-        {found.machines: recorded.get(found.machines, found.round_trip // 2) for found in measured},
+        {underlay.machines: recorded.get(underlay.machines, underlay.round_trip // 2) for underlay in measured},
     )
     return SpreadPlan(placement, measured, parts(layout, name, placement, network))
 
@@ -101,8 +101,8 @@ def _with_present_pinned(layout: Layout, present: Mapping[str, Any], constraints
     known = {*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)}
     pins = {
         owner: machine
-        for machine, found in present.items()
-        for owner in found["owners"]
+        for machine, part in present.items()
+        for owner in part["owners"]
         if owner in known and machine not in constraints.exclusions.get(owner, ())
     }
     return Constraints({**pins, **constraints.pins}, constraints.exclusions)
@@ -112,47 +112,47 @@ def _recorded_delays(present: Mapping[str, Any], addresses: Mapping[str, str]) -
     """Return, in both orders, the underlay's delays that a cluster that is up was made with: another `up` must not change
     its links because the measurement came out a little different."""
     machine_at = {address: machine for machine, address in addresses.items()}
-    found: dict[Pair, int] = {}
+    delays: dict[Pair, int] = {}
     for machine, part in present.items():
         for remote, delay in part["tunnels"]:
             if remote in machine_at:
-                found[machine, machine_at[remote]] = found[machine_at[remote], machine] = delay
-    return found
+                delays[machine, machine_at[remote]] = delays[machine_at[remote], machine] = delay
+    return delays
 
 
-def _measured(running: Workers, addresses: Mapping[str, str], pair: Pair) -> Underlay:
+def _measure_or_raise(running: Workers, addresses: Mapping[str, str], pair: Pair) -> Underlay:
     """Measure the network between two machines. Raises UnsupportedError if no echo request is answered."""
-    found = _measure(running, addresses, pair)
-    if found.loss == 1:
-        here, there = pair
+    underlay = _measure(running, addresses, pair)
+    if underlay.loss == 1:
+        source, destination = pair
         raise UnsupportedError(
-            f"machine {here} gets no answer to ICMP echo requests from {there} ({addresses[there]}): the network between "
-            "them must carry these, and VXLAN (UDP port 4789)"
+            f"machine {source} gets no answer to ICMP echo requests from {destination} ({addresses[destination]}): the "
+            "network between them must carry these, and VXLAN (UDP port 4789)"
         )
-    return found
+    return underlay
 
 
 def _measure(running: Workers, addresses: Mapping[str, str], pair: Pair) -> Underlay:
-    here, there = pair
+    source, destination = pair
     way: dict[str, Any] = {
-        "source": addresses[here],
-        "destination": addresses[there],
+        "source": addresses[source],
+        "destination": addresses[destination],
         "reply_timeout": _ECHO_TIMEOUT,
     }
-    found: list[int] = []
+    round_trips: list[int] = []
     for count in (_FIRST_ECHOES, _ECHOES - _FIRST_ECHOES):
         try:
-            found += running[here].call("echo", **way, count=count)
+            round_trips += running[source].call("echo", **way, count=count)
         except WorkerLostError:
             raise
         except TestbedError:  # nobody has the address at the moment
             break
-        if not found:
+        if not round_trips:
             break
-    if not found:
+    if not round_trips:
         return Underlay(pair, 0, 0, 1.0)
-    median = round(statistics.median(found) / 1000) * 1000  # in whole microseconds
-    return Underlay(pair, median, max(found) - min(found), 1 - len(found) / _ECHOES)
+    median = round(statistics.median(round_trips) / 1000) * 1000  # in whole microseconds
+    return Underlay(pair, median, max(round_trips) - min(round_trips), 1 - len(round_trips) / _ECHOES)
 
 
 def measured_underlays(running: Workers, parts_of: Mapping[str, Layout], *, carry: bool) -> list[Underlay]:
@@ -163,7 +163,7 @@ def measured_underlays(running: Workers, parts_of: Mapping[str, Layout], *, carr
         for machine, part in parts_of.items()
         for tunnel in (part.part.tunnels if part.part is not None else ())
     }
-    measure = _measured if carry else _measure
+    measure = _measure_or_raise if carry else _measure
     return [measure(running, addresses, (here, there)) for (here, there), addresses in ways.items()]
 
 
@@ -179,32 +179,37 @@ class MachineClock:
 def clock_of(worker: RemoteWorker, call: str, now: Callable[[], int]) -> MachineClock:
     """Compare a machine's clock with this one's. call: "clock", the monotonic one, or "wall_clock". now: returns the same of
     this machine's clocks, in ns."""
-    found = []
+    estimates = []
     for _ in range(_ROUND_TRIPS):
-        begun = now()
-        there = worker.call(call)
+        start_time = now()
+        remote_time = worker.call(call)
         ended = now()
-        found.append(MachineClock((begun + ended) // 2 - there, (ended - begun + 1) // 2))
-    return min(found, key=lambda clock: clock.error)
+        estimates.append(MachineClock((start_time + ended) // 2 - remote_time, (ended - start_time + 1) // 2))
+    return min(estimates, key=lambda clock: clock.error)
 
 
 @contextmanager
 def brought_up(
-    running: Workers, layout: Layout, name: str, constraints: Constraints, origin: str, asked: Asked = "auto"
+    running: Workers,
+    layout: Layout,
+    name: str,
+    constraints: Constraints,
+    origin: str,
+    asked: ConfiguredDatapath = "auto",
 ) -> Iterator[str]:
-    """Spread a cluster until the end of the block; yield its name. It also ends with the workers, however they end: of a
-    controller that dies, nothing is left."""
+    """Spread a cluster until the end of the block; yield its name. It also ends with the workers, so that
+    a controller that dies leaves nothing behind."""
     up(running, plan_spread(running, layout, name, constraints), name, origin, asked, lasting=False)
     try:
         yield name
-    except BaseException:  # it is told, and not that a machine that was lost has not taken its part down
+    except BaseException:  # raised instead of later errors of a lost machine, which has not taken its part down
         try_call_each(running, "down", name=dict.fromkeys(running, name))
         raise
     down(running, name)
 
 
 def up(
-    running: Workers, plan: SpreadPlan, name: str, origin: str, asked: Asked, *, lasting: bool = True
+    running: Workers, plan: SpreadPlan, name: str, origin: str, asked: ConfiguredDatapath, *, lasting: bool = True
 ) -> dict[str, dict[str, Any]]:
     """Bring each machine's part up, or converge it; return by machine the number of its operations, and whether the part was
     up before, with another layout. lasting: it stays when the workers end.
@@ -225,13 +230,13 @@ def up(
     failures = [reply for reply in replies.values() if isinstance(reply, TestbedError)]
     if failures:
         made = {m: running[m] for m, reply in replies.items() if not isinstance(reply, TestbedError) and not before[m]}
-        kept = [m for m, was_there in before.items() if was_there]
+        present = [m for m, was_there in before.items() if was_there]
         unended = [
             r
             for r in try_call_each(made, "down", name=dict.fromkeys(made, name)).values()
             if isinstance(r, TestbedError)
         ]
-        advice = [f"its parts on {', '.join(kept)} stay: 'testbed up' changes them again"] if kept else []
+        advice = [f"its parts on {', '.join(present)} stay: 'testbed up' changes them again"] if present else []
         raise type(failures[0])("\n".join(map(str, [failures[0], *unended, *advice])))
     emptied = {
         machine: running[machine] for machine, was_there in before.items() if was_there and machine not in concerned
@@ -243,10 +248,10 @@ def up(
 def down(running: Workers, name: str) -> list[str]:
     """Take a cluster down on every machine; return the machines that had a part. NotFoundError if none had."""
     replies = call_each(running, "down", name=dict.fromkeys(running, name))
-    found = [machine for machine, reply in replies.items() if reply["was_there"]]
-    if not found:
+    machines = [machine for machine, reply in replies.items() if reply["was_there"]]
+    if not machines:
         raise NotFoundError(f"no machine has a cluster {name}")
-    return found
+    return machines
 
 
 def collect(running: Workers) -> dict[str, list[dict[str, Any]]]:
@@ -255,7 +260,7 @@ def collect(running: Workers) -> dict[str, list[dict[str, Any]]]:
 
     A part is left alone if a machine that it has links to is not among these.
     """
-    found: dict[str, list[dict[str, Any]]] = call_each(running, "gc")
+    findings: dict[str, list[dict[str, Any]]] = call_each(running, "gc")
     names = call_each(running, "clusters")
     at = {worker.machine.underlay: machine for machine, worker in running.items() if worker.machine.underlay}
     for machine, worker in running.items():
@@ -265,31 +270,31 @@ def collect(running: Workers) -> dict[str, list[dict[str, Any]]]:
             if peers and "" not in peers and not any(name in names[peer] for peer in peers):
                 worker.call("down", name=name)
                 reason = f"its parts on {', '.join(sorted(peers))} are gone"
-                found[machine].append({"what": f"cluster {name}", "removed": True, "reason": reason})
-    return found
+                findings[machine].append({"what": f"cluster {name}", "removed": True, "reason": reason})
+    return findings
 
 
 def workers_with(running: Workers, name: str) -> dict[str, RemoteWorker]:
     """Return the workers of the machines that have a part of a cluster. NotFoundError if none has."""
     names = call_each(running, "clusters")
-    found = {machine: running[machine] for machine in running if name in names[machine]}
-    if not found:
+    workers = {machine: running[machine] for machine in running if name in names[machine]}
+    if not workers:
         raise NotFoundError(f"no machine has a cluster {name}")
-    return found
+    return workers
 
 
 def status(running: Workers, name: str) -> dict[str, Any]:
     """Return the status of a cluster's part on each machine that has one."""
-    found = workers_with(running, name)
-    return call_each(found, "status", name=dict.fromkeys(found, name))
+    workers = workers_with(running, name)
+    return call_each(workers, "status", name=dict.fromkeys(workers, name))
 
 
 def execute(running: Workers, name: str, node: str, command: Sequence[str]) -> tuple[int, str, str]:
     """Run a program in a node, wherever it is, for as long as it takes; return its exit code and its output."""
     parts_of = status(running, name)
     for machine, part in parts_of.items():
-        if any(found["name"] == node for found in part["nodes"]):
+        if any(local_node["name"] == node for local_node in part["nodes"]):
             reply = running[machine].call("exec", None, name=name, node=node, command=list(command))
             return reply["code"], reply["stdout"], reply["stderr"]
-    names = ", ".join(found["name"] for part in parts_of.values() for found in part["nodes"][:8])
+    names = ", ".join(node["name"] for part in parts_of.values() for node in part["nodes"][:8])
     raise NotFoundError(f"cluster {name} has no node {node!r}; its nodes include {names}")

@@ -35,7 +35,8 @@ class SpreadState:
 
 @dataclass(frozen=True, slots=True)
 class SpreadInjected:
-    """The result of an injection. datapaths: of its links. took: seconds until it was in force on the last machine."""
+    """The result of an injection. datapaths: datapaths of its links. took: seconds until it was in force on the last
+    machine."""
 
     injection: Injection
     datapaths: Mapping[str, str]
@@ -44,31 +45,31 @@ class SpreadInjected:
 
 def spread_state(running: Workers, name: str) -> SpreadState:
     """Read a cluster's parts. NotFoundError if no machine has one."""
-    found = workers_with(running, name)
-    replies = call_each(found, "part", name=dict.fromkeys(found, name))
+    workers = workers_with(running, name)
+    replies = call_each(workers, "part", name=dict.fromkeys(workers, name))
     parts = {machine: from_json(reply["layout"]) for machine, reply in replies.items()}
     if any(part.part is None for part in parts.values()):
         raise NotFoundError(f"cluster {name} was not spread over machines: it is one machine's own")
     injected = [[Injection.from_json(data) for data in reply["injected"]] for reply in replies.values()]
     issued = max(reply["issued"] for reply in replies.values())
-    return SpreadState(found, parts, complete_layout(parts.values()), merged(injected), issued)
+    return SpreadState(workers, parts, complete_layout(parts.values()), merge_injections(injected), issued)
 
 
-def merged(injected: Iterable[Sequence[Injection]]) -> tuple[Injection, ...]:
+def merge_injections(injected: Iterable[Sequence[Injection]]) -> tuple[Injection, ...]:
     """Return the injections of all parts, by number, each with what it has on all of them."""
-    found: dict[int, Injection] = {}
+    injections: dict[int, Injection] = {}
     for injection in (injection for part in injected for injection in part):
-        known = found.get(injection.number)
+        known = injections.get(injection.number)
         if known is not None:
             down = tuple(dict.fromkeys((*known.down, *injection.down)))
             injection = replace(
                 known, places=(*known.places, *injection.places), rules=(*known.rules, *injection.rules), down=down
             )
-        found[injection.number] = injection
-    return tuple(found[number] for number in sorted(found))
+        injections[injection.number] = injection
+    return tuple(injections[number] for number in sorted(injections))
 
 
-def arriving(part: Layout) -> set[DirectionKey]:
+def incoming_directions(part: Layout) -> set[DirectionKey]:
     """Return the directions of links that arrive on a part's machine, so that they are impaired there."""
     remote = {tunnel.end for tunnel in part.part.tunnels} if part.part is not None else set()
     forward: set[DirectionKey] = {(link.name, "forward") for link in part.links if link.b not in remote}
@@ -78,14 +79,14 @@ def arriving(part: Layout) -> set[DirectionKey]:
 def share(injection: Injection, part: Layout) -> Injection | None:
     """Return what a machine has to put in force of an injection, None for nothing: cut links that end there, and the
     directions that arrive there."""
-    here = arriving(part)
-    found = replace(
+    incoming = incoming_directions(part)
+    local_share = replace(
         injection,
-        places=tuple(place for place in injection.places if place in here),
-        rules=tuple((place, text) for place, text in injection.rules if place in here),
+        places=tuple(place for place in injection.places if place in incoming),
+        rules=tuple((place, text) for place, text in injection.rules if place in incoming),
         down=tuple(link.name for link in part.links if link.name in injection.down),
     )
-    return found if found.links else None
+    return local_share if local_share.links else None
 
 
 def inject(running: Workers, name: str, compose: Compose, seconds: float = 0) -> SpreadInjected:
@@ -93,9 +94,13 @@ def inject(running: Workers, name: str, compose: Compose, seconds: float = 0) ->
     others, and the error is raised. seconds: time after which it heals by itself; 0: never."""
     state = spread_state(running, name)
     injection = replace(compose(state.layout, state.injected), number=state.issued + 1)
-    shares = {machine: found for machine, part in state.parts.items() if (found := share(injection, part)) is not None}
+    shares = {
+        machine: local_share
+        for machine, part in state.parts.items()
+        if (local_share := share(injection, part)) is not None
+    }
     arguments: dict[str, Mapping[str, Any]] = {
-        "injection": {machine: found.to_json() for machine, found in shares.items()},
+        "injection": {machine: share.to_json() for machine, share in shares.items()},
         "seconds": dict.fromkeys(shares, seconds),
     }
     return _put_in_force(state, name, injection, "inject", [*shares], arguments)
@@ -128,9 +133,9 @@ def load_link(
 def machine_of(state: SpreadState, name: str, node: str) -> str:
     """Return the machine that has a node. NotFoundError lists nodes."""
     for machine, part in state.parts.items():
-        if any(found.name == node for found in part.nodes):
+        if any(local_node.name == node for local_node in part.nodes):
             return machine
-    names = ", ".join(found.name for found in state.layout.nodes[:8])
+    names = ", ".join(node.name for node in state.layout.nodes[:8])
     raise NotFoundError(f"cluster {name} has no node {node!r}; its nodes include {names}")
 
 
@@ -175,6 +180,6 @@ def heal_cut(running: Workers, name: str, target: str) -> tuple[Injection, ...]:
 
 def _lift(state: SpreadState, name: str, numbers: Sequence[int]) -> tuple[Injection, ...]:
     """Lift injections that are in force."""
-    found = state.workers
-    call_each(found, "heal", name=dict.fromkeys(found, name), numbers=dict.fromkeys(found, numbers))
+    workers = state.workers
+    call_each(workers, "heal", name=dict.fromkeys(workers, name), numbers=dict.fromkeys(workers, numbers))
     return tuple(injection for injection in state.injected if injection.number in numbers)

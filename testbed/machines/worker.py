@@ -32,11 +32,11 @@ from testbed.errors import TestbedError, reason_of
 from testbed.kernel import echo
 from testbed.machines import machine_report
 from testbed.machines.request_reader import INPUT, KEEPALIVE_INTERVAL, PROCEED, STOP, RequestReader
-from testbed.spec.layout import Asked
+from testbed.spec.layout import ConfiguredDatapath
 from testbed.spec.layout_json import from_json, to_json
 
 
-def _up(name: str, layout: Mapping[str, Any], origin: str, asked: Asked, lasting: bool) -> object:
+def _up(name: str, layout: Mapping[str, Any], origin: str, asked: ConfiguredDatapath, lasting: bool) -> object:
     result = bring_up(Store(), from_json(layout), name=name, origin=origin, lasting=lasting, asked=asked)
     return {"operations": len(result.operations), "changed": result.changed}
 
@@ -75,8 +75,12 @@ def _injected(done: Injected) -> object:
 def _heal(name: str, numbers: Sequence[int]) -> object:
     """Lift those of these injections that are in force here."""
     store = Store()
-    here = {injection.number for injection in store.choose(name).injected} & {*numbers}
-    return [injection.number for injection in fault_injection.heal(store, name, sorted(here))] if here else []
+    known_numbers = {injection.number for injection in store.choose(name).injected} & {*numbers}
+    return (
+        [injection.number for injection in fault_injection.heal(store, name, sorted(known_numbers))]
+        if known_numbers
+        else []
+    )
 
 
 def _down(name: str) -> object:
@@ -88,12 +92,12 @@ def _down(name: str) -> object:
 
 
 def _status(name: str) -> object:
-    found = status(Store().choose(name))
+    cluster_status = status(Store().choose(name))
     return {
-        "nodes": [asdict(node) for node in found.nodes],
-        "links": [{"name": link.link.name, "there": link.exists, "up": link.up} for link in found.links],
-        "injected": [[injection.number, injection.what] for injection in found.state.injected],
-        "missing": list(found.missing),
+        "nodes": [asdict(node) for node in cluster_status.nodes],
+        "links": [{"name": link.link.name, "there": link.exists, "up": link.up} for link in cluster_status.links],
+        "injected": [[injection.number, injection.what] for injection in cluster_status.state.injected],
+        "missing": list(cluster_status.missing),
     }
 
 
@@ -139,7 +143,7 @@ class Dialogue:
     """The controller, for a call that several machines carry out together, or that exchanges messages with it."""
 
     def __init__(self, requests: RequestReader, answers: IO[bytes], number: int) -> None:
-        """number: of the request."""
+        """number: number of the request."""
         self._requests = requests
         self._answers = answers
         self._number = number

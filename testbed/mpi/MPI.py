@@ -152,17 +152,17 @@ def Get_address(location: Any) -> int:
 
 
 def Aint_add(base: int, disp: int) -> int:
-    """Return an address so many bytes behind another."""
+    """Return the address `disp` bytes after `base`."""
     return base + disp
 
 
 def Aint_diff(addr1: int, addr2: int) -> int:
-    """Return the bytes between two addresses."""
+    """Return the distance from `addr2` to `addr1` in bytes."""
     return addr1 - addr2
 
 
 def Alloc_mem(size: int, info: Info | None = None) -> memoryview:  # noqa: ARG001  for mpi4py's signature
-    """Return memory of so many bytes."""
+    """Return `size` bytes of zeroed memory."""
     return memoryview(bytearray(size))
 
 

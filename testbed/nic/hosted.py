@@ -61,8 +61,8 @@ class ReceiveQueue:
 class HostSide:
     """A host's cores, and the DMA engines, bus and receive queues that the functions of its NIC share.
 
-    cores: of the host. caches: number of each core's cache. queues: receive queue k interrupts core k modulo the number of
-    cores.
+    cores: cores of the host. caches: number of each core's cache. queues: receive queue k interrupts core k modulo the
+    number of cores.
     """
 
     __slots__ = (

@@ -237,7 +237,7 @@ class ImmediateNic(CompletingNic):
         if self._agent is None:
             return
         try:
-            if self._agent.host.completed(index) is not False:
+            if self._agent.host.on_completion(index) is not False:
                 self.last_transfer_time = self._clock.time
         except Exception as error:
             raise self._fail(error) from error
@@ -272,11 +272,14 @@ class PausedFirmware:
     def on_timer(self, now: int) -> None:
         """Ignore a deadline that passed before the pause took effect."""
 
-    def counted(self) -> Mapping[str, int]:
-        return self.firmware.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self.firmware.counter_values()
 
-    def waiting(self) -> list[str]:
-        return [f"its node is paused, {len(self.queued)} frames and descriptors are queued", *self.firmware.waiting()]
+    def pending_work(self) -> list[str]:
+        return [
+            f"its node is paused, {len(self.queued)} frames and descriptors are queued",
+            *self.firmware.pending_work(),
+        ]
 
 
 class Port(Protocol):

@@ -181,8 +181,8 @@ class PricedNic(ImmediateNic):
         mtu: int,
         hardware: Hardware,
     ) -> None:
-        """core: of the host's program. hardware: of the NIC, shared with its other functions. See `ImmediateNic` for the
-        other arguments."""
+        """core: core of the host's program. hardware: hardware of the NIC, shared with its other functions. See
+        `ImmediateNic` for the other arguments."""
         super().__init__(clock, loop, port, mtu)
         self._core = core
         self._profile = profile

@@ -22,7 +22,7 @@ from testbed.cluster.records.state import Store
 from testbed.errors import TestbedError, UnsupportedError, reason_of
 from testbed.fabric import pcapng
 from testbed.machines.spread import Workers, clock_of
-from testbed.machines.spread_faults import arriving, spread_state
+from testbed.machines.spread_faults import incoming_directions, spread_state
 from testbed.observe.decoding.capture_reader import CaptureReader, Frame, Interface
 from testbed.spec.layout import Layout
 from testbed.spec.selection import SELECTOR
@@ -119,7 +119,7 @@ def capturing(running: Workers, name: str, target: str, path: Path) -> Iterator[
             replies[machine] = workers[machine].call("captured", None, number=number)
     frames: list[Frame] = []
     for machine, reply in replies.items():
-        for frame in _arriving(state.parts[machine], base64.b64decode(reply["file"]), machine):
+        for frame in _incoming_frames(state.parts[machine], base64.b64decode(reply["file"]), machine):
             frame.when += clock_offsets[machine]
             frames.append(frame)
     frames.sort(key=lambda frame: frame.when)
@@ -132,12 +132,12 @@ def capturing(running: Workers, name: str, target: str, path: Path) -> Iterator[
     result.complete = all(reply["complete"] for reply in replies.values())
 
 
-def _arriving(part: Layout, data: bytes, machine: str) -> Iterator[Frame]:
+def _incoming_frames(part: Layout, data: bytes, machine: str) -> Iterator[Frame]:
     """Yield the frames of the directions that arrive at a machine."""
-    reader, here = CaptureReader(f"the capture of machine {machine}"), arriving(part)
+    reader, incoming = CaptureReader(f"the capture of machine {machine}"), incoming_directions(part)
     for frame in reader.feed(data):
         direction = cast(DirectionName, frame.interface.direction_of(frame.bound))
-        if (frame.interface.link, direction) in here:
+        if (frame.interface.link, direction) in incoming:
             yield frame
     reader.end()
 

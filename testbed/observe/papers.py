@@ -23,7 +23,8 @@ def _place_of(source: str) -> str:
 @dataclass(frozen=True, slots=True)
 class PaperRun:
     """A run to measure. profile, cluster: if they differ from the paper's. profiles: by node, if it differs from the run's.
-    firmware: NIC settings that differ from the default. cores: of each node's ranks, in order, instead of ranks_per_node.
+    firmware: NIC settings that differ from the default. cores: cores of each node's ranks, in order, instead of
+    ranks_per_node.
 
     model: instead of a workload, "module:function" of the protocol's package, which computes rows from a profile; for
     another system on the paper's hosts."""
@@ -41,7 +42,7 @@ class PaperRun:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A published value. table: of the paper; errors are summarized by table. source: its place in the paper. meaning:
+    """A published value. table: table of the paper; errors are summarized by table. source: its place in the paper. meaning:
     description of our value that it is compared with.
 
     Our value is `take` of the rows of `run` that match `where`; `pick` selects the "last" or the "max" of several. It
@@ -221,8 +222,8 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A paper's results. cluster, profile: of its testbed. constants: how many of the profile's constants are
-    calibrated."""
+    """A paper's results. cluster, profile: cluster and profile of its testbed. constants: how many of the profile's
+    constants are calibrated."""
 
     title: str
     authors: str

@@ -30,8 +30,9 @@ _SUFFIXES: Final = (".py", ".toml")
 def write_package(name: str, folder: Path, ethertype: int | None = None) -> list[Path]:
     """Write the package of a new protocol to a folder that does not exist; return its files.
 
-    ethertype: of its frames; None: the first of ETHERTYPES that no installed package uses. Raises DescriptionError for a
-    name or EtherType that cannot be used, ConflictError for one that is taken, TestbedError if a file cannot be written.
+    ethertype: ethertype of its frames; None: the first of ETHERTYPES that no installed package uses. Raises DescriptionError
+    for a name or EtherType that cannot be used, ConflictError for one that is taken, TestbedError if a file cannot be
+    written.
     """
     _check_name(name)
     taken = _taken_ethertypes()
@@ -83,13 +84,13 @@ def _renamed(text: str, name: str, ethertype: int | None = None) -> str:
 
 def _metadata(name: str, project: str) -> dict[Path, str]:
     """The entry points as setuptools writes them, so that the package is found on Python's path without an installation."""
-    told = tomllib.loads(project)["project"]
+    project_table = tomllib.loads(project)["project"]
     sections = [
         "\n".join([f"[{group}]", *(f"{key} = {value}" for key, value in entries.items())])
-        for group, entries in told["entry-points"].items()
+        for group, entries in project_table["entry-points"].items()
     ]
     place = Path(f"{name}.egg-info")
-    about = f"Metadata-Version: 2.1\nName: {told['name']}\nVersion: {told['version']}\n"
+    about = f"Metadata-Version: 2.1\nName: {project_table['name']}\nVersion: {project_table['version']}\n"
     return {place / "entry_points.txt": "\n\n".join(sections) + "\n", place / "PKG-INFO": about}
 
 
@@ -116,7 +117,7 @@ def _taken_ethertypes() -> dict[int, str]:
     for group, attribute in ((registry.PROTOCOLS, "ethertype"), (registry.FIELDS, "ETHERTYPE")):
         for name, entry in registry.offered(group).items():
             try:
-                number = getattr(registry.imported(group, name, entry), attribute, 0)
+                number = getattr(registry.import_entry(group, name, entry), attribute, 0)
             except TestbedError:
                 continue
             taken.setdefault(number, name)

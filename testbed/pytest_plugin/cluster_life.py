@@ -156,12 +156,12 @@ def shorten_traceback(error: pytest.ExceptionInfo[BaseException]) -> None:
     while entry is not None:
         entries.append(entry)
         entry = entry.tb_next
-    kept: TracebackType | None = None
+    trimmed: TracebackType | None = None
     for traced in reversed(entries):
         if not traced.tb_frame.f_code.co_filename.startswith(own_directory):
-            kept = TracebackType(kept, traced.tb_frame, traced.tb_lasti, traced.tb_lineno)
-    if kept is not None:
-        error.traceback = type(error.traceback)(kept)
+            trimmed = TracebackType(trimmed, traced.tb_frame, traced.tb_lasti, traced.tb_lineno)
+    if trimmed is not None:
+        error.traceback = type(error.traceback)(trimmed)
         error.value.__cause__, error.value.__suppress_context__ = None, True
 
 

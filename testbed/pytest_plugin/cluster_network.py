@@ -27,7 +27,7 @@ _DEVIATING: Final = (Grade.INVALID, Grade.DEGRADED)
 @dataclass(frozen=True, slots=True)
 class Network:
     """Verdict on a network. grade: trusted, degraded or invalid; undecided if the test took its cluster down. reasons: a
-    line for each degraded or invalid finding. notes: of the verdict, without effect on the grade."""
+    line for each degraded or invalid finding. notes: notes of the verdict, without effect on the grade."""
 
     grade: Grade
     reasons: tuple[str, ...] = ()

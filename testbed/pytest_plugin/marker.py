@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
     from testbed.cluster.api import Cluster
-    from testbed.spec.layout import Asked as Datapath
+    from testbed.spec.layout import ConfiguredDatapath as Datapath
     from testbed.spec.model import Description
 
 Mode: TypeAlias = Literal["sim", "live"]
@@ -49,10 +49,10 @@ class MarkerArguments:
     """Arguments of the markers.
 
     source: a shipped topology's name, a TOML file or a description; None if not given. base: directory of relative paths.
-    impairments: of all links. links: further impairments by target ("n1", "n1--s1"), which override; "direction" in them
-    selects a direction. datapath: of impaired links. requires: names of requirements. programs: names of required programs.
-    on_invalid, on_degraded: outcome on such a network; None if not given. machines: machines file, for a live cluster on
-    several machines; None: the cluster is on this machine.
+    impairments: impairments of all links. links: further impairments by target ("n1", "n1--s1"), which override; "direction"
+    in them selects a direction. datapath: datapath of impaired links. requires: names of requirements. programs: names of
+    required programs. on_invalid, on_degraded: outcome on such a network; None if not given. machines: machines file, for a
+    live cluster on several machines; None: the cluster is on this machine.
     """
 
     source: str | Path | Description | None = None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningNode
     from testbed.machines.spread import Workers
     from testbed.spec.elements import ImpairmentKeys
-    from testbed.spec.layout import Asked
+    from testbed.spec.layout import ConfiguredDatapath
     from testbed.workloads.lookup import Form
 
 _WORKERS: pytest.StashKey[dict[Path, tuple[ExitStack, Workers]]] = pytest.StashKey()
@@ -66,7 +66,7 @@ def workers_of(config: pytest.Config, file: Path) -> Workers:
 
 
 def spread_for_test(
-    description: Cluster, running: Workers, name: str, origin: str, datapath: Asked, *, keep: bool
+    description: Cluster, running: Workers, name: str, origin: str, datapath: ConfiguredDatapath, *, keep: bool
 ) -> None:
     """Bring a cluster up on machines. keep: whether it stays up if pytest dies."""
     layout = resolve(description)

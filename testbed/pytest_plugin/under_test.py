@@ -136,10 +136,10 @@ class ClusterUnderTest:
             cluster.run(hello, text="good morning").results["n2"]
             cluster.run("pingpong", count=100, protocol="tcp").rows
 
-        workload: as for `testbed.run`: a name, a class, an ``async def``. protocol: by default the test's. settings: of the
-        workload; a setting with the name of a parameter of this method must be given to the workload's class. The other
-        arguments, the result and the errors are those of `testbed.run`. The run's folder is among the test's artefacts.
-        Raises AssertionError with the report if a check of the history fails.
+        workload: as for `testbed.run`: a name, a class, an ``async def``. protocol: by default the test's. settings:
+        settings of the workload; a setting with the name of a parameter of this method must be given to the workload's
+        class. The other arguments, the result and the errors are those of `testbed.run`. The run's folder is among the
+        test's artefacts. Raises AssertionError with the report if a check of the history fails.
         """
         __tracebackhide__ = True
         self._runs += 1
@@ -244,8 +244,8 @@ class SimulatedCluster(ClusterUnderTest):
 
 @dataclass(eq=False, repr=False)
 class LiveCluster(ClusterUnderTest):
-    """A cluster of namespaces, for the duration of a test. directory: of the cluster's state. baseline: counters at the
-    start of the test."""
+    """A cluster of namespaces, for the duration of a test. directory: directory of the cluster's state. baseline: counters
+    at the start of the test."""
 
     mode = "live"
 

@@ -46,7 +46,7 @@ class Network:
         options = FateOptions(
             seed, rules=rules, fields=fields, classifier=classifier, files={} if files is None else files, log=log
         )
-        modelled = {name: kind.name for name, kind in layout.modelled().items()}
+        modelled = {name: kind.name for name, kind in layout.simulated_switches().items()}
         self._make_models(loop, layout, modelled, overrides or {}, None if recording is None else recording.drop)
         for link in layout.links:
             kind = modelled.get(link.a.owner) or modelled.get(link.b.owner)

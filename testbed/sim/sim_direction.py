@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from testbed.engine.loop import NEVER, Loop
 from testbed.fabric.direction import LinkDirection
-from testbed.fabric.interface import Receive, ignore
+from testbed.fabric.interface import Receive, discard
 from testbed.fabric.line import FULL
 from testbed.fates.fate_counters import Counters
 from testbed.fates.flows import MAX_PATH, FlowCount, FlowEntry, Flows, draw_along_path
@@ -49,7 +49,7 @@ class SimDirection:
     With only rate, delay, a queue and independent loss, frames take a fast path that touches little memory, since memory
     access dominates the cost of thousands of directions. Frames in flight are then in `_first`, which is also in the loop's
     heap, and in `_following`; otherwise they are on the direction's line; never in both. take: the entry function, which
-    observers wrap. receive: the sink of frames. sequence: of the valid entry in the loop's heap, as of a timer.
+    observers wrap. receive: the sink of frames. sequence: sequence of the valid entry in the loop's heap, as of a timer.
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class SimDirection:
         self.source: Final = link.a if forward else link.b
         self.end: Final = link.b if forward else link.a
         self.take: Callable[[int, bytes, FlowEntry | None], SimDirection | None] = self.admit
-        self.receive: Receive = ignore
+        self.receive: Receive = discard
         self._switch: SwitchInput | None = None
         self._switch_receive: Callable[[int, bytes, FlowEntry | None], object] | None = None  # the switch's receive
         self._table: Mapping[bytes, SimDirection] | None = None  # destinations that bypass _onward
@@ -182,7 +182,7 @@ class SimDirection:
             self._following.append((due, frame, entry))
         return None
 
-    def forget(self) -> None:
+    def drop_unsent(self) -> None:
         """Do nothing: no frames of this direction wait in the NIC's memory."""
 
     def set_receiver(self, receive: Receive) -> None:
@@ -209,7 +209,7 @@ class SimDirection:
         self._choose_path()
 
     def _first_arrives(self, generation: int) -> None:
-        """Deliver the first frame of the fast path, and those due at the same time. generation: of its
+        """Deliver the first frame of the fast path, and those due at the same time. generation: generation of its
         entry in the heap."""
         first = self._first
         if first is None or generation != self._generation:

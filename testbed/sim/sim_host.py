@@ -28,8 +28,8 @@ _GROUP: Final = 1  # in a MAC's first byte
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Costs of a cluster's hardware. default: of nodes that are not in `by_node`. steering: the protocol's hashes, which
-    choose a frame's receive queue."""
+    """Costs of a cluster's hardware. default: default of nodes that are not in `by_node`. steering: the protocol's hashes,
+    which choose a frame's receive queue."""
 
     default: Profile
     by_node: Mapping[str, Profile] = field(default_factory=dict)
@@ -132,11 +132,11 @@ class PollAccounts:
     def adopt(self, task: Task[Any], rank: SimNode, profile: Profile) -> None:
         """Account a task's polls to a rank, if its profile has costs."""
         if not profile.is_zero_cost:
-            self._loop.on_poll = self._polled
+            self._loop.on_poll = self._on_polled
             task.poll_time = profile.poll or POLL_TIME
             self._ranks[task.number] = rank
 
-    def _polled(self, task: Task[Any], begins: bool) -> None:
+    def _on_polled(self, task: Task[Any], begins: bool) -> None:
         """Account for a poll that begins or ends."""
         rank = self._ranks.get(task.number)
         if rank is not None:

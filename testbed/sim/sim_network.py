@@ -122,7 +122,7 @@ class ChannelDirection:
         else:
             callback(now)
 
-    def forget(self) -> None:
+    def drop_unsent(self) -> None:
         """Drop the frames that wait in the NIC, which has lost its memory. See `restart`."""
         self._waiting_frames.clear()
         self._sent_callbacks.clear()

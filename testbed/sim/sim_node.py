@@ -68,14 +68,14 @@ class SimNode:
         self.tasks.clear()
         self.departure_callbacks.clear()
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Describe each condition that the host or the firmware waits for, in a sentence."""
         nic, mtu = self.nic, self.adapter.mtu
         oversized = [
             f"{nic.oversized} frames were longer than its MTU, {mtu}, lets it take: lost, of up to {nic.max_oversized} bytes"
         ]
         return [
-            *[f"{self.name}, host: {sentence}" for sentence in self.agent.host.waiting()],
-            *[f"{self.name}, firmware: {sentence}" for sentence in self.agent.firmware.waiting()],
+            *[f"{self.name}, host: {sentence}" for sentence in self.agent.host.pending_work()],
+            *[f"{self.name}, firmware: {sentence}" for sentence in self.agent.firmware.pending_work()],
             *[f"{self.name}, NIC: {sentence}" for sentence in oversized if nic.oversized],
         ]

@@ -24,7 +24,7 @@ from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import program_line, with_readable_stack
 from testbed.engine.waitables import DeadlockError
 from testbed.errors import NotFoundError, TestbedError
-from testbed.fabric.interface import Fabric, Receive, ignore
+from testbed.fabric.interface import Fabric, Receive, discard
 from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
@@ -53,12 +53,12 @@ A run has many live objects and few cycles, and a full collection is slow: it ta
 default thresholds, and a seventh with a tenth of the first one here.
 """
 
-_MAX_SHOWN: Final = 100  # sentences in an error; a cluster has thousands
+_MAX_SENTENCES: Final = 100  # in an error; a cluster may have thousands
 
 
 class StalledError(TestbedError):
-    """Programs have not ended, and no event is left (`final`) or the time is up. The message lists what they wait for. when:
-    nanoseconds."""
+    """Programs have not ended, and no event is left (`final`) or the timeout has passed. The message lists what they wait
+    for. when: nanoseconds."""
 
     def __init__(self, message: str, when: int = 0, final: bool = False) -> None:
         super().__init__(message)
@@ -128,7 +128,7 @@ class Simulation:
                 )
         ranks = ranks_of(self.layout)
         addresses, hosts = addresses_of(self.layout, ranks), hosts_of(ranks)
-        routed, ordered = self.layout.routed(), self.layout.keeps_order()
+        routed, ordered = self.layout.source_routed_nodes(), self.layout.keeps_order()
         mtus = {node.name: node.nics[0].mtu for node in self.layout.nodes if node.nics}
         for rank in ranks:
             host = self.hosts.get(rank.node)
@@ -166,16 +166,16 @@ class Simulation:
         node: str,
         program: Program[Endpoint, Arguments, Result],
         *arguments: Arguments.args,
-        **named: Arguments.kwargs,
+        **keywords: Arguments.kwargs,
     ) -> Task[Result]:
         """Start a program on a node. Its exceptions end the run, unless the task is awaited."""
         sim_node = self._rank(node)
 
         def start() -> Awaitable[Result]:
-            return program(cast(Endpoint, sim_node.endpoint), sim_node, *arguments, **named)
+            return program(cast(Endpoint, sim_node.endpoint), sim_node, *arguments, **keywords)
 
         def respawn() -> Task[object]:
-            return cast("Task[object]", self.spawn(node, program, *arguments, **named))
+            return cast("Task[object]", self.spawn(node, program, *arguments, **keywords))
 
         work = with_readable_stack(start, self._on_program_end)
         task = self.loop.spawn(cast(Work[Result], work), f"{program.__name__} on {node}")
@@ -234,16 +234,16 @@ class Simulation:
         self._end(host)
         host.reset_hardware()
         for rank in host.ranks:
-            before = rank.adapter
-            incarnation = before.incarnation % 0xFFFF_FFFF + 1  # a serial number of 32 bits, not 0
-            self._start(rank, before.with_incarnation(incarnation, is_restarted=True))
+            previous = rank.adapter
+            incarnation = previous.incarnation % 0xFFFF_FFFF + 1  # a serial number of 32 bits, not 0
+            self._start(rank, previous.with_incarnation(incarnation, is_restarted=True))
         return host.ranks[0]
 
-    def crash(self, node: str, *, returns: bool = False) -> Callable[[], object]:
+    def crash(self, node: str, *, restarts: bool = False) -> Callable[[], object]:
         """Kill a node's processes: its programs are cancelled, its NIC loses its state, and arriving frames are lost.
 
         Returns a function that restarts the node: the NIC as by `restart`, and the unfinished programs from the beginning.
-        returns: the function will be called, and `run` waits for these programs.
+        restarts: whether that function will be called; `run` waits for these programs.
         """
         host = self._host(node)
         interrupted_programs = []
@@ -252,7 +252,7 @@ class Simulation:
             interrupted_programs += [(task, respawn) for task, respawn in programs if not task.done]
             self._programs[rank.name] = [(task, respawn) for task, respawn in programs if task.done]
         self._end(host)
-        self.network.set_receiver(host.end, ignore)
+        self.network.set_receiver(host.end, discard)
         for task, _ in interrupted_programs:
             task.cancel()
         for rank in host.ranks:
@@ -261,12 +261,12 @@ class Simulation:
             for peer in self.nodes.values():
                 for callback in peer.departure_callbacks:
                     callback(rank.number)
-        if returns:
+        if restarts:
             self._unfinished += len(interrupted_programs)
 
         def restart_node() -> None:
             self.restart(node)
-            if returns:
+            if restarts:
                 self._unfinished -= len(interrupted_programs)
             for _, respawn in interrupted_programs:
                 respawn()
@@ -299,7 +299,7 @@ class Simulation:
             self._trace(link_direction.source.owner, "is no longer cut off", link)
             link_direction.is_cut = False
 
-    def waiting(self, innermost: FrameType | None = None) -> list[str]:
+    def pending_work(self, innermost: FrameType | None = None) -> list[str]:
         """Describe each condition that a program, a host or a firmware waits for, in a sentence. innermost: frame of the
         running stack, if any."""
         frames = self.loop.task_frames(innermost)
@@ -310,7 +310,7 @@ class Simulation:
             line = program_line(frames) or program_line(current.frames())
             last_poll = f"; it polled last at {current.last_poll} ns" if current.last_poll is not None else ""
             sentences.insert(0, f"{current.name} runs" + (f", at {line}" if line else "") + last_poll)
-        return sentences + [sentence for node in self.nodes.values() for sentence in node.waiting()]
+        return sentences + [sentence for node in self.nodes.values() for sentence in node.pending_work()]
 
     def last_transfer_time(self) -> str:
         """Describe when and where the last transfer ended, in a sentence."""
@@ -326,10 +326,10 @@ class Simulation:
 
     def stall_report(self, reason: str, innermost: FrameType | None = None) -> str:
         """Format a report of the unfinished programs and of the conditions they wait for. innermost: see `waiting`."""
-        sentences = self.waiting(innermost)
-        shown = [f"  {sentence}" for sentence in sentences[:_MAX_SHOWN]]
-        if len(sentences) > _MAX_SHOWN:
-            shown.append(f"  and {len(sentences) - _MAX_SHOWN:,} more")
+        sentences = self.pending_work(innermost)
+        shown = [f"  {sentence}" for sentence in sentences[:_MAX_SENTENCES]]
+        if len(sentences) > _MAX_SENTENCES:
+            shown.append(f"  and {len(sentences) - _MAX_SENTENCES:,} more")
         count = sum(not task.done for task in self._tasks)
         programs = "1 program has" if count == 1 else f"{count:,} programs have"
         return "\n".join(
@@ -367,7 +367,7 @@ class Simulation:
             if self._recording is not None:
                 self._recording.trace(self.now(), rank.name, "ends")
             rank.nic.end(self.now())
-        self.network.outgoing(host.end).forget()
+        self.network.outgoing(host.end).drop_unsent()
 
     def _on_program_end(self) -> None:
         """Count the end of a program. A callback on the task would mark its exception as handled."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from testbed.spec.problems import joined, nearest
+from testbed.spec.problems import join_alternatives, nearest
 
 
 class Mistake:
@@ -224,7 +224,7 @@ def _optional(check: Validator) -> Validator:
 def _literal(allowed: tuple[str, ...]) -> Validator:
     def literal(value: Any, _by_name: bool) -> Any:
         if not isinstance(value, str) or value not in allowed:
-            raise InvalidError(Mistake((), value, joined(allowed), nearest(value, allowed)))
+            raise InvalidError(Mistake((), value, join_alternatives(allowed), nearest(value, allowed)))
         return value
 
     return literal

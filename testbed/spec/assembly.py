@@ -12,7 +12,7 @@ from testbed.spec.elements import Defaults, Link, Node, Switch
 from testbed.spec.generators import SHAPES
 from testbed.spec.model import NO_NODE, USUAL_NETWORK, Description, read_heading
 from testbed.spec.parser import read, read_list
-from testbed.spec.problems import joined, nearest, shown
+from testbed.spec.problems import format_value, join_alternatives, nearest
 from testbed.spec.tag_tables import add_tags
 from testbed.spec.validation import Parts, check
 
@@ -31,7 +31,7 @@ class _Generated:
 
 
 def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = "") -> D:
-    """Make a description of class cls. source: name for error messages. name: of the cluster, if the document has none.
+    """Make a description of class cls. source: name for error messages. name: name of the cluster, if the document has none.
 
     Raises DescriptionError with all problems.
     """
@@ -76,12 +76,12 @@ def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = 
 
 def _generate(raw: object) -> _Generated:
     if not isinstance(raw, Mapping):
-        return _Generated(problems=[Problem("generate", shown(raw), "a table with a shape and its parameters")])
+        return _Generated(problems=[Problem("generate", format_value(raw), "a table with a shape and its parameters")])
     name = raw.get("shape")
     model = SHAPES.get(name) if isinstance(name, str) else None
     if model is None:
-        found = shown(name) if name is not None else ""
-        problem = Problem("generate.shape", found, joined(SHAPES), nearest(name, SHAPES))
+        actual = format_value(name) if name is not None else ""
+        problem = Problem("generate.shape", actual, join_alternatives(SHAPES), nearest(name, SHAPES))
         return _Generated(problems=[problem])
     shape, problems = read(model, raw, "generate")
     if shape is None or problems:

@@ -14,7 +14,7 @@ from testbed.spec import losses, names, units
 from testbed.spec.annotations import After, Before, Bounds, Listed, Schema
 from testbed.spec.element import Element, Field, keys
 from testbed.spec.kinds import ETHERNET, is_kind, kind_of, kinds
-from testbed.spec.problems import MismatchError, joined, nearest
+from testbed.spec.problems import MismatchError, join_alternatives, nearest
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -75,7 +75,7 @@ def _is_ipv4(text: str) -> bool:
 def _kind(value: object) -> object:
     if not isinstance(value, str) or not is_kind(value):
         known = kinds()
-        raise MismatchError(joined(known), nearest(value, known))
+        raise MismatchError(join_alternatives(known), nearest(value, known))
     return value
 
 

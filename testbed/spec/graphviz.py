@@ -14,28 +14,28 @@ def to_dot(layout: Layout) -> str:
     """Return DOT text: nodes as boxes with their address, switches as ellipses, port numbers at the ends of the links,
     and the links' impairments."""
     lines = [
-        f"graph {_quoted(layout.name)} {{",
+        f"graph {_quote(layout.name)} {{",
         "  node [fontname=sans];",
         "  edge [fontname=sans, fontsize=9];",
     ]
     for node in layout.nodes:
         label = f"{node.name}\n{node.address}" if node.address else node.name
-        lines.append(f"  {_quoted(node.name)} [shape=box, label={_quoted(label)}];")
+        lines.append(f"  {_quote(node.name)} [shape=box, label={_quote(label)}];")
     for switch in layout.switches:
         label = switch.name if switch.kind == ETHERNET.name else f"{switch.name}\n{switch.kind}"
-        lines.append(f"  {_quoted(switch.name)} [shape=ellipse, label={_quoted(label)}];")
+        lines.append(f"  {_quote(switch.name)} [shape=ellipse, label={_quote(label)}];")
     for link in layout.links:
-        attributes = [f"taillabel={_quoted(link.a.port)}", f"headlabel={_quoted(link.b.port)}"]
+        attributes = [f"taillabel={_quote(link.a.port)}", f"headlabel={_quote(link.b.port)}"]
         label = _label(link.forward, link.backward)
         if label:
-            attributes.append(f"label={_quoted(label)}")
+            attributes.append(f"label={_quote(label)}")
         if link.datapath == "direct":
             attributes.append("style=bold")
-        lines.append(f"  {_quoted(link.a.owner)} -- {_quoted(link.b.owner)} [{', '.join(attributes)}];")
+        lines.append(f"  {_quote(link.a.owner)} -- {_quote(link.b.owner)} [{', '.join(attributes)}];")
     return "\n".join([*lines, "}", ""])
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     # For names, addresses and quantities DOT's quoted strings have the escapes of JSON's.
     return json.dumps(text, ensure_ascii=False)
 

@@ -17,7 +17,7 @@ DirectionName = Literal["forward", "backward"]
 """Direction of a link: from its first end to its second, or back."""
 
 Datapath = Literal["direct", "netem", "tc", "relay"]
-Asked = Literal["auto", "direct", "netem", "tc", "relay"]
+ConfiguredDatapath = Literal["auto", "direct", "netem", "tc", "relay"]
 """A datapath as a user configures it."""
 
 BOTH: Final[tuple[DirectionName, DirectionName]] = ("forward", "backward")
@@ -85,7 +85,7 @@ class Route:
 @dataclass(frozen=True, slots=True)
 class Node:
     """A virtual computer. forwards: it routes IP between its NICs. cpu_share: cores (0.5 = half of one), 0 = no limit.
-    memory: bytes, 0 = no limit. files: absolute path -> content for programs in the node. cores: of its host in a
+    memory: bytes, 0 = no limit. files: absolute path -> content for programs in the node. cores: cores of its host in a
     run; 0: as in its profile. caches: groups of cores that share a cache, if configured. ranks: the core of each
     program of a run; empty: one program, on core 0. profile: name or file of its hardware's costs; empty: the run's."""
 
@@ -136,8 +136,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A cable. forward is the direction a -> b. datapath: "auto"; "netem", "tc" or "relay", which forwards its frames if it
-    is impaired; or "direct" (between two nodes: a veth pair, never impaired)."""
+    """A cable. forward is the direction a -> b. datapath: "auto"; "netem", "tc" or "relay", used while the link is
+    impaired; or "direct" (between two nodes: a veth pair, never impaired)."""
 
     a: End
     b: End
@@ -155,7 +155,8 @@ class Link:
 class Tunnel:
     """The tunnel to a link's end on another machine: a VXLAN with this id, between two underlay addresses.
 
-    delay: of the underlay, one-way, in ns: the datapath adds the rest of the link's delay. machine: of the end.
+    delay: one-way delay of the underlay, in ns; the datapath adds the rest of the link's delay. machine: the end's
+    machine.
     """
 
     end: End
@@ -173,7 +174,7 @@ class Tunnel:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One machine's part of a cluster on several machines. tunnels: one for each link to another machine. mtu: of the
+    """One machine's part of a cluster on several machines. tunnels: one for each link to another machine. mtu: MTU of the
     tunnels. nodes: all nodes of the cluster, in its order; those on other machines without files and variables."""
 
     machine: str
@@ -195,18 +196,18 @@ class Layout:
     slowed: int = 1
     part: Part | None = None
 
-    def modelled(self) -> dict[str, Kind]:
+    def simulated_switches(self) -> dict[str, Kind]:
         """Return the kinds of the simulated switches, by switch name."""
         return {switch.name: kind for switch in self.switches if (kind := kind_of(switch.kind)).modelled}
 
-    def routed(self) -> dict[str, Kind]:
+    def source_routed_nodes(self) -> dict[str, Kind]:
         """Return the nodes whose first NICs are at switches that forward by source routes, with the kinds of these
         switches."""
-        return {name: kind for name, kind in self.framed().items() if kind.routed}
+        return {name: kind for name, kind in self.framed_nodes().items() if kind.routed}
 
-    def framed(self) -> dict[str, Kind]:
+    def framed_nodes(self) -> dict[str, Kind]:
         """Return the nodes whose first NICs are at switches with a framing, with the kinds of these switches."""
-        kinds = {name: kind for name, kind in self.modelled().items() if kind.framing}
+        kinds = {name: kind for name, kind in self.simulated_switches().items() if kind.framing}
         if not kinds:
             return {}
         ends = {}
@@ -214,12 +215,12 @@ class Layout:
             for end, peer in ((link.a, link.b), (link.b, link.a)):
                 if peer.owner in kinds:
                     ends[end] = kinds[peer.owner]
-        at = {node.name: End(node.name, node.nics[0].name) for node in self.nodes if node.nics}
-        return {name: ends[end] for name, end in at.items() if end in ends}
+        first_ends = {node.name: End(node.name, node.nics[0].name) for node in self.nodes if node.nics}
+        return {name: ends[end] for name, end in first_ends.items() if end in ends}
 
     def framings(self) -> set[str]:
         """Return the framings of the switches at the nodes' first NICs, without Ethernet switches."""
-        return {kind.framing for kind in self.framed().values()}
+        return {kind.framing for kind in self.framed_nodes().values()}
 
     def keeps_order(self) -> bool:
         """Whether no link reorders frames, without injected faults. Of the datapaths only netem reorders under jitter."""
@@ -230,7 +231,7 @@ class Layout:
         )
 
     @property
-    def everywhere(self) -> Layout:
+    def with_all_nodes(self) -> Layout:
         """The layout with the cluster's nodes on all machines."""
         return self if self.part is None else replace(self, nodes=self.part.nodes)
 

@@ -13,7 +13,7 @@ from testbed.lazy_dataclass import dataclass
 from testbed.spec.assembly import assemble
 from testbed.spec.model import NO_NODE, Description
 from testbed.spec.names import check_name
-from testbed.spec.problems import MismatchError, nearest, shown
+from testbed.spec.problems import MismatchError, format_value, nearest
 from testbed.spec.shipped import shipped_files, topologies
 
 __all__ = ["LARGEST_FILE", "Loaded", "from_dict", "load", "parse", "read_text", "table_of", "topologies"]
@@ -66,7 +66,7 @@ def load(source: str | Path, cls: type[Description] = Description) -> Loaded[Des
     guess = nearest(text, shipped)
     hint = f" — did you mean {guess!r}?" if guess else ""
     raise NotFoundError(
-        f"there is no file and no shipped topology called {shown(text)}{hint}\n"
+        f"there is no file and no shipped topology called {format_value(text)}{hint}\n"
         f"  shipped topologies: {', '.join(sorted(shipped))}, and star-N for any number of nodes"
     )
 
@@ -76,7 +76,8 @@ def parse(text: str, source: str) -> Description: ...
 @overload
 def parse(text: str, source: str, cls: type[D], name: str = "") -> D: ...
 def parse(text: str, source: str, cls: type[Description] = Description, name: str = "") -> Description:
-    """Parse the description in a TOML text. source: name for error messages. name: of the cluster, if the text has none."""
+    """Parse the description in a TOML text. source: name for error messages. name: name of the cluster, if the text has
+    none."""
     return from_dict(table_of(text, source), source, cls, name)
 
 
@@ -136,7 +137,9 @@ def read_text(path: Path) -> str:
         # A path with a NUL character, a loop of symbolic links, a name too long for the file system, a
         # failing disk.
         cause = getattr(error, "strerror", None) or str(error)
-        raise DescriptionError(shown(source), [Problem("", str(cause).lower(), "a readable TOML file")]) from None
+        raise DescriptionError(
+            format_value(source), [Problem("", str(cause).lower(), "a readable TOML file")]
+        ) from None
     if len(data) > LARGEST_FILE:
         raise _too_large(source)
     try:
@@ -187,4 +190,4 @@ def _syntax(text: str, message: str) -> Problem:
     lines = text.split("\n")
     line = int(match[1]) if match[1] else len(lines)
     column = int(match[2]) if match[2] else len(lines[-1]) + 1
-    return Problem(f"line {line}, column {column}", shown(lines[line - 1].strip()), f"valid TOML: {cause}")
+    return Problem(f"line {line}, column {column}", format_value(lines[line - 1].strip()), f"valid TOML: {cause}")

@@ -30,7 +30,7 @@ from testbed.spec.elements import LARGEST_MTU, FilePath, Name, Size
 from testbed.spec.loader import read_text, table_of
 from testbed.spec.names import HIGHEST_PORT
 from testbed.spec.parser import read_list
-from testbed.spec.problems import MismatchError, item, joined, nearest, shown
+from testbed.spec.problems import MismatchError, format_value, item, join_alternatives, nearest
 
 SSH_PORT = 22
 
@@ -114,7 +114,7 @@ def parse(data: Mapping[str, object], source: str = "TOML") -> Machines:
     """Make the machines from a table with keys as in TOML. Raises DescriptionError with all problems."""
     known = ("machine",)
     problems = [
-        Problem("", f"unknown key {shown(key)}", f"the key {joined(known)}", nearest(key, known))
+        Problem("", f"unknown key {format_value(key)}", f"the key {join_alternatives(known)}", nearest(key, known))
         for key in data.keys() - set(known)
     ]
     if not data.get("machine"):
@@ -134,7 +134,9 @@ def _contradictions(machines: Sequence[tuple[int, Machine]]) -> list[Problem]:
     for key in ("name", "underlay"):
         counts = Counter(getattr(machine, key) for _, machine in machines)
         problems += [
-            Problem(f"{item('machine', place, machine.name)}.{key}", shown(value), f"another {key} for each machine")
+            Problem(
+                f"{item('machine', place, machine.name)}.{key}", format_value(value), f"another {key} for each machine"
+            )
             for place, machine in machines
             if (value := getattr(machine, key)) is not None and counts[value] > 1
         ]

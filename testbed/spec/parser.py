@@ -14,7 +14,7 @@ from testbed.errors import Problem
 from testbed.lazy_dataclass import dataclass
 from testbed.spec.annotations import InvalidError
 from testbed.spec.element import Element
-from testbed.spec.problems import item, shown, translate
+from testbed.spec.problems import format_value, item, translate
 
 E = TypeVar("E", bound=Element)
 
@@ -78,8 +78,8 @@ def read_list(model: type[E], raw: object, key: str) -> Reading[E]:
     """Read the elements of ``[[key]]``."""
     if not isinstance(raw, (list, tuple)):
         expected = f"tables that begin with [[{key}]]"
-        found = f"[{key}]" if isinstance(raw, Mapping) else shown(raw)
-        return Reading((), (), frozenset(), True, (Problem(key, found, expected),))
+        actual = f"[{key}]" if isinstance(raw, Mapping) else format_value(raw)
+        return Reading((), (), frozenset(), True, (Problem(key, actual, expected),))
     elements: list[E] = []
     places: list[int] = []
     doubtful: set[int] = set()

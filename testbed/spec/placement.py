@@ -21,8 +21,8 @@ NO_ADDRESS: Final = bytes(6)
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One program of a run. name: of the node; if the node has several ranks, with a dot and the rank's index on the node.
-    number: among all ranks. function: of the node's NIC, from 0. core: of the node."""
+    """One program of a run. name: name of the node; if the node has several ranks, with a dot and the rank's index on the
+    node. number: among all ranks. function: function of the node's NIC, from 0. core: core of the node."""
 
     name: str
     number: int
@@ -53,8 +53,8 @@ def one_each(layout: Layout) -> tuple[Rank, ...]:
 
 
 def with_ranks(layout: Layout, per_node: int, cores: Mapping[str, int]) -> Layout:
-    """Place `per_node` ranks on each node without configured ranks, on its cores in turn. cores: of each node, their number.
-    Raises UnsupportedError for an invalid number of ranks."""
+    """Place `per_node` ranks on each node without configured ranks, on its cores in turn. cores: cores of each node, their
+    number. Raises UnsupportedError for an invalid number of ranks."""
     if not 1 <= per_node <= MAX_RANKS:
         raise UnsupportedError(f"ranks per node must be 1 to {MAX_RANKS}, got {per_node}")
     if per_node == 1:

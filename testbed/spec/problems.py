@@ -23,7 +23,7 @@ class MismatchError(ValueError):
         super().__init__(expected)
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Format a value as in TOML, on one line of at most 60 characters."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -47,7 +47,7 @@ def nearest(name: object, names: Iterable[str]) -> str:
     return candidates[close[0]] if close else ""
 
 
-def joined(names: Iterable[object], last: str = "or") -> str:
+def join_alternatives(names: Iterable[object], last: str = "or") -> str:
     """Join as ``a, b or c``."""
     *first, end = [str(name) for name in names]
     return f"{', '.join(first)} {last} {end}" if first else end
@@ -67,18 +67,20 @@ def below(path: str, key: str) -> str:
 def translate(mistake: Mistake, path: str, raw: object, known: Sequence[str] = ()) -> Problem:
     """Convert a mistake to a Problem.
 
-    path: of the validated element. raw: the element. known: the valid keys at its top level, if they differ from the
+    path: path of the validated element. raw: the element. known: the valid keys at its top level, if they differ from the
     element's.
     """
     location = mistake.location
     if mistake.known is not None:
         names = known if known and len(location) == 1 else mistake.known
         key = str(location[-1])
-        expected = f"one of the keys {joined(names)}"
-        return Problem(_path(path, location[:-1], raw), f"unknown key {shown(key)}", expected, nearest(key, names))
+        expected = f"one of the keys {join_alternatives(names)}"
+        return Problem(
+            _path(path, location[:-1], raw), f"unknown key {format_value(key)}", expected, nearest(key, names)
+        )
     if mistake.is_missing:
         return Problem(_path(path, location[:-1], raw), "", f"the key {str(location[-1])!r}")
-    return Problem(_path(path, location, raw), shown(mistake.found), mistake.expected, mistake.suggestion)
+    return Problem(_path(path, location, raw), format_value(mistake.found), mistake.expected, mistake.suggestion)
 
 
 def _path(path: str, location: Sequence[int | str], raw: object) -> str:
@@ -89,5 +91,7 @@ def _path(path: str, location: Sequence[int | str], raw: object) -> str:
             path = item(path, part, name)
         elif part != "[key]":
             raw = raw.get(part) if isinstance(raw, Mapping) else None
-            path = below(path, str(part) if str(part).isprintable() and len(str(part)) <= _WIDTH else shown(part))
+            path = below(
+                path, str(part) if str(part).isprintable() and len(str(part)) <= _WIDTH else format_value(part)
+            )
     return path

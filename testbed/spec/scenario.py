@@ -34,7 +34,7 @@ from testbed.spec.elements import Duration, Name
 from testbed.spec.fault_models import KEYS, KINDS, Fault, Impair, Incast, Period, Rule, Texts, Traffic
 from testbed.spec.loader import read_text, table_of
 from testbed.spec.parser import read
-from testbed.spec.problems import MismatchError, below, item, joined, nearest, shown
+from testbed.spec.problems import MismatchError, below, format_value, item, join_alternatives, nearest
 
 RandomKind = Literal["impair", "down", "flap", "partition", "crash", "restart", "reset", "pause", "cpu", "incast"]
 """Kinds that can be drawn."""
@@ -132,14 +132,19 @@ def _parse(data: Mapping[str, object], source: str, name: str, base: Path) -> Sc
     known = ("name", "fault", "random")
     for key in data.keys() - set(known):
         problems.append(
-            Problem("", f"unknown key {shown(key)}", f"one of the keys {joined(known)}", nearest(key, known))
+            Problem(
+                "",
+                f"unknown key {format_value(key)}",
+                f"one of the keys {join_alternatives(known)}",
+                nearest(key, known),
+            )
         )
     if "fault" not in data and "random" not in data and not problems:
         problems.append(Problem("", "nothing", "a fault ([[fault]]) or faults at random ([random])"))
     faults: list[tuple[int, Fault]] = []
     raw = data.get("fault", ())
     if not isinstance(raw, (list, tuple)):
-        actual = "[fault]" if isinstance(raw, Mapping) else shown(raw)
+        actual = "[fault]" if isinstance(raw, Mapping) else format_value(raw)
         problems.append(Problem("fault", actual, "tables that begin with [[fault]]"))
         raw = ()
     for place, table in enumerate(raw):
@@ -164,13 +169,13 @@ def _parse(data: Mapping[str, object], source: str, name: str, base: Path) -> Sc
 
 def _read_fault(table: object, path: str) -> tuple[Fault | None, list[Problem]]:
     if not isinstance(table, Mapping):
-        return None, [Problem(path, shown(table), "a table")]
+        return None, [Problem(path, format_value(table), "a table")]
     kind = table.get("kind")
     if kind is None:
-        return None, [Problem(path, "", f"the key 'kind': {joined(KINDS)}")]
+        return None, [Problem(path, "", f"the key 'kind': {join_alternatives(KINDS)}")]
     model = KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
-        return None, [Problem(below(path, "kind"), shown(kind), joined(KINDS), nearest(kind, KINDS))]
+        return None, [Problem(below(path, "kind"), format_value(kind), join_alternatives(KINDS), nearest(kind, KINDS))]
     return read(model, table, path, KEYS[str(kind)])
 
 

@@ -15,7 +15,7 @@ from testbed.errors import Problem
 from testbed.spec.element import Element
 from testbed.spec.elements import Link, Node
 from testbed.spec.names import check_tag
-from testbed.spec.problems import MismatchError, below, item, nearest, shown
+from testbed.spec.problems import MismatchError, below, format_value, item, nearest
 
 
 def add_tags(
@@ -24,7 +24,7 @@ def add_tags(
     """Return the elements with the table's tags added to their tags, and the table's problems."""
     problems: list[Problem] = []
     if not isinstance(table, Mapping):
-        return tuple(nodes), tuple(links), [Problem(path, shown(table), "a table: TAG = [nodes and links]")]
+        return tuple(nodes), tuple(links), [Problem(path, format_value(table), "a table: TAG = [nodes and links]")]
     elements: dict[str, list[Element]] = {}
     for node in nodes:
         elements.setdefault(node.name, []).append(node)
@@ -38,26 +38,26 @@ def add_tags(
         try:
             check_tag(tag)
         except MismatchError as error:
-            problems.append(Problem(path, shown(tag), error.expected, error.suggestion))
+            problems.append(Problem(path, format_value(tag), error.expected, error.suggestion))
         if not isinstance(names, (list, tuple)):
-            problems.append(Problem(tag_path, shown(names), "a list of nodes and links"))
+            problems.append(Problem(tag_path, format_value(names), "a list of nodes and links"))
             continue
         for number, name in enumerate(names):
             if not isinstance(name, str) or name not in elements:
                 expected = "a node or link of this cluster ('n1', 'n1--s1')"
                 guess = nearest(name, elements) if suggestions_left > 0 else ""
                 suggestions_left -= 1
-                problems.append(Problem(item(tag_path, number), shown(name), expected, guess))
+                problems.append(Problem(item(tag_path, number), format_value(name), expected, guess))
                 continue
             for element in elements[name]:
                 tags_of.setdefault(id(element), []).append(tag)
     return (
         tuple(
-            node.model_copy(update=_merged(node.tags, tags_of[id(node)])) if id(node) in tags_of else node
+            node.model_copy(update=_merge_tags(node.tags, tags_of[id(node)])) if id(node) in tags_of else node
             for node in nodes
         ),
         tuple(
-            link.model_copy(update=_merged(link.tags, tags_of[id(link)])) if id(link) in tags_of else link
+            link.model_copy(update=_merge_tags(link.tags, tags_of[id(link)])) if id(link) in tags_of else link
             for link in links
         ),
         problems,
@@ -69,5 +69,5 @@ def _names(link: Link) -> set[str]:
     return {f"{a}--{b}" for ends in (link.ends, link.owners) for a, b in (ends, ends[::-1])}
 
 
-def _merged(declared: Sequence[str], added: Sequence[str]) -> dict[str, object]:
+def _merge_tags(declared: Sequence[str], added: Sequence[str]) -> dict[str, object]:
     return {"tags": tuple(dict.fromkeys((*declared, *added)))}

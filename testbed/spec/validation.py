@@ -20,7 +20,7 @@ from testbed.spec.elements import SMALLEST_IPV6_MTU, USUAL_MTU, Defaults, Impair
 from testbed.spec.kinds import ETHERNET, Kind, kind_of
 from testbed.spec.layout import End
 from testbed.spec.names import MAX_CORES, port_number
-from testbed.spec.problems import item, joined, nearest, shown
+from testbed.spec.problems import format_value, item, join_alternatives, nearest
 from testbed.spec.wiring import Wiring, nic_names, wire
 
 _ETHERNET_HEADER = 14
@@ -85,14 +85,14 @@ def check_pools(network: str, network6: str | None) -> list[Problem]:
         try:
             pool = ipaddress.ip_network(text, strict=False)
         except ValueError:
-            problems.append(Problem(key, shown(text), kind))
+            problems.append(Problem(key, format_value(text), kind))
             continue
         if pool.version != version or not 0 < pool.prefixlen <= longest or "/" not in text or "%" in text:
-            problems.append(Problem(key, shown(text), kind))
+            problems.append(Problem(key, format_value(text), kind))
         elif str(pool) != str(ipaddress.ip_interface(text)):
-            problems.append(Problem(key, shown(text), f"{kind}, without bits behind its prefix", str(pool)))
+            problems.append(Problem(key, format_value(text), f"{kind}, without bits behind its prefix", str(pool)))
         elif any(pool.overlaps(ipaddress.ip_network(other)) for other in _NOT_UNICAST[version]):
-            problems.append(Problem(key, shown(text), f"{kind}, of unicast addresses"))
+            problems.append(Problem(key, format_value(text), f"{kind}, of unicast addresses"))
     return problems
 
 
@@ -129,7 +129,7 @@ def _names(parts: Parts, paths: _Paths) -> Iterator[Problem]:
     for name, path in zip(names, all_paths, strict=True):
         if name in first:
             expected = f"a name of its own: {first[name]} has it already"
-            yield Problem(f"{path}.name", shown(name), expected)
+            yield Problem(f"{path}.name", format_value(name), expected)
         first.setdefault(name, path)
 
 
@@ -140,10 +140,12 @@ def _host_names(parts: Parts, paths: _Paths) -> Iterator[Problem]:
     for node, path in zip(parts.nodes, paths.nodes, strict=True):
         name = first.setdefault(node.name.lower(), node.name)
         if name != node.name:
-            yield Problem(f"{path}.name", shown(node.name), f"a name that differs from {name!r} in more than case")
+            yield Problem(
+                f"{path}.name", format_value(node.name), f"a name that differs from {name!r} in more than case"
+            )
         if _NUMBER.fullmatch(node.name) or node.name.lower() == "localhost":
             expected = "a host's name: programs take a number for an IP address, and 'localhost' for the node itself"
-            yield Problem(f"{path}.name", shown(node.name), expected)
+            yield Problem(f"{path}.name", format_value(node.name), expected)
 
 
 def _references(parts: Parts, paths: _Paths) -> Iterator[Problem]:
@@ -155,7 +157,9 @@ def _references(parts: Parts, paths: _Paths) -> Iterator[Problem]:
     suggestions_left = 20  # comparing names is slow, and more suggestions do not help
     for link, path in zip(parts.links, paths.links, strict=True):
         if link.owners[0] == link.owners[1] and link.owners[0] in existing:
-            yield Problem(f"{path}.ends", f"both ends at {shown(link.owners[0])}", "two different nodes or switches")
+            yield Problem(
+                f"{path}.ends", f"both ends at {format_value(link.owners[0])}", "two different nodes or switches"
+            )
         for number, end in enumerate(link.ends):
             path_of_end = item(f"{path}.ends", number)
             owner, _, port = end.partition(":")
@@ -164,14 +168,14 @@ def _references(parts: Parts, paths: _Paths) -> Iterator[Problem]:
                 suggestions_left -= 1
                 rest = f":{port}" if port else ""
                 expected = "the name of a node or switch of this cluster"
-                yield Problem(path_of_end, f"unknown name {shown(owner)}", expected, guess and guess + rest)
+                yield Problem(path_of_end, f"unknown name {format_value(owner)}", expected, guess and guess + rest)
                 continue
             if port and owner in switches:
                 highest = switches[owner].max_ports
                 if not 1 <= port_number(port) <= highest:
-                    yield Problem(path_of_end, shown(end), f"a port of {owner} from 1 to {highest:,}")
+                    yield Problem(path_of_end, format_value(end), f"a port of {owner} from 1 to {highest:,}")
             if port and plugged.setdefault(end, path) != path:
-                yield Problem(path_of_end, shown(end), f"a free port: {plugged[end]} is plugged in there")
+                yield Problem(path_of_end, format_value(end), f"a free port: {plugged[end]} is plugged in there")
         if link.datapath == "direct":
             for owner in link.owners:
                 if owner in switches:
@@ -231,13 +235,15 @@ def _nics(parts: Parts, paths: _Paths, wiring: Wiring) -> Iterator[Problem]:
             end = End(node.name, name)
             path = paths.nics[end]
             if name in seen:
-                yield Problem(f"{path}.name", shown(name), "a name that no other NIC of the node has")
+                yield Problem(f"{path}.name", format_value(name), "a name that no other NIC of the node has")
                 continue
             seen[name] = path
             if end not in used and not parts.incomplete and index not in parts.doubtful_nodes:
                 yield Problem(path, f"the NIC {name} without a link", f"a link with the end '{end}'")
             if nic.mac and macs.setdefault(nic.mac, path) != path:
-                yield Problem(f"{path}.mac", shown(nic.mac), f"a hardware address of its own: {macs[nic.mac]} has it")
+                yield Problem(
+                    f"{path}.mac", format_value(nic.mac), f"a hardware address of its own: {macs[nic.mac]} has it"
+                )
 
 
 def _hosts(parts: Parts, paths: _Paths) -> Iterator[Problem]:
@@ -291,7 +297,9 @@ def _impairments(parts: Parts, paths: _Paths) -> Iterator[Problem]:
             impaired = sorted({key for side in both for key, value in side.explicit().items() if value})
             if impaired:
                 expected = "'auto', or no impairment: a direct link is one veth pair and cannot have any"
-                yield Problem(f"{path}.datapath", f"'direct' on a link with {joined(impaired, 'and')}", expected)
+                yield Problem(
+                    f"{path}.datapath", f"'direct' on a link with {join_alternatives(impaired, 'and')}", expected
+                )
 
 
 def effective(link: Link, defaults: Defaults) -> tuple[Impairments, Impairments]:
@@ -315,13 +323,13 @@ def _addresses(parts: Parts, paths: _Paths, wiring: Wiring, segments_known: bool
             path = item(f"{paths.nics[end]}.addresses", number)
             pool, host_address = pools[version_of(text)], text.partition("/")[0]
             if host_address in owners:
-                yield Problem(path, shown(text), f"an address of its own: {owners[host_address]} has it already")
+                yield Problem(path, format_value(text), f"an address of its own: {owners[host_address]} has it already")
                 continue
             owners[host_address] = f"{end.owner}'s {end.port}"
             if pool and not pool.contains(network_of(text)):
                 is_outside = True
                 key = "network6" if ":" in text else "network"
-                yield Problem(path, shown(text), f"an address in the cluster's {key} {pool}")
+                yield Problem(path, format_value(text), f"an address in the cluster's {key} {pool}")
         mtu = nic.mtu or parts.defaults.mtu
         ipv6 = parts.network6 is not None or any(":" in text for text in nic.addresses)
         if ipv6 and nic.mtu and mtu < SMALLEST_IPV6_MTU:
@@ -345,4 +353,4 @@ def _static_ipv6(wiring: Wiring, paths: _Paths) -> Iterator[Problem]:
         for nic in segment.nics:
             for text in wiring.declared[nic].addresses if nic in wiring.declared else ():
                 if network and ":" in text and network_of(text) != network:
-                    yield Problem(paths.nics[nic], shown(text), f"an address of its segment's network {network}")
+                    yield Problem(paths.nics[nic], format_value(text), f"an address of its segment's network {network}")

@@ -25,7 +25,7 @@ _TIMEOUT: Final = 20  # s, for connecting to a scheduler
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Files for mutual TLS. authority: certificate of the CA. certificate, key: of the client."""
+    """Files for mutual TLS. authority: certificate of the CA. certificate, key: certificate and key of the client."""
 
     authority: Path
     certificate: Path

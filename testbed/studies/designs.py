@@ -11,7 +11,7 @@ from typing import Final
 
 from testbed.errors import Problem
 from testbed.spec import units
-from testbed.spec.problems import below, shown
+from testbed.spec.problems import below, format_value
 
 Value = str | int | float | bool
 """Value of a parameter, as in TOML."""
@@ -30,7 +30,7 @@ def grid(axes: Mapping[str, Sequence[Value]]) -> Iterator[dict[str, Value]]:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Range of a parameter, in base units: ns, bit/s, bytes, or a plain number. kind: of quantity, a key of `_QUANTITIES`.
+    """Range of a parameter, in base units: ns, bit/s, bytes, or a plain number. kind: the quantity, a key of `_QUANTITIES`.
     is_log: whether values are uniform on a logarithmic scale."""
 
     low: float
@@ -61,18 +61,18 @@ def latin_hypercube(ranges: Mapping[str, Range], count: int, seed: int) -> Itera
 
 
 def read_range(table: object, path: str) -> Range | list[Problem]:
-    """Read a range as in TOML: {from, to, scale}, both ends of the same kind of quantity. path: of the table."""
+    """Read a range as in TOML: {from, to, scale}, both ends of the same kind of quantity. path: path of the table."""
     if not isinstance(table, Mapping):
-        return [Problem(path, shown(table), "a table with the keys from and to")]
+        return [Problem(path, format_value(table), "a table with the keys from and to")]
     problems = [
-        Problem(path, f"unknown key {shown(key)}", "one of the keys from, to or scale")
+        Problem(path, f"unknown key {format_value(key)}", "one of the keys from, to or scale")
         for key in table
         if key not in ("from", "to", "scale")
     ]
     problems += [Problem(path, "", f"the key {key!r}") for key in ("from", "to") if key not in table]
     scale = table.get("scale", "linear")
     if scale not in ("linear", "log"):
-        problems.append(Problem(below(path, "scale"), shown(scale), "linear or log"))
+        problems.append(Problem(below(path, "scale"), format_value(scale), "linear or log"))
     if problems:
         return problems
     for kind, parse in _QUANTITIES.items():
@@ -81,12 +81,12 @@ def read_range(table: object, path: str) -> Range | list[Problem]:
         except (units.UnitError, TypeError, ValueError):
             continue
         if not low < high:
-            return [Problem(below(path, "to"), shown(table["to"]), f"more than {shown(table['from'])}")]
+            return [Problem(below(path, "to"), format_value(table["to"]), f"more than {format_value(table['from'])}")]
         if scale == "log" and low <= 0:
-            return [Problem(below(path, "from"), shown(table["from"]), "more than 0 on a logarithmic scale")]
+            return [Problem(below(path, "from"), format_value(table["from"]), "more than 0 on a logarithmic scale")]
         return Range(low, high, kind, scale == "log")
     expected = "two numbers, durations, rates, sizes, or probabilities, both of the same kind"
-    return [Problem(path, f"{shown(table['from'])} to {shown(table['to'])}", expected)]
+    return [Problem(path, f"{format_value(table['from'])} to {format_value(table['to'])}", expected)]
 
 
 def _number(value: object) -> float:

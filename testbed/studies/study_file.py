@@ -47,7 +47,7 @@ from testbed.errors import DescriptionError, Problem
 from testbed.packages import offered_protocols
 from testbed.spec.elements import Impairments
 from testbed.spec.loader import read_text, table_of
-from testbed.spec.problems import below, item, joined, nearest, shown
+from testbed.spec.problems import below, format_value, item, join_alternatives, nearest
 from testbed.studies.designs import MAX_POINTS, Parameters, Range, Value, grid, latin_hypercube, read_range
 
 OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
@@ -113,7 +113,7 @@ class _Reader:
             if key not in _TABLES:
                 self._unknown("", key, _TABLES)
         if not isinstance(title := self._table.get("name", name), str) or not title:
-            self.problems.append(Problem("name", shown(title), "a text"))
+            self.problems.append(Problem("name", format_value(title), "a text"))
         if "swarm" in self._table:
             return self._swarm(str(title), base)
         common = self._parameters("run", self._table.get("run", {}))
@@ -141,20 +141,25 @@ class _Reader:
                 self.problems.append(Problem(other, "beside [swarm]", "a swarm, or runs"))
         table = self._table["swarm"]
         if not isinstance(table, Mapping):
-            self.problems.append(Problem("swarm", shown(table), "a table"))
+            self.problems.append(Problem("swarm", format_value(table), "a table"))
             return None
         for key in table:
             if key not in ("protocols", *_SWARM_NUMBERS):
                 self._unknown("swarm", key, ("protocols", *_SWARM_NUMBERS))
         protocols, known = table.get("protocols"), [one.name for one in offered_protocols() if one.ethertype]
         if not isinstance(protocols, list) or not protocols or len(set(map(repr, protocols))) < len(protocols):
-            self.problems.append(Problem("swarm.protocols", shown(protocols), "a list of protocols, all different"))
+            self.problems.append(
+                Problem("swarm.protocols", format_value(protocols), "a list of protocols, all different")
+            )
             protocols = []
         for number, name in enumerate(protocols):
             if name not in known:
                 self.problems.append(
                     Problem(
-                        item("swarm.protocols", number), shown(name), f"one of {joined(known)}", nearest(name, known)
+                        item("swarm.protocols", number),
+                        format_value(name),
+                        f"one of {join_alternatives(known)}",
+                        nearest(name, known),
                     )
                 )
         cases, seed, per_point = (self._swarm_number(table, key) for key in _SWARM_NUMBERS)
@@ -172,7 +177,7 @@ class _Reader:
         minimum, default = _SWARM_NUMBERS[key]
         value = table.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            self.problems.append(Problem(f"swarm.{key}", shown(value), f"an integer, {minimum} or more"))
+            self.problems.append(Problem(f"swarm.{key}", format_value(value), f"an integer, {minimum} or more"))
             return max(minimum, 1)
         return value
 
@@ -189,12 +194,12 @@ class _Reader:
         axes: dict[str, Sequence[Value]] = {}
         for name, path_of_value, values in self._flatten("grid", self._table.get("grid", {})):
             if not isinstance(values, list) or not values:
-                self.problems.append(Problem(path_of_value, shown(values), "a list of values, one at least"))
+                self.problems.append(Problem(path_of_value, format_value(values), "a list of values, one at least"))
                 continue
             valid = [self._is_valid(name, item(path_of_value, number), value) for number, value in enumerate(values)]
             if all(valid):
                 if len(set(map(repr, values))) < len(values):
-                    self.problems.append(Problem(path_of_value, shown(values), "values that all differ"))
+                    self.problems.append(Problem(path_of_value, format_value(values), "values that all differ"))
                 axes[name] = values
         return axes
 
@@ -204,17 +209,19 @@ class _Reader:
         if table is None:
             return {}, 1, 0
         if not isinstance(table, Mapping):
-            self.problems.append(Problem("latin", shown(table), "a table"))
+            self.problems.append(Problem("latin", format_value(table), "a table"))
             return {}, 1, 0
         for key in table:
             if key not in ("points", "seed", "ranges"):
                 self._unknown("latin", key, ("points", "seed", "ranges"))
         count, seed = table.get("points"), table.get("seed", 0)
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_POINTS:
-            self.problems.append(Problem("latin.points", shown(count), f"a number of points, 1 to {MAX_POINTS:,}"))
+            self.problems.append(
+                Problem("latin.points", format_value(count), f"a number of points, 1 to {MAX_POINTS:,}")
+            )
             count = 1
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            self.problems.append(Problem("latin.seed", shown(seed), "an integer, 0 or more"))
+            self.problems.append(Problem("latin.seed", format_value(seed), "an integer, 0 or more"))
             seed = 0
         ranges: dict[str, Range] = {}
         for name, path_of_value, value in self._flatten("latin.ranges", table.get("ranges", {}), depth=1):
@@ -231,21 +238,21 @@ class _Reader:
     def _list(self) -> list[dict[str, Value]]:
         raw = self._table.get("point", [])
         if not isinstance(raw, list):
-            self.problems.append(Problem("point", shown(raw), "tables [[point]]"))
+            self.problems.append(Problem("point", format_value(raw), "tables [[point]]"))
             return []
         return [self._parameters(item("point", number), table) for number, table in enumerate(raw)]
 
     def _cores(self) -> int | None:
         table = self._table.get("resources", {})
         if not isinstance(table, Mapping):
-            self.problems.append(Problem("resources", shown(table), "a table"))
+            self.problems.append(Problem("resources", format_value(table), "a table"))
             return None
         for key in table:
             if key not in _RESOURCES:
                 self._unknown("resources", key, _RESOURCES)
         cores = table.get("cores")
         if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
-            self.problems.append(Problem("resources.cores", shown(cores), "a number of processors, 1 or more"))
+            self.problems.append(Problem("resources.cores", format_value(cores), "a number of processors, 1 or more"))
             return None
         return cores
 
@@ -253,7 +260,7 @@ class _Reader:
         """List names, paths and values of a table whose groups are tables, or keys with a dot. depth: 1 if a value may be a
         table."""
         if not isinstance(table, Mapping):
-            self.problems.append(Problem(path, shown(table), "a table of parameters"))
+            self.problems.append(Problem(path, format_value(table), "a table of parameters"))
             return []
         entries: list[tuple[str, str, object]] = []
         for key, value in table.items():
@@ -285,7 +292,11 @@ class _Reader:
         if isinstance(value, types) and (not isinstance(value, bool) or bool in types):
             return True
         self.problems.append(
-            Problem(path_of_value, shown(value), f"a value of type {joined([type_.__name__ for type_ in types])}")
+            Problem(
+                path_of_value,
+                format_value(value),
+                f"a value of type {join_alternatives([type_.__name__ for type_ in types])}",
+            )
         )
         return False
 
@@ -313,5 +324,10 @@ class _Reader:
 
     def _unknown(self, path: str, key: object, known: Sequence[str]) -> None:
         self.problems.append(
-            Problem(path, f"unknown key {shown(key)}", f"one of the keys {joined(known)}", nearest(key, known))
+            Problem(
+                path,
+                f"unknown key {format_value(key)}",
+                f"one of the keys {join_alternatives(known)}",
+                nearest(key, known),
+            )
         )

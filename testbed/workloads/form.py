@@ -74,9 +74,10 @@ class RestartedError(TestbedError):
 
 
 class Node:
-    """Environment of a rank. name: of the node. names: of all nodes, by rank. rank: of this node. seed: of the run. lossy:
-    whether the workload's messages may be lost, duplicated or reordered; barriers and control messages (`say`) are
-    reliable. starts: how often this program was started in the run, from 1: a scenario may crash and restart it."""
+    """Environment of a rank. name: name of the node. names: names of all nodes, by rank. rank: rank of this node. seed: seed
+    of the run. lossy: whether the workload's messages may be lost, duplicated or reordered; barriers and control messages
+    (`say`) are reliable. starts: how often this program was started in the run, from 1: a scenario may crash and restart
+    it."""
 
     __slots__ = ("_clock", "_control_comm", "_tell", "cpu", "lossy", "name", "names", "now", "rank", "seed", "starts")
 

@@ -141,13 +141,13 @@ class HistoryDevice:
     def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> SendCompletion:
         number = self._begin("send", destination, context, tag, len(data), digest=digest(to_contiguous(data)))
         completion = self._device.send(destination, context, tag, data, synchronous)
-        completion.add_callback(partial(self._sent, number, completion))
+        completion.add_callback(partial(self._on_sent, number, completion))
         return completion
 
     def receive(self, source: int, context: int, tag: int, buffer: Data) -> ReceiveCompletion:
         number = self._begin("receive", source, context, tag, len(buffer))
         completion = self._device.receive(source, context, tag, buffer)
-        completion.add_callback(partial(self._received, number, context, buffer))
+        completion.add_callback(partial(self._on_received, number, context, buffer))
         return completion
 
     def receive_standing(self, buffer: memoryview) -> ReceiveCompletion | None:
@@ -155,12 +155,12 @@ class HistoryDevice:
         if completion is not None:
             context, tag = self.mailbox_context_tag
             number = self._begin("receive", ANY_SOURCE, context, tag, len(buffer))
-            completion.add_callback(partial(self._received, number, context, buffer))
+            completion.add_callback(partial(self._on_received, number, context, buffer))
         return completion
 
     def receive_claimed(self, probe_result: ProbeResult, context: int, buffer: Data) -> ReceiveCompletion:
         completion = self._device.receive_claimed(probe_result, context, buffer)
-        completion.add_callback(partial(self._received, self._claimed.pop(probe_result), context, buffer))
+        completion.add_callback(partial(self._on_received, self._claimed.pop(probe_result), context, buffer))
         return completion
 
     def probe(
@@ -182,8 +182,8 @@ class HistoryDevice:
         facts |= {name: list(sizes) for name, sizes in (("out", out), ("into", into)) if sizes is not None}
         self._tell({"clock_ns": self._clock(), "what": COLLECTIVE, **facts})
 
-    def waiting(self) -> list[str]:
-        return self._device.waiting()
+    def pending_work(self) -> list[str]:
+        return self._device.pending_work()
 
     def _begin(self, what: str, peer: int, context: int, tag: int, size: int, **more: object) -> int:
         self._count += 1
@@ -197,7 +197,7 @@ class HistoryDevice:
                 peer, tag, size = probe_result.envelope
                 self._claimed[probe_result] = self._begin("receive", peer, context, tag, size)
 
-    def _sent(self, number: int, completion: SendCompletion, _: object) -> None:
+    def _on_sent(self, number: int, completion: SendCompletion, _: object) -> None:
         try:
             envelope = completion.result()
         except MPIError as error:
@@ -218,7 +218,7 @@ class HistoryDevice:
         else:
             self._tell({"clock_ns": self._clock(), "what": "sent", "n": number})
 
-    def _received(self, number: int, context: int, buffer: Data, completion: Completion[Envelope]) -> None:
+    def _on_received(self, number: int, context: int, buffer: Data, completion: Completion[Envelope]) -> None:
         try:
             peer, tag, size = envelope = completion.result()
         except MPIError as error:

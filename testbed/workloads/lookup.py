@@ -67,7 +67,7 @@ def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
     )
 
 
-def named(form: Form) -> str:
+def lookup_text(form: Form) -> str:
     """Return the text by which `choose` finds the workload from any directory; empty if there is none."""
     if not isinstance(form, str):
         return ""

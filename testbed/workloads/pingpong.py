@@ -118,8 +118,8 @@ class PingPong(Workload):
 
 
 class _RetryingPing:
-    """Client that sends requests one at a time, and retransmits them after a timeout. number: of the last request. again:
-    number of retransmissions."""
+    """Client that sends requests one at a time, and retransmits them after a timeout. number: number of the last request.
+    again: number of retransmissions."""
 
     def __init__(self, form: PingPong, comm: Comm, node: Node, contents: Contents, size: int, first: int) -> None:
         self.number = first - 1

@@ -47,8 +47,8 @@ class RetryingClient:
         retry: int,
         first: int = 0,
     ) -> None:
-        """size: of requests, reply: of answers, bytes. retry: retransmission timeout, nanoseconds. first: number of the
-        first request; numbers of several clients must differ."""
+        """size, reply: sizes of requests and answers, bytes. retry: retransmission timeout, nanoseconds. first: number of
+        the first request; numbers of several clients must differ."""
         self.again = 0
         self.late = 0
         self._comm = comm

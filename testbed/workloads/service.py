@@ -18,7 +18,7 @@ _SECOND: Final = 1_000_000_000
 class Service(Workload):
     """Requests to rank 0 from all other ranks as a Poisson process: response times, measured from the request's due time.
 
-    rate: requests per second. requests: their number; both of all clients together. size: of a request, reply: of its
+    rate: requests per second. requests: their number; both of all clients together. size: size of a request, reply: of its
     answer, bytes. work: the server's processor time for a request. A late client sends due requests immediately, and their
     delay is part of the response time, which a closed loop would omit. retry: retransmission timeout over a protocol that
     loses messages; the row has the number of retransmissions.

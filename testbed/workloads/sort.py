@@ -20,7 +20,7 @@ class Sort(Workload):
     """Sort random 32-bit keys that are distributed over all ranks: splitters from samples, and one all-to-all exchange.
 
     Verified: every rank's keys are in order, no key of a rank is below the last key of the previous rank, and no key is lost
-    or new. keys: of each rank.
+    or new. keys: keys of each rank.
     """
 
     bears_restarts = False

@@ -122,7 +122,8 @@ def checked(form: Any, settings: Mapping[str, object], owner: str) -> dict[str, 
 
 
 def pairs(texts: tuple[str, ...], option: str = "--set") -> dict[str, object]:
-    """Split ``("count=3", ...)`` by name. option: of the command line, for error messages. Raises DescriptionError."""
+    """Split ``("count=3", ...)`` by name. option: option of the command line, for error messages. Raises
+    DescriptionError."""
     settings: dict[str, object] = {}
     problems = []
     for text in texts:

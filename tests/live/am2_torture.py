@@ -29,7 +29,7 @@ LONGEST_BYE: Final = 20_000_000_000
 """Nanoseconds for which a process waits for the others' last words. Another that wrongly counts this one as gone still
 sends its own, unless the network does not carry it either."""
 
-Asked = tuple[int, int, int]
+RequestKey = tuple[int, int, int]
 """The rank that asks, its endpoint as it counts its own, and the number of the request there."""
 
 
@@ -44,7 +44,7 @@ class Around(Protocol):
 
 
 class Torture(Native[ActiveMessages]):
-    """over: how long requests are sent. endpoints: of each process. victim: the rank that is killed.
+    """over: how long requests are sent. endpoints: endpoints of each process. victim: the rank that is killed.
 
     A process returns: sent, by rank; handled, with counts; came_back: by peer, with reasons; since: replies from others
     after the victim's last one; silent: ranks that have not said that they are done. An endpoint keeps its frame until
@@ -66,9 +66,9 @@ class Process:
     def __init__(self, library: ActiveMessages, node: Around, workload: Torture) -> None:
         self._library, self._node, self._workload = library, node, workload
         self._others = [rank for rank in range(library.ranks) if rank != library.rank]
-        self._open: dict[Asked, tuple[int, Completion[bool]]] = {}  # whom it was sent to
-        self._sent: dict[int, list[Asked]] = {rank: [] for rank in self._others}
-        self._handled: list[Asked] = []
+        self._open: dict[RequestKey, tuple[int, Completion[bool]]] = {}  # whom it was sent to
+        self._sent: dict[int, list[RequestKey]] = {rank: [] for rank in self._others}
+        self._handled: list[RequestKey] = []
         self._came_back: list[tuple[int, str]] = []
         self._wrong = 0
         self._since = 0
@@ -83,9 +83,9 @@ class Process:
     def _opened(self) -> Endpoint:
         endpoint = self._bundle.allocate_endpoint()
         endpoint.segment = bytearray(BULK * self._library.ranks * self._workload.endpoints)
-        endpoint.set_handler(WORDS, lambda token, *asked: self._asked(token, asked))
-        endpoint.set_handler(DATA, lambda token, data, *asked: self._given(token, data, asked))
-        endpoint.set_handler(ANSWER, lambda token, *asked: self._answered(token, asked))
+        endpoint.set_handler(WORDS, lambda token, *requested: self._asked(token, requested))
+        endpoint.set_handler(DATA, lambda token, data, *requested: self._given(token, data, requested))
+        endpoint.set_handler(ANSWER, lambda token, *requested: self._answered(token, requested))
         endpoint.set_handler(BYE, lambda token: self._byes.add(self._library.rank_of(token.source)))
         endpoint.error_handler = self._returned
         endpoint.tag = TAG
@@ -133,35 +133,35 @@ class Process:
         places = [endpoint.map_any(name, TAG) for name in names]
         room = BULK * (count * library.rank + own)
         while node.now() < until and peer not in self._gone:
-            asked = (library.rank, own, number * library.ranks + peer)
+            requested = (library.rank, own, number * library.ranks + peer)
             place = places[(own + number) % count]
-            done: Completion[bool] = Completion("the answer to %s", asked)
-            self._open[asked] = (peer, done)
+            done: Completion[bool] = Completion("the answer to %s", requested)
+            self._open[requested] = (peer, done)
             if number % 3 == 0:
-                await endpoint.request(place, WORDS, *asked)
+                await endpoint.request(place, WORDS, *requested)
             elif number % 3 == 1:
-                await endpoint.request_medium(place, DATA, _content(asked, MEDIUM), *asked)
+                await endpoint.request_medium(place, DATA, _content(requested, MEDIUM), *requested)
             else:
-                await endpoint.request_bulk(place, DATA, _content(asked, BULK), room, *asked)
+                await endpoint.request_bulk(place, DATA, _content(requested, BULK), room, *requested)
             if await done:
                 number += 1
-                self._sent[peer].append(asked)
+                self._sent[peer].append(requested)
             await node.sleep(PAUSE)
 
-    def _asked(self, token: Token, asked: tuple[int, ...]) -> None:
-        rank, endpoint, number = asked
+    def _asked(self, token: Token, requested: tuple[int, ...]) -> None:
+        rank, endpoint, number = requested
         node, first = self._library.name_of(rank)
         self._wrong += token.source != (node, first + endpoint)
         self._handled.append((rank, endpoint, number))
-        token.reply(ANSWER, *asked)
+        token.reply(ANSWER, *requested)
 
-    def _given(self, token: Token, data: memoryview, asked: tuple[int, ...]) -> None:
-        rank, endpoint, number = asked
+    def _given(self, token: Token, data: memoryview, requested: tuple[int, ...]) -> None:
+        rank, endpoint, number = requested
         self._wrong += data != _content((rank, endpoint, number), len(data)) or len(data) not in (MEDIUM, BULK)
-        self._asked(token, asked)
+        self._asked(token, requested)
 
-    def _answered(self, token: Token, asked: tuple[int, ...]) -> None:
-        rank, endpoint, number = asked
+    def _answered(self, token: Token, requested: tuple[int, ...]) -> None:
+        rank, endpoint, number = requested
         peer = self._library.rank_of(token.source)
         if peer in self._gone:  # it has answered before it was killed
             return
@@ -187,22 +187,22 @@ class Process:
         self._came_back.append((peer, returned.status.name))
         self._gone.add(peer)
         # What it had taken and not answered comes back only if its NIC lives, or begins again.
-        for asked in [asked for asked, (other, _) in self._open.items() if other == peer]:
-            self._open.pop(asked)[1].complete(False)
+        for requested in [requested for requested, (other, _) in self._open.items() if other == peer]:
+            self._open.pop(requested)[1].complete(False)
 
 
-def _content(asked: Asked, size: int) -> bytes:
-    return bytes([sum(asked) & 0xFF]) * size
+def _content(requested: RequestKey, size: int) -> bytes:
+    return bytes([sum(requested) & 0xFF]) * size
 
 
-def is_exactly_once(said: Mapping[int, Mapping[str, Any]]) -> None:
+def is_exactly_once(reported: Mapping[int, Mapping[str, Any]]) -> None:
     """Check that every request between surviving processes was handled exactly once. said: their accounts, by rank."""
-    for receiver, one in said.items():
+    for receiver, one in reported.items():
         assert not one["silent"]
-        handled = Counter(tuple(asked) for asked in one["handled"])
+        handled = Counter(tuple(requested) for requested in one["handled"])
         assert set(handled.values()) == {1}
         assert any(one["sent"].values())
-        for sender, told in said.items():
+        for sender, report in reported.items():
             if sender != receiver:
-                sent = {tuple(asked) for asked in told["sent"][receiver]}
-                assert {asked for asked in handled if asked[0] == sender} == sent
+                sent = {tuple(requested) for requested in report["sent"][receiver]}
+                assert {requested for requested in handled if requested[0] == sender} == sent

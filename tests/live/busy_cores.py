@@ -52,7 +52,7 @@ async def comb(comm: Comm, node: Node) -> None:
 
 async def polls(comm: Comm, node: Node) -> int:
     """Rank 0 polls for a message that comes after 5 ms; rank 1 computes for 5 ms and returns the time that it took."""
-    begun = node.now()
+    start = node.now()
     if comm.rank == 0:
         request = await comm.irecv(source=2)
         while not (await request.test())[0]:
@@ -62,7 +62,7 @@ async def polls(comm: Comm, node: Node) -> int:
     else:
         await node.sleep(5_000_000)
         await comm.send("late", 0)
-    return node.now() - begun
+    return node.now() - start
 
 
 def beside(workload: Any, cores: int, mode: Mode, dilate: int | None = None) -> RunResult:
@@ -77,9 +77,9 @@ def beside(workload: Any, cores: int, mode: Mode, dilate: int | None = None) -> 
 def figures(mode: Mode, dilate: int | None = None) -> dict[str, dict[int, float]]:
     """Return, by number of cores, the one-way time of a ping-pong, and the time that COMB's host spends in a round with
     work; nanoseconds."""
-    found: dict[str, dict[int, float]] = {"pingpong": {}, "comb": {}}
+    actual: dict[str, dict[int, float]] = {"pingpong": {}, "comb": {}}
     for cores in PLACES:
-        found["pingpong"][cores] = beside(pingpong, cores, mode, dilate).rows[0]["p50_ns"]
+        actual["pingpong"][cores] = beside(pingpong, cores, mode, dilate).rows[0]["p50_ns"]
         last = beside(comb, cores, mode, dilate).rows[-1]
-        found["comb"][cores] = sum(last[key] for key in ("post_ns", "send_ns", "worked_ns", "wait_ns"))
-    return found
+        actual["comb"][cores] = sum(last[key] for key in ("post_ns", "send_ns", "worked_ns", "wait_ns"))
+    return actual

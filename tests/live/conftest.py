@@ -52,8 +52,8 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read what packages offer before a child loses the right to."""
     from testbed import registry
 
-    there = {
+    present = {
         group: registry.offered(group)
         for group in (registry.FABRICS, registry.FIELDS, registry.PROTOCOLS, registry.WORKLOADS)
     }
-    monkeypatch.setattr(registry, "offered", there.__getitem__)
+    monkeypatch.setattr(registry, "offered", present.__getitem__)

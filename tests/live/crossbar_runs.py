@@ -19,7 +19,7 @@ TIMEOUT = 20.0  # s
 
 
 def crossbar_cluster(*ends: str, **impairment: Any) -> Cluster:
-    """A cluster of these links: "n1 s1:1" is one, s1 a switch of Myrinet's. impairment: of the last link."""
+    """A cluster of these links: "n1 s1:1" is one, s1 a switch of Myrinet's. impairment: impairment of the last link."""
     names = {end.partition(":")[0] for link in ends for end in link.split()}
     links = [Link(ends=link.split()) for link in ends[:-1]]
     return Cluster(
@@ -39,9 +39,9 @@ def run_programs(cluster: RunningCluster, programs: Mapping[str, Program], timeo
 
 
 def relay_report(cluster: RunningCluster) -> Mapping[str, Any]:
-    said = relay_client.report(Store(), cluster.state)
-    assert said is not None
-    return said
+    report = relay_client.report(Store(), cluster.state)
+    assert report is not None
+    return report
 
 
 def is_lossless(cluster: RunningCluster, outcome: JudgedOutcome) -> bool:
@@ -67,9 +67,9 @@ async def receive_in_order(
     for sender in senders:
         endpoint.send(sender)
     await endpoint.frames(count)
-    came = endpoint.firmware.came
+    arrived = endpoint.firmware.came
     by_sender: dict[int, list[int]] = {}
-    for sender_number, number in came:
+    for sender_number, number in arrived:
         by_sender.setdefault(sender_number, []).append(number)
     expected = list(range(1, count // len(senders) + 1))
     return [numbers == expected for numbers in by_sender.values()]

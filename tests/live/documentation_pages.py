@@ -50,8 +50,8 @@ def blocks(page: Path) -> list[Block]:
 
 def pages() -> list[Path]:
     """All pages that people write, the README first."""
-    found = (page for page in sorted(DOCS.rglob("*.md")) if not {"_build", "generated"} & set(page.parts))
-    return [ROOT / "README.md", *found]
+    actual = (page for page in sorted(DOCS.rglob("*.md")) if not {"_build", "generated"} & set(page.parts))
+    return [ROOT / "README.md", *actual]
 
 
 def runs_something(page: Path) -> bool:
@@ -78,20 +78,20 @@ class Step:
 def steps(page: Path, folder: Path) -> list[Step]:
     """The commands and programs of a page in their order; programs are written to the folder. A `text` block directly
     behind a program is what that prints."""
-    found: list[Step] = []
+    actual: list[Step] = []
     program = False
     for number, block in enumerate(blocks(page)):
         if block.language == "text" and program:
-            found[-1] = Step(found[-1].command, tuple(block.text.splitlines()))
+            actual[-1] = Step(actual[-1].command, tuple(block.text.splitlines()))
         program = block.language == "python" and not block.file
         if program:
             (folder / f"program{number}.py").write_text(block.text)
-            found.append(Step(f"python program{number}.py", ()))
+            actual.append(Step(f"python program{number}.py", ()))
         elif block.language == "console":
             for part in re.split(r"^\$ ", block.text.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
                 command, *shown = part.splitlines()
-                found.append(Step(command, tuple(shown)))
-    return found
+                actual.append(Step(command, tuple(shown)))
+    return actual
 
 
 def follow(page: Path, folder: Path) -> int:
@@ -120,10 +120,10 @@ def follow(page: Path, folder: Path) -> int:
             shell = ["bash", "-c", "\n".join(script)]
             subprocess.run(shell, cwd=folder, env=environment, stdout=printed, timeout=SECONDS, check=False)
             printed.seek(0)
-            told = printed.read().split(f"\n{_MARK} ")[1:]
+            report = printed.read().split(f"\n{_MARK} ")[1:]
     finally:
         subprocess.run(["testbed", "down", "--all"], env=environment, capture_output=True, timeout=SECONDS, check=False)
-    outputs, codes = told[::2], told[1::2]
+    outputs, codes = report[::2], report[1::2]
     for step, output, code in zip(todo, outputs, codes, strict=False):
         _check(step, output.partition("\n")[2], int(code.removeprefix("= ")))
     assert len(codes) == len(todo)
@@ -131,12 +131,12 @@ def follow(page: Path, folder: Path) -> int:
 
 
 def _check(step: Step, output: str, code: int) -> None:
-    said = f"$ {step.command}\n{output}"
-    assert code in DONE, f"exit code {code}\n{said}"
+    reported = f"$ {step.command}\n{output}"
+    assert code in DONE, f"exit code {code}\n{reported}"
     exactly = "--mode sim" in step.command or step.command.startswith("python program")
     printed = iter([_shape(line, exactly) for line in output.splitlines()])
     for line in step.shown:
-        assert any(_shape(line, exactly) in other for other in printed), f"{line!r} is not in\n{said}"
+        assert any(_shape(line, exactly) in other for other in printed), f"{line!r} is not in\n{reported}"
 
 
 def _shape(line: str, exactly: bool) -> str:

@@ -64,10 +64,10 @@ class EchoFirmware:
         self.deadline = None
         self.ticks += 1
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return self._counts
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [f"{len(self.buffers)} buffers wait for a message"] if self.buffers else []
 
     def _enter(self) -> None:
@@ -107,7 +107,7 @@ class EchoEndpoint:
         self._nic.ring_doorbell(index, 16, 1)
         return completion
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         filled = self._firmware.filled.pop(index)
         if self.again and filled[0] != 0xFF:
             self.again -= 1
@@ -115,7 +115,7 @@ class EchoEndpoint:
             self.receive(bytearray(64))
         self._open.pop(index).complete(filled)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [completion.what for completion in self._open.values()]
 
     def _begin(self, what: str) -> tuple[int, Completion[tuple[int, int]]]:

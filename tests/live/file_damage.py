@@ -101,8 +101,8 @@ def run_command(*arguments: str, seconds: int = 60) -> CommandOutcome:
         os.close(reader)
         _be_command(writer, arguments, seconds)
     os.close(writer)
-    with open(reader, errors="replace") as said:
-        text = said.read()
+    with open(reader, errors="replace") as output:
+        text = output.read()
     _, status = os.waitpid(child, 0)
     return CommandOutcome(os.waitstatus_to_exitcode(status), text)
 

@@ -36,9 +36,9 @@ def main() -> None:
     plug, ethertype = PROTOCOLS[sys.argv[1]]
     with Cluster.star(100).up() as cluster:
         programs = {node.name: idle for node in cluster}
-        begun = time.monotonic()
+        start = time.monotonic()
         with agents(cluster, plug, ethertype, programs) as run:
-            took = time.monotonic() - begun
+            took = time.monotonic() - start
             sizes = [private_bytes(pid) for pid in run.pids.values()]
             results = run.wait(TIMEOUT).results
     json.dump({"took": took, "sizes": sizes, "pids": len(set(run.pids.values())), "results": results}, sys.stdout)

@@ -18,8 +18,8 @@ def query(namespace: str, *command: str) -> list[dict[str, Any]]:
     program, *rest = command
     inside = ["nsenter", f"--net={namespace}", program, "-j", *rest]
     done = subprocess.run(inside, capture_output=True, text=True, check=True)
-    found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
-    return [entry for entry in found if entry]
+    document: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+    return [entry for entry in document if entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,10 @@ def static_forwarding(wire: str) -> dict[tuple[str, str], str]:
 
 def redirections(wire: str, device: str) -> list[str]:
     """Return the devices to which the ingress of `device` is redirected."""
-    said = query(wire, "tc", "filter", "show", "dev", device, "ingress")
+    reported = query(wire, "tc", "filter", "show", "dev", device, "ingress")
     return [
         action["to_dev"]
-        for entry in said
+        for entry in reported
         for action in entry.get("options", {}).get("actions", [])
         if action.get("kind") == "mirred" and action["mirred_action"] == "redirect" and action["direction"] == "egress"
     ]

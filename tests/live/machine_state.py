@@ -99,24 +99,24 @@ def eventually(condition: Callable[[], bool], what: str, deadline: float = DEADL
 
 def _mounts() -> frozenset[str]:
     """Return the mounts without mount ids and peer group numbers, which are new each time."""
-    found = []
+    actual = []
     for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
         if " master:" in line and " - nsfs " in line:
             continue  # a namespace of the machine's, whose mount reaches into our sandbox
         fields = [
             field.partition(":")[0] if field.startswith(("shared:", "master:")) else field for field in line.split()
         ]
-        found.append(" ".join(fields[2:]))
-    return frozenset(found)
+        actual.append(" ".join(fields[2:]))
+    return frozenset(actual)
 
 
 def _files() -> frozenset[str]:
-    found = []
+    actual = []
     for directory, below, files in os.walk("/run"):
         for name in below + files:
             with contextlib.suppress(FileNotFoundError):  # it is just being removed
-                found.append(f"{directory}/{name} {os.lstat(f'{directory}/{name}').st_mode:o}")
-    return frozenset(found)
+                actual.append(f"{directory}/{name} {os.lstat(f'{directory}/{name}').st_mode:o}")
+    return frozenset(actual)
 
 
 def _settings() -> list[tuple[str, str]]:
@@ -134,29 +134,29 @@ def _settings() -> list[tuple[str, str]]:
 
 def _descriptors() -> frozenset[str]:
     """Open descriptors of this process, except for passing files of the tests themselves."""
-    found = []
+    actual = []
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
         except OSError:  # the listing's own
             continue
         if target.startswith(("net:", "mnt:", "/run", "socket:", "pipe:", "anon_inode:")):
-            found.append(f"{name} -> {target}")
-    return frozenset(found)
+            actual.append(f"{name} -> {target}")
+    return frozenset(actual)
 
 
 def _zombies() -> set[int]:
     """Children that have ended and were not waited for."""
     me = str(os.getpid())
-    found = set()
+    actual = set()
     for pid in processes.all_pids():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
             continue
         if fields[0] == "Z" and fields[1] == me:
-            found.add(pid)
-    return found
+            actual.add(pid)
+    return actual
 
 
 def _described(pid: int) -> str:
@@ -169,16 +169,16 @@ def _described(pid: int) -> str:
 
 def _namespaces(pids: set[int]) -> set[int]:
     """The network namespaces that these processes are in or hold, and the ones with names."""
-    found = {processes.network_namespace_of(pid) for pid in pids}
+    actual = {processes.network_namespace_of(pid) for pid in pids}
     for pid in pids:
         try:
             targets = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
         except OSError:
             continue
-        found |= {int(target[5:-1]) for target in targets if target.startswith("net:[")}
+        actual |= {int(target[5:-1]) for target in targets if target.startswith("net:[")}
     for name in namespaces.names():
         try:
-            found.add(os.stat(namespaces.NAMES / name).st_ino)
+            actual.add(os.stat(namespaces.NAMES / name).st_ino)
         except OSError:
             continue
-    return found - {0}
+    return actual - {0}

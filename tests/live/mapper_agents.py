@@ -56,10 +56,10 @@ class MapperFirmware:
     def on_doorbell(self, _now: int, _index: int) -> None:
         raise AssertionError("its host asks for nothing")
 
-    def counted(self) -> Mapping[str, int]:
-        return self.mapper.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self.mapper.counter_values()
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -67,10 +67,10 @@ class MapperFirmware:
 class MapperHost:
     mapper: Mapper
 
-    def completed(self, _index: int) -> None:
+    def on_completion(self, _index: int) -> None:
         raise AssertionError("it shows nothing")
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -81,11 +81,11 @@ def plug(adapter: Adapter, nic: Nic) -> Agent:
 
 async def publish_routes(host: MapperHost, node: ProgramNode, folder: Path) -> dict[str, int]:
     """Keep a file with the NIC's routes until a file named stop appears; the leader also writes the network's map."""
-    told: Table | None = None
+    report: Table | None = None
     while not (folder / "stop").exists():
         table = host.mapper.table
-        if table is not told and table is not None:
-            told = table
+        if table is not report and table is not None:
+            report = table
             draft = folder / f".{node.number}"
             draft.write_text(json.dumps({number: path.route.hex() for number, path in table.paths.items()}))
             os.replace(draft, folder / str(node.number))
@@ -96,7 +96,7 @@ async def publish_routes(host: MapperHost, node: ProgramNode, folder: Path) -> d
 
 def routes_are_complete(layout: Layout, folder: Path, cut: str = "") -> bool:
     """Every NIC has a route to every other one, and each leads there without the cable that is cut."""
-    beyond = {end: other for link in layout.links if link.name != cut for end, other in _ways(link.a, link.b)}
+    beyond = {end: second for link in layout.links if link.name != cut for end, second in _ways(link.a, link.b)}
     numbers = {End(node.name, node.nics[0].name): number for number, node in enumerate(layout.nodes)}
     for source, number in numbers.items():
         try:

@@ -28,13 +28,13 @@ def open_socket(namespace: str, device: str, protocol: int = OURS) -> Iterator[s
     try:
         with namespaces.restore_namespace():
             syscalls.setns(handle, syscalls.CLONE_NEWNET)
-            found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(protocol))
+            actual = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(protocol))
     finally:
         os.close(handle)
-    with found:
-        found.bind((device, protocol))
-        found.setblocking(False)
-        yield found
+    with actual:
+        actual.bind((device, protocol))
+        actual.setblocking(False)
+        yield actual
 
 
 @contextmanager
@@ -56,12 +56,12 @@ def mac(cluster: RunningCluster, node: str) -> bytes:
     return bytes.fromhex(cluster[node].layout.nics[0].mac.replace(":", ""))
 
 
-def received(found: socket.socket) -> list[bytes]:
+def received(packet_socket: socket.socket) -> list[bytes]:
     """Read all frames that have come in, without the node's own."""
     frames = []
     while True:
         try:
-            data, address = found.recvfrom(65_536)
+            data, address = packet_socket.recvfrom(65_536)
         except BlockingIOError:
             return frames
         except OSError as error:
@@ -72,9 +72,9 @@ def received(found: socket.socket) -> list[bytes]:
             frames.append(data)
 
 
-def wait_until_readable(found: socket.socket, deadline: float = 10) -> None:
+def wait_until_readable(packet_socket: socket.socket, deadline: float = 10) -> None:
     until = time.monotonic() + deadline
-    while not select.select([found], [], [], max(0, until - time.monotonic()))[0]:
+    while not select.select([packet_socket], [], [], max(0, until - time.monotonic()))[0]:
         raise AssertionError(f"no frame within {deadline} s")
 
 

@@ -46,7 +46,7 @@ def pause(between: str) -> None:
 
 def trip(how: str) -> float:
     comm.barrier()
-    begun = time.monotonic()
+    start = time.monotonic()
     for number in range(TRIPS):
         if comm.rank == 0:
             comm.send(number, dest=1)
@@ -54,7 +54,7 @@ def trip(how: str) -> float:
         else:
             receive(how)
             comm.send(number, dest=0)
-    return (time.monotonic() - begun) / TRIPS * 1e6
+    return (time.monotonic() - start) / TRIPS * 1e6
 
 
 least: dict[str, float] = {}

@@ -158,12 +158,12 @@ def reattaching_pairs(
         return names.index(place[0]) * functions + place[1]
 
     with contextlib.ExitStack() as stack:
-        found = {}
-        for one, other in [*pairs.items(), *((other, one) for one, other in pairs.items())]:
-            found[one] = ReattachingHost(cluster, *one, number(other))
-            stack.callback(found[one].close)
-        wait_for_progress(found)
-        yield found
+        actual = {}
+        for first, second in [*pairs.items(), *((pair, first) for first, pair in pairs.items())]:
+            actual[first] = ReattachingHost(cluster, *first, number(second))
+            stack.callback(actual[first].close)
+        wait_for_progress(actual)
+        yield actual
 
 
 def wait_for_progress(hosts: Mapping[tuple[str, int], ReattachingHost], by: int = 20) -> None:

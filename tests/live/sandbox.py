@@ -50,15 +50,15 @@ def device() -> str:
 def inhabitants() -> set[int]:
     """Return the processes in this sandbox: this one and all its descendants."""
     needle = f" {device()} "
-    found = set()
+    actual = set()
     for pid in processes.all_pids():
         try:
             mounted = Path(f"/proc/{pid}/mountinfo").read_text(errors="replace")
         except OSError:  # it has ended
             continue
         if needle in mounted:
-            found.add(pid)
-    return found
+            actual.add(pid)
+    return actual
 
 
 def _start_watcher() -> None:

@@ -45,8 +45,8 @@ class Process:
             try:
                 syscalls.end_with_parent(signal.SIGKILL)
                 self._ours.close()
-                with open(namespace) as there:
-                    syscalls.setns(there.fileno(), syscalls.CLONE_NEWNET)
+                with open(namespace) as remote:
+                    syscalls.setns(remote.fileno(), syscalls.CLONE_NEWNET)
                 theirs.send(("done", function(theirs.send)))
                 status = 0
             except BaseException as error:  # noqa: BLE001  nothing of the test may run on here
@@ -64,9 +64,9 @@ class Process:
         return self._ours.recv()
 
     def result(self) -> Any:
-        said = self.hear()
-        assert said[0] == "done", said
-        return said[1]
+        reported = self.hear()
+        assert reported[0] == "done", reported
+        return reported[1]
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         if not self._ended:
@@ -107,7 +107,7 @@ class Nodes:
     def start(self, name: str) -> Process:
         """An agent; returns when it listens."""
         first = self._names.index(name) * self._functions
-        routed = name in self._cluster.state.layout.routed()
+        routed = name in self._cluster.state.layout.source_routed_nodes()
         adapters = tuple(Adapter(first + number, self._addresses, routed=routed) for number in range(self._functions))
         config = NicConfig(
             self._split_driver,
@@ -165,8 +165,8 @@ class Nodes:
 def nodes(
     cluster: RunningCluster, functions: int = 2, split_driver: SplitDriver | None = None, ethertype: int = ETHERTYPE
 ) -> Iterator[Nodes]:
-    with Nodes(cluster, functions, split_driver or emp(), ethertype) as there:
-        yield there
+    with Nodes(cluster, functions, split_driver or emp(), ethertype) as running:
+        yield running
 
 
 def wait_for_results(processes: Sequence[Process]) -> list[Any]:

@@ -53,16 +53,16 @@ class SourceRouteFirmware:
         for route, count, size in orders:
             for _ in range(count):
                 self._sent += 1
-                said = adapter.number.to_bytes(2, "big") + self._sent.to_bytes(4, "big")
-                self._nic.send(append_crc(head, route + TYPE + said.ljust(size, b"\x55")))
+                payload = adapter.number.to_bytes(2, "big") + self._sent.to_bytes(4, "big")
+                self._nic.send(append_crc(head, route + TYPE + payload.ljust(size, b"\x55")))
 
     def on_timer(self, _now: int) -> None:
         raise AssertionError("it has no deadline")
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {"sent": self._sent, "received": len(self.came), "broken": len(self.broken)}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -89,11 +89,11 @@ class SourceRouteEndpoint:
             self._waiting.complete(None)
         return self._waiting
 
-    def completed(self, _index: int) -> None:
+    def on_completion(self, _index: int) -> None:
         if self._waiting is not None and not self._waiting.done:
             self._waiting.complete(None)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [self._waiting.what] if self._waiting is not None else []
 
 

@@ -24,7 +24,7 @@ class Terminal:
     """Ends its program with the block, if it has not ended."""
 
     def __init__(self, command: Sequence[str], size: tuple[int, int] = (80, 24), **more: str) -> None:
-        """size: columns and lines. more: of the environment."""
+        """size: columns and lines. more: more of the environment."""
         self._mine, self._its = pty.openpty()
         self.resize(*size)
         self.before = termios.tcgetattr(self._its)

@@ -78,12 +78,12 @@ async def talk(am: ActiveMessages, _node: Node) -> list[str]:
         endpoint.segment = bytearray(LARGEST * ROUNDS * am.size)
         for number, handler in ((WORD, word), (DATA, data), (REPLY, reply)):
             endpoint.set_handler(number, handler)
-        for place, other in enumerate(others):
-            endpoint.map(place, EndpointName(other, endpoint.name.endpoint), TAG)
+        for place, second in enumerate(others):
+            endpoint.map(place, EndpointName(second, endpoint.name.endpoint), TAG)
     for serial in range(ROUNDS):
         for endpoint in bundle.endpoints:
-            for place, other in enumerate(others):
-                message = content(am.node, other, serial)
+            for place, second in enumerate(others):
+                message = content(am.node, second, serial)
                 if not message:
                     await endpoint.request(place, WORD, serial)
                 elif len(message) <= am.max_medium:
@@ -102,7 +102,7 @@ def simulated(description: Cluster, records: list[Record]) -> dict[str, list[str
     with Simulation(description, plug(PAGING), fields=known_fields(), log=records.append) as simulation:
         tasks = {name: simulation.spawn(name, talk) for name in simulation.nodes}
         simulation.run(timeout=60_000_000_000)
-        assert all(node.agent.firmware.counted()["unloaded"] for node in simulation.nodes.values())
+        assert all(node.agent.firmware.counter_values()["unloaded"] for node in simulation.nodes.values())
         return {name: task.result() for name, task in tasks.items()}
 
 
@@ -133,7 +133,7 @@ def test_active_messages_have_the_same_history_and_every_flow_the_same_fates(tmp
         outcome = run.wait(TIMEOUT)
         assert outcome.results == expected
         assert not any(report.lost for report in outcome.reports.values())
-    there, here = fates_by_flow(records), fates_by_flow(read_log(log))
-    differing, compared = differing_flows(there, here)
+    simulated_fates, live_fates = fates_by_flow(records), fates_by_flow(read_log(log))
+    differing, compared = differing_flows(simulated_fates, live_fates)
     assert not differing
     assert compared >= 5

@@ -23,7 +23,7 @@ ROUNDS = 60
 SHORT, MEDIUM, BULK, ANSWER, BYE = range(1, 6)
 
 
-def opened(am: ActiveMessages, number: int) -> tuple[list[Endpoint], list[int]]:
+def open_endpoints(am: ActiveMessages, number: int) -> tuple[list[Endpoint], list[int]]:
     """Return `number` serving endpoints, and a count of the peers that have finished with them."""
     bundle, gone = am.allocate_bundle(), [0]
     endpoints = [bundle.allocate_endpoint() for _ in range(number)]
@@ -52,7 +52,7 @@ async def serve(endpoint: Endpoint) -> None:
 async def everybody(am: ActiveMessages, node: ProgramNode) -> list[tuple[int, int]]:
     """Ask all other nodes' endpoints things of all forms; the answers."""
     answers: list[tuple[int, int]] = []
-    endpoints, gone = opened(am, 3)
+    endpoints, gone = open_endpoints(am, 3)
     for endpoint in endpoints:
         endpoint.set_handler(ANSWER, lambda _, word, total: answers.append((word, total)))
     others = [number for number in range(am.size) if number != am.node]

@@ -38,7 +38,7 @@ def test_each_request_is_handled_once_or_returned(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 def test_a_mutant_is_found_live(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        next(mutant for mutant in NATIVE if mutant.name == "by name").put_in(patch)
+        next(mutant for mutant in NATIVE if mutant.name == "by name").apply(patch)
         result = testbed.run(
             CLUSTER, "am-random", protocol="am2", settings={"requests": 100}, output=tmp_path / "run", check=True
         )

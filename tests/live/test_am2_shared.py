@@ -127,66 +127,66 @@ def of(am_numbers: int, process: int, endpoints: int) -> list[EndpointName]:
 NUMBERS: Final = Settings().numbers_per_host
 
 
-def counted(there: Nodes, name: str) -> dict[str, int]:
-    found: dict[str, int] = there.report(name)["counted"]
-    return found
+def agent_counters(running: Nodes, name: str) -> dict[str, int]:
+    actual: dict[str, int] = running.report(name)["counted"]
+    return actual
 
 
 def test_endpoints_of_several_processes_share_few_frames_and_each_message_is_answered_once() -> None:
-    with Cluster.star(2).up() as cluster, am2(cluster, 3, frames=3) as there:
+    with Cluster.star(2).up() as cluster, am2(cluster, 3, frames=3) as running:
         for process in range(3):
-            there.host("n2", serve(2), process)
-        clients = [there.host("n1", ask(of(NUMBERS, process, 2), endpoints=2), process) for process in range(3)]
+            running.host("n2", serve(2), process)
+        clients = [running.host("n1", ask(of(NUMBERS, process, 2), endpoints=2), process) for process in range(3)]
         assert all(faults > 2 for faults in wait_for_results(clients))
-        assert counted(there, "n2")["unloaded"] > 6
+        assert agent_counters(running, "n2")["unloaded"] > 6
 
 
 def test_processes_of_one_node_send_to_each_other() -> None:
-    with Cluster.star(2).up() as cluster, am2(cluster, 2) as there:
-        there.host("n2", serve(3), 0)
-        assert there.host("n2", ask(of(NUMBERS, 0, 3)), 1).result()
-        assert there.report("n1")["taken"] == 0, "none of it was on the wire"
+    with Cluster.star(2).up() as cluster, am2(cluster, 2) as running:
+        running.host("n2", serve(3), 0)
+        assert running.host("n2", ask(of(NUMBERS, 0, 3)), 1).result()
+        assert running.report("n1")["taken"] == 0, "none of it was on the wire"
 
 
 def test_messages_to_a_killed_process_are_returned_and_another_takes_its_slot() -> None:
     async def give(am: ActiveMessages, _driver: HostDriver, _nic: Attachment) -> list[str]:
         """Asks process 1 of node 1 until it is gone."""
-        endpoint, said, heard = am.allocate_bundle().allocate_endpoint(), list[str](), list[bool]()
-        endpoint.error_handler = lambda returned: said.append(returned.status.name) if heard else None
-        endpoint.set_handler(ANSWER, lambda *_: heard.append(True))
+        endpoint, log, received = am.allocate_bundle().allocate_endpoint(), list[str](), list[bool]()
+        endpoint.error_handler = lambda returned: log.append(returned.status.name) if received else None
+        endpoint.set_handler(ANSWER, lambda *_: received.append(True))
         endpoint.map(0, EndpointName(1, NUMBERS), TAG)
-        while not said:
+        while not log:
             await endpoint.request(0, ASK, 1)
-        return sorted(set(said))
+        return sorted(set(log))
 
-    with Cluster.star(2).up() as cluster, am2(cluster, 2, frames=2) as there:
-        idle = there.descriptors("n2")
-        there.host("n2", serve(2), 0)
-        victim = there.host("n2", serve(2), 1)
-        others = there.host("n1", ask(of(NUMBERS, 0, 2), 400), 0)
-        sender = there.host("n1", give, 1)
-        eventually(lambda: counted(there, "n2")["messages_delivered"] > 100, "they talk")
+    with Cluster.star(2).up() as cluster, am2(cluster, 2, frames=2) as running:
+        idle = running.descriptors("n2")
+        running.host("n2", serve(2), 0)
+        victim = running.host("n2", serve(2), 1)
+        others = running.host("n1", ask(of(NUMBERS, 0, 2), 400), 0)
+        sender = running.host("n1", give, 1)
+        eventually(lambda: agent_counters(running, "n2")["messages_delivered"] > 100, "they talk")
         victim.kill()
-        said = set(sender.result())  # of what it had taken, and of what came too late
-        assert said
-        assert said <= {"UNREACHABLE", "BAD_ENDPOINT"}
+        reported = set(sender.result())  # of what it had taken, and of what came too late
+        assert reported
+        assert reported <= {"UNREACHABLE", "BAD_ENDPOINT"}
         assert others.result()
-        eventually(lambda: there.regions("n2") == 1, "the agent keeps a dead host's region")
-        there.host("n2", serve(2), 1)
+        eventually(lambda: running.regions("n2") == 1, "the agent keeps a dead host's region")
+        running.host("n2", serve(2), 1)
         sender.close()
-        assert there.host("n1", ask(of(NUMBERS, 1, 2)), 1).result()
-        assert there.descriptors("n2") > idle
+        assert running.host("n1", ask(of(NUMBERS, 1, 2)), 1).result()
+        assert running.descriptors("n2") > idle
 
 
 def test_a_stopped_process_keeps_no_frames_from_others_and_continues() -> None:
-    with Cluster.star(2).up() as cluster, am2(cluster, 2, frames=2) as there:
-        there.host("n2", serve(2), 0)
-        stopped = there.host("n2", serve(2), 1)
-        waits = there.host("n1", ask(of(NUMBERS, 1, 2), 400), 1)
-        eventually(lambda: counted(there, "n2")["messages_delivered"] > 20, "they talk")
+    with Cluster.star(2).up() as cluster, am2(cluster, 2, frames=2) as running:
+        running.host("n2", serve(2), 0)
+        stopped = running.host("n2", serve(2), 1)
+        waits = running.host("n1", ask(of(NUMBERS, 1, 2), 400), 1)
+        eventually(lambda: agent_counters(running, "n2")["messages_delivered"] > 20, "they talk")
         stopped.kill(signal.SIGSTOP)
-        assert there.host("n1", ask(of(NUMBERS, 0, 2), 50), 0).result()
-        assert counted(there, "n2")["forced"]
+        assert running.host("n1", ask(of(NUMBERS, 0, 2), 50), 0).result()
+        assert agent_counters(running, "n2")["forced"]
         stopped.kill(signal.SIGCONT)
         assert waits.result()
 
@@ -217,16 +217,16 @@ def test_a_process_with_arbitrary_writes_and_doorbells_is_harmless() -> None:
                 rung += 1
         return rung
 
-    with Cluster.star(2).up() as cluster, am2(cluster, 2, frames=4, retries=5) as there:
-        there.host("n2", serve(2), 0)
-        vandals = [there.host(name, scribble, 1) for name in ("n1", "n2")]
-        good = there.host("n1", ask(of(NUMBERS, 0, 2), 300), 0)
+    with Cluster.star(2).up() as cluster, am2(cluster, 2, frames=4, retries=5) as running:
+        running.host("n2", serve(2), 0)
+        vandals = [running.host(name, scribble, 1) for name in ("n1", "n2")]
+        good = running.host("n1", ask(of(NUMBERS, 0, 2), 300), 0)
         assert good.result()
         assert all(rung > 500 for rung in wait_for_results(vandals))
-        assert min(counted(there, name)["invalid"] for name in ("n1", "n2")) > 100
+        assert min(agent_counters(running, name)["invalid"] for name in ("n1", "n2")) > 100
         for vandal in vandals:
             vandal.close()
-        eventually(lambda: there.regions("n1") == 0, "the agent keeps a region")
+        eventually(lambda: running.regions("n1") == 0, "the agent keeps a region")
 
 
 class _Around:
@@ -258,20 +258,20 @@ RETRIES: Final = 120
 
 async def reach(am: ActiveMessages, _driver: HostDriver, _nic: Attachment) -> set[int]:
     """Return the other nodes when there are routes to all: their NICs say that there is no such endpoint."""
-    endpoint, found = am.allocate_bundle().allocate_endpoint(), set[int]()
+    endpoint, actual = am.allocate_bundle().allocate_endpoint(), set[int]()
 
     def returned(message: Returned) -> None:
         assert message.status is Status.BAD_ENDPOINT
-        found.add(message.destination.node)
+        actual.add(message.destination.node)
 
     endpoint.error_handler = returned
     others = set(range(am.size)) - {am.node}
     for node in others:
         await endpoint.request(endpoint.map_any(EndpointName(node, NUMBERS), TAG), ASK, 0)
-    while found < others:
+    while actual < others:
         await endpoint.wait()
         await endpoint.poll()
-    return found
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -286,27 +286,27 @@ def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_node
     async def one(am: ActiveMessages, driver: HostDriver, _nic: Attachment) -> dict[str, Any]:
         return await Process(am, _Around(driver), workload).run()
 
-    with description.up() as cluster, am2(cluster, PROCESSES, retries=RETRIES, detour=DETOUR) as there:
-        for name in there.agents:
-            with contextlib.closing(there.host(name, reach)) as host:
+    with description.up() as cluster, am2(cluster, PROCESSES, retries=RETRIES, detour=DETOUR) as running:
+        for name in running.agents:
+            with contextlib.closing(running.host(name, reach)) as host:
                 assert len(host.result()) == 3
-        for name in there.agents:
+        for name in running.agents:
             cluster.inject(name, loss="5%")
-        hosts = [there.host(f"n{node + 1}", one, process) for node in range(4) for process in range(PROCESSES)]
-        begun = time.monotonic()
-        _until(begun + 1.0)
+        hosts = [running.host(f"n{node + 1}", one, process) for node in range(4) for process in range(PROCESSES)]
+        start = time.monotonic()
+        _until(start + 1.0)
         hosts[VICTIM].kill()
         for after in (1.3, 2.0):
-            _until(begun + after)
+            _until(start + after)
             with cluster.cut("n3"):
-                _until(begun + after + 0.3)
-        said = {rank: host.result() for rank, host in enumerate(hosts) if rank != VICTIM}
-        is_exactly_once(said)
-        assert all(one["wrong"] == 0 for one in said.values())
-        assert {rank for one in said.values() for rank, _ in one["came_back"]} == {VICTIM}
+                _until(start + after + 0.3)
+        reported = {rank: host.result() for rank, host in enumerate(hosts) if rank != VICTIM}
+        is_exactly_once(reported)
+        assert all(one["wrong"] == 0 for one in reported.values())
+        assert {rank for one in reported.values() for rank, _ in one["came_back"]} == {VICTIM}
         # Twelve endpoints over seven frames: so many at least, if each was resident once.
         least = PROCESSES * workload.endpoints - Settings().frames
-        unloaded = {name: counted(there, name)["unloaded"] for name in there.agents}
+        unloaded = {name: agent_counters(running, name)["unloaded"] for name in running.agents}
         assert min(unloaded.values()) >= least, unloaded
 
 

@@ -44,9 +44,9 @@ def test_a_node_that_is_killed_and_a_link_that_flaps_disturb_nobody_else(descrip
     )  # fmt: skip
     results: dict[int, Any] = {rank: result.results[name] for rank, name in enumerate(NAMES[:3])}
     is_exactly_once(results)
-    for said in results.values():
-        assert said["wrong"] == 0
-        assert said["came_back"]
-        assert {tuple(one) for one in said["came_back"]} == {(3, "UNREACHABLE")}
-        assert said["since"]
-        assert said["faults"] > 12
+    for reported in results.values():
+        assert reported["wrong"] == 0
+        assert reported["came_back"]
+        assert {tuple(one) for one in reported["came_back"]} == {(3, "UNREACHABLE")}
+        assert reported["since"]
+        assert reported["faults"] > 12

@@ -89,10 +89,10 @@ def _seen(trace: str) -> Iterator[str]:
     for line in trace.splitlines():
         if '"/nowhere/' in line:
             on = '"/nowhere/begin"' in line or '"/nowhere/go on"' in line
-        found = _LINE.match(line)
-        if not on or found is None or int(found["result"]) < 0:
+        match = _LINE.match(line)
+        if not on or match is None or int(match["result"]) < 0:
             continue
-        if kind := _kind(found["call"], found["arguments"]):
+        if kind := _kind(match["call"], match["arguments"]):
             yield kind
 
 

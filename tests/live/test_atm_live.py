@@ -79,8 +79,8 @@ def exchange(folder: Path) -> list[int]:
         f"PYTHONPATH={root} python3 {folder}/receive.py > {ready} & "
         f"until grep -q ready {ready}; do sleep 0.02; done; wait $!"
     )
-    begun = testbed("exec", "n2", "--", "sh", "-c", f"({program}; touch {folder}/ended) >/dev/null 2>&1 &")
-    assert begun.returncode == 0, begun.stderr
+    result = testbed("exec", "n2", "--", "sh", "-c", f"({program}; touch {folder}/ended) >/dev/null 2>&1 &")
+    assert result.returncode == 0, result.stderr
     waited = testbed("exec", "n1", "--", "sh", "-c", f"until grep -q ready {ready}; do sleep 0.02; done")
     assert waited.returncode == 0, waited.stderr
     sent = testbed("exec", "n1", "--", "env", f"PYTHONPATH={root}", "python3", f"{folder}/send.py")
@@ -106,7 +106,7 @@ def test_cells_follow_their_circuit_through_two_switches_and_rules_know_it(cells
     assert exchange(cells) == [*range(20), 21]
 
 
-def test_what_has_no_cells_is_refused_in_a_sentence(cells: Path) -> None:  # noqa: ARG001
+def test_a_fabric_without_cells_is_rejected_with_an_error_of_one_line(cells: Path) -> None:  # noqa: ARG001
     run = testbed("run", "cells", "pingpong")
     assert run.returncode == 3
     assert "a switch of ATM, which forwards by cells: frames of this protocol have none" in run.stderr

@@ -49,7 +49,7 @@ def test_scripts_on_all_nodes_talk_over_their_nics(tmp_path: Path) -> None:
     command = f"{sys.executable} {path}"
     with Cluster.star(3, loss="10%", seed=3).up() as cluster:
         result = run_commands(cluster, [(f"n{number}", command) for number in (1, 2, 3)], output=tmp_path / "out")
-    assert [one.code for one in result.commands] == [0, 0, 0]
+    assert [command.code for command in result.commands] == [0, 0, 0]
     row, sent = (tmp_path / "out" / "logs" / "n1.log").read_text().splitlines()
     assert (json.loads(row)["node"], json.loads(row)["sent"], sent) == ("n1", 2, "sent")
     assert [(tmp_path / "out" / "logs" / f"{node}.log").read_text() for node in ("n2", "n3")] == [
@@ -85,7 +85,7 @@ with attach() as nic:
         said_in(cluster, "n1", script)
 
 
-def test_where_there_is_no_nic_of_ours_that_is_said() -> None:
+def test_a_missing_nic_is_reported() -> None:
     with pytest.raises(TestbedError, match="this process does not run in a node of a cluster"), attach():
         pass
     with Cluster.star(2).up() as cluster:

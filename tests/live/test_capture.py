@@ -49,26 +49,26 @@ def talk(cluster: RunningCluster, count: int = COUNT) -> None:
 
 def counters(cluster: RunningCluster) -> list[dict[str, int]]:
     """Return the relay's counters of both directions of the only link, once no frame is in flight."""
-    found: list[dict[str, int]] = []
+    actual: list[dict[str, int]] = []
 
     def settled() -> bool:
-        ((_, said),) = relay_report(cluster)["links"].items()
-        both = [said[direction] for direction in ("forward", "backward")]
-        found[:] = [one["counters"] for one in both]
+        ((_, direction_report),) = relay_report(cluster)["links"].items()
+        both = [direction_report[direction] for direction in ("forward", "backward")]
+        actual[:] = [one["counters"] for one in both]
         return not any(one["held"] for one in both)
 
     eventually(settled, "nothing is under way")
-    return found
+    return actual
 
 
 def crossing(path: Path, ends: tuple[str, str]) -> None:
     """Check that a frame recorded at one end and not recorded as dropped, and no other, is recorded at the other end."""
-    found = read_capture(path)
+    frames = read_capture(path)
     senders: dict[bytes, str] = {}
-    for name, _, frame, _ in found:
+    for name, _, frame, _ in frames:
         senders.setdefault(frame[6:12], name)  # a frame is first seen where its sender is
     for end, other in (ends, ends[::-1]):
-        sent = [(name, frame, met) for name, _, frame, met in found if senders[frame[6:12]] == end]
+        sent = [(name, frame, met) for name, _, frame, met in frames if senders[frame[6:12]] == end]
         assert Counter(frame for name, frame, met in sent if name == end and not met) == Counter(
             frame for name, frame, _ in sent if name == other
         )
@@ -84,10 +84,10 @@ def test_every_frame_that_the_relay_loses_says_so_and_no_other(tmp_path: Path) -
     assert lost > COUNT // 3
     assert capture.result.complete
     assert capture.result.met == {"loss": lost}
-    found = read_capture(path)
-    assert sum(met.startswith("dropped by loss, frame ") for *_, met in found) == lost
-    assert len(found) == sum(one["offered"] + one["delivered"] for one in counted)
-    assert [when for _, when, *_ in found] == sorted(when for _, when, *_ in found)
+    frames = read_capture(path)
+    assert sum(met.startswith("dropped by loss, frame ") for *_, met in frames) == lost
+    assert len(frames) == sum(one["offered"] + one["delivered"] for one in counted)
+    assert [when for _, when, *_ in frames] == sorted(when for _, when, *_ in frames)
     crossing(path, ("n1:eth0", "n2:eth0"))
 
 
@@ -118,9 +118,11 @@ def test_a_fault_that_is_injected_meanwhile_is_told_from_its_first_frame_on(tmp_
             with cluster.inject("n1", loss="40%"):
                 talk(cluster)
                 if datapath == "relay":
-                    lost = sum(one["loss"] for one in counters(cluster))
+                    lost = sum(counter["loss"] for counter in counters(cluster))
                 else:
-                    lost = sum(one.lost for one in read_counters(Store(), cluster.state).classifiers.values())
+                    lost = sum(
+                        classifier.lost for classifier in read_counters(Store(), cluster.state).classifiers.values()
+                    )
             talk(cluster, 20)
         assert capture.result.met.get("loss", 0) <= lost, capture.result
         if capture.result.complete:
@@ -146,9 +148,9 @@ def test_duplicates_corruption_and_rules_are_told_where_the_frame_enters(tmp_pat
         ("corrupt", "corrupted", "1 bit flipped by corrupt"),
     ):
         total = sum(one[counter] for one in counted)
-        assert capture.result.met[cause] == total == sum(start in one for one in words) > 0
-    assert sum("delayed for 3000000 ns by rule 'delay 3ms" in one for one in words) == 2
-    assert sum("dropped by rule 'drop eth.type" in one for one in words) == 2
+        assert capture.result.met[cause] == total == sum(start in word for word in words) > 0
+    assert sum("delayed for 3000000 ns by rule 'delay 3ms" in word for word in words) == 2
+    assert sum("dropped by rule 'drop eth.type" in word for word in words) == 2
 
 
 def test_a_frame_that_finds_a_full_queue_says_so(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_a_frame_that_finds_a_full_queue_says_so(tmp_path: Path) -> None:
         cluster.capture("n1", tmp_path / "x.pcapng") as capture,
     ):
         talk(cluster, 50)
-        full = sum(one["queue"] for one in counters(cluster))
+        full = sum(counter["queue"] for counter in counters(cluster))
     assert full > 10
     assert capture.result.met == {"queue full": full}
 
@@ -175,18 +177,18 @@ def test_unimpaired_and_direct_links_show_each_frame_once_at_each_place(tmp_path
         with description.up() as cluster:
             with cluster.capture("n1", path) as capture:
                 talk(cluster, 10)
-            found = Counter((name, frame) for name, _, frame, _ in read_capture(path) if frame[12:14] == b"\x88\xb5")
-        assert {name for name, _ in found} == places
-        assert len(found) == 20 * len(places)
-        assert set(found.values()) == {1}
+            counts = Counter((name, frame) for name, _, frame, _ in read_capture(path) if frame[12:14] == b"\x88\xb5")
+        assert {name for name, _ in counts} == places
+        assert len(counts) == 20 * len(places)
+        assert set(counts.values()) == {1}
         assert capture.result.complete
 
 
 def test_a_cable_between_two_switches_is_heard_at_both_impaired_or_not(tmp_path: Path) -> None:
     with Cluster.dumbbell(1, 1).up() as cluster:
         switches = {switch.name for switch in cluster.state.layout.switches}
-        (trunk,) = [one for one in cluster.state.layout.links if {one.a.owner, one.b.owner} <= switches]
-        there = {str(trunk.a), str(trunk.b)}
+        (trunk,) = [link for link in cluster.state.layout.links if {link.a.owner, link.b.owner} <= switches]
+        present = {str(trunk.a), str(trunk.b)}
         for impairments in ({}, {"delay": "1ms"}):
             if impairments:
                 cluster.inject(trunk.name, **impairments)
@@ -194,10 +196,10 @@ def test_a_cable_between_two_switches_is_heard_at_both_impaired_or_not(tmp_path:
                 talk(cluster, 10)
                 if impairments:
                     counters(cluster)  # nothing is under way to the other end any more
-            found = Counter((n, f) for n, _, f, _ in read_capture(tmp_path / "x.pcapng") if f[12:14] == b"\x88\xb5")
-            assert {name for name, _ in found} == there
-            assert set(found.values()) == {1}
-            assert len(found) == 40
+            counts = Counter((n, f) for n, _, f, _ in read_capture(tmp_path / "x.pcapng") if f[12:14] == b"\x88\xb5")
+            assert {name for name, _ in counts} == present
+            assert set(counts.values()) == {1}
+            assert len(counts) == 40
             assert capture.result.complete
 
 
@@ -210,14 +212,14 @@ def test_a_relay_that_is_killed_meanwhile_tells_of_its_fates_when_it_is_there_ag
             eventually(lambda: _another(cluster, first), "another relay is there")
             for number in range(200):
                 nics["n1"].send(node_sockets.numbered_frame(b, a, number))
-        ((_, said),) = relay_report(cluster)["links"].items()
-        assert said["forward"]["counters"]["offered"] == 200
-        assert capture.result.met == {"loss": said["forward"]["counters"]["loss"]}
+        ((_, direction_report),) = relay_report(cluster)["links"].items()
+        assert direction_report["forward"]["counters"]["offered"] == 200
+        assert capture.result.met == {"loss": direction_report["forward"]["counters"]["loss"]}
 
 
 def _another(cluster: RunningCluster, first: int) -> bool:
-    said = relay_client.report(Store(), cluster.state)
-    return said is not None and said["pid"] != first
+    report = relay_client.report(Store(), cluster.state)
+    return report is not None and report["pid"] != first
 
 
 def test_frames_that_find_no_room_are_counted() -> None:
@@ -229,8 +231,8 @@ def test_frames_that_find_no_room_are_counted() -> None:
             for _ in range(1_000):
                 nics["n1"].send(frame)
             read = 0
-            while found := ring.read():
-                read += len(found)
+            while actual := ring.read():
+                read += len(actual)
             counts = ring.update_counts()
             assert counts.dropped > 0
             assert read == counts.received
@@ -255,7 +257,7 @@ def test_a_watch_that_was_killed_leaves_nothing_and_the_relay_forgets_it(tmp_pat
 
 def _descriptors(cluster: RunningCluster, name: str) -> int:
     folder = Path(f"/proc/{relay_pid(cluster)}/fd")
-    return sum(name in os.readlink(one) for one in folder.iterdir() if os.path.islink(one))
+    return sum(name in os.readlink(path) for path in folder.iterdir() if os.path.islink(path))
 
 
 def test_a_full_disk_ends_the_capture_with_a_sentence_and_a_readable_file(tmp_path: Path) -> None:
@@ -267,7 +269,7 @@ def test_a_full_disk_ends_the_capture_with_a_sentence_and_a_readable_file(tmp_pa
             syscalls.mount("none", str(tmp_path), "tmpfs", 0, "size=64k")
             path = tmp_path / "x.pcapng"
             frame = node_sockets.mac(cluster, "n2") + node_sockets.mac(cluster, "n1") + b"\x88\xb6" + bytes(1400)
-            said = ""
+            reported = ""
             try:
                 with cluster.capture("n1", path):
                     for _ in range(5):
@@ -275,15 +277,15 @@ def test_a_full_disk_ends_the_capture_with_a_sentence_and_a_readable_file(tmp_pa
                             nics["n1"].send(frame)
                         time.sleep(0.2)  # so that not all of them are written at once
             except OSError as error:
-                said = str(error)
-            return said, len(read_capture(path))
+                reported = str(error)
+            return reported, len(read_capture(path))
 
-        said, count = in_child(inside)
-    assert "No space left on device" in said
+        reported, count = in_child(inside)
+    assert "No space left on device" in reported
     assert 0 < count < 50
 
 
-def test_nothing_of_that_name_and_no_such_folder_are_told_in_a_sentence(tmp_path: Path) -> None:
+def test_an_unknown_name_and_a_missing_folder_are_errors_of_one_line(tmp_path: Path) -> None:
     with Cluster.back_to_back().up() as cluster:
         with pytest.raises(NotFoundError, match="no link, node or switch 'n9'"), cluster.capture("n9", tmp_path / "x"):
             pass
@@ -326,20 +328,20 @@ def test_the_command_ends_on_ctrl_c_with_a_file_that_tcpdump_reads(tmp_path: Pat
         assert "Ctrl-C ends it" in process.stderr.readline()
         talk(cluster)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
-    found = read_capture(path)
-    assert f"{len(found)} frames in" in said
-    assert f"met: {sum(bool(met) for *_, met in found)} loss" in said
+    frames = read_capture(path)
+    assert f"{len(frames)} frames in" in errors
+    assert f"met: {sum(bool(met) for *_, met in frames)} loss" in errors
     read = subprocess.run(["tcpdump", "-nn", "-r", path], capture_output=True, text=True, check=True)
-    assert sum(not line.startswith("\t") for line in read.stdout.splitlines()) == len(found)
+    assert sum(not line.startswith("\t") for line in read.stdout.splitlines()) == len(frames)
 
 
 def as_documents(text: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in text.splitlines()]
-    for one in found:
+    records = [json.loads(line) for line in text.splitlines()]
+    for one in records:
         jsonschema.validate(one, schema_of(one["kind"]))
-    return found
+    return records
 
 
 @pytest.mark.alone  # the fates of frames are told where both ends are read in time
@@ -352,16 +354,16 @@ def test_as_json_every_frame_is_an_object_and_the_sum_the_last_one() -> None:
         eventually(lambda: any(directory.glob("watch.*")), "it has begun")
         while process.poll() is None:
             talk(cluster, 30)
-        printed, said = process.communicate()
-    assert (process.returncode, said) == (0, "")
+        printed, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
     *seen, total = as_documents(printed)
     assert [one["kind"] for one in (*seen, total)] == ["frame"] * 60 + ["capture"]
     assert sum(total["frames"].values()) == 60
-    lost = [one for one in seen if one["causes"] == ["loss"]]
+    lost = [entry for entry in seen if entry["causes"] == ["loss"]]
     assert len(lost) == total["met"]["loss"] > 0
     assert all(one["way"] == "out" and one["met"].startswith("dropped by loss, frame ") for one in lost)
-    assert {one["end"] for one in seen} == {"n1:eth0", "n2:eth0"}
-    assert all(one["bytes"] == 64 for one in seen if "0x88b5" in one["what"])
+    assert {entry["end"] for entry in seen} == {"n1:eth0", "n2:eth0"}
+    assert all(entry["bytes"] == 64 for entry in seen if "0x88b5" in entry["what"])
 
 
 def test_as_json_beside_a_file_the_sum_alone_is_printed(tmp_path: Path) -> None:
@@ -370,13 +372,13 @@ def test_as_json_beside_a_file_the_sum_alone_is_printed(tmp_path: Path) -> None:
         with command("capture", "n1", "-w", str(path), "--for", "300ms", "--name", cluster.name, "--json") as process:
             printed, _ = process.communicate(timeout=60)
         with command("capture", "n1", "-w", "-", "--name", cluster.name, "--json") as refused:
-            _, said = refused.communicate(timeout=60)
+            _, errors = refused.communicate(timeout=60)
     document = json.loads(printed)
     jsonschema.validate(document, schema_of("capture"))
     assert document["whole"]
     assert len(read_capture(path)) == sum(document["frames"].values())
     assert refused.returncode == 2
-    assert "standard output is the capture" in said
+    assert "standard output is the capture" in errors
 
 
 def test_the_command_prints_a_line_for_each_of_so_many_frames() -> None:
@@ -389,9 +391,9 @@ def test_the_command_prints_a_line_for_each_of_so_many_frames() -> None:
         while process.poll() is None:
             talk(cluster, 30)
             time.sleep(0.05)  # bursts, so that so many frames last longer than one end's may be read late under load
-        lines, said = process.communicate()
+        lines, errors = process.communicate()
     assert process.returncode == 0
     assert len(lines.splitlines()) == 400
-    assert "400 frames in" in said
+    assert "400 frames in" in errors
     assert any(" n1:eth0 > 02:" in line and "EtherType 0x88b5, 64 bytes" in line for line in lines.splitlines()), lines
     assert any("  [dropped by loss, frame " in line for line in lines.splitlines())

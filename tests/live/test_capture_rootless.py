@@ -29,9 +29,9 @@ def test_an_ordinary_user_captures_what_is_lost(home: Path, lasting: bool) -> No
         with Cluster.back_to_back(loss="30%", delay="1ms").up("pair", keep=lasting) as cluster:
             with cluster.capture("n1", home / "x.pcapng") as capture:
                 _talk(cluster)
-            said = relay_client.report(Store(), cluster.state)
-            assert said is not None
-            ((_, both),) = said["links"].items()
+            report = relay_client.report(Store(), cluster.state)
+            assert report is not None
+            ((_, both),) = report["links"].items()
             lost = sum(both[direction]["counters"]["loss"] for direction in ("forward", "backward"))
             assert capture.result.met == {"loss": lost}
             assert lost > 20

@@ -42,13 +42,13 @@ def test_the_command_moves_a_datagram_to_another_port_and_the_kernel_discards_on
     with Cluster.back_to_back().up() as cluster:
         address = str(cluster["n2"].layout.nics[0].addresses[0]).partition("/")[0]
         with ExitStack() as stack:
-            one, other = (
+            first, second = (
                 stack.enter_context(node_sockets.socket_in(cluster["n2"].namespace, partial(listening, address, port)))
                 for port in (PORT, PORT + 1)
             )
             sender = stack.enter_context(node_sockets.socket_in(cluster["n1"].namespace, udp_socket))
             sender.sendto(b"first, before any rule", (address, PORT))
-            assert one.recv(100) == b"first, before any rule"
+            assert first.recv(100) == b"first, before any rule"
             for rule in (
                 f"set udp.dport = {PORT + 1} udp.dport == {PORT} and nth(2)",
                 f"set udp.sport = 9 keep-check udp.dport == {PORT} and nth(2)",  # the first rule leaves it the others
@@ -57,8 +57,8 @@ def test_the_command_moves_a_datagram_to_another_port_and_the_kernel_discards_on
                 assert done.returncode == 0, done.stderr
             for number in range(4):
                 sender.sendto(bytes([number]), (address, PORT))
-            assert [one.recv(100), one.recv(100)] == [b"\0", b"\3"]
-            assert other.recv(100) == b"\1"
+            assert [first.recv(100), first.recv(100)] == [b"\0", b"\3"]
+            assert second.recv(100) == b"\1"
         refused(
             command("inject", "n1", "--name", cluster.name, "--rule", "set udp.dprot = 7"), 2,
             "column 5", "did you mean 'udp.dport'?",

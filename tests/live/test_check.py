@@ -60,16 +60,16 @@ def patient(limit: Limit) -> Limit:
 PATIENT = Table({what: patient(limit) for what, limit in LIMITS.items()}, SLOW)
 
 
-def of_links(told: Verdict) -> list[Finding]:
-    return [finding for finding in told.findings if finding.what not in MACHINE]
+def of_links(verdict: Verdict) -> list[Finding]:
+    return [finding for finding in verdict.findings if finding.what not in MACHINE]
 
 
-def graded(told: Verdict, grade: Grade) -> set[str]:
-    return {finding.what for finding in of_links(told) if finding.grade is grade}
+def graded(verdict: Verdict, grade: Grade) -> set[str]:
+    return {finding.what for finding in of_links(verdict) if finding.grade is grade}
 
 
-def by_name(told: Verdict, link: str, direction: str) -> dict[str, Finding]:
-    return {finding.what: finding for finding in told.of(link, direction)}
+def by_name(verdict: Verdict, link: str, direction: str) -> dict[str, Finding]:
+    return {finding.what: finding for finding in verdict.of(link, direction)}
 
 
 @contextmanager
@@ -84,16 +84,16 @@ def link_of(cluster: RunningCluster, node: str) -> str:
 
 
 def relay_of(cluster: RunningCluster) -> int:
-    said = relay_client.report(Store(), Store().choose(cluster.name))
-    assert said is not None
-    pid: int = said["pid"]
+    report = relay_client.report(Store(), Store().choose(cluster.name))
+    assert report is not None
+    pid: int = report["pid"]
     return pid
 
 
 def offered(cluster: RunningCluster, link: str) -> int:
-    said = relay_client.report(Store(), Store().choose(cluster.name))
-    assert said is not None
-    count: int = said["links"][link]["forward"]["counters"]["offered"]
+    report = relay_client.report(Store(), Store().choose(cluster.name))
+    assert report is not None
+    count: int = report["links"][link]["forward"]["counters"]["offered"]
     return count
 
 
@@ -103,16 +103,16 @@ def offered(cluster: RunningCluster, link: str) -> int:
 def test_a_delay_as_asked_is_trusted_in_both_directions() -> None:
     with star() as cluster:
         cluster.inject("n1", delay="20ms")
-        told = check(cluster, table=PATIENT)
-        assert graded(told, Grade.DEGRADED) | graded(told, Grade.INVALID) == set()
+        verdict = check(cluster, table=PATIENT)
+        assert graded(verdict, Grade.DEGRADED) | graded(verdict, Grade.INVALID) == set()
         for direction in ("forward", "backward"):
-            found = by_name(told, link_of(cluster, "n1"), direction)
-            assert found["delay min"].measured is not None
-            assert 20 * MILLISECOND - 50_000 <= found["delay min"].measured < 20 * MILLISECOND + 10 * SECOND * SLOW
-            assert found["delay p50"].grade is Grade.TRUSTED
-            assert found["loss"].measured == 0
-            assert found["order"].measured == 0
-        assert {finding.what for finding in told.of("")} >= {*MACHINE, "relay gap"}
+            interfaces = by_name(verdict, link_of(cluster, "n1"), direction)
+            assert interfaces["delay min"].measured is not None
+            assert 20 * MILLISECOND - 50_000 <= interfaces["delay min"].measured < 20 * MILLISECOND + 10 * SECOND * SLOW
+            assert interfaces["delay p50"].grade is Grade.TRUSTED
+            assert interfaces["loss"].measured == 0
+            assert interfaces["order"].measured == 0
+        assert {finding.what for finding in verdict.of("")} >= {*MACHINE, "relay gap"}
 
 
 def test_loss_as_asked_is_trusted_when_enough_was_sent_and_undecided_before() -> None:
@@ -120,10 +120,10 @@ def test_loss_as_asked_is_trusted_when_enough_was_sent_and_undecided_before() ->
         cluster.inject("n1", loss="30%", delay="1ms")
         enough = check(cluster, table=PATIENT)
         assert graded(enough, Grade.INVALID) == set()
-        found = by_name(enough, link_of(cluster, "n1"), "forward")["loss"]
-        assert found.grade is Grade.TRUSTED
-        assert found.interval is not None
-        assert found.interval[0] < 0.3 < found.interval[1]
+        finding = by_name(enough, link_of(cluster, "n1"), "forward")["loss"]
+        assert finding.grade is Grade.TRUSTED
+        assert finding.interval is not None
+        assert finding.interval[0] < 0.3 < finding.interval[1]
         few = check(cluster, seconds=0.05, table=PATIENT)
         loss = by_name(few, link_of(cluster, "n1"), "forward")["loss"]
         assert loss.grade is Grade.UNDECIDED
@@ -133,14 +133,17 @@ def test_loss_as_asked_is_trusted_when_enough_was_sent_and_undecided_before() ->
 def test_a_rate_and_copies_and_flips_are_measured() -> None:
     with star() as cluster:
         cluster.inject("n1", delay="5ms", rate="5mbit", duplicate="30%", corrupt="30%", reorder="30%")
-        told = check(cluster, seconds=2, table=PATIENT)
-        assert graded(told, Grade.INVALID) == set()
-        found = by_name(told, link_of(cluster, "n1"), "backward")
+        verdict = check(cluster, seconds=2, table=PATIENT)
+        assert graded(verdict, Grade.INVALID) == set()
+        interfaces = by_name(verdict, link_of(cluster, "n1"), "backward")
         for what in ("duplicate", "corrupt", "reorder"):
-            interval = found[what].interval
+            interval = interfaces[what].interval
             assert interval is not None
             assert interval[0] < 0.3 < interval[1]
-        assert found["rate"].grade in (Grade.TRUSTED, Grade.UNDECIDED)  # a machine may be too busy to fill 5 Mbit/s
+        assert interfaces["rate"].grade in (
+            Grade.TRUSTED,
+            Grade.UNDECIDED,
+        )  # a machine may be too busy to fill 5 Mbit/s
 
 
 def test_links_that_are_not_impaired_are_probed_when_they_are_named() -> None:
@@ -148,10 +151,10 @@ def test_links_that_are_not_impaired_are_probed_when_they_are_named() -> None:
         nothing = check(cluster)
         assert of_links(nothing) == []
         assert "no link is impaired" in nothing.notes[0]
-        told = check(cluster, "all", 0.3, table=PATIENT)
-        assert graded(told, Grade.INVALID) | graded(told, Grade.DEGRADED) == set()
-        assert len({(finding.link, finding.direction) for finding in told.findings if finding.link}) == 6
-        assert {finding.measured for finding in told.findings if finding.what == "loss"} == {0}
+        verdict = check(cluster, "all", 0.3, table=PATIENT)
+        assert graded(verdict, Grade.INVALID) | graded(verdict, Grade.DEGRADED) == set()
+        assert len({(finding.link, finding.direction) for finding in verdict.findings if finding.link}) == 6
+        assert {finding.measured for finding in verdict.findings if finding.what == "loss"} == {0}
 
 
 @pytest.mark.parametrize("shape", ["pair", "ring"])
@@ -159,13 +162,13 @@ def test_links_between_nodes_and_between_switches_are_probed(shape: str) -> None
     description = Cluster.ring(3) if shape == "ring" else Cluster.back_to_back()
     with description.up() as cluster:
         cluster.inject("all", delay="3ms")
-        told = check(cluster, "all", 0.5, table=PATIENT)
-        assert graded(told, Grade.INVALID) | graded(told, Grade.DEGRADED) == set()
+        verdict = check(cluster, "all", 0.5, table=PATIENT)
+        assert graded(verdict, Grade.INVALID) | graded(verdict, Grade.DEGRADED) == set()
         links = cluster.state.layout.links
-        assert {(finding.link, finding.direction) for finding in told.findings if finding.link} == {
+        assert {(finding.link, finding.direction) for finding in verdict.findings if finding.link} == {
             (link.name, direction) for link in links for direction in ("forward", "backward")
         }
-        for finding in told.findings:
+        for finding in verdict.findings:
             if finding.what == "delay min":
                 assert finding.measured is not None
                 assert finding.measured >= 3 * MILLISECOND - 50_000
@@ -176,19 +179,19 @@ def test_losses_that_the_kernel_decides_are_measured() -> None:
     with star() as cluster:
         cluster.inject("n1", loss="30%")
         assert set(Store().choose(cluster.name).datapaths.values()) == {"tc"}
-        told = check(cluster, table=PATIENT)
-        assert graded(told, Grade.INVALID) == set()
-        found = by_name(told, link_of(cluster, "n1"), "forward")
-        assert found["loss"].grade is Grade.TRUSTED
-        assert found["classifier inexact"].measured == 0
+        verdict = check(cluster, table=PATIENT)
+        assert graded(verdict, Grade.INVALID) == set()
+        interfaces = by_name(verdict, link_of(cluster, "n1"), "forward")
+        assert interfaces["loss"].grade is Grade.TRUSTED
+        assert interfaces["classifier inexact"].measured == 0
 
 
 def test_a_link_that_is_down_carries_nothing() -> None:
     with star() as cluster:
         cluster.cut("n1")
-        told = check(cluster, seconds=0.2, table=PATIENT)
-        assert {finding.what for finding in told.findings if finding.link} == {"down"}
-        assert graded(told, Grade.TRUSTED) >= {"down"}
+        verdict = check(cluster, seconds=0.2, table=PATIENT)
+        assert {finding.what for finding in verdict.findings if finding.link} == {"down"}
+        assert graded(verdict, Grade.TRUSTED) >= {"down"}
 
 
 def test_probes_leave_no_trace_at_switches_and_nodes() -> None:
@@ -196,7 +199,7 @@ def test_probes_leave_no_trace_at_switches_and_nodes() -> None:
         cluster.inject("n1", delay="1ms")
         wire = cluster.state.namespaces[namespace_names.WIRE]
 
-        def seen() -> tuple[object, ...]:
+        def forwarding_state() -> tuple[object, ...]:
             tables = [iproute2.query(wire, "bridge", "fdb", "show")]
             drops = []
             for node in cluster:
@@ -208,10 +211,10 @@ def test_probes_leave_no_trace_at_switches_and_nodes() -> None:
             )
             return tables, drops, other[0]["stats64"]["rx"]["packets"]
 
-        before = seen()
-        told = check(cluster, "n1", 0.3, table=PATIENT)
-        assert graded(told, Grade.INVALID) == set()
-        assert seen() == before
+        before = forwarding_state()
+        verdict = check(cluster, "n1", 0.3, table=PATIENT)
+        assert graded(verdict, Grade.INVALID) == set()
+        assert forwarding_state() == before
 
 
 @contextmanager
@@ -226,25 +229,25 @@ def test_links_at_switches_with_routes_are_probed_from_nic_to_nic() -> None:
         (cable,) = [link.name for link in cluster.state.layout.links if (link.a.owner, link.b.owner) == ("s2", "s3")]
         cluster.inject("n1", delay="20ms")
         cluster.inject(cable, delay="5ms", loss="40%")
-        told = check(cluster, seconds=2, table=PATIENT)
-        assert graded(told, Grade.DEGRADED) | graded(told, Grade.INVALID) == set()
+        verdict = check(cluster, seconds=2, table=PATIENT)
+        assert graded(verdict, Grade.DEGRADED) | graded(verdict, Grade.INVALID) == set()
         expected = {(link_of(cluster, "n1"), THERE_AND_BACK): 40, (cable, "forward"): 5, (cable, "backward"): 5}
-        probed = {(finding.link, finding.direction) for finding in told.findings if finding.what == "delay min"}
+        probed = {(finding.link, finding.direction) for finding in verdict.findings if finding.what == "delay min"}
         assert probed == expected.keys()
         for (link, direction), delay in expected.items():
-            found = by_name(told, link, direction)
-            assert found["delay min"].measured is not None
-            assert found["delay min"].measured >= delay * MILLISECOND - 50_000
-            assert found["delay p50"].grade is Grade.TRUSTED
-            assert found["loss"].asked == pytest.approx(0.4 if link == cable else 0)
-        assert any("probed from NIC to NIC" in note for note in told.notes)
+            interfaces = by_name(verdict, link, direction)
+            assert interfaces["delay min"].measured is not None
+            assert interfaces["delay min"].measured >= delay * MILLISECOND - 50_000
+            assert interfaces["delay p50"].grade is Grade.TRUSTED
+            assert interfaces["loss"].asked == pytest.approx(0.4 if link == cable else 0)
+        assert any("probed from NIC to NIC" in note for note in verdict.notes)
 
 
 def test_a_cable_that_is_pulled_out_of_a_switch_with_routes_carries_no_probe() -> None:
     with ring() as cluster, cluster.cut("n2"):
-        told = check(cluster, "n2", seconds=1, table=PATIENT)
-        (found,) = told.of(link_of(cluster, "n2"), THERE_AND_BACK)
-        assert (found.what, found.measured, found.grade) == ("down", 0, Grade.TRUSTED)
+        verdict = check(cluster, "n2", seconds=1, table=PATIENT)
+        (actual,) = verdict.of(link_of(cluster, "n2"), THERE_AND_BACK)
+        assert (actual.what, actual.measured, actual.grade) == ("down", 0, Grade.TRUSTED)
 
 
 # Not trusted
@@ -273,11 +276,11 @@ def test_a_relay_that_loses_more_than_the_state_says_is_found_out() -> None:
         cluster.inject("n1", loss="5%", delay="1ms")
         before = baseline(cluster)
         mislead(cluster, loss=0.2)
-        told = check(cluster, seconds=4, table=PATIENT)
-        assert told.grade is Grade.INVALID
+        run_verdict = check(cluster, seconds=4, table=PATIENT)
+        assert run_verdict.grade is Grade.INVALID
         link = link_of(cluster, "n1")
-        assert by_name(told, link, "forward")["loss"].grade is Grade.INVALID
-        assert by_name(told, link, "backward")["loss"].grade is not Grade.INVALID
+        assert by_name(run_verdict, link, "forward")["loss"].grade is Grade.INVALID
+        assert by_name(run_verdict, link, "backward")["loss"].grade is not Grade.INVALID
         looked_back = verdict(cluster, before, table=PATIENT)
         assert by_name(looked_back, link, "forward")["loss"].grade is Grade.INVALID
 
@@ -286,22 +289,22 @@ def test_a_network_with_routes_that_does_otherwise_than_the_state_says_is_found_
     with ring() as cluster:
         cluster.inject("n1", delay="30ms")
         mislead(cluster, delay=5 * MILLISECOND, loss=0.5)
-        told = check(cluster, seconds=3, table=PATIENT)
-        found = by_name(told, link_of(cluster, "n1"), THERE_AND_BACK)
-        assert found["delay min"].grade is Grade.INVALID
-        assert "early" in found["delay min"].reason
-        assert found["loss"].grade is Grade.INVALID
+        verdict = check(cluster, seconds=3, table=PATIENT)
+        interfaces = by_name(verdict, link_of(cluster, "n1"), THERE_AND_BACK)
+        assert interfaces["delay min"].grade is Grade.INVALID
+        assert "early" in interfaces["delay min"].reason
+        assert interfaces["loss"].grade is Grade.INVALID
 
 
 def test_a_relay_that_delays_otherwise_than_the_state_says_is_found_out() -> None:
     with star() as cluster:
         cluster.inject("n1", delay="50ms")
         mislead(cluster, delay=5 * MILLISECOND)
-        told = check(cluster)
-        found = by_name(told, link_of(cluster, "n1"), "forward")["delay min"]
-        assert found.grade is Grade.INVALID
-        assert "early" in found.reason
-        assert told.grade is Grade.INVALID
+        verdict = check(cluster)
+        finding = by_name(verdict, link_of(cluster, "n1"), "forward")["delay min"]
+        assert finding.grade is Grade.INVALID
+        assert "early" in finding.reason
+        assert verdict.grade is Grade.INVALID
 
 
 def test_a_relay_that_is_killed_makes_the_span_invalid_and_only_that_span() -> None:
@@ -319,9 +322,11 @@ def test_a_relay_that_is_killed_makes_the_span_invalid_and_only_that_span() -> N
         eventually(
             lambda: graded(verdict(cluster, clock), Grade.INVALID) == {"relay gap"}, "the gap is told", 30 * SLOW
         )
-        told = verdict(cluster, before, table=PATIENT)
-        assert told.grade is Grade.INVALID
-        (gap,) = [finding for finding in told.findings if finding.what == "relay gap" and "died" in finding.reason]
+        run_verdict = verdict(cluster, before, table=PATIENT)
+        assert run_verdict.grade is Grade.INVALID
+        (gap,) = [
+            finding for finding in run_verdict.findings if finding.what == "relay gap" and "died" in finding.reason
+        ]
         assert gap.measured is not None
         assert gap.measured > 0
         later = verdict(cluster, baseline(cluster), table=PATIENT)
@@ -336,8 +341,8 @@ def test_a_relay_that_is_killed_while_it_is_probed_makes_the_check_invalid() -> 
             link = link_of(cluster, "n1")
             eventually(lambda: offered(cluster, link) > 100, "probes are on their way", 60 * SLOW)
             os.kill(relay_of(cluster), signal.SIGKILL)
-            said, _ = running.communicate(timeout=60 * SLOW)
-        document = json.loads(said)
+            output, _ = running.communicate(timeout=60 * SLOW)
+        document = json.loads(output)
         assert running.returncode == 9
         assert document["grade"] == "invalid"
         assert "invalid" in {finding["grade"] for finding in document["findings"] if finding["what"] == "relay gap"}
@@ -346,19 +351,19 @@ def test_a_relay_that_is_killed_while_it_is_probed_makes_the_check_invalid() -> 
 def stop_under_load(relay: int, wire: str, device: str) -> None:
     """Stop the relay once probes come in on a free end, until a hundred more have come that all wait for 200 ms."""
 
-    def came() -> int:
-        (found,) = iproute2.query(wire, "ip", "-s", "link", "show", device)
-        count: int = found["stats64"]["rx"]["packets"]
+    def count_arrived() -> int:
+        (actual,) = iproute2.query(wire, "ip", "-s", "link", "show", device)
+        count: int = actual["stats64"]["rx"]["packets"]
         return count
 
-    begun = came()
+    started = count_arrived()
     until = time.monotonic() + 60 * SLOW
-    while came() < begun + 20 and time.monotonic() < until:
+    while count_arrived() < started + 20 and time.monotonic() < until:
         time.sleep(0.005)  # between two looks
     os.kill(relay, signal.SIGSTOP)
     try:
-        stopped, until = came(), time.monotonic() + 1
-        while came() < stopped + 100 and time.monotonic() < until:
+        stopped, until = count_arrived(), time.monotonic() + 1
+        while count_arrived() < stopped + 100 and time.monotonic() < until:
             time.sleep(0.005)  # between two looks
         time.sleep(0.2)  # the fault itself
     finally:
@@ -383,13 +388,13 @@ def test_a_relay_that_stops_for_a_while_degrades_its_delays() -> None:
                 status = 0
             finally:
                 os._exit(status)
-        told = check(cluster, table=table)
+        verdict = check(cluster, table=table)
         assert os.waitstatus_to_exitcode(os.waitpid(stopper, 0)[1]) == 0
-        found = by_name(told, link, "forward")
-        assert found["delay p99"].grade is Grade.DEGRADED
-        assert found["relay lateness p99"].grade is Grade.DEGRADED
-        assert found["loss"].grade is Grade.TRUSTED
-        assert graded(told, Grade.INVALID) == set()
+        interfaces = by_name(verdict, link, "forward")
+        assert interfaces["delay p99"].grade is Grade.DEGRADED
+        assert interfaces["relay lateness p99"].grade is Grade.DEGRADED
+        assert interfaces["loss"].grade is Grade.TRUSTED
+        assert graded(verdict, Grade.INVALID) == set()
 
 
 def test_an_injection_in_the_span_is_told_and_its_losses_are_not_judged() -> None:
@@ -397,9 +402,9 @@ def test_an_injection_in_the_span_is_told_and_its_losses_are_not_judged() -> Non
         cluster.inject("n1", loss="30%", delay="1ms")
         before = baseline(cluster)
         cluster.inject("n1", loss="1%")
-        told = verdict(cluster, before, table=PATIENT)
-        assert any("loss 1%" in note for note in told.notes)
-        assert {finding.grade for finding in told.findings if finding.what == "loss"} <= {Grade.UNDECIDED}
+        run_verdict = verdict(cluster, before, table=PATIENT)
+        assert any("loss 1%" in note for note in run_verdict.notes)
+        assert {finding.grade for finding in run_verdict.findings if finding.what == "loss"} <= {Grade.UNDECIDED}
 
 
 # The command
@@ -414,10 +419,10 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 def test_the_command_prints_a_table_or_a_document_and_ends_with_the_grade() -> None:
     with star() as cluster:
         cluster.inject("n1", delay="20ms")
-        said = run("check", "--name", cluster.name, "--seconds", "0.3", "--json", TESTBED_SLOW="1000")
-        document = json.loads(said.stdout)
+        result = run("check", "--name", cluster.name, "--seconds", "0.3", "--json", TESTBED_SLOW="1000")
+        document = json.loads(result.stdout)
         jsonschema.validate(document, schema_of("check"))
-        assert {"trusted": 0, "degraded": 8, "invalid": 9}[document["grade"]] == said.returncode
+        assert {"trusted": 0, "degraded": 8, "invalid": 9}[document["grade"]] == result.returncode
         assert document["slow"] == 1000
         text = run("check", "n2", "--name", cluster.name, "--seconds", "0.2")
         assert f"{link_of(cluster, 'n2')} forward, carried by direct" in text.stdout
@@ -429,9 +434,9 @@ def test_the_command_prints_a_table_or_a_document_and_ends_with_the_grade() -> N
 def test_a_rule_that_matches_nothing_is_told_and_changes_no_grade() -> None:
     with star() as cluster:
         cluster.inject("n1", delay="5ms", rules=["drop tcp.dport == 5001"])
-        told = check(cluster, seconds=0.3, table=PATIENT)
-        assert any("tcp.dport == 5001" in note for note in told.notes)
-        assert graded(told, Grade.INVALID) | graded(told, Grade.DEGRADED) == set()
+        verdict = check(cluster, seconds=0.3, table=PATIENT)
+        assert any("tcp.dport == 5001" in note for note in verdict.notes)
+        assert graded(verdict, Grade.INVALID) | graded(verdict, Grade.DEGRADED) == set()
 
 
 def test_a_wrong_call_is_a_sentence() -> None:
@@ -440,6 +445,6 @@ def test_a_wrong_call_is_a_sentence() -> None:
             check(cluster, "n9")
         with pytest.raises(DescriptionError, match="seconds"):
             check(cluster, seconds=-1)
-        said = run("check", "--name", cluster.name, TESTBED_SLOW="fast")
-        assert said.returncode == 2
-        assert "TESTBED_SLOW" in said.stderr
+        result = run("check", "--name", cluster.name, TESTBED_SLOW="fast")
+        assert result.returncode == 2
+        assert "TESTBED_SLOW" in result.stderr

@@ -38,19 +38,19 @@ def test_an_ordinary_user_checks_a_cluster(home: Path, lasting: bool) -> None:
         fault_injection.inject(store, "star", "n1", {"delay": 20_000_000, "loss": 0.3})
         assert set(store.choose("star").datapaths.values()) == {"relay"}
         before = baseline("star")
-        told = check("star")
+        run_verdict = check("star")
         link = layout.links[0].name
         for direction in ("forward", "backward"):
-            found = {finding.what: finding for finding in told.of(link, direction)}
-            earliest = found["delay min"].measured
+            findings = {finding.what: finding for finding in run_verdict.of(link, direction)}
+            earliest = findings["delay min"].measured
             assert earliest is not None
             assert earliest >= 20_000_000 - 50_000
-            assert found["loss"].grade in (Grade.TRUSTED, Grade.UNDECIDED)  # small buffers may overrun
-            assert found["loss"].interval is not None
+            assert findings["loss"].grade in (Grade.TRUSTED, Grade.UNDECIDED)  # small buffers may overrun
+            assert findings["loss"].interval is not None
         # What dies is found out here, too.
-        said = relay_client.report(store, store.choose("star"))
-        assert said is not None
-        os.kill(said["pid"], signal.SIGKILL)
+        report = relay_client.report(store, store.choose("star"))
+        assert report is not None
+        os.kill(report["pid"], signal.SIGKILL)
         assert verdict("star", before).grade is Grade.INVALID
         removal.down(store, "star")
 

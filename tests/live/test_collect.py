@@ -67,9 +67,9 @@ def with_another(part: str) -> str:
 
 
 def state() -> State:
-    found = Store().read(NAME)
-    assert found is not None
-    return found
+    actual = Store().read(NAME)
+    assert actual is not None
+    return actual
 
 
 def gc() -> list[Finding]:
@@ -205,14 +205,14 @@ def test_a_state_that_cannot_be_read_is_an_error_that_gc_and_down_can_mend(conte
 def test_gc_removes_what_is_left_of_a_held_cluster_whose_keeper_died_too(machine: Machine) -> None:
     """No process is left to end the programs, which keep namespaces alive that have no name."""
 
-    def held(report: Callable[[object], None]) -> None:
+    def hold_cluster(report: Callable[[object], None]) -> None:
         cluster = Cluster.star(2).up(NAME)
         runaway_programs.start_program(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
         report(cluster.state.holder)
         signal.pause()
 
     for lose_state in (False, True):
-        with background(held) as process:
+        with background(hold_cluster) as process:
             holder = process.answer()
             os.kill(holder.pid, signal.SIGKILL)  # type: ignore[attr-defined]
             process.kill()
@@ -381,14 +381,14 @@ def test_up_touches_nothing_when_somebody_has_taken_the_place_of_a_node(machine:
     machine.assert_unchanged()
 
 
-def test_what_a_failed_rollback_leaves_is_said(machine: Machine) -> None:
+def test_a_failed_rollback_reports_what_is_left(machine: Machine) -> None:
     cluster = made_by_another_process()
 
-    def broken(change: str) -> None:
+    def fail_change(change: str) -> None:
         if change.startswith("netlink"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with observed_by(broken), pytest.raises(KernelError, match=r"could not be rolled back: .*Input/output error"):
+    with observed_by(fail_change), pytest.raises(KernelError, match=r"could not be rolled back: .*Input/output error"):
         up(resolve(Cluster.star(4)))
     cluster.down()
     machine.assert_unchanged()

@@ -35,6 +35,6 @@ def test_collective_calls_are_measured_in_short(tmp_path: Path) -> None:
     simulated = {(row["measure"], row["settings"]["size_bytes"]) for row in rows if row["subject"] == "simulation"}
     assert simulated == {("Allreduce", 8), ("Allreduce", 4096), ("Alltoall", 8), ("Alltoall", 4096)}
     assert {row["hosts"] for row in rows if row["subject"] == "Barrier"} == {2, 4, 8, 16}
-    found = [row for row in rows if row["subject"] == "target"]
-    assert found
-    assert all(row["reached"] for row in found)
+    selected_rows = [row for row in rows if row["subject"] == "target"]
+    assert selected_rows
+    assert all(row["reached"] for row in selected_rows)

@@ -221,7 +221,7 @@ def test_a_program_whose_reader_has_gone_ends_as_it_would_outside() -> None:
 
 @pytest.mark.usefixtures("star")
 @pytest.mark.parametrize("arguments", [("inject", "n1", "--loss", "5%"), ("exec", "n1", "--", "true"), ("status",)])
-def test_whoever_has_closed_its_standard_streams_has_the_same_command(arguments: tuple[str, ...]) -> None:
+def test_commands_work_with_closed_standard_streams(arguments: tuple[str, ...]) -> None:
     closed = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", TESTBED, *arguments], check=False, timeout=60)
     assert closed.returncode == 0
 
@@ -307,7 +307,7 @@ def test_no_name_leaves_the_state_directory(name: str) -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_what_takes_longer_than_a_second_says_what_it_is() -> None:
+def test_an_operation_of_more_than_a_second_shows_its_name() -> None:
     script = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
     with subprocess.Popen(
         [TESTBED, "exec", "n1", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True
@@ -350,7 +350,7 @@ def test_a_modelled_switch_is_refused_to_a_datapath_of_the_kernel() -> None:
     refused(testbed("up", "now-1998", "--datapath", "netem"), 3, "Myrinet's switches", "are in the relay")
 
 
-def test_what_is_declared_is_in_force_unless_it_is_left_out_on_request() -> None:
+def test_declared_impairments_are_in_force_unless_excluded() -> None:
     up = testbed("up", "emp-2001", "--datapath", "relay")
     assert up.returncode == 0
     assert "by relay: n1:eth0--n2:eth0" in up.stdout
@@ -365,8 +365,8 @@ def test_what_is_declared_is_in_force_unless_it_is_left_out_on_request() -> None
 
 def links() -> list[dict[str, Any]]:
     (cluster,) = json.loads(testbed("status", "--json").stdout)["clusters"]
-    found: list[dict[str, Any]] = cluster["links"]
-    return found
+    actual: list[dict[str, Any]] = cluster["links"]
+    return actual
 
 
 # Faults: what is injected, what it comes to, and what is refused
@@ -374,9 +374,9 @@ def links() -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("star")
 def test_inject_says_what_it_did_and_what_a_round_trip_sees_and_heal_lifts_it() -> None:
-    said = testbed("inject", "n1", "--loss", "5%", "--delay", "2ms")
-    assert said.stdout.startswith("1: delay 2ms, loss 5% on n1 (1 link: 1 by ")
-    assert "a round trip n1 - n2 now sees: delay 4ms, loss 9.75%" in said.stdout
+    result = testbed("inject", "n1", "--loss", "5%", "--delay", "2ms")
+    assert result.stdout.startswith("1: delay 2ms, loss 5% on n1 (1 link: 1 by ")
+    assert "a round trip n1 - n2 now sees: delay 4ms, loss 9.75%" in result.stdout
     shown = testbed("status").stdout
     assert "delay 2ms, loss 5%" in shown
     assert "injected 1: delay 2ms, loss 5% on n1" in shown
@@ -388,8 +388,8 @@ def test_inject_says_what_it_did_and_what_a_round_trip_sees_and_heal_lifts_it() 
     assert testbed("heal").stdout == "healed 2: rate 100mbit on n2--s1 (n2-s1)\n"
     assert testbed("heal").stdout == "nothing was injected\n"
     assert {link["datapath"] for link in links()} == {"direct"}
-    told = [line.split()[1] for line in testbed("events").stdout.splitlines()]
-    assert [event for event in told if event in ("inject:", "heal:")] == ["inject:", "inject:", "heal:", "heal:"]
+    report = [line.split()[1] for line in testbed("events").stdout.splitlines()]
+    assert [event for event in report if event in ("inject:", "heal:")] == ["inject:", "inject:", "heal:", "heal:"]
 
 
 REFUSED: list[tuple[tuple[str, ...], int, list[str]]] = [
@@ -434,8 +434,8 @@ def test_a_broken_trace_is_named_with_its_line(tmp_path: Path, machine: object) 
 
 def test_a_datapath_that_cannot_do_what_is_asked_is_refused_with_the_reason(machine: object) -> None:  # noqa: ARG001
     assert testbed("up", "star-4", "--datapath", "tc").returncode == 0
-    said = testbed("inject", "n1", "--delay", "1ms")
-    refused(said, 3, "n1:eth0--s1:1", "the datapath 'tc' cannot carry this", "nothing in it can hold a frame")
+    result = testbed("inject", "n1", "--delay", "1ms")
+    refused(result, 3, "n1:eth0--s1:1", "the datapath 'tc' cannot carry this", "nothing in it can hold a frame")
     assert testbed("down").returncode == 0
 
 

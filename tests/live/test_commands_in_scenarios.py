@@ -51,8 +51,8 @@ def play(
 
 
 def events(folder: Path, event: str) -> list[dict[str, Any]]:
-    told = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
-    return [one for one in told if one["event"] == event]
+    records = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
+    return [one for one in records if one["event"] == event]
 
 
 def rows(folder: Path) -> dict[str, Mapping[str, Any]]:
@@ -61,9 +61,9 @@ def rows(folder: Path) -> dict[str, Mapping[str, Any]]:
 
 def ends(folder: Path) -> dict[str, Mapping[str, int]]:
     """Return each fault's counters; each fault must have had an effect."""
-    found = events(folder, "fault ends")
-    assert [one["fault"] for one in found if not one["had_effect"]] == []
-    return {one["fault"]: one["counted"] for one in found}
+    event_list = events(folder, "fault ends")
+    assert [one["fault"] for one in event_list if not one["had_effect"]] == []
+    return {one["fault"]: one["counted"] for one in event_list}
 
 
 def is_clean(cluster: RunningCluster) -> None:
@@ -107,25 +107,25 @@ def test_links_and_nodes_meet_what_is_asked_for_and_it_is_gone_after(tmp_path: P
     assert not [note for note in result.verdict.notes if "loss 50%" in note]
 
 
-def test_who_is_paused_stands_still_for_so_long(tmp_path: Path) -> None:
+def test_a_paused_node_is_paused_for_the_given_time(tmp_path: Path) -> None:
     play(tmp_path, [("n1", TICKS)], Pause(on="n1", at="300ms", for_="600ms"))
     times = ticks(tmp_path, "n1")
     assert max(after - before for before, after in itertools.pairwise(times)) > 0.5
     assert ends(tmp_path) == {"fault[1]": {"nodes": 1}}
 
 
-def test_who_crashes_is_gone_with_all_that_it_has_started_and_that_is_no_failure(tmp_path: Path) -> None:
-    begun = time.monotonic()
+def test_a_crash_ends_all_processes_of_a_node_and_is_not_a_failure(tmp_path: Path) -> None:
+    start = time.monotonic()
     with Cluster.star(3).up() as cluster:
         play(tmp_path, [("n1", TICKS), ("n2", "sleep 600 & sleep 600")], Crash(on="n2", at="200ms"), on=cluster)
         is_clean(cluster)
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - start < 60
     assert (rows(tmp_path)["n2"]["code"], rows(tmp_path)["n2"]["crashed"]) == (-signal.SIGKILL, 1)
     assert rows(tmp_path)["n1"]["code"] == 0
     assert "crashed" not in rows(tmp_path)["n1"]
 
 
-def test_who_starts_again_does_so_from_the_beginning_and_the_run_waits_for_it(tmp_path: Path) -> None:
+def test_a_restarted_program_begins_anew_and_the_run_waits_for_it(tmp_path: Path) -> None:
     commands = [
         ("n1", "echo begun; sleep 1.6; echo ended"),
         ("n2", "echo begun; sleep 1; echo ended"),
@@ -141,13 +141,13 @@ def test_who_starts_again_does_so_from_the_beginning_and_the_run_waits_for_it(tm
 def test_churn_and_faults_at_random_are_the_same_ones_for_the_same_seed(tmp_path: Path) -> None:
     chance = RandomFaults(kinds=["impair", "flap", "pause", "crash", "cpu"], rate=6.0, longest="200ms", to="1s")
     storm = Scenario(name="storm", faults=[Churn(on="n3", mean="300ms", at=0, to="1s")], random=chance)
-    told = []
+    log = []
     for number in range(2):
         folder = tmp_path / f"{number}"
         run_commands(Cluster.star(3), [("n3", "sleep 1.5")], scenario=storm, seed=5, output=folder / "run")
-        told.append([(one["fault"], one["what"], one["at"]) for one in events(folder, "fault begins")])
-    assert told[0] == told[1]
-    assert len(told[0]) > 3
+        log.append([(event["fault"], event["what"], event["at"]) for event in events(folder, "fault begins")])
+    assert log[0] == log[1]
+    assert len(log[0]) > 3
 
 
 def test_a_fault_on_a_node_whose_commands_have_ended_is_a_warning(tmp_path: Path) -> None:
@@ -169,7 +169,9 @@ def test_a_fault_on_a_node_whose_commands_have_ended_is_a_warning(tmp_path: Path
         (Slow(on="n1", factor=2.0, at="1s"), r"fault\[1\]: slow: this fault acts on a NIC's firmware"),
     ],
 )
-def test_what_only_firmware_has_is_refused_before_anything_starts(tmp_path: Path, fault: Fault, said: str) -> None:
+def test_options_of_firmware_are_rejected_for_the_kernels_protocols_before_the_start(
+    tmp_path: Path, fault: Fault, said: str
+) -> None:
     with pytest.raises(UnsupportedError, match=said):
         play(tmp_path, [("n1", "true")], fault)
     chance = Scenario(name="chance", random=RandomFaults(kinds=["pause", "reset"], rate=1.0))
@@ -201,7 +203,7 @@ def test_a_command_that_fails_leaves_nothing_in_force(tmp_path: Path) -> None:
     assert rows(tmp_path)["n1"]["code"] == 3
 
 
-def test_who_is_away_when_the_time_is_over_is_named(tmp_path: Path) -> None:
+def test_missing_nodes_are_named_at_the_timeout(tmp_path: Path) -> None:
     with Cluster.star(3).up() as cluster:
         with pytest.raises(
             CommandTimeoutError, match=r"commands did not end within 1 s and were killed: n1: sleep 5, n2: sleep 600"

@@ -20,7 +20,7 @@ LONG = bool(os.environ.get("TESTBED_LONG"))
 EVERYBODY = [
     name for name in offered(PROTOCOLS) if isinstance(one := load(PROTOCOLS, name), Protocol) and one.ethertype
 ]
-LIVE = [one.name for one in CHECKS if one.needs_namespaces]
+LIVE = [check.name for check in CHECKS if check.needs_namespaces]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_the_package_that_is_written_passes(name: str, parcel: Path, monkeypatch
 
 def test_a_broken_package_fails_on_real_frames(parcel: Path, tmp_path: Path) -> None:
     folder = copied(parcel, "mutanp", tmp_path)
-    LIVE_MUTANT.put_in(folder / "mutanp")
+    LIVE_MUTANT.apply(folder / "mutanp")
     with on_path(folder):
         result = check("mutanp", LIVE_MUTANT.check)
     assert result.state is State.FAILED, f"it is not found that {LIVE_MUTANT.mistake}"

@@ -66,23 +66,23 @@ def look(outcome: ApplyResult) -> dict[str, NamespaceContents]:
 
 def assert_equal(outcome: ApplyResult, layout: Layout) -> dict[str, NamespaceContents]:
     """Check that the kernel has exactly this layout; return what it has."""
-    found = look(outcome)
-    assert found.keys() == {namespace_names.WIRE, *(node.name for node in layout.nodes)}
+    actual = look(outcome)
+    assert actual.keys() == {namespace_names.WIRE, *(node.name for node in layout.nodes)}
     for node in layout.nodes:
-        there = found[node.name]
-        assert there.links.keys() == {nic.name for nic in node.nics}
+        remote = actual[node.name]
+        assert remote.links.keys() == {nic.name for nic in node.nics}
         for nic in node.nics:
-            link = there.links[nic.name]
+            link = remote.links[nic.name]
             assert (link.kind, link.mac, link.mtu, link.up) == ("veth", nic.mac, nic.mtu, True)
             assert {text for text in link.addresses if not text.startswith("fe80:")} == set(nic.addresses)
-        assert there.routes == {(route.destination, route.via) for route in node.routes}
+        assert remote.routes == {(route.destination, route.via) for route in node.routes}
         routes_ipv4 = Path("/proc/sys/net/ipv4/ip_forward")
         if len(node.nics) > 1:
             path = outcome.state.namespaces[node.name]
-            said = subprocess.run(["nsenter", f"--net={path}", "cat", routes_ipv4], capture_output=True, check=True)
-            assert said.stdout == (b"1\n" if node.forwards else b"0\n")
-    assert_wired(outcome, layout, found)
-    return found
+            result = subprocess.run(["nsenter", f"--net={path}", "cat", routes_ipv4], capture_output=True, check=True)
+            assert result.stdout == (b"1\n" if node.forwards else b"0\n")
+    assert_wired(outcome, layout, actual)
+    return actual
 
 
 def assert_wired(outcome: ApplyResult, layout: Layout, found: Mapping[str, NamespaceContents]) -> None:
@@ -157,10 +157,10 @@ def test_what_the_kernel_has_equals_the_model_and_again_after_an_edit(data: st.D
 def counters(outcome: ApplyResult, key: str, device: str) -> tuple[int, rtnl_dump.Counters]:
     namespace = open_path(outcome.state.namespaces[key])
     try:
-        found = rtnl_dump.by_name(rtnl_dump.interfaces(namespace.route))[device]
+        actual = rtnl_dump.by_name(rtnl_dump.interfaces(namespace.route))[device]
     finally:
         namespace.close()
-    return found.index, found.counters
+    return actual.index, actual.counters
 
 
 @pytest.mark.requires("ping")
@@ -179,8 +179,8 @@ def test_an_untouched_link_carries_traffic_through_every_change(ended: None) -> 
     for change in changes[1:]:
         outcome = up(change)
     pinging.send_signal(2)  # SIGINT: ping then says what it has counted
-    said, _ = pinging.communicate(timeout=20)
-    assert " 0% packet loss" in said, said
+    output, _ = pinging.communicate(timeout=20)
+    assert " 0% packet loss" in output, output
     index_now, after = counters(outcome, "n1", "eth0")
     assert index_now == index
     assert after.tx_packets > before.tx_packets
@@ -219,8 +219,8 @@ def test_a_cable_between_nodes_moves_to_a_switch_to_another_node_and_back(ended:
 
     def reach(*pairs: str) -> None:
         for pair in pairs:
-            one, other = (end.partition(":")[0] for end in pair.split())
-            ping(RunningCluster.attach(NAME), one, other)
+            first, second = (end.partition(":")[0] for end in pair.split())
+            ping(RunningCluster.attach(NAME), first, second)
 
     steps = [
         ["n1:eth0 n2:eth0", "n3:eth0 n4:eth0"],
@@ -231,8 +231,8 @@ def test_a_cable_between_nodes_moves_to_a_switch_to_another_node_and_back(ended:
     indexes = set()
     for step in steps:
         description = wired(*step)
-        found = assert_equal(up(description), resolve(description))
-        indexes.add(found["n1"].links["eth0"].index)
+        actual = assert_equal(up(description), resolve(description))
+        indexes.add(actual["n1"].links["eth0"].index)
         reach(*(pair for pair in step if "s1" not in pair))
     assert len(indexes) == 1
     for step in (steps[0], steps[1], steps[0]):
@@ -249,7 +249,7 @@ def by_hand(outcome: ApplyResult, key: str, *command: str) -> None:
     subprocess.run(["nsenter", f"--net={outcome.state.namespaces[key]}", *command], check=True)
 
 
-def test_what_users_added_to_a_node_survives(ended: None) -> None:  # noqa: ARG001
+def test_users_additions_to_a_node_survive(ended: None) -> None:  # noqa: ARG001
     outcome = up(Description.star(2))
     by_hand(outcome, "n1", "ip", "link", "add", "mine0", "type", "veth", "peer", "name", "mine1")
     by_hand(outcome, "n1", "ip", "address", "add", "192.168.7.1/24", "dev", "mine0")
@@ -374,8 +374,8 @@ def test_a_name_from_another_origin_is_a_conflict_that_names_both(ended: None) -
     assert state is not None
     assert state.origin == "/one/star.toml"
     replaced = up(Description.line(3), origin="/other/star.toml", replace_other=True)
-    found = assert_equal(replaced, resolve(Description.line(3)))
-    assert found["n1"] != before["n1"]
+    actual = assert_equal(replaced, resolve(Description.line(3)))
+    assert actual["n1"] != before["n1"]
     assert up(Description.line(3), origin="/other/star.toml").operations == ()
 
 

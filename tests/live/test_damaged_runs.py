@@ -55,54 +55,54 @@ def change_line(path: Path, number: int, change: Callable[[dict[str, object]], o
 def test_an_event_that_is_none_is_named_by_file_and_line(run: Path, command: str, key: str) -> None:
     history = run / "history" / "n1.jsonl"
     change_line(history, 1, lambda event: event.update({key: [1]}))
-    said = run_command(command, str(run), *(("-o", f"{run}.html") if command == "report" else ()))
-    assert (said.code, said.is_sentence) == (1, True), said
-    assert f"{history}, line 1 cannot be understood" in said.text
+    result = run_command(command, str(run), *(("-o", f"{run}.html") if command == "report" else ()))
+    assert (result.code, result.is_sentence) == (1, True), result
+    assert f"{history}, line 1 cannot be understood" in result.text
 
 
 def test_escape_sequences_in_rows_are_shown_and_not_obeyed(run: Path) -> None:
     change_line(run / "rows.jsonl", 1, lambda row: row.update(node="\x1b[2J\x9b31m\u202e[/red]"))
-    said = run_command("runs", str(run))
-    assert (said.code, said.is_sentence) == (0, True), said
-    assert "\\x1b[2J\\x9b31m\\u202e[/red]" in said.text
+    result = run_command("runs", str(run))
+    assert (result.code, result.is_sentence) == (0, True), result
+    assert "\\x1b[2J\\x9b31m\\u202e[/red]" in result.text
 
 
 def test_escape_sequences_in_json_are_escaped_and_the_value_is_exact(run: Path) -> None:
-    asked = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**asked, "command": "\x1b[2J\x9b"}))
-    said = run_command("runs", str(run), "--json")
-    assert said.is_sentence
-    assert "\x9b" not in said.text
-    assert json.loads(said.text)["runs"][0]["asked"]["command"] == "\x1b[2J\x9b"
+    document = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**document, "command": "\x1b[2J\x9b"}))
+    result = run_command("runs", str(run), "--json")
+    assert result.is_sentence
+    assert "\x9b" not in result.text
+    assert json.loads(result.text)["runs"][0]["asked"]["command"] == "\x1b[2J\x9b"
 
 
-def test_whatever_is_damaged_no_command_ends_with_a_traceback(sound: Path, tmp_path: Path) -> None:
+def test_no_command_ends_with_a_traceback_on_damaged_files(sound: Path, tmp_path: Path) -> None:
     seeds = [Random().randrange(1 << 32) for _ in SEEDS] if LONG else SEEDS
     for seed in seeds:
         random = Random(seed)
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         run = Path(shutil.copytree(sound, tmp_path / "run"))
-        file = random.choice(sorted(one for one in run.rglob("*") if one.is_file()))
+        file = random.choice(sorted(path for path in run.rglob("*") if path.is_file()))
         way = damage_file(file, random)
         for command in COMMANDS:
-            said = run_command(*(part.format(run) for part in command))
-            assert said.is_sentence, (seed, file.name, way, command, said)
+            result = run_command(*(part.format(run) for part in command))
+            assert result.is_sentence, (seed, file.name, way, command, result)
 
 
 # Other things in a file's place
 
 
 def test_a_capture_that_is_not_there_is_not_found(tmp_path: Path) -> None:
-    said = run_command("decode", str(tmp_path / "none"))
-    assert (said.code, said.text) == (4, f"testbed: there is no file {tmp_path / 'none'}\n")
+    result = run_command("decode", str(tmp_path / "none"))
+    assert (result.code, result.text) == (4, f"testbed: there is no file {tmp_path / 'none'}\n")
 
 
 def test_a_named_pipe_is_no_description_and_standard_input_is_one(tmp_path: Path, sound: Path) -> None:
     pipe = tmp_path / "pipe.toml"
     os.mkfifo(pipe)
-    said = run_command("validate", str(pipe), seconds=20)
-    assert (said.code, said.is_sentence) == (2, True), said
-    assert "expected a regular file" in said.text
+    result = run_command("validate", str(pipe), seconds=20)
+    assert (result.code, result.is_sentence) == (2, True), result
+    assert "expected a regular file" in result.text
     with (sound / "cluster.toml").open("rb") as given:
         piped = subprocess.run(
             ["testbed", "validate", "/dev/stdin"], stdin=given, capture_output=True, text=True, check=False
@@ -111,6 +111,6 @@ def test_a_named_pipe_is_no_description_and_standard_input_is_one(tmp_path: Path
 
 
 def test_a_device_is_no_workload() -> None:
-    said = run_command("run", "star-4", "/dev/zero", "--mode", "sim", seconds=20)
-    assert (said.code, said.is_sentence) == (1, True), said
-    assert "/dev/zero is not a regular file" in said.text
+    result = run_command("run", "star-4", "/dev/zero", "--mode", "sim", seconds=20)
+    assert (result.code, result.is_sentence) == (1, True), result
+    assert "/dev/zero is not a regular file" in result.text

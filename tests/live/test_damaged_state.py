@@ -33,9 +33,9 @@ def file(name: str = "state.json") -> Path:
 
 
 def state() -> State:
-    found = Store().read(DAMAGED)
-    assert found is not None
-    return found
+    actual = Store().read(DAMAGED)
+    assert actual is not None
+    return actual
 
 
 @pytest.fixture
@@ -87,9 +87,9 @@ def test_a_damaged_state_is_a_sentence_and_keeps_no_other_cluster_from_view(spoi
         ("inject", "--name", DAMAGED, "all", "--loss", "1%"),
         ("up", "star-2", "--name", DAMAGED),
     ):
-        said = run_command(*arguments)
-        assert (said.code, said.is_sentence) == (1, True), said
-        assert f"{DAMAGED}/state.json cannot be understood" in said.text
+        result = run_command(*arguments)
+        assert (result.code, result.is_sentence) == (1, True), result
+        assert f"{DAMAGED}/state.json cannot be understood" in result.text
     shown = run_command("status")
     assert shown.is_sentence
     assert shown.code == 1
@@ -135,8 +135,8 @@ def test_a_process_is_not_killed_because_a_state_names_it(command: str) -> None:
             forged = replace(forged, phase="removing", owner=dead, holder=stranger)
         Store().write(forged)
         arguments = {"up": ("up", "star-2", "--replace"), "heal": ("heal",), "gc": ("gc",), "down": ("down",)}[command]
-        said = run_command(*arguments, *(("--name", DAMAGED) if command != "gc" else ()))
-        assert said.is_sentence, said
+        result = run_command(*arguments, *(("--name", DAMAGED) if command != "gc" else ()))
+        assert result.is_sentence, result
         assert process.poll() is None
         if command in ("heal", "up"):
             assert run_command("down", "--name", DAMAGED).code == 0
@@ -148,16 +148,16 @@ def test_another_clusters_supervisor_is_not_killed_because_a_state_names_it() ->
     for name in (DAMAGED, OTHER):
         Cluster.star(2).up(name, keep=True)
         assert run_command("inject", "--name", name, "all", "--delay", "1ms").code == 0
-    there = running_supervisor(Store().directory(OTHER))
-    assert there is not None
-    Store().write(replace(state(), holder=there))
+    supervisor = running_supervisor(Store().directory(OTHER))
+    assert supervisor is not None
+    Store().write(replace(state(), holder=supervisor))
     assert run_command("down", "--name", DAMAGED).code == 0
-    assert there.is_alive
+    assert supervisor.is_alive
     assert run_command("down").code == 0
 
 
 @pytest.mark.usefixtures("machine")
-def test_whatever_is_damaged_no_command_ends_with_a_traceback() -> None:
+def test_no_command_ends_with_a_traceback_on_damaged_files() -> None:
     """Damaged are values, bytes and complete files of a cluster with a relay."""
     seeds = [Random().randrange(1 << 32) for _ in SEEDS] if LONG else SEEDS
     for seed in seeds:
@@ -177,8 +177,8 @@ def test_whatever_is_damaged_no_command_ends_with_a_traceback() -> None:
             ("up", "star-2", "--name", DAMAGED),
             ("gc",),
         ):
-            said = run_command(*arguments)
-            assert said.is_sentence, (seed, name, way, arguments, said)
+            result = run_command(*arguments)
+            assert result.is_sentence, (seed, name, way, arguments, result)
         if DAMAGED in Store().names():
-            said = run_command("down", "--name", DAMAGED)
-            assert said.code == 0, (seed, name, way, said)
+            result = run_command("down", "--name", DAMAGED)
+            assert result.code == 0, (seed, name, way, result)

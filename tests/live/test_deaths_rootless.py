@@ -68,9 +68,9 @@ def killed_keeper(cluster: RunningCluster) -> int:
 
 def assert_says(pid: int, act: Callable[[], object]) -> None:
     why = f"cluster {NAME} has ended: process {pid}, which held its namespaces, has died"
-    with pytest.raises(NotFoundError, match=why) as said:
+    with pytest.raises(NotFoundError, match=why) as raised:
         act()
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("remove", ["down", "gc", "up"])
@@ -89,7 +89,7 @@ def test_the_death_of_the_holder_is_the_end_of_the_cluster_and_every_command_say
         if remove == "up":
             ping(up(), "n1", "n2")
         if remove == "gc":
-            removed = [found.what for found in collect(Store()) if found.removed]
+            removed = [actual.what for actual in collect(Store()) if actual.removed]
             assert [what for what in removed if what.startswith("cluster ")] == [f"cluster {NAME}"]
         else:
             removal.down(Store(), NAME)
@@ -101,18 +101,20 @@ def test_the_death_of_the_holder_is_the_end_of_the_cluster_and_every_command_say
 def test_a_run_ends_at_once_with_the_holder_and_is_invalid(home: Path) -> None:
     def story() -> None:
         cluster = up()
-        begun = home / "run"
+        run_folder = home / "run"
         pid = os.fork()
         if not pid:
-            eventually(lambda: any(path.stat().st_size for path in begun.glob("history/*.jsonl")), "messages go", 60)
+            eventually(
+                lambda: any(path.stat().st_size for path in run_folder.glob("history/*.jsonl")), "messages go", 60
+            )
             killed_keeper(cluster)
             os._exit(0)
-        with pytest.raises(outages.InvalidRunError, match="has ended: process") as said:
-            product.run(cluster, "random", settings={"messages": 100_000}, output=begun, timeout=60, check=True)
+        with pytest.raises(outages.InvalidRunError, match="has ended: process") as raised:
+            product.run(cluster, "random", settings={"messages": 100_000}, output=run_folder, timeout=60, check=True)
         os.waitpid(pid, 0)
-        assert [one.what for one in said.value.verdict.findings] == ["cluster ended"]
+        assert [finding.what for finding in raised.value.verdict.findings] == ["cluster ended"]
         removal.down(Store(), NAME)
-        subprocess.run(["rm", "-r", str(begun)], check=True)
+        subprocess.run(["rm", "-r", str(run_folder)], check=True)
 
     wait_for_success(as_user(home, story))
 

@@ -53,9 +53,9 @@ def test_a_live_capture_of_emp_is_followed_and_shows_the_fate_of_each_frame(tmp_
             with cluster.capture("n1", path) as capture, agents(cluster, plug(), codec.ETHERTYPE, programs) as run:
                 run.wait(TIMEOUT)
             nics = {node.layout.nics[0].mac: f"{node.name}:eth0" for node in cluster}
-        there = read_capture(path)
+        captured = read_capture(path)
         assert follower.stdout is not None
-        followed = [follower.stdout.readline() for _ in there]
+        followed = [follower.stdout.readline() for _ in captured]
         follower.send_signal(signal.SIGINT)
         assert follower.wait(60) == 0
         assert follower.stdout.read() == ""
@@ -63,24 +63,24 @@ def test_a_live_capture_of_emp_is_followed_and_shows_the_fate_of_each_frame(tmp_
     assert lost > 0
     assert sum("[dropped by loss, frame " in line for line in followed) == lost
     # What is shown is what is in the file, NICs by their names.
-    found = documents(path)
-    assert [(one["interface"], one["time"], one["met"]) for one in found] == [
-        (end, when, met) for end, when, _, met in there
+    document_list = documents(path)
+    assert [(one["interface"], one["time"], one["met"]) for one in document_list] == [
+        (end, when, met) for end, when, _, met in captured
     ]
-    for line, (end, _, frame, met) in zip(followed, there, strict=True):
+    for line, (end, _, frame, met) in zip(followed, captured, strict=True):
         between = " > ".join(nics[frame[begin : begin + 6].hex(":")] for begin in (6, 0))
         assert f" {end} " in line
         assert f"{between} EMP {['MESSAGE', 'DATA', 'ACK'][frame[15] - 1]} " in line
         assert line.endswith(f"[{met}]\n") if met else "[" not in line
-    forward = [one for one in found if one["direction"] == "forward"]
+    forward = [one for one in document_list if one["direction"] == "forward"]
     assert {one["fields"]["eth.src"] for one in forward} == {next(mac for mac, nic in nics.items() if nic == "n1:eth0")}
     # Every message has come, whatever was lost of it.
     messages = documents(path, "--messages")
-    assert [one["message"] for one in messages] == [f"n1/n2/{number}" for number in range(COUNT)]
-    assert sum(one["lost"] for one in messages) == lost
-    assert {one["bytes"] for one in messages} == {SIZE}
+    assert [message["message"] for message in messages] == [f"n1/n2/{number}" for number in range(COUNT)]
+    assert sum(message["lost"] for message in messages) == lost
+    assert {message["bytes"] for message in messages} == {SIZE}
     sent = Counter(
-        one["way"] == "out" and one["interface"] == "n1:eth0" for one in found if one["fields"]["emp.type"] < 3
+        one["way"] == "out" and one["interface"] == "n1:eth0" for one in document_list if one["fields"]["emp.type"] < 3
     )
-    assert sum(one["sent"]["data"] for one in messages) == sent[True]
-    assert all(one["sent"]["ack"] >= 1 for one in messages)
+    assert sum(message["sent"]["data"] for message in messages) == sent[True]
+    assert all(message["sent"]["ack"] >= 1 for message in messages)

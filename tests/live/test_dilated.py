@@ -68,14 +68,16 @@ def pingpong(mode: Mode, hardware: Hardware, profile: Profile, dilate: int | Non
 def lateness(hardware: Hardware, dilated: RunResult) -> int:
     """Nanoseconds of the model's time by which frames were late: at the NICs, and in the relay on two links."""
     nics = max(one.p99 for one in dilated.repetitions[0].lateness.values())
-    relayed = max(one.measured or 0.0 for one in dilated.verdict.findings if one.what == "relay lateness p99")
+    relayed = max(
+        finding.measured or 0.0 for finding in dilated.verdict.findings if finding.what == "relay lateness p99"
+    )
     return nics + round(2 * relayed / hardware.dilate)
 
 
 def agree(hardware: Hardware, simulated: RunResult, dilated: RunResult) -> bool:
     """Whether no time is early, and the fastest exchanges are no later than frames were."""
     pairs = zip(simulated.rows, dilated.rows, strict=True)
-    excess = [other["min_ns"] - one["min_ns"] for one, other in pairs]
+    excess = [second["min_ns"] - first["min_ns"] for first, second in pairs]
     rounding = 10  # ns: of rates and of half round trips
     return all(-rounding <= one <= rounding + lateness(hardware, dilated) for one in excess)
 
@@ -89,43 +91,43 @@ def run(request: pytest.FixtureRequest) -> tuple[Hardware, RunResult]:
     """Repeat the run while a busy machine made frames late, at most five times."""
     hardware: Hardware = request.param
     for _ in range(5):
-        found = pingpong("dilated", hardware, hardware.profile, hardware.dilate)
-        late = lateness(hardware, found)
+        actual = pingpong("dilated", hardware, hardware.profile, hardware.dilate)
+        late = lateness(hardware, actual)
         if late <= hardware.room:
-            return hardware, found
+            return hardware, actual
     raise AssertionError(
         f"frames are late by {late} ns of the model's time, of at most {hardware.room}, in each of 5 runs"
     )
 
 
 def test_times_are_the_simulations_but_for_the_lateness_that_was_measured(run: tuple[Hardware, RunResult]) -> None:
-    hardware, found = run
-    assert agree(hardware, pingpong("sim", hardware, hardware.profile), found)
-    assert not any("no profile" in note for note in found.verdict.notes)
-    assert any("frames were late by up to" in note for note in found.verdict.notes)
-    for late in found.repetitions[0].lateness.values():
+    hardware, actual = run
+    assert agree(hardware, pingpong("sim", hardware, hardware.profile), actual)
+    assert not any("no profile" in note for note in actual.verdict.notes)
+    assert any("frames were late by up to" in note for note in actual.verdict.notes)
+    for late in actual.repetitions[0].lateness.values():
         assert late.frames > 2 * 2 * COUNT
         assert 0 <= late.p50 <= late.p99 <= late.longest
 
 
 @pytest.mark.parametrize("is_slower", [False, True])
 def test_a_wrong_profile_does_not_agree(run: tuple[Hardware, RunResult], is_slower: bool) -> None:
-    hardware, found = run
+    hardware, actual = run
     factor = hardware.factor if is_slower else 1 / hardware.factor
-    assert not agree(hardware, pingpong("sim", hardware, slowed(hardware.profile, factor)), found)
+    assert not agree(hardware, pingpong("sim", hardware, slowed(hardware.profile, factor)), actual)
 
 
 def test_parts_are_used_as_in_the_simulation(run: tuple[Hardware, RunResult]) -> None:
     """Each exchange costs the same in both modes. In addition come retransmissions due to lateness, and work between
     the last program's end and the run's."""
-    hardware, found = run
+    hardware, actual = run
     simulated = pingpong("sim", hardware, hardware.profile)
     for node in ("n1", "n2"):
-        again = sum(found.counters[node][name] for name in hardware.resent)
+        again = sum(actual.counters[node][name] for name in hardware.resent)
         for part, use in simulated.usage[node].items():
-            assert found.usage[node][part]["busy_ns"] >= use["busy_ns"], part
+            assert actual.usage[node][part]["busy_ns"] >= use["busy_ns"], part
             if not again:
-                assert found.usage[node][part]["busy_ns"] <= 1.05 * use["busy_ns"], part
+                assert actual.usage[node][part]["busy_ns"] <= 1.05 * use["busy_ns"], part
 
 
 def test_messages_and_the_fates_of_every_flow_are_the_simulations_and_no_other_seeds(tmp_path: Path) -> None:
@@ -138,22 +140,22 @@ def test_messages_and_the_fates_of_every_flow_are_the_simulations_and_no_other_s
         )  # fmt: skip
         return fates_by_flow(read_log(folder / FATES))
 
-    there, here, elsewhere = run("sim", 4), run("dilated", 4), run("sim", 5)
+    remote, local, elsewhere = run("sim", 4), run("dilated", 4), run("sim", 5)
     for node in ("n1", "n2", "n3"):
         received, expected = (received_messages(tmp_path / name, node) for name in ("dilated-4", "sim-4"))
         assert received == expected != {}
-    differing, compared = differing_flows(there, here)
+    differing, compared = differing_flows(remote, local)
     assert not differing
     assert compared >= 5
-    assert differing_flows(elsewhere, here)[0]
+    assert differing_flows(elsewhere, local)[0]
 
 
 def test_a_host_computes_in_model_time() -> None:
     async def work(_comm: object, node: testbed.workloads.form.Node) -> tuple[int, int]:
-        begun, used = node.now(), node.cpu()
+        start, used = node.now(), node.cpu()
         await node.compute(300_000)
         await node.sleep(200_000)
-        return node.now() - begun, node.cpu() - used
+        return node.now() - start, node.cpu() - used
 
     ideal = replace(EMP_2001, name="another")
     result = testbed.run(WIRE, work, mode="dilated", profile=ideal, dilate=20)
@@ -165,7 +167,7 @@ def test_a_run_without_a_profile_says_so() -> None:
     assert any("no profile" in note for note in result.verdict.notes)
 
 
-def test_what_cannot_be_dilated_is_refused_before_anything_starts() -> None:
+def test_features_that_cannot_be_dilated_are_rejected_before_the_start() -> None:
     def refused(words: str, **more: object) -> None:
         with pytest.raises(TestbedError, match=words):
             testbed.run(more.pop("cluster", WIRE), "pingpong", **{"mode": "dilated", **more})  # type: ignore[arg-type]

@@ -36,22 +36,22 @@ async def rounds(comm: Comm, node: Node, *, count: int = 100) -> list[tuple[int,
 
     Receives are posted first, since a message that comes before its receive waits for a retransmission.
     """
-    found = []
+    actual = []
     arrival = await comm.Irecv(bytearray(4), 1 - comm.rank)
     await comm.Barrier()
     for number in range(count):
         if comm.rank == 0:
             await node.sleep(200 * US - node.now() % (200 * US))
-            begun = node.now()
+            start = node.now()
             await comm.Send(bytes(4), 1)
         await arrival.Wait()
         if comm.rank == 0:
-            found.append((begun, node.now() - begun))
+            actual.append((start, node.now() - start))
         if number + 1 < count:
             arrival = await comm.Irecv(bytearray(4), 1 - comm.rank)
         if comm.rank == 1:
             await comm.Send(bytes(4), 0)
-    return found
+    return actual
 
 
 class Both(NamedTuple):
@@ -66,7 +66,9 @@ class Both(NamedTuple):
     def late(self) -> int:
         """99th percentile of a frame's lateness in model ns, over both NICs and the relay twice."""
         nics = max(one.p99 for one in self.dilated.repetitions[0].lateness.values())
-        relayed = [one.measured or 0.0 for one in self.dilated.verdict.findings if one.what == "relay lateness p99"]
+        relayed = [
+            finding.measured or 0.0 for finding in self.dilated.verdict.findings if finding.what == "relay lateness p99"
+        ]
         return 2 * nics + round(4 * max(relayed, default=0) / DILATE)
 
 
@@ -79,18 +81,18 @@ def both(
         results.append(
             testbed.run(cluster, workload, mode=mode, dilate=dilate, scenario=scenario, output=place, **options)
         )
-    told = [json.loads(line) for line in (folders[1] / "events.jsonl").read_text().splitlines()]
-    begun = {one["fault"]: one["in_force"] for one in told if one["event"] == "fault begins"}
-    ended = {one["fault"]: one["at"] for one in told if one["event"] == "fault ends"}
-    asked = {one["fault"]: one["at"] for one in told if one["event"] == "fault begins"}
-    assert all(begun[name] >= asked[name] for name in begun)  # none is early
-    assert not [one for one in told if one["event"] == "fault ends" and not one["had_effect"]]
-    return Both(results[0], results[1], {name: (begun[name], ended[name]) for name in begun}, folders)
+    records = [json.loads(line) for line in (folders[1] / "events.jsonl").read_text().splitlines()]
+    started = {one["fault"]: one["in_force"] for one in records if one["event"] == "fault begins"}
+    ended = {one["fault"]: one["at"] for one in records if one["event"] == "fault ends"}
+    requested = {one["fault"]: one["at"] for one in records if one["event"] == "fault begins"}
+    assert all(started[name] >= requested[name] for name in started)  # none is early
+    assert not [one for one in records if one["event"] == "fault ends" and not one["had_effect"]]
+    return Both(results[0], results[1], {name: (started[name], ended[name]) for name in started}, folders)
 
 
 def took(found: Sequence[Sequence[int]], holds: Callable[[int, int], bool]) -> float:
     """The median of the rounds for which this holds, of their beginning and end."""
-    chosen = [lasted for begun, lasted in found if holds(begun, begun + lasted)]
+    chosen = [lasted for started, lasted in found if holds(started, started + lasted)]
     assert len(chosen) >= 5, found
     return statistics.median(chosen)
 
@@ -104,25 +106,25 @@ def test_links_and_nics_are_as_long_as_asked_what_they_are_in_the_simulation(tmp
     exact, slow = done.simulated.results["n1"], done.dilated.results["n1"]
     assert len(exact) == len(slow) == 65
     windows = {name: done.faults[f"fault[{number}]"] for number, name in ((1, "delay"), (2, "slow"))}
-    asked = {"delay": (3 * MS, 6 * MS), "slow": (9 * MS, 12 * MS)}
-    usual = took(exact, lambda begun, _: begun < 2 * MS)
+    requested = {"delay": (3 * MS, 6 * MS), "slow": (9 * MS, 12 * MS)}
+    usual = took(exact, lambda start, _: start < 2 * MS)
     for name in windows:
-        expected = took(exact, lambda begun, ended, n=name: asked[n][0] <= begun and ended <= asked[n][1])  # type: ignore[misc]
-        measured = took(slow, lambda begun, ended, n=name: windows[n][0] <= begun and ended <= windows[n][1])  # type: ignore[misc]
+        expected = took(exact, lambda start, ended, n=name: requested[n][0] <= start and ended <= requested[n][1])  # type: ignore[misc]
+        measured = took(slow, lambda start, ended, n=name: windows[n][0] <= start and ended <= windows[n][1])  # type: ignore[misc]
         assert expected > 1.5 * usual
         assert -20 <= measured - expected <= 20 + done.late, name
     # Before and between, as if nothing had been.
-    for quiet in (lambda begun, _: begun < 2 * MS, lambda begun, _: windows["delay"][1] + MS // 2 < begun < 8 * MS):
+    for quiet in (lambda start, _: start < 2 * MS, lambda start, _: windows["delay"][1] + MS // 2 < start < 8 * MS):
         assert -20 <= took(slow, quiet) - usual <= 20 + done.late
 
 
 def test_a_node_stands_still_for_as_long_as_in_the_simulation(tmp_path: Path) -> None:
     done = both(tmp_path, rounds, Pause(on="n2", at="5ms", for_="3ms"), settings={"count": 50})
-    begun, ended = done.faults["fault[1]"]
+    start, ended = done.faults["fault[1]"]
     exact, slow = (max(lasted for _, lasted in one.results["n1"]) for one in (done.simulated, done.dilated))
     assert 2.5 * MS < exact < 3.5 * MS
     between = 200 * US + round(statistics.median(lasted for _, lasted in done.simulated.results["n1"]))
-    assert ended - begun - between <= slow <= max(ended, 8 * MS) - 5 * MS + between + done.late
+    assert ended - start - between <= slow <= max(ended, 8 * MS) - 5 * MS + between + done.late
     assert sum(lasted > MS for _, lasted in done.dilated.results["n1"]) == 1
 
 
@@ -160,13 +162,13 @@ def test_histories_under_faults_are_the_simulations(tmp_path: Path) -> None:
 def test_a_node_that_crashes_comes_back_with_another_incarnation_and_late_by_what_that_takes(tmp_path: Path) -> None:
     async def until_answered(comm: Comm, node: Node) -> tuple[int, int]:
         """n1 sends a message every 300 us until the restarted n2 has answered, and then a last one."""
-        begun, last = node.now(), False
+        start, last = node.now(), False
         answer = await comm.Irecv(bytearray(1), 1) if comm.rank == 0 else None
         while answer is not None:
             try:
                 await comm.Send(b"L" if last else b"?", 1)
                 if last:
-                    return node.starts, begun
+                    return node.starts, start
                 await node.sleep(300 * US)
             except MPIError:
                 continue
@@ -177,7 +179,7 @@ def test_a_node_that_crashes_comes_back_with_another_incarnation_and_late_by_wha
             if not answered:
                 await comm.Send(b"!", 0)
                 answered = True
-        return node.starts, begun
+        return node.starts, start
 
     done = both(tmp_path, until_answered, Crash(on="n2", at="1ms", for_="2ms"), check=False)
     for result in (done.simulated, done.dilated):
@@ -199,7 +201,7 @@ def test_a_restart_is_a_crash_at_once(tmp_path: Path) -> None:
     (Impair(on="n1", at="1ms", rate="200bit"), "a rate of 200 bit/s, 300 times slower, is below 1 bit/s"),
     (Incast(receiver="n1", rate="250bit", at="1ms", for_="1ms"), "a rate of 250 bit/s, 300 times slower, is below 1 bit/s"),
 ])  # fmt: skip
-def test_what_cannot_be_slowed_is_refused_before_anything_starts(fault: Fault, words: str) -> None:
+def test_features_that_cannot_be_slowed_are_rejected_before_the_start(fault: Fault, words: str) -> None:
     with pytest.raises(TestbedError, match=f"is not supported in dilated(?s:.)*{words}"):
         testbed.run(WIRE, rounds, mode="dilated", dilate=DILATE, scenario=Scenario(faults=(fault,)))
 

@@ -30,7 +30,7 @@ PATIENT = Settings(
 async def talk(endpoint: Endpoint, node: ProgramNode) -> list[bytes]:
     """Exchange messages one at a time, so that each node's frames have one order; receives are posted first, to avoid
     retransmissions."""
-    peer, came = 1 - node.number, []
+    peer, arrived = 1 - node.number, []
     buffers = [bytearray(size) for size in SIZES]
     posted = {
         number: endpoint.post_receive(peer, number, buffer)
@@ -43,8 +43,8 @@ async def talk(endpoint: Endpoint, node: ProgramNode) -> list[bytes]:
             await endpoint.send(peer, number, message)
         else:
             await posted[number]
-            came.append(bytes(buffers[number]))
-    return came
+            arrived.append(bytes(buffers[number]))
+    return arrived
 
 
 def exchange(cluster: RunningCluster, used: Codec) -> tuple[dict[str, list[bytes]], dict[str, list[bytes]]]:
@@ -61,11 +61,11 @@ def exchange(cluster: RunningCluster, used: Codec) -> tuple[dict[str, list[bytes
         programs = {node.name: talk for node in cluster}
         with agents(cluster, plug(PATIENT, used), codec.ETHERTYPE, programs) as run:
             outcome = run.wait(TIMEOUT)
-        heard = {
+        overheard = {
             name: sorted(map(at_first, received(ear)), key=lambda frame: codec.type_of(frame) == codec.TYPE_ACK)
             for name, ear in ears.items()
         }
-    return dict(outcome.results), heard
+    return dict(outcome.results), overheard
 
 
 def at_first(frame: bytes) -> bytes:
@@ -82,9 +82,9 @@ def at_first(frame: bytes) -> bytes:
 def test_an_exchange_by_scapy_is_the_same_on_the_wire() -> None:
     by_scapy = cast("Codec", scapy_codec(frames))
     with Cluster.back_to_back().up() as cluster:
-        expected, heard = exchange(cluster, codec)
+        expected, received = exchange(cluster, codec)
         got, heard_of_scapy = exchange(cluster, by_scapy)
     assert got == expected
     assert [len(message) for message in [*got["n1"], *got["n2"]]] == [*SIZES[::2], *SIZES[1::2]]
-    assert heard_of_scapy == heard
-    assert all(len(frames_of_one) > len(SIZES) for frames_of_one in heard.values())
+    assert heard_of_scapy == received
+    assert all(len(frames_of_one) > len(SIZES) for frames_of_one in received.values())

@@ -79,9 +79,9 @@ def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: 
         outcome = run.wait(TIMEOUT)
         assert outcome.results == expected
         assert not any(report.lost for report in outcome.reports.values())
-    there, here = fates_by_flow(simulated), fates_by_flow(read_log(log))
-    assert len(here) >= 6
-    differing, compared = differing_flows(there, here)
+    simulated_fates, live_fates = fates_by_flow(simulated), fates_by_flow(read_log(log))
+    assert len(live_fates) >= 6
+    differing, compared = differing_flows(simulated_fates, live_fates)
     assert not differing
     assert compared >= 20
 
@@ -96,7 +96,7 @@ def test_rules_may_name_a_registered_protocols_fields() -> None:
         tasks = {name: simulation.spawn(name, exchange) for name in simulation.nodes}
         simulation.run(timeout=60_000_000_000)
         expected = {name: task.result() for name, task in tasks.items()}
-        resent = [node.agent.firmware.counted()["collections_resent"] for node in simulation.nodes.values()]
+        resent = [node.agent.firmware.counter_values()["collections_resent"] for node in simulation.nodes.values()]
         assert all(resent)
     with (
         description.up() as cluster,

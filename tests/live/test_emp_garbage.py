@@ -128,11 +128,11 @@ def said_to_be_longer(frame: bytes, chance: random.Random) -> bytes:
 
 def overheard(wire: socket.socket) -> list[bytes]:
     """Frames that come, until there are some of every type and a hundred in all."""
-    found: list[bytes] = []
-    while len(found) < 100 or {type_of(frame) for frame in found} != {TYPE_MESSAGE, TYPE_DATA, TYPE_ACK}:
+    actual: list[bytes] = []
+    while len(actual) < 100 or {type_of(frame) for frame in actual} != {TYPE_MESSAGE, TYPE_DATA, TYPE_ACK}:
         wait_until_readable(wire)
-        found += received(wire)
-    return found
+        actual += received(wire)
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,14 @@ def test_transfers_continue_beside_damaged_copies_of_their_frames_at_full_rate(
                 return
 
     with Cluster.star(2).up() as cluster:
-        one, other = (
+        first, second = (
             open_socket(cluster[name].namespace, cluster[name].layout.nics[0].name, ETHERTYPE) for name in ("n1", "n2")
         )
-        with one as at_one, other as at_other, agents(cluster, emp.plug(), ETHERTYPE, {"n1": ping, "n2": pong}) as run:
+        with (
+            first as at_one,
+            second as at_other,
+            agents(cluster, emp.plug(), ETHERTYPE, {"n1": ping, "n2": pong}) as run,
+        ):
             chance = random.Random(1)
             bad = [
                 (wire, [spoil(frame, chance) for frame in frames])

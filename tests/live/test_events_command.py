@@ -31,7 +31,7 @@ def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (the mac
         yield cluster
 
 
-def told(*arguments: str, code: int = 0) -> str:
+def run_events(*arguments: str, code: int = 0) -> str:
     """Run `testbed events`; return standard output, or standard error if `code` is not 0."""
     done = subprocess.run([TESTBED, "events", *arguments], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
@@ -52,7 +52,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 def test_events_are_a_line_each_with_kind_place_and_words(star: RunningCluster) -> None:
     star.inject("n1", loss="5%")
     star.heal()
-    injected, *_, healed = [line for line in told().splitlines() if "replugged" not in line]
+    injected, *_, healed = [line for line in run_events().splitlines() if "replugged" not in line]
     assert " inject:      n1:eth0--s1:1: 1: loss 5% on n1, in " in injected
     assert " heal: " in healed
 
@@ -60,17 +60,17 @@ def test_events_are_a_line_each_with_kind_place_and_words(star: RunningCluster) 
 def test_kinds_and_times_select(star: RunningCluster) -> None:
     star.inject("n1", loss="5%")
     star.heal()
-    assert len(told("star", "--kind", "inject").splitlines()) == 1
-    assert len(told("--kind", "heal", "--kind", "inject").splitlines()) == 2
-    assert told("--kind", "relay") == ""  # relay died, relay behind, ...
-    assert told("--since", "0s") == ""
-    assert told("--since", "60s") == told()
-    assert told("--since", "2001-01-01T00:00") == told()
+    assert len(run_events("star", "--kind", "inject").splitlines()) == 1
+    assert len(run_events("--kind", "heal", "--kind", "inject").splitlines()) == 2
+    assert run_events("--kind", "relay") == ""  # relay died, relay behind, ...
+    assert run_events("--since", "0s") == ""
+    assert run_events("--since", "60s") == run_events()
+    assert run_events("--since", "2001-01-01T00:00") == run_events()
 
 
 def test_json_is_an_object_in_each_line(star: RunningCluster) -> None:
     star.inject("n2", loss="5%", delay="1ms")
-    lines = [json.loads(line) for line in told("--json").splitlines()]
+    lines = [json.loads(line) for line in run_events("--json").splitlines()]
     for line in lines:
         jsonschema.validate(line, schema_of("event"))
     (injected,) = [line for line in lines if line["event"] == "inject"]
@@ -86,8 +86,8 @@ def test_following_tells_what_happens_and_ends_with_the_cluster(star: RunningClu
         star.inject("n2", loss="7%")
         assert "loss 7% on n2" in line_of(process)
         star.down()
-        rest, said = process.communicate(timeout=30)
-        assert (rest, said) == ("", "star has been taken down\n")
+        rest, errors = process.communicate(timeout=30)
+        assert (rest, errors) == ("", "star has been taken down\n")
         assert process.returncode == 0
 
 
@@ -100,8 +100,8 @@ def test_following_a_cluster_that_is_made_again_ends_with_the_first(star: Runnin
         with Cluster.star(2).up("star", keep=True) as another:
             another.inject("n1", loss="9%")
             process.send_signal(signal.SIGCONT)
-            rest, said = process.communicate(timeout=30)
-        assert said == "star has been taken down\n"
+            rest, errors = process.communicate(timeout=30)
+        assert errors == "star has been taken down\n"
         assert "loss 9%" not in rest
 
 
@@ -110,15 +110,15 @@ def test_an_interrupt_ends_following_without_a_word(star: RunningCluster) -> Non
     with follow() as process:
         assert line_of(process)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-        assert (process.returncode, said) == (0, "")
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, "")
 
 
 def test_events_without_their_usual_facts_are_told_all_the_same(star: RunningCluster) -> None:
     directory = Store().directory(star.name)
     event_log.record(directory, "inject", number=7)
     event_log.record(directory, "moon\x1b[2J rises", phase="full")
-    lines = told().splitlines()
+    lines = run_events().splitlines()
     assert "number 7" in lines[0]
     assert "moon\\x1b[2J rises: phase full" in lines[1]
 
@@ -136,11 +136,11 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_a_runs_folder_stands_for_a_cluster(run: Path, tmp_path: Path) -> None:
-    assert "repetition begins" in told(str(run))
-    lines: list[dict[str, Any]] = [json.loads(line) for line in told(str(run), "--json").splitlines()]
+    assert "repetition begins" in run_events(str(run))
+    lines: list[dict[str, Any]] = [json.loads(line) for line in run_events(str(run), "--json").splitlines()]
     assert {line["of"] for line in lines} == {str(run)}
     done = subprocess.run([TESTBED, "events", "run"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == told(str(run))
+    assert done.stdout == run_events(str(run))
 
 
 def test_following_a_run_ends_with_it(run: Path) -> None:
@@ -149,8 +149,8 @@ def test_following_a_run_ends_with_it(run: Path) -> None:
         while "repetition ends" not in line_of(process):
             pass
         os.rename(result, run / "result.json")
-        _, said = process.communicate(timeout=30)
-        assert (process.returncode, said) == (0, "the run has ended: done\n")
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, "the run has ended: done\n")
 
 
 # Mistakes
@@ -158,9 +158,9 @@ def test_following_a_run_ends_with_it(run: Path) -> None:
 
 def test_mistakes_are_told_in_sentences(star: RunningCluster, tmp_path: Path) -> None:
     assert star.name == "star"
-    assert "no cluster is named stra; up are star" in told("stra", code=4)
-    assert "has no run.json" in told(str(tmp_path), code=4)
-    assert "did you mean 'inject'?" in told("--kind", "injcet", code=2)
-    assert "neither a time ago" in told("--since", "yesterday", code=2)
+    assert "no cluster is named stra; up are star" in run_events("stra", code=4)
+    assert "has no run.json" in run_events(str(tmp_path), code=4)
+    assert "did you mean 'inject'?" in run_events("--kind", "injcet", code=2)
+    assert "neither a time ago" in run_events("--since", "yesterday", code=2)
     star.down()
-    assert "no cluster is up" in told(code=4)
+    assert "no cluster is up" in run_events(code=4)

@@ -43,8 +43,8 @@ def test_a_fabfile_runs_as_it_is(star: RunningCluster, tmp_path: Path) -> None:
         fab, cwd=tmp_path, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False
     )
     assert done.returncode == 0, done.stderr
-    said = {file.name: file.read_text() for file in tmp_path.glob("said-by-*")}
-    assert said == {"said-by-n1": "n1\n", "said-by-n3": "n3\n"}
+    reported = {file.name: file.read_text() for file in tmp_path.glob("said-by-*")}
+    assert reported == {"said-by-n1": "n1\n", "said-by-n3": "n3\n"}
 
 
 def test_a_node_has_a_connection_that_ends_with_the_cluster(star: RunningCluster) -> None:
@@ -66,11 +66,11 @@ def test_a_node_has_a_connection_that_ends_with_the_cluster(star: RunningCluster
 @pytest.mark.parametrize("threads", [False, True])
 def test_a_group_of_nodes_runs_a_command(star: RunningCluster, threads: bool) -> None:
     done = star.group("n3", "n1", threads=threads).run("hostname", hide=True)
-    assert {one.host: result.stdout for one, result in done.items()} == {"n1": "n1\n", "n3": "n3\n"}
+    assert {first.host: result.stdout for first, result in done.items()} == {"n1": "n1\n", "n3": "n3\n"}
     assert len(star.group(threads=threads)) == 3
 
 
-def test_who_uses_no_connection_does_not_import_fabric() -> None:
+def test_fabric_is_imported_only_for_connections() -> None:
     found = "import sys, testbed.cli.main, testbed.cli.exec_commands\n"
     found += "import testbed.controller.runs.runner, testbed.cluster.running_cluster\n"
     found += (

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 COUNT = 300
 
 
-def arrived(cluster: RunningCluster) -> list[int]:
+def arrived_numbers(cluster: RunningCluster) -> list[int]:
     """The numbers of the frames from n1 that arrive at n2, in order."""
     with node_sockets.nic_sockets(cluster) as nics:
         nics["n2"].setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE: all of them may have to wait
@@ -30,9 +30,9 @@ def arrived(cluster: RunningCluster) -> list[int]:
         got: list[int] = []
 
         def all_came() -> bool:
-            ((_, said),) = relay_report(cluster)["links"].items()
+            ((_, direction_report),) = relay_report(cluster)["links"].items()
             got.extend(node_sockets.frame_numbers(node_sockets.received(nics["n2"])))
-            counted = said["forward"]["counters"]
+            counted = direction_report["forward"]["counters"]
             return counted["offered"] == COUNT and counted["delivered"] == len(got)
 
         eventually(all_came, "as many arrive as the relay has delivered")
@@ -42,12 +42,12 @@ def arrived(cluster: RunningCluster) -> list[int]:
 def test_the_fates_of_one_run_come_again_in_another(tmp_path: Path) -> None:
     log = tmp_path / "fates.jsonl"
     with Cluster.back_to_back().up(fates=log) as cluster, cluster.inject("n1", loss="20%", duplicate="10%"):
-        first = arrived(cluster)
+        first = arrived_numbers(cluster)
     assert {record.cause for record in read_log(log)} == {"loss", "duplicate"}
     with Cluster.back_to_back(seed=99).up() as cluster, cluster.inject("all", replay=log):
-        assert arrived(cluster) == first
+        assert arrived_numbers(cluster) == first
     with Cluster.back_to_back(seed=99).up() as cluster, cluster.inject("n1", loss="20%", duplicate="10%"):
-        assert arrived(cluster) != first
+        assert arrived_numbers(cluster) != first
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_fates_of_one_run_come_again_in_another(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_log_of_one_stretch_is_refused_with_its_line(tmp_path: Path, lines: str, words: str) -> None:
+def test_an_inconsistent_fate_log_is_rejected_with_its_line(tmp_path: Path, lines: str, words: str) -> None:
     log = tmp_path / "fates.jsonl"
     log.write_text(lines)
     with Cluster.back_to_back().up() as cluster:

@@ -21,7 +21,7 @@ from testbed.errors import DescriptionError, NotFoundError, TestbedError
 from testbed.fates.text_files import BrokenFileError
 from testbed.fates.tokens import RuleError
 from testbed.kernel.rtnl_dump import Contents
-from testbed.spec.layout import Asked, Impairment
+from testbed.spec.layout import ConfiguredDatapath, Impairment
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
 from tests.live import node_sockets
@@ -54,7 +54,7 @@ def pair() -> Iterator[RunningCluster]:
 @pytest.mark.parametrize("datapath", CARRIERS)
 @pytest.mark.parametrize("shape", ["back-to-back", "star"])
 def test_the_first_frame_after_the_call_sees_it_and_the_first_after_healing_does_not(
-    datapath: Asked, shape: str
+    datapath: ConfiguredDatapath, shape: str
 ) -> None:
     """Ten injections in a row: exactly the frames sent outside of them arrive."""
     made = Cluster.back_to_back() if shape == "back-to-back" else Cluster.star(3)
@@ -111,36 +111,36 @@ def declared(**impairment: str) -> Description:
     )
 
 
-def up(description: Description, datapath: Asked = "relay") -> RunningCluster:
+def up(description: Description, datapath: ConfiguredDatapath = "relay") -> RunningCluster:
     outcome = bring_up(Store(), resolve(description), name=NAME, origin="test", lasting=True, asked=datapath)
     return RunningCluster(Store(), outcome.state)
 
 
-def both(cluster: RunningCluster, link: str = "n1:eth0--s1:1") -> tuple[Impairment, Impairment]:
-    found = relayed_links(cluster)[link]
-    return found.forward.impairment, found.backward.impairment
+def both_impairments(cluster: RunningCluster, link: str = "n1:eth0--s1:1") -> tuple[Impairment, Impairment]:
+    actual = relayed_links(cluster)[link]
+    return actual.forward.impairment, actual.backward.impairment
 
 
 def test_only_what_is_named_is_set_and_in_both_directions() -> None:
     with up(declared(**DECLARED)) as cluster:
-        assert both(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
+        assert both_impairments(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
         with cluster.inject("n1", delay="7ms"):
-            assert both(cluster) == (Impairment(delay=7 * MS, loss=0.1),) * 2
+            assert both_impairments(cluster) == (Impairment(delay=7 * MS, loss=0.1),) * 2
             with cluster.inject("n1", jitter="1ms", distribution="normal", direction="out"):
-                assert both(cluster) == (
+                assert both_impairments(cluster) == (
                     Impairment(delay=7 * MS, loss=0.1, jitter=MS, distribution="normal"),
                     Impairment(delay=7 * MS, loss=0.1),
                 ), "direction out"
         with cluster.inject("n1", loss=0, direction="s1-n1"):
-            assert both(cluster) == (Impairment(delay=2 * MS, loss=0.1), Impairment(delay=2 * MS))
-        assert both(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
+            assert both_impairments(cluster) == (Impairment(delay=2 * MS, loss=0.1), Impairment(delay=2 * MS))
+        assert both_impairments(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
         assert relayed_links(cluster).keys() == {"n1:eth0--s1:1"}
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_injections_that_overlap_are_lifted_in_any_order(pair: RunningCluster, order: tuple[int, ...]) -> None:
     """The latest of those in force counts, key by key."""
-    wanted: list[dict[str, Any]] = [
+    expected: list[dict[str, Any]] = [
         {"delay": 1 * MS, "corrupt": 0.1},
         {"delay": 2 * MS},
         {"delay": 3 * MS, "duplicate": 0.2},
@@ -155,8 +155,8 @@ def test_injections_that_overlap_are_lifted_in_any_order(pair: RunningCluster, o
     for lifted in order:
         keys: dict[str, Any] = {}
         for number in left:
-            keys |= wanted[number]
-        assert both(pair, link) == (Impairment(**keys),) * 2
+            keys |= expected[number]
+        assert both_impairments(pair, link) == (Impairment(**keys),) * 2
         faults[lifted].lift()
         left.remove(lifted)
     assert relayed_links(pair) == {}
@@ -181,25 +181,25 @@ def test_all_of_a_node_is_meant_by_its_name_and_every_link_by_all() -> None:
 def everything(cluster: RunningCluster) -> dict[str, object]:
     """Return the kernel's state of a cluster, as ip, bridge and tc print it."""
     wire = wire_path(cluster.state)
-    found: dict[str, object] = {"ports": ports(wire), "forwarding": static_forwarding(wire)}
+    actual: dict[str, object] = {"ports": ports(wire), "forwarding": static_forwarding(wire)}
     for key, path in cluster.state.namespaces.items():
-        found[f"{key} links"] = namespace_contents(path)
-        found[f"{key} qdiscs"] = query(path, "tc", "qdisc", "show")
+        actual[f"{key} links"] = namespace_contents(path)
+        actual[f"{key} qdiscs"] = query(path, "tc", "qdisc", "show")
         if key != namespace_names.WIRE:
-            found[f"{key} offloads"] = subprocess.run(
+            actual[f"{key} offloads"] = subprocess.run(
                 ["nsenter", f"--net={path}", "ip", "-d", "link", "show", "eth0"],
                 capture_output=True,
                 text=True,
                 check=True,
             ).stdout
     for device in namespace_contents(wire).links:
-        found[f"{device} redirections"] = redirections(wire, device)
-    return found
+        actual[f"{device} redirections"] = redirections(wire, device)
+    return actual
 
 
 @pytest.mark.parametrize("datapath", CARRIERS)
 @pytest.mark.parametrize("shape", ["star", "back-to-back", "ring"])
-def test_what_is_healed_leaves_everything_as_it_was(datapath: Asked, shape: str) -> None:
+def test_healing_restores_the_previous_state(datapath: ConfiguredDatapath, shape: str) -> None:
     with SHAPES[shape]().up(datapath=datapath) as cluster:
         before = everything(cluster)
         processes = snapshot().processes
@@ -227,7 +227,7 @@ def test_an_untouched_link_carries_its_traffic_while_others_are_replugged() -> N
 
 @pytest.mark.parametrize("shape", ["back-to-back", "star", "dumbbell"])
 @pytest.mark.parametrize("datapath", CARRIERS)
-def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> None:
+def test_frames_lost_in_replugging_are_counted(shape: str, datapath: ConfiguredDatapath) -> None:
     """Frames sent equal frames received plus those that events report as lost."""
     shapes = {
         "back-to-back": Cluster.back_to_back,
@@ -259,7 +259,7 @@ def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> N
         for flow in traffic.flows:
             assert len(flow.arrived) == len(set(flow.arrived)), "no frame arrives twice"
             late = [place for place, (one, other) in enumerate(pairwise(flow.arrived)) if one > other]
-            times = sum(other - one > 100 for one, other in pairwise([-1000, *late]))
+            times = sum(second - first > 100 for first, second in pairwise([-1000, *late]))
             # What the relay has in hand when links come back from it is overtaken by what goes the short way.
             assert times <= (5 if datapath == "relay" else 0)
         if datapath == "relay":
@@ -325,7 +325,7 @@ def test_a_partition_lets_nothing_pass_between_its_groups_and_everything_within(
         assert relayed_links(cluster) == {}
 
 
-def test_what_is_injected_for_a_time_heals_itself(pair: RunningCluster) -> None:
+def test_a_timed_injection_heals_itself(pair: RunningCluster) -> None:
     before = everything(pair)
     pair.inject("all", delay="1ms", seconds=0.2)
     pair.cut("all", seconds=0.3)
@@ -333,7 +333,7 @@ def test_what_is_injected_for_a_time_heals_itself(pair: RunningCluster) -> None:
     eventually(lambda: len(pair.state.injected) == 1, "two of three have healed")
     eventually(lambda: len(events_of(pair, "heal")) == 2, "it is an event")
     assert [event["number"] for event in events_of(pair, "heal")] == [1, 2]
-    assert both(pair, "n1:eth0--n2:eth0") == (Impairment(duplicate=0.1),) * 2
+    assert both_impairments(pair, "n1:eth0--n2:eth0") == (Impairment(duplicate=0.1),) * 2
     stays.lift()
     assert everything(pair) == before
 
@@ -346,11 +346,11 @@ def test_up_changes_what_is_declared_and_keeps_what_is_injected() -> None:
         fault = cluster.inject("n1", corrupt="1%")
         stays = cluster.inject("n2", delay="5ms")
         up(declared(delay="3ms", loss="1%"))
-        assert both(cluster) == (Impairment(delay=3 * MS, loss=0.01, corrupt=0.01),) * 2
-        assert both(cluster, "n2:eth0--s1:2") == (Impairment(delay=5 * MS),) * 2
+        assert both_impairments(cluster) == (Impairment(delay=3 * MS, loss=0.01, corrupt=0.01),) * 2
+        assert both_impairments(cluster, "n2:eth0--s1:2") == (Impairment(delay=5 * MS),) * 2
         assert up(declared(delay="3ms", loss="1%")).state.injected == cluster.state.injected
         fault.lift()
-        assert both(cluster) == (Impairment(delay=3 * MS, loss=0.01),) * 2
+        assert both_impairments(cluster) == (Impairment(delay=3 * MS, loss=0.01),) * 2
         up(declared())
         assert relayed_links(cluster).keys() == {"n2:eth0--s1:2"}
         stays.lift()
@@ -394,7 +394,7 @@ def test_state_and_events_say_what_is_in_force(pair: RunningCluster) -> None:
         ("n1", {"rate_trace": "/nowhere/at.all"}, NotFoundError, "/nowhere/at.all"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_nothing_changes(
+def test_invalid_arguments_are_rejected_without_effect(
     pair: RunningCluster, target: str, wish: dict[str, Any], error: type[TestbedError], said: str
 ) -> None:
     before = everything(pair)
@@ -425,7 +425,7 @@ def test_a_contradiction_with_what_is_in_force_is_refused_and_that_stays(pair: R
     pair.inject("all", delay="1ms", jitter="100us")
     with pytest.raises(DescriptionError, match="jitter without a delay"):
         pair.inject("all", delay=0)
-    assert both(pair, "n1:eth0--n2:eth0") == (Impairment(delay=MS, jitter=100_000),) * 2
+    assert both_impairments(pair, "n1:eth0--n2:eth0") == (Impairment(delay=MS, jitter=100_000),) * 2
     ping(pair, "n1", "n2")
     pair.heal()
 

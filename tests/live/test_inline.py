@@ -181,13 +181,13 @@ class Deadlines:
     def on_doorbell(self, _now: int, _index: int) -> None:
         raise AssertionError("nobody rings")
 
-    def completed(self, _index: int) -> None:
+    def on_completion(self, _index: int) -> None:
         raise AssertionError("nothing was given")
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         return {}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -224,14 +224,14 @@ def test_a_program_goes_on_by_time_and_by_tasks_beside_its_nic() -> None:
 
     async def busy(endpoint: EchoEndpoint, node: ProgramNode) -> tuple[bool, str]:
         loop = node.loop
-        begun = loop.now()
+        start = loop.now()
         other = loop.spawn(sleeper(node), "another")
         try:
             await loop.timeout(MILLISECOND, endpoint.receive(bytearray(8)))
         except TimeoutError as error:
-            said = str(error)
+            message = str(error)
         await other
-        return loop.now() - begun >= 3 * MILLISECOND, said
+        return loop.now() - start >= 3 * MILLISECOND, message
 
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": busy}) as run:
         assert run.wait(TIMEOUT).results["n1"] == (True, "not done within 1000000 ns")
@@ -249,10 +249,10 @@ def test_emp_carries_messages_of_many_frames_both_ways() -> None:
 def test_a_message_of_8000_bytes_is_one_frame_where_the_mtu_is_9000() -> None:
     message = random.Random(8_000).randbytes(8_000)
 
-    async def one(endpoint: emp.Endpoint, node: ProgramNode) -> None:
+    async def sender_program(endpoint: emp.Endpoint, node: ProgramNode) -> None:
         await endpoint.send(node.numbers["n2"], 1, message)
 
-    async def other(endpoint: emp.Endpoint, node: ProgramNode) -> bool:
+    async def receiver_program(endpoint: emp.Endpoint, node: ProgramNode) -> bool:
         buffer = bytearray(9_000)
         received = await endpoint.receive(node.numbers["n1"], 1, buffer)
         return buffer[: received.length] == message
@@ -260,7 +260,10 @@ def test_a_message_of_8000_bytes_is_one_frame_where_the_mtu_is_9000() -> None:
     def carried(mtu: int) -> tuple[bool, int]:
         """Whether it arrived as it was sent, and in how many frames."""
         made = Cluster(**{**Cluster.star(2).model_dump(exclude_defaults=True), "defaults": Defaults(mtu=mtu)})
-        with made.up() as cluster, agents(cluster, emp.plug(), EMP, {"n1": one, "n2": other}) as run:
+        with (
+            made.up() as cluster,
+            agents(cluster, emp.plug(), EMP, {"n1": sender_program, "n2": receiver_program}) as run,
+        ):
             outcome = run.wait(TIMEOUT)
         return outcome.results["n2"], outcome.reports["n1"].counted["frames_sent"]
 

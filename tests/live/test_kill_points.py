@@ -210,12 +210,12 @@ def test_gc_killed_after_any_change_is_finished_by_the_next(machine: Machine, re
 def test_a_process_killed_while_it_makes_a_cluster_of_its_own_leaves_nothing_even_without_gc(
     machine: Machine, record_property: Note
 ) -> None:
-    def held() -> None:
+    def hold_cluster() -> None:
         Cluster.star(5).up()
 
-    changes = changes_of(held)
+    changes = changes_of(hold_cluster)
     for count, after in kill_points(changes):
-        kill_after(count, held)
+        kill_after(count, hold_cluster)
         machine.assert_unchanged(f"killed after change {count}, {after}")
     record_property("note", f"up of a held cluster of 5 nodes: {len(changes)} changes")
 
@@ -235,7 +235,7 @@ def test_a_process_killed_while_it_ends_a_cluster_of_its_own_leaves_nothing_even
 
 
 def test_a_process_killed_beside_its_cluster_takes_stubborn_programs_with_it(machine: Machine) -> None:
-    def held(report: Callable[[object], None]) -> None:
+    def hold_cluster(report: Callable[[object], None]) -> None:
         with Cluster.star(5).up() as cluster:
             runaway_programs.start_program(cluster["n1"], runaway_programs.DOUBLE_FORKED)
             runaway_programs.start_program(cluster["n2"], runaway_programs.IGNORES_SIGTERM)
@@ -244,7 +244,7 @@ def test_a_process_killed_beside_its_cluster_takes_stubborn_programs_with_it(mac
             report("up")
             signal.pause()
 
-    with background(held) as process:
+    with background(hold_cluster) as process:
         assert process.answer() == "up"
         machine.assert_changed()
         process.kill()

@@ -43,8 +43,8 @@ def layout(delay: str) -> Layout:
 PLAIN, DELAYED = layout("0"), layout("1ms")
 
 
-def up(wanted: Layout, *, dry_run: bool = False) -> ApplyResult:
-    return bring_up(Store(), wanted, name=NAME, origin="test", lasting=True, dry_run=dry_run)
+def up(expected: Layout, *, dry_run: bool = False) -> ApplyResult:
+    return bring_up(Store(), expected, name=NAME, origin="test", lasting=True, dry_run=dry_run)
 
 
 def inject() -> None:

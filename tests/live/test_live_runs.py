@@ -88,9 +88,9 @@ def test_pingpong_is_brought_up_measured_and_taken_down(tmp_path: Path) -> None:
     assert [row["size_bytes"] for row in result.rows] == [0, 4, 20480]
     assert all(0 < row["min_ns"] <= row["p50_ns"] <= row["p999_ns"] and row["cpu_ns"] > 0 for row in result.rows)
     assert Store().names() == before
-    found = read_run(tmp_path / "run")
-    assert found.status == "done"
-    assert {"the cluster is up", "repetition begins", "repetition ends"} <= {one["event"] for one in found.events()}
+    run = read_run(tmp_path / "run")
+    assert run.status == "done"
+    assert {"the cluster is up", "repetition begins", "repetition ends"} <= {event["event"] for event in run.events()}
 
 
 @pytest.mark.parametrize("protocol", ["emp", "tcp"])
@@ -159,9 +159,9 @@ def test_a_crash_and_a_death_in_the_barrier_are_told_with_their_node(star: Runni
     with pytest.raises(NodeDiedError, match="n3: its process ended with code 3"):
         testbed.run(star, dying, output=tmp_path / "death")
     for name in ("crash", "death"):
-        found = read_run(tmp_path / name)
-        assert found.status == "failed"
-        assert sorted(row["measured"] for row in found.rows()) == [0, 1, 2]
+        run = read_run(tmp_path / name)
+        assert run.status == "failed"
+        assert sorted(row["measured"] for row in run.rows()) == [0, 1, 2]
     assert testbed.run(star, "sort", settings={"keys": 100}).rows  # the cluster can be used as before
 
 
@@ -170,13 +170,13 @@ async def returning_a_function(comm: Comm, node: Node) -> object:  # noqa: ARG00
 
 
 def test_a_result_that_only_its_process_knows_is_refused_with_one_sentence_in_every_mode(star: RunningCluster) -> None:
-    said = []
+    log = []
     for cluster, mode in ((STAR, "sim"), (star, "live")):
         with pytest.raises(ProgramError, match=r"^n2: .*<lambda>.*must be plain data") as caught:
             testbed.run(cluster, returning_a_function, mode=mode)  # type: ignore[arg-type]  # two of them
-        said.append(re.sub("0x[0-9a-f]+", "", str(caught.value)))
-    assert said[0] == said[1]
-    assert "Traceback" not in said[0]
+        log.append(re.sub("0x[0-9a-f]+", "", str(caught.value)))
+    assert log[0] == log[1]
+    assert "Traceback" not in log[0]
 
 
 def test_programs_that_do_not_end_are_told_with_what_they_wait_for(star: RunningCluster, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_programs_that_do_not_end_are_told_with_what_they_wait_for(star: Running
         testbed.run(star, waiting, timeout=60, patience=0.5)
 
 
-def test_what_a_program_prints_goes_to_its_nodes_file(star: RunningCluster, tmp_path: Path) -> None:
+def test_output_of_a_program_goes_to_its_nodes_file(star: RunningCluster, tmp_path: Path) -> None:
     result = testbed.run(star, shouting, output=tmp_path / "run")
     assert result.results == {"n1": 0, "n2": 1, "n3": 2}
     assert [(tmp_path / "run" / "logs" / f"n{n}.log").stat().st_size for n in (1, 2, 3)] == [64 * (MEBIBYTE + 1)] * 3

@@ -57,7 +57,7 @@ def test_commands_run(home: Path) -> None:
         result = run_commands(
             Cluster.star(2), [("n1", "id -u"), ("n2", "cat /proc/sys/kernel/hostname")], output=home.parent / "run"
         )
-        assert [one.log.read_text() for one in result.commands] == ["0\n", "n2\n"]
+        assert [command.log.read_text() for command in result.commands] == ["0\n", "n2\n"]
         assert Store().names() == []
 
     wait_for_success(as_user(home, story))

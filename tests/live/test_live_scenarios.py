@@ -46,13 +46,13 @@ LATE = 0.5  # s: how much later than asked a busy machine may do something
 async def talk(comm: Comm, node: Node, *, seconds: float = 1.0) -> list[float]:
     """Play ping-pong between n1 and n2, a round every 10 ms; the others wait. Returns when each round began, in seconds
     since the first."""
-    begun: list[float] = []
+    started: list[float] = []
     first = node.now()
     goes_on = True
     while comm.rank < 2 and goes_on:
-        begun.append((node.now() - first) / SECOND)
+        started.append((node.now() - first) / SECOND)
         if comm.rank == 0:
-            goes_on = begun[-1] < seconds
+            goes_on = started[-1] < seconds
             await comm.send(goes_on, 1, 7)
             await comm.recv(source=1, tag=8)
         else:
@@ -61,18 +61,18 @@ async def talk(comm: Comm, node: Node, *, seconds: float = 1.0) -> list[float]:
         await node.sleep(10 * MILLISECOND)
     if comm.rank > 1:
         await node.sleep(round(seconds * SECOND))
-    return begun
+    return started
 
 
 async def sleep(_comm: Comm, node: Node, *, seconds: float = 1.0) -> int:
-    begun = node.now()
+    start = node.now()
     await node.sleep(round(seconds * SECOND))
-    return begun
+    return start
 
 
 def events_of(folder: Path, event: str) -> list[dict[str, Any]]:
-    told = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    return [one for one in told if one["event"] == event]
+    records = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return [one for one in records if one["event"] == event]
 
 
 def play(folder: Path, cluster: Any, workload: Any, *faults: Fault, **options: Any) -> testbed.RunResult:
@@ -82,9 +82,9 @@ def play(folder: Path, cluster: Any, workload: Any, *faults: Fault, **options: A
 
 def ends(folder: Path) -> dict[str, Mapping[str, int]]:
     """Return each fault's counters; each fault must have had an effect."""
-    found = events_of(folder / "run", "fault ends")
-    assert [one["fault"] for one in found if not one["had_effect"]] == []
-    return {one["fault"]: one["counted"] for one in found}
+    events = events_of(folder / "run", "fault ends")
+    assert [one["fault"] for one in events if not one["had_effect"]] == []
+    return {one["fault"]: one["counted"] for one in events}
 
 
 def test_a_link_fault_at_time_0_is_in_force_before_the_first_frame(tmp_path: Path) -> None:
@@ -136,16 +136,16 @@ def test_links_with_faults_change_hands_before_and_after_the_run_only(tmp_path: 
         assert cluster.state.datapaths == {}
         assert cluster.state.injected == ()
     ends(tmp_path)
-    begun, over = [event["clock"] for name in ("repetition begins", "repetition ends")
+    start, over = [event["clock"] for name in ("repetition begins", "repetition ends")
                    for event in events_of(tmp_path / "run", name)]  # fmt: skip
     replugged = [event["clock"] for event in events_of(tmp_path / "run", "replugged")]
     assert replugged
-    assert not [when for when in replugged if begun < when < over]
+    assert not [when for when in replugged if start < when < over]
     assert not [finding for finding in result.verdict.findings if finding.what == "replugged" and finding.measured]
     assert not [note for note in result.verdict.notes if "in the span" in note or "never matched" in note]
 
 
-def test_nothing_passes_between_the_parts_of_a_partition_until_it_is_lifted(tmp_path: Path) -> None:
+def test_no_frame_passes_between_the_groups_until_the_partition_is_lifted(tmp_path: Path) -> None:
     partition = Partition(shape="isolated", node="n2", from_="300ms", to="900ms")
     result = play(tmp_path, Cluster.star(3), talk, partition, settings={"seconds": 1.5})
     (begins,) = events_of(tmp_path / "run", "fault begins")
@@ -160,15 +160,15 @@ def test_what_is_lost_at_an_end_that_a_scenario_takes_down_is_what_was_asked_for
     """Frames that the relay has delayed come due while the cable is out."""
     lagging = Cluster.star(2, delay="50ms")
     traffic = {"messages": 400, "outstanding": 50, "largest": 1000, "over": "1s"}
-    found = play(
+    findings = play(
         tmp_path, lagging, "random", Flap(on="n2", at="400ms", for_="300ms"), settings=traffic
     ).verdict.findings
-    lost = [finding.measured for finding in found if finding.what == "relay at an end taken down"]
+    lost = [finding.measured for finding in findings if finding.what == "relay at an end taken down"]
     assert sum(count or 0 for count in lost) > 0
-    assert [finding for finding in found if finding.what in ("relay at a down end", "NIC down")] == []
+    assert [finding for finding in findings if finding.what in ("relay at a down end", "NIC down")] == []
 
 
-def test_who_has_crashed_is_gone_and_who_starts_again_does_so_from_the_beginning(tmp_path: Path) -> None:
+def test_a_crashed_program_is_gone_and_a_restarted_one_begins_anew(tmp_path: Path) -> None:
     faults = (
         Crash(on="n1", at="300ms"),
         Crash(on="n2", at="300ms", for_="300ms"),
@@ -177,7 +177,7 @@ def test_who_has_crashed_is_gone_and_who_starts_again_does_so_from_the_beginning
     )
     result = play(tmp_path, Cluster.star(5), sleep, *faults)
     assert set(result.results) == {"n2", "n3", "n4", "n5"}
-    since = {name: (begun - result.results["n5"]) / SECOND for name, begun in result.results.items()}
+    since = {name: (started - result.results["n5"]) / SECOND for name, started in result.results.items()}
     assert 0.55 < since["n2"] < 0.6 + LATE
     assert 0.45 < since["n3"] < 0.5 + LATE
     assert 0.55 < since["n4"] < 0.6 + LATE
@@ -201,7 +201,7 @@ def test_a_program_knows_how_often_it_was_started() -> None:
     knows_how_often_it_was_started("live")
 
 
-def test_who_was_restarted_and_comes_to_a_barrier_ends_the_run_with_a_sentence() -> None:
+def test_a_restarted_rank_at_a_barrier_ends_the_run_with_an_error_of_one_line() -> None:
     ends_at_the_barrier("live")
 
 
@@ -218,7 +218,7 @@ def test_kernel_sockets_meet_the_same_faults(tmp_path: Path) -> None:
     assert result.results["n1"][-1] >= 1.0
 
 
-def test_what_has_no_effect_and_what_never_comes_is_a_warning(tmp_path: Path) -> None:
+def test_faults_without_effect_and_faults_that_never_begin_are_warnings(tmp_path: Path) -> None:
     faults = Rule(on="n1", rules="drop udp and ip.src == 1.2.3.4", at="100ms", for_="200ms"), Crash(on="n1", at="30s")
     notes = play(tmp_path, Cluster.star(2), talk, *faults).verdict.notes
     assert any(
@@ -268,7 +268,7 @@ def test_a_run_that_is_interrupted_leaves_nothing_in_force(tmp_path: Path) -> No
         is_clean(cluster)
 
 
-def test_what_a_killed_run_has_left_in_force_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_left_by_a_killed_run_end_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "_GRACE", 0.5)
     faults = (
         Impair(on="all", at="100ms", for_="1s", loss="50%"),
@@ -296,7 +296,7 @@ def test_a_fault_that_cannot_be_put_in_force_ends_the_run_with_its_sentence(tmp_
         is_clean(cluster)
 
 
-def test_what_namespaces_cannot_have_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_features_that_namespaces_lack_are_rejected_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="only a cost model can slow a NIC"):
         play(tmp_path, Cluster.star(2), talk, Slow(on="n1", factor=3.0, at="1s"))
     with pytest.raises(UnsupportedError, match="cannot restore connections of the kernel"):

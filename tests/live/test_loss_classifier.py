@@ -289,9 +289,9 @@ def test_replacing_leaves_no_instant_without_a_classifier(cable: Cable) -> None:
     counted = cable.counters()
     assert counted.offered == counted.lost >= seen.offered
     assert received(cable.receiver) == []
-    found = loss_classifier.find_attached(cable.wire.route, IN)
-    assert found is not None
-    assert classifiers(cable) == [found.program]
+    actual = loss_classifier.find_attached(cable.wire.route, IN)
+    assert actual is not None
+    assert classifiers(cable) == [actual.program]
 
 
 def classifiers(cable: Cable) -> list[int]:
@@ -314,8 +314,8 @@ def test_another_loss_restarts_the_numbers_in_the_counters_that_go_on(cable: Cab
     assert [*cable.carry(frames), *(500 + number for number in cable.carry(frames))] == survivors(first, frames * 2)
     lost = cable.counters().lost
     with (
-        loss_classifier.open_attached(cable.wire.route, IN) as there,
-        loss_classifier.load(losses_of(KEY, second), there.maps["counters"] if there else None) as classifier,
+        loss_classifier.open_attached(cable.wire.route, IN) as remote,
+        loss_classifier.load(losses_of(KEY, second), remote.maps["counters"] if remote else None) as classifier,
     ):
         cable.wire.route.execute([loss_classifier.attach(IN, classifier)])
     assert cable.carry(frames) == survivors(second, frames)

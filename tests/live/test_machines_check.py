@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
 
 @pytest.fixture(scope="module")
 def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab(tmp_path_factory.mktemp("lab")) as found:
-        yield found
+    with lab(tmp_path_factory.mktemp("lab")) as running_lab:
+        yield running_lab
 
 
 def checked(machines: Lab, text: str) -> dict[str, dict[str, object]]:
@@ -34,9 +34,9 @@ def checked(machines: Lab, text: str) -> dict[str, dict[str, object]]:
     assert done.stderr == ""
     document = json.loads(done.stdout)
     jsonschema.validate(document, schema_of("machines-check"))
-    found = {machine["name"]: machine for machine in document["machines"]}
-    assert done.returncode == (0 if all(machine["usable"] for machine in found.values()) else 1)
-    return found
+    actual = {machine["name"]: machine for machine in document["machines"]}
+    assert done.returncode == (0 if all(machine["usable"] for machine in actual.values()) else 1)
+    return actual
 
 
 def test_every_machine_says_what_it_can_do(machines: Lab) -> None:
@@ -77,16 +77,16 @@ def another_python(folder: Path, name: str, version: str) -> str:
 
 
 def test_a_machine_that_cannot_be_used_is_told_in_a_sentence_and_keeps_nothing(machines: Lab) -> None:
-    here = machines.address("a")
+    local = machines.address("a")
     wrong = wrong_machines(machines)
-    others = {name: {"address": here, "underlay": None, **keys} for name, keys in wrong.items()}
-    found = checked(machines, machines.file(["b", *wrong], **others))
-    assert {name for name, machine in found.items() if machine["usable"]} == {"b"}
-    problems = {name: str(machine["problem"]) for name, machine in found.items()}
+    others = {name: {"address": local, "underlay": None, **keys} for name, keys in wrong.items()}
+    actual = checked(machines, machines.file(["b", *wrong], **others))
+    assert {name for name, machine in actual.items() if machine["usable"]} == {"b"}
+    problems = {name: str(machine["problem"]) for name, machine in actual.items()}
     assert all("\n" not in problem for problem in problems.values())
-    assert problems["closed"] == f"machine closed ({here}:2222) cannot be reached: Connection refused"
+    assert problems["closed"] == f"machine closed ({local}:2222) cannot be reached: Connection refused"
     assert problems["unresolved"].startswith("machine unresolved (no-such-machine.invalid:22) cannot be reached: ")
-    assert problems["refused"].startswith(f"machine refused ({here}:22) refuses the login of root: ")
+    assert problems["refused"].startswith(f"machine refused ({local}:22) refuses the login of root: ")
     assert problems["keyless"] == f"machine keyless: there is no key {machines.folder}/missing"
     assert f"{machines.folder}/old-python there has testbed 0.0.1, and this is testbed " in problems["old"]
     assert "bare-python there does not have testbed" in problems["bare"]
@@ -96,7 +96,7 @@ def test_a_machine_that_cannot_be_used_is_told_in_a_sentence_and_keeps_nothing(m
     assert "has the MTU 1,500, and the file says 9,000" in problems["small"]
     assert "no interface has the underlay address 10.77.0.1" in problems["elsewhere"]
     eventually(lambda: machines.programs("a") == [], "nothing is left on the machine")
-    report = found["b"]["report"]
+    report = actual["b"]["report"]
     assert isinstance(report, dict)
     assert report["python"] == ".".join(map(str, sys.version_info[:3]))
     assert report["underlay_mtu"] == 1500

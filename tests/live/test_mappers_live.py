@@ -41,7 +41,7 @@ def test_mappers_find_a_ring_and_the_rest_of_it_when_a_cable_is_cut(tmp_path: Pa
                 )
                 (tmp_path / "stop").touch()
                 outcome = run.wait(TIMEOUT)
-    assert [found for found in outcome.results.values() if found] == [{"hosts": 3, "switches": 4}]
+    assert [result for result in outcome.results.values() if result] == [{"hosts": 3, "switches": 4}]
 
 
 def test_daemons_with_privileged_endpoints_map_the_network_and_messages_go_by_their_routes() -> None:
@@ -52,6 +52,6 @@ def test_daemons_with_privileged_endpoints_map_the_network_and_messages_go_by_th
         firmware={"mapper": "daemon"},
         settings={"over": "20s"},
     )
-    for rank, told in enumerate(result.results[f"n{number}"] for number in range(1, 5)):
-        assert told["replies"] == [other for other in range(4) if other != rank]
-        assert {int(other) for other in told["routes"]} == set(told["replies"])
+    for rank, report in enumerate(result.results[f"n{number}"] for number in range(1, 5)):
+        assert report["replies"] == [other for other in range(4) if other != rank]
+        assert {int(route) for route in report["routes"]} == set(report["replies"])

@@ -44,7 +44,7 @@ def start(cluster: RunningCluster, node: str, script: str) -> subprocess.Popen[s
     return cluster[node].popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def finish(process: subprocess.Popen[str]) -> str:
     output, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, errors
     return output
@@ -53,17 +53,17 @@ def said(process: subprocess.Popen[str]) -> str:
 def test_two_processes_of_each_node_are_ranks_of_one_world() -> None:
     with Cluster.star(2).up() as cluster, share_nics(cluster, functions=2):
         scripts = [start(cluster, node, EVERYTHING) for node in ("n1", "n1", "n2", "n2")]
-        ranks = sorted(said(script) for script in scripts)
+        ranks = sorted(finish(script) for script in scripts)
     assert ranks == [f"{rank} 4 n{rank // 2 + 1}.{rank % 2} True\n" for rank in range(4)]
 
 
 def test_a_process_on_an_inline_nic_has_the_names_too() -> None:
     with Cluster.star(2).up() as cluster:
         scripts = [start(cluster, node, EVERYTHING) for node in ("n1", "n2")]
-        assert [said(script) for script in scripts] == ["0 2 n1 True\n", "1 2 n2 True\n"]
+        assert [finish(script) for script in scripts] == ["0 2 n1 True\n", "1 2 n2 True\n"]
 
 
-def test_what_is_sent_is_received_though_the_sender_is_through_long_before() -> None:
+def test_messages_are_received_after_their_sender_has_ended() -> None:
     early = """
 from testbed import attach
 from testbed.mpi import MPI
@@ -85,8 +85,8 @@ with attach():
         assert sender.stdout.readline() == "on its way\n"
         with pytest.raises(subprocess.TimeoutExpired):
             sender.wait(3)  # longer than a NIC lingers
-        assert said(start(cluster, "n1", late)) == "sent long ago\n"
-        assert said(sender) == ""
+        assert finish(start(cluster, "n1", late)) == "sent long ago\n"
+        assert finish(sender) == ""
 
 
 def test_a_blocking_call_within_a_coroutine_says_what_to_do() -> None:
@@ -104,7 +104,7 @@ with attach() as nic:
         print(error)
 """
     with Cluster.star(2).up() as cluster, share_nics(cluster):
-        assert "await the communicator's methods" in said(start(cluster, "n1", script))
+        assert "await the communicator's methods" in finish(start(cluster, "n1", script))
 
 
 @pytest.mark.parametrize("name", ["pingpong.py", "neighbours.py", "columns.py"])

@@ -27,9 +27,9 @@ def star() -> Iterator[RunningCluster]:
 def test_a_pingpong_runs_with_one_changed_import_on_the_machines_clock(
     star: RunningCluster, tmp_path: Path, protocol: str
 ) -> None:
-    script, begun = with_our_import("pingpong.py", tmp_path), time.monotonic()
+    script, start = with_our_import("pingpong.py", tmp_path), time.monotonic()
     testbed.run(star, script, protocol=protocol, settings={"args": "30"}, output=tmp_path / "run")
-    took = time.monotonic() - begun
+    took = time.monotonic() - start
     table = [line.split() for line in (tmp_path / "run" / "logs" / "n1.log").read_text().splitlines()]
     assert [int(length) for length, _ in table] == [1, 16, 256, 4096, 65536]
     # Nothing goes there and back in no time, and all of it together in less than the run has taken.
@@ -103,7 +103,7 @@ def test_a_script_that_computes_for_ever_is_told_with_the_line(star: RunningClus
     assert any("the program runs, at" in one and "script.py:" in one for one in raised.value.waiting["n2"])
 
 
-def test_what_a_script_prints_is_shown_with_its_node(tmp_path: Path) -> None:
+def test_output_of_a_script_is_shown_with_its_node(tmp_path: Path) -> None:
     script = write_script(tmp_path, "print(f'rank {comm.rank} of {comm.size}')")
     shown = command("run", "star-4", script, "--mode", "sim", cwd=tmp_path).stdout
     assert shown.splitlines()[:4] == [f"n{rank + 1}: rank {rank} of 4" for rank in range(4)]

@@ -119,7 +119,7 @@ def test_routes_that_lead_nowhere_are_counted_at_the_switch_and_hold_nobody_up()
         assert counted == {"no_port": 1, "no_cable": 2, "route_used_up": 4}
 
 
-def test_what_is_corrupted_on_one_link_is_still_wrong_behind_the_next_switch() -> None:
+def test_a_frame_corrupted_on_one_link_stays_corrupted_behind_the_next_switch() -> None:
     rules = ["corrupt 1 nth(3)"]
     with crossbar_cluster("n1 s1:1", "n2 s2:1", "s1:3 s2:2", forward={"rules": rules}).up() as cluster:
         outcome = run_programs(cluster, {"n1": partial(send_some, count=5), "n2": partial(count_received, count=5)})
@@ -131,10 +131,10 @@ async def trips(endpoint: SourceRouteEndpoint, node: ProgramNode | SimNode, peer
     now = node.now if isinstance(node, SimNode) else node.loop.now
     took = []
     for number in range(1, 11):
-        begun = now()
+        start = now()
         endpoint.send(peer, 1, 1000)
         await endpoint.frames(number)
-        took.append(now() - begun)
+        took.append(now() - start)
     return took
 
 
@@ -145,7 +145,7 @@ async def back(endpoint: SourceRouteEndpoint, _node: ProgramNode | SimNode, peer
 
 
 @pytest.mark.alone
-def test_where_time_is_dilated_switches_and_links_are_as_slow_as_in_the_simulation() -> None:
+def test_dilated_switches_and_links_are_as_slow_as_in_the_simulation() -> None:
     factor = 2000
     layout = resolve(crossbar_cluster("n1 s1:3", "s1:7 s2:2", "n2 s2:1"))
     with Simulation(layout, SourceRoutePlug(layout)) as simulation:
@@ -156,10 +156,10 @@ def test_where_time_is_dilated_switches_and_links_are_as_slow_as_in_the_simulati
     with RunningCluster(Store(), outcome.state) as cluster:
         programs: dict[str, Program] = {"n1": partial(trips, peer="n2"), "n2": partial(back, peer="n1")}
         with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, programs, dilation=Dilation(factor, IDEAL)) as run:
-            found = run.wait(TIMEOUT).results["n1"]
-    assert isinstance(found, list)
-    assert min(found) >= min(expected.result()), "nothing is early"
-    assert sorted(found)[5] < 1.3 * min(expected.result()), "an Ethernet's round trip would be another"
+            actual = run.wait(TIMEOUT).results["n1"]
+    assert isinstance(actual, list)
+    assert min(actual) >= min(expected.result()), "nothing is early"
+    assert sorted(actual)[5] < 1.3 * min(expected.result()), "an Ethernet's round trip would be another"
 
 
 async def speak(endpoint: emp.Endpoint, _node: ProgramNode) -> int:

@@ -69,9 +69,9 @@ def test_a_circle_of_waiting_worms_is_broken_by_truncating_some_of_them() -> Non
     with ring().up() as cluster:
         outcome = run_programs(cluster, {f"n{number}": around for number in range(1, 5)})
         counts = relay_report(cluster)["switches"].values()
-        truncated, swallowed = (sum(one[cause] for one in counts) for cause in ("truncated", "swallowed"))
+        truncated, swallowed = (sum(count[cause] for count in counts) for cause in ("truncated", "swallowed"))
     assert truncated > 0
-    whole, broken = (sum(found[place] for found in outcome.results.values()) for place in (0, 1))
+    whole, broken = (sum(result[place] for result in outcome.results.values()) for place in (0, 1))
     assert whole >= 4, "afterwards the ring is free: what each sent to itself came"
     assert whole - 4 + broken + swallowed == 4
     assert all(finding.grade is Grade.TRUSTED for finding in outcome.verdict.findings if finding.what == "relay lost")
@@ -96,12 +96,12 @@ def test_the_frames_of_a_flow_that_a_link_loses_are_those_of_the_simulation() ->
     layout = resolve(description)
     with Simulation(layout, SourceRoutePlug(layout)) as simulation:
         simulation.spawn("n1", send_many)
-        heard = simulation.spawn("n2", listen)
+        received = simulation.spawn("n2", listen)
         simulation.run()
     with description.up() as cluster:
         outcome = run_programs(cluster, {"n1": send_many, "n2": listen})
-    assert outcome.results["n2"] == heard.result()
-    assert 100 < len(heard.result()) < 170
+    assert outcome.results["n2"] == received.result()
+    assert 100 < len(received.result()) < 170
 
 
 def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
@@ -145,7 +145,7 @@ async def keep_hearing(endpoint: SourceRouteEndpoint, node: ProgramNode, seconds
 
 
 @pytest.mark.parametrize("link", ["n1:eth0--s1:1", "s1:3--s2:2"], ids=["of a NIC", "between crossbars"])
-def test_nothing_passes_a_cable_that_is_pulled_out_until_it_is_plugged_in_again(link: str) -> None:
+def test_no_frame_passes_a_cut_cable_until_it_is_restored(link: str) -> None:
     with crossbar_cluster("n1 s1:1", "n2 s2:1", "s1:3 s2:2").up() as cluster:
         layout = cluster.state.layout
         programs: dict[str, Program] = {
@@ -157,14 +157,14 @@ def test_nothing_passes_a_cable_that_is_pulled_out_until_it_is_plugged_in_again(
             with cluster.cut(link):
                 time.sleep(0.5)
             outcome = run.wait(TIMEOUT)
-    sent, came = outcome.results["n1"], outcome.results["n2"]
+    sent, arrived = outcome.results["n1"], outcome.results["n2"]
     assert isinstance(sent, int)
-    assert isinstance(came, list)
-    missing = sorted(set(range(1, sent + 1)) - set(came))
+    assert isinstance(arrived, list)
+    missing = sorted(set(range(1, sent + 1)) - set(arrived))
     assert missing
     assert missing == list(range(missing[0], missing[-1] + 1)), "one gap"
-    assert came[0] == 1
-    assert came[-1] == sent
+    assert arrived[0] == 1
+    assert arrived[-1] == sent
 
 
 def test_frames_that_wait_in_a_nic_when_the_relay_is_killed_leave_when_there_is_another() -> None:
@@ -182,11 +182,11 @@ def test_frames_that_wait_in_a_nic_when_the_relay_is_killed_leave_when_there_is_
             os.kill(pid, signal.SIGKILL)
             eventually(lambda: events_of(cluster, "relay restarted"), "another relay carries the links")
             outcome = run.wait(TIMEOUT)
-    came = outcome.results["n2"]
-    assert isinstance(came, list)
+    arrived = outcome.results["n2"]
+    assert isinstance(arrived, list)
     assert outcome.verdict.grade is Grade.INVALID
-    assert came == sorted(came)
-    assert came[-1] == count, "the last one waited in the NIC"
+    assert arrived == sorted(arrived)
+    assert arrived[-1] == count, "the last one waited in the NIC"
 
 
 async def send_one(endpoint: SourceRouteEndpoint, _node: ProgramNode, peer: str) -> None:
@@ -221,7 +221,7 @@ def refused(cluster: RunningCluster, **keys: str) -> bool:
     return cluster.state.injected == before
 
 
-def test_what_would_reorder_is_refused_when_it_is_injected() -> None:
+def test_reordering_injections_are_rejected() -> None:
     with crossbar_cluster(*PAIR, delay="1ms").up() as cluster:
         assert refused(cluster, delay="1ms", jitter="100us")
         assert refused(cluster, delay="1ms", reorder="5%")
@@ -243,11 +243,11 @@ def test_a_capture_has_the_frames_of_nics_and_tells_no_fates(tmp_path: Path) -> 
             outcome = run_programs(
                 cluster, {"n1": partial(send_some, count=20), "n2": partial(keep_hearing, seconds=0.5)}
             )
-        came = outcome.results["n2"]
-        assert isinstance(came, list)
-        assert 0 < len(came) < 20
-        heard = capture.result.frames
-        assert heard.keys() == {"n1:eth0", "n2:eth0"}
-        assert heard["n1:eth0"] >= 20
-        assert 20 > heard["n2:eth0"] >= len(came)
+        arrived = outcome.results["n2"]
+        assert isinstance(arrived, list)
+        assert 0 < len(arrived) < 20
+        received = capture.result.frames
+        assert received.keys() == {"n1:eth0", "n2:eth0"}
+        assert received["n1:eth0"] >= 20
+        assert 20 > received["n2:eth0"] >= len(arrived)
         assert not capture.result.met

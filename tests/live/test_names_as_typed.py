@@ -33,9 +33,9 @@ def test_down_status_and_heal_take_the_name_as_it_is_typed() -> None:
         assert command("heal")[0] == 4, "which of both is not said"
         assert command("heal", "one")[:2] == (0, "nothing was injected\n")
         assert command("heal", "two", "1")[:2] == (0, "healed 1: loss 5% on n1\n")
-        code, told, _ = command("status", "two")
-        assert (code, told.split()[0]) == (0, "two")
-        assert "one (" not in told
+        code, report, _ = command("status", "two")
+        assert (code, report.split()[0]) == (0, "two")
+        assert "one (" not in report
         assert command("status", "two", "--name", "one")[0] == 2
         assert command("heal", "two", "first")[0] == 2
         assert command("down", "two")[:2] == (0, "two is down\n")
@@ -49,14 +49,14 @@ def test_a_file_whose_name_has_changed_tells_of_the_cluster_under_its_former_one
         assert command("up", str(path))[0] == 0
         assert command("up", str(path), "--name", "copy")[0] == 0
         path.write_text(f'name = "after"\n{STAR}')
-        code, _, said = command("up", str(path))
+        code, _, reported = command("up", str(path))
         assert code == 0
-        assert "warning: before is still up" in said
-        assert "'testbed down before'" in said
-        assert "copy" not in said, "that name was chosen beside the file's"
-        code, _, said = command("up", str(path), "--replace")
+        assert "warning: before is still up" in reported
+        assert "'testbed down before'" in reported
+        assert "copy" not in reported, "that name was chosen beside the file's"
+        code, _, reported = command("up", str(path), "--replace")
         assert code == 0
-        assert "before, its former name, is down\n" in said
+        assert "before, its former name, is down\n" in reported
         assert Store().names() == ["after", "copy"]
         layout = resolve(load(str(path)).description)
         assert former_names(Store(), layout, str(path)) == []

@@ -79,8 +79,8 @@ def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves
                 with pytest.raises(NodeDiedError, match=f"^{victim}: its process was ended by signal 9:"):
                     run.wait(TIMEOUT)
             assert time.monotonic() - killed < SOON, f"seed {seed}"
-            told = [event for event in event_log.read(told_to) if event.get("pid") == pids[victim]]
-            assert [(event["event"], event["node"]) for event in told] == [("node process died", victim)]
+            events = [event for event in event_log.read(told_to) if event.get("pid") == pids[victim]]
+            assert [(event["event"], event["node"]) for event in events] == [("node process died", victim)]
             standing.assert_unchanged(f"left behind by the death of {victim}, seed {seed}", SOON)
         with agents(cluster, plug, ethertype, dict.fromkeys(NODES, partial(program, rounds=50))) as run:
             assert run.wait(TIMEOUT).results == dict.fromkeys(NODES, 50)

@@ -35,7 +35,7 @@ def test_two_programs_talk_in_their_nodes() -> None:
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong}) as run:
         outcome = run.wait(TIMEOUT)
     assert outcome.results == {"n1": [n.to_bytes(4, "big")[::-1] for n in range(20)], "n2": "n2 in n2"}
-    assert [found.grade for found in outcome.verdict.findings if found.what == "NIC lost"] == [Grade.TRUSTED] * 2
+    assert [finding.grade for finding in outcome.verdict.findings if finding.what == "NIC lost"] == [Grade.TRUSTED] * 2
     assert {name: report.counted["sent"] for name, report in outcome.reports.items()} == {"n1": 20, "n2": 20}
     assert all(report.received >= 20 and report.cpu > 0 for report in outcome.reports.values())
 
@@ -52,12 +52,12 @@ def test_a_hundred_begin_soon_and_cost_little(
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     subprocess.run([sys.executable, "-c", "import tests.live.hundred_node_processes"], env=environment, check=True)
     answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    said = json.loads(answer.stdout)
-    sizes = sorted(said["sizes"])
-    record_property("note", f"100 node processes, {protocol}: {said['took']:.2f} s, {sizes[50] / 1e6:.1f} MB each")
-    assert said["pids"] == 100
-    assert said["results"] == {f"n{number + 1}": number for number in range(100)}
-    assert said["took"] < 10, "an order of magnitude above what a quiet machine takes"
+    document = json.loads(answer.stdout)
+    sizes = sorted(document["sizes"])
+    record_property("note", f"100 node processes, {protocol}: {document['took']:.2f} s, {sizes[50] / 1e6:.1f} MB each")
+    assert document["pids"] == 100
+    assert document["results"] == {f"n{number + 1}": number for number in range(100)}
+    assert document["took"] < 10, "an order of magnitude above what a quiet machine takes"
     assert sizes[-1] < 4_000_000, "they are about 3 MB, as what the NIC's own modules touch is copied page by page"
 
 
@@ -65,14 +65,14 @@ def test_a_killed_process_is_told_at_once_by_name() -> None:
     with Cluster.star(3).up() as cluster:
         with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf, "n3": idle}) as run:
             os.kill(run.pids["n2"], signal.SIGKILL)
-            begun = time.monotonic()
+            start = time.monotonic()
             with pytest.raises(NodeDiedError, match=r"n2: its process was ended by signal 9"):
                 run.wait(TIMEOUT)
-            assert time.monotonic() - begun < TIMEOUT / 2
-        told = [
+            assert time.monotonic() - start < TIMEOUT / 2
+        events = [
             event for event in event_log.read(Store().directory(cluster.name)) if event["event"] == "node process died"
         ]
-        assert [(event["node"], event["code"]) for event in told if event["node"] == "n2"] == [("n2", -9)]
+        assert [(event["node"], event["code"]) for event in events if event["node"] == "n2"] == [("n2", -9)]
 
 
 def test_a_death_whose_two_signs_come_at_once_is_told() -> None:
@@ -91,8 +91,8 @@ def test_a_death_whose_two_signs_come_at_once_is_told() -> None:
 
 def deaths(cluster: RunningCluster) -> list[str]:
     """The nodes whose processes have died, by the cluster's events."""
-    told = event_log.read(Store().directory(cluster.name))
-    return [event["node"] for event in told if event["event"] == "node process died"]
+    events = event_log.read(Store().directory(cluster.name))
+    return [event["node"] for event in events if event["event"] == "node process died"]
 
 
 def test_a_program_that_raises_is_no_death() -> None:
@@ -124,7 +124,7 @@ def test_others_go_on_without_one_whose_death_is_meant() -> None:
         assert outcome.results.keys() == {"n1", "n2"}
 
 
-def test_what_a_program_raises_is_shown_with_its_node_and_line() -> None:
+def test_an_exception_of_a_program_is_shown_with_its_node_and_line() -> None:
     async def wrong(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(1_000)
         raise ValueError("no such luck")
@@ -175,7 +175,7 @@ def test_a_result_too_large_to_be_told_is_an_error() -> None:
         run.wait(TIMEOUT)
 
 
-def test_what_programs_print_is_kept_by_node(tmp_path: Path) -> None:
+def test_output_of_programs_is_stored_by_node(tmp_path: Path) -> None:
     async def talking(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         print(f"this is {node.name}")  # noqa: T201  what this is about
         os.system("echo and its child; echo and its errors >&2")
@@ -195,16 +195,16 @@ def test_programs_see_their_node() -> None:
         return socket.gethostname(), socket.gethostbyname("n1"), devices, os.getcwd()
 
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n2": look}) as run:
-        found = run.wait(TIMEOUT).results["n2"]
-        assert found == ("n2", cluster["n1"].address, [cluster["n2"].layout.nics[0].name, "lo"], os.getcwd())
+        actual = run.wait(TIMEOUT).results["n2"]
+        assert actual == ("n2", cluster["n1"].address, [cluster["n2"].layout.nics[0].name, "lo"], os.getcwd())
 
 
 def test_the_death_of_their_parent_ends_all_and_is_told() -> None:
-    def told(cluster: RunningCluster) -> list[tuple[object, ...]]:
-        found = [
+    def report(cluster: RunningCluster) -> list[tuple[object, ...]]:
+        events = [
             event for event in event_log.read(Store().directory(cluster.name)) if event["event"] == "node parent died"
         ]
-        return [(event["nodes"], event["pid"], event["code"]) for event in found]
+        return [(event["nodes"], event["pid"], event["code"]) for event in events]
 
     with Cluster.star(3).up() as cluster:
         with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
@@ -213,10 +213,10 @@ def test_the_death_of_their_parent_ends_all_and_is_told() -> None:
             for _ in range(2):
                 with pytest.raises(NodeDiedError, match="the parent of all node processes"):
                     run.wait(TIMEOUT)
-                assert told(cluster) == [(["n1", "n2"], parent, -9)]
+                assert report(cluster) == [(["n1", "n2"], parent, -9)]
         with agents(cluster, plug, ETHERTYPE, {"n1": idle}) as run:
             run.wait(TIMEOUT)
-        assert len(told(cluster)) == 1, "an end that was asked for is none"
+        assert len(report(cluster)) == 1, "an end that was asked for is none"
 
 
 def test_offloads_are_off_while_an_agent_is_there_and_come_back_however_it_ends() -> None:

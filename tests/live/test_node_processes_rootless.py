@@ -41,7 +41,9 @@ def test_programs_talk_in_a_held_cluster(home: Path) -> None:
                 outcome = run.wait(TIMEOUT)
             assert outcome.results["n2"] == "n2 in n2"
             assert len(outcome.results["n1"]) == 20
-            assert {found.grade for found in outcome.verdict.findings if found.what == "NIC lost"} == {Grade.TRUSTED}
+            assert {finding.grade for finding in outcome.verdict.findings if finding.what == "NIC lost"} == {
+                Grade.TRUSTED
+            }
 
     wait_for_success(as_user(home, story))
 
@@ -79,8 +81,8 @@ def test_offloads_come_back_when_a_run_ends_and_when_its_parent_is_killed(home: 
                 with pytest.raises(NodeDiedError):
                     run.wait(TIMEOUT)
             assert offloads_on_inside(cluster, "n1")
-            told = [event["event"] for event in event_log.read(Store().directory(cluster.name))]
-            assert "offloads left off" not in told
+            events = [event["event"] for event in event_log.read(Store().directory(cluster.name))]
+            assert "offloads left off" not in events
 
     wait_for_success(as_user(home, story))
 
@@ -165,8 +167,8 @@ def test_the_runs_end_with_the_users_process(home: Path) -> None:
 
     child = as_user(home, hold)
     os.close(writer)
-    with open(reader) as said:
-        pids = said.readline().split()
+    with open(reader) as text:
+        pids = text.readline().split()
     assert len(pids) == 3
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

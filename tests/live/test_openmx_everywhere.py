@@ -126,7 +126,7 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     assert 1 <= lost <= 6  # of each direction of three links
     decoded = [json.loads(line) for line in output("decode", str(capture), "--json")]
     replies = [one for one in decoded if one["fields"].get("openmx.type") == TYPE_PULL_REPLY]
-    assert sum(one["met"].startswith("dropped by rule") for one in replies) == lost
+    assert sum(reply["met"].startswith("dropped by rule") for reply in replies) == lost
     assert any("Open-MX CONNECT" in line for line in output("decode", str(capture)))
     report = tmp_path / "report.html"
     output("report", str(run), "-o", str(report))
@@ -164,8 +164,8 @@ def test_messages_and_the_fates_of_every_flow_are_the_simulations(
     random_traffic(tmp_path / "run", mode, nics=nics)
     for node in ("n1", "n2", "n3"):
         assert received_messages(tmp_path / "run", node) == received_messages(simulated, node) != {}
-    there, here = (fates_by_flow(read_log(run / FATES)) for run in (simulated, tmp_path / "run"))
-    differing, compared = differing_flows(there, here)
+    simulated_fates, live_fates = (fates_by_flow(read_log(run / FATES)) for run in (simulated, tmp_path / "run"))
+    differing, compared = differing_flows(simulated_fates, live_fates)
     assert not differing
     assert compared >= 5
 
@@ -206,12 +206,12 @@ def test_shared_nics_serve_programs_that_attach() -> None:
         return cluster[node].popen([sys.executable, "-c", ATTACHED], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     with Cluster.star(2).up() as cluster, share_nics(cluster, "openmx", functions=1):
-        heard = []
+        log = []
         for script in [start(cluster, node) for node in ("n1", "n2")]:
-            said, errors = script.communicate(timeout=60)
+            output, errors = script.communicate(timeout=60)
             assert script.returncode == 0, errors
-            heard.append(said)
-    assert sorted(heard) == ["0 from n2\n", "1 from n1\n"]
+            log.append(output)
+    assert sorted(log) == ["0 from n2\n", "1 from n1\n"]
 
 
 def test_runs_with_shared_nics_come_to_the_same_end() -> None:

@@ -70,13 +70,13 @@ def listen(peer: int) -> Program:
     """Connect to a peer, and wait for a message without sending any; return why the connection has ended."""
 
     async def program(library: Library, driver: HostDriver, _nic: Attachment) -> str:
-        endpoint, told = library.open_endpoint(0), list[Status]()
-        endpoint.on_lost = lambda _, status: told.append(status)
+        endpoint, statuses = library.open_endpoint(0), list[Status]()
+        endpoint.on_lost = lambda _, status: statuses.append(status)
         await endpoint.connect(peer, 0)
         endpoint.irecv(bytearray(8), 1)
-        while not told:
+        while not statuses:
             await driver.loop.sleep(1_000_000)
-        return told[0].name
+        return statuses[0].name
 
     return program
 
@@ -91,7 +91,7 @@ async def scribble(library: Library, _driver: HostDriver, nic: Attachment) -> in
         if chance.randrange(2):
             commands[slot * COMMAND_SIZE : (slot + 1) * COMMAND_SIZE] = chance.randbytes(COMMAND_SIZE)
         else:
-            op, peer = chance.choice([one for one in Op if one != Op.CLOSE]), chance.randrange(4)
+            op, peer = chance.choice([operation for operation in Op if operation != Op.CLOSE]), chance.randrange(4)
             slot = library.commands.write(
                 Command(op, 0, 0, 0, peer, number=chance.randrange(4), length=chance.choice([1, 3_000, 50_000]))
             )
@@ -102,51 +102,51 @@ async def scribble(library: Library, _driver: HostDriver, nic: Attachment) -> in
     return rung
 
 
-def _has_invalid(there: Nodes, name: str) -> bool:
-    return bool(there.report(name)["counted"]["invalid"] > 100)
+def _has_invalid(running: Nodes, name: str) -> bool:
+    return bool(running.report(name)["counted"]["invalid"] > 100)
 
 
-def _has_no_region(there: Nodes, name: str) -> bool:
-    return there.regions(name) == 0
+def _has_no_region(running: Nodes, name: str) -> bool:
+    return running.regions(name) == 0
 
 
 def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
-    with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as there:
-        vandals = [there.host(name, scribble, 1) for name in ("n1", "n2")]
-        good = [there.host("n1", talk(2, 200), 0), there.host("n2", talk(0, 200), 0)]
+    with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
+        vandals = [running.host(name, scribble, 1) for name in ("n1", "n2")]
+        good = [running.host("n1", talk(2, 200), 0), running.host("n2", talk(0, 200), 0)]
         for name in ("n1", "n2"):  # while the process is there: another host's counters begin anew
-            eventually(partial(_has_invalid, there, name), "it writes")
+            eventually(partial(_has_invalid, running, name), "it writes")
         assert wait_for_results(good) == [200, 200]
         assert all(rung > 200 for rung in wait_for_results(vandals))
 
 
 def test_partners_of_a_killed_process_are_told_others_go_on_and_another_takes_its_place() -> None:
     """One exchanges messages with it, another has only connected and waits."""
-    with Cluster.star(3).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as there:
-        victim, widow = there.host("n2", talk(1, 0), 1), there.host("n1", talk(3, 0), 1)
-        listener = there.host("n3", listen(3), 1)
-        others = [there.host("n1", talk(2, 200), 0), there.host("n2", talk(0, 200), 0)]
-        eventually(lambda: there.report("n1")["counted"]["recv_messages"] > 20, "they talk")
+    with Cluster.star(3).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
+        victim, widow = running.host("n2", talk(1, 0), 1), running.host("n1", talk(3, 0), 1)
+        listener = running.host("n3", listen(3), 1)
+        others = [running.host("n1", talk(2, 200), 0), running.host("n2", talk(0, 200), 0)]
+        eventually(lambda: running.report("n1")["counted"]["recv_messages"] > 20, "they talk")
         victim.kill()
         assert widow.result() == "ENDPOINT_CLOSED"
         assert listener.result() == "ENDPOINT_CLOSED"
         assert wait_for_results(others) == [200, 200]
         for name in ("n1", "n2"):
-            eventually(partial(_has_no_region, there, name), "the agent has noticed that the hosts have ended")
-        again = [there.host("n1", talk(3, 20), 1), there.host("n2", talk(1, 20), 1)]
+            eventually(partial(_has_no_region, running, name), "the agent has noticed that the hosts have ended")
+        again = [running.host("n1", talk(3, 20), 1), running.host("n2", talk(1, 20), 1)]
         assert wait_for_results(again) == [20, 20]
 
 
 def test_one_that_was_asked_for_a_connection_and_only_waits_is_told_too() -> None:
     async def wait(library: Library, driver: HostDriver, _nic: Attachment) -> str:
-        endpoint, told = library.open_endpoint(0), list[Status]()
-        endpoint.on_lost = lambda _, status: told.append(status)
-        while not told:
+        endpoint, statuses = library.open_endpoint(0), list[Status]()
+        endpoint.on_lost = lambda _, status: statuses.append(status)
+        while not statuses:
             await driver.loop.sleep(1_000_000)
-        return told[0].name
+        return statuses[0].name
 
-    with Cluster.star(2).up() as cluster, nodes(cluster, 1, DRIVER, ETHERTYPE) as there:
-        waiting, victim = there.host("n1", wait), there.host("n2", listen(0))
-        eventually(lambda: there.report("n1")["counted"]["send_connect"] > 0, "they connect")
+    with Cluster.star(2).up() as cluster, nodes(cluster, 1, DRIVER, ETHERTYPE) as running:
+        waiting, victim = running.host("n1", wait), running.host("n2", listen(0))
+        eventually(lambda: running.report("n1")["counted"]["send_connect"] > 0, "they connect")
         victim.kill()
         assert waiting.result() == "ENDPOINT_CLOSED"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocols.am2 import codec as am2
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.fields import ETHERTYPE
 from protocols.myrinet.mapper import codec as mapper
 from testbed import Cluster
@@ -40,7 +40,7 @@ def packets(destination: bytes, source: bytes) -> list[bytes]:
             mapper.pack_frame(destination, source, mapper.KIND_HINT, 0, 0, 1, number, 0, 0, 0, 0),
             destination + source + ETHERTYPE.to_bytes(2, "big") + b"\0\7" + number.to_bytes(2, "big"),
         ]
-        sent += [sealed(frame, ROUTES[number % 3]) for frame in one]
+        sent += [add_envelope(frame, ROUTES[number % 3]) for frame in one]
     return sent
 
 
@@ -61,8 +61,8 @@ def test_packets_of_every_type_have_the_models_fates_and_a_rule_names_one_of_the
             nics["n1"].send(frame)
 
         def all_passed() -> bool:
-            ((_, said),) = relay_report(cluster)["links"].items()
-            return bool(said["forward"]["counters"]["offered"] == len(sent))
+            ((_, direction_report),) = relay_report(cluster)["links"].items()
+            return bool(direction_report["forward"]["counters"]["offered"] == len(sent))
 
         eventually(all_passed, "the relay has seen all of them")
     rules, expected = RuleSet(known_fields()), list[Record]()

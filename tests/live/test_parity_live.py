@@ -30,7 +30,8 @@ MESSAGES: Final = 60 if LONG else 20
 
 
 class Network(NamedTuple):
-    """kind: of its switches. dilate: of dilated runs; on Myrinet mappers send 50,000 probes in a second of the model."""
+    """kind: kind of its switches. dilate: factor of dilated runs; on Myrinet mappers send 50,000 probes in a second of the
+    model."""
 
     kind: str
     dilate: int
@@ -108,17 +109,17 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
 def test_messages_and_the_fates_of_every_flow_are_the_simulations_and_no_other_seeds(
     case: Case, simulated: Simulated, tmp_path: Path
 ) -> None:
-    here = tmp_path / "run"
-    result = random_traffic(case, here)
+    run_folder = tmp_path / "run"
+    result = random_traffic(case, run_folder)
     assert result.checks is not None
     assert result.checks.passed, result.checks.to_text()
-    there, elsewhere = (simulated(case.protocol, case.network, seed) for seed in (SEED, OTHER_SEED))
+    remote, elsewhere = (simulated(case.protocol, case.network, seed) for seed in (SEED, OTHER_SEED))
     nodes = list(result.results)
     assert len(nodes) >= 3
     for node in nodes:
-        assert received_messages(here, node) == received_messages(there, node) != {}
-    differing, compared = differing_flows(fates(there), fates(here))
+        assert received_messages(run_folder, node) == received_messages(remote, node) != {}
+    differing, compared = differing_flows(fates(remote), fates(run_folder))
     assert not differing
     assert compared >= 20
-    assert any(received_messages(here, node) != received_messages(elsewhere, node) for node in nodes)
-    assert differing_flows(fates(elsewhere), fates(here))[0]
+    assert any(received_messages(run_folder, node) != received_messages(elsewhere, node) for node in nodes)
+    assert differing_flows(fates(elsewhere), fates(run_folder))[0]

@@ -24,11 +24,11 @@ def enter_plain_chroot(base: Path) -> None:
     """Change to a root directory that holds the machine's directories and is not its file system's root."""
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
-    there = [path for path in Path("/").iterdir() if path.is_dir() or path.is_symlink()]
+    present = [path for path in Path("/").iterdir() if path.is_dir() or path.is_symlink()]
     syscalls.mount("none", str(base), "tmpfs")
     root = base / "root"
     root.mkdir()
-    for path in there:
+    for path in present:
         if path.is_symlink():
             (root / path.name).symlink_to(path.readlink())
         else:
@@ -48,10 +48,10 @@ def test_a_program_in_a_node_is_refused_with_the_reason_and_what_to_do(tmp_path:
 
 
 def test_doctor_shows_it_before_anything_is_tried(tmp_path: Path) -> None:
-    def shown() -> str:
+    def enter_and_print() -> str:
         enter_plain_chroot(tmp_path)
         return command("doctor").stdout
 
-    said = " ".join(in_child(shown).split())
-    assert WHY in said
-    assert REMEDY in said
+    text = " ".join(in_child(enter_and_print).split())
+    assert WHY in text
+    assert REMEDY in text

@@ -100,8 +100,15 @@ def test_a_failing_test_leaves_what_its_cluster_was_and_what_its_links_carried(s
         ]
     )
     result.stdout.fnmatch_lines([f"testbed: *::test_fails*: {folder}"])
-    there = {path.name for path in folder.iterdir()}
-    assert {"report.txt", "description.toml", "environment.json", "state.json", "processes.log", "verdict.txt"} <= there
+    present = {path.name for path in folder.iterdir()}
+    assert {
+        "report.txt",
+        "description.toml",
+        "environment.json",
+        "state.json",
+        "processes.log",
+        "verdict.txt",
+    } <= present
     assert (folder / "capture.pcapng").read_bytes()[:4] == b"\x0a\x0d\x0d\x0a"
     assert b"dropped" in (folder / "capture.pcapng").read_bytes()
     assert json.loads((folder / "state.json").read_text())["datapaths"]
@@ -111,7 +118,7 @@ def test_a_cluster_of_a_failing_test_stays_up_if_it_shall(suite: pytest.Pytester
     suite.makepyfile(ONE_FAILS)
     result = suite.runpytest_subprocess("--keep-cluster")
     result.assert_outcomes(failed=1, passed=1)
-    (name,) = (found[1] for line in result.outlines if (found := re.fullmatch(r"cluster (\S+) stays up:", line)))
+    (name,) = (match[1] for line in result.outlines if (match := re.fullmatch(r"cluster (\S+) stays up:", line)))
     assert Store().names() == [name]
     kept = RunningCluster.attach(name)
     assert kept["n2"].run(["hostname"]).stdout == "n2\n"
@@ -135,12 +142,12 @@ def test_a_prompt_opens_while_the_cluster_is_up(suite: pytest.Pytester) -> None:
     finally:
         os.close(ours)
         os.close(theirs)
-    said = done.stdout
-    assert "test_fails[live] failed:" in said
-    assert re.search(r"^(test\S*> )?n2$", said, re.MULTILINE), said
-    assert "n1  eth0 10.0.0.1" in said
-    assert "No closing quotation" in said
-    assert "1 failed" in said
+    output = done.stdout
+    assert "test_fails[live] failed:" in output
+    assert re.search(r"^(test\S*> )?n2$", output, re.MULTILINE), output
+    assert "n1  eth0 10.0.0.1" in output
+    assert "No closing quotation" in output
+    assert "1 failed" in output
 
 
 def test_ctrl_c_ends_a_program_at_the_prompt_and_not_the_tests(suite: pytest.Pytester) -> None:
@@ -192,9 +199,9 @@ def test_as_root(cluster): ...
     )
 
     def outcomes() -> list[str]:
-        found = Outcomes()
-        pytest.main([str(path), "-p", "no:cacheprovider", "-p", "no:faulthandler"], plugins=[found])
-        return found.found
+        actual = Outcomes()
+        pytest.main([str(path), "-p", "no:cacheprovider", "-p", "no:faulthandler"], plugins=[actual])
+        return actual.found
 
     def story() -> None:
         passed, skipped = outcomes()
@@ -233,7 +240,7 @@ def test_doubts(cluster):
 
 @pytest.mark.alone
 @pytest.mark.parametrize("impairments", ["", ', loss="1%", delay="2ms"'], ids=["direct", "relay"])
-def test_what_a_live_cluster_costs(
+def test_the_cost_of_a_live_cluster(
     suite: pytest.Pytester, impairments: str, record_property: Callable[[str, object], None]
 ) -> None:
     """A figure, not a limit: the machine may be busy. ci/bench plugin measures it."""

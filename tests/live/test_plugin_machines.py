@@ -49,8 +49,8 @@ def test_fails(cluster):
 
 @pytest.fixture(scope="module")
 def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab(tmp_path_factory.mktemp("lab"), names=("a", "b")) as found:
-        yield found
+    with lab(tmp_path_factory.mktemp("lab"), names=("a", "b")) as running_lab:
+        yield running_lab
 
 
 def pytest_at(machines: Lab, *arguments: str) -> subprocess.CompletedProcess[str]:

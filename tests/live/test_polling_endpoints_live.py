@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 @pytest.mark.parametrize("nics", ["inline", "shared"])
 def test_endpoints_that_do_nothing_but_poll_come_to_their_end(nics: Literal["inline", "shared"]) -> None:
-    found = testbed.run(Cluster.star(3), PollingWorkload(), protocol="am2", nics=nics, timeout=30)
-    assert found.results == dict.fromkeys(("n1", "n2", "n3"), SQUARES)
+    actual = testbed.run(Cluster.star(3), PollingWorkload(), protocol="am2", nics=nics, timeout=30)
+    assert actual.results == dict.fromkeys(("n1", "n2", "n3"), SQUARES)
 
 
 @pytest.mark.parametrize("nics", ["inline", "shared"])

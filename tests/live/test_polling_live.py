@@ -61,12 +61,12 @@ def measured(star: RunningCluster, protocol: str, nics: Literal["inline", "share
 
 def too_slow(times: dict[str, float]) -> dict[str, float]:
     """How many times as long as waiting, where that is too much."""
-    found = {}
+    actual = {}
     for how, took in times.items():
         waits = times["probe" if "probe" in how else "recv"] + (SLEPT if how.endswith("sleep") else 0)
         if took > TIMES * waits:
-            found[how] = took / waits
-    return found
+            actual[how] = took / waits
+    return actual
 
 
 @pytest.mark.parametrize(("protocol", "nics", "cores"), CELLS)
@@ -94,9 +94,10 @@ def test_scripts_that_poll_come_to_their_end(
             star, with_our_import(script, tmp_path), protocol=protocol, nics=nics, settings={"args": arguments}, check=True,
             timeout=30, output=folder,
         )  # fmt: skip
-        said = [(folder / "logs" / f"{node}.log") for node in ("n1", "n2")]
+        reported = [(folder / "logs" / f"{node}.log") for node in ("n1", "n2")]
         assert any(
-            one.exists() and one.read_text() in ("all tasks are done\n", "12 items have come through\n") for one in said
+            one.exists() and one.read_text() in ("all tasks are done\n", "12 items have come through\n")
+            for one in reported
         )
 
 

@@ -87,7 +87,11 @@ def run(folder: Path, protocol: str, nics: str, seed: int) -> Said:
         error, code = str(raised), raised.exit_code
     result = json.loads((folder / "result.json").read_text())
     verdict = result.get("verdict") or {"grade": "none", "findings": []}
-    bad = {one["what"]: one["reason"] for one in verdict["findings"] if one["grade"] in ("invalid", "failed")}
+    bad = {
+        finding["what"]: finding["reason"]
+        for finding in verdict["findings"]
+        if finding["grade"] in ("invalid", "failed")
+    }
     checks = json.loads((folder / "checks.json").read_text())
     accused = [violation for check in checks["checks"] for violation in check["violations"]]
     assert not accused, (seed, accused[:4], checks["circumstances"])
@@ -112,7 +116,7 @@ def children_of(pid: int, name: str) -> list[int]:
                 return True
         return False
 
-    return sorted(one for one, called in names.items() if called.startswith(name) and descends(one))
+    return sorted(first for first, called in names.items() if called.startswith(name) and descends(first))
 
 
 def victim(kind: str, controller: int, cluster: str, chance: random.Random) -> int:
@@ -129,8 +133,8 @@ def victim(kind: str, controller: int, cluster: str, chance: random.Random) -> i
         case "controller":
             return controller
     name = {"node parent": "testbed-nodes", "node process": "node ", "NIC agent": "nic "}[kind]
-    found = children_of(controller, name)
-    return chance.choice(found) if found else 0
+    children_found = children_of(controller, name)
+    return chance.choice(children_found) if children_found else 0
 
 
 def kinds() -> Iterable[tuple[int, str]]:
@@ -156,11 +160,11 @@ def test_whoever_is_killed_under_load_is_survived_or_named(
             assert controller.wait() == -signal.SIGKILL
             assert not (folder / "result.json").exists()
         else:
-            said = controller.answer()
-            assert isinstance(said, Said), said
+            reported = controller.answer()
+            assert isinstance(reported, Said), reported
             assert controller.wait() == 0
-            where = f"seed {seed}, {protocol}, {kind} {pid}: {said}"
-            judge(kind, pid, said, where)
+            where = f"seed {seed}, {protocol}, {kind} {pid}: {reported}"
+            judge(kind, pid, reported, where)
             assert_told(kind, pid, when, [*read(folder / "events.jsonl"), *told_to()], where)
     in_child(lambda: collect(Store()))
     machine.assert_unchanged(f"left behind by the death of {kind}, seed {seed}")
@@ -174,39 +178,39 @@ def killed(
     eventually(lambda: any(path.stat().st_size for path in folder.glob("history/*.jsonl")), "messages go", TIMEOUT)
     (cluster,) = [name for name in Store().names() if name.startswith("kills")]
     time.sleep(moment)  # the moment is what is tried
-    found = [victim(kind, controller.pid, cluster, chance)]
+    actual = [victim(kind, controller.pid, cluster, chance)]
     eventually(
-        lambda: bool(found[-1] or found.append(victim(kind, controller.pid, cluster, chance))), f"there is a {kind}"
+        lambda: bool(actual[-1] or actual.append(victim(kind, controller.pid, cluster, chance))), f"there is a {kind}"
     )
     directory = Store().directory(cluster)
     when = time.time_ns()
-    os.kill(found[-1], signal.SIGKILL)
-    return found[-1], when, lambda: list(event_log.read(directory))
+    os.kill(actual[-1], signal.SIGKILL)
+    return actual[-1], when, lambda: list(event_log.read(directory))
 
 
-def judge(kind: str, pid: int, said: Said, where: str) -> None:
+def judge(kind: str, pid: int, reported: Said, where: str) -> None:
     """Check that the run's end, exit code and verdict fit the killed process."""
     named = FINDINGS.get(kind, "")
     if kind == "node process":
-        assert said.code == 1, where
-        assert "its process was ended by signal 9" in said.error, where
-        assert said.grade == "none", where
+        assert reported.code == 1, where
+        assert "its process was ended by signal 9" in reported.error, where
+        assert reported.grade == "none", where
         return
-    assert said.grade == "invalid", where
-    assert named in said.findings, where
-    assert said.findings.keys() - {named} <= MACHINE, where
-    assert said.code == (9 if said.error else 0), where
+    assert reported.grade == "invalid", where
+    assert named in reported.findings, where
+    assert reported.findings.keys() - {named} <= MACHINE, where
+    assert reported.code == (9 if reported.error else 0), where
     if kind in ("node parent", "namespace holder", "NIC agent"):
-        assert str(pid) in said.error, where
+        assert str(pid) in reported.error, where
     if kind == "supervisor":
-        assert not said.error, where
+        assert not reported.error, where
 
 
-def assert_told(kind: str, pid: int, when: int, told: list[Mapping[str, Any]], where: str) -> None:
+def assert_told(kind: str, pid: int, when: int, events: list[Mapping[str, Any]], where: str) -> None:
     """Check that the events report exactly this death, and a restart at the first attempt before the run's end."""
     deaths = {
         (str(one["event"]), int(one["pid"]))
-        for one in told
+        for one in events
         if str(one["event"]).endswith("died") and one.get("code", -1) < 0  # a program that has failed ends by itself
     }
     own = (f"{kind} died", pid)
@@ -214,10 +218,10 @@ def assert_told(kind: str, pid: int, when: int, told: list[Mapping[str, Any]], w
     if kind in ("relay", "supervisor", "node process", "NIC agent"):
         assert deaths == {own}, where
     if kind in ("relay", "supervisor"):
-        (back,) = {one["pid"]: one for one in told if one["event"] == f"{kind} restarted"}.values()
+        (back,) = {one["pid"]: one for one in events if one["event"] == f"{kind} restarted"}.values()
         begin, end = back["gap"]
         assert when < begin < end < time.time_ns(), (where, back)
-        assert not [one for one in told if one["event"] == f"{kind} not restarted"], where
+        assert not [one for one in events if one["event"] == f"{kind} not restarted"], where
 
 
 def read(path: Path) -> list[Mapping[str, Any]]:

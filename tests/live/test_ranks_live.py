@@ -78,15 +78,15 @@ def test_more_cores_than_processors_leave_the_programs_free_with_a_note() -> Non
 def test_nodes_have_processors_of_their_own_as_long_as_there_are_any() -> None:
     machine = sorted(os.sched_getaffinity(0))
     described = {number: MIXED.replace('name = "b"', f'name = "b"\ncores = {number}') for number in (1, len(machine))}
-    found = testbed.run(Description.from_toml(described[1]), tells_its_processor, timeout=60)
-    assert found.results["a.0"][1] == machine[:1]
-    assert found.results["b"][1] == machine[1:2]
-    found = testbed.run(Description.from_toml(described[len(machine)]), tells_its_processor, timeout=60)
-    assert found.results["b"][1] == machine
-    assert any("b: more cores are configured than this machine has processors" in note for note in found.verdict.notes)
+    actual = testbed.run(Description.from_toml(described[1]), tells_its_processor, timeout=60)
+    assert actual.results["a.0"][1] == machine[:1]
+    assert actual.results["b"][1] == machine[1:2]
+    actual = testbed.run(Description.from_toml(described[len(machine)]), tells_its_processor, timeout=60)
+    assert actual.results["b"][1] == machine
+    assert any("b: more cores are configured than this machine has processors" in note for note in actual.verdict.notes)
 
 
-def test_what_a_mode_cannot_do_with_ranks_and_profiles_is_refused() -> None:
+def test_unsupported_ranks_and_profiles_of_a_mode_are_rejected() -> None:
     mixed = Description.from_toml(MIXED)
     with pytest.raises(UnsupportedError, match="kernel protocols have none"):
         testbed.run(mixed, tells_its_processor, protocol="tcp")
@@ -133,10 +133,10 @@ async def exchanges_beside_a_computation(comm: Comm, node: Node) -> int:
         await node.compute(30_000_000)
         return 0
     peer = {0: 2, 2: 0}[comm.rank]
-    begun = node.now()
+    start = node.now()
     for _ in range(10):
         await comm.Sendrecv(b"x", peer, 1, bytearray(1), peer, 1)
-    return node.now() - begun
+    return node.now() - start
 
 
 def test_ranks_of_a_dilated_node_contend_for_its_cores_as_in_the_simulation() -> None:
@@ -168,12 +168,12 @@ def test_a_native_workload_has_two_ranks_on_a_node_in_every_mode() -> None:
 
 
 def test_comb_and_pingpong_beside_a_busy_program_have_the_order_of_the_simulation() -> None:
-    found = figures("dilated", 20)
+    figures_found = figures("dilated", 20)
     polled = beside(polls, 2, "dilated", 20).usage["a"]
     assert polled["core 0"]["poll_ns"] > 4_000_000
     assert "poll_ns" not in polled["core 1"]
-    assert found["pingpong"][1] > 5 * found["pingpong"][2]
-    assert found["comb"][1] > found["comb"][2] + 500_000
+    assert figures_found["pingpong"][1] > 5 * figures_found["pingpong"][2]
+    assert figures_found["comb"][1] > figures_found["comb"][2] + 500_000
 
 
 @pytest.mark.parametrize("mode", ["live", "dilated"])

@@ -46,7 +46,7 @@ NAME = "relayed"
 LINK = "n1:eth0--s1:1"
 
 
-def described(*, nodes: int = 3, **impairment: str) -> Description:
+def impaired_star(*, nodes: int = 3, **impairment: str) -> Description:
     """A star whose first link is impaired."""
     links = [Link(ends=["n1", "s1"], **impairment)]  # type: ignore[arg-type]
     links += [Link(ends=[f"n{number}", "s1"]) for number in range(2, nodes + 1)]
@@ -60,7 +60,7 @@ def up(layout: Layout) -> ApplyResult:
 
 @contextmanager
 def running(**impairment: str) -> Iterator[RunningCluster]:
-    with RunningCluster(Store(), up(resolve(described(**impairment))).state) as cluster:
+    with RunningCluster(Store(), up(resolve(impaired_star(**impairment))).state) as cluster:
         yield cluster
 
 
@@ -105,10 +105,10 @@ def test_tcp_passes_in_frames_of_the_mtu_where_each_has_a_fate_of_its_own(mtu: i
         with connected(cluster, "n1", "n2") as (sender, receiver):
             transfer(sender, receiver, 8 << 20)
             transfer(receiver, sender, 8 << 20)
-        for direction, said in relay_report(cluster)["links"][LINK].items():
-            emulator = said["emulator"]
-            assert (emulator["oversized"], emulator["finished"], said["pieces"]) == (0, 0, 0), direction
-            counted = said["counters"]
+        for direction, link in relay_report(cluster)["links"][LINK].items():
+            emulator = link["emulator"]
+            assert (emulator["oversized"], emulator["finished"], link["pieces"]) == (0, 0, 0), direction
+            counted = link["counters"]
             assert counted["delivered_bytes"] > 8 << 20
             assert counted["delivered_bytes"] / counted["delivered"] > mtu * 0.4
         ping(cluster, "n1", "n2", "-s", str(mtu - 28), "-M", "do")
@@ -201,8 +201,8 @@ def test_a_killed_relay_is_started_again_with_the_same_orders() -> None:
             assert relay_pid(cluster) != pid
             died, restarted = events_of(cluster, "relay died")[-1], events_of(cluster, "relay restarted")[-1]
             assert died["pid"] == pid
-            begun, ended = restarted["gap"]
-            assert begun < ended <= restarted["time"]
+            start, ended = restarted["gap"]
+            assert start < ended <= restarted["time"]
             assert restarted["lost"] >= 0
         fault.lift()
         traffic.wait()
@@ -239,8 +239,8 @@ def test_a_relay_outlives_its_supervisor_loses_nothing_and_starts_another_one() 
             assert died["pid"] == killed
             assert restarted["pid"] == supervisor_of(cluster).pid != killed
             assert restarted["services"] == [pid]
-            begun, ended = restarted["gap"]
-            assert begun < ended <= restarted["time"]
+            start, ended = restarted["gap"]
+            assert start < ended <= restarted["time"]
         assert relay_pid(cluster) == pid
         assert events_of(cluster, "relay died") == []
         os.kill(pid, signal.SIGKILL)  # which is not a child of who watches it now
@@ -253,11 +253,11 @@ def test_a_span_that_ends_while_no_supervisor_runs_is_invalid_for_as_long_as_the
     with running(delay="1ms") as cluster:
         before = baseline(cluster)
         killed = kill_supervisor(cluster)
-        (found,) = [one for one in verdict(cluster, before).findings if one.what == "supervisor gap"]
-        assert found.grade is Grade.INVALID
-        assert f"(process {killed}) died" in found.reason
-        begun, ended = events_of(cluster, "supervisor restarted")[-1]["gap"]
-        assert found.measured == ended - begun > 0
+        (run_verdict,) = [finding for finding in verdict(cluster, before).findings if finding.what == "supervisor gap"]
+        assert run_verdict.grade is Grade.INVALID
+        assert f"(process {killed}) died" in run_verdict.reason
+        start, ended = events_of(cluster, "supervisor restarted")[-1]["gap"]
+        assert run_verdict.measured == ended - start > 0
 
 
 def test_traffic_passes_whole_while_one_supervisor_after_the_other_dies() -> None:
@@ -277,7 +277,7 @@ def test_supervisor_and_relay_that_die_together_are_put_right_by_the_next_comman
         os.kill(relay, signal.SIGKILL)
         kill_supervisor(cluster)
         assert "GONE" in testbed("status", "--name", NAME).stdout
-        assert up(resolve(described(delay="1ms"))).operations == ()
+        assert up(resolve(impaired_star(delay="1ms"))).operations == ()
         assert [event["pid"] for event in events_of(cluster, "supervisor died")] == [supervisor]
         assert len(events_of(cluster, "relay died")) == len(events_of(cluster, "relay restarted")) == 1
         ping(cluster, "n1", "n2")
@@ -302,7 +302,7 @@ def test_many_who_start_a_supervisor_at_once_get_one_and_no_link_is_carried_twic
 
 
 def test_a_node_that_is_gone_is_made_again_while_the_relay_carries_the_others() -> None:
-    described_twice = resolve(described(delay="1ms"))
+    described_twice = resolve(impaired_star(delay="1ms"))
     with running(delay="1ms") as cluster:
         stays = cluster.inject("n2", delay="2ms")
         pid = relay_pid(cluster)
@@ -337,13 +337,13 @@ def test_a_link_that_moves_to_another_switch_goes_on_being_carried() -> None:
             assert namespace_contents(cluster["n1"].namespace).links["eth0"].index == index
 
 
-def test_what_carries_a_cluster_ends_with_its_process_however_that_dies(machine: Machine) -> None:
-    def held(say: Callable[[object], None]) -> None:
+def test_a_temporary_cluster_ends_with_its_process_even_if_that_is_killed(machine: Machine) -> None:
+    def hold_cluster(say: Callable[[object], None]) -> None:
         with Cluster.star(2).up() as cluster, cluster.inject("all", delay="1ms"):
             say(relay_pid(cluster))
             signal.pause()
 
-    with background(held) as process:
+    with background(hold_cluster) as process:
         pid = process.answer()
         assert isinstance(pid, int)
         relay = processes.identity(pid)
@@ -363,8 +363,8 @@ def test_down_ends_what_carries_the_cluster() -> None:
 # Kill points
 
 
-IMPAIRED = resolve(described(delay="1ms", corrupt="1%"))
-OTHERWISE = resolve(described(nodes=4, delay="2ms", loss="1%"))
+IMPAIRED = resolve(impaired_star(delay="1ms", corrupt="1%"))
+OTHERWISE = resolve(impaired_star(nodes=4, delay="2ms", loss="1%"))
 
 
 def down() -> None:
@@ -413,8 +413,8 @@ def test_a_change_of_an_impaired_cluster_killed_after_any_change_is_made_good_by
         try:
             ping(RunningCluster.attach(NAME), "n1", "n3")
         except Exception as error:
-            said = all_events(RunningCluster.attach(NAME))
-            raise AssertionError(f"change killed after change {count}, {after}\n{said}") from error
+            reported = all_events(RunningCluster.attach(NAME))
+            raise AssertionError(f"change killed after change {count}, {after}\n{reported}") from error
         in_child(down)
         machine.assert_unchanged(f"change killed after change {count}, {after}")
     record_property("note", f"change of an impaired cluster: {len(changes)} changes")
@@ -451,14 +451,14 @@ def test_an_ordinary_users_relay_delays_counts_is_changed_and_ends(home: os.Path
             fault = cluster.inject("n1", delay="3ms")
             first = cluster.inject("n1", rules=["drop icmp and nth(1)"], direction="out")
             assert cluster.state.datapaths == {LINK: "relay"}
-            said = cluster["n1"].run(["ping", "-n", "-c2", "-i0.2", "-W2", "n2"], check=False).stdout
-            assert "1 received" in said, said
-            assert float(said.split("time=")[1].split()[0]) >= 6.0
+            output = cluster["n1"].run(["ping", "-n", "-c2", "-i0.2", "-W2", "n2"], check=False).stdout
+            assert "1 received" in output, output
+            assert float(output.split("time=")[1].split()[0]) >= 6.0
             cluster.inject("n1", delay="1ms")
             fault.lift()
             first.lift()
-            said = cluster["n1"].run(["ping", "-n", "-c1", "-W5", "n2"]).stdout
-            assert float(said.split("time=")[1].split()[0]) >= 2.0
+            output = cluster["n1"].run(["ping", "-n", "-c1", "-W5", "n2"]).stdout
+            assert float(output.split("time=")[1].split()[0]) >= 2.0
             os.kill(relay_pid(cluster), signal.SIGKILL)
             eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "it is back")
             ping(cluster, "n1", "n2")
@@ -476,9 +476,9 @@ def test_the_relay_that_is_started_again_counts_on() -> None:
         before = baseline(cluster)
 
         def lost_of(count: int) -> list[int]:
-            said = cluster["n1"].run(["ping", "-n", f"-c{count}", "-i0.2", "-W1", "n2"], check=False).stdout
-            came = {int(number) for number in re.findall(r"icmp_seq=(\d+)", said)}
-            return sorted(set(range(1, count + 1)) - came)
+            output = cluster["n1"].run(["ping", "-n", f"-c{count}", "-i0.2", "-W1", "n2"], check=False).stdout
+            arrived = {int(number) for number in re.findall(r"icmp_seq=(\d+)", output)}
+            return sorted(set(range(1, count + 1)) - arrived)
 
         assert lost_of(3) == []
         os.kill(relay_pid(cluster), signal.SIGKILL)
@@ -492,17 +492,17 @@ def test_the_relay_that_is_started_again_counts_on() -> None:
         later.lift()
         assert "rules and chance count on" in testbed("events", "--name", NAME).stdout
         judged = verdict(cluster, before)
-        gaps = [one for one in judged.findings if one.what == "relay gap"]
+        gaps = [finding for finding in judged.findings if finding.what == "relay gap"]
         assert {judged.grade, *(gap.grade for gap in gaps)} == {Grade.INVALID}
         assert all("counters of rules (nth, first, every) and chance continue" in gap.reason for gap in gaps)
 
 
 def test_a_relay_that_ended_on_purpose_leaves_no_counts() -> None:
     """Declared rules have no number of their own, and begin at 1 when they come back."""
-    impaired = described(rules=["drop icmp and nth(3)"])  # type: ignore[arg-type]
+    impaired = impaired_star(rules=["drop icmp and nth(3)"])  # type: ignore[arg-type]
     with RunningCluster(Store(), up(resolve(impaired)).state) as cluster:
         for _ in range(2):
             cluster["n1"].run(["ping", "-n", "-q", "-c2", "-i0.2", "-W1", "n2"])
-            up(resolve(described()))
+            up(resolve(impaired_star()))
             assert not list(Store().directory(NAME).glob("tallies.*"))
             up(resolve(impaired))

@@ -34,19 +34,19 @@ def up(impairment: dict[str, str], seed: int = 0) -> RunningCluster:
 
 
 def milliseconds(cluster: RunningCluster) -> float:
-    told = cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W5", "n2"]).stdout
-    return float(told.rpartition(" = ")[2].split("/")[0])
+    output = cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W5", "n2"]).stdout
+    return float(output.rpartition(" = ")[2].split("/")[0])
 
 
 def test_another_text_of_the_same_file_is_in_force(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     trace.write_text("1ms\n")
-    asked = {"delay": "1ms", "distribution": "trace", "jitter_file": str(trace)}
-    cluster = up(asked)
+    requested = {"delay": "1ms", "distribution": "trace", "jitter_file": str(trace)}
+    cluster = up(requested)
     ping(cluster, "n1", "n2")
     assert milliseconds(cluster) < 200
     trace.write_text("400ms\n")
-    assert milliseconds(up(asked)) > 400
+    assert milliseconds(up(requested)) > 400
 
 
 def test_another_seed_begins_the_fates_anew() -> None:

@@ -73,35 +73,35 @@ print("the same" if got == data else "not the same")
 
 def directions(cluster: RunningCluster) -> list[Mapping[str, Any]]:
     """Return the relay's report of each direction that it carries."""
-    return [said for link in relay_report(cluster)["links"].values() for said in link.values()]
+    return [reported for link in relay_report(cluster)["links"].values() for reported in link.values()]
 
 
-def at_rest(cluster: RunningCluster) -> list[Mapping[str, Any]]:
+def idle_directions(cluster: RunningCluster) -> list[Mapping[str, Any]]:
     """Return `directions` of a moment when no frame is in flight; an acknowledgement may follow it."""
-    found: list[Mapping[str, Any]] = []
+    events: list[Mapping[str, Any]] = []
 
     def are_idle() -> bool:
-        found[:] = directions(cluster)
-        return not any(said["held"] for said in found)
+        events[:] = directions(cluster)
+        return not any(reported["held"] for reported in events)
 
     eventually(are_idle, "every frame has left")
-    return found
+    return events
 
 
 def total(cluster: RunningCluster, group: str, name: str) -> int:
-    return sum(said[group][name] for said in directions(cluster))
+    return sum(direction[group][name] for direction in directions(cluster))
 
 
 def gso_frames(cluster: RunningCluster) -> int:
-    return sum(said["pieces"] for said in directions(cluster))
+    return sum(direction["pieces"] for direction in directions(cluster))
 
 
 def address(cluster: RunningCluster, node: str, version: int) -> str:
-    found = [one.partition("/")[0] for nic in cluster[node].layout.nics for one in nic.addresses]
-    return next(one for one in found if (":" in one) == (version == 6))
+    actual = [address.partition("/")[0] for nic in cluster[node].layout.nics for address in nic.addresses]
+    return next(one for one in actual if (":" in one) == (version == 6))
 
 
-def taken(cluster: RunningCluster, key: str, device: str) -> Offloads | None:
+def accepted_offloads(cluster: RunningCluster, key: str, device: str) -> Offloads | None:
     """The offloads of an interface in a node, or in the wire namespace."""
     path = wire_path(cluster.state) if key == namespace_names.WIRE else cluster[key].namespace
     opened = namespaces.open_path(path)
@@ -111,12 +111,12 @@ def taken(cluster: RunningCluster, key: str, device: str) -> Offloads | None:
         opened.close()
 
 
-def allow(cluster: RunningCluster, node: str, wanted: Offloads) -> None:
+def allow(cluster: RunningCluster, node: str, expected: Offloads) -> None:
     handle = os.open(cluster[node].namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with namespaces.restore_namespace():
             syscalls.setns(handle, syscalls.CLONE_NEWNET)
-            offloads.allow("eth0", wanted)
+            offloads.allow("eth0", expected)
     finally:
         os.close(handle)
 
@@ -184,12 +184,12 @@ def test_tcp_in_pieces_arrives_as_it_was_sent(shape: str, version: int) -> None:
             forth.run(16 * MiB)
             back.run(16 * MiB)
         assert gso_frames(cluster) >= 2 * links * 16 * MiB // (1 << 16)
-        for said in at_rest(cluster):
-            counted = said["counters"]
+        for reported in idle_directions(cluster):
+            counted = reported["counters"]
             assert counted["delivered"] == counted["offered"]
             assert counted["delivered"] > 16 * MiB // MTU, "segments are counted, not GSO frames"
             assert counted["delivered_bytes"] > 16 * MiB + 16 * MiB // MTU * 66
-            assert not any(said["emulator"].values())
+            assert not any(reported["emulator"].values())
 
 
 @pytest.mark.requires("ipv6")
@@ -197,9 +197,9 @@ def test_tcp_in_pieces_arrives_as_it_was_sent(shape: str, version: int) -> None:
 @pytest.mark.parametrize("segment", [0, 1000])
 def test_datagrams_arrive_as_they_were_sent(version: int, segment: int) -> None:
     def made() -> socket.socket:
-        found = socket.socket(FAMILIES[version], socket.SOCK_DGRAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * MiB)
-        return found
+        actual = socket.socket(FAMILIES[version], socket.SOCK_DGRAM)
+        actual.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * MiB)
+        return actual
 
     with with_ipv6(Cluster.star(2)).up() as cluster, cluster.inject("n1", delay="1ms"), ExitStack() as stack:
         receiver = stack.enter_context(socket_in(cluster["n2"].namespace, made))
@@ -217,10 +217,10 @@ def test_datagrams_arrive_as_they_were_sent(version: int, segment: int) -> None:
                 assert segment
                 got += receiver.recv(1 << 16)
             assert got == data
-        assert not any(any(said["emulator"].values()) for said in directions(cluster))
+        assert not any(any(direction["emulator"].values()) for direction in directions(cluster))
 
 
-def lost(records: Iterable[Record]) -> list[int]:
+def lost_numbers(records: Iterable[Record]) -> list[int]:
     """Return the numbers of the lost frames of n1's TCP flow."""
     return [record.n for record in records if record.flow.key == (socket.IPPROTO_TCP, 5001) and record.cause == "loss"]
 
@@ -233,22 +233,22 @@ def test_loss_that_is_injected_between_pieces_meets_frames_as_it_is_promised(tmp
             transfer.run(8 * MiB)
             whole = gso_frames(cluster)
             assert whole
-            assert taken(cluster, "n1", "eth0") is Offloads.TCP
+            assert accepted_offloads(cluster, "n1", "eth0") is Offloads.TCP
             fault = cluster.inject("all", loss="1%", direction="forward")
-            assert taken(cluster, "n1", "eth0") is Offloads.NONE
-            assert taken(cluster, "n2", "eth0") is Offloads.TCP, "it may send GSO frames"
+            assert accepted_offloads(cluster, "n1", "eth0") is Offloads.NONE
+            assert accepted_offloads(cluster, "n2", "eth0") is Offloads.TCP, "it may send GSO frames"
             transfer.run(16 * MiB)
-            frames_lost = lost(read_log(log))
+            frames_lost = lost_numbers(read_log(log))
             assert gso_frames(cluster) == whole, "no GSO frame passes a direction that loses frames"
             fault.lift()
-            assert taken(cluster, "n1", "eth0") is Offloads.TCP
+            assert accepted_offloads(cluster, "n1", "eth0") is Offloads.TCP
             transfer.run(8 * MiB)
             assert gso_frames(cluster) > whole
         assert not any(total(cluster, "emulator", name) for name in ("overrun", "oversized", "unsent", "down"))
         macs = [int(cluster[node].layout.nics[0].mac.replace(":", ""), 16) for node in ("n1", "n2")]
     frame, seed = tcp(macs=(macs[0], macs[1])), cluster.state.layout.seed
     _, expected = fates_of(Impairment(delay=10**6, loss=0.01), [(0, frame)] * frames_lost[-1], link=LINK, seed=seed)
-    assert frames_lost == lost(expected)
+    assert frames_lost == lost_numbers(expected)
     assert frames_lost[-1] > 16 * MiB // MTU, "counted frame by frame"
 
 
@@ -284,13 +284,13 @@ def test_gso_frames_on_a_link_with_fates_are_segmented_without_loss() -> None:
         allow(cluster, "n1", Offloads.ALL)
         with stream(cluster, "n1", "n2") as transfer:
             transfer.run(4 * MiB)
-        (said,) = [link["forward"] for link in relay_report(cluster)["links"].values()]
-        assert said["pieces"] == 0
-        assert said["emulator"]["finished"] > 4 * MiB // (1 << 16)
-        assert said["counters"]["offered"] > 4 * MiB // MTU
-        assert not any(said["emulator"][name] for name in ("overrun", "oversized", "unsent", "down"))
-        found = verdict(cluster, since=before).findings
-        assert {one.grade for one in found if one.what == "relay finished"} == {Grade.TRUSTED}
+        (reported,) = [link["forward"] for link in relay_report(cluster)["links"].values()]
+        assert reported["pieces"] == 0
+        assert reported["emulator"]["finished"] > 4 * MiB // (1 << 16)
+        assert reported["counters"]["offered"] > 4 * MiB // MTU
+        assert not any(reported["emulator"][name] for name in ("overrun", "oversized", "unsent", "down"))
+        run_verdict = verdict(cluster, since=before).findings
+        assert {one.grade for one in run_verdict if one.what == "relay finished"} == {Grade.TRUSTED}
         allow(cluster, "n1", Offloads.NONE)
 
 
@@ -304,6 +304,6 @@ def test_an_ordinary_users_relay_carries_pieces_too(home: os.PathLike[str]) -> N
             assert client.stdout.strip() == "the same"
             server.wait(30)
             assert gso_frames(cluster)
-            assert not any(any(said["emulator"].values()) for said in directions(cluster))
+            assert not any(any(direction["emulator"].values()) for direction in directions(cluster))
 
     wait_for_success(as_user(home, story))  # type: ignore[arg-type]

@@ -35,8 +35,8 @@ def test_links_are_shared_out_and_stay_where_they_are(monkeypatch: pytest.Monkey
                 cluster["n1"].run(["ping", "-q", "-c1", "-W10", node])
             with cluster.inject("n2", delay="3ms"):
                 assert pids(cluster) == first
-                said = cluster["n1"].run(["ping", "-c1", "-W10", "n2"]).stdout
-                assert float(said.split("time=")[1].split()[0]) > 8.0
+                output = cluster["n1"].run(["ping", "-c1", "-W10", "n2"]).stdout
+                assert float(output.split("time=")[1].split()[0]) > 8.0
             assert pids(cluster) == first
         assert relay_client.report(Store(), cluster.state) is None
         with cluster.inject("n1", delay="1ms"):

@@ -69,13 +69,13 @@ def test_a_run_on_a_cluster_that_is_up_has_no_fates_from_the_beginning(tmp_path:
 @pytest.mark.requires("interpreted")
 def test_a_mistake_that_the_simulation_found_is_found_in_namespaces_by_the_same_check(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[0].put_in(patch)
+        MUTANTS[0].apply(patch)
         with pytest.raises(TestbedError):
             testbed.run(STAR, "random", mode="sim", output=tmp_path / "run", settings=SETTINGS, seed=1, timeout=12)
-        one = read_repetition(tmp_path / "run")
-        assert one.failed == {"progress"}
-        again = replay_repetition(one, "live", output=tmp_path / "again")
+        repetition = read_repetition(tmp_path / "run")
+        assert repetition.failed == {"progress"}
+        again = replay_repetition(repetition, "live", output=tmp_path / "again")
     assert again.failed == {"progress"}
     assert again.reproduced
     assert "no program and no transfer has ended" in again.error
-    assert not replay_repetition(one, "live").failed, "without the mistake"
+    assert not replay_repetition(repetition, "live").failed, "without the mistake"

@@ -57,11 +57,11 @@ def counting(cluster: RunningCluster, seconds: float, meanwhile: Callable[[], ob
         program.stdin.write("go\n")
         program.stdin.flush()
     meanwhile()
-    found = []
+    actual = []
     for program in programs:
-        said, _ = program.communicate(timeout=60)
-        found.append(json.loads(said))
-    return found
+        output, _ = program.communicate(timeout=60)
+        actual.append(json.loads(output))
+    return actual
 
 
 SHAPES: dict[str, tuple[Callable[[], Cluster], str]] = {
@@ -109,15 +109,15 @@ def under_traffic(shape: str, act: Callable[[RunningCluster, str], object], data
             for _ in range(2):
                 act(cluster, target)
 
-        one, other = counting(cluster, 3, twice)
-        told = [event for event in event_log.read(Store().directory("replugged")) if event["event"] == "replugged"]
-        links = {event["link"] for event in told}
-        assert len(told) >= 4 * len(links) > 0
-        assert {event["after"] for event in told} == {*datapaths, "direct"}
-        assert min(one["sent"], other["sent"]) >= 2000 * 3
-        assert (one["got"], other["got"]) == (one["different"], other["different"]), "no datagram twice"
-        missing = one["sent"] - other["got"] + other["sent"] - one["got"]
-        return missing, sum(event["lost"] for event in told)
+        first, second = counting(cluster, 3, twice)
+        events = [event for event in event_log.read(Store().directory("replugged")) if event["event"] == "replugged"]
+        links = {event["link"] for event in events}
+        assert len(events) >= 4 * len(links) > 0
+        assert {event["after"] for event in events} == {*datapaths, "direct"}
+        assert min(first["sent"], second["sent"]) >= 2000 * 3
+        assert (first["got"], second["got"]) == (first["different"], second["different"]), "no datagram twice"
+        missing = first["sent"] - second["got"] + second["sent"] - first["got"]
+        return missing, sum(event["lost"] for event in events)
 
 
 @pytest.mark.usefixtures("machine")
@@ -158,8 +158,8 @@ def test_an_ordinary_users_link_changes_hands_between_cables_and_tc_without_losi
             program = cluster["n1"].popen(echoes, stdout=subprocess.PIPE)
             for _ in range(3):
                 by_tc(cluster, target)
-            said, _ = program.communicate(timeout=60)
-            assert "1000 packets transmitted, 1000 received" in said, said
+            output, _ = program.communicate(timeout=60)
+            assert "1000 packets transmitted, 1000 received" in output, output
 
     wait_for_success(as_user(home, story))
 
@@ -174,12 +174,14 @@ def test_frames_that_wait_in_a_queue_are_early_when_their_link_is_healed_and_non
                 node_sockets.numbered_frame(node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"), number)
             )
         fault.lift()
-        found: list[int] = []
-        eventually(lambda: bool(found.extend(numbers_in(nics["n2"])) or len(found) >= 150), "all have come")
-        assert found == list(range(150))
-        *_, told = [one for one in event_log.read(Store().directory("replugged")) if one["event"] == "replugged"]
-        assert told["lost"] == 0
-        assert 0 < told["early"] < 150
+        actual: list[int] = []
+        eventually(lambda: bool(actual.extend(numbers_in(nics["n2"])) or len(actual) >= 150), "all have come")
+        assert actual == list(range(150))
+        *_, events = [
+            event for event in event_log.read(Store().directory("replugged")) if event["event"] == "replugged"
+        ]
+        assert events["lost"] == 0
+        assert 0 < events["early"] < 150
 
 
 def numbers_in(nic: socket.socket) -> list[int]:

@@ -29,9 +29,9 @@ ROUNDING = 20
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs of a paper. profile: of its hardware. crossings: of a frame in the time that a row tells, at most.
-    dilate: how many times slower; wrong: the factor by which a wrong profile's costs are too high. On a busy machine the
-    median frame may be milliseconds late, and rows of some 20 us must be told apart all the same."""
+    """Runs of a paper. profile: profile of its hardware. crossings: crossings of a frame in the time that a row tells, at
+    most. dilate: how many times slower; wrong: the factor by which a wrong profile's costs are too high. On a busy machine
+    the median frame may be milliseconds late, and rows of some 20 us must be told apart all the same."""
 
     protocol: str
     profile: Profile

@@ -19,10 +19,10 @@ def test_a_simulation_says_that_its_results_cannot_be_written(option: str, tmp_p
     small.mkdir()
     syscalls.mount("small", str(small), "tmpfs", 0, "size=64k")
     try:
-        said = run_command("run", "star-4", "random", "--mode", "sim", option, "--output", str(small / "run"))
-        assert (said.code, said.is_sentence) == (1, True), said
-        assert f"results cannot be written to {small}" in said.text
-        assert "understood" not in said.text
+        result = run_command("run", "star-4", "random", "--mode", "sim", option, "--output", str(small / "run"))
+        assert (result.code, result.is_sentence) == (1, True), result
+        assert f"results cannot be written to {small}" in result.text
+        assert "understood" not in result.text
     finally:
         syscalls.umount(str(small))
     assert os.listdir(small) == []

@@ -104,8 +104,8 @@ def test_a_held_cluster_ends_with_its_process_however_it_dies(home: Path) -> Non
 
     child = as_user(home, hold)
     os.close(writer)
-    with open(reader) as said:
-        sleeper, holder = said.readline().split()
+    with open(reader) as text:
+        sleeper, holder = text.readline().split()
     holder = processes.Identity.parse(holder)
     assert holder.is_alive
     os.kill(child, signal.SIGKILL)
@@ -160,7 +160,7 @@ def test_the_machines_root_namespace_gets_no_interface(home: Path) -> None:
     wait_for_success(as_user(home, story))
 
 
-def test_where_user_namespaces_are_forbidden_the_setting_that_forbids_them_is_named(home: Path) -> None:
+def test_the_setting_that_forbids_user_namespaces_is_named(home: Path) -> None:
     """user.max_user_namespaces is counted per user namespace: in one of our own it can be forbidden to ourselves."""
 
     def story() -> None:

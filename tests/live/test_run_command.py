@@ -137,15 +137,15 @@ def test_an_interruption_at_any_moment_leaves_nothing_but_what_was_measured(
         [TESTBED, "run", "star-4", "./endless.py", "--mode", mode, "--output", "out", "--timeout", "1000"],
         cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    wanted, deadline = tmp_path / "out" / event, time.monotonic() + TIMEOUT
-    while not wanted.exists() or (event == "rows.jsonl" and not wanted.stat().st_size):
+    expected, deadline = tmp_path / "out" / event, time.monotonic() + TIMEOUT
+    while not expected.exists() or (event == "rows.jsonl" and not expected.stat().st_size):
         assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.001)  # between two looks
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=TIMEOUT)
+    _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
-    assert "Traceback" not in said
+    assert "Traceback" not in errors
     status = read_run(tmp_path / "out").status
     assert status == "interrupted" or (event == "run.json" and status == "unfinished")  # it had not begun
     assert nothing_is_up()

@@ -19,7 +19,7 @@ def test_scapy_builds_the_frames_in_each_node_if_it_is_asked_for_and_only_then(
 ) -> None:
     built, build = [0], Packet.build
 
-    def counted(packet: Packet) -> bytes:
+    def count_build(packet: Packet) -> bytes:
         built[0] += 1
         return bytes(build(packet))
 
@@ -29,7 +29,7 @@ def test_scapy_builds_the_frames_in_each_node_if_it_is_asked_for_and_only_then(
         await comm.sendrecv("hello", 1 - comm.rank, source=1 - comm.rank)
         return built[0] - before
 
-    monkeypatch.setattr(Packet, "build", counted)
+    monkeypatch.setattr(Packet, "build", count_build)
     results = testbed.run(Cluster.back_to_back(), greet, codec=codec).results
     assert sorted(results) == ["n1", "n2"]
     assert {bool(count) for count in results.values()} == {codec == "scapy"}

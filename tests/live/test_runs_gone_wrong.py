@@ -83,9 +83,9 @@ def test_a_run_in_which_a_node_was_stopped_under_a_flood_is_invalid_with_the_cau
     dropped = outcome.reports["n2"].dropped
     assert dropped > 0
     assert outcome.verdict.grade is Grade.INVALID
-    found = of_nics(outcome.verdict.findings)
-    assert (found["n1"].grade, found["n1"].measured) == (Grade.TRUSTED, 0)
-    assert (found["n2"].grade, found["n2"].measured) == (Grade.INVALID, dropped)
+    findings = of_nics(outcome.verdict.findings)
+    assert (findings["n1"].grade, findings["n1"].measured) == (Grade.TRUSTED, 0)
+    assert (findings["n2"].grade, findings["n2"].measured) == (Grade.INVALID, dropped)
     assert f"NIC lost on n2: {dropped} frames ({dropped} that its process did not read in time)" in outcome.invalid
 
 
@@ -129,10 +129,10 @@ def test_of_a_node_that_was_killed_it_is_not_known_what_it_lost() -> None:
 
 def stuck(run: Run, patience: float) -> StuckError:
     """Watched with that patience, the run ends soon, for it gets no further."""
-    begun = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(StuckError, match=r"for [\d.]+ s no program and no transfer has ended") as caught:
         run.wait(LONG, patience=patience)
-    assert patience <= time.monotonic() - begun < TIMEOUT
+    assert patience <= time.monotonic() - start < TIMEOUT
     return caught.value
 
 
@@ -203,9 +203,9 @@ def test_a_slow_run_that_gets_further_is_not_stuck() -> None:
             await endpoint.send(node.numbers["n2"], b"still here")
 
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": talk}) as run:
-        begun = time.monotonic()
+        start = time.monotonic()
         run.wait(LONG, patience=1.5)
-        assert time.monotonic() - begun >= 2.0
+        assert time.monotonic() - start >= 2.0
 
 
 def test_programs_that_end_one_after_the_other_are_progress() -> None:
@@ -303,18 +303,18 @@ def test_offloads_stay_off_at_a_link_that_was_impaired_during_the_run() -> None:
 
 def test_a_run_leaves_offloads_as_every_link_wants_them() -> None:
     """A lossy link has none, a delayed link TCP's, an unimpaired link all of them."""
-    wanted = [Offloads.NONE, Offloads.TCP, Offloads.ALL]
+    expected = [Offloads.NONE, Offloads.TCP, Offloads.ALL]
     with Cluster.star(3).up() as cluster:
         cluster.inject("n1", loss="10%", delay="1ms")
         cluster.inject("n2", delay="1ms")
-        assert [taken(cluster, node) for node in ("n1", "n2", "n3")] == wanted
+        assert [accepted_offloads(cluster, node) for node in ("n1", "n2", "n3")] == expected
         with agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": idle, "n3": idle}) as run:
-            assert [taken(cluster, node) for node in ("n1", "n2", "n3")] == [Offloads.NONE] * 3
+            assert [accepted_offloads(cluster, node) for node in ("n1", "n2", "n3")] == [Offloads.NONE] * 3
             run.wait(TIMEOUT)
-        assert [taken(cluster, node) for node in ("n1", "n2", "n3")] == wanted
+        assert [accepted_offloads(cluster, node) for node in ("n1", "n2", "n3")] == expected
 
 
-def taken(cluster: RunningCluster, node: str) -> Offloads | None:
+def accepted_offloads(cluster: RunningCluster, node: str) -> Offloads | None:
     def look() -> Offloads | None:
         handle = os.open(cluster[node].namespace, os.O_RDONLY)
         setns(handle, CLONE_NEWNET)
@@ -333,10 +333,10 @@ def test_offloads_stay_off_and_are_told_while_somebody_else_changes_the_cluster(
         with store.locked(cluster.name, 1.0), running(cluster):
             pass
         assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
-        told = [
+        events = [
             event for event in event_log.read(store.directory(cluster.name)) if event["event"] == "offloads left off"
         ]
-        assert [event["nodes"] for event in told] == [["n1", "n2"]]
+        assert [event["nodes"] for event in events] == [["n1", "n2"]]
         with (
             pytest.raises(ConflictError),
             store.locked(cluster.name, 1.0),

@@ -57,9 +57,9 @@ def ssh(config: Path, *arguments: str, **options: object) -> subprocess.Complete
 def test_the_command_logs_in_and_its_sshds_end_with_the_cluster() -> None:
     testbed("up", "star-2")
     try:
-        told = testbed("ssh", "--json", "star-2")
-        jsonschema.validate(json.loads(told.stdout), schema_of("ssh"))
-        config = Path(json.loads(told.stdout)["configuration"])
+        result = testbed("ssh", "--json", "star-2")
+        jsonschema.validate(json.loads(result.stdout), schema_of("ssh"))
+        config = Path(json.loads(result.stdout)["configuration"])
         assert testbed("ssh", "star-2").stdout == f"ssh -F {config} NODE\n"
         assert testbed("ssh", "star-2", "n2", "hostname").stdout == "n2\n"
         assert testbed("ssh", "star-2", "n1", "exit 7").returncode == 7
@@ -83,8 +83,8 @@ def test_from_outside_a_connection_is_made_in_the_node_and_between_nodes_it_cros
         assert ssh(config, "n2", "hostname").stdout == "n2\n"
         beside = star["n1"].run(["ssh", "-oConnectTimeout=1", "n2", "hostname"], check=False)
         assert "timed out" in beside.stderr
-    there = star["n1"].run(["ssh", "n2", "echo $SSH_CONNECTION $TESTBED_NODE"], timeout=60).stdout.split()
-    assert there[:1] + there[2:] == [star["n1"].address, star["n2"].address, "22", "n2"]
+    connection = star["n1"].run(["ssh", "n2", "echo $SSH_CONNECTION $TESTBED_NODE"], timeout=60).stdout.split()
+    assert connection[:1] + connection[2:] == [star["n1"].address, star["n2"].address, "22", "n2"]
     assert star["n1"].run(["ssh", "-F", str(config), star["n2"].address, "hostname"], timeout=60).stdout == "n2\n"
 
 
@@ -109,15 +109,15 @@ def test_nothing_of_the_user_or_the_machine_is_read_or_written(star: RunningClus
         "/var/log/lastlog",
     )
 
-    def seen() -> list[tuple[str, int, int]]:
+    def file_stamps() -> list[tuple[str, int, int]]:
         files = [Path(file) for place in places for file in glob(place)]
         return [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
 
-    before = seen()
+    before = file_stamps()
     config = star.ssh()
     assert ssh(config, "-tt", "n1", "tty").returncode == 0
     star["n1"].run(["ssh", "n2", "true"], timeout=60)
-    assert seen() == before
+    assert file_stamps() == before
 
 
 def test_again_it_leaves_what_there_is_and_mends_what_is_missing(star: RunningCluster) -> None:
@@ -166,8 +166,8 @@ def test_a_node_that_comes_later_gets_its_own_and_those_that_run_know_it(tmp_pat
     try:
         running = RunningCluster.attach("growing")
         config = running.ssh()
-        asked = "while ! test -e there; do sleep 0.01; done; ssh n3 hostname"
-        with running["n1"].popen(["ssh", "n2", f"cd {tmp_path}; {asked}"], stdout=subprocess.PIPE) as session:
+        requested = "while ! test -e there; do sleep 0.01; done; ssh n3 hostname"
+        with running["n1"].popen(["ssh", "n2", f"cd {tmp_path}; {requested}"], stdout=subprocess.PIPE) as session:
             file.write_text(file.read_text() + '\n[[node]]\nname = "n3"\n\n[[link]]\nends = ["n3", "s1"]\n')
             testbed("up", str(file), "--name", "growing")
             assert ssh(config, "n3", "hostname").returncode != 0
@@ -204,8 +204,8 @@ def test_a_port_that_is_taken_is_said(star: RunningCluster) -> None:
     listen = "import socket; one = socket.create_server(('', 22)); print('ready', flush=True); one.accept()"
     server = star["n2"].popen(["python3", "-c", listen], stdout=subprocess.PIPE)
     assert server.stdout is not None
-    with server, server.stdout as said:
-        assert said.readline() == "ready\n"
+    with server, server.stdout as reported:
+        assert reported.readline() == "ready\n"
         with pytest.raises(ConflictError, match="another program listens on port 22 of node n2"):
             star.ssh()
         server.kill()
@@ -241,8 +241,8 @@ def test_without_root_sessions_are_the_users_own(somebody: Path) -> None:
         with Cluster.star(2).up() as cluster:
             config = cluster.ssh()
             assert ssh(config, "n1", "hostname; whoami").stdout == "n1\npostgres\n"
-            there = ["ssh", "n2", "whoami; echo $SSH_CONNECTION; ssh n1 hostname"]
-            whoami, connection, hostname = cluster["n1"].run(there, timeout=60).stdout.splitlines()
+            ssh_command = ["ssh", "n2", "whoami; echo $SSH_CONNECTION; ssh n1 hostname"]
+            whoami, connection, hostname = cluster["n1"].run(ssh_command, timeout=60).stdout.splitlines()
             assert (whoami, hostname) == ("postgres", "n1")
             assert connection.split()[0] == cluster["n1"].address
             assert "/dev/pts/" in ssh(config, "-tt", "n1", "tty").stdout
@@ -261,7 +261,7 @@ def test_a_user_without_a_name_is_told_that_sshd_wants_one(home: Path) -> None:
         with Cluster.star(2).up() as cluster:
             with pytest.raises(UnsupportedError, match=f"user {os.getuid()} has no name"):
                 cluster.ssh()
-            assert not Store().ssh(cluster.name).exists()
+            assert not Store().ssh_directory(cluster.name).exists()
 
     wait_for_success(as_user(home, story))
 

@@ -65,7 +65,7 @@ def start(cluster: RunningCluster, node: str, script: str, protocol: str = "emp"
     )
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def finish(process: subprocess.Popen[str]) -> str:
     output, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, errors
     return output
@@ -74,12 +74,12 @@ def said(process: subprocess.Popen[str]) -> str:
 def agent_of(cluster: RunningCluster, node: str) -> int:
     """The process that listens in a node."""
     inside = os.stat(cluster[node].namespace).st_ino
-    (found,) = [
+    (actual,) = [
         pid
         for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
         if _read(pid, "comm") == f"nic {node}" and _namespace_of(pid) == inside
     ]
-    return found
+    return actual
 
 
 def hosts_of(cluster: RunningCluster, node: str) -> Mapping[int, int]:
@@ -108,11 +108,11 @@ def test_two_scripts_of_each_node_have_a_rank_each(protocol: str) -> None:
         with share_nics(cluster, protocol, functions=2):
             assert not offloads_on(cluster, "n1")
             scripts = [start(cluster, node, RING, protocol) for node in ("n1", "n2") for _ in range(2)]
-            assert sorted(map(said, scripts)) == [
+            assert sorted(map(finish, scripts)) == [
                 "0 from n2.1\n", "1 from n1.0\n", "2 from n1.1\n", "3 from n2.0\n",
             ]  # fmt: skip
             again = [start(cluster, node, RING, protocol) for node in ("n1", "n2") for _ in range(2)]
-            assert len({said(script) for script in again}) == 4
+            assert len({finish(script) for script in again}) == 4
         assert offloads_on(cluster, "n1")
 
 
@@ -127,7 +127,7 @@ def test_a_function_that_is_taken_is_refused_until_its_process_is_killed(protoco
         holds.kill()
         holds.communicate()
         scripts = [start(cluster, node, TALK, protocol) for node in ("n1", "n2")]
-        assert [said(script) for script in scripts] == ["still here\n", "None\n"]
+        assert [finish(script) for script in scripts] == ["still here\n", "None\n"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -150,7 +150,7 @@ def test_an_agent_that_dies_is_started_again_and_its_scripts_are_told(protocol: 
         other.kill()
         other.communicate()
         scripts = [start(cluster, node, TALK, protocol) for node in ("n1", "n2")]
-        assert [said(script) for script in scripts] == ["still here\n", "None\n"]
+        assert [finish(script) for script in scripts] == ["still here\n", "None\n"]
 
 
 def test_what_cannot_be_shared_is_refused() -> None:
@@ -175,7 +175,7 @@ def test_the_command_shares_until_it_is_told_to_end() -> None:
                 assert process.stderr is not None
                 assert "are shared" in process.stderr.readline()
                 scripts = [start(cluster, node, TALK) for node in ("n1", "n2")]
-                assert [said(script) for script in scripts] == ["still here\n", "None\n"]
+                assert [finish(script) for script in scripts] == ["still here\n", "None\n"]
             finally:
                 process.send_signal(signal.SIGINT)
         assert process.returncode == 0

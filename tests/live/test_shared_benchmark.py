@@ -36,7 +36,7 @@ def test_shared_nics_are_measured_in_short(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert {row["subject"] for row in rows} == {"alone", "spinning", "blocking", "hosts", "fair", "torture", "target"}
-    found = {row["measure"]: row["samples"] for row in rows if row["subject"] in ("torture", "fair")}
-    assert found["lost, twice or out of order"] == [0.0]
-    assert found["host processes killed"][0] >= 1
-    assert found["Jain's index"][0] > 0.5
+    actual = {row["measure"]: row["samples"] for row in rows if row["subject"] in ("torture", "fair")}
+    assert actual["lost, twice or out of order"] == [0.0]
+    assert actual["host processes killed"][0] >= 1
+    assert actual["Jain's index"][0] > 0.5

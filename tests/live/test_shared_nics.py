@@ -76,8 +76,8 @@ def ring_trips(number: int) -> Callable[[emp.Endpoint, HostDriver, Attachment], 
 
 def test_host_processes_of_two_nodes_exchange_messages_with_all_others() -> None:
     """Two for each node: those of one node have no wire between them."""
-    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
-        hosts = [there.host(name, everybody, function) for name in ("n1", "n2") for function in (0, 1)]
+    with Cluster.star(2).up() as cluster, nodes(cluster) as running:
+        hosts = [running.host(name, everybody, function) for name in ("n1", "n2") for function in (0, 1)]
         for host in hosts:
             right = host.result()
             assert len(right) == 3 * len(SIZES) + 1
@@ -87,32 +87,32 @@ def test_host_processes_of_two_nodes_exchange_messages_with_all_others() -> None
 def test_buffers_in_the_heap_are_used_where_they_are() -> None:
     async def talk(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> int:
         size, peer = 200_000, 2 - endpoint.number
-        sent, came = nic.heap.allocate(size), nic.heap.allocate(size)
+        sent, arrived = nic.heap.allocate(size), nic.heap.allocate(size)
         sent[:] = content(size, endpoint.number)
         free = nic.heap.free
-        arrival = endpoint.post_receive(peer, 1, came)
+        arrival = endpoint.post_receive(peer, 1, arrived)
         sending = endpoint.post_send(peer, 1, sent)
         taken = free - nic.heap.free
         await arrival
         await sending
-        assert came == content(size, peer)
+        assert arrived == content(size, peer)
         return taken
 
-    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
-        hosts = [there.host(name, talk, 0) for name in ("n1", "n2")]
+    with Cluster.star(2).up() as cluster, nodes(cluster) as running:
+        hosts = [running.host(name, talk, 0) for name in ("n1", "n2")]
         for host in hosts:
             assert host.result() <= 8192  # the lists of pages
 
 
 def test_more_than_the_heap_has_room_for_is_refused_and_leaves_nothing_behind() -> None:
     async def much(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> tuple[int, int]:
-        free, descriptors = nic.heap.free, endpoint.free
+        free, descriptors = nic.heap.free, endpoint.free_descriptors
         with pytest.raises(emp.DescriptorsExhaustedError, match="pinned memory"):
             endpoint.post_send(1, 1, bytes(HEAP + 1))
-        return free - nic.heap.free, descriptors - endpoint.free
+        return free - nic.heap.free, descriptors - endpoint.free_descriptors
 
-    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
-        assert there.host("n1", much).result() == (0, 0)
+    with Cluster.star(2).up() as cluster, nodes(cluster) as running:
+        assert running.host("n1", much).result() == (0, 0)
 
 
 def test_a_function_has_one_host_process_at_a_time() -> None:
@@ -129,9 +129,9 @@ def test_a_function_has_one_host_process_at_a_time() -> None:
             Attachment("lo", ETHERTYPE, split_driver())
         return nic.report()["counted"].keys() >= {"frames_sent"} and endpoint.number == 0
 
-    with Cluster.star(2).up() as cluster, nodes(cluster, 1) as there:
-        device = there.device("n1")
-        assert there.host("n1", stay).result()
+    with Cluster.star(2).up() as cluster, nodes(cluster, 1) as running:
+        device = running.device("n1")
+        assert running.host("n1", stay).result()
 
 
 LARGE = 7 << 20  # bytes, many times what a firmware sends at once
@@ -155,20 +155,20 @@ async def wait_for_it(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachme
 
 
 def test_a_host_killed_in_mid_send_harms_nobody_and_its_peer_is_told() -> None:
-    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
-        idle = there.descriptors("n1")
-        others = [there.host(name, ring_trips(300), 0) for name in ("n1", "n2")]
-        receiver = there.host("n2", wait_for_it, 1)
-        there.host("n1", die_in_mid_send, 1)
+    with Cluster.star(2).up() as cluster, nodes(cluster) as running:
+        idle = running.descriptors("n1")
+        others = [running.host(name, ring_trips(300), 0) for name in ("n1", "n2")]
+        receiver = running.host("n2", wait_for_it, 1)
+        running.host("n1", die_in_mid_send, 1)
         assert "node 1 has restarted" in receiver.result()
         assert [other.result() for other in others] == [300, 300]
         for other in others:
             other.close()
-        eventually(lambda: there.regions("n1") == 0, "the agent keeps a dead host's region")
-        eventually(lambda: there.descriptors("n1") == idle, "the agent keeps a dead host's descriptors")
+        eventually(lambda: running.regions("n1") == 0, "the agent keeps a dead host's region")
+        eventually(lambda: running.descriptors("n1") == idle, "the agent keeps a dead host's descriptors")
 
 
-def test_whoever_sends_to_a_dead_host_is_told_and_its_successor_begins_anew() -> None:
+def test_sends_to_a_dead_host_fail_and_its_successor_begins_anew() -> None:
     async def receive(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> bytes:
         buffer = bytearray(5)
         await endpoint.receive(2, 1, buffer)
@@ -180,25 +180,25 @@ def test_whoever_sends_to_a_dead_host_is_told_and_its_successor_begins_anew() ->
 
     async def send(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> list[str]:
         await endpoint.send(0, 1, b"first")
-        said = []
+        log = []
         while True:
             try:
                 await endpoint.send(0, 1, b"again")
             except emp.EmpError as error:
-                said.append(str(error))
+                log.append(str(error))
                 continue
-            return said
+            return log
 
-    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
-        first = there.host("n1", wait, 0)
-        sender = there.host("n2", send, 0)
+    with Cluster.star(2).up() as cluster, nodes(cluster) as running:
+        first = running.host("n1", wait, 0)
+        sender = running.host("n2", send, 0)
         time.sleep(0.1)  # the second message is on its way by then, or is not: either will do
         first.kill()
-        eventually(lambda: there.regions("n1") == 0, "the agent has not noticed")
-        assert there.host("n1", receive, 0).result() == b"again"
-        said = sender.result()
-        assert said
-        assert all("has restarted" in one for one in said)
+        eventually(lambda: running.regions("n1") == 0, "the agent has not noticed")
+        assert running.host("n1", receive, 0).result() == b"again"
+        reported = sender.result()
+        assert reported
+        assert all("has restarted" in one for one in reported)
 
 
 def test_a_peer_hears_of_a_hosts_death_though_half_of_all_frames_are_lost() -> None:
@@ -214,20 +214,20 @@ def test_a_peer_hears_of_a_hosts_death_though_half_of_all_frames_are_lost() -> N
             return str(error)
         return "all of it has come"
 
-    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
+    with Cluster.star(2).up() as cluster, nodes(cluster) as running:
         with cluster.inject("n1", loss="50%"):
-            receiver = there.host("n2", receive, 0)
-            sender = there.host("n1", send, 0)
-            eventually(lambda: taken(there, "n2") > 20, "some of it comes")
+            receiver = running.host("n2", receive, 0)
+            sender = running.host("n1", send, 0)
+            eventually(lambda: received_frames(running, "n2") > 20, "some of it comes")
             sender.kill()
             assert "has restarted" in receiver.result()
-        again = [there.host(name, ring_trips(10), 0) for name in ("n1", "n2")]
+        again = [running.host(name, ring_trips(10), 0) for name in ("n1", "n2")]
         assert [host.result() for host in again] == [10, 10]
 
 
-def taken(there: Nodes, name: str) -> int:
+def received_frames(running: Nodes, name: str) -> int:
     """Frames that have come to a node's NIC."""
-    return there.report(name)["taken"]
+    return running.report(name)["taken"]
 
 
 @pytest.mark.parametrize("kind", ["descriptors", "words", "everywhere"])
@@ -264,19 +264,19 @@ def test_garbage_at_full_speed_harms_nobody(kind: str) -> None:
                 os.eventfd_write(nic._eventfd, 1)
         return written
 
-    with Cluster.star(2).up() as cluster, nodes(cluster, split_driver=split_driver(Settings(give_up=10**9))) as there:
-        others = [there.host(name, ring_trips(300), 0) for name in ("n1", "n2")]
-        vandals = [there.host(name, scribble, 1) for name in ("n1", "n2")]
+    with Cluster.star(2).up() as cluster, nodes(cluster, split_driver=split_driver(Settings(give_up=10**9))) as running:
+        others = [running.host(name, ring_trips(300), 0) for name in ("n1", "n2")]
+        vandals = [running.host(name, scribble, 1) for name in ("n1", "n2")]
         assert [other.result() for other in others] == [300, 300]
         assert min(vandal.result() for vandal in vandals) > 500
-        assert_alive(there)
+        assert_alive(running)
 
 
-def assert_alive(there: Nodes) -> None:
+def assert_alive(running: Nodes) -> None:
     """Two new host processes find both agents as they should be."""
-    for name in there.agents:
-        eventually(lambda name=name: there.regions(name) == 0, "an agent keeps a region")  # type: ignore[misc]
-    hosts = [there.host(name, ring_trips(10), 0) for name in ("n1", "n2")]
+    for name in running.agents:
+        eventually(lambda name=name: running.regions(name) == 0, "an agent keeps a region")  # type: ignore[misc]
+    hosts = [running.host(name, ring_trips(10), 0) for name in ("n1", "n2")]
     assert [host.result() for host in hosts] == [10, 10]
 
 
@@ -306,13 +306,13 @@ def test_a_process_that_sends_invalid_messages_to_an_agent_is_detached_and_leave
 
         return nonsense
 
-    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
-        device, idle = there.device("n1"), there.descriptors("n1")
+    with Cluster.star(2).up() as cluster, nodes(cluster) as running:
+        device, idle = running.device("n1"), running.descriptors("n1")
         for garbage in GARBAGE:
-            there.host("n1", say(garbage), 1).result()
-            eventually(lambda: there.regions("n1") == 0, "the agent keeps a region")
-        eventually(lambda: there.descriptors("n1") == idle, "the agent keeps descriptors")
-        assert_alive(there)
+            running.host("n1", say(garbage), 1).result()
+            eventually(lambda: running.regions("n1") == 0, "the agent keeps a region")
+        eventually(lambda: running.descriptors("n1") == idle, "the agent keeps descriptors")
+        assert_alive(running)
 
 
 def test_a_stopped_host_delays_nobody_and_goes_on() -> None:
@@ -324,12 +324,12 @@ def test_a_stopped_host_delays_nobody_and_goes_on() -> None:
             await arrival
         return own == content(1 << 20, peer)
 
-    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
-        others = [there.host(name, ring_trips(300), 0) for name in ("n1", "n2")]
-        stopped = [there.host(name, everything, 1) for name in ("n1", "n2")]
+    with Cluster.star(2).up() as cluster, nodes(cluster) as running:
+        others = [running.host(name, ring_trips(300), 0) for name in ("n1", "n2")]
+        stopped = [running.host(name, everything, 1) for name in ("n1", "n2")]
         stopped[0].kill(signal.SIGSTOP)
         assert [other.result() for other in others] == [300, 300]
-        assert there.report("n1")["hosts"]["1"] == stopped[0].pid
+        assert running.report("n1")["hosts"]["1"] == stopped[0].pid
         stopped[0].kill(signal.SIGCONT)
         assert all(host.result() for host in stopped)
 
@@ -343,14 +343,14 @@ def test_an_agent_whose_hosts_do_nothing_sleeps() -> None:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
-    def at_rest() -> bool:
+    def is_idle() -> bool:
         before = sum(map(used, pids))
         time.sleep(0.05)  # in which it is seen whether they work
         return sum(map(used, pids)) == before
 
-    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
-        pids = [there.agents["n1"].pid, *(there.host("n1", wait).pid for _ in range(2))]
-        eventually(at_rest, "they have nothing to do any more")
+    with Cluster.star(2).up() as cluster, nodes(cluster) as running:
+        pids = [running.agents["n1"].pid, *(running.host("n1", wait).pid for _ in range(2))]
+        eventually(is_idle, "they have nothing to do any more")
         before = sum(map(used, pids))
         time.sleep(1.0)  # in which nobody does anything
         assert sum(map(used, pids)) - before <= 5
@@ -372,13 +372,13 @@ def test_a_message_that_has_come_before_the_agent_died_is_not_lost() -> None:
     async def say(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> None:
         await endpoint.send(0, 1, b"hello")
 
-    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
-        sleeper, hearer = there.host("n1", wait, 0), there.host("n2", hear, 0)
+    with Cluster.star(2).up() as cluster, nodes(cluster) as running:
+        sleeper, hearer = running.host("n1", wait, 0), running.host("n2", hear, 0)
         hearer.result()
         eventually(lambda: state(sleeper.pid) == "S", "the host sleeps")
         sleeper.kill(signal.SIGSTOP)
-        there.host("n2", say, 1).result()
-        there.agents["n1"].close()
+        running.host("n2", say, 1).result()
+        running.agents["n1"].close()
         sleeper.kill(signal.SIGCONT)
         assert sleeper.result() == b"hello"
 
@@ -392,14 +392,14 @@ def test_hosts_of_an_agent_that_dies_are_told() -> None:
     async def wait(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> None:
         await endpoint.receive(1, 1, bytearray(4))
 
-    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
-        hosts = [there.host("n1", wait) for _ in range(2)]
-        there.agents["n1"].kill()
+    with Cluster.star(2).up() as cluster, nodes(cluster) as running:
+        hosts = [running.host("n1", wait) for _ in range(2)]
+        running.agents["n1"].kill()
         for host in hosts:
-            word, said = host.hear()
+            word, reported = host.hear()
             assert word == "failed"
-            assert "agent of the NIC has ended" in said
-        there.agents["n1"].close()
-        there.agents["n1"] = there.start("n1")
-        again = [there.host(name, ring_trips(10), 0) for name in ("n1", "n2")]
+            assert "agent of the NIC has ended" in reported
+        running.agents["n1"].close()
+        running.agents["n1"] = running.start("n1")
+        again = [running.host(name, ring_trips(10), 0) for name in ("n1", "n2")]
         assert [host.result() for host in again] == [10, 10]

@@ -82,7 +82,7 @@ def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) ->
             buffer = bytearray(1)
             while buffer != b"!":
                 await endpoint.receive(1, 1, buffer)
-                begun.touch()
+                start_file.touch()
             return 0
         failed = 0
         for message in [b"."] * 200 + [b"!"]:
@@ -95,19 +95,19 @@ def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) ->
             await node.loop.sleep(1_000_000)
         return failed
 
-    begun = tmp_path / "begun"
+    start_file = tmp_path / "begun"
     with (
         Cluster.star(2).up() as cluster,
         agents(cluster, emp.plug(), ETHERTYPE, {"n1": once_more, "n2": once_more}, placement=SHARED) as going,
     ):
-        eventually(begun.exists, "n1 counts")
-        going.crash("n1", returns=True)
+        eventually(start_file.exists, "n1 counts")
+        going.crash("n1", restarts=True)
         going.restart("n1")
         outcome = going.wait(TIMEOUT)
     assert outcome.results["n1"] == 0
 
 
-def test_who_waits_is_told_with_what_its_nic_waits_for() -> None:
+def test_a_waiting_program_is_reported_with_its_nics_pending_work() -> None:
     async def wait(endpoint: emp.Endpoint, _node: ProgramNode) -> None:
         await endpoint.receive(1, 5, bytearray(4))
 

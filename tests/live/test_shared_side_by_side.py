@@ -27,15 +27,15 @@ def what(found: dict[tuple[str, int], HostRecord]) -> dict[tuple[str, int], tupl
 
 def regions(sharing: NicSharing) -> set[tuple[str, str]]:
     """The memory that all agents share with their hosts, by device and inode."""
-    found = set()
+    actual = set()
     for pid in sharing.agent_pids().values():
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             if "memfd:nic" in line:
-                found.add((line.split()[3], line.split()[4]))
-    return found
+                actual.add((line.split()[3], line.split()[4]))
+    return actual
 
 
-def both(one: dict[tuple[str, int], ReattachingHost], other: dict[tuple[str, int], ReattachingHost]) -> None:
+def check_both(one: dict[tuple[str, int], ReattachingHost], other: dict[tuple[str, int], ReattachingHost]) -> None:
     """Check that the hosts of both clusters make progress."""
     for talkers in (one, other):
         wait_for_progress(talkers)
@@ -51,7 +51,7 @@ def test_agents_of_one_cluster_die_and_the_cluster_is_taken_down_while_the_other
         assert addresses(first) == addresses(second)
         with share_nics(second, functions=2) as other_sharing, reattaching_pairs(second, PAIRS, 2) as undisturbed:
             with share_nics(first, functions=2) as sharing, reattaching_pairs(first, PAIRS, 2) as disturbed:
-                both(disturbed, undisturbed)
+                check_both(disturbed, undisturbed)
                 assert len(regions(sharing)) == len(regions(other_sharing)) == 4
                 assert not regions(sharing) & regions(other_sharing)
                 assert not set(sharing.agent_pids().values()) & set(other_sharing.agent_pids().values())
@@ -60,11 +60,11 @@ def test_agents_of_one_cluster_die_and_the_cluster_is_taken_down_while_the_other
                     pid = sharing.agent_pids()[node]
                     os.kill(pid, signal.SIGKILL)
                     eventually(lambda n=node, p=pid: sharing.agent_pids().get(n, p) != p, "it is back", TIMEOUT)  # type: ignore[misc]
-                    both(disturbed, undisturbed)
+                    check_both(disturbed, undisturbed)
                 assert other_sharing.agent_pids() == agents
-                for gone, told, wrong in what(finish_all(disturbed)).values():
+                for gone, report, wrong in what(finish_all(disturbed)).values():
                     assert (len(gone), wrong) == (1, [])
-                    assert told
+                    assert report
             with share_nics(first, functions=2), reattaching_pairs(first, PAIRS, 2) as ended:
                 first.down()
                 assert Store().names() == ["other"]

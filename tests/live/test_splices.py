@@ -73,8 +73,10 @@ def link_of(cluster: RunningCluster, *owners: str) -> str:
 def features(namespace: str) -> dict[str, frozenset[str]]:
     opened = open_path(namespace)
     try:
-        found = rtnl_dump.interfaces(opened.route)
-        return {one.name: offloads.active(opened.route.fileno(), one.name) for one in found if one.kind == "veth"}
+        interfaces_found = rtnl_dump.interfaces(opened.route)
+        return {
+            one.name: offloads.active(opened.route.fileno(), one.name) for one in interfaces_found if one.kind == "veth"
+        }
     finally:
         opened.close()
 
@@ -377,18 +379,18 @@ def stream(
 
 
 def wait_for_more(sent: list[int], count: int, deadline: float = 30) -> None:
-    wanted = len(sent) + count
-    eventually(lambda: len(sent) >= wanted, f"{count} more frames are sent", deadline)
+    expected = len(sent) + count
+    eventually(lambda: len(sent) >= expected, f"{count} more frames are sent", deadline)
 
 
 def all_received(end: socket.socket, last: int) -> list[int]:
     """Return the numbers of received frames, up to `last` or until none arrives any more."""
-    found: list[int] = []
-    while not found or found[-1] < last:
+    actual: list[int] = []
+    while not actual or actual[-1] < last:
         if not select.select([end], [], [], 1)[0]:
             break
-        found += node_sockets.frame_numbers(node_sockets.received(end))
-    return found
+        actual += node_sockets.frame_numbers(node_sockets.received(end))
+    return actual
 
 
 @pytest.mark.parametrize("shape", [Cluster.star(3), Cluster.ring(3)], ids=["star", "ring"])
@@ -397,7 +399,7 @@ def test_neighbours_lose_nothing_while_a_link_is_spliced_and_made_whole(shape: C
         nics["n3"].setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
         link = link_of(cluster, "n1", "s1")
         indexes = {
-            key: {one.name: one.index for one in namespace_contents(path).links.values()}
+            key: {link.name: link.index for link in namespace_contents(path).links.values()}
             for key, path in _paths(cluster)
         }
         with stream(cluster, "n2", node_sockets.mac(cluster, "n3"), nics) as sent:
@@ -406,7 +408,7 @@ def test_neighbours_lose_nothing_while_a_link_is_spliced_and_made_whole(shape: C
                 treat(cluster, {})
         assert all_received(nics["n3"], sent[-1]) == sent
         assert indexes == {
-            key: {one.name: one.index for one in namespace_contents(path).links.values()}
+            key: {link.name: link.index for link in namespace_contents(path).links.values()}
             for key, path in _paths(cluster)
         }
 
@@ -427,10 +429,10 @@ def test_no_frame_is_doubled_or_lost_while_links_are_spliced_and_made_whole(data
                 treat(cluster, {link.name: link_service for link in cluster.state.layout.links})
                 treat(cluster, {})
         for node in ("n2", "n3"):
-            found = all_received(nics[node], sent[-1])
-            assert found == sorted(set(found))
+            actual = all_received(nics[node], sent[-1])
+            assert actual == sorted(set(actual))
             if datapath == "tc":
-                assert found == sent
+                assert actual == sent
         assert node_sockets.received(nics["n1"]) == []
 
 
@@ -450,7 +452,7 @@ def test_frames_that_a_splice_costs_are_counted() -> None:
         link = link_of(cluster, "n1", "s1")
         wire = wire_path(cluster.state)
         tap, back = taps(*free_ends(cluster.state.layout, link))
-        for source, target, heard in (("n1", "n2", tap), ("n2", "n1", back)):
+        for source, target, received in (("n1", "n2", tap), ("n2", "n1", back)):
             for end in nics.values():
                 end.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
                 node_sockets.received(end)
@@ -461,10 +463,10 @@ def test_frames_that_a_splice_costs_are_counted() -> None:
             with stream(cluster, source, node_sockets.mac(cluster, target), nics) as sent:
                 treat(cluster, {link: RELAY})
                 wait_for_more(sent, 50)
-            lost = counters(wire, heard).rx_unclaimed
-            came = all_received(nics[target], sent[-1])
+            lost = counters(wire, received).rx_unclaimed
+            arrived = all_received(nics[target], sent[-1])
             assert lost >= 48
-            assert len(sent) - len(came) == lost
+            assert len(sent) - len(arrived) == lost
             treat(cluster, {})
 
 
@@ -494,10 +496,10 @@ def test_a_link_that_is_down_carries_nothing_and_takes_the_carrier_from_its_nics
 def test_names_of_ends_and_taps_are_those_in_the_kernel(spliceable: tuple[RunningCluster, str]) -> None:
     cluster, link = spliceable
     treat(cluster, {link: RELAY})
-    there = namespace_contents(cluster.state.namespaces[namespace_names.WIRE]).links
+    links = namespace_contents(cluster.state.namespaces[namespace_names.WIRE]).links
     ends = free_ends(cluster.state.layout, link)
     for end in (*ends, *taps(*ends)):
-        assert there[end].up
+        assert links[end].up
     for tap in taps(*ends):
-        assert there[tap].master == ""
+        assert links[tap].master == ""
     treat(cluster, {})

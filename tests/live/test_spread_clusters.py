@@ -33,11 +33,11 @@ STAR = 'name = "{name}"\ndefaults = {{ mtu = {mtu}, link = {{ delay = "{delay}" 
 @pytest.fixture(scope="module")
 def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = tmp_path_factory.mktemp("lab")
-    with lab(folder, Cluster.from_toml(STAR.format(name="underlay", mtu=9000, delay="1ms", nodes=4))) as found:
+    with lab(folder, Cluster.from_toml(STAR.format(name="underlay", mtu=9000, delay="1ms", nodes=4))) as running_lab:
         for name, mtu, delay in (("slow", 1500, "20ms"), ("fast", 1500, "1ms")):
             (folder / f"{name}.toml").write_text(STAR.format(name=name, mtu=mtu, delay=delay, nodes=6))
-        (folder / "two.toml").write_text(found.file("ac"))
-        yield found
+        (folder / "two.toml").write_text(running_lab.file("ac"))
+        yield running_lab
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def clean(machines: Lab) -> Iterator[Lab]:
 def document(machines: Lab, *arguments: str) -> dict[str, object]:
     done = machines.testbed("machines", *arguments, "--json")
     assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout)
-    jsonschema.validate(found, schema_of(str(found["kind"])))
-    return found
+    json_document: dict[str, object] = json.loads(done.stdout)
+    jsonschema.validate(json_document, schema_of(str(json_document["kind"])))
+    return json_document
 
 
 def execute(machines: Lab, cluster: str, node: str, *command: str) -> str:
@@ -65,15 +65,15 @@ def execute(machines: Lab, cluster: str, node: str, *command: str) -> str:
 
 def test_a_dry_run_prints_placement_and_cut_and_changes_nothing(clean: Lab) -> None:
     wishes = ("--pin", "s1=b", "--exclude", "n1=b")
-    found = document(clean, "up", "lab.toml", "star-6", *wishes, "--dry-run")
-    placed, cut = found["machines"], found["cut"]
+    actual = document(clean, "up", "lab.toml", "star-6", *wishes, "--dry-run")
+    placed, cut = actual["machines"], actual["cut"]
     assert isinstance(placed, dict)
     assert isinstance(cut, dict)
     assert sorted(name for names in placed.values() for name in names) == ["n1", "n2", "n3", "n4", "n5", "n6", "s1"]
     assert "s1" in placed["b"]
     assert "n1" not in placed["b"]
     assert len(cut["links"]) == 6 - (len(placed["b"]) - 1)
-    assert found["operations"] == {}
+    assert actual["operations"] == {}
 
 
 RECEIVER = """
@@ -143,8 +143,8 @@ def test_a_delay_below_the_underlays_is_refused_with_the_figure(clean: Lab) -> N
 
 
 def test_an_id_that_is_taken_on_one_machine_leaves_nothing_on_any(clean: Lab) -> None:
-    found = document(clean, "up", "two.toml", "slow.toml", "--dry-run")
-    cut = found["cut"]
+    actual = document(clean, "up", "two.toml", "slow.toml", "--dry-run")
+    cut = actual["cut"]
     assert isinstance(cut, dict)
     taken = vxlan_ids("slow", tuple(cut["links"]))["n6:eth0--s1:6"]
     # The machine's own namespace is the node of the underlay.
@@ -212,9 +212,9 @@ if LONG:  # the worker's patience is 5 s
             with clean.at_desk(TESTBED, *command) as waiting:
                 eventually(lambda: any("time.sleep" in line for line in clean.programs("c")), "the program runs")
                 with clean.cluster.cut(clean.nodes["c"]):
-                    begun = time.monotonic()
+                    start = time.monotonic()
                     _, stderr = waiting.communicate(timeout=30)
-                    assert time.monotonic() - begun < 5, "seconds until it is noticed"
+                    assert time.monotonic() - start < 5, "seconds until it is noticed"
                     assert waiting.returncode == 1
                     assert stderr.startswith("testbed: machine c: the connection to its worker has ended: ")
                     eventually(

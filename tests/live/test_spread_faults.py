@@ -59,17 +59,17 @@ ECHO = "from testbed.kernel.echo import round_trips; print(round_trips({!r}, {!r
 
 @pytest.fixture(scope="module")
 def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab(tmp_path_factory.mktemp("lab"), names=("a", "b")) as found:
-        yield found
+    with lab(tmp_path_factory.mktemp("lab"), names=("a", "b")) as running_lab:
+        yield running_lab
 
 
 @pytest.fixture(scope="module")
 def running(machines: Lab) -> Iterator[spread.Workers]:
     """Workers on the machines, with the cluster: n1 and the switch are on machine a, n2 and n3 on b."""
-    with machines.workers("lab.toml") as found:
-        spread.up(found, spread.plan_spread(found, LAYOUT, NAME, PINS), NAME, "here", "auto")
-        yield found
-        spread.down(found, NAME)
+    with machines.workers("lab.toml") as actual:
+        spread.up(actual, spread.plan_spread(actual, LAYOUT, NAME, PINS), NAME, "here", "auto")
+        yield actual
+        spread.down(actual, NAME)
 
 
 @pytest.fixture(autouse=True)
@@ -85,8 +85,8 @@ def echoes(running: spread.Workers, source: str, destination: str, count: int = 
     program = ECHO.format(address[source], address[destination], count, timeout)
     code, stdout, stderr = spread.execute(running, NAME, source, [sys.executable, "-c", program])
     assert code == 0, stderr
-    found: list[int] = json.loads(stdout)
-    return found
+    document: list[int] = json.loads(stdout)
+    return document
 
 
 def programs_of(running: spread.Workers) -> dict[str, int]:
@@ -278,7 +278,7 @@ def test_each_machine_has_the_faults_of_a_scenario_that_concern_it(
         machine: [str(event["what"]) for event in machines.events(machine, NAME, "inject")[before[machine] :]]
         for machine in running
     }
-    assert {machine: [what.partition(" on ")[0] for what in found] for machine, found in injected.items()} == {
+    assert {machine: [what.partition(" on ")[0] for what in actual] for machine, actual in injected.items()} == {
         "a": ["links held for faults", "rule 'drop every(5)'", "load of 10% of a processor"],
         "b": ["links held for faults", "loss 30%"],
     }  # n3 sends what arrives at the switch
@@ -352,9 +352,9 @@ def test_a_program_that_fails_on_one_machine_ends_the_run_on_all(running: spread
 def test_a_controller_that_goes_leaves_no_program_of_its_run_and_the_cluster(
     machines: Lab, running: spread.Workers
 ) -> None:
-    asked = {"form": "random", "settings": {}, "protocol": "emp", "timeout": 60, "patience": None}
+    requested = {"form": "random", "settings": {}, "protocol": "emp", "timeout": 60, "patience": None}
     with machines.workers("lab.toml") as others:
-        number = others["a"].begin(RUN, name=NAME, asked=asked, seed=1, history=False, ahead=0)
+        number = others["a"].begin(RUN, name=NAME, asked=requested, seed=1, history=False, ahead=0)
         assert others["a"].joint(number, 60) == ("ready", None)
         assert programs_of(running)["n1"] > 0
     eventually(lambda: not any(programs_of(running).values()), "its programs have ended", 30)
@@ -419,13 +419,13 @@ def test_a_machine_that_is_cut_off_is_an_event_and_so_is_its_return(
 ) -> None:
     """The workers live on a while: they are told, too, and keep the cluster."""
     with machines.cluster.inject(machines.nodes["b"], rules=[f"drop ip.src == {machines.address('a')}"]):
-        begun = time.time_ns()
+        start = time.time_ns()
         eventually(lambda: machines.events("a", NAME, "machine unreachable") != [], "machine a has noticed", 30)
         (event,) = machines.events("a", NAME, "machine unreachable")
         assert (event["machine"], event["address"]) == ("b", machines.address("b"))
         noticed = event["time"]
         assert isinstance(noticed, int)
-        record_property("note", f"a machine that is cut off is noticed after {(noticed - begun) / 1e9:.2f} s")
+        record_property("note", f"a machine that is cut off is noticed after {(noticed - start) / 1e9:.2f} s")
         (sentence,) = running["a"].call("status", name=NAME)["missing"]
         assert sentence.startswith(f"machine b ({machines.address('b')}) has not answered for ")
     eventually(lambda: machines.events("a", NAME, "machine reachable") != [], "machine a has noticed", 30)
@@ -435,9 +435,9 @@ def test_a_machine_that_is_cut_off_is_an_event_and_so_is_its_return(
 
 def done(machines: Lab, *arguments: str) -> dict[str, object]:
     """Run a command of machines; return its document."""
-    found = machines.testbed("machines", *arguments, "--json")
-    assert found.returncode == 0, found.stderr
-    document: dict[str, object] = json.loads(found.stdout)
+    actual = machines.testbed("machines", *arguments, "--json")
+    assert actual.returncode == 0, actual.stderr
+    document: dict[str, object] = json.loads(actual.stdout)
     jsonschema.validate(document, schema_of(str(document["kind"])))
     return document
 
@@ -447,10 +447,10 @@ if LONG:
     def test_commands_run_a_workload_and_capture_frames(machines: Lab, running: spread.Workers) -> None:
         (machines.folder / "star.toml").write_text(STAR)
         for cluster in (NAME, "star.toml"):
-            found = done(
+            actual = done(
                 machines, "run", "lab.toml", cluster, "random", "--set", "messages=5", "--output", f"of-{cluster}"
             )
-            (results,) = cast("list[dict[str, object]]", found["results"])
+            (results,) = cast("list[dict[str, object]]", actual["results"])
             assert {*results} == {"n1", "n2", "n3"}
         assert call_each(running, "clusters") == {"a": [NAME], "b": [NAME]}
         assert done(machines, "check", "lab.toml", NAME, "all", "--seconds", "1")["cluster"] == NAME
@@ -504,8 +504,8 @@ def test_a_check_probes_links_within_and_between_machines(running: spread.Worker
     inject(running, NAME, impair("n1", delay=10_000_000))  # within machine a
     inject(running, NAME, impair("n2", delay=20_000_000, loss=0.1))
     inject(running, NAME, lambda layout, _: compose_cut(layout, "n3"))
-    found = check(running, NAME, seconds=1)
-    measured = {(finding.link, finding.direction, finding.what): finding for finding in found.findings}
+    verdict = check(running, NAME, seconds=1)
+    measured = {(finding.link, finding.direction, finding.what): finding for finding in verdict.findings}
     for direction in ("forward", "backward"):
         for link, least in (("n1:eth0--s1:1", 10), ("n2:eth0--s1:2", 20)):
             delay = measured[link, direction, "delay min"].measured
@@ -523,9 +523,9 @@ def test_a_check_finds_that_the_network_between_machines_loses_a_links_frames(
     machines: Lab, running: spread.Workers
 ) -> None:
     with machines.cluster.inject(machines.nodes["b"], rules=["drop udp.dport == 4789 and every(3)"]):
-        found = check(running, NAME, "n3", seconds=0.5)
-    losses = [finding for finding in found.findings if finding.what == "loss"]
+        verdict = check(running, NAME, "n3", seconds=0.5)
+    losses = [finding for finding in verdict.findings if finding.what == "loss"]
     assert {finding.link for finding in losses} == {"n3:eth0--s1:3"}
     assert all(finding.grade is Grade.INVALID and finding.measured is not None for finding in losses)
     assert all(0.25 < (finding.measured or 0) < 0.42 for finding in losses)
-    assert found.grade is Grade.INVALID
+    assert verdict.grade is Grade.INVALID

@@ -62,8 +62,8 @@ async def rank(comm, node):
 
 @pytest.fixture(scope="module")
 def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab(tmp_path_factory.mktemp("lab"), names=("a", "b")) as found:
-        yield found
+    with lab(tmp_path_factory.mktemp("lab"), names=("a", "b")) as running_lab:
+        yield running_lab
 
 
 @contextmanager
@@ -75,11 +75,11 @@ def cluster(machines: Lab) -> Iterator[spread.Workers]:
 
 def converse(running: spread.Workers, folder: Path, disturb: Callable[[], object]) -> RunResult:
     """Run the conversation, and disturb it in its midst; it is over once that is done."""
-    begun, over, program = folder / "begun", folder / "over", folder / "conversation.py"
-    program.write_text(CONVERSATION.format(begun=str(begun), over=str(over)))
+    start_file, over, program = folder / "begun", folder / "over", folder / "conversation.py"
+    program.write_text(CONVERSATION.format(begun=str(start_file), over=str(over)))
 
     def act() -> None:
-        eventually(begun.exists, "the programs converse", 30)
+        eventually(start_file.exists, "the programs converse", 30)
         disturb()
         over.touch()
 
@@ -128,7 +128,7 @@ def test_a_machine_that_is_killed_ends_the_run_which_is_invalid_and_accuses_nobo
         converse(running, tmp_path, lambda: machines.kill("b"))
     try:
         assert isinstance(caught.value.__cause__, MachineLostError)
-        (finding,) = (found for found in caught.value.verdict.findings if found.what == LOST)
+        (finding,) = (finding for finding in caught.value.verdict.findings if finding.what == LOST)
         assert finding.link == "machine b"
         assert finding.reason.startswith("machine b: the connection to its worker has ended: ")
         assert finding.reason.endswith(" s after the repetition began; the files of its programs are lost")
@@ -147,10 +147,10 @@ def test_a_machine_that_is_cut_off_from_all_ends_the_run_and_then_what_it_did(ma
     with ExitStack() as cut:
         with pytest.raises(InvalidRunError) as caught, cluster(machines) as running:
             converse(running, tmp_path, lambda: cut.enter_context(machines.cluster.cut(machines.nodes["b"])))
-        found = {finding.what: finding for finding in caught.value.verdict.findings}
-        assert {*found} == {LOST, UNREACHABLE}
-        assert found[LOST].link == found[UNREACHABLE].link == "machine b"
-        assert f"machine b ({machines.address('b')}) did not answer machine a from " in found[UNREACHABLE].reason
+        findings = {finding.what: finding for finding in caught.value.verdict.findings}
+        assert {*findings} == {LOST, UNREACHABLE}
+        assert findings[LOST].link == findings[UNREACHABLE].link == "machine b"
+        assert f"machine b ({machines.address('b')}) did not answer machine a from " in findings[UNREACHABLE].reason
         assert_nothing_left(machines, "a")
         if LONG:  # the worker's patience is 5 s
             assert_nothing_left(machines, "b")

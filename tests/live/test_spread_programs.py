@@ -28,11 +28,11 @@ MANY = bytes(range(256)) * 4096  # more than may be on its way
 def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A machine with a cluster of two nodes."""
     folder = tmp_path_factory.mktemp("lab")
-    with lab(folder, names=("a",)) as found:
+    with lab(folder, names=("a",)) as running_lab:
         (folder / "star.toml").write_text(STAR)
-        assert found.testbed("machines", "up", "lab.toml", "star.toml").returncode == 0
-        yield found
-        assert found.testbed("machines", "down", "lab.toml", "star").returncode == 0
+        assert running_lab.testbed("machines", "up", "lab.toml", "star.toml").returncode == 0
+        yield running_lab
+        assert running_lab.testbed("machines", "down", "lab.toml", "star").returncode == 0
 
 
 def piped(machines: Lab, data: bytes, output: Path, *command: str) -> int:
@@ -42,10 +42,10 @@ def piped(machines: Lab, data: bytes, output: Path, *command: str) -> int:
     with (
         given.open("rb") as source,
         output.open("wb") as sink,
-        machines.at_desk(TESTBED, *EXEC, "n1", "--", *command, stdin=source.fileno(), stdout=sink.fileno()) as found,
+        machines.at_desk(TESTBED, *EXEC, "n1", "--", *command, stdin=source.fileno(), stdout=sink.fileno()) as actual,
     ):
-        found.communicate(timeout=60)
-    return int(found.returncode)
+        actual.communicate(timeout=60)
+    return int(actual.returncode)
 
 
 def test_any_bytes_go_in_and_come_out(machines: Lab, tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_a_program_that_a_signal_ends_and_one_that_is_not_there(machines: Lab) -
 def test_output_comes_as_it_is_written_and_the_commands_end_ends_the_program(machines: Lab) -> None:
     with machines.at_desk(
         TESTBED, *EXEC, "n1", "--", "sh", "-c", "echo here; exec cat", stdin=os.open("/dev/zero", 0)
-    ) as found:
-        assert found.stdout is not None
-        assert found.stdout.readline() == "here\n"
+    ) as actual:
+        assert actual.stdout is not None
+        assert actual.stdout.readline() == "here\n"
         assert any("cat" in line for line in machines.programs("a"))
-        found.kill()
+        actual.kill()
     eventually(lambda: not any("cat" in line for line in machines.programs("a")), "the program has ended", 30)
 
 

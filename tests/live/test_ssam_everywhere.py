@@ -55,15 +55,15 @@ def requests(folder: Path, mode: Mode, seed: int = 7) -> RunResult:
 def handled_and_replied(folder: Path) -> dict[str, Counter[tuple[object, ...]]]:
     """The messages that each node's program has handled, and the replies that it got, by peer and contents: those of
     different nodes have no order."""
-    found = {}
+    actual = {}
     for path in sorted((folder / "history").iterdir()):
-        told = [json.loads(line) for line in path.read_text().splitlines()]
-        found[path.stem] = Counter(
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        actual[path.stem] = Counter(
             tuple(event[key] for key in ("what", "peer", "handler", "bytes", "digest"))
-            for event in told
+            for event in records
             if event["what"] in ("handled", "replied")
         )
-    return found
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -80,20 +80,22 @@ def test_requests_and_the_fates_of_every_circuit_are_the_simulations(
     result = requests(tmp_path / "run", mode)
     assert result.checks is not None
     assert result.checks.passed, result.checks.to_text()
-    there, here = simulated, tmp_path / "run"
-    assert handled_and_replied(here) == handled_and_replied(there)
-    assert [counts.total() >= REQUESTS for counts in handled_and_replied(here).values()] == [True] * 3
+    remote, run_folder = simulated, tmp_path / "run"
+    assert handled_and_replied(run_folder) == handled_and_replied(remote)
+    assert [counts.total() >= REQUESTS for counts in handled_and_replied(run_folder).values()] == [True] * 3
     assert sum(counted["resent"] + counted["hurried"] for counted in result.counters.values()), "cells were lost"
-    differing, compared = differing_flows(fates_by_flow(read_log(there / FATES)), fates_by_flow(read_log(here / FATES)))
+    differing, compared = differing_flows(
+        fates_by_flow(read_log(remote / FATES)), fates_by_flow(read_log(run_folder / FATES))
+    )
     assert not differing
     assert compared >= 20
 
 
 def test_another_seed_has_other_fates(simulated: Path, tmp_path: Path) -> None:
     requests(tmp_path / "run", "sim", seed=8)
-    there, here = simulated, tmp_path / "run"
-    assert handled_and_replied(here) != handled_and_replied(there)
-    differing, _ = differing_flows(fates_by_flow(read_log(there / FATES)), fates_by_flow(read_log(here / FATES)))
+    remote, run_folder = simulated, tmp_path / "run"
+    assert handled_and_replied(run_folder) != handled_and_replied(remote)
+    differing, _ = differing_flows(fates_by_flow(read_log(remote / FATES)), fates_by_flow(read_log(run_folder / FATES)))
     assert differing
 
 
@@ -105,8 +107,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cluster "star" that is up, and the folder of its description."""
     folder = tmp_path_factory.mktemp("cells")
     (folder / "star.toml").write_text(to_toml(star()))
-    begun = command("up", str(folder / "star.toml"))
-    assert begun.returncode == 0, begun.stderr
+    result = command("up", str(folder / "star.toml"))
+    assert result.returncode == 0, result.stderr
     done("inject", "n1", "--loss", "0%")
     done("heal", "star")
     run()  # the files of the cluster's services are there from now on
@@ -169,15 +171,15 @@ def test_a_capture_tells_of_messages_and_of_what_rules_dropped(capture: Path) ->
 def test_wireshark_finds_the_same_messages_by_the_dissector(capture: Path) -> None:
     script = capture / "testbed.lua"
     done("dissector", "-o", script)
-    asked = [f"-essam.{name}" for name in ("kind", "session", "number")] + ["-etestbed_atm.vci"]
+    requested = [f"-essam.{name}" for name in ("kind", "session", "number")] + ["-etestbed_atm.vci"]
     command_line = ["tshark", "-n", "-X", f"lua_script:{script}", "-r", str(capture / "n1.pcapng"), "-T", "fields"]
-    found = subprocess.run([*command_line, *asked], capture_output=True, text=True, timeout=60, check=True)
-    here = [
+    result = subprocess.run([*command_line, *requested], capture_output=True, text=True, timeout=60, check=True)
+    local = [
         [str(document["fields"][name]) for name in ("ssam.kind", "ssam.session", "ssam.number", "atm.vci")]
         for document in captured(capture)
     ]
-    assert [line.split("\t") for line in found.stdout.splitlines()] == here
-    assert len({kind for kind, *_ in here}) >= 3
+    assert [line.split("\t") for line in result.stdout.splitlines()] == local
+    assert len({kind for kind, *_ in local}) >= 3
 
 
 def test_status_and_top_count_cells_and_show_faults(up: Path) -> None:  # noqa: ARG001
@@ -243,8 +245,8 @@ def test_a_script_attaches_to_its_nodes_interface(up: Path) -> None:
     program = f"{sys.executable} {up / 'greet.py'}"
     on = [word for node in ("n1", "n2", "n3") for word in ("--on", node, program)]
     done("run", "star", *on, "--output", up / "greetings")
-    said = [(up / "greetings" / "logs" / f"{node}.log").read_text() for node in ("n1", "n2", "n3")]
-    assert said == ["sent\n", "hello n2 from n1\n", "hello n3 from n1\n"]
+    reported = [(up / "greetings" / "logs" / f"{node}.log").read_text() for node in ("n1", "n2", "n3")]
+    assert reported == ["sent\n", "hello n2 from n1\n", "hello n3 from n1\n"]
 
 
 TEST = """
@@ -275,5 +277,5 @@ def test_the_plug_in_runs_a_test_on_it_in_both_modes(
 
 def test_mpis_messages_are_streams_of_cells(up: Path) -> None:  # noqa: ARG001
     settings = ("--set", "count=5", "--set", "sizes=0,1024")
-    found = json.loads(done("run", "star", "pingpong", "--protocol", "ssam", *settings, "--check", "--json"))
-    assert [row["size_bytes"] for row in found["rows"]] == [0, 1024]
+    document = json.loads(done("run", "star", "pingpong", "--protocol", "ssam", *settings, "--check", "--json"))
+    assert [row["size_bytes"] for row in document["rows"]] == [0, 1024]

@@ -19,16 +19,16 @@ def measured(requests: int, folder: Path) -> dict[str, float]:
 
 
 def test_each_request_is_handled_once_and_answered_once(tmp_path: Path) -> None:
-    found = measured(4_000, tmp_path)
-    assert found[SENT] == found[ANSWERED] >= 4_000
-    assert found[WRONG] == 0
-    assert found[RESENT] > 4_000 / 100, "cells were lost: requests and answers, each on two links"
+    actual = measured(4_000, tmp_path)
+    assert actual[SENT] == actual[ANSWERED] >= 4_000
+    assert actual[WRONG] == 0
+    assert actual[RESENT] > 4_000 / 100, "cells were lost: requests and answers, each on two links"
 
 
 @pytest.mark.requires("interpreted")
 def test_a_mistake_in_the_protocol_is_found_there_as_well(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        next(mutant for mutant in NATIVE if mutant.name == "handled again").put_in(patch)
+        next(mutant for mutant in NATIVE if mutant.name == "handled again").apply(patch)
         # Of a message in several cells, handling one again may first be seen by its content.
         with pytest.raises(ContenderError, match=r"requests were handled twice|VerificationError: "):
             measured(1_000, tmp_path)

@@ -50,12 +50,12 @@ def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(
     script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
     with pytest.raises(StuckError) as raised:
         testbed.run(star, script, protocol=protocol, nics=nics, patience=SOON, timeout=WITHIN)  # type: ignore[arg-type]
-    said = str(raised.value)
-    assert re.search("  " + sentence.replace(r"\b.* ", ": the program ", 1), said), said
+    message = str(raised.value)
+    assert re.search("  " + sentence.replace(r"\b.* ", ": the program ", 1), message), message
     assert re.search(
-        r"; (no transfer has ended since the beginning|the last transfer ended on n[12] [\d.]+ s ago)", said
+        r"; (no transfer has ended since the beginning|the last transfer ended on n[12] [\d.]+ s ago)", message
     )
-    assert said.endswith("\nthe last output of the programs:\n  n1: rank 0 begins\n  n2: rank 1 begins"), said
+    assert message.endswith("\nthe last output of the programs:\n  n1: rank 0 begins\n  n2: rank 1 begins"), message
 
 
 @pytest.mark.parametrize("name", stalled_programs.AWAITED)
@@ -72,7 +72,7 @@ def test_a_script_that_polls_in_dilated_time_is_named_with_its_line(tmp_path: Pa
 
 
 @pytest.mark.parametrize("tag", stalled_programs.FAULTS)
-def test_what_firmware_must_not_do_ends_the_run_with_node_and_time_whatever_the_program_catches(
+def test_errors_of_firmware_end_the_run_with_node_and_time_whatever_the_program_catches(
     star: RunningCluster, tag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(stalled_programs.OUTSIDE)
@@ -108,8 +108,8 @@ def test_frames_that_are_too_long_for_their_receiver_are_told_with_their_length_
     )
     with pytest.raises(StuckError) as raised:
         testbed.run(mixed, str(script), nics=nics, patience=SOON, timeout=WITHIN)  # type: ignore[arg-type]
-    said = str(raised.value)
+    message = str(raised.value)
     sentence = r"n1: NIC: \d+ frames to n2, of up to (\d+) bytes, are lost there: its MTU, 1500, lets it take 1514\n"
-    found = re.search(sentence, said + "\n")
-    assert found, said
-    assert 8_000 < int(found[1]) <= 9_014
+    match = re.search(sentence, message + "\n")
+    assert match, message
+    assert 8_000 < int(match[1]) <= 9_014

@@ -42,7 +42,7 @@ def killed(sharing: NicSharing, node: str) -> None:
     eventually(lambda: sharing.agent_pids().get(node, before) != before, "it is started again", TIMEOUT)
 
 
-def told(cluster: RunningCluster, event: str) -> list[str]:
+def event_nodes(cluster: RunningCluster, event: str) -> list[str]:
     """The nodes of all events of that name."""
     directory = Store().directory(cluster.name)
     return [str(one["node"]) for one in event_log.read(directory) if one["event"] == event]
@@ -60,43 +60,45 @@ def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_
         for node in victims:
             killed(sharing, node)
             wait_for_progress(talkers)
-        found = finish_all(talkers)
-        eventually(lambda: told(cluster, "NIC agent restarted") == victims, "the last restart is told, too", TIMEOUT)
-        assert told(cluster, "NIC agent died") == victims
-    for (node, _), one in found.items():
+        actual = finish_all(talkers)
+        eventually(
+            lambda: event_nodes(cluster, "NIC agent restarted") == victims, "the last restart is told, too", TIMEOUT
+        )
+        assert event_nodes(cluster, "NIC agent died") == victims
+    for (node, _), one in actual.items():
         assert one.wrong == []
         concerned = node in ("n1", "n2")
         assert len(one.gone) == (KILLS // 2 if concerned else 0)
-        assert all("agent of the NIC has ended" in said for said in one.gone)
+        assert all("agent of the NIC has ended" in reported for reported in one.gone)
         assert (len(one.told) >= KILLS // 2) == concerned  # by the firmware of its peer's next agent
-        assert all("has restarted" in said for said in one.told)
+        assert all("has restarted" in reported for reported in one.told)
 
 
-def shown(cluster: RunningCluster) -> dict[str, object]:
+def agents_status(cluster: RunningCluster) -> dict[str, object]:
     """Return the agents' part of `testbed status --json`."""
-    (found,) = [
+    (document,) = [
         one for one in json.loads(testbed("status", "--json").stdout)["clusters"] if one["name"] == cluster.name
     ]
-    return {"shared": found["shared"], **{node["name"]: node["agent"] for node in found["nodes"]}}
+    return {"shared": document["shared"], **{node["name"]: node["agent"] for node in document["nodes"]}}
 
 
 def test_status_shows_the_agents_and_who_has_attached() -> None:
     with Cluster.star(2).up() as cluster:
-        assert shown(cluster) == {"shared": None, "n1": None, "n2": None}
+        assert agents_status(cluster) == {"shared": None, "n1": None, "n2": None}
         with (
             share_nics(cluster, functions=2) as sharing,
             reattaching_pairs(cluster, {("n1", 1): ("n2", 0)}, 2) as talkers,
         ):
             agents = sharing.agent_pids()
-            assert shown(cluster) == {
+            assert agents_status(cluster) == {
                 "shared": {"protocol": "emp", "functions": 2, "owner": os.getpid()},
                 "n1": {"pid": agents["n1"], "hosts": [{"function": 1, "pid": talkers["n1", 1].pid}], "lost": 0},
                 "n2": {"pid": agents["n2"], "hosts": [{"function": 0, "pid": talkers["n2", 0].pid}], "lost": 0},
             }
-            said = testbed("status").stdout
-            assert f"agent {agents['n1']}, 1 attached" in said
-            assert "NICs shared for emp, 2 functions each" in said
-            assert "GONE" not in said
+            output = testbed("status").stdout
+            assert f"agent {agents['n1']}, 1 attached" in output
+            assert "NICs shared for emp, 2 functions each" in output
+            assert "GONE" not in output
             finish_all(talkers)
 
 
@@ -116,7 +118,7 @@ def test_agents_outlive_their_supervisor_with_what_their_hosts_have_under_way_an
         with cluster.inject("n1", loss="1%"):  # as any change
             assert sharing.agent_pids() == agents
         killed(sharing, "n1")
-        eventually(lambda: told(cluster, "NIC agent restarted") == ["n1"], "its restart is told", TIMEOUT)
+        eventually(lambda: event_nodes(cluster, "NIC agent restarted") == ["n1"], "its restart is told", TIMEOUT)
 
 
 def supervisor_again(cluster: RunningCluster, first: Identity) -> bool:
@@ -168,18 +170,20 @@ def test_a_cluster_whose_process_is_killed_leaves_no_agents() -> None:
     with pytest.raises(Exception, match=r"signal 9|killed|died"):
         in_child(share_and_die)
     eventually(lambda: not Store().names(), "its namespace holder has removed it", TIMEOUT)
-    assert not [found for found in collect(Store()) if not found.what.startswith("directory ")]  # of any killed process
+    assert not [
+        actual for actual in collect(Store()) if not actual.what.startswith("directory ")
+    ]  # of any killed process
 
 
 def test_a_verdict_tells_of_an_agent_that_was_not_there() -> None:
     with Cluster.star(2).up() as cluster, share_nics(cluster) as sharing:
         before = baseline(cluster)
         quiet = verdict(cluster, before)
-        (gap,) = [one for one in quiet.findings if one.what == "NIC agent gap"]
+        (gap,) = [finding for finding in quiet.findings if finding.what == "NIC agent gap"]
         assert (gap.measured, gap.grade) == (0, Grade.TRUSTED)
         killed(sharing, "n2")
         after = verdict(cluster, before)
-        (gap,) = [one for one in after.findings if one.what == "NIC agent gap"]
+        (gap,) = [finding for finding in after.findings if finding.what == "NIC agent gap"]
         assert gap.grade is Grade.INVALID
         assert "n2: the agent died and was restarted" in gap.reason
         assert after.grade is Grade.INVALID

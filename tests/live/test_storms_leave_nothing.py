@@ -79,16 +79,16 @@ def test_a_process_and_a_namespace_that_are_left_are_told() -> None:
 @pytest.mark.parametrize("relay", [True, pytest.param(False, marks=pytest.mark.requires("bpf"))])
 def test_random_traffic_over_losses_and_flaps_loses_nothing_and_leaves_nothing(tmp_path: Path, relay: bool) -> None:
     storm = Storm(nodes=4, messages=4_000, seconds=5, every=0.05, relay=relay)
-    found = list(rows(storm, watched(storm, tmp_path)))
-    assert value(found, MESSAGES) == 4_000
-    assert value(found, WRONG) == value(found, LEFT) == 0
-    assert leaks(found) == []
-    of_nodes = next(row for row in found if row.measure == f"node processes: {MEMORY}")
+    actual = list(rows(storm, watched(storm, tmp_path)))
+    assert value(actual, MESSAGES) == 4_000
+    assert value(actual, WRONG) == value(actual, LEFT) == 0
+    assert leaks(actual) == []
+    of_nodes = next(row for row in actual if row.measure == f"node processes: {MEMORY}")
     assert of_nodes.settings["samples"] >= MIN
-    kinds = {row.measure.partition(":")[0] for row in found if row.measure.endswith(DESCRIPTORS)}
+    kinds = {row.measure.partition(":")[0] for row in actual if row.measure.endswith(DESCRIPTORS)}
     assert kinds >= {"controller", "warm parent", "node processes"} | ({"relay", "supervisor"} if relay else set())
 
 
-def value(found: list[Row], measure: str) -> float:
-    (row,) = [row for row in found if row.measure == measure]
+def value(rows: list[Row], measure: str) -> float:
+    (row,) = [row for row in rows if row.measure == measure]
     return row.median

@@ -47,8 +47,8 @@ def test_runs_in_namespaces_have_the_machine_for_themselves(tmp_path: Path) -> N
     assert sorted(number for number, *_ in lines) == [number for number, _ in points]
     overlapping = {
         number
-        for one, other in itertools.combinations(lines, 2)
-        if one[1] < other[2] and other[1] < one[2]
-        for number in (one[0], other[0])
+        for first, second in itertools.combinations(lines, 2)
+        if first[1] < second[2] and second[1] < first[2]
+        for number in (first[0], second[0])
     }
     assert not any(number % 2 for number in overlapping)

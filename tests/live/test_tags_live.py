@@ -59,9 +59,9 @@ def test_status_shows_them_for_people_and_for_programs() -> None:
     shown = command("status").stdout
     assert "n1 @rack1 @client" in shown
     assert "s1:4 @uplink" in shown
-    told = document("status")
-    jsonschema.validate(told, schema_of("status"))
-    (cluster,) = told["clusters"]
+    report = document("status")
+    jsonschema.validate(report, schema_of("status"))
+    (cluster,) = report["clusters"]
     assert {node["name"]: node["tags"] for node in cluster["nodes"]}["n1"] == ["rack1", "client"]
     assert [link["tags"] for link in cluster["links"]] == [[], [], [], ["uplink"]]
 
@@ -73,7 +73,7 @@ def test_faults_by_tags_on_the_command_line() -> None:
     assert not reaches("n1", "n3", 1)
     assert document("heal")["healed"][0]["what"] == "loss 100% on @rack1 (out)"
     assert reaches("n1", "n3")
-    assert [one["name"][:2] for one in document("link", "@uplink", "down")["links"]] == ["n4"]
+    assert [link["name"][:2] for link in document("link", "@uplink", "down")["links"]] == ["n4"]
     assert not reaches("n1", "n4", 1)
     document("link", "@uplink", "up")
     document("partition", "@rack1", "/", "@rack2")
@@ -108,9 +108,9 @@ def test_commands_and_scenarios_by_tags(tmp_path: Path) -> None:
     storm = Scenario(name="storm", faults=(Pause(on="@worker", pick=1, at=0, for_="100ms", every="200ms", to="1s"),))
     result = run_commands(cluster, [("@worker", "hostname; sleep 1.6"), ("n1", "true")], scenario=storm, seed=3,
                           output=tmp_path / "run")  # fmt: skip
-    assert [(one.node, one.code) for one in result.commands] == [("n2", 0), ("n3", 0), ("n1", 0)]
-    told = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    paused = [one["what"] for one in told if one["event"] == "fault begins"]
+    assert [(command.node, command.code) for command in result.commands] == [("n2", 0), ("n3", 0), ("n1", 0)]
+    records = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    paused = [one["what"] for one in records if one["event"] == "fault begins"]
     assert len(paused) == 5
     assert set(paused) <= {"pause on n2", "pause on n3"}
     assert all(SELECTOR not in what for what in paused)

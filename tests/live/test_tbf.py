@@ -51,7 +51,7 @@ def offer(count: int, size: int = 60) -> None:
                 continue
 
 
-def there(route: RouteSocket) -> Qdisc:
+def current_qdisc(route: RouteSocket) -> Qdisc:
     return qdiscs.qdiscs(route)[ONE]
 
 
@@ -71,51 +71,51 @@ def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(route: Ro
         )
         if source.random() < 0.3 and not impairment.queue:
             impairment = Impairment(rate=impairment.rate, queue_frames=source.randrange(1, 10**6))
-        asked = options(impairment)
-        route.execute(shapers.requests(ONE, asked, before))
-        found = there(route)
-        assert (found.kind, found.handle) == ("tbf", shapers.HANDLE), impairment
-        assert asked.matches(shapers.decode(found.options)), impairment
-        assert found.sized is (asked.sizes is not None), impairment
-        before = asked
+        requested = options(impairment)
+        route.execute(shapers.requests(ONE, requested, before))
+        qdisc = current_qdisc(route)
+        assert (qdisc.kind, qdisc.handle) == ("tbf", shapers.HANDLE), impairment
+        assert requested.matches(shapers.decode(qdisc.options)), impairment
+        assert qdisc.sized is (requested.sizes is not None), impairment
+        before = requested
 
 
 def test_a_change_leaves_what_waits_and_the_counters_alone(route: RouteSocket) -> None:
     route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL))))
     offer(100)
-    found = there(route)
-    assert found.queued + found.frames == 100
-    assert found.queued > 50
+    qdisc = current_qdisc(route)
+    assert qdisc.queued + qdisc.frames == 100
+    assert qdisc.queued > 50
     route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL + 8))))
-    changed = there(route)
-    assert (changed.queued, changed.frames) == (found.queued, found.frames)
+    changed = current_qdisc(route)
+    assert (changed.queued, changed.frames) == (qdisc.queued, qdisc.frames)
     route.execute(shapers.requests(ONE, options(Impairment(rate=10**9))))
-    eventually(lambda: not there(route).queued, "what waited leaves at the new rate")
-    assert (there(route).frames, there(route).dropped) == (100, 0)
+    eventually(lambda: not current_qdisc(route).queued, "what waited leaves at the new rate")
+    assert (current_qdisc(route).frames, current_qdisc(route).dropped) == (100, 0)
 
 
 @pytest.mark.parametrize(("queue", "frames"), [(7, 7), (1, 1)])
 def test_a_queue_in_frames_holds_so_many(route: RouteSocket, queue: int, frames: int) -> None:
     route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL, queue_frames=queue))))
     offer(200)
-    found = there(route)
-    assert found.queued == frames
-    assert found.frames + found.queued + found.dropped == 200
+    qdisc = current_qdisc(route)
+    assert qdisc.queued == frames
+    assert qdisc.frames + qdisc.queued + qdisc.dropped == 200
 
 
 def test_a_queue_in_bytes_holds_so_many(route: RouteSocket) -> None:
     route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL, queue=10_000))))
     offer(500, size=100)
-    assert there(route).backlog == 10_000
+    assert current_qdisc(route).backlog == 10_000
 
 
 def test_the_queue_can_be_counted_otherwise(route: RouteSocket) -> None:
     in_frames = options(Impairment(rate=CRAWL, queue_frames=7))
     in_bytes = options(Impairment(rate=CRAWL, queue=10_000))
-    for asked, before, held in ((in_frames, None, 7), (in_bytes, in_frames, 100), (in_frames, in_bytes, 7)):
-        route.execute(shapers.requests(ONE, asked, before))
+    for requested, before, held in ((in_frames, None, 7), (in_bytes, in_frames, 100), (in_frames, in_bytes, 7)):
+        route.execute(shapers.requests(ONE, requested, before))
         offer(500, size=100)
-        assert there(route).queued == held
+        assert current_qdisc(route).queued == held
 
 
 def test_frames_count_what_the_table_says(route: RouteSocket) -> None:
@@ -124,29 +124,33 @@ def test_frames_count_what_the_table_says(route: RouteSocket) -> None:
     route.execute(shapers.requests(ONE, options(cells)))
     offer(10, size=60)
     offer(10, size=1514)
-    assert there(route).bytes == 10 * 2 * 53 + 10 * 32 * 53
+    assert current_qdisc(route).bytes == 10 * 2 * 53 + 10 * 32 * 53
 
 
 def test_no_more_than_the_rate_and_the_bucket_pass(route: RouteSocket) -> None:
-    asked = options(Impairment(rate=80_000_000))
-    begun = time.monotonic_ns()
-    route.execute(shapers.requests(ONE, asked))
-    while time.monotonic_ns() - begun < 300_000_000:
+    requested = options(Impairment(rate=80_000_000))
+    start = time.monotonic_ns()
+    route.execute(shapers.requests(ONE, requested))
+    while time.monotonic_ns() - start < 300_000_000:
         offer(100, size=1514)
-    passed = there(route).bytes
-    elapsed = time.monotonic_ns() - begun
-    assert passed <= asked.rate * elapsed / 1e9 + asked.burst
-    assert there(route).dropped > 0
-    assert passed >= 0.5 * asked.rate * elapsed / 1e9  # this machine may be busy; the bound above is what holds
+    passed = current_qdisc(route).bytes
+    elapsed = time.monotonic_ns() - start
+    assert passed <= requested.rate * elapsed / 1e9 + requested.burst
+    assert current_qdisc(route).dropped > 0
+    assert passed >= 0.5 * requested.rate * elapsed / 1e9  # this machine may be busy; the bound above is what holds
 
 
-def test_what_the_machine_can_do_agrees_with_doctor() -> None:
-    found = probe_capabilities()
-    said = {ability.name: ability.there for ability in probe()}
-    assert (found.netem, found.tbf, found.bpf) == (said["netem"], said["tbf"], said["bpf classifier"])
-    assert found.relay
+def test_capabilities_agree_with_doctor() -> None:
+    capabilities = probe_capabilities()
+    reported = {ability.name: ability.there for ability in probe()}
+    assert (capabilities.netem, capabilities.tbf, capabilities.bpf) == (
+        reported["netem"],
+        reported["tbf"],
+        reported["bpf classifier"],
+    )
+    assert capabilities.relay
     names = ("netem", "netem_seed", "netem_duplicate", "size_table", "tbf", "bpf", "relay")
-    assert set(found.reasons) == {name for name in names if not getattr(found, name)}
+    assert set(capabilities.reasons) == {name for name in names if not getattr(capabilities, name)}
 
 
 def test_netem_is_accepted_where_it_was_found_and_else_refused_in_the_kernels_words(route: RouteSocket) -> None:

@@ -78,7 +78,7 @@ def test_a_link_is_selected_impaired_healed_and_the_terminal_is_as_before() -> N
         screen.shows("1 injected")
         screen.press("h")
         screen.shows("healed 1: delay 2ms, loss 5%")
-        assert not any(any(both) for both in impairments().values())
+        assert not any(any(both_directions) for both_directions in impairments().values())
         screen.press("q")
         assert screen.ends() == 0
         assert screen.raw.index(SHOWN) < screen.raw.rindex(HIDDEN)
@@ -139,7 +139,7 @@ def test_a_command_that_is_still_under_way_when_the_user_quits_is_carried_out() 
 
 @pytest.mark.usefixtures("star")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0)])
-def test_whatever_signal_ends_it_the_terminal_is_as_before(number: signal.Signals, code: int) -> None:
+def test_any_signal_restores_the_terminal(number: signal.Signals, code: int) -> None:
     with top() as screen:
         screen.shows("3 nodes")
         os.kill(screen.process.pid, number)
@@ -230,7 +230,7 @@ def test_without_a_terminal_one_snapshot_is_printed_with_its_rates(star: Running
         (("--interval", "1ms"), 2, "at least 100ms"),
     ],
 )
-def test_what_it_refuses_it_refuses_with_a_sentence(arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_rejected_input_is_an_error_of_one_line(arguments: tuple[str, ...], code: int, words: str) -> None:
     done = testbed("top", *arguments)
     assert done.returncode == code
     assert words in done.stderr
@@ -245,7 +245,7 @@ def test_with_several_clusters_up_the_name_has_to_be_said(star: RunningCluster) 
     assert star.name == "star"
 
 
-def test_where_no_cluster_is_up_it_says_so() -> None:
+def test_the_absence_of_a_cluster_is_reported() -> None:
     done = testbed("top")
     assert done.returncode == 4
     assert "no cluster is up" in done.stderr
@@ -254,36 +254,36 @@ def test_where_no_cluster_is_up_it_says_so() -> None:
 # What is gathered
 
 
-def seen(gathering: SnapshotSampler) -> Snapshot:
+def sample_once(gathering: SnapshotSampler) -> Snapshot:
     snapshot = gathering.sample()
     assert isinstance(snapshot, Snapshot)
     return snapshot
 
 
-def both(snapshot: Snapshot, link: str) -> tuple[Direction, Direction]:
+def both_directions(snapshot: Snapshot, link: str) -> tuple[Direction, Direction]:
     (one,) = [each for each in snapshot.links if each.name == link]
     return one.forward, one.backward
 
 
 @pytest.mark.parametrize(("datapath", "cause"), [("relay", "loss"), ("tc", "loss")])
-def test_what_is_lost_is_counted_by_its_cause(star: RunningCluster, datapath: str, cause: str) -> None:
+def test_losses_are_counted_by_cause(star: RunningCluster, datapath: str, cause: str) -> None:
     if datapath == "relay":
         star.inject("n1--s1", loss="100%", delay="1ms", direction="n1-s1")
     else:
         star.inject("n1--s1", loss="100%", direction="n1-s1")
     gathering = SnapshotSampler(Store(), "star")
     try:
-        before = seen(gathering)
+        before = sample_once(gathering)
         assert before.links[0].datapath == datapath
         star["n1"].popen(["ping", "-c5", "-i0.01", "-W1", "n2"]).wait()
-        after = seen(gathering)
+        after = sample_once(gathering)
     finally:
         gathering.close()
-    lost = both(after, "n1:eth0--s1:1")[0].dropped
+    lost = both_directions(after, "n1:eth0--s1:1")[0].dropped
     assert set(lost) == {cause}
     assert lost[cause] >= 1  # n1 asks for the address of n2 again and again, or pings
-    assert both(after, "n1:eth0--s1:1")[0].drop_rate > 0
-    assert not both(after, "n1:eth0--s1:1")[1].dropped
+    assert both_directions(after, "n1:eth0--s1:1")[0].drop_rate > 0
+    assert not both_directions(after, "n1:eth0--s1:1")[1].dropped
 
 
 FLOOD = """
@@ -295,12 +295,12 @@ for _ in range(400):
 
 
 @pytest.mark.parametrize("datapath", ["relay", "tc"])
-def test_what_finds_no_room_is_counted_as_the_queues(datapath: Literal["relay", "tc"]) -> None:
+def test_frames_dropped_by_a_full_queue_are_counted_as_the_queues(datapath: Literal["relay", "tc"]) -> None:
     with Cluster.star(2).up("narrow", keep=True, datapath=datapath) as cluster:
         cluster.inject("n1--s1", rate="5mbit", queue="8KiB", direction="n1-s1")
         gathering = SnapshotSampler(Store(), "narrow")
         cluster["n1"].run([sys.executable, "-c", FLOOD])
-        forward, backward = both(seen(gathering), "n1:eth0--s1:1")
+        forward, backward = both_directions(sample_once(gathering), "n1:eth0--s1:1")
         gathering.close()
     assert set(forward.dropped) == {"queue"}
     assert forward.dropped["queue"] > 100  # 5 Mbit/s is 90 of these frames in 200 ms
@@ -311,7 +311,7 @@ def test_counts_are_those_that_status_tells(star: RunningCluster) -> None:
     star.cut("n3")
     star["n1"].run(["ping", "-c3", "-i0.01", "n2"])
     gathering = SnapshotSampler(Store())
-    snapshot = seen(gathering)
+    snapshot = sample_once(gathering)
     gathering.close()
     (cluster,) = json.loads(testbed("status", "--json").stdout)["clusters"]
     assert cluster["links"][2]["up"] is False
@@ -328,7 +328,7 @@ def test_links_between_nodes_and_direct_ones_are_counted_too() -> None:
     with pair.up("joined", keep=True) as joined:
         joined["n1"].run(["ping", "-c2", "-i0.01", "n2"])
         gathering = SnapshotSampler(Store(), "joined")
-        (link,) = seen(gathering).links
+        (link,) = sample_once(gathering).links
         gathering.close()
         assert link.forward.frames >= 2
         assert link.backward.frames >= 2
@@ -339,7 +339,7 @@ def test_a_cluster_that_is_made_again_under_its_name_is_looked_at_anew() -> None
     assert isinstance(gathering.sample(), Absent)
     for nodes in (2, 3):
         with Cluster.star(nodes).up("again", keep=True):
-            assert len(seen(gathering).nodes) == nodes
+            assert len(sample_once(gathering).nodes) == nodes
     assert gathering.sample() == Absent("again has been taken down")
     gathering.close()
 
@@ -349,11 +349,11 @@ def test_a_cluster_that_is_made_again_between_two_looks_is_another_one() -> None
     with Cluster.star(2).up("again", keep=True) as cluster:
         cluster.inject("n1", loss="1%")
         cluster["n1"].popen(["ping", "-c9", "-i0.01", "-W1", "n2"]).wait()
-        first = seen(gathering)
+        first = sample_once(gathering)
     with Cluster.star(2).up("again", keep=True) as cluster:
-        second = seen(gathering)
+        second = sample_once(gathering)
         cluster["n1"].run(["ping", "-c1", "n2"])
-        third = seen(gathering)
+        third = sample_once(gathering)
     gathering.close()
     assert first.links[0].forward.frames > 5
     assert first.events
@@ -365,10 +365,10 @@ def test_a_cluster_that_is_made_again_between_two_looks_is_another_one() -> None
 
 def test_events_are_told_as_they_happen(star: RunningCluster) -> None:
     gathering = SnapshotSampler(Store(), "star")
-    assert [event.kind for event in seen(gathering).events] == []
+    assert [event.kind for event in sample_once(gathering).events] == []
     star.inject("n1", loss="1%")
-    assert "inject" in [event.kind for event in seen(gathering).events]
-    eventually(lambda: seen(gathering).faults[0].what == "loss 1% on n1", "the fault is shown")
+    assert "inject" in [event.kind for event in sample_once(gathering).events]
+    eventually(lambda: sample_once(gathering).faults[0].what == "loss 1% on n1", "the fault is shown")
     gathering.close()
 
 
@@ -396,7 +396,7 @@ def test_agents_of_shared_nics_tell_what_their_firmware_has_counted(star: Runnin
             assert host.stdout is not None
             assert host.stdout.readline() == "greeted\n"
         gathering = SnapshotSampler(Store(), "star")
-        snapshot, quiet = seen(gathering), without(gathering)
+        snapshot, quiet = sample_once(gathering), without(gathering)
         gathering.close()
         for host in hosts:
             host.communicate("\n")

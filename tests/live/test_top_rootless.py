@@ -26,9 +26,9 @@ def test_an_ordinary_user_sees_frames_drops_and_programs(home: Path, lasting: bo
             before = gathering.sample()
             assert isinstance(before, Snapshot)
             pinging = cluster["n1"].popen(["ping", "-q", "-c20", "-i0.01", "-W1", "n2"])
-            asked = gathering.sample()
-            assert isinstance(asked, Snapshot)
-            assert [program.name for program in asked.nodes[0].programs] == ["ping"]
+            requested = gathering.sample()
+            assert isinstance(requested, Snapshot)
+            assert [program.name for program in requested.nodes[0].programs] == ["ping"]
             pinging.wait()
             after = gathering.sample()
             assert isinstance(after, Snapshot)

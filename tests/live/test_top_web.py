@@ -76,8 +76,8 @@ def press(page: Browser, key: str) -> None:
 def impairments(link: str) -> Any:
     """Return a link's impairments, (forward, backward), as `testbed status` reports them."""
     (cluster,) = json.loads(command("status", "--json").stdout)["clusters"]
-    (found,) = [each for each in cluster["links"] if each["name"] == link]
-    return found["forward"]["impairment"], found["backward"]["impairment"]
+    (actual,) = [each for each in cluster["links"] if each["name"] == link]
+    return actual["forward"]["impairment"], actual["backward"]["impairment"]
 
 
 @pytest.fixture
@@ -274,9 +274,7 @@ def test_only_its_address_opens_it_and_only_on_this_machine(view: WebView) -> No
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0)])
-def test_whatever_signal_ends_it_nothing_stays_of_it_or_of_its_captures(
-    view: WebView, number: signal.Signals, code: int
-) -> None:
+def test_any_signal_ends_it_and_its_captures_completely(view: WebView, number: signal.Signals, code: int) -> None:
     """The machine fixture finds processes and files that are left."""
     with view.socket() as page:
         page.send(json.dumps({"command": "capture", "values": {"target": "n1"}}))
@@ -319,7 +317,7 @@ def test_a_port_that_is_in_use_is_told(view: WebView) -> None:
         (("--web", "--interval", "1ms"), 2, "at least 100ms"),
     ],
 )
-def test_what_it_refuses_it_refuses_with_a_sentence(arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_rejected_input_is_an_error_of_one_line(arguments: tuple[str, ...], code: int, words: str) -> None:
     refused(command("top", *arguments), code, words)
 
 

@@ -54,8 +54,8 @@ def sample(layout: Layout) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("make", SHAPES.values(), ids=SHAPES)
 def test_nodes_reach_each_other_by_name(make: object) -> None:
     with make().up() as cluster:  # type: ignore[operator]
-        for one, other in sample(cluster.state.layout):
-            ping(cluster, one, other)
+        for first, second in sample(cluster.state.layout):
+            ping(cluster, first, second)
 
 
 def two_nodes(datapath: str) -> Cluster:
@@ -73,8 +73,8 @@ def test_a_direct_link_is_one_pair_from_nic_to_nic() -> None:
 def test_a_link_between_nodes_meets_in_the_wire_namespace() -> None:
     with two_nodes("auto").up() as cluster:
         ping(cluster, "n2", "n1")
-        there = {entry["ifname"] for entry in query(wire_path(cluster.state), "ip", "link")}
-        assert there == {"lo", "n1.eth0", "n2.eth0"}
+        present = {entry["ifname"] for entry in query(wire_path(cluster.state), "ip", "link")}
+        assert present == {"lo", "n1.eth0", "n2.eth0"}
 
 
 # Frames and their ways
@@ -86,10 +86,10 @@ def wire_counters(cluster: RunningCluster) -> Iterator[object]:
     wire = namespaces.open_path(wire_path(cluster.state))
 
     def read() -> dict[str, tuple[int, int]]:
-        found = rtnl_dump.by_name(rtnl_dump.interfaces(wire.route))
+        interfaces = rtnl_dump.by_name(rtnl_dump.interfaces(wire.route))
         return {
             name: (interface.counters.rx_packets, interface.counters.tx_packets)
-            for name, interface in found.items()
+            for name, interface in interfaces.items()
             if interface.kind == "veth"
         }
 
@@ -143,10 +143,10 @@ def broadcast_arrives_once_everywhere(cluster: RunningCluster, sockets: dict[str
 def test_in_a_cyclic_topology_a_broadcast_arrives_exactly_once_and_nothing_circulates(make: object) -> None:
     with make().up() as cluster, node_sockets.nic_sockets(cluster) as sockets:  # type: ignore[operator]
         broadcast_arrives_once_everywhere(cluster, sockets, 1)
-        for one, other in sample(cluster.state.layout):
-            ping(cluster, one, other)
-        for found in sockets.values():
-            node_sockets.received(found)
+        for first, second in sample(cluster.state.layout):
+            ping(cluster, first, second)
+        for socket in sockets.values():
+            node_sockets.received(socket)
         broadcast_arrives_once_everywhere(cluster, sockets, 3)
         with wire_counters(cluster) as read:
             quiet = read()  # type: ignore[operator]
@@ -159,18 +159,18 @@ def test_in_a_cyclic_topology_unicast_frames_take_one_shortest_path(make: object
     count = 7
     with make().up() as cluster, node_sockets.nic_sockets(cluster) as sockets, wire_counters(cluster) as read:  # type: ignore[operator]
         layout = cluster.state.layout
-        for one, other in sample(layout):
+        for first, second in sample(layout):
             before = read()  # type: ignore[operator]
             for number in range(count):
-                sockets[one].send(
+                sockets[first].send(
                     node_sockets.numbered_frame(
-                        node_sockets.mac(cluster, other), node_sockets.mac(cluster, one), number
+                        node_sockets.mac(cluster, second), node_sockets.mac(cluster, first), number
                     )
                 )
             arrived: list[int] = []
             while len(arrived) < count:
-                node_sockets.wait_until_readable(sockets[other])
-                arrived += node_sockets.frame_numbers(node_sockets.received(sockets[other]))
+                node_sockets.wait_until_readable(sockets[second])
+                arrived += node_sockets.frame_numbers(node_sockets.received(sockets[second]))
             assert arrived == list(range(count))
             moved = {
                 device: (rx - before[device][0], tx - before[device][1])
@@ -178,7 +178,7 @@ def test_in_a_cyclic_topology_unicast_frames_take_one_shortest_path(make: object
                 if (rx, tx) != before[device]
             }
             # A link between switches has both ends here; the first and the last have one each.
-            switches_only = shortest(layout, one, other) - 2
+            switches_only = shortest(layout, first, second) - 2
             assert sorted(moved.values()) == sorted([(count, 0), (0, count)] * (switches_only + 1))
 
 
@@ -198,12 +198,12 @@ def test_nodes_in_different_segments_reach_each_other_through_routers() -> None:
         ],
     )
     with description.up() as cluster:
-        for one, other in itertools.permutations(["n1", "n2", "n3", "r1", "r2"], 2):
-            ping(cluster, one, other)
-            addresses = [text for nic in cluster[other].layout.nics for text in nic.addresses if ":" in text]
-            ping(cluster, one, addresses[-1].partition("/")[0], "-6")
-        said = cluster["n1"].run(["ping", "-n", "-c1", "-t1", "n3"], check=False).stdout
-        assert cluster["r1"].layout.nics[0].addresses[1].partition("/")[0] in said  # the first hop answers
+        for first, second in itertools.permutations(["n1", "n2", "n3", "r1", "r2"], 2):
+            ping(cluster, first, second)
+            addresses = [text for nic in cluster[second].layout.nics for text in nic.addresses if ":" in text]
+            ping(cluster, first, addresses[-1].partition("/")[0], "-6")
+        output = cluster["n1"].run(["ping", "-n", "-c1", "-t1", "n3"], check=False).stdout
+        assert cluster["r1"].layout.nics[0].addresses[1].partition("/")[0] in output  # the first hop answers
 
 
 # What a program in a node finds
@@ -211,8 +211,8 @@ def test_nodes_in_different_segments_reach_each_other_through_routers() -> None:
 
 def test_names_resolve_in_every_node_and_nowhere_else() -> None:
     with Cluster.star(3).up() as cluster:
-        for one, other in itertools.permutations(["n1", "n2", "n3"], 2):
-            assert cluster[one].run(["getent", "hosts", other]).stdout.split() == [cluster[other].address, other]
+        for first, second in itertools.permutations(["n1", "n2", "n3"], 2):
+            assert cluster[first].run(["getent", "hosts", second]).stdout.split() == [cluster[second].address, second]
         assert "n2" not in Path("/etc/hosts").read_text()
 
 
@@ -254,11 +254,11 @@ def test_a_file_where_none_can_be_is_refused_before_anything_is_made(machine: Ma
     files = {"/etc": "x", "/nonesuch/file": "x", f"/tmp/{'long' * 70}": "x"}
     with pytest.raises(UnsupportedError) as caught:
         Cluster(name="files", nodes=[Node(name="n1", files=files)]).up()
-    said = str(caught.value).splitlines()
-    assert len(said) == 4
-    assert said[1].endswith("/etc is a directory on this machine: a file cannot be mounted over it")
-    assert said[2].endswith("/nonesuch/file is in a top-level directory that this machine does not have")
-    assert said[3].endswith("cannot be a file on this machine: File name too long")
+    message = str(caught.value).splitlines()
+    assert len(message) == 4
+    assert message[1].endswith("/etc is a directory on this machine: a file cannot be mounted over it")
+    assert message[2].endswith("/nonesuch/file is in a top-level directory that this machine does not have")
+    assert message[3].endswith("cannot be a file on this machine: File name too long")
     machine.assert_unchanged()
 
 
@@ -346,7 +346,7 @@ def heard_in_a_star_with_a_router(network6: str | None) -> list[bytes]:
         return [data for found in listening for data in node_sockets.received(found)]
 
 
-def test_nothing_is_sent_that_nobody_asked_for() -> None:
+def test_only_requested_frames_are_sent() -> None:
     """No router solicitation, no neighbour discovery, no multicast listener report, no spanning tree: nothing at all."""
     assert [data.hex() for data in heard_in_a_star_with_a_router(None)] == []
 
@@ -367,14 +367,14 @@ SIOCETHTOOL = 0x8946
 
 def offloads(namespace: str, device: str) -> dict[str, int]:
     """Return an interface's offload features, as ethtool's ioctl reports them."""
-    found = {}
+    actual = {}
     with node_sockets.open_socket(namespace, device) as channel:
         for name, number in FEATURES.items():
             value = array.array("B", struct.pack("=II", number, 0))
             request = struct.pack("16sP", device.encode(), value.buffer_info()[0])
             fcntl.ioctl(channel, SIOCETHTOOL, request)
-            found[name] = struct.unpack("=II", value)[1]
-    return found
+            actual[name] = struct.unpack("=II", value)[1]
+    return actual
 
 
 def test_offloads_are_as_on_any_cable_of_the_kernel() -> None:
@@ -396,8 +396,8 @@ def test_the_machines_own_interfaces_stay_as_they_are(machine: Machine) -> None:
 
 def test_the_usual_tools_see_the_nodes_of_a_cluster_that_stays() -> None:
     def listed() -> set[str]:
-        said = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
-        return {line.split()[0] for line in said.splitlines()}
+        output = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+        return {line.split()[0] for line in output.splitlines()}
 
     with Cluster.star(2).up(name="listed", keep=True):
         assert listed() == {"listed", "listed.n1", "listed.n2"}
@@ -410,5 +410,5 @@ def test_the_usual_tools_see_the_nodes_of_a_cluster_that_stays() -> None:
 def test_every_cable_of_a_layout_is_one_pair_in_the_kernel() -> None:
     with Cluster.full_mesh(4).up() as cluster:
         wiring = Wiring(cluster.state.layout)
-        there = {entry["ifname"] for entry in query(wire_path(cluster.state), "ip", "link", "show", "type", "veth")}
-        assert there == {name for _, name in wiring.wire_devices}
+        present = {entry["ifname"] for entry in query(wire_path(cluster.state), "ip", "link", "show", "type", "veth")}
+        assert present == {name for _, name in wiring.wire_devices}

@@ -76,7 +76,7 @@ def test_workloads_run_over_udp(star: RunningCluster, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_of_streams_what_was_lost_is_in_the_rows(name: str) -> None:
+def test_rows_of_streams_include_the_losses(name: str) -> None:
     """A frame may be lost on two links; a message of 45 fragments needs them all."""
     more = {
         "bandwidth": {"sizes": "4,64KiB", "count": 200, "pattern": "one-way"}, "permutation": {"size": "4KiB", "count": 20},
@@ -105,7 +105,7 @@ def test_messages_of_several_datagrams_and_to_oneself_and_words_arrive(star: Run
     assert results == {f"n{n}": [True, b"mine!", f"from n{(n - 2) % 3 + 1}"] for n in (1, 2, 3)}
 
 
-def test_who_gets_no_answer_gives_up_with_what_was_lost() -> None:
+def test_a_request_without_an_answer_gives_up_with_the_losses() -> None:
     silent = Cluster.star(2, rules=["drop udp"])
     with pytest.raises(
         TestbedError, match=r"n1: (?s:.*)rank 1 has not answered request 0 of 4 bytes, which was sent 250 times"
@@ -113,12 +113,12 @@ def test_who_gets_no_answer_gives_up_with_what_was_lost() -> None:
         testbed.run(silent, "pingpong", protocol="udp", settings={"sizes": 4, "retry": "1ms"}, timeout=30)
 
 
-def test_who_waits_for_what_does_not_come_is_told_how_udp_has_fared(star: RunningCluster) -> None:
+def test_a_stalled_udp_receive_reports_udps_counters(star: RunningCluster) -> None:
     with pytest.raises(StuckError) as caught:
         testbed.run(star, InVain, protocol="udp", timeout=1.0)
-    said = " ".join(caught.value.waiting["n1"])
-    assert "1 receives have found no message, which may be lost: this is UDP" in said
-    assert "datagrams: sent 0, came 0" in said
+    text = " ".join(caught.value.waiting["n1"])
+    assert "1 receives have found no message, which may be lost: this is UDP" in text
+    assert "datagrams: sent 0, came 0" in text
 
 
 def test_a_flap_costs_messages_and_not_the_run() -> None:

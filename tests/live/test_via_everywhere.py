@@ -79,7 +79,7 @@ def test_the_other_hears_everything(cluster):
 """
 
 
-def ran(cluster: Cluster, workload: Form, clock: Mode, **more: Unpack[RunOptions]) -> RunResult:
+def run_via(cluster: Cluster, workload: Form, clock: Mode, **more: Unpack[RunOptions]) -> RunResult:
     """A run over VIA. A dilated one has the paper's costs: they change when things happen, and nothing else."""
     given: RunOptions = {**more, "protocol": "via", "mode": clock, "timeout": 60}
     if clock == "dilated":
@@ -89,17 +89,17 @@ def ran(cluster: Cluster, workload: Form, clock: Mode, **more: Unpack[RunOptions
 
 def test_connections_come_to_the_same_end_under_every_clock(tmp_path: Path) -> None:
     """Server and client, peers, a refusal, a request to nobody; under loss. Every flow has the same fates."""
-    found, fates = {}, {}
+    actual, fates = {}, {}
     modes: tuple[Mode, ...] = ("sim", "live", "dilated")
     for mode in modes:
         folder = tmp_path / mode
-        result = ran(LOSSY, Conversation, mode, fates=True, output=folder)
-        found[mode], fates[mode] = result.results, fates_by_flow(read_log(folder / FATES))
+        result = run_via(LOSSY, Conversation, mode, fates=True, output=folder)
+        actual[mode], fates[mode] = result.results, fates_by_flow(read_log(folder / FATES))
         assert any(counters["frames_resent"] for counters in result.counters.values())
-    steps = found["sim"]["n1"]
+    steps = actual["sim"]["n1"]
     assert len(steps) == 2 * (1 + 2 * 2 * len(SIZES)) + 1
     assert steps[-1] == "TIMEOUT"
-    assert found["live"] == found["dilated"] == found["sim"]
+    assert actual["live"] == actual["dilated"] == actual["sim"]
     for mode in ("live", "dilated"):
         differing, compared = differing_flows(fates["sim"], fates[mode])
         assert not differing
@@ -109,7 +109,7 @@ def test_connections_come_to_the_same_end_under_every_clock(tmp_path: Path) -> N
 def test_messages_and_the_connections_of_all_ranks_are_the_simulations_where_time_is_dilated(tmp_path: Path) -> None:
     modes: tuple[Mode, ...] = ("sim", "dilated", "live")
     for mode in modes:
-        ran(
+        run_via(
             LOSSY, "random", mode, settings={"messages": 15}, check=True, output=tmp_path / mode,
             firmware={"connect_all": 1},
         )  # fmt: skip
@@ -123,7 +123,7 @@ def test_a_rule_names_the_second_rdma_write_and_loses_it_in_every_mode() -> None
     pair = Cluster.star(2, delay="100us")
     modes: tuple[Mode, ...] = ("sim", "live")
     for mode in modes:
-        result = ran(pair, "pingpong", mode, settings={"sizes": "4", "count": 20}, scenario=scenario)
+        result = run_via(pair, "pingpong", mode, settings={"sizes": "4", "count": 20}, scenario=scenario)
         assert result.counters["n1"]["frames_resent"] >= 1
         if mode == "sim":  # on a busy machine a frame's acknowledgement is late at times
             assert result.counters["n2"]["frames_resent"] == 0
@@ -140,10 +140,10 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     assert 1 <= lost <= 6  # of each direction of three links
     decoded = [json.loads(line) for line in output("decode", str(capture), "--json")]
     writes = [one for one in decoded if one["fields"].get("via.type") == TYPE_RDMA_WRITE]
-    assert sum(one["met"].startswith("dropped by rule") for one in writes) == lost
+    assert sum(write["met"].startswith("dropped by rule") for write in writes) == lost
     assert any("VIA CONNECT PEER_REQUEST" in line for line in output("decode", str(capture)))
-    told = [json.loads(line) for line in output("decode", str(capture), "--messages", "--json")]
-    assert sum(one["lost"] for one in told) >= lost
+    records = [json.loads(line) for line in output("decode", str(capture), "--messages", "--json")]
+    assert sum(one["lost"] for one in records) >= lost
     report = tmp_path / "report.html"
     output("report", str(run), "-o", str(report))
     assert "dropped by rule" in report.read_text() or LOST in report.read_text()
@@ -155,7 +155,7 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
 
 
 def test_ranks_share_their_nodes_nics(tmp_path: Path) -> None:
-    result = ran(
+    result = run_via(
         LOSSY, "random", "live", nics="shared", ranks_per_node=2, settings={"messages": 10}, check=True,
         output=tmp_path / "run",
     )  # fmt: skip
@@ -164,8 +164,8 @@ def test_ranks_share_their_nodes_nics(tmp_path: Path) -> None:
 
 
 def test_connections_of_a_native_program_on_shared_nics() -> None:
-    shared = ran(LOSSY, Conversation, "live", nics="shared")
-    assert shared.results == ran(LOSSY, Conversation, "sim").results
+    shared = run_via(LOSSY, Conversation, "live", nics="shared")
+    assert shared.results == run_via(LOSSY, Conversation, "sim").results
 
 
 def test_two_scripts_of_each_node_attach_to_its_nic() -> None:
@@ -174,12 +174,12 @@ def test_two_scripts_of_each_node_attach_to_its_nic() -> None:
 
     with Cluster.star(2).up() as cluster, share_nics(cluster, "via", functions=2):
         scripts = [start(cluster, node) for node in ("n1", "n2") for _ in range(2)]
-        heard = []
+        log = []
         for script in scripts:
-            said, errors = script.communicate(timeout=30)
+            output, errors = script.communicate(timeout=30)
             assert script.returncode == 0, errors
-            heard.append(said)
-    assert sorted(heard) == ["0 from n2.1\n", "1 from n1.0\n", "2 from n1.1\n", "3 from n2.0\n"]
+            log.append(output)
+    assert sorted(log) == ["0 from n2.1\n", "1 from n1.0\n", "2 from n1.1\n", "3 from n2.0\n"]
 
 
 def test_a_test_of_the_plug_in_runs_over_it_in_both_modes(pytester: pytest.Pytester) -> None:

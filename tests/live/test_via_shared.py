@@ -83,28 +83,28 @@ async def scribble(host: ViaNic, _driver: HostDriver, nic: Attachment) -> int:
     return rung
 
 
-def _has_invalid(there: Nodes, name: str) -> bool:
-    return bool(there.report(name)["counted"]["invalid"] > 100)
+def _has_invalid(running: Nodes, name: str) -> bool:
+    return bool(running.report(name)["counted"]["invalid"] > 100)
 
 
 def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
-    with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as there:
-        vandals = [there.host(name, scribble, 1) for name in ("n1", "n2")]
-        good = [there.host("n1", talk(2, 300), 0), there.host("n2", talk(0, 300), 0)]
+    with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
+        vandals = [running.host(name, scribble, 1) for name in ("n1", "n2")]
+        good = [running.host("n1", talk(2, 300), 0), running.host("n2", talk(0, 300), 0)]
         for name in ("n1", "n2"):  # while the process is there: another host's counters begin anew
-            eventually(partial(_has_invalid, there, name), "it writes")
+            eventually(partial(_has_invalid, running, name), "it writes")
         assert wait_for_results(good) == [300, 300]
         assert all(rung > 500 for rung in wait_for_results(vandals))
 
 
 def test_the_peer_of_a_killed_process_is_told_others_go_on_and_another_takes_its_place() -> None:
-    with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as there:
-        victim, widow = there.host("n2", talk(1, 0), 1), there.host("n1", talk(3, 0), 1)
-        others = [there.host("n1", talk(2, 300), 0), there.host("n2", talk(0, 300), 0)]
-        eventually(lambda: there.report("n1")["counted"]["messages_received"] > 20, "they talk")
+    with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
+        victim, widow = running.host("n2", talk(1, 0), 1), running.host("n1", talk(3, 0), 1)
+        others = [running.host("n1", talk(2, 300), 0), running.host("n2", talk(0, 300), 0)]
+        eventually(lambda: running.report("n1")["counted"]["messages_received"] > 20, "they talk")
         victim.kill()
         assert widow.result() == "CONN_LOST"
         assert wait_for_results(others) == [300, 300]
-        eventually(lambda: there.regions("n2") == 0, "the agent keeps a dead host's region")
-        again = [there.host("n1", talk(3, 20), 1), there.host("n2", talk(1, 20), 1)]
+        eventually(lambda: running.regions("n2") == 0, "the agent keeps a dead host's region")
+        again = [running.host("n1", talk(3, 20), 1), running.host("n2", talk(1, 20), 1)]
         assert wait_for_results(again) == [20, 20]

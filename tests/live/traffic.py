@@ -33,9 +33,9 @@ def events_of(cluster: RunningCluster, event: str) -> list[Mapping[str, Any]]:
 
 def relay_report(cluster: RunningCluster) -> dict[str, Any]:
     """Return the relay's report of itself."""
-    said = relay_client.report(Store(), cluster.state)
-    assert said is not None
-    return said
+    report = relay_client.report(Store(), cluster.state)
+    assert report is not None
+    return report
 
 
 def relay_pid(cluster: RunningCluster) -> int:
@@ -45,9 +45,9 @@ def relay_pid(cluster: RunningCluster) -> int:
 
 def supervisor_of(cluster: RunningCluster) -> processes.Identity:
     """Return the cluster's supervisor process."""
-    found = running_supervisor(Store().directory(cluster.name))
-    assert found is not None
-    return found
+    actual = running_supervisor(Store().directory(cluster.name))
+    assert actual is not None
+    return actual
 
 
 def relayed_links(cluster: RunningCluster) -> dict[str, RelayedLink]:
@@ -77,8 +77,8 @@ class Traffic:
         stack.callback(self._close)
         nics = stack.enter_context(node_sockets.nic_sockets(cluster))
         self._sinks = {node: nics[node] for node in {flow.sink for flow in self.flows}}
-        for found in self._sinks.values():
-            found.setsockopt(1, _SO_RCVBUFFORCE, RECEIVE_BYTES)
+        for actual in self._sinks.values():
+            actual.setsockopt(1, _SO_RCVBUFFORCE, RECEIVE_BYTES)
         self._macs = {node_sockets.mac(cluster, flow.source): flow for flow in self.flows}
         self._senders: list[Background] = [
             stack.enter_context(background(self._sending(cluster, nics[flow.source], flow))) for flow in self.flows
@@ -110,8 +110,8 @@ class Traffic:
 
     def look(self) -> list[Flow]:
         """Return the flows with the frames that have arrived until now."""
-        for sink, found in self._sinks.items():
-            for data in node_sockets.received(found):
+        for sink, actual in self._sinks.items():
+            for data in node_sockets.received(actual):
                 flow = self._macs.get(data[6:12])
                 if flow is not None and flow.sink == sink:
                     flow.arrived.append(int.from_bytes(data[14:18], "big"))
@@ -119,9 +119,9 @@ class Traffic:
 
     def wait(self, count: int = 100) -> None:
         """Wait until `count` more frames have arrived in every direction."""
-        wanted = [len(flow.arrived) + count for flow in self.look()]
+        expected = [len(flow.arrived) + count for flow in self.look()]
         eventually(
-            lambda: all(len(flow.arrived) >= least for flow, least in zip(self.look(), wanted, strict=True)),
+            lambda: all(len(flow.arrived) >= least for flow, least in zip(self.look(), expected, strict=True)),
             f"{count} frames more arrive in every direction: {[(f.source, f.sink, len(f.arrived)) for f in self.flows]}",
         )
 
@@ -146,11 +146,11 @@ def _closed(descriptor: int) -> bool:
 def between(cluster: RunningCluster, *pairs: tuple[str, str]) -> Iterator[Traffic]:
     """Frames go on from each pair's first to its second node until `stop` or the end."""
     with ExitStack() as stack:
-        found = Traffic(cluster, stack, *pairs)
-        found.wait()
-        yield found
+        actual = Traffic(cluster, stack, *pairs)
+        actual.wait()
+        yield actual
 
 
 def all_events(cluster: RunningCluster) -> str:
     """All events, for a message."""
-    return "\n".join(json.dumps(dict(one)) for one in event_log.read(Store().directory(cluster.name)))
+    return "\n".join(json.dumps(dict(event)) for event in event_log.read(Store().directory(cluster.name)))

@@ -70,9 +70,9 @@ async def _talk(nic: ViaNic, node: Node, ptag: int, other: int, kind: str) -> li
     place = nic.allocate(_PLACE.size)
     memory = await nic.register(area, ptag, rdma_write=True)
     source, received = await nic.register(outgoing, ptag), await nic.register(inbox, ptag)
-    told = await nic.register(place, ptag)
+    report = await nic.register(place, ptag)
     vi = await nic.create_vi(ptag)
-    vi.post_receive(Descriptor(data=(told.segment(),)))
+    vi.post_receive(Descriptor(data=(report.segment(),)))
     for _ in range(2 * len(SIZES)):
         vi.post_receive(Descriptor(data=(received.segment(),)))
     await _connect(nic, vi, node, other, kind)
@@ -98,8 +98,8 @@ async def _talk(nic: ViaNic, node: Node, ptag: int, other: int, kind: str) -> li
         await vi.send_queue.wait()
     await vi.disconnect()
     await vi.destroy()
-    for one, view in ((memory, area), (source, outgoing), (received, inbox), (told, place)):
-        await nic.deregister(one)
+    for first, view in ((memory, area), (source, outgoing), (received, inbox), (report, place)):
+        await nic.deregister(first)
         nic.release(view)
     return steps
 

@@ -19,7 +19,7 @@ TIMEOUT = 30.0  # s for the first line, and for the end, on a machine that other
 
 
 class WebView:
-    """The process; address: of its page. It is interrupted at the end of the block, if it has not ended."""
+    """The process; address: address of its page. It is interrupted at the end of the block, if it has not ended."""
 
     def __init__(self, place: Path, *arguments: str) -> None:
         """place: its working directory, in which it looks for runs."""

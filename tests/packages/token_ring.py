@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from testbed.errors import UnsupportedError
 from testbed.fabric.entrance import Entrance
-from testbed.fabric.interface import OnDrop, Plug, Receive, Table, ignore
+from testbed.fabric.interface import OnDrop, Plug, Receive, Table, discard
 from testbed.fates.stage import FateOptions
 from testbed.spec.kinds import Kind
 from testbed.spec.layout import DirectionName, Impairment, Layout, Switch
@@ -32,7 +32,7 @@ RING = Kind(
 class Channel:
     def __init__(self, rings: Rings, entrance: Entrance, delay: int, plug: Plug) -> None:
         self.entrance, self.delay, self.plug = entrance, delay, plug
-        self.receive: Receive = ignore
+        self.receive: Receive = discard
         self.on_space: Callable[[int], object] | None = None
         self.in_flight = 0
         self._rings = rings
@@ -59,7 +59,7 @@ class Channel:
         self.entrance.deferred.clear()
 
     def leave(self) -> None:
-        self.receive = ignore
+        self.receive = discard
         self._rings.rings[self.plug.switch].out.pop(self.plug.port, None)
 
 

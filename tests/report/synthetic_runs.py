@@ -33,15 +33,15 @@ def write_run(
     cluster: str = "star-4",
     scenario: str = "",
     result: Mapping[str, object] | None = None,
-    **asked: object,
+    **requested: object,
 ) -> Path:
     """A run that is over. result: instead of one that is trusted; {} for a run that never ended."""
-    said: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "kind": "workload", "cluster": cluster, "workload": "pingpong", "form": "pingpong", "settings": {"count": 1000},
         "protocol": "emp", "codec": "generated", "mode": "live", "seed": 0, "repeat": 1, "began": 1_700_000_000.0,
         "command": f"testbed run {cluster} pingpong", "environment": {"kernel": "6.1", "versions": {"pyroute2": "0.9"}},
     }  # fmt: skip
-    folder = RunFolder(path, {**said, **asked}, f'name = "{cluster}"\n', to_json(layout(cluster)))
+    folder = RunFolder(path, {**reported, **requested}, f'name = "{cluster}"\n', to_json(layout(cluster)))
     with (path / "rows.jsonl").open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     if scenario:

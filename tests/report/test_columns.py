@@ -29,9 +29,9 @@ def written(path: Path, text: str) -> Path:
 @given(rows=ROWS)
 def test_columns_have_what_rows_have_kind_by_kind(tmp_path_factory, rows) -> None:
     path = written(tmp_path_factory.mktemp("rows"), "".join(json.dumps(row) + "\n" for row in rows))
-    found = {frozenset(kind.keys): kind for kind in read_kinds(path)}
-    assert sum(kind.count for kind in found.values()) == len(rows)
-    for keys, kind in found.items():
+    actual = {frozenset(kind.keys): kind for kind in read_kinds(path)}
+    assert sum(kind.count for kind in actual.values()) == len(rows)
+    for keys, kind in actual.items():
         mine = [row for row in rows if row.keys() == keys]
         assert kind.first == mine
         for key in keys:
@@ -57,7 +57,7 @@ def test_lines_that_are_not_whole_are_passed_over(tmp_path: Path) -> None:
     assert list(kind.column("a")) == [1, 2]
 
 
-def test_where_there_is_no_file_there_are_no_rows(tmp_path: Path) -> None:
+def test_a_missing_file_has_no_rows(tmp_path: Path) -> None:
     assert read_kinds(tmp_path / "rows.jsonl") == []
 
 
@@ -72,7 +72,7 @@ def test_rows_with_keys_of_their_own_do_not_fill_the_memory(tmp_path: Path) -> N
     assert len(kinds) == 100
 
 
-def test_what_nobody_can_have_measured_is_not_drawn(tmp_path: Path) -> None:
+def test_impossible_values_are_not_plotted(tmp_path: Path) -> None:
     row = {
         "good_ns": 1,
         "less_ns": -1,

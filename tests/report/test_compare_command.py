@@ -30,46 +30,46 @@ def noisy(factor: float, seed: int, repeats: int = 10) -> list[dict[str, object]
 
 
 def test_a_run_is_as_good_as_itself_and_as_another_of_its_kind(tmp_path: Path) -> None:
-    one, other = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1, 2), repeat=10)
-    for theirs in (one, other):
-        found = compared(one, theirs)
-        assert found.exit_code == 0, found.output
-        assert "4 no difference" in found.output
+    first, second = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1, 2), repeat=10)
+    for theirs in (first, second):
+        comparison = compared(first, theirs)
+        assert comparison.exit_code == 0, comparison.output
+        assert "4 no difference" in comparison.output
 
 
 def test_a_regression_is_exit_code_1_and_an_improvement_is_none(tmp_path: Path) -> None:
     good, bad = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1.2, 2), repeat=10)
-    found = compared(good, bad)
-    assert found.exit_code == 1
-    assert "4 worse" in found.output  # latency is more, bandwidth is less
-    found = compared(bad, good)
-    assert found.exit_code == 0
-    assert "4 better" in found.output
+    comparison = compared(good, bad)
+    assert comparison.exit_code == 1
+    assert "4 worse" in comparison.output  # latency is more, bandwidth is less
+    comparison = compared(bad, good)
+    assert comparison.exit_code == 0
+    assert "4 better" in comparison.output
 
 
 def test_the_threshold_and_the_measures_are_ones_own(tmp_path: Path) -> None:
     good, bad = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1.2, 2), repeat=10)
     assert compared(good, bad, "--threshold", "30%").exit_code == 0
-    found = compared(good, bad, "--measure", "p50")
-    assert found.exit_code == 1
-    assert "2 worse;" in found.output
+    comparison = compared(good, bad, "--measure", "p50")
+    assert comparison.exit_code == 1
+    assert "2 worse;" in comparison.output
 
 
 def test_too_few_repetitions_are_undecided_and_it_says_how_many_would_do(tmp_path: Path) -> None:
     good = write_run(tmp_path / "a", noisy(1, 1, 2), repeat=2)
     bad = write_run(tmp_path / "b", noisy(1.5, 2, 2), repeat=2)
-    found = compared(good, bad)
-    assert found.exit_code == 0
-    assert "4 undecided" in found.output
-    assert "run --repeat 5" in found.output
+    comparison = compared(good, bad)
+    assert comparison.exit_code == 0
+    assert "4 undecided" in comparison.output
+    assert "run --repeat 5" in comparison.output
 
 
 def test_simulations_under_the_same_seed_are_exact_and_under_another_they_are_not(tmp_path: Path) -> None:
-    one, slower = (
+    first, slower = (
         write_run(tmp_path / name, ping_pong_rows(factor), mode="sim") for name, factor in (("a", 1), ("b", 1.1))
     )
-    assert compared(one, slower).exit_code == 1
-    assert compared(one, write_run(tmp_path / "c", ping_pong_rows(1.1), mode="sim", seed=5)).exit_code == 0
+    assert compared(first, slower).exit_code == 1
+    assert compared(first, write_run(tmp_path / "c", ping_pong_rows(1.1), mode="sim", seed=5)).exit_code == 0
 
 
 def test_several_runs_in_a_directory_are_samples_and_those_that_went_wrong_are_left_out(tmp_path: Path) -> None:
@@ -78,42 +78,42 @@ def test_several_runs_in_a_directory_are_samples_and_those_that_went_wrong_are_l
         write_run(tmp_path / "after" / f"run-{number}", noisy(1.3, 50 + number, 1), seed=number)
     write_run(tmp_path / "after" / "bad", noisy(0.1, 9, 1), result={"status": "done", "verdict": verdict("invalid")})
     write_run(tmp_path / "after" / "killed", noisy(0.1, 9, 1), result={})
-    found = compared(tmp_path / "before", tmp_path / "after")
-    assert found.exit_code == 1
-    assert "bad is invalid, and its figures are not used" in found.output
-    assert "killed did not complete (unfinished), and is left out" in found.output
-    assert "6 and 6" in found.output
+    comparison = compared(tmp_path / "before", tmp_path / "after")
+    assert comparison.exit_code == 1
+    assert "bad is invalid, and its figures are not used" in comparison.output
+    assert "killed did not complete (unfinished), and is left out" in comparison.output
+    assert "6 and 6" in comparison.output
 
 
 def test_rows_of_one_repetition_are_one_sample_however_many_they_are(tmp_path: Path) -> None:
     """A thousand messages of one run are one sample: they do not tell how runs vary."""
-    one, other = (
+    first, second = (
         write_run(tmp_path / name, [{"node": "n1", "trip_ns": base + number % 7} for number in range(1000)])
         for name, base in (("a", 1000), ("b", 2000))
     )
-    found = compared(one, other)
-    assert found.exit_code == 0
-    assert "1 and 1" in found.output
-    assert "undecided" in found.output
+    comparison = compared(first, second)
+    assert comparison.exit_code == 0
+    assert "1 and 1" in comparison.output
+    assert "undecided" in comparison.output
 
 
 def test_what_was_asked_for_differently_is_named(tmp_path: Path) -> None:
-    one = write_run(tmp_path / "a", ping_pong_rows())
-    other = write_run(tmp_path / "b", ping_pong_rows(), protocol="tcp", settings={"count": 7})
-    found = compared(one, other)
-    assert found.exit_code == 0
-    assert "differs: protocol (emp, tcp)" in found.output
-    assert "differs: setting count (1000, 7)" in found.output
+    first = write_run(tmp_path / "a", ping_pong_rows())
+    second = write_run(tmp_path / "b", ping_pong_rows(), protocol="tcp", settings={"count": 7})
+    comparison = compared(first, second)
+    assert comparison.exit_code == 0
+    assert "differs: protocol (emp, tcp)" in comparison.output
+    assert "differs: setting count (1000, 7)" in comparison.output
 
 
 def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
-    one = write_run(tmp_path / "a", [{"node": "n1", "asked_again": 0, "p50_ns": 5}], mode="sim")
-    other = write_run(tmp_path / "b", [{"node": "n1", "asked_again": 3, "p50_ns": 5}], mode="sim")
-    found = compared(one, other, "--json")
-    assert found.exit_code == 1
-    document = json.loads(found.stdout)
+    first = write_run(tmp_path / "a", [{"node": "n1", "asked_again": 0, "p50_ns": 5}], mode="sim")
+    second = write_run(tmp_path / "b", [{"node": "n1", "asked_again": 3, "p50_ns": 5}], mode="sim")
+    comparison = compared(first, second, "--json")
+    assert comparison.exit_code == 1
+    document = json.loads(comparison.stdout)
     jsonschema.validate(document, dict(schema_of("compare")))
-    assert [(one["measure"], one["ratio"], one["judgement"]) for one in document["measures"]] == [
+    assert [(measure["measure"], measure["ratio"], measure["judgement"]) for measure in document["measures"]] == [
         ("asked_again", None, "worse"), ("p50_ns", 1, "no difference"),
     ]  # fmt: skip
 
@@ -129,24 +129,24 @@ def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
         ({"result": {"status": "done", "verdict": verdict("invalid")}}, "is invalid, and its figures are not used"),
     ],
 )
-def test_what_does_not_compare_is_exit_code_2_and_a_sentence(tmp_path: Path, theirs, sentence: str) -> None:
-    one = write_run(tmp_path / "a", ping_pong_rows())
-    other = write_run(tmp_path / "b", **{"rows": ping_pong_rows(), **theirs})
-    found = compared(one, other)
-    assert found.exit_code == 2
-    assert len(found.stderr.splitlines()) == 1
-    assert_says(found, sentence)
+def test_incomparable_runs_are_exit_code_2_and_an_error_of_one_line(tmp_path: Path, theirs, sentence: str) -> None:
+    first = write_run(tmp_path / "a", ping_pong_rows())
+    second = write_run(tmp_path / "b", **{"rows": ping_pong_rows(), **theirs})
+    comparison = compared(first, second)
+    assert comparison.exit_code == 2
+    assert len(comparison.stderr.splitlines()) == 1
+    assert_says(comparison, sentence)
 
 
-def test_what_is_no_run_is_damaged_or_newer_is_exit_code_2_too(tmp_path: Path) -> None:
-    one = write_run(tmp_path / "a", ping_pong_rows())
-    assert_says(compared(one, tmp_path / "nowhere"), "is not the folder of a run")
+def test_missing_damaged_or_newer_runs_are_exit_code_2(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "a", ping_pong_rows())
+    assert_says(compared(first, tmp_path / "nowhere"), "is not the folder of a run")
     for text, sentence in (("{", "damaged"), ('{"format": 99}', "newer version of testbed")):
-        other = write_run(tmp_path / f"b{len(text)}", ping_pong_rows())
-        (other / "run.json").write_text(text)
-        assert_says(compared(one, other), sentence)
+        second = write_run(tmp_path / f"b{len(text)}", ping_pong_rows())
+        (second / "run.json").write_text(text)
+        assert_says(compared(first, second), sentence)
     (write_run(tmp_path / "c", ping_pong_rows()) / "rows.jsonl").unlink()
-    assert_says(compared(one, tmp_path / "c"), r"has no rows\.jsonl")
+    assert_says(compared(first, tmp_path / "c"), r"has no rows\.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -155,20 +155,20 @@ def test_what_is_no_run_is_damaged_or_newer_is_exit_code_2_too(tmp_path: Path) -
 )  # fmt: skip
 def test_a_wrong_call_is_exit_code_2(tmp_path: Path, arguments: Sequence[str]) -> None:
     write_run(tmp_path / "a", ping_pong_rows())
-    assert compared(*[tmp_path / "a" if one == "a" else one for one in arguments]).exit_code == 2
+    assert compared(*[tmp_path / "a" if argument == "a" else argument for argument in arguments]).exit_code == 2
 
 
 def test_a_run_beside_its_protocols_paper(tmp_path: Path) -> None:
     slow = write_run(tmp_path / "slow", ping_pong_rows(1.5, sizes=[4, 1500]), mode="sim")
-    found = compared(slow, "--against", "paper")
-    assert found.exit_code == 1
-    assert "latency, 4 B" in found.output
-    assert "23 us" in found.output
+    comparison = compared(slow, "--against", "paper")
+    assert comparison.exit_code == 1
+    assert "latency, 4 B" in comparison.output
+    assert "23 us" in comparison.output
     as_good = write_run(tmp_path / "good", [{"size_bytes": 4, "p50_ns": 22_900}], mode="sim")
     assert compared(as_good, "--against", "paper").exit_code == 0
     live = write_run(tmp_path / "live", [{"size_bytes": 4, "p50_ns": 99_000}])
-    found = compared(live, "--against", "paper")
-    assert (found.exit_code, "undecided" in found.output) == (0, True)
+    comparison = compared(live, "--against", "paper")
+    assert (comparison.exit_code, "undecided" in comparison.output) == (0, True)
 
 
 def test_what_reproduce_printed_beside_the_paper(tmp_path: Path) -> None:
@@ -196,8 +196,8 @@ def test_where_there_is_no_paper_or_no_row_of_it_a_sentence_says_so(tmp_path: Pa
     assert_says(compared(sort, "--against", "paper"), "the paper has no value")
 
 
-def assert_says(found: Result, sentence: str) -> None:
+def assert_says(comparison: Result, sentence: str) -> None:
     import re
 
-    assert found.exit_code == 2, found.output
-    assert re.search(sentence, found.stderr), found.stderr
+    assert comparison.exit_code == 2, comparison.output
+    assert re.search(sentence, comparison.stderr), comparison.stderr

@@ -24,7 +24,7 @@ seed = [1, 2, 3]
 """
 
 
-def ran(place: Path, name: str, delays: list[str]) -> Path:
+def run_study(place: Path, name: str, delays: list[str]) -> Path:
     (place / f"{name}.toml").write_text(STUDY.format(delays=delays))
     done = CliRunner().invoke(
         command, ["study", str(place / f"{name}.toml"), "--output", str(place / name), "--workers", "1"]
@@ -35,7 +35,7 @@ def ran(place: Path, name: str, delays: list[str]) -> Path:
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ran(tmp_path_factory.mktemp("studies"), "before", ["10us", "1ms"])
+    return run_study(tmp_path_factory.mktemp("studies"), "before", ["10us", "1ms"])
 
 
 def test_the_points_are_what_varies_and_the_seeds_are_samples(before: Path) -> None:
@@ -50,7 +50,7 @@ def test_the_points_are_what_varies_and_the_seeds_are_samples(before: Path) -> N
 def test_equal_studies_do_not_differ_and_a_slower_one_is_worse(before: Path, tmp_path: Path) -> None:
     same = CliRunner().invoke(command, ["compare", str(before), str(before), "--json"])
     assert same.exit_code == 0, same.output
-    assert {one["judgement"] for one in json.loads(same.stdout)["measures"]} == {"no difference"}
+    assert {measure["judgement"] for measure in json.loads(same.stdout)["measures"]} == {"no difference"}
     lines = (before / "points.jsonl").read_text().splitlines()
     (tmp_path / "study.json").write_text((before / "study.json").read_text())
     slower = [json.loads(line) for line in lines]

@@ -30,26 +30,28 @@ MESSAGES = st.lists(st.tuples(st.floats(0, 10), st.integers(1, 10**9), st.intege
 @given(messages=MESSAGES)
 def test_intervals_keep_every_byte_and_the_slowest_of_all(messages) -> None:
     at, took, moved = (numpy.array(column, dtype=float) for column in zip(*sorted(messages), strict=True))
-    found = divide(Samples(at, took, moved, "message", ""), float(at.max()), 20)
-    assert found.count.sum() == len(messages)
-    assert found.rate is not None
-    assert found.rate.sum() * (found.edges[1] - found.edges[0]) / 8 == pytest.approx(moved.sum())
-    assert numpy.nanmax(found.slowest) == took.max()
-    assert numpy.nanmin(found.low) == took.min()
-    some = found.count > 0
-    assert (found.low[some] <= found.median[some]).all()
-    assert (found.median[some] <= found.high[some]).all()
-    assert (found.high[some] <= found.slowest[some]).all()
+    actual = divide(Samples(at, took, moved, "message", ""), float(at.max()), 20)
+    assert actual.count.sum() == len(messages)
+    assert actual.rate is not None
+    assert actual.rate.sum() * (actual.edges[1] - actual.edges[0]) / 8 == pytest.approx(moved.sum())
+    assert numpy.nanmax(actual.slowest) == took.max()
+    assert numpy.nanmin(actual.low) == took.min()
+    some = actual.count > 0
+    assert (actual.low[some] <= actual.median[some]).all()
+    assert (actual.median[some] <= actual.high[some]).all()
+    assert (actual.high[some] <= actual.slowest[some]).all()
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3)), max_size=60))
 def test_what_is_shaded_is_when_a_fault_was_in_force_and_next_to_nothing_else(spans) -> None:
     faults = [FaultPeriod("", "", "", begin, begin + lasts, {}, True) for begin, lasts in spans]
-    found = fault_spans(faults, 13.0)
+    fault_spans_found = fault_spans(faults, 13.0)
     for begin, lasts in spans:
-        assert any(first <= begin and begin + lasts <= last for first, last in found)
-    assert all(before[1] < after[0] for before, after in pairwise(found))
-    assert sum(last - first for first, last in found) <= sum(lasts + 13.0 / 500 for _, lasts in spans) + 1e-9
+        assert any(first <= begin and begin + lasts <= last for first, last in fault_spans_found)
+    assert all(before[1] < after[0] for before, after in pairwise(fault_spans_found))
+    assert (
+        sum(last - first for first, last in fault_spans_found) <= sum(lasts + 13.0 / 500 for _, lasts in spans) + 1e-9
+    )
 
 
 def test_ten_thousand_faults_are_few_shapes(tmp_path: Path) -> None:
@@ -68,9 +70,9 @@ def test_ten_thousand_faults_are_few_shapes(tmp_path: Path) -> None:
     "source", ["star-4", "star-100", "ring-4", "line-4", "full-mesh-4", "dumbbell-8", "fat-tree-4", "back-to-back"]
 )
 def test_no_two_things_of_a_cluster_are_drawn_at_one_place(source: str) -> None:
-    found = positions(layout(source))
-    for first, (x1, y1) in found.items():
-        for second, (x2, y2) in found.items():
+    positions_found = positions(layout(source))
+    for first, (x1, y1) in positions_found.items():
+        for second, (x2, y2) in positions_found.items():
             assert first == second or abs(x1 - x2) > 58 or abs(y1 - y2) > 26, (first, second)
 
 
@@ -108,7 +110,7 @@ def test_plots_have_their_text_as_text_and_the_colours_of_the_page(tmp_path: Pat
 
 
 def test_no_identifier_is_there_twice_in_the_plots_of_a_page(tmp_path: Path) -> None:
-    every = [found for plot in every_plot(tmp_path) for found in re.findall(r' id="([^"]*)"', plot.svg)]
+    every = [match for plot in every_plot(tmp_path) for match in re.findall(r' id="([^"]*)"', plot.svg)]
     assert every
     assert len(every) == len(set(every))
     for plot in every_plot(tmp_path / "again"):
@@ -117,16 +119,16 @@ def test_no_identifier_is_there_twice_in_the_plots_of_a_page(tmp_path: Path) -> 
 
 
 def test_the_papers_points_stand_beside_a_run_of_its_protocol_only(tmp_path: Path) -> None:
-    mine, other = (
+    mine, second = (
         summarize_run(write_run(tmp_path / name, ping_pong_rows(), protocol=name), "") for name in ("emp", "tcp")
     )
-    (of_emp,), (of_tcp,) = curves([mine]), curves([other])
+    (of_emp,), (of_tcp,) = curves([mine]), curves([second])
     assert "23 us at 4 B, 36 us at 1,500 B" in of_emp.alt_text
     assert "SC 2001" in of_emp.caption
     assert "paper" not in of_tcp.alt_text + of_tcp.caption
 
 
-def test_what_takes_no_time_is_not_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:
+def test_zero_times_are_not_plotted_on_a_logarithmic_axis(tmp_path: Path) -> None:
     assert curves([summarize_run(write_run(tmp_path / "run", ping_pong_rows(0.0)), "")]) == []
 
 

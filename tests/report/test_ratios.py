@@ -1,4 +1,4 @@
-"""Ratios and what samples leave open: exact for small ones, right as often as they say, open where they must be."""
+"""Ratios and their intervals: exact for small samples, with the stated coverage, undecided for too small samples."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ VALUES = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=12)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(1, 1), (2, 3), (4, 4), (5, 2)])
-def test_orders_are_counted_as_counting_them_out_does(ours: int, theirs: int) -> None:
+def test_rank_counts_equal_those_of_an_enumeration(ours: int, theirs: int) -> None:
     counts = [0] * (ours * theirs + 1)
-    for places in combinations(range(ours + theirs), ours):
-        counts[sum(place - number for number, place in enumerate(places))] += 1
+    for positions in combinations(range(ours + theirs), ours):
+        counts[sum(position - index for index, position in enumerate(positions))] += 1
     assert rank_counts(ours, theirs) == counts
 
 
 @given(ours=VALUES, theirs=VALUES, factor=st.floats(0.1, 10))
-def test_what_is_multiplied_has_a_ratio_that_is_multiplied(ours, theirs, factor) -> None:
-    one, other = independent(ours, theirs, 0.05), independent(ours, [factor * value for value in theirs], 0.05)
-    assert other.value == pytest.approx(factor * one.value)
-    if one.low is not None and one.high is not None:
-        assert one.low <= one.value <= one.high
-        assert other.low == pytest.approx(factor * one.low)
-        assert other.high == pytest.approx(factor * one.high)
+def test_scaling_one_sample_scales_the_ratio(ours, theirs, factor) -> None:
+    first, second = independent(ours, theirs, 0.05), independent(ours, [factor * value for value in theirs], 0.05)
+    assert second.value == pytest.approx(factor * first.value)
+    if first.low is not None and first.high is not None:
+        assert first.low <= first.value <= first.high
+        assert second.low == pytest.approx(factor * first.low)
+        assert second.high == pytest.approx(factor * first.high)
 
 
 @given(ours=VALUES, theirs=VALUES)
-def test_it_does_not_matter_who_is_first(ours, theirs) -> None:
-    one, other = independent(ours, theirs, 0.05), independent(theirs, ours, 0.05)
-    assert one.excludes_one == other.excludes_one
-    if one.low is not None and one.high is not None:
-        assert (one.low, one.high) == pytest.approx((1 / other.high, 1 / other.low))
+def test_exchanging_the_samples_inverts_the_ratio(ours, theirs) -> None:
+    first, second = independent(ours, theirs, 0.05), independent(theirs, ours, 0.05)
+    assert first.excludes_one == second.excludes_one
+    if first.low is not None and first.high is not None:
+        assert (first.low, first.high) == pytest.approx((1 / second.high, 1 / second.low))
 
 
-def test_intervals_hold_as_often_as_they_say() -> None:
+def test_intervals_have_the_stated_coverage() -> None:
     """Intervals at 95 % of 20 and 20 samples from a skewed distribution: of 1,000 at most 85 miss, the binomial bound
     for 5 % at one in a million."""
     chance = random.Random(7)
@@ -60,14 +60,14 @@ def test_intervals_hold_as_often_as_they_say() -> None:
     for _ in range(1000):
         ours = [math.exp(chance.gauss(0, 1)) for _ in range(20)]
         theirs = [2 * math.exp(chance.gauss(0, 1)) for _ in range(20)]
-        found = independent(ours, theirs, 0.05)
-        assert found.low is not None
-        assert found.high is not None
-        missed += not found.low <= 2 <= found.high
+        actual = independent(ours, theirs, 0.05)
+        assert actual.low is not None
+        assert actual.high is not None
+        missed += not actual.low <= 2 <= actual.high
     assert 15 <= missed <= 85
 
 
-def test_too_small_a_sample_leaves_everything_open_and_it_is_told_what_would_do() -> None:
+def test_too_small_a_sample_has_no_interval_and_the_needed_size_is_known() -> None:
     count = min_samples(0.05)
     assert count == 4
     assert independent([1.0] * (count - 1), [9.0] * (count - 1), 0.05).low is None
@@ -77,24 +77,24 @@ def test_too_small_a_sample_leaves_everything_open_and_it_is_told_what_would_do(
     assert to_constant(1, [2.0] * 6, 0.05, exact=False).excludes_one
 
 
-def test_many_samples_need_no_counting_and_see_little() -> None:
+def test_large_samples_detect_a_small_difference() -> None:
     chance = random.Random(3)
     ours = [chance.gauss(100, 1) for _ in range(60)]
-    found = independent(ours, [1.02 * chance.gauss(100, 1) for _ in range(60)], 0.01)
-    assert found.excludes_one
-    assert found.value == pytest.approx(1.02, abs=0.005)
+    actual = independent(ours, [1.02 * chance.gauss(100, 1) for _ in range(60)], 0.01)
+    assert actual.excludes_one
+    assert actual.value == pytest.approx(1.02, abs=0.005)
 
 
-def test_pairs_that_are_exact_are_told_by_one_and_must_agree_while_they_are_few() -> None:
+def test_one_exact_pair_decides_and_few_pairs_must_agree() -> None:
     assert paired([10.0], [11.0], 0.05) == Ratio(1.1, 1.1, 1.1)
     assert paired([10.0, 20.0, 30.0], [11.0, 22.0, 33.0], 0.05).excludes_one
     assert not paired([10.0, 20.0, 30.0], [11.0, 19.0, 33.0], 0.05).excludes_one
-    many = paired([10.0] * 20, [11.0] * 19 + [9.0], 0.05)  # of many, one that does not agree is no matter
+    many = paired([10.0] * 20, [11.0] * 19 + [9.0], 0.05)  # one outlier among many pairs does not matter
     assert many.excludes_one
     assert many.value == median([1.1])
 
 
-def test_nothing_to_something_is_infinitely_more() -> None:
+def test_a_ratio_to_zero_is_infinite() -> None:
     assert independent([0.0] * 4, [0.0] * 4, 0.05) == Ratio(1.0, 1.0, 1.0)
     assert independent([0.0] * 4, [5.0] * 4, 0.05).value == math.inf
 
@@ -114,5 +114,5 @@ def test_nothing_to_something_is_infinitely_more() -> None:
         (Ratio(1.2, 1.1, 1.3), Sense.NONE, Judgement.SAME),
     ],
 )
-def test_worse_is_what_is_beyond_the_threshold_and_beyond_chance(ratio, sense, expected) -> None:
+def test_a_difference_counts_if_it_exceeds_threshold_and_interval(ratio, sense, expected) -> None:
     assert judge(ratio, sense, 0.05) is expected

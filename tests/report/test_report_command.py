@@ -24,8 +24,8 @@ def reported(*arguments: str | Path) -> Result:
 
 
 def page(tmp_path: Path, *runs: Path) -> str:
-    found = reported(*runs, "-o", tmp_path / "report.html")
-    assert found.exit_code == 0, found.output
+    actual = reported(*runs, "-o", tmp_path / "report.html")
+    assert actual.exit_code == 0, actual.output
     return (tmp_path / "report.html").read_text()
 
 
@@ -42,12 +42,12 @@ class Outline(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        said = dict(attrs)
-        self.names += [said["id"]] if said.get("id") else []
+        reported = dict(attrs)
+        self.names += [reported["id"]] if reported.get("id") else []
         for key in ("aria-labelledby", "aria-describedby"):
-            self.references += (said.get(key) or "").split()
-        if (said.get("href") or "").startswith("#"):
-            self.references.append(str(said["href"])[1:])
+            self.references += (reported.get(key) or "").split()
+        if (reported.get("href") or "").startswith("#"):
+            self.references.append(str(reported["href"])[1:])
         if tag in ("h1", "h2", "h3", "h4"):
             self.headings.append(int(tag[1]))
         if tag not in EMPTY:
@@ -63,21 +63,21 @@ class Outline(HTMLParser):
             assert self.open.pop() == tag
 
 
-def rich_run(path: Path, **asked: object) -> Path:
+def rich_run(path: Path, **requested: object) -> Path:
     zero = 5 * SECOND
     events = [{"event": "repetition begins"}, *fault_events("loss 10% on n1", SECOND // 5, SECOND // 2, zero)]
     finding = {"what": "delay p50", "link": "n1:eth0--s1:1", "direction": "forward", "asked": 1e6, "measured": 3e6,
                "unit": "ns", "grade": "degraded", "reason": "2 ms too <late>", "interval": None}  # fmt: skip
     result = {"status": "done", "verdict": verdict("degraded", findings=[finding], notes=["the machine was busy"]),
               "counted": [{"n1": {"frames_sent": 7, "corrupt": 0}}]}  # fmt: skip
-    run = write_run(path, [*ping_pong_rows(), *message_rows(zero)], events=events, result=result, **asked)
+    run = write_run(path, [*ping_pong_rows(), *message_rows(zero)], events=events, result=result, **requested)
     lost = {"link": "n1:eth0--s1:1", "direction": "forward", "cause": "loss"}
     (run / "fates.jsonl").write_text((json.dumps(lost) + "\n") * 12)
     return run
 
 
 def test_a_page_is_whole_and_what_it_refers_to_is_there(tmp_path: Path) -> None:
-    found = Outline(
+    actual = Outline(
         page(
             tmp_path,
             rich_run(tmp_path / "a"),
@@ -85,35 +85,35 @@ def test_a_page_is_whole_and_what_it_refers_to_is_there(tmp_path: Path) -> None:
             write_run(tmp_path / "c", ping_pong_rows()),
         )
     )
-    assert len(found.names) == len(set(found.names))
-    assert set(found.references) <= set(found.names)
-    assert found.headings[0] == 1
-    assert all(after - before <= 1 for before, after in zip(found.headings, found.headings[1:], strict=False))
+    assert len(actual.names) == len(set(actual.names))
+    assert set(actual.references) <= set(actual.names)
+    assert actual.headings[0] == 1
+    assert all(after - before <= 1 for before, after in zip(actual.headings, actual.headings[1:], strict=False))
 
 
 def test_the_verdict_stands_before_everything_else_with_its_reasons(tmp_path: Path) -> None:
-    text = page(tmp_path, rich_run(tmp_path / "run"))
-    verdict_at, figures_at = text.index('id="verdict"'), text.index('id="figures"')
-    reason = text.index("delay p50 on n1:eth0--s1:1 forward: 3e+06 ns (2 ms too &lt;late&gt;): degraded")
+    html = page(tmp_path, rich_run(tmp_path / "run"))
+    verdict_at, figures_at = html.index('id="verdict"'), html.index('id="figures"')
+    reason = html.index("delay p50 on n1:eth0--s1:1 forward: 3e+06 ns (2 ms too &lt;late&gt;): degraded")
     assert verdict_at < reason < figures_at
-    assert "The machine was busy" in text
-    assert "Fates of frames (12)" in text
-    assert "corrupt" not in text  # nobody counted any
+    assert "The machine was busy" in html
+    assert "Fates of frames (12)" in html
+    assert "corrupt" not in html  # nobody counted any
 
 
 def test_the_page_asks_the_network_for_nothing(tmp_path: Path) -> None:
-    text = page(tmp_path, rich_run(tmp_path / "run"))
+    html = page(tmp_path, rich_run(tmp_path / "run"))
     for word in ("http://", "https://", "<script", "@import", "url(h"):
-        assert word not in text.replace("http://www.w3.org/2000/svg", "")
+        assert word not in html.replace("http://www.w3.org/2000/svg", "")
 
 
 def test_names_that_would_be_markup_are_text(tmp_path: Path) -> None:
-    text = page(
+    html = page(
         tmp_path,
         write_run(tmp_path / "run", [{"node": "<b>", "note": "<script>"}], workload="<i>", settings={"a": "<u>"}),
     )
     for tag in ("<b>", "<script>", "<i>", "<u>"):
-        assert tag not in text
+        assert tag not in html
 
 
 def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
@@ -122,53 +122,53 @@ def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
 
 
 def test_a_run_that_never_ended_is_told_as_far_as_it_came(tmp_path: Path) -> None:
-    text = page(tmp_path, write_run(tmp_path / "run", ping_pong_rows(), result={}))
-    assert "unfinished" in text
-    assert "without result.json there is no verdict" in text
-    assert "Latency against message size" in text
+    html = page(tmp_path, write_run(tmp_path / "run", ping_pong_rows(), result={}))
+    assert "unfinished" in html
+    assert "without result.json there is no verdict" in html
+    assert "Latency against message size" in html
 
 
 def test_a_run_without_rows_says_so(tmp_path: Path) -> None:
-    text = page(tmp_path, write_run(tmp_path / "run"))
-    assert "There are no rows" in text
-    assert 'id="plots"' not in text
+    html = page(tmp_path, write_run(tmp_path / "run"))
+    assert "There are no rows" in html
+    assert 'id="plots"' not in html
 
 
 def test_an_invalid_run_shows_no_figure_unless_asked(tmp_path: Path) -> None:
-    text = page(
+    html = page(
         tmp_path,
         write_run(tmp_path / "run", ping_pong_rows(), result={"status": "done", "verdict": verdict("invalid")}),
     )
-    assert 'id="plots"' not in text
-    assert 'class="headline"' not in text
-    assert "<summary>Rows of an invalid run, for diagnosis</summary>" in text
+    assert 'id="plots"' not in html
+    assert 'class="headline"' not in html
+    assert "<summary>Rows of an invalid run, for diagnosis</summary>" in html
 
 
 def test_a_run_that_broke_off_says_why_and_shows_what_was_printed(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", result={"status": "failed", "error": "n1 ended with code 3"})
     (run / "logs").mkdir()
     (run / "logs" / "n1.log").write_text("Traceback & more")
-    text = page(tmp_path, run)
-    assert "n1 ended with code 3" in text
-    assert "Traceback &amp; more" in text
+    html = page(tmp_path, run)
+    assert "n1 ended with code 3" in html
+    assert "Traceback &amp; more" in html
 
 
 def test_runs_are_compared_where_they_can_be(tmp_path: Path) -> None:
-    one, slower = (
+    first, slower = (
         write_run(tmp_path / "a", ping_pong_rows(), mode="sim"),
         write_run(tmp_path / "b", ping_pong_rows(1.2), mode="sim", protocol="tcp"),
     )
-    text = page(tmp_path, one, slower, write_run(tmp_path / "c", ping_pong_rows(), workload="sort"))
-    assert "24 worse" in text
-    assert "Not comparable" in text
-    assert "Differing settings" in text
+    html = page(tmp_path, first, slower, write_run(tmp_path / "c", ping_pong_rows(), workload="sort"))
+    assert "24 worse" in html
+    assert "Not comparable" in html
+    assert "Differing settings" in html
 
 
 def test_as_many_runs_as_protocols_and_modes_have_one_page_in_which_each_looks_different(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / f"r{number}", ping_pong_rows(1 + number / 10), seed=number) for number in range(14)]
-    text = page(tmp_path, *runs)
-    Outline(text)
-    labels = re.findall(r'<span class="(label series-[^"]*)">([A-N])<', text)
+    html = page(tmp_path, *runs)
+    Outline(html)
+    labels = re.findall(r'<span class="(label series-[^"]*)">([A-N])<', html)
     assert len({looks for looks, _ in labels}) == len({name for _, name in labels}) == 14
 
 
@@ -179,9 +179,9 @@ def test_a_missing_file_is_a_sentence_of_the_page(tmp_path: Path, file: str) -> 
     assert f"{file.partition('.')[0]}" in page(tmp_path, run)
 
 
-def test_what_is_no_run_or_cannot_be_written_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
-    found = reported(tmp_path / "nowhere")
-    assert_says(found, 4, "is not a run's folder")
+def test_missing_runs_and_unwritable_reports_are_errors_of_one_line(tmp_path: Path) -> None:
+    actual = reported(tmp_path / "nowhere")
+    assert_says(actual, 4, "is not a run's folder")
     run = write_run(tmp_path / "run", ping_pong_rows())
     (tmp_path / "file").write_text("")
     assert_says(reported(run, "-o", tmp_path / "file" / "report.html"), 1, "cannot be written to")
@@ -194,11 +194,11 @@ def test_what_is_no_run_or_cannot_be_written_is_a_sentence_and_an_exit_code(tmp_
     assert not (tmp_path / "report.html").exists()
 
 
-def assert_says(found: Result, code: int, sentence: str) -> None:
+def assert_says(comparison: Result, code: int, sentence: str) -> None:
     from testbed.errors import TestbedError
 
-    assert isinstance(found.exception, TestbedError)
-    assert (found.exception.exit_code, sentence in str(found.exception)) == (code, True)
+    assert isinstance(comparison.exception, TestbedError)
+    assert (comparison.exception.exit_code, sentence in str(comparison.exception)) == (code, True)
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2", "polars"])
@@ -220,8 +220,8 @@ def test_without_its_library_the_command_says_what_to_install(tmp_path: Path, pa
 def test_other_commands_do_not_import_what_only_the_report_needs(tmp_path: Path) -> None:
     see = "import sys; sys.argv[1:] = {}; from testbed.cli.main import testbed; testbed({}, standalone_mode=False); " \
         "print([name for name in ('jinja2', 'matplotlib', 'numpy', 'polars') if name in sys.modules])"  # fmt: skip
-    one = write_run(tmp_path / "run", ping_pong_rows())
-    for arguments in (["runs", str(one)], ["compare", str(one), str(one)]):
+    first = write_run(tmp_path / "run", ping_pong_rows())
+    for arguments in (["runs", str(first)], ["compare", str(first), str(first)]):
         done = subprocess.run([sys.executable, "-c", see.format(arguments, arguments)], capture_output=True, text=True,
                               check=False, env={**os.environ})  # fmt: skip
         assert done.stdout.splitlines()[-1] == "[]", done.stderr

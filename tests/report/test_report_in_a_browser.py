@@ -27,13 +27,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_run(place / "a", [*ping_pong_rows(), *message_rows(zero)], events=events),
         write_run(place / "b", ping_pong_rows(1.2), protocol="tcp"),
     ]
-    found = CliRunner().invoke(command, ["report", *map(str, runs), "-o", str(place / "report.html")])
-    assert found.exit_code == 0, found.output
+    result = CliRunner().invoke(command, ["report", *map(str, runs), "-o", str(place / "report.html")])
+    assert result.exit_code == 0, result.output
     return place / "report.html"
 
 
 @pytest.fixture
-def shown(browser: Browser, report: Path) -> Browser:
+def open_report(browser: Browser, report: Path) -> Browser:
     browser.messages.clear()
     browser.open(report)
     return browser
@@ -51,27 +51,27 @@ def test_everything_is_there_and_the_console_is_silent(shown: Browser) -> None:
     assert shown.messages == []
 
 
-def test_who_hears_the_page_is_told_names_of_all_its_parts(shown: Browser) -> None:
+def test_all_parts_of_the_page_have_accessible_names(shown: Browser) -> None:
     tree = shown.call("Accessibility.getFullAXTree")["nodes"]
     named = {"figure", "image", "table", "region", "navigation", "img"}
     nodes = [one for one in tree if one.get("role", {}).get("value") in named and not one.get("ignored")]
-    assert {one["role"]["value"] for one in nodes} >= {"figure", "table", "region", "navigation"}
-    nameless = [one["role"]["value"] for one in nodes if not one.get("name", {}).get("value")]
+    assert {node["role"]["value"] for node in nodes} >= {"figure", "table", "region", "navigation"}
+    nameless = [node["role"]["value"] for node in nodes if not node.get("name", {}).get("value")]
     assert nameless == []
 
 
 def test_the_keyboard_reaches_everything_that_can_be_opened_or_scrolled(shown: Browser) -> None:
-    wanted = shown.evaluate("document.querySelectorAll('a, summary, .scrolls').length")
+    expected = shown.evaluate("document.querySelectorAll('a, summary, .scrolls').length")
     hidden = shown.evaluate("[...document.querySelectorAll('details:not([open]) .scrolls')].length")
     reached = []
-    for _ in range(wanted + 5):
+    for _ in range(expected + 5):
         shown.press("Tab", 9)
         reached.append(shown.evaluate(
             "(() => { const all = [...document.querySelectorAll('a, summary, .scrolls')]; "
             "return all.indexOf(document.activeElement); })()"
         ))  # fmt: skip
     assert reached[0] == 0  # the link that skips to the verdict
-    assert len(set(reached) - {-1}) == wanted - hidden
+    assert len(set(reached) - {-1}) == expected - hidden
 
 
 def test_the_skip_link_leads_to_the_verdict(shown: Browser) -> None:

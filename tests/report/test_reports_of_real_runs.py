@@ -21,9 +21,9 @@ loss = "20%"
 
 
 def called(*arguments: str | Path, code: int = 0) -> str:
-    found = CliRunner().invoke(command, [str(one) for one in arguments])
-    assert found.exit_code == code, found.output
-    return found.output
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
 
 
 def test_a_storm_in_the_simulation_is_told_with_its_faults_messages_and_fates(tmp_path: Path) -> None:
@@ -31,18 +31,20 @@ def test_a_storm_in_the_simulation_is_told_with_its_faults_messages_and_fates(tm
     called("run", "star-4", "random", "--mode", "sim", "--profile", "emp-2001", "--set", "messages=100",
            "--set", "over=300ms", "--scenario", tmp_path / "storm.toml", "--check",
            "--output", tmp_path / "run")  # fmt: skip
-    told = summarize_run(tmp_path / "run", "")
-    assert [(one.what, one.begin, one.end) for one in told.repetition.faults] == [("loss 20% on n1", 0.1, 0.2)]
-    assert told.injected == {"n1:eth0--s1:1": ("loss 20% on n1",)}
-    assert told.deliveries is not None
+    summary = summarize_run(tmp_path / "run", "")
+    assert [(fault.what, fault.begin, fault.end) for fault in summary.repetition.faults] == [
+        ("loss 20% on n1", 0.1, 0.2)
+    ]
+    assert summary.injected == {"n1:eth0--s1:1": ("loss 20% on n1",)}
+    assert summary.deliveries is not None
     received = sum(file.read_text().count('"received"') for file in (tmp_path / "run" / "history").iterdir())
-    assert told.deliveries.at.size == received >= 400
-    lost = {cause for _, _, cause in told.fates}
+    assert summary.deliveries.at.size == received >= 400
+    lost = {cause for _, _, cause in summary.fates}
     assert lost == {"loss"}
-    text = page([told])
+    html = page([summary])
     for name in ("verdict", "cluster", "timeline", "plots", "figures", "evidence", "origin"):
-        assert f'<section id="{name}"' in text
-    assert "loss 20% on n1 from 0.1 s to 0.2 s" in text
+        assert f'<section id="{name}"' in html
+    assert "loss 20% on n1 from 0.1 s to 0.2 s" in html
 
 
 def test_the_same_run_is_no_worse_than_itself_and_one_over_slower_hardware_is(tmp_path: Path) -> None:
@@ -60,8 +62,8 @@ def test_the_same_run_is_no_worse_than_itself_and_one_over_slower_hardware_is(tm
 def test_what_the_time_of_cores_was_used_for_is_told_by_cause(tmp_path: Path) -> None:
     called("run", "lam-via-2000", "pingpong", "--protocol", "via", "--mode", "sim", "--profile", "lam-via-2000",
            "--set", "count=5", "--set", "sizes=4", "--ranks-per-node", "2", "--output", tmp_path / "run")  # fmt: skip
-    text = page([summarize_run(tmp_path / "run", "")])
-    told = text[text.index("Time of the hosts&#39; cores by cause") :]
+    html = page([summarize_run(tmp_path / "run", "")])
+    report = html[html.index("Time of the hosts&#39; cores by cause") :]
     for words in ("n1, core 0", "n1, core 1", "trap", "copy", "agent", "mpi"):
-        assert words in told
-    assert "reading DMA engine" not in told[: told.index("</table>")]
+        assert words in report
+    assert "reading DMA engine" not in report[: report.index("</table>")]

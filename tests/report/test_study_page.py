@@ -31,9 +31,9 @@ def rows() -> list[dict[str, object]]:
 )
 def test_an_interval_has_the_ranks_of_the_tables_for_medians(count: int, low: int | None, high: int | None) -> None:
     """The ranks of Conover, Practical Nonparametric Statistics: of the binomial distribution, at 95 %."""
-    found = estimate(list(range(count)))
-    assert (found.low, found.high) == (low, high)
-    assert found.median == (count - 1) / 2
+    actual = estimate(list(range(count)))
+    assert (actual.low, actual.high) == (low, high)
+    assert actual.median == (count - 1) / 2
 
 
 def test_the_number_with_the_most_values_is_the_axis_and_seeds_are_repetitions() -> None:

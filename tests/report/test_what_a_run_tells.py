@@ -53,9 +53,9 @@ def test_a_message_is_delivered_to_the_receive_that_began_first_though_it_ends_l
         a=[send(10, 1, 1, 5000), send(11, 2, 1, 8)],
         b=[receive(0, 1), receive(1, 2), received(20, 2, 0, 8), received(90, 1, 0, 5000)],
     )
-    found = read_deliveries(place, ["a", "b"])
-    assert found is not None
-    assert [list(found.at), list(found.took), list(found.bytes_moved)] == [[20, 90], [9, 80], [8, 5000]]
+    actual = read_deliveries(place, ["a", "b"])
+    assert actual is not None
+    assert [list(actual.at), list(actual.took), list(actual.bytes_moved)] == [[20, 90], [9, 80], [8, 5000]]
 
 
 def test_a_program_that_was_started_again_numbers_anew(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_a_program_that_was_started_again_numbers_anew(tmp_path: Path) -> None:
         a=[send(10, 1, 1, 1), send(50, 2, 1, 2)],
         b=[receive(0, 1), received(20, 1, 0, 1), receive(30, 1), received(60, 1, 0, 2)],
     )
-    found = read_deliveries(place, ["a", "b"])
-    assert found is not None
-    assert list(found.took) == [10, 10]
+    actual = read_deliveries(place, ["a", "b"])
+    assert actual is not None
+    assert list(actual.took) == [10, 10]
 
 
 def test_where_sizes_do_not_agree_nothing_is_said(tmp_path: Path) -> None:
@@ -80,35 +80,35 @@ def test_every_fault_that_began_is_told_once_whether_it_ends_or_not(spans) -> No
     events: list[dict[str, object]] = [BEGINS]
     ends: list[dict[str, object]] = []
     for name, begin, lasts in spans:
-        begun, *ended = fault_events(name, begin * SECOND, None if lasts == 0 else (begin + lasts) * SECOND, 0, name)
-        events.append(begun)
+        start, *ended = fault_events(name, begin * SECOND, None if lasts == 0 else (begin + lasts) * SECOND, 0, name)
+        events.append(start)
         ends += ended
-    (found,) = repetitions([*events, *ends], virtual=True)
-    assert sorted(one.begin for one in found.faults) == sorted(float(begin) for _, begin, _ in spans)
-    assert sum(one.end is None for one in found.faults) == sum(lasts == 0 for *_, lasts in spans)
+    (actual,) = repetitions([*events, *ends], virtual=True)
+    assert sorted(fault.begin for fault in actual.faults) == sorted(float(begin) for _, begin, _ in spans)
+    assert sum(fault.end is None for fault in actual.faults) == sum(lasts == 0 for *_, lasts in spans)
 
 
 def test_a_fault_tells_on_which_clock_the_programs_began() -> None:
     zero = 40 * SECOND
-    (found,) = repetitions([BEGINS, *fault_events("loss 10% on n1", SECOND, 2 * SECOND, zero)], virtual=False)
-    assert found.zero == zero
-    assert [(one.begin, one.end) for one in found.faults] == [(1.0, 2.0)]
+    (actual,) = repetitions([BEGINS, *fault_events("loss 10% on n1", SECOND, 2 * SECOND, zero)], virtual=False)
+    assert actual.zero == zero
+    assert [(fault.begin, fault.end) for fault in actual.faults] == [(1.0, 2.0)]
 
 
 def test_faults_belong_to_their_repetition() -> None:
     first, second = repetitions(
         [BEGINS, *fault_events("x", 1, 2, 0), BEGINS, *fault_events("y", 3, 4, 0)], virtual=True
     )
-    assert ([one.what for one in first.faults], [one.what for one in second.faults]) == (["x"], ["y"])
+    assert ([fault.what for fault in first.faults], [fault.what for fault in second.faults]) == (["x"], ["y"])
 
 
 def test_in_the_simulation_the_scenario_says_which_links_a_fault_was_on(tmp_path: Path) -> None:
     scenario = '[[fault]]\nkind = "impair"\non = ["n1"]\nloss = 0.1\nfrom = "1s"\nto = "2s"\n'
-    told = summarize_run(
+    summary = summarize_run(
         write_run(tmp_path / "run", ping_pong_rows(), scenario=scenario, mode="sim",
              events=[BEGINS, *fault_events("loss 10% on n1", SECOND, 2 * SECOND, 0)]), "",
     )  # fmt: skip
-    assert told.injected == {"n1:eth0--s1:1": ("loss 10% on n1",)}
+    assert summary.injected == {"n1:eth0--s1:1": ("loss 10% on n1",)}
 
 
 def test_in_namespaces_the_cluster_says_which_links_were_impaired(tmp_path: Path) -> None:
@@ -129,12 +129,12 @@ def test_in_namespaces_the_cluster_says_which_links_were_impaired(tmp_path: Path
 def test_a_file_that_is_missing_is_told_and_the_rest_is_shown(tmp_path: Path, file: str, sentence: str) -> None:
     run = write_run(tmp_path / "run", ping_pong_rows(), events=[BEGINS])
     (run / file).unlink()
-    told = summarize_run(run, "")
-    assert [one for one in told.missing if sentence in one]
-    assert len(told.missing) == 1
+    summary = summarize_run(run, "")
+    assert [one for one in summary.missing if sentence in one]
+    assert len(summary.missing) == 1
 
 
-def test_what_is_no_run_or_a_newer_versions_is_refused(tmp_path: Path) -> None:
+def test_missing_or_newer_runs_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"not a run's folder: it has no run\.json"):
         summarize_run(tmp_path, "")
     run = write_run(tmp_path / "run")
@@ -150,6 +150,11 @@ def test_results_are_no_samples_and_rows_for_each_message_are(tmp_path: Path) ->
         {"node": "n1", "clock_ns": 7 * SECOND + number * 1000, "trip_ns": number, "moved_bytes": 10}
         for number in range(50)
     ]
-    found = samples(summarize_run(write_run(tmp_path / "many", rows), ""))
-    assert found is not None
-    assert (found.what, found.took.size, found.at[0], list(found.moved[:2])) == ("trip", 50, 0.0, [10, 10])
+    samples_found = samples(summarize_run(write_run(tmp_path / "many", rows), ""))
+    assert samples_found is not None
+    assert (samples_found.quantity, samples_found.took.size, samples_found.at[0], list(samples_found.moved[:2])) == (
+        "trip",
+        50,
+        0.0,
+        [10, 10],
+    )

@@ -31,7 +31,7 @@ ROWS = st.lists(st.sampled_from(KEYS), min_size=1, max_size=9, unique=True).flat
 @given(rows=ROWS, more=ROWS)
 def test_there_is_a_page(tmp_path_factory: pytest.TempPathFactory, rows, more) -> None:
     place: Path = tmp_path_factory.mktemp("whatever")
-    text = page(
+    html = page(
         [summarize_run(write_run(place / "a", rows), "A"), summarize_run(write_run(place / "b", more, mode="sim"), "B")]
     )
-    assert text.endswith("</html>\n")
+    assert html.endswith("</html>\n")

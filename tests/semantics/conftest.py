@@ -12,15 +12,15 @@ from testbed.kernel.userns import is_root
 from tests.live import sandbox
 from tests.live.machine_state import Machine
 from tests.semantics.datapaths import Carriers, Line
-from tests.semantics.impairment_checks import Asked, placed_at
+from tests.semantics.impairment_checks import CheckedImpairment, placed_at
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select only netem's tests in the virtual machine, which is slow."""
     if not os.environ.get("TESTBED_VM"):
         return
-    here = Path(__file__).parent
-    others = [item for item in items if item.path.is_relative_to(here) and "netem" not in item.name]
+    folder = Path(__file__).parent
+    others = [item for item in items if item.path.is_relative_to(folder) and "netem" not in item.name]
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if item not in others]
 
@@ -35,9 +35,9 @@ def _sandbox() -> None:
 def carriers(_sandbox: None) -> Iterator[Carriers]:
     """Yield the carriers; check at the end that the machine is as before."""
     machine = Machine() if is_root() else None
-    found = Carriers()
-    yield found
-    found.close()
+    actual = Carriers()
+    yield actual
+    actual.close()
     if machine is not None:
         try:
             machine.assert_unchanged("left behind by the suite", deadline=30)
@@ -49,13 +49,13 @@ def carriers(_sandbox: None) -> Iterator[Carriers]:
 @pytest.fixture
 def line(request: pytest.FixtureRequest, carriers: Carriers, tmp_path: Path) -> Iterator[Line]:
     """The line that `impairment_checks.on` asks for. Files that an impairment names are in the test's directory."""
-    asked: Asked = request.param
+    requested: CheckedImpairment = request.param
     texts: dict[str, str] = {}
-    forward, backward = asked.forward, asked.backward
-    for name, text in asked.files:
+    forward, backward = requested.forward, requested.backward
+    for name, text in requested.files:
         path = tmp_path / name
         path.write_text(text)
         texts[str(path)] = text
         forward, backward = (placed_at(impairment, name, str(path)) for impairment in (forward, backward))
-    with carriers[asked.carrier].impaired(forward, backward, files=texts) as found:
-        yield found
+    with carriers[requested.carrier].impaired(forward, backward, files=texts) as actual:
+        yield actual

@@ -25,7 +25,7 @@ from testbed.fields import known_fields
 from testbed.kernel import qdiscs, rtnl_dump
 from testbed.kernel.datapaths import TABLE, Fit
 from testbed.kernel.loss_classifier import read_counters
-from testbed.spec.layout import Asked, Impairment
+from testbed.spec.layout import ConfiguredDatapath, Impairment
 from tests.live.machine_state import eventually
 from tests.semantics.tapped_links import Cable, Schedule, Stamped, Way
 from tests.unit.fates.wire_frames import run_schedule
@@ -175,39 +175,39 @@ class ClusterLine(Line):
     def carry_both(self, schedules: Mapping[Way, Schedule]) -> dict[Way, Run]:
         cable = self._cable
         before = self._look()
-        begun = {way: cable.marks(way) for way in schedules}
+        start_marks = {way: cable.marks(way) for way in schedules}
         cable.send(schedules)
-        return {way: self._settle(way, len(schedule), begun[way], before) for way, schedule in schedules.items()}
+        return {way: self._settle(way, len(schedule), start_marks[way], before) for way, schedule in schedules.items()}
 
     def carry_through_change(self, schedule: Schedule, place: int, after: Impairment) -> tuple[Run, range]:
         cable = self._cable
         before = self._look()
-        begun = cable.marks("forward")
+        start_marks = cable.marks("forward")
         with cable.sending(schedule, HELD) as sent:
-            eventually(lambda: len(cable.offered("forward", begun)) >= place, f"frame {place} comes", DEADLINE)
-            earliest = len(cable.offered("forward", begun))
+            eventually(lambda: len(cable.offered("forward", start_marks)) >= place, f"frame {place} comes", DEADLINE)
+            earliest = len(cable.offered("forward", start_marks))
             self.set("forward", after)
-            latest = len(cable.offered("forward", begun))
+            latest = len(cable.offered("forward", start_marks))
             sent()
-        run = self._settle("forward", len(schedule), begun, before)
+        run = self._settle("forward", len(schedule), start_marks, before)
         return run, range(earliest, latest + 1)
 
-    def _settle(self, way: Way, count: int, begun: tuple[int, int], before: _Look) -> Run:
+    def _settle(self, way: Way, count: int, start_marks: tuple[int, int], before: _Look) -> Run:
         """Wait until the number of frames that the carrier reports has arrived."""
         cable = self._cable
 
         def through() -> bool:
-            if len(cable.offered(way, begun)) < count:
+            if len(cable.offered(way, start_marks)) < count:
                 return False
             passed = self._look().passed(before, way, count)
-            return passed is not None and len(cable.arrived(way, begun)) >= passed
+            return passed is not None and len(cable.arrived(way, start_marks)) >= passed
 
         try:
             eventually(through, "every frame is through or dropped", DEADLINE)
         except AssertionError as error:
-            found = len(cable.offered(way, begun)), len(cable.arrived(way, begun))
-            raise AssertionError(f"{error}: sent {count}, offered and arrived {found}, {self._look()}") from None
-        offered, arrived = cable.offered(way, begun), cable.arrived(way, begun)
+            actual = len(cable.offered(way, start_marks)), len(cable.arrived(way, start_marks))
+            raise AssertionError(f"{error}: sent {count}, offered and arrived {actual}, {self._look()}") from None
+        offered, arrived = cable.offered(way, start_marks), cable.arrived(way, start_marks)
         assert len(offered) == count
         zero = offered[0][0]
         return Run([(when - zero, frame) for when, frame in offered], [(when - zero, frame) for when, frame in arrived])
@@ -215,12 +215,12 @@ class ClusterLine(Line):
     def _look(self) -> _Look:
         state: State = self._cluster.state
         if self.carrier == "relay":
-            said = relay_client.report(self._store, state)
-            return _Look(relay=said["links"][self.link] if said and self.link in said["links"] else None)
+            report = relay_client.report(self._store, state)
+            return _Look(relay=report["links"][self.link] if report and self.link in report["links"] else None)
         route = self._cable.wire.route
         roots = qdiscs.qdiscs(route)
         names = stage_ends(self._cluster.state.layout, self.link)
-        ends = {way: rtnl_dump.named(route, name) for way, name in zip(WAYS, names, strict=True)}
+        ends = {way: rtnl_dump.interface_named(route, name) for way, name in zip(WAYS, names, strict=True)}
         into = dict(zip(WAYS, (self._cable.index_a, self._cable.index_b), strict=True))
         counted = {way: read_counters(route, into[way]) if self.carrier == "tc" else None for way in WAYS}
         return _Look(
@@ -298,9 +298,9 @@ class ClusterCarrier(Carrier):
     def __init__(self, name: CarrierName, description: Cluster, link: str = LINK) -> None:
         super().__init__(name)
         self._stack = ExitStack()
-        asked: Asked = "auto" if name == "model" else name
+        requested: ConfiguredDatapath = "auto" if name == "model" else name
         try:
-            self.cluster = self._stack.enter_context(description.up(datapath=asked))
+            self.cluster = self._stack.enter_context(description.up(datapath=requested))
             ends = free_ends(self.cluster.state.layout, link)
             self._cable = self._stack.enter_context(Cable(self.cluster, link, *ends))
         except BaseException:

@@ -43,7 +43,7 @@ COVERED: Final[dict[CarrierName, set[str]]] = defaultdict(set)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CheckedImpairment:
     """Parameters of a test: a carrier with impairments in force. files: name -> text."""
 
     carrier: CarrierName
@@ -74,8 +74,8 @@ def on(
         marks = [pytest.mark.requires(*NEEDS[name])] if NEEDS[name] else []
         if timed and name != "model":
             marks.append(pytest.mark.requires("steady-time"))
-        asked = Asked(name, forward, backward, tuple((files or {}).items()))
-        parameters.append(pytest.param(asked, id=name, marks=marks))
+        requested = CheckedImpairment(name, forward, backward, tuple((files or {}).items()))
+        parameters.append(pytest.param(requested, id=name, marks=marks))
     return pytest.mark.parametrize("line", parameters, indirect=True)
 
 

@@ -41,13 +41,13 @@ _NEAR = 200_000  # ns before a frame's time from which on the sender watches the
 class Tap:
     """All frames that come in on an interface, with when they did, in wall-clock nanoseconds."""
 
-    def __init__(self, found: socket.socket) -> None:
-        self.socket = found
+    def __init__(self, packet_socket: socket.socket) -> None:
+        self.socket = packet_socket
         self.frames: Stamped = []
-        found.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER)
-        found.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        found.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
-        found.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+        packet_socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER)
+        packet_socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        packet_socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
+        packet_socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
 
     def read(self) -> Stamped:
         """All until now."""
@@ -122,12 +122,12 @@ class Cable:
         """Place taps on the present free ends for the block."""
         wire = wire_path(self._cluster.state)
         with ExitStack() as stack:
-            found = by_name(interfaces(self.wire.route))
+            interfaces_by_name = by_name(interfaces(self.wire.route))
             for way, end in self._ends.items():
                 self._taps[way] = Tap(stack.enter_context(open_socket(wire, end, EVERY_PROTOCOL)))
                 # Not what is put back into a switch.
-                attach_filter(self._taps[way].socket, drop_reinserted(found[end].index))
-            self.index_a, self.index_b = (found[end].index for end in self._ends.values())
+                attach_filter(self._taps[way].socket, drop_reinserted(interfaces_by_name[end].index))
+            self.index_a, self.index_b = (interfaces_by_name[end].index for end in self._ends.values())
             yield
         self._taps.clear()
 
@@ -135,13 +135,13 @@ class Cable:
         """Return the present positions in the records, for `offered` and `arrived`."""
         return len(self._taps[way].read()), len(self._nics[way].read())
 
-    def offered(self, way: str, begun: tuple[int, int]) -> Stamped:
+    def offered(self, way: str, start_marks: tuple[int, int]) -> Stamped:
         """Return the frames that entered the link since `marks`."""
-        return self._taps[way].read()[begun[0] :]
+        return self._taps[way].read()[start_marks[0] :]
 
-    def arrived(self, way: str, begun: tuple[int, int]) -> Stamped:
+    def arrived(self, way: str, start_marks: tuple[int, int]) -> Stamped:
         """Return the frames that left the link since `marks`."""
-        return self._nics[way].read()[begun[1] :]
+        return self._nics[way].read()[start_marks[1] :]
 
     def send(self, schedules: Mapping[Way, Schedule]) -> None:
         """Send frames of one direction or both, each at its time or as soon after it as the machine can."""
@@ -153,9 +153,9 @@ class Cable:
         allowed = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {max(allowed)})
         try:
-            begun = time.monotonic_ns() - merged[0][0]
+            started = time.monotonic_ns() - merged[0][0]
             for when, place, way in merged:
-                while (left := begun + when - time.monotonic_ns()) > 0:
+                while (left := started + when - time.monotonic_ns()) > 0:
                     if left > _NEAR:
                         time.sleep((left - _NEAR) / 1e9)  # until its frame is due
                 out[way](schedules[way][place][1])

@@ -36,16 +36,16 @@ def flips(line: Line, count: int) -> list[int]:
 
 @on(Impairment(corrupt=0.3))
 def test_one_bit_is_flipped_as_often_as_asked(line: Line) -> None:
-    found = Counter(flips(line, COUNT))
-    assert set(found) == {0, 1}
-    check_share(found[1], COUNT, 0.3, "frames corrupted")
+    counts = Counter(flips(line, COUNT))
+    assert set(counts) == {0, 1}
+    check_share(counts[1], COUNT, 0.3, "frames corrupted")
 
 
 @on(Impairment(corrupt=0.5, corrupt_bits=3))
 def test_several_bits_are_flipped(line: Line) -> None:
-    found = Counter(flips(line, 2_000))
-    assert set(found) == {0, 3}
-    check_share(found[3], 2_000, 0.5, "frames corrupted")
+    counts = Counter(flips(line, 2_000))
+    assert set(counts) == {0, 3}
+    check_share(counts[3], 2_000, 0.5, "frames corrupted")
 
 
 def times_arrived(run: Run) -> Counter[int]:
@@ -57,10 +57,10 @@ def test_a_copy_follows_its_original_at_once_as_often_as_asked(line: Line) -> No
     run = line.carry(paced(COUNT))
     check_fates(line, run)
     assert marks_of(run.frames) == sorted(marks_of(run.frames))
-    found = times_arrived(run)
-    assert set(found) == {1, 2}
-    assert found.total() == COUNT
-    check_share(found[2], COUNT, 0.3, "frames doubled")
+    actual = times_arrived(run)
+    assert set(actual) == {1, 2}
+    assert actual.total() == COUNT
+    check_share(actual[2], COUNT, 0.3, "frames doubled")
 
 
 @on(Impairment(duplicate=0.5, loss=0.4))
@@ -68,15 +68,15 @@ def test_a_lost_frame_is_not_doubled_and_no_copy_is_lost(line: Line) -> None:
     count = 7_000
     run = line.carry(paced(count))
     check_fates(line, run)
-    found = times_arrived(run)
-    assert set(found) == {1, 2}
-    missing = count - found.total()
+    actual = times_arrived(run)
+    assert set(actual) == {1, 2}
+    missing = count - actual.total()
     if line.exact("duplicate with loss"):
         check_share(missing, count, 0.4, "frames that do not arrive")
-        check_share(found[2], count - missing, 0.5, "copies of those that do")
+        check_share(actual[2], count - missing, 0.5, "copies of those that do")
     else:  # its bound: l(1-d) do not arrive, d(1-l)^2 arrive twice
         check_share(missing, count, 0.4 * 0.5, "frames that do not arrive")
-        check_share(found[2], count, 0.5 * 0.6**2, "frames that arrive twice")
+        check_share(actual[2], count, 0.5 * 0.6**2, "frames that arrive twice")
 
 
 @on(Impairment(duplicate=1.0, corrupt=0.5))
@@ -86,7 +86,7 @@ def test_a_copy_is_as_corrupt_as_its_original(line: Line) -> None:
     check_fates(line, run)
     assert marks_of(run.frames) == [number for number in range(count) for _ in range(2)]
     pairs = list(zip(run.frames[::2], run.frames[1::2], strict=True))
-    alike = sum(one == other for one, other in pairs)
+    alike = sum(first == second for first, second in pairs)
     if line.exact("duplicate with other fates"):
         assert alike == len(pairs)
     else:  # drawn apart: both whole, or (hardly ever) the same bit
@@ -96,9 +96,9 @@ def test_a_copy_is_as_corrupt_as_its_original(line: Line) -> None:
 @on(Impairment(delay=DELAY, reorder=0.5))
 def test_reordered_frames_skip_the_delay_and_no_other_does(line: Line) -> None:
     run = line.carry(paced(2_000))
-    came = {mark_of(frame): when for when, frame in run.offered}
-    arrived = [(when - came[mark_of(frame)], mark_of(frame)) for when, frame in run.arrived]
-    assert sorted(number for _, number in arrived) == sorted(came)
+    arrivals = {mark_of(frame): when for when, frame in run.offered}
+    arrived = [(when - arrivals[mark_of(frame)], mark_of(frame)) for when, frame in run.arrived]
+    assert sorted(number for _, number in arrived) == sorted(arrivals)
     if line.exact("repeatable fates"):
         chosen = {record.n - 1 for record in line.expected(run).log}
     else:
@@ -118,8 +118,8 @@ def test_a_frame_that_skips_the_delay_still_takes_its_time_on_the_wire(line: Lin
     run = line.carry(paced(400, size=250))
     oracle = line.expected(run)
     if not line.exact("reorder behind a rate"):  # its share leaves at once, the wire carries the others
-        came = {mark_of(frame): when for when, frame in run.offered}
-        early = sum(when - came[mark_of(frame)] < DELAY for when, frame in run.arrived)
+        offered_times = {mark_of(frame): when for when, frame in run.offered}
+        early = sum(when - offered_times[mark_of(frame)] < DELAY for when, frame in run.arrived)
         assert 100 < early < 300
         assert len(run.arrived) == 400
         return

@@ -21,7 +21,7 @@ from tests.semantics.tapped_links import Schedule
 from tests.unit.fates.wire_frames import B, C, tcp, udp
 
 LINK: Final = "n1:eth0--s1:1"
-EACH: Final = 150
+FRAMES_PER_FLOW: Final = 150
 FLOWS: Final = (
     lambda n: marked(n),
     lambda n: marked(n, source=C),
@@ -33,15 +33,15 @@ FLOWS: Final = (
 )
 
 
-def shuffled(seed: str, gap: int, count: int = EACH) -> list[tuple[int, bytes]]:
+def interleaved_schedule(seed: str, gap: int, count: int = FRAMES_PER_FLOW) -> list[tuple[int, bytes]]:
     """Schedule `count` frames of each flow in order, with the flows interleaved at random."""
     order = [flow for flow in range(len(FLOWS)) for _ in range(count)]
     random.Random(seed).shuffle(order)
-    left: dict[int, int] = defaultdict(int)
+    numbers: dict[int, int] = defaultdict(int)
     schedule = []
-    for place, flow in enumerate(order):
-        left[flow] += 1
-        schedule.append((place * gap, FLOWS[flow](left[flow])))
+    for index, flow in enumerate(order):
+        numbers[flow] += 1
+        schedule.append((index * gap, FLOWS[flow](numbers[flow])))
     return schedule
 
 
@@ -52,10 +52,10 @@ def fates(line: Line, schedule: Schedule) -> dict[bytes, list[bytes]]:
 
 
 def _copies(frames: Sequence[bytes]) -> dict[bytes, list[bytes]]:
-    found: dict[bytes, list[bytes]] = defaultdict(list)
+    actual: dict[bytes, list[bytes]] = defaultdict(list)
     for frame in frames:
-        found[frame].append(frame)
-    return found
+        actual[frame].append(frame)
+    return actual
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -74,9 +74,9 @@ def nodes(request: pytest.FixtureRequest) -> int:
 )
 def carrier(request: pytest.FixtureRequest, nodes: int, _sandbox: None) -> Iterator[Carrier]:
     name: CarrierName = request.param
-    found = ClusterCarrier(name, Cluster.star(nodes), LINK)
-    yield found
-    found.close()
+    actual = ClusterCarrier(name, Cluster.star(nodes), LINK)
+    yield actual
+    actual.close()
 
 
 def by_model(impairment: Impairment, schedule: Schedule, seed: int = 1) -> dict[bytes, list[bytes]]:
@@ -84,34 +84,34 @@ def by_model(impairment: Impairment, schedule: Schedule, seed: int = 1) -> dict[
         return fates(line, schedule)
 
 
-@pytest.mark.parametrize("gap", [0, 100_000], ids=["in_a_burst", "split_driver"])
+@pytest.mark.parametrize("gap", [0, 100_000], ids=["burst", "spaced"])
 @pytest.mark.parametrize("order", ["one", "another"])
 def test_the_nth_frame_of_a_flow_is_lost_everywhere_or_nowhere(carrier: Carrier, order: str, gap: int) -> None:
     impairment = Impairment(loss=0.4)
     with carrier.impaired(impairment) as line:
-        found = fates(line, shuffled(order, gap))
+        fates_found = fates(line, interleaved_schedule(order, gap))
     # The model is given the frames in a third order, all at once.
-    assert found == by_model(impairment, shuffled("a third", 0), line.seed)
-    assert 0.3 < sum(not copies for copies in found.values()) / len(found) < 0.5
+    assert fates_found == by_model(impairment, interleaved_schedule("a third", 0), line.seed)
+    assert 0.3 < sum(not copies for copies in fates_found.values()) / len(fates_found) < 0.5
 
 
-def test_what_else_is_decided_by_chance_is_the_same_too() -> None:
+def test_all_random_fates_of_a_flow_are_independent_of_other_flows() -> None:
     """A flow's fates in the model depend neither on order and times of arrival nor on other flows."""
     impairment = Impairment(loss=0.1, duplicate=0.2, corrupt=0.3, corrupt_bits=2)
-    one = by_model(impairment, shuffled("one", MILLISECOND))
-    assert one == by_model(impairment, shuffled("another", 0))
-    alone = by_model(impairment, [(0, FLOWS[3](n)) for n in range(1, EACH + 1)])
-    assert {frame: one[frame] for frame in alone if frame in one} == {
-        frame: alone[frame] for frame in alone if frame in one
+    interleaved = by_model(impairment, interleaved_schedule("one", MILLISECOND))
+    assert interleaved == by_model(impairment, interleaved_schedule("another", 0))
+    alone = by_model(impairment, [(0, FLOWS[3](n)) for n in range(1, FRAMES_PER_FLOW + 1)])
+    assert {frame: interleaved[frame] for frame in alone if frame in interleaved} == {
+        frame: alone[frame] for frame in alone if frame in interleaved
     }
 
 
 @on(Impairment(loss=0.1, duplicate=0.2, corrupt=0.3, corrupt_bits=2, delay=MILLISECOND, reorder=0.2))
-def test_frames_are_flipped_doubled_and_skip_the_delay_as_in_any_other_order(line: Line) -> None:
+def test_corruption_duplicates_and_reordering_do_not_depend_on_the_order_of_flows(line: Line) -> None:
     """The nodes are back to back: a switch would misroute a frame with a flipped bit in its address."""
-    run = line.carry(shuffled("one", 0))
+    run = line.carry(interleaved_schedule("one", 0))
     assert sorted(run.frames) == sorted(line.expected(run).frames)
     with ModelCarrier(line.link, line.seed).impaired(line.impairments["forward"]) as model:
-        other = model.carry(shuffled("another", MILLISECOND))
-    assert sorted(run.frames) == sorted(other.frames)
+        model_run = model.carry(interleaved_schedule("another", MILLISECOND))
+    assert sorted(run.frames) == sorted(model_run.frames)
     assert len(set(run.frames)) > 100

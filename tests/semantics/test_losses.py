@@ -30,7 +30,7 @@ def test_frames_are_lost_independently_as_often_as_asked(line: Line) -> None:
     lost = fates(line)
     check_share(sum(lost), COUNT, 0.3, "frames lost")
     # Independent: after a loss the next frame is lost as often as any.
-    after = [next_one for one, next_one in pairwise(lost) if one]
+    after = [next_one for first, next_one in pairwise(lost) if first]
     assert abs(statistics.fmean(after) - 0.3) <= 4.892 * math.sqrt(0.3 * 0.7 / len(after))
 
 
@@ -54,8 +54,8 @@ def test_both_states_lose_with_probabilities_of_their_own(line: Line) -> None:
     lost = fates(line, 5_000)
     # Frames a hundred apart are as good as independent: the spread of parts of the sample is the interval.
     shares = [statistics.fmean(lost[begin : begin + 100]) for begin in range(0, 5_000, 100)]
-    asked = (0.3 * 0.9 + 0.5 * 0.1) / 0.8
-    check_mean(statistics.fmean(shares), asked, statistics.stdev(shares) / math.sqrt(len(shares)), "frames lost")
+    requested = (0.3 * 0.9 + 0.5 * 0.1) / 0.8
+    check_mean(statistics.fmean(shares), requested, statistics.stdev(shares) / math.sqrt(len(shares)), "frames lost")
 
 
 @on(Impairment(loss_pattern="5, 12, 24 every 30"))

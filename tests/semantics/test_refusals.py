@@ -48,7 +48,7 @@ ABSENT = [(name, feature) for name in REAL for feature in NAMES if TABLE[feature
         if feature in ASKING
     ],
 )
-def test_what_a_datapath_cannot_do_is_refused_with_its_reason(
+def test_a_feature_that_a_datapath_lacks_is_rejected_with_its_reason(
     carriers: Carriers, name: RealName, feature: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     impairment = ASKING[feature]
@@ -58,12 +58,14 @@ def test_what_a_datapath_cannot_do_is_refused_with_its_reason(
     carrier = carriers[name]
     with pytest.raises(UnsupportedError) as caught, carrier.impaired(placed_at(impairment, "a.txt", str(file))):
         pass
-    said = str(caught.value)
-    assert f"the datapath {name!r} cannot carry this" in said
-    reasons = {TABLE[asked][name].reason for asked in asked_for(impairment) if TABLE[asked][name].fit is Fit.ABSENT}
+    message = str(caught.value)
+    assert f"the datapath {name!r} cannot carry this" in message
+    reasons = {
+        TABLE[requested][name].reason for requested in asked_for(impairment) if TABLE[requested][name].fit is Fit.ABSENT
+    }
     assert TABLE[feature][name].reason in reasons
-    assert any(reason in said for reason in reasons)
-    assert TABLE[feature][name].reason in said or len(reasons) > 3
+    assert any(reason in message for reason in reasons)
+    assert TABLE[feature][name].reason in message or len(reasons) > 3
     with carrier.impaired(Impairment()):
         pass  # what was refused has left nothing behind
 
@@ -76,7 +78,7 @@ def test_whatever_a_datapath_lacks_is_asked_of_it() -> None:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_whatever_a_datapath_can_do_is_tried(name: RealName) -> None:
+def test_every_feature_of_a_datapath_is_tested(name: RealName) -> None:
     assert all(module.__doc__ for module in TRIED_BY)  # they are imported, so that `on` has noted what they try
     can = {feature for feature in NAMES if TABLE[feature][name].fit is not Fit.ABSENT}
     assert can - COVERED[name] == set()

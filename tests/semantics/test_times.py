@@ -67,8 +67,8 @@ def test_jitter_varies_the_delay_of_frames_that_are_far_enough_apart(line: Line)
     run = line.carry(paced(count, 300 * MICROSECOND))
     assert marks_of(run.frames) == list(range(count))
     if not line.exact("uniform jitter"):
-        for (came, _), (when, _) in zip(run.offered, run.arrived, strict=True):
-            assert when - came >= DELAY - spread - CLOCKS
+        for (arrived, _), (when, _) in zip(run.offered, run.arrived, strict=True):
+            assert when - arrived >= DELAY - spread - CLOCKS
         return
     due = [when for when, _ in line.expected(run).arrived]
     scheduled = [then - when for then, (when, _) in zip(due, run.offered, strict=True)]
@@ -117,10 +117,12 @@ def test_frames_keep_their_order_whatever_their_jitter(line: Line) -> None:
     else:  # its bound: frames closer together than twice the jitter may change places
         assert sorted(numbers) == list(range(300))
         assert numbers != sorted(numbers)
-        came = {mark_of(frame): when for when, frame in run.offered}
+        offered_times = {mark_of(frame): when for when, frame in run.offered}
         for place, later in enumerate(numbers):
             overtaken = [earlier for earlier in numbers[place + 1 :] if earlier < later]
-            assert all(came[later] - came[earlier] <= 40 * MILLISECOND + CLOCKS for earlier in overtaken)
+            assert all(
+                offered_times[later] - offered_times[earlier] <= 40 * MILLISECOND + CLOCKS for earlier in overtaken
+            )
 
 
 # The rate
@@ -140,7 +142,8 @@ def bucket(line: Line, largest: int = LARGEST) -> int:
 
 
 def check_rate(line: Line, run: Run, occupied: list[int], largest: int = LARGEST) -> None:
-    """Check arrivals of a burst behind a rate. occupied: bytes of each frame at the rate; largest: of an MTU-sized one."""
+    """Check arrivals of a burst behind a rate. occupied: bytes of each frame at the rate; largest: that of an MTU-sized
+    one."""
     rate = line.impairments["forward"].rate
     assert run.frames == [frame for _, frame in run.offered]
     if line.exact("time on the wire"):
@@ -297,7 +300,7 @@ def test_the_usual_queue_holds_128_kibibytes(line: Line) -> None:
 
 
 @on(Impairment(rate=50_000_000, delay=20 * MILLISECOND, queue=30_000))
-def test_what_the_queue_drops_under_load_follows_from_when_frames_came(line: Line) -> None:
+def test_drops_of_the_queue_under_load_follow_from_arrival_times(line: Line) -> None:
     run = line.carry(paced(600, 100 * MICROSECOND, size=1000))
     numbers = marks_of(run.frames)
     assert numbers == sorted(set(numbers))
@@ -308,8 +311,8 @@ def test_what_the_queue_drops_under_load_follows_from_when_frames_came(line: Lin
     else:  # netem has room for so many frames, queued and under way together, and drops none while it has
         room = 30_000 // LARGEST + frames_under_way(line)
         left = {mark_of(frame): when for when, frame in run.arrived}
-        for number, (came, _) in enumerate(run.offered):
+        for number, (arrived, _) in enumerate(run.offered):
             if number not in left:
-                assert sum(when > came for mark, when in left.items() if mark < number) >= room
+                assert sum(when > arrived for mark, when in left.items() if mark < number) >= room
     first_lost = next(place for place, number in enumerate([*numbers, -1]) if place != number)
     assert first_lost >= 30

@@ -37,8 +37,8 @@ def through_change(line: Line, after: Impairment, schedule: Schedule | None = No
 
 def check_changed_once(line: Line, run: Run, places: range, before: Impairment) -> None:
     """Check that the output matches the model with a single change before one of the frames at `places`."""
-    found = {place for place in places if line.expected_through_change(run, place, before).frames == run.frames}
-    assert found, f"no change between the frames {places.start} and {places.stop} explains what came out"
+    actual = {place for place in places if line.expected_through_change(run, place, before).frames == run.frames}
+    assert actual, f"no change between the frames {places.start} and {places.stop} explains what came out"
 
 
 @on(Impairment(loss=0.2), also=["live change", "repeatable fates"])
@@ -63,14 +63,14 @@ def test_another_pattern_counts_from_one_again(line: Line) -> None:
 @on(Impairment(delay=60 * MILLISECOND), also=["live change"])
 def test_a_shorter_delay_does_not_hurry_what_is_under_way_nor_let_it_be_overtaken(line: Line) -> None:
     run, places, _ = through_change(line, Impairment(delay=20 * MILLISECOND))
-    came = {mark_of(frame): when for when, frame in run.offered}
+    offered_times = {mark_of(frame): when for when, frame in run.offered}
     assert len(run.arrived) == COUNT
     earlier = [when for when, frame in run.arrived if mark_of(frame) < places.start]
-    due = [came[number] + 60 * MILLISECOND for number in range(places.start)]
+    due = [offered_times[number] + 60 * MILLISECOND for number in range(places.start)]
     check_times(line, [(when, b"") for when in earlier], due)
     later = [(when, mark_of(frame)) for when, frame in run.arrived if mark_of(frame) >= places.stop]
-    assert all(when >= came[number] + 20 * MILLISECOND - CLOCKS for when, number in later)
-    assert any(when < came[number] + 60 * MILLISECOND for when, number in later)
+    assert all(when >= offered_times[number] + 20 * MILLISECOND - CLOCKS for when, number in later)
+    assert any(when < offered_times[number] + 60 * MILLISECOND for when, number in later)
     if line.exact("repeatable fates"):  # the wire model's order; netem sorts by the time at which frames are due
         assert marks_of(run.frames) == list(range(COUNT))
 
@@ -105,7 +105,7 @@ def test_a_change_of_the_delay_alone_shifts_nobodys_fate(line: Line) -> None:
 # Both directions
 
 
-def both(line: Line, count: int) -> dict[str, Run]:
+def run_both_directions(line: Line, count: int) -> dict[str, Run]:
     """Carry the same schedule in both directions at once."""
     runs = line.carry_both({"forward": paced(count, 20 * MICROSECOND), "backward": paced(count, 20 * MICROSECOND)})
     for way in ("forward", "backward"):
@@ -115,7 +115,7 @@ def both(line: Line, count: int) -> dict[str, Run]:
 
 @on(Impairment(loss=0.3), Impairment(loss=0.3))
 def test_both_directions_lose_alike_and_independently(line: Line) -> None:
-    runs = both(line, 3_200)
+    runs = run_both_directions(line, 3_200)
     lost = {way: set(range(3_200)) - set(marks_of(run.frames)) for way, run in runs.items()}
     for way, numbers in lost.items():
         check_share(len(numbers), 3_200, 0.3, f"frames lost {way}")
@@ -125,13 +125,13 @@ def test_both_directions_lose_alike_and_independently(line: Line) -> None:
 
 @on(Impairment(duplicate=0.3), Impairment(duplicate=0.3))
 def test_both_directions_double_alike(line: Line) -> None:
-    for way, run in both(line, 3_200).items():
+    for way, run in run_both_directions(line, 3_200).items():
         check_share(len(run.frames) - 3_200, 3_200, 0.3, f"frames doubled {way}")
 
 
 @on(Impairment(corrupt=0.3), Impairment(corrupt=0.3))
 def test_both_directions_corrupt_alike(line: Line) -> None:
-    for way, run in both(line, 3_200).items():
+    for way, run in run_both_directions(line, 3_200).items():
         sent = {frame for _, frame in run.offered}
         check_share(sum(frame not in sent for frame in run.frames), 3_200, 0.3, f"frames corrupted {way}")
 

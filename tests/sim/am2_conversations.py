@@ -128,7 +128,7 @@ class ConversingEndpoint:
         """Return a slot of a destination's segment without a bulk message in flight, -1 if there is none: two would
         overwrite each other."""
         taken = {one for to, one in self.writing.values() if to == place}
-        return next((one for one in range(PLACES) if one not in taken), -1)
+        return next((index for index in range(PLACES) if index not in taken), -1)
 
     async def run(self, am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG002
         endpoint, chance, notes = self.endpoint, self.chance, self.notes
@@ -176,9 +176,9 @@ def converse(
     return talkers
 
 
-def counted(simulation: Simulation, name: str) -> int:
+def total_counter(simulation: Simulation, name: str) -> int:
     """All NICs' together."""
-    return sum(node.agent.firmware.counted()[name] for node in simulation.nodes.values())
+    return sum(node.agent.firmware.counter_values()[name] for node in simulation.nodes.values())
 
 
 def firmware(simulation: Simulation, node: str) -> Firmware:

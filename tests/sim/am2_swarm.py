@@ -25,7 +25,7 @@ from protocols.myrinet.mapper.settings import Settings as MapperSettings
 from testbed.controller.conformance.network_faults import CALM, MILLISECOND, SECOND, cut_and_mend
 from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.sim.simulation import Simulation
-from tests.sim.am2_swarm_cases import CROSSBARS, Case, draw, smaller
+from tests.sim.am2_swarm_cases import CROSSBARS, Case, draw, reduced_cases
 from tests.sim.am2_swarm_ledger import Ledger
 from tests.sim.am2_swarm_programs import SwarmEndpoint
 from tests.sim.unwrapped_errors import unwrapped
@@ -76,7 +76,7 @@ class Run:
     def start_again(self, number: int) -> None:
         """A NIC does, with all programs of its node."""
         name = self.names[number]
-        self.rows.update(self.simulation.nodes[name].agent.firmware.counted())
+        self.rows.update(self.simulation.nodes[name].agent.firmware.counter_values())
         for task in self.simulation.programs(name):
             task.cancel()
         self.simulation.restart(name)
@@ -133,7 +133,7 @@ class Run:
         for node in simulation.nodes.values():
             if self.case.shape != CROSSBARS and node.agent.firmware.deadline is not None:
                 raise Violation(f"{node.name}: nothing is under way, and a timer runs")
-            self.rows.update(node.agent.firmware.counted())
+            self.rows.update(node.agent.firmware.counter_values())
         self.rows.update({f"case: {what}": count for what, count in self.world.unclear.items()})
 
     def left(self) -> list[str]:
@@ -141,7 +141,7 @@ class Run:
         out = []
         for name, node in self.simulation.nodes.items():
             host, firmware = cast(ActiveMessages, node.endpoint), cast(Firmware, node.agent.firmware)
-            out += [f"{name}: {sentence}" for sentence in (*host.driver.waiting(), *firmware.waiting())]
+            out += [f"{name}: {sentence}" for sentence in (*host.driver.pending_work(), *firmware.pending_work())]
         for talker in self.world.talkers.values():
             out += talker.left()
         return out
@@ -165,7 +165,7 @@ def run(case: Case) -> Counter[str]:
         return one.rows
 
 
-SWARM: Final = Swarm("python -m tests.sim.am2_swarm", draw, run, smaller)
+SWARM: Final = Swarm("python -m tests.sim.am2_swarm", draw, run, reduced_cases)
 
 if __name__ == "__main__":
     sys.exit(SWARM.main(sys.argv[1:]))

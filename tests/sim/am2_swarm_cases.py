@@ -70,9 +70,9 @@ class Request:
 class Case:
     """Random case of AM-II.
 
-    endpoints: of each node; the last one is freed at the time `freed`, if that is above 0. settings: the protocol's.
-    priced: nanoseconds until a NIC sees its doorbell, 0 for NICs and hosts without costs. changing: number of messages
-    after which an endpoint changes its tag; 0: never. slow: nanoseconds that a program may wait before it polls.
+    endpoints: endpoints of each node; the last one is freed at the time `freed`, if that is above 0. settings: the
+    protocol's. priced: nanoseconds until a NIC sees its doorbell, 0 for NICs and hosts without costs. changing: number of
+    messages after which an endpoint changes its tag; 0: never. slow: nanoseconds that a program may wait before it polls.
     restarts: time and NIC of each restart. links: impairment of each until the faults end.
     """
 
@@ -148,7 +148,7 @@ def draw(seed: int) -> Case:
     answers = (SHORT, SHORT, MEDIUM, BULK) if case.may_lose_touch else (SHORT, SHORT, MEDIUM, BULK, NOTHING)
     requests = [_request(chance, case, answers) for _ in range(REQUESTS + chance.below(20))]
     if source(seed, "hot spot of am2").random() < 0.15:  # more than a ring has room for
-        requests = [replace(one, sink=0, endpoint=0) if one.source else one for one in requests]
+        requests = [replace(request, sink=0, endpoint=0) if request.source else request for request in requests]
     return replace(case, requests=tuple(requests))
 
 
@@ -187,7 +187,7 @@ def _settings(chance: Source, endpoints: int) -> dict[str, int]:
     }
 
 
-def smaller(case: Case) -> Iterator[Case]:
+def reduced_cases(case: Case) -> Iterator[Case]:
     """Yield reduced cases, the largest reductions first."""
     for requests in fewer(case.requests):
         yield replace(case, requests=requests)

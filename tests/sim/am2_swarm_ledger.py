@@ -34,7 +34,7 @@ _COMES_BACK: Final = {
 class RequestFate:
     """Fate of a request.
 
-    tag: under which it was sent. handled: by which incarnations of its destination. delivered: into a ring, as the NIC
+    tag: tag of the sending. handled: incarnations of its destination that handled it. delivered: into a ring, as the NIC
     reports, by which incarnations. excused: there is a reason for its missing end. void: its sender is gone.
     """
 
@@ -76,11 +76,11 @@ class Ledger:
         self._numbers: dict[Delivery, int] = {}
         self._replies: Counter[int] = Counter()
         for one in case.requests:
-            there, here = (one.sink, one.endpoint), (one.source, one.origin)
-            at = self.rooms[there]
-            self.rooms[there] += one.size if one.form == BULK else 0
-            self.offsets.append((at, self.rooms[here]))
-            self.rooms[here] += one.answered if one.answer == BULK else 0
+            remote, local = (one.sink, one.endpoint), (one.source, one.origin)
+            at = self.rooms[remote]
+            self.rooms[remote] += one.size if one.form == BULK else 0
+            self.offsets.append((at, self.rooms[local]))
+            self.rooms[local] += one.answered if one.answer == BULK else 0
 
     # What happens.
 
@@ -101,26 +101,26 @@ class Ledger:
         if delivery.is_reply:
             self._replies[serial] += 1
             if not course.delivered or (self._replies[serial] > 1 and not self.case.restarts):
-                raise Violation(f"{told(serial, course)}: {self._replies[serial]} replies are delivered")
+                raise Violation(f"{describe_fate(serial, course)}: {self._replies[serial]} replies are delivered")
             return
-        there = (course.request.sink, course.request.endpoint)
+        remote = (course.request.sink, course.request.endpoint)
         if course.delivered:
-            raise Violation(f"{told(serial, course)} is delivered twice")
-        course.delivered.append(self.lives[there[0]])
-        if course.request.wrong in ("tag", "endpoint", "segment") or self.tags[there] != course.tag:
+            raise Violation(f"{describe_fate(serial, course)} is delivered twice")
+        course.delivered.append(self.lives[remote[0]])
+        if course.request.wrong in ("tag", "endpoint", "segment") or self.tags[remote] != course.tag:
             raise Violation(
-                f"{told(serial, course)} is delivered under tag {course.tag} where it is {self.tags[there]}"
+                f"{describe_fate(serial, course)} is delivered under tag {course.tag} where it is {self.tags[remote]}"
             )
 
     def handles(self, serial: int, by: Name) -> RequestFate:
         """A request's handler is called."""
         course = self.courses[serial]
         if (course.request.sink, course.request.endpoint) != by or course.request.wrong:
-            raise Violation(f"{told(serial, course)} is handled by endpoint {by[1]} of node {by[0]}")
+            raise Violation(f"{describe_fate(serial, course)} is handled by endpoint {by[1]} of node {by[0]}")
         if course.handled:
-            raise Violation(f"{told(serial, course)} is handled twice")
+            raise Violation(f"{describe_fate(serial, course)} is handled twice")
         if course.returned not in (None, Status.UNREACHABLE):
-            raise Violation(f"{told(serial, course)} is handled, and has come back")
+            raise Violation(f"{describe_fate(serial, course)} is handled, and has come back")
         course.handled.append(self.lives[by[0]])
         if course.request.answer == NOTHING:
             talker = None if course.void else self.talkers.get((course.request.source, course.request.origin))
@@ -133,16 +133,16 @@ class Ledger:
         course = self.courses[serial]
         course.replied += 1
         if course.replied > 1 or not course.handled:
-            raise Violation(f"{told(serial, course)} is replied to for the {course.replied}. time")
+            raise Violation(f"{describe_fate(serial, course)} is replied to for the {course.replied}. time")
         if course.returned is not None:
-            raise Violation(f"{told(serial, course)} is replied to, and has come back")
+            raise Violation(f"{describe_fate(serial, course)} is replied to, and has come back")
         return course
 
     def comes_back(self, serial: int, status: Status) -> None:
         """A request does."""
         course = self.courses[serial]
         if course.returned is not None or course.replied:
-            raise Violation(f"{told(serial, course)} comes back: {status.name}")
+            raise Violation(f"{describe_fate(serial, course)} comes back: {status.name}")
         course.returned = status
         if status is Status.UNREACHABLE:
             self.unclear["came back, delivered" if course.delivered else "came back, not delivered"] += 1
@@ -151,27 +151,27 @@ class Ledger:
     def reply_comes_back(self, serial: int, status: Status) -> None:
         """Record a returned reply: the requester may never learn of it."""
         course = self.courses[serial]
-        here = (course.request.source, course.request.origin)
-        if not (self.case.may_lose_touch or here in self.freed):
-            raise Violation(f"{told(serial, course)}: its reply comes back: {status.name}")
+        local = (course.request.source, course.request.origin)
+        if not (self.case.may_lose_touch or local in self.freed):
+            raise Violation(f"{describe_fate(serial, course)}: its reply comes back: {status.name}")
         self.unclear["replies came back"] += 1
         self._excuse(serial, course)
 
     def _may_come_back(self, serial: int, course: RequestFate, status: Status) -> None:
-        there = (course.request.sink, course.request.endpoint)
+        remote = (course.request.sink, course.request.endpoint)
         if status is Status.UNREACHABLE:
-            true = self.case.may_lose_touch or there in self.freed
+            true = self.case.may_lose_touch or remote in self.freed
         else:
             true = not course.handled and (not course.delivered or status is Status.BAD_HANDLER)
             if status is Status.BAD_TAG:
                 true &= bool(self.case.changing) or course.request.wrong == "tag"
             elif status is Status.BAD_ENDPOINT:
-                is_told_later = self.lives[there[0]] > 1 and bool(self.case.priced)  # a NIC that has restarted
-                true &= there in self.freed or is_told_later or course.request.wrong == "endpoint"
+                is_told_later = self.lives[remote[0]] > 1 and bool(self.case.priced)  # a NIC that has restarted
+                true &= remote in self.freed or is_told_later or course.request.wrong == "endpoint"
             else:
                 true &= bool(course.request.wrong) and status is _COMES_BACK[course.request.wrong]
         if not true:
-            raise Violation(f"{told(serial, course)} comes back: {status.name}")
+            raise Violation(f"{describe_fate(serial, course)} comes back: {status.name}")
 
     # What has an end there.
 
@@ -207,13 +207,13 @@ class Ledger:
                 continue
             if course.excused:
                 if not (course.replied or course.delivered):
-                    raise Violation(f"{told(serial, course)} is lost")
+                    raise Violation(f"{describe_fate(serial, course)} is lost")
                 self.unclear["no end heard of"] += not course.replied
             elif course.request.wrong or not course.handled or course.replied != (course.request.answer != NOTHING):
-                raise Violation(f"{told(serial, course)} has no end")
+                raise Violation(f"{describe_fate(serial, course)} has no end")
 
 
-def told(serial: int, course: RequestFate) -> str:
+def describe_fate(serial: int, course: RequestFate) -> str:
     one = course.request
     wrong = f", wrong {one.wrong}" if one.wrong else ""
     return (

@@ -241,9 +241,9 @@ class SwarmEndpoint:
     def _place(self, request: Request) -> int:
         """Return the request's translation-table entry, mapped anew if its tag has changed, and at random even with
         replies due."""
-        node, endpoint = there = request.sink, request.endpoint
+        node, endpoint = remote = request.sink, request.endpoint
         name = EndpointName(node, NO_ENDPOINT if request.wrong == "endpoint" else endpoint)
-        tag = WRONG_TAG if request.wrong == "tag" else self.world.tags[there]
+        tag = WRONG_TAG if request.wrong == "tag" else self.world.tags[remote]
         key = (node, endpoint, request.wrong if request.wrong in ("tag", "endpoint") else "")
         place = self._places.get(key)
         if place is not None:

@@ -138,9 +138,9 @@ class _Hosts:
     def arrive(self, number: int) -> None:
         channel = self.chance.randrange(8)
         self._stamp += 1
-        said = self.card.arrive(number, channel=channel, sequence=self._sequences[channel] & 1, stamp=self._stamp)
-        self._unanswered += [packet for packet in said if isinstance(packet, SentMessage)]
-        self._sequences[channel] += any(packet.kind == KIND_ACK for packet in said)
+        arrival = self.card.arrive(number, channel=channel, sequence=self._sequences[channel] & 1, stamp=self._stamp)
+        self._unanswered += [packet for packet in arrival if isinstance(packet, SentMessage)]
+        self._sequences[channel] += any(packet.kind == KIND_ACK for packet in arrival)
 
     def wait(self, _number: int) -> None:
         self.card.elapse(self.chance.choice((0, 1, 1, 60)) * MILLISECOND)
@@ -175,9 +175,9 @@ def walk_residency(chance: Random) -> None:
 class _Nobody:
     """Does nothing about peers, and sends nothing."""
 
-    def introduced(self, now: int, peer: Peer) -> None: ...
-    def restarting(self, peer: Peer) -> None: ...
-    def restarted(self, now: int, peer: Peer) -> None: ...
+    def on_peer_introduced(self, now: int, peer: Peer) -> None: ...
+    def on_peer_restarting(self, peer: Peer) -> None: ...
+    def on_peer_restarted(self, now: int, peer: Peer) -> None: ...
 
 
 def walk_peers(chance: Random) -> None:

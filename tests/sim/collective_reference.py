@@ -101,11 +101,11 @@ async def _reductions(comm: Comm, case: _Case) -> None:
 
 
 async def _objects(comm: Comm, case: _Case) -> None:
-    said = (comm.rank, "x" * case.count)
+    reported = (comm.rank, "x" * case.count)
     everybody = [(rank, "x" * case.count) for rank in range(case.size)]
-    assert await comm.allgather(said) == everybody
-    assert await comm.bcast(said if comm.rank == case.root else None, case.root) == everybody[case.root]
-    assert await comm.gather(said, case.root) == (everybody if comm.rank == case.root else None)
+    assert await comm.allgather(reported) == everybody
+    assert await comm.bcast(reported if comm.rank == case.root else None, case.root) == everybody[case.root]
+    assert await comm.gather(reported, case.root) == (everybody if comm.rank == case.root else None)
 
 
 async def _at_once(comm: Comm, case: _Case) -> None:

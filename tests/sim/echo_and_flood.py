@@ -51,10 +51,10 @@ class EchoFirmware:
             self.resent += 1
             self._ask(now, index)
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {"frames": len(self.frames), "resent": self.resent}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [f"request {index} has no reply" for index in self.open]
 
     def _ask(self, now: int, index: int) -> None:
@@ -84,10 +84,10 @@ class EchoEndpoint:
         self._nic.ring_doorbell(index, 32, 1)
         return completion
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         self._asked.pop(index).complete(None)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [completion.what for completion in self._asked.values()]
 
 
@@ -128,10 +128,10 @@ class FloodFirmware:
     def on_timer(self, now: int) -> None:  # noqa: ARG002
         raise AssertionError("it has no deadline")
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {"received": self.received}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -144,10 +144,10 @@ class FloodEndpoint:
     def send(self, peer: int) -> None:
         self._nic.ring_doorbell(peer, 0, 0)
 
-    def completed(self, index: int) -> None:  # noqa: ARG002
+    def on_completion(self, index: int) -> None:  # noqa: ARG002
         raise AssertionError("it shows nothing")
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 

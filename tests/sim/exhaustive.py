@@ -32,7 +32,7 @@ from tests.sim.am2_exchanges import CASES, STRANGERS, Active
 EMP_MATCHING: Final = MatchedProtocol(
     plug=emp.plug(Settings(window=2)), device=emp_mpi.device,
     payload=1472, bound=2 * Settings().longest_timeout + MILLISECOND,
-    resources=lambda host: (host.free, host.pinned),
+    resources=lambda host: (host.free_descriptors, host.pinned),
 )  # fmt: skip
 
 # A session is made first: an introduction and its answer may be lost, and each is sent again after a time-out that doubles.
@@ -40,13 +40,13 @@ EMP_MATCHING: Final = MatchedProtocol(
 SSAM_MATCHING: Final = MatchedProtocol(
     plug=ssam.plug(ssam.Settings(window=4)), device=ssam_mpi.device,
     payload=40, bound=4 * (ssam.Settings().timeout << 4) + MILLISECOND,
-    resources=lambda host: (len(host.waiting()),),
+    resources=lambda host: (len(host.pending_work()),),
 )  # fmt: skip
 # As for EMP, after connections have been made, for which the same holds.
 VIA_MATCHING: Final = MatchedProtocol(
     plug=via.plug(via.Settings(window=2, acknowledge=1)), device=via_mpi.device,
     payload=1400, bound=4 * via.Settings().longest_timeout + MILLISECOND,
-    resources=lambda host: (len(host.waiting()),),
+    resources=lambda host: (len(host.pending_work()),),
 )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ _MX: Final = openmx.Settings(tick=_MX_TICK, resend=4, pull_timeout=4 * _MX_TICK)
 MX_EAGER: Final = MatchedProtocol(
     plug=openmx.plug(_MX), device=openmx_mpi.device,
     payload=1462, bound=2 * (_MX.resend + 2) * _MX_TICK + MILLISECOND,
-    resources=lambda host: (len(host.waiting()),),
+    resources=lambda host: (len(host.pending_work()),),
 )  # fmt: skip
 # A pull that has lost its last request waits for a time-out more.
 MX_PULLED: Final = replace(

@@ -66,7 +66,7 @@ class Subject:
     """Subject of the matrix.
 
     columns: firmware counters, added up over both nodes, that form each column. start: sends all messages of a size
-    from one node to the other; its task returns when the last one is answered. plug: of its NICs. how: definition of a
+    from one node to the other; its task returns when the last one is answered. plug: plug of its NICs. how: definition of a
     message, for the table's head. messages: how many of each size.
     """
 
@@ -214,7 +214,7 @@ def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, 
     with Simulation(cluster, plug or subject.plug) as simulation:
         task = subject.start(simulation, size, subject.messages[size])
         simulation.run(timeout=TIMEOUT)
-        counted = [node.agent.firmware.counted() for node in simulation.nodes.values()]
+        counted = [node.agent.firmware.counter_values() for node in simulation.nodes.values()]
         return {"time": task.result()} | {
             column: sum(of_one[counter] for of_one in counted for counter in counters)
             for column, counters in subject.columns.items()
@@ -228,7 +228,7 @@ def table(name: str) -> str:
         for loss in LOSSES
         for size, count in SUBJECTS[name].messages.items()
     ]
-    lines = [list(rows[0]), *[[str(value) for value in one.values()] for one in rows]]
+    lines = [list(rows[0]), *[[str(value) for value in row.values()] for row in rows]]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
     return f"{_HEAD.format(name=name, how=SUBJECTS[name].how, bursts=LOSSES['bursts']['gemodel'])}{text}\n"

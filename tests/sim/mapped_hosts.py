@@ -27,7 +27,7 @@ class Daemons(Native[ActiveMessages]):
 
     async def program(self, library: ActiveMessages, node: Node) -> dict[str, object]:
         until = node.now() + self.over
-        endpoint, heard, asked = library.allocate_bundle().allocate_endpoint(), set[int](), set[int]()
+        endpoint, received, requested = library.allocate_bundle().allocate_endpoint(), set[int](), set[int]()
         again = [rank for rank in range(len(node.names)) if rank != node.rank]
         places = {rank: endpoint.map_any(library.name_of(rank), TAG) for rank in again}
 
@@ -35,16 +35,16 @@ class Daemons(Native[ActiveMessages]):
             again.append(message.destination.node)
 
         def asks(token: Token) -> None:
-            asked.add(token.source.node)
+            requested.add(token.source.node)
             token.reply(ANSWER)
 
         endpoint.tag = TAG
         endpoint.set_handler(ASK, asks)
-        endpoint.set_handler(ANSWER, lambda token: heard.add(token.source.node))
+        endpoint.set_handler(ANSWER, lambda token: received.add(token.source.node))
         endpoint.error_handler = returned
         daemon = MapperDaemon(library, node)
         mapping = node.spawn(daemon.run(), "mapper") if self.daemon else None
-        while node.now() < until and not len(heard) == len(asked) == len(places):
+        while node.now() < until and not len(received) == len(requested) == len(places):
             while again:  # its program may not have begun
                 await endpoint.request(places[again.pop()], ASK)
             await node.sleep(PAUSE)
@@ -52,7 +52,7 @@ class Daemons(Native[ActiveMessages]):
         routes = (await daemon.endpoint.read_routes()).paths
         del mapping  # it ends with the run
         return {
-            "replies": sorted(heard),
+            "replies": sorted(received),
             "routes": {str(number): path.route.hex() for number, path in routes.items()},
             "leads": daemon.mapper.leads,
         }

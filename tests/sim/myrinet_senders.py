@@ -18,17 +18,17 @@ Routes = Mapping[tuple[str, str], bytes]
 
 def tree_routes(layout: Layout) -> Routes:
     """Along one spanning tree of the switches, so that no frames can wait for each other in a circle."""
-    beyond = {end: other for link in layout.links for end, other in ((link.a, link.b), (link.b, link.a))}
+    beyond = {end: second for link in layout.links for end, second in ((link.a, link.b), (link.b, link.a))}
     switches = {switch.name for switch in layout.switches}
     tree: dict[str, dict[str, End]] = {name: {} for name in switches}
     seen, todo = {layout.switches[0].name}, deque([layout.switches[0].name])
     while todo:
         name = todo.popleft()
-        for end, other in beyond.items():
-            if end.owner == name and other.owner in switches and other.owner not in seen:
-                seen.add(other.owner)
-                todo.append(other.owner)
-                tree[name][other.owner], tree[other.owner][name] = end, other
+        for end, second in beyond.items():
+            if end.owner == name and second.owner in switches and second.owner not in seen:
+                seen.add(second.owner)
+                todo.append(second.owner)
+                tree[name][second.owner], tree[second.owner][name] = end, second
     nics = {node.name: End(node.name, node.nics[0].name) for node in layout.nodes}
     return {
         (source, destination): _route(tree, beyond, nics[source], nics[destination])
@@ -84,25 +84,25 @@ class MyrinetSender:
         adapter, names = self._adapter, self._plug.names
         self._sent += 1
         route = self._plug.routes[names[adapter.number], names[index]]
-        said = adapter.number.to_bytes(2, "big") + self._sent.to_bytes(2, "big") + bytes(self._plug.size - 4)
+        payload = adapter.number.to_bytes(2, "big") + self._sent.to_bytes(2, "big") + bytes(self._plug.size - 4)
         head = adapter.addresses[index] + adapter.address + ETHERTYPE
-        self._nic.send(append_crc(head, route + TYPE + said))
+        self._nic.send(append_crc(head, route + TYPE + payload))
 
     def on_timer(self, now: int) -> None:  # noqa: ARG002
         raise AssertionError("it has no deadline")
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {"received": len(self.came)}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
 class _Nobody:
-    def completed(self, index: int) -> None:  # noqa: ARG002
+    def on_completion(self, index: int) -> None:  # noqa: ARG002
         raise AssertionError("it shows nothing")
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 

@@ -46,7 +46,7 @@ from testbed.sim.sim_host import Prices
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.placement import with_ranks
-from tests.sim.openmx_swarm_cases import SENDS, Action, Case, draw, smaller
+from tests.sim.openmx_swarm_cases import SENDS, Action, Case, draw, reduced_cases
 from tests.sim.unwrapped_errors import unwrapped
 from tests.unit.protocols.openmx_ledger import ANYONE, Ledger
 
@@ -74,16 +74,16 @@ class Run:
         self.case = case
         self.simulation = simulation
         self.ranks = list(simulation.nodes)
-        self.ledger = Ledger(max([LAST, *[one.size for one in case.actions]]))
+        self.ledger = Ledger(max([LAST, *[action.size for action in case.actions]]))
         self.ends: dict[int, Endpoint] = {}
         self.count = len(self.ranks) * case.per_rank
-        self.actions = [[one for one in case.actions if one.end == end] for end in range(self.count)]
+        self.actions = [[action for action in case.actions if action.end == end] for end in range(self.count)]
         self.done = [0] * self.count
         self.open_receives: list[list[tuple[int, Request]]] = [[] for _ in range(self.count)]
         self.forgetful: set[int] = set()
         self.rows: Counter[str] = Counter()
         for end in range(self.count):
-            expected = [one.end for one in case.actions if one.peer == end and one.kind in SENDS]
+            expected = [action.end for action in case.actions if action.peer == end and action.kind in SENDS]
             source(case.seed, f"receives of {end}").shuffle(expected)
             self.begin(end)
             self.simulation.spawn(self.ranks[case.rank_of(end)], self.receive_all, end, expected)
@@ -141,8 +141,8 @@ class Run:
                 self.receive(self.ends[end], end, origin)
 
     def receive(self, opened: Endpoint, end: int, origin: int) -> None:
-        wanted = ANYONE if self.case.wild[end] else origin
-        self.open_receives[end].append((origin, self.ledger.receive(opened, end, wanted)))
+        expected = ANYONE if self.case.wild[end] else origin
+        self.open_receives[end].append((origin, self.ledger.receive(opened, end, expected)))
 
     # Faults.
 
@@ -151,7 +151,7 @@ class Run:
         case, simulation = self.case, self.simulation
         name = simulation.layout.nodes[number].name
         for rank in simulation.hosts[name].ranks:
-            self.rows.update(rank.agent.firmware.counted())
+            self.rows.update(rank.agent.firmware.counter_values())
         for task in simulation.programs(name):
             task.cancel()
         simulation.restart(name)
@@ -209,8 +209,10 @@ class Run:
         out = self._programs_left()
         for name, node in self.simulation.nodes.items():
             firmware = node.agent.firmware
-            host = [one for one in node.agent.host.waiting() if self.case.is_calm or not one.startswith("a receive")]
-            out += [f"{name}: {sentence}" for sentence in (*host, *firmware.waiting())]
+            host = [
+                one for one in node.agent.host.pending_work() if self.case.is_calm or not one.startswith("a receive")
+            ]
+            out += [f"{name}: {sentence}" for sentence in (*host, *firmware.pending_work())]
             if not out and firmware.deadline is not None:
                 out.append(f"{name}: a timer runs")
         return out
@@ -229,7 +231,7 @@ class Run:
                 raise Violation(f"{name} leaks {pinned} regions of memory")
             if node.agent.firmware.deadline is not None:
                 raise Violation(f"{name}: nothing is under way, and a timer runs")
-            self.rows.update(node.agent.firmware.counted())
+            self.rows.update(node.agent.firmware.counter_values())
         if zombies := sum(end._zombies for end in self.ends.values()):
             raise Violation(f"{zombies} zombies are left")
 
@@ -283,7 +285,7 @@ def run(case: Case, timeout: int = TIMEOUT) -> Counter[str]:
         return one.rows
 
 
-SWARM: Final = Swarm("python -m tests.sim.openmx_swarm", draw, run, smaller)
+SWARM: Final = Swarm("python -m tests.sim.openmx_swarm", draw, run, reduced_cases)
 
 
 if __name__ == "__main__":

@@ -49,9 +49,9 @@ class Case:
     """Random case of Open-MX.
 
     per_node: ranks of a node. per_rank: endpoints of a rank. queues: receive queues of NICs whose driver runs on the host's
-    cores; 0: hosts without costs. settings: the protocol's. wild: of each endpoint, whether its receives match any message.
-    late: of each endpoint, ns before it is opened. restarts: time and node of each. links: impairment of each until the
-    faults end.
+    cores; 0: hosts without costs. settings: the protocol's. wild: wild of each endpoint, whether its receives match any
+    message. late: ns for each endpoint before it is opened. restarts: time and node of each. links: impairment of each
+    until the faults end.
     """
 
     seed: int
@@ -135,7 +135,7 @@ def _settings(chance: Source, is_calm: bool) -> dict[str, int]:
     }
 
 
-def smaller(case: Case) -> Iterator[Case]:
+def reduced_cases(case: Case) -> Iterator[Case]:
     """Yield reduced cases, the largest reductions first."""
     for actions in fewer(case.actions):
         yield replace(case, actions=actions)

@@ -9,7 +9,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class PackageMutant:
-    """check: name of the check that finds it. mistake: in a sentence. file: of the package. right, wrong: its text."""
+    """check: name of the check that finds it. mistake: in a sentence. file: file of the package. right, wrong: its text."""
 
     check: str
     mistake: str
@@ -20,7 +20,7 @@ class PackageMutant:
     def __str__(self) -> str:
         return self.check
 
-    def put_in(self, package: Path) -> None:
+    def apply(self, package: Path) -> None:
         """Make the mistake in a written package."""
         path = package / self.file
         text = path.read_text()
@@ -39,13 +39,13 @@ MUTANTS: Final = (
     ),
     PackageMutant(
         "cancel", "a cancelled receive is told so, and stays in the queue", "host.py",
-        "    def completed(self, index: int) -> None:",
+        "    def on_completion(self, index: int) -> None:",
         "    def receive(self, source, context, tag, buffer, completion):\n"
         "        from protocols.mpi.mpi_errors import CANCELLED\n"
         "        super().receive(source, context, tag, buffer, completion)\n"
         "        completion.cancel = lambda: completion.complete(CANCELLED)\n"
         "        return True\n\n"
-        "    def completed(self, index: int) -> None:",
+        "    def on_completion(self, index: int) -> None:",
     ),
     PackageMutant(
         "truncation", "a message without room is received as if it had been as short as the buffer", "host.py",

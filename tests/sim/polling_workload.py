@@ -25,11 +25,11 @@ class PollingWorkload(Native[ActiveMessages]):
         bundle = library.allocate_bundle()
         endpoint = bundle.allocate_endpoint()
         endpoint.tag = TAG
-        asked: list[int] = []
+        requested: list[int] = []
         answers: list[int] = []
 
         def ask(token: Token, number: int) -> None:
-            asked.append(number)
+            requested.append(number)
             token.reply(ANSWER, number * number)
 
         endpoint.set_handler(ASK, ask)
@@ -44,7 +44,7 @@ class PollingWorkload(Native[ActiveMessages]):
                     await endpoint.poll()
                 else:
                     endpoint.poll()  # type: ignore[unused-coroutine]  # the mistake that must be told
-        while len(asked) < COUNT:
+        while len(requested) < COUNT:
             await bundle.poll()
         await meeting.barrier()
         return answers

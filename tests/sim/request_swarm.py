@@ -37,8 +37,8 @@ LIMIT: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """kind: of the switch. impairments: of every link. firmware: settings of the protocol. settings: of the workload.
-    fault: one of FAULTS, on the node `victim` from `begin` on, in microseconds."""
+    """kind: kind of the switch. impairments: impairments of every link. firmware: settings of the protocol. settings:
+    settings of the workload. fault: one of FAULTS, on the node `victim` from `begin` on, in microseconds."""
 
     protocol: str
     kind: str
@@ -116,9 +116,9 @@ def run(case: Case) -> Counter[str]:
         reports = []
         with suppress(TestbedError):
             reports = read_reports(read_run(folder))
-    found = [sentence for report in reports for check in report.checks.values() for sentence in check.violations]
-    if found or failure or not reports:
-        raise Violation(found[0] if found else f"no check failed, and the run did: {failure[-500:]}")
+    actual = [sentence for report in reports for check in report.checks.values() for sentence in check.violations]
+    if actual or failure or not reports:
+        raise Violation(actual[0] if actual else f"no check failed, and the run did: {failure[-500:]}")
     counts = Counter({f"checked: {check.name}": check.checked for check in reports[0].checks.values()})
     counts.update({f"doubts: {doubt.outcome}": 1 for doubt in reports[0].ambiguities})
     counts.update({name: int(count) for name, count in reports[0].figures.items() if "seconds" not in name})
@@ -126,7 +126,7 @@ def run(case: Case) -> Counter[str]:
     return counts
 
 
-def smaller(case: Case) -> Iterator[Case]:
+def reduced_cases(case: Case) -> Iterator[Case]:
     """Yield simpler cases."""
     settings = dict(case.settings)
     if case.fault:
@@ -145,7 +145,7 @@ def smaller(case: Case) -> Iterator[Case]:
 
 
 SWARMS: Final = {
-    name: Swarm(f"python -m tests.sim.request_swarm {name}", partial(draw, name), run, smaller)
+    name: Swarm(f"python -m tests.sim.request_swarm {name}", partial(draw, name), run, reduced_cases)
     for name in ("am2", "ssam")
 }
 

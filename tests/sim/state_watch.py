@@ -63,5 +63,5 @@ def coverage(tables: Sequence[StateTable], stateless: Collection[str], counts: C
             raised.update(dict.fromkeys(row.counters, counts[label(table, row)]))
     short = {name: (counts[name], count) for name, count in raised.items() if counts[name] < count}
     assert not short, f"counters below the rows that raise them: {short}"
-    found = {label(table, row): counts[label(table, row)] for table in tables for row in table.rows}
-    return found | {name: counts[name] for name in sorted(stateless)}
+    actual = {label(table, row): counts[label(table, row)] for table in tables for row in table.rows}
+    return actual | {name: counts[name] for name in sorted(stateless)}

@@ -19,7 +19,7 @@ LARGEST = 3000
 MILLISECOND = 1_000_000
 
 
-async def begun(call: Callable[[], Any]) -> Any:
+async def start_transfer(call: Callable[[], Any]) -> Any:
     """The request of a transfer. The call fails where an earlier send was not done after all, and is made again."""
     while True:
         try:
@@ -46,12 +46,12 @@ def expected(error: MPIError) -> None:
 async def listen(comm: Comm, source: int, tag: int) -> None:
     """Keep some receives posted for ever."""
     buffers = [bytearray(LARGEST) for _ in range(OUTSTANDING)]
-    under_way = [await begun(partial(comm.Irecv, buffer, source, tag)) for buffer in buffers]
+    under_way = [await start_transfer(partial(comm.Irecv, buffer, source, tag)) for buffer in buffers]
     while True:
         request, buffer = under_way.pop(0), buffers.pop(0)
         await over(request)
         buffers.append(buffer)
-        under_way.append(await begun(partial(comm.Irecv, buffer, source, tag)))
+        under_way.append(await start_transfer(partial(comm.Irecv, buffer, source, tag)))
 
 
 async def repeats(comm: Comm, node: Node, *, milliseconds: int = 100, contents: int = 2, tags: int = 2) -> int:
@@ -62,7 +62,7 @@ async def repeats(comm: Comm, node: Node, *, milliseconds: int = 100, contents: 
     end, under_way, sent = node.now() + milliseconds * MILLISECOND, Counter[int](), 0
 
     async def send(to: int, tag: int, data: bytes) -> None:
-        await over(await begun(partial(comm.Isend, data, to, tag)))
+        await over(await start_transfer(partial(comm.Isend, data, to, tag)))
         under_way[to] -= 1
 
     while node.now() < end:
@@ -84,7 +84,7 @@ async def constant(comm: Comm, node: Node, *, milliseconds: int = 100, size: int
     async def send() -> None:
         nonlocal sent
         while True:
-            sent += await over(await begun(partial(comm.Isend, bytes(size), following)))
+            sent += await over(await start_transfer(partial(comm.Isend, bytes(size), following)))
             await node.sleep(MILLISECOND // 2)
 
     node.spawn(send(), "sends")

@@ -49,8 +49,8 @@ class Case:
     faults: tuple[Fault, ...]
 
     def __str__(self) -> str:
-        told = "\n".join(f"  {fault.what}: {fault.model_dump(exclude_defaults=True)}" for fault in self.faults)
-        return f"{self.program} over {self.protocol} on {self.nodes} nodes for {self.milliseconds} ms\n{told}"
+        report = "\n".join(f"  {fault.what}: {fault.model_dump(exclude_defaults=True)}" for fault in self.faults)
+        return f"{self.program} over {self.protocol} on {self.nodes} nodes for {self.milliseconds} ms\n{report}"
 
 
 def draw(seed: int, milliseconds: int = 120) -> Case:
@@ -104,7 +104,7 @@ def _settings(case: Case) -> dict[str, object]:
     return {"milliseconds": case.milliseconds}
 
 
-def smaller(case: Case) -> Iterator[Case]:
+def reduced_cases(case: Case) -> Iterator[Case]:
     """Fewer faults, the largest steps first."""
     step = len(case.faults) // 2
     while step:
@@ -113,7 +113,7 @@ def smaller(case: Case) -> Iterator[Case]:
         step //= 2
 
 
-SWARM = Swarm("python -m tests.sim.storms", draw, run, smaller)
+SWARM = Swarm("python -m tests.sim.storms", draw, run, reduced_cases)
 
 
 if __name__ == "__main__":

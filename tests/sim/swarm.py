@@ -31,20 +31,20 @@ class Matching(Host, Protocol):
     def post_probe(self, source: int, tag: int, *, claim: bool) -> Completion[emp.ProbeResult | None]: ...
     def post_claimed(self, probed: emp.ProbeResult, buffer: bytearray) -> Completion[emp.ReceiveResult]: ...
     @property
-    def free(self) -> int: ...
+    def free_descriptors(self) -> int: ...
     @property
     def pinned(self) -> int: ...
 
 
 class EmpTransport:
-    """Messages by EMP's host library. free: its descriptors at the beginning."""
+    """Messages by EMP's host library. free_descriptors: its descriptors at the beginning."""
 
     wildcards = (emp.ANY_SOURCE, emp.ANY_TAG)
     failures: tuple[type[Exception], ...] = (emp.EmpError,)
 
     def __init__(self, node: SimNode) -> None:
         self.endpoint: Final = cast(Matching, node.endpoint)
-        self.free: Final = self.endpoint.free
+        self.free_descriptors: Final = self.endpoint.free_descriptors
 
     async def connect(self) -> None:
         """Do nothing: EMP has no connections."""
@@ -72,9 +72,10 @@ def _settings(chance: Source, eager: bool) -> dict[str, int]:
 def _check(nodes: Sequence[SimNode], transports: Sequence[EmpTransport]) -> None:
     for node, transport in zip(nodes, transports, strict=True):
         endpoint = transport.endpoint
-        if endpoint.pinned or endpoint.free != transport.free:
+        if endpoint.pinned or endpoint.free_descriptors != transport.free_descriptors:
             raise Violation(
-                f"{node.name} leaks: {endpoint.pinned} regions, {transport.free - endpoint.free} descriptors"
+                f"{node.name} leaks: {endpoint.pinned} regions, {transport.free_descriptors - endpoint.free_descriptors} "
+                "descriptors"
             )
 
 

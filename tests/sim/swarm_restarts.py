@@ -80,10 +80,10 @@ async def receive(endpoint: Matching, node: SimNode, chance: Source, buffer: byt
     """The next message, at once or in two steps: it is claimed by a probe, and received after a while."""
     if chance.random() < 0.5:
         return await endpoint.post_receive(emp.ANY_SOURCE, emp.ANY_TAG, buffer)
-    found = await endpoint.post_probe(emp.ANY_SOURCE, emp.ANY_TAG, claim=True)
-    assert found is not None
+    probe_result = await endpoint.post_probe(emp.ANY_SOURCE, emp.ANY_TAG, claim=True)
+    assert probe_result is not None
     await node.sleep(chance.choice((0, 2 * MILLISECOND, 50 * MILLISECOND)))
-    return await endpoint.post_claimed(found, buffer)
+    return await endpoint.post_claimed(probe_result, buffer)
 
 
 async def talk(endpoint: Matching, node: SimNode, nodes: int) -> None:
@@ -103,7 +103,7 @@ async def begin_anew(endpoint: Matching, node: SimNode, nodes: int, calm: Calm) 
     once."""
     others = [number for number in range(nodes) if number != node.number]
     buffers = [bytearray(8) for _ in others]
-    receives = [endpoint.post_receive(other, CALM_TAG, one) for other, one in zip(others, buffers, strict=True)]
+    receives = [endpoint.post_receive(other, CALM_TAG, buffer) for other, buffer in zip(others, buffers, strict=True)]
     for send in [endpoint.post_send(other, CALM_TAG, bytes([node.number] * 8)) for other in others]:
         await fine(send)
     for other, receive, buffer in zip(others, receives, buffers, strict=True):
@@ -143,7 +143,8 @@ def run(seed: int) -> Counter[str]:
     settings = {**dict(case.settings), "give_up": chance.choice((0, 2 * timeout, 8 * timeout)), "held": 640}
     earlier = chance.choice((0, LATER))
     case = replace(
-        case, messages=tuple([one if chance.below(4) else replace(one, size=MAX_SIZE) for one in case.messages])
+        case,
+        messages=tuple([message if chance.below(4) else replace(message, size=MAX_SIZE) for message in case.messages]),
     )
     emp_plug = EMP.plug(settings)
 
@@ -166,7 +167,7 @@ def run(seed: int) -> Counter[str]:
             simulation.run_until(when)
             confuse(simulation, chance, earlier)
             again = chance.choice(layout.nodes).name
-            rows.update(simulation.nodes[again].agent.firmware.counted())
+            rows.update(simulation.nodes[again].agent.firmware.counter_values())
             simulation.restart(again)
             programs.append(simulation.spawn(again, receive_some, case, took[again], calm[again]))
         simulation.run_until(case.until)
@@ -178,7 +179,7 @@ def run(seed: int) -> Counter[str]:
             # A receiver hears that a message was given up when its sender sends the next one: a receive that such a message
             # has got waits until then, perhaps for ever. So these cases only ask whether NICs that start again are heard.
             for node in layout.nodes:
-                rows.update(simulation.nodes[node.name].agent.firmware.counted())
+                rows.update(simulation.nodes[node.name].agent.firmware.counter_values())
                 simulation.restart(node.name)
             talks = [simulation.spawn(node.name, begin_anew, case.nodes, calm[node.name]) for node in layout.nodes]
         else:
@@ -190,11 +191,11 @@ def run(seed: int) -> Counter[str]:
         everybody = set(range(case.nodes))
         for node, one in zip(layout.nodes, talks, strict=True):
             if not one.done:
-                raise Violation(f"{node.name} is not heard any more: {simulation.nodes[node.name].waiting()}")
+                raise Violation(f"{node.name} is not heard any more: {simulation.nodes[node.name].pending_work()}")
             if {peer for peer, _ in calm[node.name]} != everybody - {simulation.nodes[node.name].number}:
                 raise Violation(f"{node.name} hears only {calm[node.name]}")
         for node in layout.nodes:
-            rows.update(simulation.nodes[node.name].agent.firmware.counted())
+            rows.update(simulation.nodes[node.name].agent.firmware.counter_values())
     return rows
 
 

@@ -18,12 +18,13 @@ def test_each_message_comes_once(record_property: pytest.RecordProperty) -> None
     command = [sys.executable, "-m", "tests.sim.thousand_node_memory"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci")])}
     answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    said = json.loads(answer.stdout)
+    document = json.loads(answer.stdout)
     record_property(
         "note",
-        f"1,024 nodes: {said['frames']:,.0f} frames, {said['taken']:.1f} s, {said['memory'] / 1e6:.0f} MB at most",
+        f"1,024 nodes: {document['frames']:,.0f} frames, {document['taken']:.1f} s, {document['memory'] / 1e6:.0f} MB at "
+        "most",
     )
-    assert said["nodes"] == 1_024
-    assert said["frames"] > 1.05 * DATA_AND_ANSWERS, "some were lost, and sent again"
-    assert said["memory"] < 400_000_000
-    assert said["taken"] < 200, "an order of magnitude above what a quiet machine takes"
+    assert document["nodes"] == 1_024
+    assert document["frames"] > 1.05 * DATA_AND_ANSWERS, "some were lost, and sent again"
+    assert document["memory"] < 400_000_000
+    assert document["taken"] < 200, "an order of magnitude above what a quiet machine takes"

@@ -54,58 +54,58 @@ def rows(
 
 
 def gap() -> int:
-    told = rows("now-1998-pair", "am-logp", count=5, burst=50, rounds=1)
-    return int(told[1]["g_ns"])
+    report = rows("now-1998-pair", "am-logp", count=5, burst=50, rounds=1)
+    return int(report[1]["g_ns"])
 
 
 def test_clients_of_one_endpoint_share_its_rate_and_their_round_trips_grow_by_the_gap() -> None:
-    told = {row["clients"]: row for row in rows(one_switch(8), "am-contention", clients="1,3,7", time="8ms")}
-    assert told[3]["requests_per_s"] == pytest.approx(told[1]["requests_per_s"], rel=0.05)
-    assert told[3]["slowest_per_s"] == pytest.approx(told[3]["requests_per_s"] / 3, rel=0.05)
-    slope = (told[7]["round_trip_ns"] - told[3]["round_trip_ns"]) / 4
+    reported = {row["clients"]: row for row in rows(one_switch(8), "am-contention", clients="1,3,7", time="8ms")}
+    assert reported[3]["requests_per_s"] == pytest.approx(reported[1]["requests_per_s"], rel=0.05)
+    assert reported[3]["slowest_per_s"] == pytest.approx(reported[3]["requests_per_s"] / 3, rel=0.05)
+    slope = (reported[7]["round_trip_ns"] - reported[3]["round_trip_ns"]) / 4
     assert slope == pytest.approx(gap(), rel=0.1)
 
 
 def test_as_many_virtual_networks_as_frames_share_the_peak_rate() -> None:
-    one, four = rows(one_switch(5), "am-networks", threads="one", networks="1,4", time="8ms")
-    assert four["requests_per_s"] == pytest.approx(one["requests_per_s"], rel=0.05)
+    first, four = rows(one_switch(5), "am-networks", threads="one", networks="1,4", time="8ms")
+    assert four["requests_per_s"] == pytest.approx(first["requests_per_s"], rel=0.05)
     assert four["slowest_per_s"] == pytest.approx(four["fastest_per_s"], rel=0.05)
 
 
 def test_more_networks_than_frames_suspend_one_thread_and_not_a_thread_for_each() -> None:
     firmware = {"frames": 3, "stay": 10_000_000}
-    one, each = rows(one_switch(5), "am-networks", firmware, networks="4", time="40ms")
-    assert (one["threads"], each["threads"]) == ("one", "each")
-    assert one["faults"]
+    first, each = rows(one_switch(5), "am-networks", firmware, networks="4", time="40ms")
+    assert (first["threads"], each["threads"]) == ("one", "each")
+    assert first["faults"]
     assert each["faults"]
-    assert each["requests_per_s"] > 3 * one["requests_per_s"]
+    assert each["requests_per_s"] > 3 * first["requests_per_s"]
     assert each["slowest_per_s"] > 0
 
 
 def test_a_bisection_shares_its_one_cable_and_neighbours_have_their_own() -> None:
     cluster = two_switches(12, "320mbit")
     calm = {"attempt": 0}  # turns of a node's two endpoints would hide what a switch more adds to a round trip
-    told = {row["pattern"]: row for row in rows(cluster, "am-permutations", calm, count=12, trips=16)}
-    assert [row["senders"] for row in told.values()] == [12, 12, 12]
-    assert told["neighbor"]["mean_bit_s"] > told["cshift"]["slowest_bit_s"] > 0
+    reported = {row["pattern"]: row for row in rows(cluster, "am-permutations", calm, count=12, trips=16)}
+    assert [row["senders"] for row in reported.values()] == [12, 12, 12]
+    assert reported["neighbor"]["mean_bit_s"] > reported["cshift"]["slowest_bit_s"] > 0
     share = 320_000_000 / 6  # of the cable: six nodes send in each direction
-    assert share / 2 < told["bisection"]["mean_bit_s"] < share
-    assert told["neighbor"]["mean_bit_s"] > 2 * share
-    assert told["neighbor"]["round_trip_ns"] < told["bisection"]["round_trip_ns"]
+    assert share / 2 < reported["bisection"]["mean_bit_s"] < share
+    assert reported["neighbor"]["mean_bit_s"] > 2 * share
+    assert reported["neighbor"]["round_trip_ns"] < reported["bisection"]["round_trip_ns"]
 
 
 def test_bulk_messages_of_every_size_come_whole() -> None:
-    told = rows("now-1998-pair", "am-bulk", sizes="1,1000,8192,20000", count=10)
-    rates = [row["bandwidth_bit_s"] for row in told]
-    assert [row["size_bytes"] for row in told] == [1, 1000, 8192, 20000]
+    report = rows("now-1998-pair", "am-bulk", sizes="1,1000,8192,20000", count=10)
+    rates = [row["bandwidth_bit_s"] for row in report]
+    assert [row["size_bytes"] for row in report] == [1, 1000, 8192, 20000]
     assert rates == sorted(rates)
 
 
 def test_clients_of_bulk_messages_share_the_bandwidth_of_the_endpoint() -> None:
-    one, four = rows(one_switch(5), "am-bulk-contention", clients="1,4", time="20ms")
-    assert four["aggregate_bit_s"] == pytest.approx(one["aggregate_bit_s"], rel=0.2)
+    first, four = rows(one_switch(5), "am-bulk-contention", clients="1,4", time="20ms")
+    assert four["aggregate_bit_s"] == pytest.approx(first["aggregate_bit_s"], rel=0.2)
     assert four["slowest_bit_s"] == pytest.approx(four["aggregate_bit_s"] / 4, rel=0.1)
-    assert one["fairness"] == 1
+    assert first["fairness"] == 1
 
 
 def test_packets_that_the_network_holds_back_in_their_nic_are_not_taken_for_lost() -> None:
@@ -142,26 +142,26 @@ def test_consistent_dma_is_faster_for_small_transfers_and_streaming_dma_for_larg
 def test_clients_of_more_endpoints_than_frames_burst_and_are_alike_in_the_long_run() -> None:
     """Two of the frames are the server's, for endpoints of which each stays 2 to 4 ms; the third serves barriers."""
     firmware = {"frames": 3, "stay": 2_000_000}
-    told = {
+    reported = {
         (row["networks"], row["interval_ns"]): row
         for row in rows(
             one_switch(6), "am-bursts", firmware, networks="2,5", intervals="1ms,20ms", time="80ms", switch="1us"
         )
     }
-    assert told[2, 1_000_000]["busy_share"] == 1
-    bursts, smooth = told[5, 1_000_000], told[5, 20_000_000]
+    assert reported[2, 1_000_000]["busy_share"] == 1
+    bursts, smooth = reported[5, 1_000_000], reported[5, 20_000_000]
     assert bursts["busy_share"] < 0.9
-    assert told[2, 1_000_000]["deviation_share"] < bursts["deviation_share"] / 3
+    assert reported[2, 1_000_000]["deviation_share"] < bursts["deviation_share"] / 3
     assert bursts["burst_per_s"] * bursts["busy_share"] == pytest.approx(bursts["mean_per_s"])
     assert smooth["mean_per_s"] == pytest.approx(bursts["mean_per_s"])
     assert smooth["deviation_per_s"] < bursts["deviation_per_s"] / 2
 
 
 def test_it_goes_over_ethernet_as_well() -> None:
-    told = testbed.run(
+    report = testbed.run(
         Description.star(2), "am-logp", protocol="am2", mode="sim", settings={"count": 5, "rounds": 1}
     ).rows
-    assert told[0]["p50_ns"] == 0  # nothing takes any time there
+    assert report[0]["p50_ns"] == 0  # nothing takes any time there
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

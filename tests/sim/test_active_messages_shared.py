@@ -24,7 +24,7 @@ SMALL: dict[str, dict[str, object]] = {
 }
 
 
-def ran(protocol: str, workload: str, **options: object) -> RunResult:
+def run_shared(protocol: str, workload: str, **options: object) -> RunResult:
     cluster = Cluster.star(3, kind=KINDS[protocol], loss="2%", delay="5us")
     given = {"settings": SMALL[workload], "seed": 5, "check": True, **options}
     return testbed.run(cluster, workload, protocol=protocol, mode="sim", **given)  # type: ignore[arg-type]
@@ -33,16 +33,16 @@ def ran(protocol: str, workload: str, **options: object) -> RunResult:
 @pytest.mark.parametrize("protocol", KINDS)
 @pytest.mark.parametrize("workload", SMALL)
 def test_a_workload_on_active_messages_runs_and_is_checked(workload: str, protocol: str) -> None:
-    found = ran(protocol, workload)
-    assert found.rows
-    assert found.checks is not None
-    assert found.checks.passed
-    assert found.checks.messages > 5
+    run = run_shared(protocol, workload)
+    assert run.rows
+    assert run.checks is not None
+    assert run.checks.passed
+    assert run.checks.messages > 5
 
 
 def test_the_settings_that_the_paper_plans_change_nothing_but_the_time() -> None:
     firmware = {"long_payload": True, "window": 4, "long_window": 32, "interrupts": True}
-    assert ran("ssam", "am-random", firmware=firmware).checks.passed  # type: ignore[union-attr]
+    assert run_shared("ssam", "am-random", firmware=firmware).checks.passed  # type: ignore[union-attr]
 
 
 def test_a_protocol_without_active_messages_is_refused_with_those_that_have_them() -> None:

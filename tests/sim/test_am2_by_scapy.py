@@ -10,7 +10,7 @@ from protocols.am2 import codec, frames
 from protocols.am2.plug import plug
 from protocols.core.scapy_codec import by_scapy, rebuild
 from protocols.myrinet import frames as myrinet_layer
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.mapper import codec as mapper
 from protocols.myrinet.mapper import frames as mapping
 from testbed.sim.recorder import CAPTURE
@@ -54,8 +54,8 @@ def test_captures_by_scapy_and_by_the_codec_are_equal(tmp_path: Path, cluster: s
 def test_frames_with_other_fields_differ() -> None:
     """A wrong field written by the firmware would show on the wire."""
     modules = {module.__name__ for module in (frames, mapping, myrinet_layer)}
-    hint = sealed(mapper.pack_frame(*MACS, mapper.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b"\x81")
-    ack = sealed(codec.pack_answer(*MACS, codec.KIND_ACK, codec.REASON_NONE, 1, 2, 3, 4, 5, 6, 7, 8), b"")
+    hint = add_envelope(mapper.pack_frame(*MACS, mapper.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b"\x81")
+    ack = add_envelope(codec.pack_answer(*MACS, codec.KIND_ACK, codec.REASON_NONE, 1, 2, 3, 4, 5, 6, 7, 8), b"")
     for frame in (hint, ack):
         assert rebuild(modules, frame) == frame
         for place in (-3, -1):  # in the check, and the CRC-8

@@ -94,8 +94,8 @@ class Pair:
     def elapse(self, span: int = MILLISECOND) -> None:
         self.simulation.run_until(self.simulation.now() + span)
 
-    def counted(self, node: str, name: str) -> int:
-        return self.simulation.nodes[node].agent.firmware.counted()[name]
+    def counter(self, node: str, name: str) -> int:
+        return self.simulation.nodes[node].agent.firmware.counter_values()[name]
 
 
 def test_a_request_with_a_wrong_tag_is_returned_and_never_delivered() -> None:
@@ -134,7 +134,7 @@ def test_a_bulk_message_beyond_the_segment_is_returned_once_with_all_its_data() 
     pair.asker.map(0, AWAY, TAG)
     pair.run(lambda endpoint: endpoint.try_request_bulk(0, 1, bytes(9_000), 2_000, 41))
     pair.run(until=lambda: pair.simulation.now() > 50 * MILLISECOND)
-    assert [one.status for one in pair.returned] == [Status.BAD_SEGMENT]
+    assert [returned_message.status for returned_message in pair.returned] == [Status.BAD_SEGMENT]
     assert pair.data == [bytes(9_000)]
     assert pair.asker.outbox.bulk_data == {}
 
@@ -194,7 +194,7 @@ def test_requests_accepted_by_a_restarted_peer_are_returned_with_their_credits()
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 60), until=lambda: pair.answers)
     assert pair.answers == [61]
     assert pair.asker.credits(0) == 4
-    assert pair.counted("n1", "restarts") == 1
+    assert pair.counter("n1", "restarts") == 1
 
 
 @pytest.mark.parametrize("first", ["who has asked", "who was asked", "nobody"])
@@ -224,9 +224,11 @@ def test_requests_accepted_by_an_endpoint_freed_during_an_outage_are_returned_af
         assert other.try_request(0, 99, 50)
     pair.elapse(SECOND if first == "nobody" else MILLISECOND)
     assert pair.asker.handle()
-    assert [one.status for one in pair.returned if one.destination == AWAY] == [Status.UNREACHABLE]
+    assert [returned_message.status for returned_message in pair.returned if returned_message.destination == AWAY] == [
+        Status.UNREACHABLE
+    ]
     assert (pair.answers, pair.asker.credits(0)) == ([], 4)
-    assert not any(node.agent.firmware.waiting() for node in pair.simulation.nodes.values())
+    assert not any(node.agent.firmware.pending_work() for node in pair.simulation.nodes.values())
 
 
 @pytest.mark.parametrize("there", ["another tag", "no endpoint", "the same endpoint"])
@@ -267,7 +269,7 @@ def test_requests_accepted_by_a_nic_that_restarts_silently_are_returned_and_hand
     if there != "no endpoint":
         assert not pair.asked.handle()
     assert pair.asker.handle()
-    assert [one.status for one in pair.returned] == [Status.UNREACHABLE]
+    assert [returned_message.status for returned_message in pair.returned] == [Status.UNREACHABLE]
     assert (len(pair.delivered), len(handled), pair.answers, pair.asker.credits(0)) == (1, 1, [], 4)
 
 
@@ -351,7 +353,7 @@ def test_a_late_reply_to_a_returned_request_is_dropped() -> None:
     assert pair.asker.try_request(0, 1, 41)
     pair.elapse(50 * MILLISECOND)
     pair.asker.handle()
-    assert [one.status for one in pair.returned] == [Status.UNREACHABLE]
+    assert [returned_message.status for returned_message in pair.returned] == [Status.UNREACHABLE]
     pair.back.is_cut = False
     assert pair.asked.handle()
     pair.elapse()
@@ -363,7 +365,7 @@ def test_a_request_with_a_reply_is_not_returned_though_its_acknowledgements_are_
     pair = Pair(QUICK)
     pair.asker.map(0, AWAY, TAG)
     pair.meet()
-    before = pair.counted("n1", "acknowledgements_received")
+    before = pair.counter("n1", "acknowledgements_received")
     pair.back.is_cut = True
     assert pair.asker.try_request(0, 1, 41)
     pair.elapse(MILLISECOND // 10)
@@ -372,7 +374,7 @@ def test_a_request_with_a_reply_is_not_returned_though_its_acknowledgements_are_
     pair.elapse(MILLISECOND // 10)
     assert pair.asker.handle()
     assert pair.answers == [42]
-    assert pair.counted("n1", "acknowledgements_received") == before
+    assert pair.counter("n1", "acknowledgements_received") == before
     pair.back.is_cut = True
     pair.elapse(50 * MILLISECOND)
     assert pair.asker.handle()
@@ -450,8 +452,8 @@ def test_a_message_refused_too_often_is_returned_if_configured() -> None:
 
     pair.simulation.spawn("n1", ask)
     pair.simulation.run(timeout=SECOND)
-    assert [one.status for one in pair.returned] == [Status.CONGESTION]
-    assert pair.counted("n2", "overruns") == 3
+    assert [returned_message.status for returned_message in pair.returned] == [Status.CONGESTION]
+    assert pair.counter("n2", "overruns") == 3
 
 
 def test_without_an_error_handler_poll_raises_returned_error() -> None:
@@ -517,4 +519,4 @@ def test_a_handlers_exception_passes_through_poll_and_the_credit_returns() -> No
         pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
     pair.simulation.programs("n1")[0].cancel()
     pair.run(until=lambda: pair.asker.credits(0) == 4)
-    assert pair.counted("n2", "messages_delivered") == 1
+    assert pair.counter("n2", "messages_delivered") == 1

@@ -14,7 +14,7 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
-from tests.sim.am2_conversations import Transcript, converse, counted, firmware
+from tests.sim.am2_conversations import Transcript, converse, firmware, total_counter
 
 PRICED = Profile(
     "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000, doorbell=100,
@@ -41,8 +41,8 @@ def test_every_request_is_handled_once_with_any_fault_of_links(fault: str, profi
         simulation.run(timeout=60 * SECOND)
         simulation.run_until(simulation.now() + SECOND)  # the last answers may have been lost
         assert not notes.returned
-        assert counted(simulation, "unreachable") == 0
-        assert firmware(simulation, "n1").waiting() == []
+        assert total_counter(simulation, "unreachable") == 0
+        assert firmware(simulation, "n1").pending_work() == []
     notes.check()
 
 
@@ -54,7 +54,7 @@ def test_more_endpoints_than_frames_take_turns_in_them(frames: int) -> None:
     with Simulation(cluster, plug(settings, on_delivery=notes.on_delivery)) as simulation:
         converse(simulation, notes, endpoints=9, requests=12)
         simulation.run(timeout=120 * SECOND)
-        assert counted(simulation, "unloaded") > 0
+        assert total_counter(simulation, "unloaded") > 0
         assert not notes.returned
     notes.check()
 
@@ -73,24 +73,24 @@ def test_messages_on_myrinet_wait_for_the_mappers_routes() -> None:
     with Simulation(cluster, plug(on_delivery=notes.on_delivery)) as simulation:
         converse(simulation, notes, endpoints=2, requests=20)
         simulation.run(timeout=20 * SECOND)
-        assert counted(simulation, "mapper_tables_installed") >= 4
+        assert total_counter(simulation, "mapper_tables_installed") >= 4
         assert not notes.returned
     notes.check()
 
 
 def test_interrupts_cost_host_time_and_polling_does_not() -> None:
-    def taken(interrupt: int) -> tuple[int, int]:
+    def reply_times(interrupt: int) -> tuple[int, int]:
         """Return when the first reply comes, which waits for endpoints to be paged in, and how long a later one takes."""
         profile = Profile(receive=1_000, notice=100, interrupt=interrupt)
         with Simulation(Description.back_to_back(delay="1us", rate="1gbit"), plug(), profile=profile) as simulation:
-            asker, asked = (
+            asker, requested = (
                 cast(ActiveMessages, simulation.nodes[name].agent.host).allocate_bundle().allocate_endpoint()
                 for name in ("n1", "n2")
             )
-            asked.tag = 1
-            asked.set_handler(1, lambda token: token.reply(1))
+            requested.tag = 1
+            requested.set_handler(1, lambda token: token.reply(1))
             asker.set_handler(1, lambda _: None)
-            asker.map(0, asked.name, 1)
+            asker.map(0, requested.name, 1)
 
             async def ask(_: ActiveMessages, node: SimNode) -> tuple[int, int]:
                 times = [node.now()]
@@ -104,14 +104,14 @@ def test_interrupts_cost_host_time_and_polling_does_not() -> None:
             async def serve(_: ActiveMessages, __: SimNode) -> None:
                 handled = 0
                 while handled < 2:
-                    await asked.wait()
-                    handled += await asked.poll()
+                    await requested.wait()
+                    handled += await requested.poll()
 
             asking = simulation.spawn("n1", ask)
             simulation.spawn("n2", serve)
             simulation.run(timeout=SECOND)
             return asking.result()
 
-    (cheap, usual), (dear, as_usual) = taken(0), taken(200_000)
+    (cheap, usual), (dear, as_usual) = reply_times(0), reply_times(200_000)
     assert dear >= cheap + 200_000
     assert usual == as_usual

@@ -63,7 +63,7 @@ def test_cases_of_am2_cover_what_they_are_meant_to() -> None:
     assert {case.shape for case in cases} == {*SHAPES, am2_swarm_cases.CROSSBARS}
     assert all(case.endpoints > dict(case.settings)["frames"] for case in cases)
     assert all(len(case.requests) >= am2_swarm_cases.REQUESTS for case in cases)
-    assert {one.wrong for case in cases for one in case.requests} == {"", *am2_swarm_cases.WRONG}
+    assert {request.wrong for case in cases for request in case.requests} == {"", *am2_swarm_cases.WRONG}
     assert 30 < sum(bool(case.restarts) for case in cases) < 200
     assert any(not case.layout().keeps_order() for case in cases)
 
@@ -85,10 +85,10 @@ def test_the_swarm_of_am2_finds(mutant: Mutant, record_property: Callable[[str, 
 
 @pytest.mark.requires("interpreted")
 def test_a_failing_case_of_am2_is_shrunk() -> None:
-    mutant = next(one for one in MUTANTS if one.name == "any tag")
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "any tag")
     seed = find(mutant, am2_swarm.SWARM.trial, SEARCHED, 100).seed
     with pytest.MonkeyPatch.context() as patch:
-        mutant.put_in(patch)
+        mutant.apply(patch)
         case = am2_swarm_cases.draw(seed)
         least = am2_swarm.SWARM.shrink(case, attempts=40)
         assert am2_swarm.SWARM.verdict(least)

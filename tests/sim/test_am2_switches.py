@@ -17,7 +17,7 @@ from protocols.am2.settings import SECOND, Settings
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
-from tests.sim.am2_conversations import Transcript, converse, counted
+from tests.sim.am2_conversations import Transcript, converse, total_counter
 from tests.sim.test_am2_errors import AWAY, TAG, Pair
 
 GAM = Settings(reliable=False, guarded=False, virtual=False)
@@ -28,9 +28,9 @@ def test_without_all_features_only_messages_are_sent() -> None:
     with Simulation(Description.back_to_back(delay="5us"), plug(GAM, on_delivery=notes.on_delivery)) as simulation:
         converse(simulation, notes, endpoints=2, requests=40)
         simulation.run(timeout=SECOND)
-        assert counted(simulation, "acknowledgements_sent") == 0
-        assert counted(simulation, "dropped") == 0
-        assert counted(simulation, "packets_sent") == counted(simulation, "packets_received")
+        assert total_counter(simulation, "acknowledgements_sent") == 0
+        assert total_counter(simulation, "dropped") == 0
+        assert total_counter(simulation, "packets_sent") == total_counter(simulation, "packets_received")
     notes.check()
 
 
@@ -41,7 +41,7 @@ def test_without_acknowledgements_lost_messages_are_not_resent() -> None:
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: pair.simulation.now() > SECOND)
     assert (pair.returned, pair.answers, pair.delivered) == ([], [], [])
     assert pair.asker.outbox.is_idle
-    assert pair.counted("n1", "packets_resent") == 0
+    assert pair.counter("n1", "packets_resent") == 0
 
 
 def test_without_protection_tags_are_ignored() -> None:
@@ -57,7 +57,7 @@ def test_without_virtual_networks_there_are_as_many_endpoints_as_frames_and_they
     with Simulation(Description.back_to_back(delay="5us"), plug(settings, on_delivery=notes.on_delivery)) as simulation:
         converse(simulation, notes, endpoints=3, requests=10)
         simulation.run(timeout=SECOND)
-        assert counted(simulation, "not_resident") == counted(simulation, "unloaded") == 0
+        assert total_counter(simulation, "not_resident") == total_counter(simulation, "unloaded") == 0
         with pytest.raises(ResourceError, match="3 endpoints"):
             cast(ActiveMessages, simulation.nodes["n1"].agent.host).allocate_bundle().allocate_endpoint()
     notes.check()

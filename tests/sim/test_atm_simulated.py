@@ -35,17 +35,17 @@ class CellFirmware:
         self.cells.append((now, frame))
 
     def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
-        here, addresses = self.adapter.number, self.adapter.addresses
-        head = addresses[index] + addresses[here] + ETHERTYPE.to_bytes(2, "big")
-        self.nic.send(head + header(circuit(here, index, len(addresses))) + bytes([here]) * PAYLOAD)
+        local, addresses = self.adapter.number, self.adapter.addresses
+        head = addresses[index] + addresses[local] + ETHERTYPE.to_bytes(2, "big")
+        self.nic.send(head + header(circuit(local, index, len(addresses))) + bytes([local]) * PAYLOAD)
 
     def on_timer(self, now: int) -> None:
         raise AssertionError(f"no timer is set, at {now}")
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -53,10 +53,10 @@ class CellFirmware:
 class Host:
     firmware: CellFirmware
 
-    def completed(self, index: int) -> bool | None:  # noqa: ARG002
+    def on_completion(self, index: int) -> bool | None:  # noqa: ARG002
         return None
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -80,7 +80,7 @@ def mesh() -> Cluster:
         switches=[Switch(name=name, kind="atm") for name in names],
         nodes=[Node(name=node) for node, _ in nodes],
         links=[
-            *[Link(ends=(one, other)) for one, other in zip(names, [*names[1:], names[0]], strict=True)],
+            *[Link(ends=(name, second)) for name, second in zip(names, [*names[1:], names[0]], strict=True)],
             *[Link(ends=ends) for ends in nodes],
         ],
     )

@@ -9,9 +9,9 @@ from tests.live.busy_cores import BUSY, beside, figures, pingpong, polls
 
 def test_messages_wait_for_the_turns_of_a_program_on_their_core_and_not_for_one_on_another() -> None:
     """A turn takes 1 ms, in which a ping-pong of 50 us gets stuck, and so does one of COMB's rounds."""
-    found = figures("sim")
-    assert found["pingpong"][1] > 10 * found["pingpong"][2]
-    assert found["comb"][1] > found["comb"][2] + 500_000
+    figures_found = figures("sim")
+    assert figures_found["pingpong"][1] > 10 * figures_found["pingpong"][2]
+    assert figures_found["comb"][1] > figures_found["comb"][2] + 500_000
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -69,9 +69,11 @@ def test_a_mistake_in_the_protocol_fails_a_check(
 ) -> None:
     assert failed_checks(tmp_path / "right", 1, workload, **settings) == set()
     with pytest.MonkeyPatch.context() as patch:
-        mutant.put_in(patch)
-        found = {one for seed in range(4) for one in failed_checks(tmp_path / str(seed), seed, workload, **settings)}
-    assert expected in found
+        mutant.apply(patch)
+        actual = {
+            check for seed in range(4) for check in failed_checks(tmp_path / str(seed), seed, workload, **settings)
+        }
+    assert expected in actual
 
 
 def broken_device(patch: pytest.MonkeyPatch, what: Callable[[dict[str, Any], int], list[dict[str, Any]]]) -> None:
@@ -102,11 +104,11 @@ def test_a_run_with_nothing_wrong_says_so(tmp_path: Path) -> None:
     assert result.checks.checks["nothing lost"].checked == result.checks.checks["order"].checked > 4 * 100
     assert result.verdict.grade is Grade.TRUSTED
     assert not any("check" in row for row in result.rows)
-    told = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert told["checks"] == [{"passed": True, "failed": [], "ambiguous": 0}]
+    document = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert document["checks"] == [{"passed": True, "failed": [], "ambiguous": 0}]
 
 
-def test_what_is_not_asked_for_is_not_checked(tmp_path: Path) -> None:
+def test_only_requested_checks_run(tmp_path: Path) -> None:
     result = testbed.run(Cluster.star(2), "pingpong", mode="sim", settings={"count": 3}, output=tmp_path / "run")
     assert result.checks is None
     assert not (tmp_path / "run" / "history").exists()
@@ -129,7 +131,9 @@ def test_a_failed_check_makes_the_verdict_failed_and_stands_in_the_rows(tmp_path
     rows = [row for row in result.rows if "check" in row]
     assert [(row["repeat"], row["check"]) for row in rows] == [(1, "content"), (2, "content")]
     again = recheck(read_run(tmp_path / "run"))
-    assert [report.to_json() for report in again] == [one.checks.to_json() for one in result.repetitions if one.checks]
+    assert [report.to_json() for report in again] == [
+        repetition.checks.to_json() for repetition in result.repetitions if repetition.checks
+    ]
 
 
 def test_a_failed_check_fails_the_test_whose_cluster_ran_it(tmp_path: Path) -> None:

@@ -96,12 +96,12 @@ def test_restarts_at_random_are_refused_and_what_starts_nothing_again_is_not() -
 
 
 def test_each_workload_of_ours_says_whether_it_bears_restarts() -> None:
-    said = {
+    reported = {
         name: choose(name).bears_restarts
         for name, entry in offered(WORKLOADS).items()
         if entry.module.startswith("testbed.")
     }
-    assert {name for name, bears in said.items() if bears} == {"am-random", "churn"}
+    assert {name for name, bears in reported.items() if bears} == {"am-random", "churn"}
 
 
 async def wait(_comm: Comm, node: Node) -> int:
@@ -135,13 +135,13 @@ async def begins_others(comm: Comm, node: Node, *, told: list[tuple[int, int]]) 
     await node.sleep(10_000_000)
 
 
-def test_what_a_program_has_begun_beside_itself_ends_with_it_in_a_crash() -> None:
-    told: list[tuple[int, int]] = []
+def test_tasks_of_a_program_end_with_it_in_a_crash() -> None:
+    report: list[tuple[int, int]] = []
 
     async def program(comm: Comm, node: Node) -> None:
-        await begins_others(comm, node, told=told)
+        await begins_others(comm, node, told=report)
 
     testbed.run(Cluster.star(2), program, mode="sim", scenario=Scenario(faults=[Restart(on="n2", at="5500us")]))
-    first = [at for at, one in enumerate(told) if one == (1, 1)]
+    first = [at for at, one in enumerate(report) if one == (1, 1)]
     assert len(first) == 6
-    assert told.index((1, 2)) > max(first)
+    assert report.index((1, 2)) > max(first)

@@ -24,7 +24,7 @@ OURS = rf"emp \(package netns-testbed {registry.offered(registry.FIELDS)['emp'].
 Install = Callable[..., None]
 
 
-async def nothing(comm: object, node: object) -> None: ...
+async def idle(comm: object, node: object) -> None: ...
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def forget() -> None:
 
 
 def simulated(protocol: str) -> None:
-    testbed.run(Cluster.star(2, loss="5%"), nothing, protocol=protocol, mode="sim")
+    testbed.run(Cluster.star(2, loss="5%"), idle, protocol=protocol, mode="sim")
 
 
 def test_a_package_that_takes_an_ethertype_of_ours_is_named_with_ours(install: Install) -> None:
@@ -143,20 +143,20 @@ def test_the_kernels_protocols_have_no_ethertype_to_clash(install: Install) -> N
 
 def test_lists_and_doctor_say_it_and_do_not_fail(install: Install) -> None:
     install("stranger", EMP, "1.2")
-    told = CliRunner().invoke(command, ["protocol", "list"])
-    assert told.exit_code == 0
-    lines = {line.split()[0]: " ".join(line.split()) for line in told.stdout.partition("\n\n")[0].splitlines()}
+    result = CliRunner().invoke(command, ["protocol", "list"])
+    assert result.exit_code == 0
+    lines = {line.split()[0]: " ".join(line.split()) for line in result.stdout.partition("\n\n")[0].splitlines()}
     assert lines["stranger"] == "stranger stranger-nic 1.2 0x88B5 sim, live, dilated inline, shared ethernet"
     assert lines["am2"].endswith("0x88B6 sim, live, dilated inline, shared ethernet, myrinet")
     assert lines["udp"].endswith("the kernel's own live ethernet")
-    assert "package stranger-nic 1.2" in told.stderr
+    assert "package stranger-nic 1.2" in result.stderr
 
 
 def test_a_protocol_that_cannot_be_imported_is_listed_with_the_reason(install: Install, tmp_path: Path) -> None:
     install("broken", FREE, fields=False)
     (tmp_path / "broken" / "protocol.py").write_text("raise RuntimeError('no licence')\n")
-    (found,) = [one for one in packages.offered_protocols() if one.name == "broken"]
-    assert (found.package, found.modes, found.problem) == ("broken-nic", (), "RuntimeError: no licence")
+    (actual,) = [protocol for protocol in packages.offered_protocols() if protocol.name == "broken"]
+    assert (actual.package, actual.modes, actual.problem) == ("broken-nic", (), "RuntimeError: no licence")
     simulated("emp")
     with pytest.raises(TestbedError, match="cannot be imported"):
         simulated("broken")

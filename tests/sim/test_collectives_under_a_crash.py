@@ -24,9 +24,9 @@ def test_every_survivor_gets_an_error(tmp_path: Path, name: str, protocol: str) 
     for victim, size in both if LONG else both[which : which + 1]:
         folder = tmp_path / str(victim)
         cluster = ATM if protocol == "ssam" else STAR
-        told = ends(folder, CALLS[name], size, victim, cluster, 3, mode="sim", protocol=protocol, check=True)
-        assert set(told) == {f"n{rank + 1}" for rank in range(4) if rank != victim}
-        for error_class, message, after in told.values():
+        report = ends(folder, CALLS[name], size, victim, cluster, 3, mode="sim", protocol=protocol, check=True)
+        assert set(report) == {f"n{rank + 1}" for rank in range(4) if rank != victim}
+        for error_class, message, after in report.values():
             assert error_class == ERR_PROC_FAILED
             assert message.endswith(f"rank {victim} has crashed")
             assert 0 <= after < 5 * MILLISECOND, "at once: nobody waits for a time-out"

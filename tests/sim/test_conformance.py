@@ -24,7 +24,7 @@ from tests.sim.written_packages import copied, on_path, written
 LONG = bool(os.environ.get("TESTBED_LONG"))
 SCOPE = Scope() if LONG else Scope(depth=2, cases=2)
 MUTANT_SCOPE = Scope(depth=2, cases=20)
-SIMULATED = [one.name for one in CHECKS if not one.needs_namespaces]
+SIMULATED = [check.name for check in CHECKS if not check.needs_namespaces]
 EVERYBODY = [
     name for name in offered(PROTOCOLS) if isinstance(one := load(PROTOCOLS, name), Protocol) and one.ethertype
 ]
@@ -40,7 +40,9 @@ def parcel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_shipped_protocol_passes(protocol: str, record_property: Callable[[str, object], None]) -> None:
     results = [check(protocol, name, SCOPE) for name in SIMULATED]
     assert {result.check.name: result.reason for result in results if result.state is not State.PASSED} == {}
-    record_property("note", f"conformance: {protocol}: " + "; ".join(filter(None, (one.reason for one in results))))
+    record_property(
+        "note", f"conformance: {protocol}: " + "; ".join(filter(None, (result.reason for result in results)))
+    )
 
 
 def test_the_packages_own_tests_pass_the_suite_among_them(parcel: Path) -> None:
@@ -59,7 +61,7 @@ def test_a_broken_package_fails_the_check_that_names_its_defect(
 ) -> None:
     name = f"mutan{MUTANTS.index(mutant)}"
     folder = copied(parcel, name, tmp_path)
-    mutant.put_in(folder / name)
+    mutant.apply(folder / name)
     with on_path(folder):
         result = check(name, mutant.check, MUTANT_SCOPE)
     assert result.state is State.FAILED, f"it is not found that {mutant.mistake}"
@@ -67,9 +69,9 @@ def test_a_broken_package_fails_the_check_that_names_its_defect(
 
 
 def test_a_failing_case_is_reduced_and_runs_again_by_the_command_that_is_printed(parcel: Path, tmp_path: Path) -> None:
-    (mutant,) = [one for one in MUTANTS if one.check == "fates"]
+    (mutant,) = [mutant for mutant in MUTANTS if mutant.check == "fates"]
     folder = copied(parcel, "mutanf", tmp_path)
-    mutant.put_in(folder / "mutanf")
+    mutant.apply(folder / "mutanf")
     with on_path(folder):
         reason = check("mutanf", "fates", MUTANT_SCOPE).reason
         case = reason.rpartition("--case ")[2]
@@ -88,7 +90,7 @@ def test_a_failing_case_is_reduced_and_runs_again_by_the_command_that_is_printed
         assert exchange in case
 
 
-def test_what_does_not_apply_says_why() -> None:
+def test_an_inapplicable_check_gives_the_reason() -> None:
     result = check("ssam", "killed-host")
     assert (result.state, result.reason) == (
         State.NOT_APPLICABLE, "the protocol's NICs cannot be shared: it has no split driver",
@@ -97,7 +99,7 @@ def test_what_does_not_apply_says_why() -> None:
 
 def test_a_protocol_without_a_nic_that_can_be_made_is_an_error_with_its_line(parcel: Path, tmp_path: Path) -> None:
     folder = copied(parcel, "mutann", tmp_path)
-    PackageMutant("", "", "host.py", "self.rank: Final = adapter.number", "self.rank = adapter.place").put_in(
+    PackageMutant("", "", "host.py", "self.rank: Final = adapter.number", "self.rank = adapter.place").apply(
         folder / "mutann"
     )
     with on_path(folder), pytest.raises(TestbedError, match=r"NICs of protocol mutann(.|\n)*AttributeError"):
@@ -126,9 +128,9 @@ def command(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_prints_each_check_and_ends_with_10_if_one_fails(parcel: Path, tmp_path: Path) -> None:
-    (mutant,) = [one for one in MUTANTS if one.check == "mtu"]
+    (mutant,) = [mutant for mutant in MUTANTS if mutant.check == "mtu"]
     folder = copied(parcel, "mutanm", tmp_path)
-    mutant.put_in(folder / "mutanm")
+    mutant.apply(folder / "mutanm")
     failed = command("check", "mutanm", "--only", "mtu", "--only", "cancel", path=folder)
     assert failed.returncode == 10
     assert [line.split()[:2] for line in failed.stdout.splitlines() if not line.startswith(" ")] == [
@@ -137,14 +139,16 @@ def test_the_command_prints_each_check_and_ends_with_10_if_one_fails(parcel: Pat
     assert "MTU" in failed.stdout
     passed = command("check", "parcel", "--only", "mtu", "--json", path=parcel)
     assert passed.returncode == 0
-    told = json.loads(passed.stdout)
-    assert (told["kind"], told["protocol"], told["passed"]) == ("protocol-check", "parcel", True)
-    assert [(one["name"], one["state"]) for one in told["checks"]] == [("mtu", "passed")]
+    document = json.loads(passed.stdout)
+    assert (document["kind"], document["protocol"], document["passed"]) == ("protocol-check", "parcel", True)
+    assert [(check["name"], check["state"]) for check in document["checks"]] == [("mtu", "passed")]
 
 
 def test_the_list_has_profiles_and_settings(parcel: Path) -> None:
     (own,) = [
-        one for one in json.loads(command("list", "--json", path=parcel).stdout)["protocols"] if one["name"] == "parcel"
+        protocol
+        for protocol in json.loads(command("list", "--json", path=parcel).stdout)["protocols"]
+        if protocol["name"] == "parcel"
     ]
     assert own["settings"] == {"resend": 5_000_000}
     assert (own["package"], own["version"], own["nics"], own["profiles"]) == ("parcel", "0.1", ["inline", "shared"], [])
@@ -153,7 +157,7 @@ def test_the_list_has_profiles_and_settings(parcel: Path) -> None:
 
 def test_a_host_library_that_raises_fails_the_check_with_its_line(parcel: Path, tmp_path: Path) -> None:
     folder = copied(parcel, "mutanr", tmp_path)
-    PackageMutant("", "", "host.py", "self._free.popleft()", 'self._free.pop({}["next"])').put_in(folder / "mutanr")
+    PackageMutant("", "", "host.py", "self._free.popleft()", 'self._free.pop({}["next"])').apply(folder / "mutanr")
     with on_path(folder):
         for name in ("cancel", "fates", "swarm", "restarts"):
             result = check("mutanr", name, MUTANT_SCOPE)

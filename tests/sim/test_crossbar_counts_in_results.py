@@ -20,7 +20,7 @@ def test_a_run_tells_what_its_switches_did_not_forward(tmp_path: Path) -> None:
     result = testbed.run(
         pair, "pingpong", protocol="am2", mode="sim", settings={"sizes": "4", "count": 1}, output=tmp_path / "run"
     )
-    (switches,) = [one.switches for one in result.repetitions]
+    (switches,) = [repetition.switches for repetition in result.repetitions]
     assert switches["s1"]["no_cable"] > 0
     assert switches["s1"]["truncated"] == 0
     assert json.loads((tmp_path / "run" / "result.json").read_text())["switches"] == [switches]

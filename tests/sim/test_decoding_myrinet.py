@@ -14,7 +14,7 @@ import pytest
 from protocols.am2 import codec as am2
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.core.malformed import MalformedError
-from protocols.myrinet.envelope import opened, sealed, stripped
+from protocols.myrinet.envelope import add_envelope, remove_envelope, stripped
 from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
@@ -69,7 +69,7 @@ class Postman:
 
     def receive(self, now: int, frame: bytes) -> None:
         try:
-            raw = opened(frame)
+            raw = remove_envelope(frame)
         except MalformedError:
             return
         if not raw.startswith(am2.BEGINS, 14):
@@ -85,20 +85,20 @@ class Postman:
         return self._adapter.addresses[index], self._adapter.address
 
     def _post(self, index: int, frame: bytes) -> None:
-        self._nic.send(sealed(frame, self._routes[self._names[self._adapter.number], self._names[index]]))
+        self._nic.send(add_envelope(frame, self._routes[self._names[self._adapter.number], self._names[index]]))
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
 class Nobody:
-    def completed(self, index: int) -> None:  # noqa: ARG002
+    def on_completion(self, index: int) -> None:  # noqa: ARG002
         raise AssertionError("it shows nothing")
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -185,8 +185,8 @@ def test_the_frames_of_a_capture_are_told_of_with_what_is_left_of_their_routes(r
     lines = decode(recorded, "--filter", "am2").splitlines()
     sent = [line for line in lines if " n1:eth0 out " in line]
     assert len(sent) == MESSAGES
-    said = "AM-II MEDIUM message 1 of endpoint 0.3 to 1.4, handler 7, 21 bytes, channel 2 sequence 1, route +2 -2, 96 bytes"
-    assert sent[0].endswith(said)
+    text = "AM-II MEDIUM message 1 of endpoint 0.3 to 1.4, handler 7, 21 bytes, channel 2 sequence 1, route +2 -2, 96 bytes"
+    assert sent[0].endswith(text)
     (dropped,) = [line for line in lines if "dropped by rule" in line]
     assert "AM-II ACK channel 2 sequence 1, route -2, " in dropped
     broken = [line for line in lines if "wrong CRC-8" in line]

@@ -68,20 +68,20 @@ def decode(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str
 
 
 def documents(text: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in text.splitlines()]
-    for one in found:
+    records = [json.loads(line) for line in text.splitlines()]
+    for one in records:
         jsonschema.validate(one, schema_of(one["kind"]))
-    return found
+    return records
 
 
 def test_every_frame_of_a_run_is_a_line_with_its_fate(recorded: Path) -> None:
-    there = read_capture(recorded)
+    captured = read_capture(recorded)
     done = decode(recorded.parent)
     lines = done.stdout.splitlines()
-    lost = sum(bool(met) for *_, met in there)
-    assert done.stderr == f"{len(there)} frames, {lost} of them with a fate\n"
+    lost = sum(bool(met) for *_, met in captured)
+    assert done.stderr == f"{len(captured)} frames, {lost} of them with a fate\n"
     assert lost > 5
-    for line, (end, time, frame, met) in zip(lines, there, strict=True):
+    for line, (end, time, frame, met) in zip(lines, captured, strict=True):
         seconds, rest = divmod(time, 1_000_000_000)
         assert line.startswith(f"{seconds}.{rest:09} {end} ")
         assert f", {len(frame)} bytes" in line
@@ -104,13 +104,13 @@ def test_a_filter_chooses_frames_as_a_rule_would(recorded: Path) -> None:
 def test_as_json_a_frame_has_its_fields_by_the_names_of_filters(recorded: Path) -> None:
     done = decode(recorded, "--json")
     assert done.stderr == ""
-    found = documents(done.stdout)
-    there = read_capture(recorded)
-    assert [(one["interface"], one["time"], one["bytes"], one["met"]) for one in found] == [
-        (end, time, len(frame), met) for end, time, frame, met in there
+    document_list = documents(done.stdout)
+    captured = read_capture(recorded)
+    assert [(one["interface"], one["time"], one["bytes"], one["met"]) for one in document_list] == [
+        (end, time, len(frame), met) for end, time, frame, met in captured
     ]
-    assert {one["kind"] for one in found} == {"decoded"}
-    first = found[0]
+    assert {one["kind"] for one in document_list} == {"decoded"}
+    first = document_list[0]
     assert (first["protocol"], first["link"], first["direction"], first["way"]) == (
         "emp",
         "n1:eth0--s1:1",
@@ -121,8 +121,8 @@ def test_as_json_a_frame_has_its_fields_by_the_names_of_filters(recorded: Path) 
         "emp.type": 1,
         "emp.total": SIZE,
         "emp.tag": 5,
-        "frame.len": len(there[0][2]),
-        "eth.src": there[0][2][6:12].hex(":"),
+        "frame.len": len(captured[0][2]),
+        "eth.src": captured[0][2][6:12].hex(":"),
     }
 
 
@@ -135,16 +135,16 @@ def test_all_fields_of_all_layers_are_shown_if_asked_for(recorded: Path) -> None
 
 
 def test_each_message_fares_as_the_capture_says(recorded: Path) -> None:
-    there = read_capture(recorded)
-    found = documents(decode(recorded, "--messages", "--json").stdout)
-    assert [one["message"] for one in found] == [f"n1/n2/{number}" for number in range(COUNT)]
-    assert {one["bytes"] for one in found} == {SIZE}
-    by_id = Counter(int.from_bytes(frame[26:30], "big") for *_, frame, met in there if met)
-    assert [one["lost"] for one in found] == [by_id[number] for number in range(COUNT)]
-    left = [frame for end, _, frame, _ in there if end == "n1:eth0" and frame[6:12] == there[0][2][6:12]]
-    assert sum(one["sent"]["data"] for one in found) == len(left)
+    captured = read_capture(recorded)
+    document_list = documents(decode(recorded, "--messages", "--json").stdout)
+    assert [one["message"] for one in document_list] == [f"n1/n2/{number}" for number in range(COUNT)]
+    assert {one["bytes"] for one in document_list} == {SIZE}
+    by_id = Counter(int.from_bytes(frame[26:30], "big") for *_, frame, met in captured if met)
+    assert [one["lost"] for one in document_list] == [by_id[number] for number in range(COUNT)]
+    left = [frame for end, _, frame, _ in captured if end == "n1:eth0" and frame[6:12] == captured[0][2][6:12]]
+    assert sum(one["sent"]["data"] for one in document_list) == len(left)
     sent = Counter(left)
-    assert sum(one["again"] for one in found if one["sent"].get("ack") == 1) <= sum(sent.values()) - len(sent)
+    assert sum(one["again"] for one in document_list if one["sent"].get("ack") == 1) <= sum(sent.values()) - len(sent)
     lines = decode(recorded, "--messages").stdout.splitlines()
     assert len(lines) == COUNT
     assert all(f"  n1/n2/{number}" in line and "EMP, 4,000 bytes" in line for number, line in enumerate(lines))
@@ -171,9 +171,9 @@ def test_one_message_is_told_frame_by_frame(recorded: Path) -> None:
 def test_the_captures_of_all_repetitions_are_shown_in_the_order_of_time(tmp_path: Path) -> None:
     for number in (1, 2):
         record(tmp_path / f"repeat-{number}", seed=number)
-    found = documents(decode(tmp_path, "--json").stdout)
-    assert {one["capture"] for one in found} == {"repeat-1", "repeat-2"}
-    assert [one["time"] for one in found] == sorted(one["time"] for one in found)
+    document_list = documents(decode(tmp_path, "--json").stdout)
+    assert {one["capture"] for one in document_list} == {"repeat-1", "repeat-2"}
+    assert [one["time"] for one in document_list] == sorted(one["time"] for one in document_list)
     assert len(decode(tmp_path, "--messages").stdout.splitlines()) == 2 * COUNT
     two = decode(tmp_path, "--message", "n1/0").stdout
     assert two.count("repeat-1 n1/n2/0") == two.count("repeat-2 n1/n2/0") == 1
@@ -194,19 +194,19 @@ def test_a_file_that_grows_is_followed_until_an_interrupt_and_half_a_frame_is_wa
     path.touch()
     with subprocess.Popen(command(path, "-f"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said: list[str] = []
+        log: list[str] = []
         with path.open("ab", buffering=0) as file:
             for begin in range(0, len(whole), 3_001):
                 file.write(whole[begin : begin + 3_001])
                 so_far = tmp_path / "so_far.pcapng"
                 so_far.write_bytes(whole[: begin + 3_001])
-                while len(said) < frames_in(so_far):
-                    said.append(process.stdout.readline())
+                while len(log) < frames_in(so_far):
+                    log.append(process.stdout.readline())
         process.send_signal(signal.SIGINT)
-        rest, told = process.communicate(timeout=60)
-    assert [*said, *rest.splitlines(keepends=True)] == expected
+        rest, errors = process.communicate(timeout=60)
+    assert [*log, *rest.splitlines(keepends=True)] == expected
     assert process.returncode == 0
-    assert told.startswith(f"{len(expected)} frames")
+    assert errors.startswith(f"{len(expected)} frames")
 
 
 def frames_in(path: Path) -> int:
@@ -225,21 +225,21 @@ def test_a_file_that_is_begun_anew_while_it_is_followed_is_told(recorded: Path, 
         assert process.stdout is not None
         process.stdout.readline()
         path.write_bytes(b"")
-        _, told = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "has become shorter while it was read" in told
+    assert "has become shorter while it was read" in errors
 
 
-def test_of_a_truncated_capture_the_frames_before_the_cut_are_shown(recorded: Path, tmp_path: Path) -> None:
+def test_the_frames_before_the_cut_of_a_truncated_capture_are_shown(recorded: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.pcapng"
     path.write_bytes(recorded.read_bytes()[:-5])
     done = decode(path, code=1)
     assert done.stdout == "".join(decode(recorded).stdout.splitlines(keepends=True)[:-1])
     assert "cut.pcapng is cut off within the block that begins at byte" in done.stderr
     assert "; all frames before it are shown" in done.stderr
-    found = decode(path, "--messages", code=1)
-    assert len(found.stdout.splitlines()) == COUNT
-    assert "is cut off within" in found.stderr
+    actual = decode(path, "--messages", code=1)
+    assert len(actual.stdout.splitlines()) == COUNT
+    assert "is cut off within" in actual.stderr
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_of_a_truncated_capture_the_frames_before_the_cut_are_shown(recorded: Pa
         (["it.pcapng", "--messages", "--follow"], "messages are printed when everything is read", 2),
     ],
 )
-def test_what_cannot_be_decoded_is_a_sentence_and_an_exit_code(
+def test_an_undecodable_file_is_an_error_of_one_line_with_an_exit_code(
     recorded: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -325,15 +325,19 @@ def test_a_protocol_of_another_package_is_decoded_as_ours_is(tmp_path: Path, mon
         "--capture",
     ]
     subprocess.run([*run, "--output", str(folder)], capture_output=True, check=True, timeout=60)
-    there = read_capture(folder / CAPTURE)
+    captured = read_capture(folder / CAPTURE)
     lines = decode(folder).stdout.splitlines()
-    assert len(lines) == len(there) >= 4
+    assert len(lines) == len(captured) >= 4
     assert "n1:eth0 > n2:eth0 POSTCARD CARD LAST 0, tag 0, 64 bytes" in lines[0]
-    cards = [one for one in documents(decode(folder, "--json").stdout) if one["fields"]["postcard.kind"] == 1]
+    cards = [
+        document for document in documents(decode(folder, "--json").stdout) if document["fields"]["postcard.kind"] == 1
+    ]
     assert len(decode(folder, "--filter", "postcard.kind == 1").stdout.splitlines()) == len(cards)
     assert "Postcard: kind CARD, flags LAST, context 0, sender 1, receiver 1, number 0" in decode(folder, "-v").stdout
     messages = documents(decode(folder, "--messages", "--json").stdout)
-    assert {(one["protocol"], one["sent"]["data"], one["sent"]["ack"]) for one in messages} == {("postcard", 1, 1)}
+    assert {(message["protocol"], message["sent"]["data"], message["sent"]["ack"]) for message in messages} == {
+        ("postcard", 1, 1)
+    }
     assert messages[0]["message"] == "n1/n2/0"
     done = subprocess.run([*command()[:-1], "dissector"], capture_output=True, text=True, check=True, timeout=60)
     assert 'protocol("postcard", "POSTCARD")' in done.stdout

@@ -7,7 +7,7 @@ import pytest
 import testbed
 from protocols.emp.host import Endpoint, plug
 from protocols.emp.myrinet import codec
-from protocols.myrinet.envelope import sealed, stripped
+from protocols.myrinet.envelope import add_envelope, stripped
 from testbed import Cluster
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
@@ -57,11 +57,11 @@ class Pair:
             if endpoint.number:
                 assert (await endpoint.post_receive(peer, tag, bytearray(size))).length == size
             else:
-                self.resent.append(firmware.counted()["frames_resent"])
+                self.resent.append(firmware.counter_values()["frames_resent"])
                 await endpoint.post_send(peer, tag, bytes(size))
         if not endpoint.number:
-            self.resent.append(firmware.counted()["frames_resent"])
-            self.unrouted = firmware.counted()["unrouted"]
+            self.resent.append(firmware.counter_values()["frames_resent"])
+            self.unrouted = firmware.counter_values()["unrouted"]
         return endpoint.number
 
 
@@ -74,10 +74,10 @@ def test_frames_are_resent_until_the_network_is_mapped_and_no_timer_runs_while_t
         simulation.run(timeout=5 * SECOND)
         assert [task.result() for task in tasks] == [0, 1]
     assert pair.unrouted, "the first frame was sent before there was a route"
-    first, begun, ended = pair.resent
+    first, started, ended = pair.resent
     assert first == 0
-    assert begun == pair.unrouted
-    assert ended == begun
+    assert started == pair.unrouted
+    assert ended == started
 
 
 def test_rules_name_its_fields_behind_a_source_route_and_flows_are_by_its_types() -> None:
@@ -89,7 +89,7 @@ def test_rules_name_its_fields_behind_a_source_route_and_flows_are_by_its_types(
         tasks = [simulation.spawn(name, talk) for name in simulation.nodes]
         simulation.run(timeout=5 * SECOND)
         assert all(task.done for task in tasks)
-        again = [node.agent.firmware.counted()["reacknowledgements_sent"] for node in simulation.nodes.values()]
+        again = [node.agent.firmware.counter_values()["reacknowledgements_sent"] for node in simulation.nodes.values()]
     assert [record.flow.key[-1] for record in records] == [codec.TYPE_ACK] * len(records)
     assert 1 <= len(records) <= 4, "the first of each direction of two links"
     assert sum(again) >= 1
@@ -98,4 +98,4 @@ def test_rules_name_its_fields_behind_a_source_route_and_flows_are_by_its_types(
 def test_a_frame_on_a_link_is_its_codecs_with_a_route_in_front_and_a_crc_behind() -> None:
     frame = codec.pack_frame(b"\2\0\0\0\0\1", b"\2\0\0\0\0\2", codec.TYPE_ACK, 0, 3, 1, 1, 7, 2, 0)
     assert frame[12:16] == codec.ETHERTYPE.to_bytes(2, "big") + codec.BEGINS
-    assert stripped(sealed(frame, b"\x81\xbf")) == (frame, (1, -1), True)
+    assert stripped(add_envelope(frame, b"\x81\xbf")) == (frame, (1, -1), True)

@@ -52,36 +52,36 @@ def test_no_schedule_goes_wrong(subject: Subject, record_property: Callable[[str
 
 def test_every_protocol_that_simulates_is_searched() -> None:
     """Protocols with frames of their own are searched; the kernel's have none."""
-    there = {name: load(PROTOCOLS, name) for name in offered(PROTOCOLS)}
-    assert {name for name, one in there.items() if isinstance(one, Protocol) and one.ethertype} == set(SUBJECTS)
+    present = {name: load(PROTOCOLS, name) for name in offered(PROTOCOLS)}
+    assert {name for name, one in present.items() if isinstance(one, Protocol) and one.ethertype} == set(SUBJECTS)
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 4, 7])
 def test_a_message_of_emp_has_as_many_frames_as_its_exchange_says(frames: int) -> None:
     ran = fate_schedules.run(EMP, str(frames), "")
-    assert sum(one.direction == "forward" for one in ran.transmissions) == frames
+    assert sum(transmission.direction == "forward" for transmission in ran.transmissions) == frames
 
 
 def test_a_frame_meets_its_fate() -> None:
-    came: list[bytes] = []
+    arrived: list[bytes] = []
     gate = Gate("phhdt")
-    gate.set_receiver("forward", lambda _, frame: came.append(frame))
-    gate.set_receiver("backward", lambda _, frame: came.append(frame.upper()))
+    gate.set_receiver("forward", lambda _, frame: arrived.append(frame))
+    gate.set_receiver("backward", lambda _, frame: arrived.append(frame.upper()))
     for number, frame in enumerate([b"a", b"b", b"c", b"d", b"e", b"f"]):
         gate.transmit("backward" if frame == b"d" else "forward", number, frame)
-    assert b"".join(came) == b"abeecf"
+    assert b"".join(arrived) == b"abeecf"
     assert gate.healed == 4
 
 
 def test_what_is_held_and_finds_nothing_to_come_behind_is_delivered_at_the_end() -> None:
-    came: list[bytes] = []
+    arrived: list[bytes] = []
     gate = Gate("h")
-    gate.set_receiver("forward", lambda _, frame: came.append(frame))
+    gate.set_receiver("forward", lambda _, frame: arrived.append(frame))
     gate.transmit("forward", 0, b"a")
-    assert not came
+    assert not arrived
     assert gate.release(1)
     assert not gate.release(2)
-    assert came == [b"a"]
+    assert arrived == [b"a"]
 
 
 def test_schedules_that_differ_in_nothing_that_takes_place_come_once() -> None:
@@ -105,7 +105,9 @@ def test_schedules_of_few_transmissions_find(mutant: Mutant, record_property: Ca
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mutant", [one for one in AM2_MUTANTS if one.name in SEEN_BY_TWO], ids=str)
+@pytest.mark.parametrize(
+    "mutant", [am2_mutant for am2_mutant in AM2_MUTANTS if am2_mutant.name in SEEN_BY_TWO], ids=str
+)
 def test_schedules_of_am2_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     search = searched(mutant, lambda seed: fate_schedules.run(*fate_schedules.draw_schedule(seed, AM2)), FIRST, 1_000)
     record_property("note", f"exhaustive: {search}")
@@ -113,9 +115,9 @@ def test_schedules_of_am2_find(mutant: Mutant, record_property: Callable[[str, o
 
 @pytest.mark.requires("interpreted")
 def test_a_failing_schedule_is_told_with_the_command_that_runs_it_again(capsys: pytest.CaptureFixture[str]) -> None:
-    mutant = next(one for one in MUTANTS if one.name == "counted twice")
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "counted twice")
     with pytest.MonkeyPatch.context() as patch:
-        mutant.put_in(patch)
+        mutant.apply(patch)
         (failure,) = fate_schedules.search(EMP, "7", "h", max_failures=1).failures
         command, why = failure.command, failure.reason
         assert command.startswith("python -m tests.sim.exhaustive emp 7 h")

@@ -66,7 +66,7 @@ def test_the_ring_alone_decides_who_sends_and_repeats_it(tmp_path: Path) -> None
     assert captures[0] == captures[1] != captures[2]
 
 
-def test_what_no_ring_can_have_is_an_error_in_the_description() -> None:
+def test_an_impairment_that_a_ring_cannot_have_is_an_error_in_the_description() -> None:
     with pytest.raises(DescriptionError, match=r"jitter on a link of the token ring's.*one rate and one order"):
         Cluster.star(2, kind="ring", delay="5us", jitter="1us")
     with pytest.raises(
@@ -110,6 +110,6 @@ def test_a_fabric_that_lacks_something_is_an_error_in_the_description_that_names
 
 
 def test_protocols_that_need_no_routes_say_that_they_can_cross_it() -> None:
-    crossed = {one.name: one.fabrics for one in offered_protocols()}
+    crossed = {protocol.name: protocol.fabrics for protocol in offered_protocols()}
     assert crossed["am2"] == crossed["emp"] == ("ethernet", "myrinet", "ring")
     assert crossed["tcp"] == ("ethernet", "ring")

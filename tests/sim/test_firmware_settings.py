@@ -109,8 +109,8 @@ def test_where_settings_of_firmware_have_no_place_the_run_says_so(how: dict[str,
 
 
 def test_the_command_takes_settings_of_firmware(tmp_path: Path) -> None:
-    asked = ["run", "star-2", "am-logp", "--protocol", "am2", "--mode", "sim", "--output", str(tmp_path / "run")]
-    ran = CliRunner().invoke(command, [*asked, "--firmware", "reliable=no", "--firmware", "virtual=no", "--json"])
+    requested = ["run", "star-2", "am-logp", "--protocol", "am2", "--mode", "sim", "--output", str(tmp_path / "run")]
+    ran = CliRunner().invoke(command, [*requested, "--firmware", "reliable=no", "--firmware", "virtual=no", "--json"])
     assert ran.exit_code == 0, ran.output
     counted = json.loads((tmp_path / "run" / "result.json").read_text())["counted"][0]["n1"]
     assert counted["packets_sent"] > 0

@@ -10,7 +10,7 @@ from testbed.workloads.form import Comm, Node
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2", "via", "openmx"])
-def test_what_is_flooded_starts_nothing_at_other_nodes(protocol: str) -> None:
+def test_flooded_frames_have_no_effect_at_other_nodes(protocol: str) -> None:
     """In the first barrier every node sends its first frames to others, before any switch has learnt an address."""
 
     async def barriers(comm: Comm, _node: Node) -> int:

@@ -15,7 +15,7 @@ from tests.sim.exhaustive import SUBJECTS
 
 
 @pytest.mark.parametrize("name", golden_loss.SUBJECTS)
-def test_what_losses_cost_is_what_it_was(name: str) -> None:
+def test_the_cost_of_losses_equals_the_golden_tables(name: str) -> None:
     kept, now = golden_loss.path(name).read_text(encoding="utf-8"), golden_loss.table(name)
     changed = "\n".join(unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", n=0, lineterm=""))
     if changed:
@@ -30,7 +30,7 @@ def test_every_protocol_that_is_searched_has_a_table() -> None:
 
 
 @pytest.mark.parametrize("size", golden_loss.MESSAGES)
-def test_where_nothing_is_lost_nothing_is_sent_again(size: int) -> None:
+def test_no_frame_is_resent_without_losses(size: int) -> None:
     row = golden_loss.row("emp", "none", size)
     frames = (size + 16 + 1471) // 1472  # behind EMP's headers, of which the first frame has another one
     assert row["frames"] == golden_loss.MESSAGES[size] * frames

@@ -87,7 +87,7 @@ def test_frames_keep_their_order() -> None:
     assert numbers == [(tree.macs[source], number) for number in range(50) for source in (0, 1)]
 
 
-def test_what_is_under_way_when_a_delay_is_taken_away_is_not_overtaken() -> None:
+def test_frames_in_flight_are_not_overtaken_when_a_delay_is_removed() -> None:
     tree = Tree("1us")
     tree.send(0, 15, 1)
 

@@ -113,15 +113,15 @@ def play(
     )  # type: ignore[arg-type]  # fmt: skip
 
 
-def told(tmp_path: Path, node: str, number: int) -> list[str]:
+def history_entries(tmp_path: Path, node: str, number: int) -> list[str]:
     """Return a transfer's entries in the history, in order."""
     return [one["what"] for one in read(tmp_path / "run" / "history" / f"{node}.jsonl") if one["n"] == number]
 
 
 def report(tmp_path: Path) -> Report:
-    (found,) = read_reports(read_run(tmp_path / "run"))
-    assert found.passed, found.to_text()
-    return found
+    (actual,) = read_reports(read_run(tmp_path / "run"))
+    assert actual.passed, actual.to_text()
+    return actual
 
 
 def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
@@ -143,19 +143,19 @@ def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics
     assert numbers == sorted(set(numbers)), "in order, and none twice"
     assert {*range(numbers[0], 20)} - {*failed} <= {*numbers}, "a message that failed may have been received"
     for number in range(20):
-        ends = told(tmp_path, "n1", number + 1)[1:]
+        ends = history_entries(tmp_path, "n1", number + 1)[1:]
         if number in failed:
             assert ends == (["failed"] if ends[0] == "failed" else ["buffered", "undelivered"])
         else:
             assert ends == (["sent"] if protocol == "emp" else ["buffered", "sent"])
-    doubtful = {one.message.split(" of ")[0] for one in report(tmp_path).ambiguities}
+    doubtful = {ambiguity.message.split(" of ")[0] for ambiguity in report(tmp_path).ambiguities}
     assert doubtful >= {f"message {number + 1}" for number in failed}
     assert 8 in failed
     if mode == "sim":
         assert failed == [8]
         assert 8 not in numbers
         truth = "not delivered" if protocol == "emp" else "unknown"  # sent before the restart
-        assert {one.outcome for one in report(tmp_path).ambiguities} == {truth}
+        assert {ambiguity.outcome for ambiguity in report(tmp_path).ambiguities} == {truth}
 
 
 @BOTH
@@ -187,9 +187,7 @@ def test_what_no_call_could_tell_is_a_line_of_the_run(tmp_path: Path, protocol: 
 
 @BOTH
 @pytest.mark.parametrize("away", ["0s", "30ms"], ids=["for ever", "for a while"])
-def test_who_crashes_behind_its_sends_takes_them_with_it_and_nobody_is_accused(
-    tmp_path: Path, protocol: str, away: str
-) -> None:
+def test_sends_lost_with_their_crashed_sender_are_not_violations(tmp_path: Path, protocol: str, away: str) -> None:
     cut = Down(on="n1", at="8ms", for_="7ms")  # so that its NIC has messages that it cannot send
     crash = Crash(on="n1", at="10ms") if away == "0s" else Crash(on="n1", at="10ms", for_=away)
     with pytest.raises(StalledError):
@@ -206,11 +204,11 @@ def test_a_message_to_a_node_that_is_down_is_told_when_it_is_given_up(tmp_path: 
     if protocol == "am2":  # EMP never gives up, if it is not told to
         with pytest.raises(ProgramError, match=r"a send to rank 1, tag 0, 40 bytes, was reported done|acknowledged"):
             play(tmp_path, stream, protocol, Crash(on="n2", at="5ms"), gap=10 * MILLISECOND, span=10_000 * MILLISECOND)
-        assert told(tmp_path, "n1", 2) == ["send", "buffered", "undelivered"]
+        assert history_entries(tmp_path, "n1", 2) == ["send", "buffered", "undelivered"]
     else:
         with pytest.raises(StalledError):
             play(tmp_path, stream, protocol, Crash(on="n2", at="5ms"), gap=10 * MILLISECOND)
-        assert told(tmp_path, "n1", 2) == ["send"]
+        assert history_entries(tmp_path, "n1", 2) == ["send"]
     assert report(tmp_path).ambiguities
 
 
@@ -221,9 +219,9 @@ def test_a_run_that_is_broken_off_with_a_long_message_under_way_says_that_it_was
         play(
             tmp_path, stream, protocol, cluster=slow, size=20_000, span=10_000 * MILLISECOND, timeout=5
         )  # each takes 0.8 s
-    begun = [one["n"] for one in read(tmp_path / "run" / "history" / "n1.jsonl") if one["what"] == "send"]
+    started = [one["n"] for one in read(tmp_path / "run" / "history" / "n1.jsonl") if one["what"] == "send"]
     doubts = report(tmp_path).ambiguities  # AM-II's sender may be one message ahead
-    assert doubts[-1].message.startswith(f"message {begun[-1]} of n1 to n2")
+    assert doubts[-1].message.startswith(f"message {started[-1]} of n1 to n2")
     assert len(doubts) <= (2 if protocol == "am2" else 1)
     assert {one.outcome for one in doubts} == {"not delivered"}
 
@@ -269,8 +267,8 @@ def test_the_end_of_a_script_tells_it_as_mpi_finalize_would(tmp_path: Path, prot
     cluster, reset = Cluster.star(3, delay="500us"), Reset(on="n2", at="10ms")
     if end == "Finalize":
         play(tmp_path, str(tmp_path / "script.py"), protocol, reset, cluster=cluster, args=end)
-        said = (tmp_path / "run" / "logs" / "n1.log").read_text()
-        assert said.startswith("told: a send to rank 1, tag 9, ")
+        text = (tmp_path / "run" / "logs" / "n1.log").read_text()
+        assert text.startswith("told: a send to rank 1, tag 9, ")
     else:
         with pytest.raises(
             ProgramError, match=r"(?s)n1: .*a send to rank 1, tag 9, .* was reported done, and has failed"

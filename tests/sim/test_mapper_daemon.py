@@ -28,11 +28,11 @@ def test_daemons_map_the_network_as_mappers_in_the_firmware_do_and_messages_go_b
         for place in ("daemon", "firmware")
     )
     for rank, name in enumerate(NAMES):
-        told, as_usual = by_daemons.results[name], by_firmware.results[name]
-        assert told["replies"] == as_usual["replies"] == [other for other in range(4) if other != rank]
-        assert told["routes"] == as_usual["routes"]
-        assert len(told["routes"]) == 3
-        assert told["leads"] == (rank == 0)
+        report, as_usual = by_daemons.results[name], by_firmware.results[name]
+        assert report["replies"] == as_usual["replies"] == [other for other in range(4) if other != rank]
+        assert report["routes"] == as_usual["routes"]
+        assert len(report["routes"]) == 3
+        assert report["leads"] == (rank == 0)
         assert by_firmware.counters[name]["mapper_probes_sent"] > 0
         assert "mapper_probes_sent" not in by_daemons.counters[name], "the NIC has no mapper of its own"
 

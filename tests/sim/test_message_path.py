@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 
 def sections(text: str) -> dict[str, str]:
     """Return the text of each section by its heading."""
-    found = (part.partition("\n\n") for part in text.split("\n## ")[1:])
-    return {heading: body.strip() for heading, _, body in found}
+    actual = (part.partition("\n\n") for part in text.split("\n## ")[1:])
+    return {heading: body.strip() for heading, _, body in actual}
 
 
 @pytest.mark.requires("interpreted")

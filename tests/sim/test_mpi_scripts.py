@@ -49,8 +49,8 @@ def test_a_script_with_requests_probes_and_communicators_keeps_every_promise(
     for rank in range(4):
         other = (rank // 2 + 1) % 2
         assert lines(folder, f"n{rank + 1}") == [f"[0, 1, 2, 3] Word(said_by={other})"]
-    told = [event["what"] for event in read(folder / "history" / "n1.jsonl")]
-    assert told.count("cancelled") == 1
+    events = [event["what"] for event in read(folder / "history" / "n1.jsonl")]
+    assert events.count("cancelled") == 1
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2"])

@@ -48,8 +48,8 @@ def test_a_longer_frame_than_a_nic_takes_is_lost_and_named(profile: Profile, tmp
         nics = {name: node.nic for name, node in simulation.nodes.items()}
         assert nics["n2"].oversized > 0
         assert nics["n2"].received == nics["n3"].oversized == 0
-    told = [json.loads(line) for line in (tmp_path / TRACE).read_text().splitlines()]
-    lost = [line["node"] for line in told if line.get("why") == "longer than the NIC takes"]
+    records = [json.loads(line) for line in (tmp_path / TRACE).read_text().splitlines()]
+    lost = [line["node"] for line in records if line.get("why") == "longer than the NIC takes"]
     assert lost == ["n2"] * nics["n2"].oversized
 
 

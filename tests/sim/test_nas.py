@@ -20,8 +20,8 @@ LONG = bool(os.environ.get("TESTBED_LONG"))
 
 def row(nodes: int = 4, protocol: str = "am2", **settings: object) -> dict[str, Any]:
     cluster = Cluster.star(nodes, delay="5us", rate="1gbit")
-    (found,) = testbed.run(cluster, "nas", protocol=protocol, mode="sim", settings=settings).rows
-    return dict(found)
+    (actual,) = testbed.run(cluster, "nas", protocol=protocol, mode="sim", settings=settings).rows
+    return dict(actual)
 
 
 @pytest.mark.parametrize(
@@ -31,15 +31,15 @@ def row(nodes: int = 4, protocol: str = "am2", **settings: object) -> dict[str, 
     else [("is", "openmx"), ("cg", "via"), ("mg", "emp"), ("ft", "am2")],
 )
 def test_class_s_is_verified(kernel: str, protocol: str) -> None:
-    found = row(protocol=protocol, kernel=kernel)
-    assert (found["kernel"], found["problem"], found["ranks"], found["verified"]) == (kernel, "S", 4, True)
-    assert found["took_ns"] > 0
+    actual = row(protocol=protocol, kernel=kernel)
+    assert (actual["kernel"], actual["problem"], actual["ranks"], actual["verified"]) == (kernel, "S", 4, True)
+    assert actual["took_ns"] > 0
 
 
 def test_class_s_is_verified_over_cells() -> None:
     cluster = Cluster.star(2, kind="atm", rate="140mbit", overhead=2)
-    (found,) = testbed.run(cluster, "nas", protocol="ssam", mode="sim", settings={"kernel": "mg"}).rows
-    assert (found["ranks"], found["verified"]) == (2, True)
+    (actual,) = testbed.run(cluster, "nas", protocol="ssam", mode="sim", settings={"kernel": "mg"}).rows
+    assert (actual["ranks"], actual["verified"]) == (2, True)
 
 
 @pytest.mark.parametrize("kernel", ["is", "ft", *(["cg", "mg"] if LONG else [])])
@@ -62,8 +62,8 @@ def test_a_schedule_takes_the_time_of_its_operations_and_messages() -> None:
     ("kernel", "problem"), [("mg", "B"), *([("cg", "B"), ("ft", "B"), ("is", "B"), ("is", "C")] if LONG else [])]
 )
 def test_a_schedule_of_the_papers_classes_runs_on_sixteen_ranks(kernel: str, problem: str) -> None:
-    found = row(16, "via", kernel=kernel, problem=problem, schedule=True, iterations=1)
-    assert (found["ranks"], found["schedule"]) == (16, True)
+    actual = row(16, "via", kernel=kernel, problem=problem, schedule=True, iterations=1)
+    assert (actual["ranks"], actual["schedule"]) == (16, True)
 
 
 def test_what_cannot_run_is_told() -> None:

@@ -31,51 +31,51 @@ class Increments(Native[ActiveMessages]):
             await node.barrier()
         endpoint = library.allocate_bundle().allocate_endpoint()
         endpoint.tag = TAG
-        heard: list[int] = []
+        received: list[int] = []
 
-        def asked(token: Token, word: int) -> None:
-            heard.append(word)
+        def requested(token: Token, word: int) -> None:
+            received.append(word)
             token.reply(2, word + 1)
 
-        endpoint.set_handler(1, asked)
-        endpoint.set_handler(2, lambda _, word: heard.append(word))
+        endpoint.set_handler(1, requested)
+        endpoint.set_handler(2, lambda _, word: received.append(word))
         if node.rank != 1:
             endpoint.map(0, EndpointName(1, 0), TAG)
             await endpoint.request(0, 1, 40 + node.rank)
-        while len(heard) < (1 if node.rank != 1 else len(node.names) - 1):
+        while len(received) < (1 if node.rank != 1 else len(node.names) - 1):
             await endpoint.wait()
             await endpoint.poll()
-        node.row(heard=sorted(heard))
-        return sorted(heard)
+        node.row(heard=sorted(received))
+        return sorted(received)
 
 
-def ran(**options: object) -> RunResult:
+def run_workload(**options: object) -> RunResult:
     given: dict[str, object] = {"protocol": "am2", "mode": "sim", **options}
     return testbed.run(Description.star(3), Increments, **given)  # type: ignore[arg-type]
 
 
 def test_a_native_workload_has_the_host_library_and_tells_rows_as_others_do() -> None:
-    found = ran()
-    assert found.results == {"n1": [41], "n2": [40, 42], "n3": [43]}
-    assert [(row["node"], row["rank"]) for row in found.rows if row["heard"] == [43]] == [("n3", 2)]
+    run = run_workload()
+    assert run.results == {"n1": [41], "n2": [40, 42], "n3": [43]}
+    assert [(row["node"], row["rank"]) for row in run.rows if row["heard"] == [43]] == [("n3", 2)]
 
 
 def test_no_other_endpoint_is_beside_its_own() -> None:
-    found = ran(firmware={"frames": 1, "virtual": False})  # there would be no second one
-    assert found.results["n1"] == [41]
+    run = run_workload(firmware={"frames": 1, "virtual": False})  # there would be no second one
+    assert run.results["n1"] == [41]
 
 
 def test_it_runs_over_its_own_protocol_only() -> None:
     with pytest.raises(UnsupportedError, match="calls the host library of am2"):
-        ran(protocol="emp")
+        run_workload(protocol="emp")
 
 
 def test_its_history_is_checked_where_that_is_asked_for() -> None:
-    found = ran(check=True)
-    assert found.checks is not None
-    assert found.checks.passed
-    assert found.checks.messages == found.checks.checks["replies"].checked == 2
-    assert ran().checks is None
+    run = run_workload(check=True)
+    assert run.checks is not None
+    assert run.checks.passed
+    assert run.checks.messages == run.checks.checks["replies"].checked == 2
+    assert run_workload().checks is None
 
 
 class Idle(Native[object]):
@@ -95,10 +95,10 @@ def test_a_host_library_that_reports_nothing_has_no_history(options: dict[str, A
 
 def test_it_has_no_barriers() -> None:
     with pytest.raises(ProgramError, match="a native workload does not have"):
-        ran(settings={"meets": "yes"})
+        run_workload(settings={"meets": "yes"})
 
 
-def test_what_a_native_program_raises_ends_the_run_with_its_node() -> None:
+def test_an_exception_of_a_native_program_ends_the_run_with_its_node() -> None:
     class Fails(Native[ActiveMessages]):
         protocol = "am2"
 

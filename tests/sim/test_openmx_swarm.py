@@ -48,11 +48,11 @@ def test_every_case_keeps_its_promises_and_takes_every_row(record_property: Call
     failures = [f"{openmx_swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
     taken = coverage(TABLES, STATELESS, tally.rows)
-    wanted = {label(table, row) for table in TABLES for row in table.rows}
-    seldom = sorted(wanted, key=lambda name: taken[name])
+    expected = {label(table, row) for table in TABLES for row in table.rows}
+    seldom = sorted(expected, key=lambda name: taken[name])
     record_property("note", f"swarm of Open-MX: {CASES:,} cases from {FIRST} on")
     record_property("note", "swarm of Open-MX, rows: " + ", ".join(f"{name} {taken[name]:,}" for name in seldom))
-    least = {name: MIN_SELDOM if name in SELDOM else MIN for name in wanted}
+    least = {name: MIN_SELDOM if name in SELDOM else MIN for name in expected}
     assert not [f"{name}: {taken[name]}" for name in seldom if taken[name] < least[name]]
 
 

@@ -52,9 +52,9 @@ def test_fates_drawn_ahead_are_those_that_each_direction_draws(changed: str, mon
     drawn: list[int] = []
 
     def chains(states: bytes, words: tuple[int, ...]) -> tuple[int, ...]:
-        found = together(states, words)
-        drawn.append(len(found))
-        return found
+        actual = together(states, words)
+        drawn.append(len(actual))
+        return actual
 
     together = fate_hash.chains
     monkeypatch.setattr(fate_hash, "chains", chains)

@@ -80,10 +80,10 @@ def test_a_program_may_poll_until_a_time_has_come(tmp_path: Path, look: str) -> 
         "request.Cancel()",
         "request.Wait()",
     )
-    folder, begun = tmp_path / "run", time.monotonic()
+    folder, start = tmp_path / "run", time.monotonic()
     testbed.run(STAR, script, mode="sim", output=folder)
     assert 2 <= float(log(folder)) < 2.01
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
 
 
 def test_a_message_is_found_within_one_poll_of_when_one_that_waits_has_it(tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ def test_a_message_is_found_within_one_poll_of_when_one_that_waits_has_it(tmp_pa
     assert waits <= polls <= waits + POLL_TIME
 
 
-def test_who_polls_for_ever_ends_with_the_runs_time_and_soon(tmp_path: Path) -> None:
-    script, begun = write_script(tmp_path, "while not comm.iprobe(): pass"), time.monotonic()
+def test_an_endless_poll_ends_at_the_runs_timeout(tmp_path: Path) -> None:
+    script, start = write_script(tmp_path, "while not comm.iprobe(): pass"), time.monotonic()
     with pytest.raises(StalledError, match=r"on n1 polls, at .*script\.py:3"):
         testbed.run(STAR, script, mode="sim", timeout=60)
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - start < 30
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it ends by that

@@ -83,10 +83,8 @@ def test_what_a_program_posts_takes_its_own_time() -> None:
         requests = []
         for number in range(3):
             buffer = bytearray(100)
-            other = 1 - comm.rank
-            requests.append(
-                await (comm.Isend(buffer, other, number) if comm.rank else comm.Irecv(buffer, other, number))
-            )
+            peer = 1 - comm.rank
+            requests.append(await (comm.Isend(buffer, peer, number) if comm.rank else comm.Irecv(buffer, peer, number)))
             times.append(node.now())
         await node.compute(10_000)
         times.append(node.now())
@@ -124,7 +122,7 @@ def test_a_slow_nic_makes_messages_slow_and_says_by_how_much(tmp_path: Path) -> 
     async def ping(comm: Comm, node: Node) -> list[tuple[int, int]]:
         took = []
         for number in range(200):
-            begun = node.now()
+            start = node.now()
             buffer = bytearray(4)
             answer = await comm.Irecv(buffer, 1 - comm.rank, number)
             if comm.rank:
@@ -133,7 +131,7 @@ def test_a_slow_nic_makes_messages_slow_and_says_by_how_much(tmp_path: Path) -> 
             else:
                 await comm.Send(buffer, 1, number)
                 await answer.Wait()
-            took.append((begun, node.now() - begun))
+            took.append((start, node.now() - start))
             if not comm.rank:
                 await node.sleep(100_000)  # the other one's receive has been begun by then
         return took
@@ -142,9 +140,9 @@ def test_a_slow_nic_makes_messages_slow_and_says_by_how_much(tmp_path: Path) -> 
         "emp-2001", ping, mode="sim", profile="emp-2001", scenario=scenario, output=tmp_path / "run", timeout=20
     )
     took = result.results["n1"]
-    usual = max(time for begun, time in took if begun < 9_000_000)
-    slowed = min(time for begun, time in took if 10_000_000 < begun < 19_000_000)
-    after = max(time for begun, time in took if begun > 21_000_000)
+    usual = max(time for started, time in took if started < 9_000_000)
+    slowed = min(time for started, time in took if 10_000_000 < started < 19_000_000)
+    after = max(time for started, time in took if started > 21_000_000)
     assert after <= usual
     # At n2 a round trip takes at least a frame that comes, one that is stored, a descriptor, and a frame that goes.
     assert slowed > usual + 4 * (EMP_2001.receive + EMP_2001.stored + EMP_2001.ring + EMP_2001.fetched) - 10_000

@@ -108,10 +108,10 @@ async def only_computes_beside_the_others(comm: Comm, node: Node) -> int:
         await node.compute(100_000_000)
         return 0
     peer = {0: 2, 2: 0}[comm.rank]
-    begun = node.now()
+    start = node.now()
     for _ in range(10):
         await comm.Sendrecv(b"x", peer, 1, bytearray(1), peer, 1)
-    return node.now() - begun
+    return node.now() - start
 
 
 def test_programs_that_share_a_core_have_their_turns_and_on_cores_of_their_own_do_not_wait() -> None:

@@ -52,13 +52,13 @@ def test_the_same_seed_gives_the_same_bytes_in_other_processes_and_another_seed_
     tmp_path: Path, what: str
 ) -> None:
     record(tmp_path / "here", 5, what)
-    here = [(tmp_path / "here" / name).read_bytes() for name in FILES]
-    there = in_a_process_of_its_own(what, tmp_path / "there", 5, "1")
+    own_files = [(tmp_path / "here" / name).read_bytes() for name in FILES]
+    other_files = in_a_process_of_its_own(what, tmp_path / "there", 5, "1")
     elsewhere = in_a_process_of_its_own(what, tmp_path / "elsewhere", 5, "4242")
     other = in_a_process_of_its_own(what, tmp_path / "other", 6, "1")
-    assert here == there == elsewhere
-    assert len(here[0]) > 100_000
-    assert all(one != another for one, another in zip(here, other, strict=True))
+    assert own_files == other_files == elsewhere
+    assert len(own_files[0]) > 100_000
+    assert all(first != another for first, another in zip(own_files, other, strict=True))
 
 
 def test_the_capture_has_each_frame_where_and_when_it_left_and_came(tmp_path: Path) -> None:
@@ -84,12 +84,12 @@ def test_a_frame_that_meets_a_fate_says_so_where_it_met_it(tmp_path: Path) -> No
         simulation.run_until(3_500)
         simulation.cut(simulation.layout.links[1].name)
         simulation.run_until(100_000)
-    told = [(name, time, comment) for name, time, _, comment in read_capture(tmp_path / CAPTURE) if comment]
+    report = [(name, time, comment) for name, time, _, comment in read_capture(tmp_path / CAPTURE) if comment]
     # Each direction counts by itself: the first that reaches it is lost.
     (fate,) = [Record.from_line(line) for line in (tmp_path / FATES).read_text().splitlines()]
     words = fate.describe()
     assert words.startswith("dropped by rule 'drop eth.type == 0x88b6 and nth(1)', frame 1 of flow 0x88b6 ")
-    assert told == [
+    assert report == [
         ("n1:eth0", 0, words),
         ("s1:2", 6_000, "the cable is out"),
         ("s1:2", 7_000, "the cable is out"),
@@ -130,8 +130,8 @@ def test_a_frame_that_finds_a_full_queue_is_captured_with_that(tmp_path: Path) -
     with Simulation(cluster, EchoPlug(), folder=tmp_path) as simulation:
         simulation.spawn("n1", send, 1, 4, 1)
         simulation.run_until(10_000_000)
-    told = [(name, time, comment) for name, time, _, comment in read_capture(tmp_path / CAPTURE) if comment]
-    assert told == [("n1:eth0", 2, "queue full"), ("n1:eth0", 3, "queue full")]
+    report = [(name, time, comment) for name, time, _, comment in read_capture(tmp_path / CAPTURE) if comment]
+    assert report == [("n1:eth0", 2, "queue full"), ("n1:eth0", 3, "queue full")]
     trace = [json.loads(line) for line in (tmp_path / TRACE).read_text().splitlines()]
     assert [(line["time"], line["why"]) for line in trace if line["what"] == "loses a frame"] == [
         (2, "queue full"),

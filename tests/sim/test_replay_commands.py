@@ -28,7 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def forgetful() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[1].put_in(patch)
+        MUTANTS[1].apply(patch)
         yield
 
 
@@ -36,7 +36,7 @@ def call(line: str) -> Result:
     return CliRunner().invoke(command, shlex.split(line))
 
 
-def described() -> str:
+def cluster_toml() -> str:
     """A cluster of three that loses a tenth of its frames."""
     from testbed import Cluster
     from testbed.spec.toml_writer import to_toml
@@ -48,7 +48,7 @@ def described() -> str:
 def failing() -> Result:
     """The first run, of 30 seeds, in which the mistake shows; its folder is run."""
     for seed in range(30):
-        result = call(f"run {described()} {RANDOM} --seed {seed}")
+        result = call(f"run {cluster_toml()} {RANDOM} --seed {seed}")
         if result.exit_code:
             return result
         shutil.rmtree("run")
@@ -81,18 +81,20 @@ def test_shrinking_prints_the_runs_that_it_took_and_the_fates_that_are_enough() 
     failing()
     result = call("replay run --shrink --runs 400 --mode sim")
     assert result.exit_code == 10
-    said = re.search(r"(\d+) fates? reproduces? the failure, found in \d+ of at most 400 runs; each of", result.output)
-    assert said is not None
-    assert result.output.count("dropped by loss, frame ") == int(said[1])
-    told = json.loads(call("replay run --shrink --runs 5 --mode sim --json").output)
-    assert (told["same"], told["now"], told["shrunk"]["runs"]) == (True, ["errors", "nothing lost"], 5)
-    assert told["shrunk"]["fates"] >= int(said[1])
+    reported = re.search(
+        r"(\d+) fates? reproduces? the failure, found in \d+ of at most 400 runs; each of", result.output
+    )
+    assert reported is not None
+    assert result.output.count("dropped by loss, frame ") == int(reported[1])
+    document = json.loads(call("replay run --shrink --runs 5 --mode sim --json").output)
+    assert (document["same"], document["now"], document["shrunk"]["runs"]) == (True, ["errors", "nothing lost"], 5)
+    assert document["shrunk"]["fates"] >= int(reported[1])
 
 
 @pytest.mark.requires("interpreted")
 def test_a_failure_that_is_mended_does_not_fail_again() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[1].put_in(patch)
+        MUTANTS[1].apply(patch)
         failing()
     result = call("replay run --mode sim")
     assert result.exit_code == 0
@@ -111,7 +113,7 @@ def test_a_history_is_checked_again_from_its_folder() -> None:
     result = call("check-run run --json")
     assert result.exit_code == 10
     (report,) = json.loads(result.output)["repetitions"]
-    assert [one["check"] for one in report["checks"] if one["failed"]] == ["content"]
+    assert [check["check"] for check in report["checks"] if check["failed"]] == ["content"]
     Path("run/history/n1.jsonl").write_text('{"clock_ns": 1, "what": "sent", "n": "seven"}\n')
     assert "cannot be understood" in str(call("check-run run").exception)
 
@@ -128,7 +130,7 @@ async def deadline(comm, node):
 """
 
 
-def test_of_a_program_that_raises_the_command_is_printed_and_the_replay_says_what_it_has_raised() -> None:
+def test_a_raising_programs_command_is_printed_and_the_replay_shows_the_exception() -> None:
     Path("own.py").write_text(DEADLINE)
     failed = call("run star-2 ./own.py:deadline --mode sim --output run")
     assert failed.exit_code
@@ -146,8 +148,8 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own_and_a_refused_o
     for _ in range(2):
         assert call("run star-2 pingpong --mode sim --set count=1 --set sizes=0").exit_code == 0
     assert isinstance(call("run star-2 pingpong --mode sim --set count=x").exception, TestbedError)
-    found = sorted(folder.name for folder in Path("results/runs").iterdir())
-    assert found == ["20250101-120000-star-2-pingpong", "20250101-120000-star-2-pingpong-2"]
+    actual = sorted(folder.name for folder in Path("results/runs").iterdir())
+    assert actual == ["20250101-120000-star-2-pingpong", "20250101-120000-star-2-pingpong-2"]
     assert call("run star-2 ./nowhere.py:f --mode sim").exit_code
     assert len(list(Path("results/runs").iterdir())) == 2
 

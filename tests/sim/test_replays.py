@@ -32,11 +32,11 @@ SETTINGS = {"messages": 20, "outstanding": 4, "largest": 8000}
 def forgetful() -> Iterator[None]:
     """EMP that forgets a lost acknowledgement once the next is acknowledged."""
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[1].put_in(patch)
+        MUTANTS[1].apply(patch)
         yield
 
 
-def ran(folder: Path, seed: int = 1, repeat: int = 1, scenario: Scenario | None = None) -> Path:
+def run_random(folder: Path, seed: int = 1, repeat: int = 1, scenario: Scenario | None = None) -> Path:
     """Run random traffic with a loss of a tenth, or with a scenario."""
     cluster = Cluster.star(3, loss="10%") if scenario is None else Cluster.star(3)
     try:
@@ -52,7 +52,7 @@ def ran(folder: Path, seed: int = 1, repeat: int = 1, scenario: Scenario | None 
 def failing(place: Path, scenario: Scenario | None = None) -> Path:
     """The first run, of 30 seeds, in which the mistake shows."""
     for seed in range(30):
-        folder = ran(place / str(seed), seed, scenario=scenario)
+        folder = run_random(place / str(seed), seed, scenario=scenario)
         if read_repetition(folder).failed:
             return folder
     raise AssertionError("30 runs, and nothing failed")
@@ -61,14 +61,14 @@ def failing(place: Path, scenario: Scenario | None = None) -> Path:
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_a_failing_run_fails_again_in_the_same_check_with_the_same_fates(tmp_path: Path) -> None:
-    one = read_repetition(failing(tmp_path))
-    assert one.failed == {"errors", "nothing lost"}
-    again = replay_repetition(one, "sim", output=tmp_path / "again")
+    repetition = read_repetition(failing(tmp_path))
+    assert repetition.failed == {"errors", "nothing lost"}
+    again = replay_repetition(repetition, "sim", output=tmp_path / "again")
     assert again.reproduced
     assert again.failed == {"errors", "nothing lost"}
     assert "has given the message up" in again.error
     assert again.applied == again.fates > 5
-    assert (tmp_path / "again" / "checks.json").read_text() == (one.folder / "checks.json").read_text()
+    assert (tmp_path / "again" / "checks.json").read_text() == (repetition.folder / "checks.json").read_text()
 
 
 @pytest.mark.requires("interpreted")
@@ -78,8 +78,8 @@ def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
     (folder / "fates.jsonl").unlink()
     again = replay_repetition(read_repetition(folder), "sim")
     assert (again.reproduced, again.fates) == (True, -1)
-    asked = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(asked | {"mode": "live"}))
+    document = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(document | {"mode": "live"}))
     with pytest.raises(NotFoundError, match="no link was impaired"):
         minimize(read_repetition(folder), 10)
 
@@ -93,48 +93,48 @@ def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
     (folder / "result.json").write_text(json.dumps(result | untold))
     again = replay_repetition(read_repetition(folder), "sim")
     assert (again.reproduced, again.fates) == (True, -1)
-    asked = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(asked | {"mode": "live"}))
+    document = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(document | {"mode": "live"}))
     with pytest.raises(NotFoundError, match="the disk is full"):
         minimize(read_repetition(folder), 10)
 
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
-def test_of_many_fates_few_make_the_run_fail(tmp_path: Path) -> None:
-    one = read_repetition(failing(tmp_path))
-    shrunk = minimize(one, 400)
+def test_few_of_many_fates_make_the_run_fail(tmp_path: Path) -> None:
+    repetition = read_repetition(failing(tmp_path))
+    shrunk = minimize(repetition, 400)
     assert shrunk.minimal
-    assert 1 <= len(shrunk.causes) < len(read_log(one.folder / FATES)) / 2
-    assert [record.describe() for record in read_log(one.folder / MINIMAL_FATES)] == [
+    assert 1 <= len(shrunk.causes) < len(read_log(repetition.folder / FATES)) / 2
+    assert [record.describe() for record in read_log(repetition.folder / MINIMAL_FATES)] == [
         sentence.partition(": ")[2] for sentence in shrunk.causes
     ]
-    assert replay_repetition(one, "sim", one.folder / MINIMAL_FATES).reproduced
-    assert minimize(one, 3).trials == 3
+    assert replay_repetition(repetition, "sim", repetition.folder / MINIMAL_FATES).reproduced
+    assert minimize(repetition, 3).trials == 3
 
 
 @pytest.mark.requires("interpreted")
 def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[1].put_in(patch)
-        one = read_repetition(failing(tmp_path))
-    again = replay_repetition(one, "sim")
+        MUTANTS[1].apply(patch)
+        repetition = read_repetition(failing(tmp_path))
+    again = replay_repetition(repetition, "sim")
     assert not again.reproduced
     assert not again.failed
     with pytest.raises(UnsupportedError, match="does not reproduce the failure"):
-        minimize(one, 10)
+        minimize(repetition, 10)
 
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
-def test_of_several_repetitions_the_last_is_the_one_that_failed(tmp_path: Path) -> None:
-    folder = ran(tmp_path / "run", 2, repeat=50)
-    one = read_repetition(folder)
-    assert one.failed == {"errors", "nothing lost"}
-    assert one.number == len(list(folder.glob("repeat-*")))
-    assert one.layout.seed == 2 + one.number - 1
-    assert replay_repetition(one, "sim").reproduced
-    assert not any(read_repetition(folder, number).failed for number in range(1, one.number))
+def test_the_last_of_several_repetitions_failed(tmp_path: Path) -> None:
+    folder = run_random(tmp_path / "run", 2, repeat=50)
+    repetition = read_repetition(folder)
+    assert repetition.failed == {"errors", "nothing lost"}
+    assert repetition.number == len(list(folder.glob("repeat-*")))
+    assert repetition.layout.seed == 2 + repetition.number - 1
+    assert replay_repetition(repetition, "sim").reproduced
+    assert not any(read_repetition(folder, number).failed for number in range(1, repetition.number))
     with pytest.raises(NotFoundError, match="no repetition 51"):
         read_repetition(folder, 51)
 
@@ -149,14 +149,14 @@ def test_of_a_scenario_the_faults_that_make_the_run_fail_are_left(tmp_path: Path
             Impair(on="n2", at="1ms", for_="1ms", delay="10us"),
         ]
     )
-    one = read_repetition(failing(tmp_path, scenario))
-    assert one.failed == {"errors", "nothing lost"}
-    assert replay_repetition(one, "sim").reproduced
-    shrunk = minimize(one, 100)
+    repetition = read_repetition(failing(tmp_path, scenario))
+    assert repetition.failed == {"errors", "nothing lost"}
+    assert replay_repetition(repetition, "sim").reproduced
+    shrunk = minimize(repetition, 100)
     assert shrunk.minimal
     assert shrunk.causes == ["at 0s: loss 10% on all"]
-    assert [fault.what for fault in load(one.minimal_file).faults] == ["loss 10% on all"]
-    assert replay_repetition(one, "sim", one.minimal_file).reproduced
+    assert [fault.what for fault in load(repetition.minimal_file).faults] == ["loss 10% on all"]
+    assert replay_repetition(repetition, "sim", repetition.minimal_file).reproduced
 
 
 def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:
@@ -178,10 +178,10 @@ def test_fates_of_several_repetitions_in_namespaces_are_refused() -> None:
         testbed.run(Cluster.star(2), "random", fates=True, repeat=2)
 
 
-def test_what_is_no_run_or_a_broken_one_is_refused(tmp_path: Path) -> None:
+def test_missing_or_damaged_runs_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="not a run's folder"):
         read_repetition(tmp_path)
-    folder = ran(tmp_path / "run")
+    folder = run_random(tmp_path / "run")
     shutil.copytree(folder, tmp_path / "broken")
     (tmp_path / "broken" / "cluster.json").write_text("{}")
     with pytest.raises(TestbedError, match=r"cluster\.json"):

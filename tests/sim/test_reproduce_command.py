@@ -41,9 +41,9 @@ def reproduce(*arguments: str) -> Result:
 
 
 def document(*arguments: str) -> dict[str, object]:
-    found = reproduce(*arguments, "--json")
-    assert found.exit_code == 0, found.output
-    printed: dict[str, object] = json.loads(found.stdout)
+    reproduction = reproduce(*arguments, "--json")
+    assert reproduction.exit_code == 0, reproduction.output
+    printed: dict[str, object] = json.loads(reproduction.stdout)
     jsonschema.validate(printed, dict(schema_of("reproduce")))
     return printed
 
@@ -74,9 +74,9 @@ def test_points_are_measured_on_the_engine_that_is_given() -> None:
             self.points = [str(call.args[1]) for call in submit.call_args_list]
 
     engine = Noting()
-    (found,) = reproduce_all(["via"], runs=["raw", "tcp"], engine=engine)
+    (actual,) = reproduce_all(["via"], runs=["raw", "tcp"], engine=engine)
     assert engine.points == ["via, run raw", "via, run tcp"]
-    assert len(found.rows) == 33
+    assert len(actual.rows) == 33
 
 
 def test_a_reproduction_goes_on_with_the_points_that_are_missing() -> None:
@@ -106,18 +106,18 @@ def test_a_profile_goes_on_with_its_values_wherever_its_file_is() -> None:
     arguments = ("emp", "--run", "latency", "--profile", "slow.toml", "--output", "papers")
     assert reproduce(*arguments).exit_code == 10
     Path("slow.toml").unlink()
-    found = reproduce("--continue", "papers")
-    assert found.exit_code == 10
-    assert "profile slow" in found.output
+    reproduction = reproduce("--continue", "papers")
+    assert reproduction.exit_code == 10
+    assert "profile slow" in reproduction.output
 
 
 def test_the_rows_of_a_system_say_where_what_and_of_which_kind() -> None:
-    found = reproduce("emp", "--run", "calls")
-    assert found.exit_code == 0
-    lines = [" ".join(line.split()) for line in found.output.splitlines()]
+    reproduction = reproduce("emp", "--run", "calls")
+    assert reproduction.exit_code == 0
+    lines = [" ".join(line.split()) for line in reproduction.output.splitlines()]
     assert any(line.startswith("emp table 2 Table 2, MPI_Waitall 3 us ") for line in lines)
     assert "emp table 2 Table 2, MPI_Waitall: GM 123 us the paper's" in lines
-    assert "points are in results/reproductions/" in found.output
+    assert "points are in results/reproductions/" in reproduction.output
 
 
 def test_the_page_is_written_from_points_that_are_done() -> None:
@@ -133,11 +133,11 @@ def test_a_prediction_that_is_worse_than_the_kept_one_ends_with_10(monkeypatch: 
     assert former is not None
     better = replace(former, rows=[replace(row, ours=row.paper) for row in former.rows])
     monkeypatch.setattr("testbed.controller.papers.reproduction.kept_rows", lambda _: better)
-    found = reproduce("emp", "--run", "latency")
-    assert found.exit_code == 10
+    reproduction = reproduce("emp", "--run", "latency")
+    assert reproduction.exit_code == 10
     (row,) = [row for row in former.rows if row.name == "latency, 1500 B"]
     words = f"{row.name}: {row.ours:.4g} {row.unit}, not {row.paper:g}: {row.error:+.1%}"
-    assert f"not reproduced: {words}, the kept error is +0.0%" in found.output
+    assert f"not reproduced: {words}, the kept error is +0.0%" in reproduction.output
 
 
 def test_kept_rows_are_those_of_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,9 +183,9 @@ def test_bad_requests_are_refused_in_a_sentence_and_leave_no_folder(
     arguments: Sequence[str], sentence: str, code: int
 ) -> None:
     Path("a file").write_text("")
-    found = reproduce(*arguments)
-    assert (getattr(found.exception, "exit_code", None) or found.exit_code) == code
-    assert sentence in f"{found.output}{found.exception}"
+    reproduction = reproduce(*arguments)
+    assert (getattr(reproduction.exception, "exit_code", None) or reproduction.exit_code) == code
+    assert sentence in f"{reproduction.output}{reproduction.exception}"
     assert [file.name for file in Path().iterdir()] == ["a file"]
 
 

@@ -39,16 +39,16 @@ def doubled(*keys: str) -> Profile:
 
 def test_calibrated_rows_and_shapes_come_out(emp: Reproduction) -> None:
     assert emp.failures == []
-    assert all(one.holds for one in emp.shapes)
+    assert all(shape.holds for shape in emp.shapes)
     assert len(emp.shapes) == 5
-    calibrated = [one for one in emp.rows if one.calibrated]
+    calibrated = [row for row in emp.rows if row.calibrated]
     assert emp.paper.constants < len(calibrated) <= 3
     assert all(abs(one.error) <= MAX_CALIBRATION_ERROR for one in calibrated)
 
 
 def test_no_row_is_hidden_and_predictions_are_most_of_them(emp: Reproduction) -> None:
     assert len(emp.rows) == 11
-    predicted = [abs(one.error) for one in emp.rows if not one.calibrated]
+    predicted = [abs(row.error) for row in emp.rows if not row.calibrated]
     assert len(predicted) == 8
     assert emp.overall is not None
     assert sum(error <= emp.overall.median for error in predicted) == 4
@@ -57,9 +57,9 @@ def test_no_row_is_hidden_and_predictions_are_most_of_them(emp: Reproduction) ->
 
 
 def test_every_row_says_where_its_value_stands(emp: Reproduction) -> None:
-    assert all(one.row.source and one.row.meaning for one in emp.rows)
-    assert all(one.shape.source for one in emp.shapes)
-    table = {one.row.name: one.row.others for one in emp.rows if one.row.others}
+    assert all(row.row.source and row.row.meaning for row in emp.rows)
+    assert all(shape.shape.source for shape in emp.shapes)
+    table = {row.row.name: row.row.others for row in emp.rows if row.row.others}
     assert table["Table 2, total"] == {"TCP": 266, "GM": 190}
     for system in ("TCP", "GM"):  # the paper's sums, up to its rounding
         parts = [others[system] for name, others in table.items() if name != "Table 2, total"]
@@ -72,14 +72,14 @@ def test_every_row_says_where_its_value_stands(emp: Reproduction) -> None:
     ids=["receive path", "other events", "DMA set-up"],
 )
 def test_a_profile_with_one_constant_doubled_fails(keys: tuple[str, ...]) -> None:
-    found = reproduce("emp", profile=doubled(*keys), runs=["latency"])
-    assert any("latency, 4 B" in sentence for sentence in found.failures)
+    reproduction = reproduce("emp", profile=doubled(*keys), runs=["latency"])
+    assert any("latency, 4 B" in sentence for sentence in reproduction.failures)
 
 
 def test_a_host_that_moves_the_bytes_itself_breaks_the_shape_of_figure_6() -> None:
     """Descriptors found late, one by one, are work that waits until the program has done its own."""
-    found = reproduce("emp", profile=replace(EMP_2001, name="busy host", notice=30_000), runs=["calls"])
-    broken = [one.shape.name for one in found.shapes if not one.holds]
+    reproduction = reproduce("emp", profile=replace(EMP_2001, name="busy host", notice=30_000), runs=["calls"])
+    broken = [shape.shape.name for shape in reproduction.shapes if not shape.holds]
     assert any(name.startswith("Figure 6") for name in broken)
     assert any("the wait" in name for name in broken)
 
@@ -105,11 +105,11 @@ def test_other_modes_and_systems_without_a_paper_are_refused_with_the_reason() -
 def test_the_papers_own_figures_leave_no_room_for_the_time_of_its_isend(emp: Reproduction) -> None:
     """A page is mapped in less than 1 us (section 3.2), and 10 kB have two pages more than the 4 kB
     of which 880 Mb/s are sent. docs/protocols/emp.md says more."""
-    paper = {one.row.name: one.row.paper for one in emp.rows}
+    paper = {row.row.name: row.row.paper for row in emp.rows}
     of_a_page = 4096 * 8 / paper["bandwidth, 4 KB"]
     assert of_a_page + 2 < 40 < paper["Table 2, MPI_Isend"]
     assert paper["latency, 4 B"] < paper["Table 2, MPI_Isend"]
-    ours = {one.row.name: one.ours for one in emp.rows}
+    ours = {row.row.name: row.ours for row in emp.rows}
     assert ours["Table 2, MPI_Isend"] == ours["Table 2, MPI_Irecv"] < paper["Table 2, MPI_Irecv"]
 
 

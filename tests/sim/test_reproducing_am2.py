@@ -43,13 +43,13 @@ def test_the_documentation_has_these_rows(am2: Reproduction) -> None:
 
 
 def test_the_two_values_that_are_confirmed_come_out_and_one_constant_was_chosen_by_them(am2: Reproduction) -> None:
-    assert {one.row.name: one.row.paper for one in am2.rows} == {"round trip, 4 words": 42, "bandwidth, 8 KB": 31}
-    assert all(one.calibrated and abs(one.error) <= MAX_CALIBRATION_ERROR for one in am2.rows)
+    assert {row.row.name: row.row.paper for row in am2.rows} == {"round trip, 4 words": 42, "bandwidth, 8 KB": 31}
+    assert all(row.calibrated and abs(row.error) <= MAX_CALIBRATION_ERROR for row in am2.rows)
     assert am2.paper.constants == 1
     assert am2.overall is None
 
 
-def test_what_the_paper_says_without_figures_holds(am2: Reproduction) -> None:
+def test_the_papers_qualitative_statements_hold(am2: Reproduction) -> None:
     assert am2.failures == []
     assert len(am2.shapes) == 9
 
@@ -79,11 +79,11 @@ class PagesIn(Native[ActiveMessages]):
     async def program(self, library: ActiveMessages, node: Node) -> int:
         endpoint = library.allocate_bundle().allocate_endpoint()
         await node.sleep(1_000_000)
-        begun = node.now()
+        start = node.now()
         library.driver.fault(endpoint)
         while library.driver.state(endpoint) is not Residence.RESIDENT:
             await node.sleep(10)
-        return node.now() - begun
+        return node.now() - start
 
 
 def test_a_page_is_written_by_the_host_and_the_kernel_is_interrupted_when_it_is_there() -> None:
@@ -95,16 +95,16 @@ def test_a_page_is_written_by_the_host_and_the_kernel_is_interrupted_when_it_is_
 
 def test_all_of_it_comes_out_alike_again(am2: Reproduction) -> None:
     again = reproduce("am2", runs=["logp", "bulk"])
-    assert [one.ours for one in again.rows] == [one.ours for one in am2.rows]
+    assert [row.ours for row in again.rows] == [row.ours for row in am2.rows]
     first = {table.name: rows for table, rows in am2.tables}
     assert all(first[table.name] == rows for table, rows in again.tables)
 
 
 def test_every_row_relation_and_table_says_where_it_stands() -> None:
     paper = paper_of("am2")
-    assert all(one.source and one.meaning for one in paper.rows)
-    assert all(one.source for one in paper.relations)
-    assert all(one.source for one in paper.tables)
+    assert all(row.source and row.meaning for row in paper.rows)
+    assert all(relation.source for relation in paper.relations)
+    assert all(table.source for table in paper.tables)
     assert all(relation.least or relation.most for relation in paper.relations)
     assert {table.run for table in paper.tables} == set(paper.runs)
 

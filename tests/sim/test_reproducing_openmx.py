@@ -89,8 +89,8 @@ def used(profile: Profile, ranks: int, **options: object) -> dict[str, float]:
 
 
 def test_each_policy_interrupts_the_cores_that_it_says() -> None:
-    one, robin, multi = (used(profile, 4) for profile in (OPENMX_2009_SINGLE, OPENMX_2009_ROUND_ROBIN, OPENMX_2009))
-    assert {core for core, spent in one.items() if spent} == {"core 0"}
+    first, robin, multi = (used(profile, 4) for profile in (OPENMX_2009_SINGLE, OPENMX_2009_ROUND_ROBIN, OPENMX_2009))
+    assert {core for core, spent in first.items() if spent} == {"core 0"}
     assert all(robin.values())
     assert max(robin.values()) < 1.5 * min(robin.values())
     assert {core for core, spent in multi.items() if spent} == {"core 0", "core 1", "core 2", "core 3"}

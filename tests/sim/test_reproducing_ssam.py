@@ -52,12 +52,12 @@ def test_every_item_of_the_kernel_has_a_cost_on_both_machines() -> None:
 
 def test_an_interface_as_fast_to_read_as_to_write_breaks_the_shape() -> None:
     faster = replace(SPARCSTATION_20, work={**SPARCSTATION_20.work, CELL_READ: SPARCSTATION_20.work[WRITE_TRAP]})
-    found = reproduce("ssam", profile=faster, runs=["ss20"])
-    assert any(sentence.startswith("reading a cell takes") for sentence in found.failures)
+    reproduction = reproduce("ssam", profile=faster, runs=["ss20"])
+    assert any(sentence.startswith("reading a cell takes") for sentence in reproduction.failures)
 
 
 def test_a_system_call_as_cheap_as_a_trap_breaks_the_shape() -> None:
     cheap = {kind: Cost(400) for kind in (WRITE_CALL, READ_CALL)}
     faster = replace(SPARCSTATION_20, work={**SPARCSTATION_20.work, **cheap})
-    found = reproduce("ssam", profile=faster, runs=["ss20"])
-    assert sum("by the system call" in sentence for sentence in found.failures) == 2
+    reproduction = reproduce("ssam", profile=faster, runs=["ss20"])
+    assert sum("by the system call" in sentence for sentence in reproduction.failures) == 2

@@ -91,9 +91,11 @@ def test_tcp_is_computed_for_the_wire_of_the_papers_cluster() -> None:
 
 def test_a_stream_over_tcp_takes_the_wires_time_for_each_segment() -> None:
     """Each of many segments takes as long as the slowest stage: one wire."""
-    sizes = (tcp_costs.SEGMENT * 10, tcp_costs.SEGMENT * 30)
+    sizes = (tcp_costs.SEGMENT_SIZE * 10, tcp_costs.SEGMENT_SIZE * 30)
     short, long = [row["p50_ns"] for row in tcp_costs.rows(LAM_VIA_2000, sizes) if not row["local"]]
-    wire = (tcp_costs.HEADERS + tcp_costs.SEGMENT + tcp_costs.WIRE_OVERHEAD) * 8 * SECOND // tcp_costs.WIRE_RATE
+    wire = (
+        (tcp_costs.HEADERS_SIZE + tcp_costs.SEGMENT_SIZE + tcp_costs.WIRE_OVERHEAD) * 8 * SECOND // tcp_costs.WIRE_RATE
+    )
     assert isinstance(short, int)
     assert isinstance(long, int)
     assert long - short == 20 * wire

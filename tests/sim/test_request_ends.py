@@ -43,7 +43,9 @@ def test_a_request_whose_reply_is_lost_for_good_ends_when_its_program_abandons_i
     assert pair.asker.is_empty, "nothing tells it"
     assert pair.asker.abandon(0) == 1
     handle_all(pair, pair.asker)
-    assert [(one.status, one.arguments) for one in pair.returned] == [(Status.ABANDONED, (41,))]
+    assert [(returned_message.status, returned_message.arguments) for returned_message in pair.returned] == [
+        (Status.ABANDONED, (41,))
+    ]
     assert pair.asker.credits(0) == 4
     assert not pair.asker.unanswered(0)
 
@@ -57,7 +59,7 @@ def test_a_request_to_a_nic_that_never_comes_back_ends_when_its_program_abandons
     assert not pair.asker.try_request(0, 1, 4), "all credits are there"
     assert pair.asker.abandon(0) == 4
     handle_all(pair, pair.asker)
-    assert [one.status for one in pair.returned] == [Status.ABANDONED] * 4
+    assert [returned_message.status for returned_message in pair.returned] == [Status.ABANDONED] * 4
     assert pair.asker.try_request(0, 1, 4)
     assert pair.asker.abandon(0) == 0, "the NIC has it, and will tell its end"
     pair.elapse(TIMEOUT)
@@ -73,7 +75,7 @@ def test_a_reply_that_comes_after_its_request_was_abandoned_calls_no_handler(pai
     handle_all(pair, pair.asked)
     handle_all(pair, pair.asker)
     assert pair.answers == []
-    assert [one.status for one in pair.returned] == [Status.ABANDONED]
+    assert [returned_message.status for returned_message in pair.returned] == [Status.ABANDONED]
     assert pair.asker.inbox.stray_replies == 1
     assert pair.asker.credits(0) == 4
 
@@ -99,7 +101,9 @@ def test_a_request_to_an_endpoint_whose_number_is_used_again_is_returned_and_not
     handle_all(pair, following)
     handle_all(pair, pair.asker)
     assert handled == []
-    assert [(one.status, one.arguments) for one in pair.returned] == [(Status.UNREACHABLE, (41,))]
+    assert [(returned_message.status, returned_message.arguments) for returned_message in pair.returned] == [
+        (Status.UNREACHABLE, (41,))
+    ]
     assert pair.asker.try_request(0, 1, 42)
     pair.elapse()
     handle_all(pair, following)

@@ -63,14 +63,14 @@ def test_the_swarm_of_requests_finds(
     if LONG:
         record_property("note", f"swarm of requests: {searched(mutant, trial, first, 1_000)}")
     else:
-        found = find(mutant, trial, first, 1_000)
-        record_property("note", f"swarm of requests: {mutant}, after {found.cases} cases: {found.complaint}")
+        actual = find(mutant, trial, first, 1_000)
+        record_property("note", f"swarm of requests: {mutant}, after {actual.cases} cases: {actual.complaint}")
 
 
 @pytest.mark.parametrize("mutant", NATIVE, ids=str)
 def test_the_checkers_of_mpi_do_not_see(mutant: Mutant) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        mutant.put_in(patch)
+        mutant.apply(patch)
         for seed in range(4):
             cluster = Cluster.star(3, loss="3%", duplicate="2%")
             result = testbed.run(
@@ -86,7 +86,7 @@ def test_the_checkers_of_mpi_do_not_see(mutant: Mutant) -> None:
 )
 def test_a_mistake_fails_the_check_of_the_promise_that_it_breaks(name: str, check: str, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        MISTAKES[name].put_in(patch)
+        MISTAKES[name].apply(patch)
         folder = failing_run(tmp_path)
     assert read_repetition(folder).failed == {check}
     assert [report.failed for report in recheck(read_run(folder))] == [(check,)]
@@ -112,7 +112,7 @@ def failing_run(place: Path, scenario: Scenario | None = None) -> Path:
 
 def test_a_failed_run_fails_again_and_of_its_fates_few_are_enough(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        MISTAKES["all of its node"].put_in(patch)
+        MISTAKES["all of its node"].apply(patch)
         run = read_repetition(failing_run(tmp_path))
         assert replay_repetition(run, "sim").reproduced
         shrunk = minimize(run, 60)
@@ -125,7 +125,7 @@ def test_a_failed_run_fails_again_and_of_its_fates_few_are_enough(tmp_path: Path
 def test_of_a_scenario_beside_requests_the_faults_that_are_needed_are_left(tmp_path: Path) -> None:
     scenario = Scenario(faults=[Cpu(on="n3", at="0s", share=0.5), Impair(on="n2", at="20ms", for_="1ms", delay="10us")])
     with pytest.MonkeyPatch.context() as patch:
-        MISTAKES["by name"].put_in(patch)
+        MISTAKES["by name"].apply(patch)
         run = read_repetition(failing_run(tmp_path, scenario))
         assert run.failed == {"replies"}
         shrunk = minimize(run, 20)

@@ -48,14 +48,14 @@ def test_scapy_builds_the_frames_if_it_is_asked_for_and_only_then(
 ) -> None:
     built, build = [0], Packet.build
 
-    def counted(packet: Packet) -> bytes:
+    def count_build(packet: Packet) -> bytes:
         built[0] += 1
         return bytes(build(packet))
 
     async def greet(comm: Comm, node: Node) -> None:  # noqa: ARG001
         await comm.sendrecv("hello", 1 - comm.rank, source=1 - comm.rank)
 
-    monkeypatch.setattr(Packet, "build", counted)
+    monkeypatch.setattr(Packet, "build", count_build)
     testbed.run("star-2", greet, mode="sim", protocol=protocol, codec=codec)
     assert bool(built[0]) == (codec == "scapy")
 

@@ -38,9 +38,9 @@ def test_protocols_are_in_one_table_with_a_verdict_each_and_in_one_report(tmp_pa
 
 def test_json_has_each_run_and_why_there_is_none(tmp_path: Path) -> None:
     done = run(tmp_path / "run", "--protocol", "emp,tcp", "--mode", "sim", "--json", *SMALL)
-    told = json.loads(done.stdout)
-    jsonschema.validate(told, schema_of("run-series"))
-    first, second = told["runs"]
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schema_of("run-series"))
+    first, second = document["runs"]
     assert (first["protocol"], first["mode"], first["verdict"]) == ("emp", "sim", "trusted")
     assert first["run"]["rows"][0]["count"] == 3
     assert second["run"] is None
@@ -68,7 +68,7 @@ def test_a_run_that_fails_is_told_beside_the_others_and_decides_the_exit_code(tm
     ("arguments", "error"),
     [(("--protocol", "tcp,udp", "--mode", "sim"), UnsupportedError), (("--protocol", "emp,tpc"), NotFoundError)],
 )
-def test_where_nothing_can_run_nothing_is_left(
+def test_a_failed_start_leaves_nothing_behind(
     arguments: tuple[str, ...], error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

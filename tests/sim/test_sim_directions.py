@@ -72,8 +72,8 @@ def test_frames_come_when_the_model_says_and_are_counted_at_every_moment(
         link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields), log=logs[1].append)
     )
     expected: list[tuple[int, bytes]] = []
-    came: list[tuple[int, bytes]] = []
-    way.set_receiver(lambda now, frame: came.append((now, frame)))
+    arrived: list[tuple[int, bytes]] = []
+    way.set_receiver(lambda now, frame: arrived.append((now, frame)))
 
     def pass_time(until: int) -> None:
         """Run the loop and the model until `until`, inclusive."""
@@ -99,7 +99,7 @@ def test_frames_come_when_the_model_says_and_are_counted_at_every_moment(
             way.enter(now, frame)
         assert (way.in_flight, way.counters.by_name()) == (model.in_flight, model.counters.by_name())
     pass_time(now + 10**9)
-    assert came == expected
+    assert arrived == expected
     assert way.counters.by_name() == model.counters.by_name()
     assert logs[0] == logs[1]
 
@@ -109,51 +109,51 @@ def way_of(impairment: Impairment) -> tuple[Loop, SimDirection, list[int]]:
     loop, fields = Loop(VirtualClock()), known_fields()
     link = Link(End("a", "0"), End("b", "0"), forward=impairment)
     way = SimDirection(link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields)))
-    came: list[int] = []
-    way.set_receiver(lambda now, _: came.append(now))
-    return loop, way, came
+    arrived: list[int] = []
+    way.set_receiver(lambda now, _: arrived.append(now))
+    return loop, way, arrived
 
 
 def test_a_frame_with_a_shorter_delay_does_not_overtake_those_under_way() -> None:
-    loop, way, came = way_of(Impairment(delay=10_000))
+    loop, way, arrived = way_of(Impairment(delay=10_000))
     way.enter(0, bytes(60))
     way.enter(0, bytes(60))
     way.change(0, Impairment(delay=10))
     way.enter(0, bytes(60))
     loop.at(20_000, lambda now: way.enter(now, bytes(60)))
     loop.run()
-    assert came == [10_000, 10_000, 10_000, 20_010]
+    assert arrived == [10_000, 10_000, 10_000, 20_010]
 
 
 def test_frames_that_have_passed_count_where_the_counting_goes_on() -> None:
-    loop, way, came = way_of(Impairment(loss=1e-9, delay=10))
+    loop, way, arrived = way_of(Impairment(loss=1e-9, delay=10))
     for _ in range(3):
         way.enter(0, bytes(60))
     way.change(0, Impairment(loss_pattern="5", delay=10), restart=False)
     for _ in range(3):
         way.enter(0, bytes(60))
     loop.run()
-    assert (len(came), way.counters.loss_pattern) == (5, 1)
+    assert (len(arrived), way.counters.loss_pattern) == (5, 1)
 
 
 def test_who_gets_a_frame_may_send_another_the_same_way() -> None:
-    loop, way, came = way_of(Impairment(delay=10))
+    loop, way, arrived = way_of(Impairment(delay=10))
 
     def again(now: int, frame: bytes) -> None:
-        came.append(now)
-        if len(came) < 3:
+        arrived.append(now)
+        if len(arrived) < 3:
             way.enter(now, frame)
             way.enter(now, frame)
 
     way.set_receiver(again)
     way.enter(0, bytes(60))
     loop.run()
-    assert came == [10, 20, 20, 30, 30]
+    assert arrived == [10, 20, 20, 30, 30]
     assert loop.heap == []
 
 
 def test_a_cable_that_is_mended_goes_on_as_before() -> None:
-    loop, way, came = way_of(Impairment(delay=10_000))
+    loop, way, arrived = way_of(Impairment(delay=10_000))
 
     def plug(now: int, out: bool) -> None:
         way.is_cut = out
@@ -162,5 +162,5 @@ def test_a_cable_that_is_mended_goes_on_as_before() -> None:
     for begin, out in ((0, False), (1_000, True), (2_000, False)):
         loop.at(begin, partial(plug, out=out))
     loop.run()
-    assert came == [10_000, 12_000]
+    assert arrived == [10_000, 12_000]
     assert (way.lost, way.in_flight, way.counters.offered, way.counters.delivered) == (1, 0, 2, 2)

@@ -52,19 +52,22 @@ def test_all_nodes_send_to_all_others_through_a_fat_tree_that_loses_frames(profi
             simulation.spawn(node.name, receive, others, size)
             simulation.spawn(node.name, send, others, size)
         simulation.run(timeout=60_000_000_000)
-        assert all(not node.waiting() for node in simulation.nodes.values())
-        assert sum(node.agent.firmware.counted()["messages_received"] for node in simulation.nodes.values()) == 16 * 15
+        assert all(not node.pending_work() for node in simulation.nodes.values())
+        assert (
+            sum(node.agent.firmware.counter_values()["messages_received"] for node in simulation.nodes.values())
+            == 16 * 15
+        )
 
 
 def test_a_slower_processor_makes_the_same_message_take_longer() -> None:
-    def taken(profile: Profile) -> int:
+    def elapsed_time(profile: Profile) -> int:
         with Simulation(Description.back_to_back(delay="1us", rate="1gbit"), plug(), profile=profile) as simulation:
             simulation.spawn("n2", receive, [0], 30_000)
             task = simulation.spawn("n1", send, [1], 30_000)
             simulation.run(timeout=1_000_000_000)
             return task.result()
 
-    assert taken(IDEAL) < taken(Profile(receive=5_000)) < taken(Profile(receive=20_000))
+    assert elapsed_time(IDEAL) < elapsed_time(Profile(receive=5_000)) < elapsed_time(Profile(receive=20_000))
 
 
 def test_an_unreachable_peer_is_named_when_the_run_times_out(tmp_path: Path) -> None:

@@ -77,10 +77,10 @@ def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
         assert waiting == 2 * 99  # in the memory of their NICs; there is no other queue
         simulation.run_until(SECOND)
         no_frame_was_dropped(simulation)
-    came = plug.couriers[0].came
-    assert Counter(source for _, source, _ in came) == dict.fromkeys(range(1, 100), 3)
+    arrived = plug.couriers[0].came
+    assert Counter(source for _, source, _ in arrived) == dict.fromkeys(range(1, 100), 3)
     for source in range(1, 100):
-        assert [number for _, one, number in came if one == source] == [1, 2, 3]
+        assert [number for _, one, number in arrived if one == source] == [1, 2, 3]
 
 
 def test_a_slow_cable_in_the_middle_holds_the_output_behind_it_too_and_nothing_else() -> None:
@@ -167,7 +167,7 @@ def test_a_deadlock_ends_after_the_timeout_that_is_set_and_is_captured_and_told(
     links += [Link(ends=(f"s{number}:2", f"s{number % 4 + 1}:1")) for number in range(1, 5)]
     layout = resolve(Description(name="ring", nodes=nodes, switches=switches, links=links))
     plug = MyrinetSenderPlug(layout)
-    plug.routes = {(f"n{one}", f"n{(one + 1) % 4 + 1}"): bytes([0xBF, 0x81, 0x82]) for one in range(1, 5)}
+    plug.routes = {(f"n{index}", f"n{(index + 1) % 4 + 1}"): bytes([0xBF, 0x81, 0x82]) for index in range(1, 5)}
     with Simulation(
         layout, plug, folder=tmp_path, fabrics={"myrinet": Myrinet(Settings(timeout=1_000_000))}
     ) as simulation:
@@ -197,7 +197,7 @@ def test_a_node_that_starts_again_gets_frames_again() -> None:
     assert [number for _, _, number in plug.couriers[4].came] == [2]
 
 
-def test_what_waits_in_a_nic_for_its_link_is_gone_with_the_nic() -> None:
+def test_frames_waiting_in_a_nic_are_lost_with_the_nic() -> None:
     layout = line()
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:

@@ -38,7 +38,7 @@ def frame(destination: bytes, source: bytes) -> bytes:
     return destination + source + b"\x88\xb7" + bytes(46)
 
 
-def came(plug: EchoPlug) -> list[int]:
+def received_counts(plug: EchoPlug) -> list[int]:
     """How many frames each NIC got."""
     return [len(endpoint.firmware.frames) for endpoint in plug.endpoints]
 
@@ -76,7 +76,7 @@ def test_a_switch_that_learns_floods_once_and_then_knows(cluster: Description) -
         simulation.run()
         assert task.done
         # The first request is flooded; its reply and all that follows goes where it belongs.
-        assert came(plug) == [5, 1, 1, 5]
+        assert received_counts(plug) == [5, 1, 1, 5]
 
 
 @pytest.mark.parametrize("cluster", [Description.ring(4), Description.full_mesh(4), Description.fat_tree(4)])
@@ -87,7 +87,9 @@ def test_where_switches_form_cycles_every_frame_follows_the_plans_tables(cluster
         for number, name in enumerate(nodes):
             simulation.spawn(name, ask, (number + 1) % len(nodes))
         simulation.run()
-        assert came(plug) == [2] * len(nodes)  # a request and a reply, and nothing that was for somebody else
+        assert received_counts(plug) == [2] * len(
+            nodes
+        )  # a request and a reply, and nothing that was for somebody else
 
 
 @pytest.mark.parametrize("cluster", [Description.star(4), Description.ring(4), Description.fat_tree(4)])
@@ -97,7 +99,7 @@ def test_a_broadcast_comes_once_to_everybody_else(cluster: Description) -> None:
         first = next(iter(simulation.nodes.values()))
         first.nic.send(frame(b"\xff" * 6, plug.endpoints[0].adapter.address))
         simulation.run_until(1)
-        assert came(plug) == [0] + [1] * (len(simulation.nodes) - 1)
+        assert received_counts(plug) == [0] + [1] * (len(simulation.nodes) - 1)
 
 
 def test_a_frame_for_bridges_only_is_not_forwarded() -> None:
@@ -105,7 +107,7 @@ def test_a_frame_for_bridges_only_is_not_forwarded() -> None:
     with Simulation(Description.star(3), plug) as simulation:
         simulation.nodes["n1"].nic.send(frame(bytes.fromhex("0180c200000e"), plug.endpoints[0].adapter.address))
         simulation.run_until(1)
-        assert came(plug) == [0, 0, 0]
+        assert received_counts(plug) == [0, 0, 0]
 
 
 def test_a_frame_longer_than_the_mtu_is_refused() -> None:
@@ -131,9 +133,9 @@ def test_fates_are_those_of_the_wire_model_alone() -> None:
         simulation.run_until(1_000_000)
     expected: list[Record] = []
     direction = LinkDirection(layout.links[0].name, "forward", impairment, FateOptions(seed=7, log=expected.append))
-    one, other = (endpoint.adapter.address for endpoint in plug.endpoints)
+    first, second = (endpoint.adapter.address for endpoint in plug.endpoints)
     for index in range(500):
-        head = other + one + ETHERTYPE.to_bytes(2, "big") + b"\1" + index.to_bytes(4, "big")
+        head = second + first + ETHERTYPE.to_bytes(2, "big") + b"\1" + index.to_bytes(4, "big")
         direction.offer(index * 1_000, head + bytes(100))
     assert logged == expected
     assert len(logged) > 100
@@ -161,8 +163,8 @@ def test_an_injected_rule_decides_until_it_is_lifted() -> None:
         simulation.spawn("n1", send, 1, 3, 1_000)
         simulation.run()
         simulation.run_until(100_000)
-    asked = [int.from_bytes(data[15:19], "big") for _, data in plug.endpoints[1].firmware.frames]
-    assert asked == [0, 2, 3, 4, 5]
+    requested = [int.from_bytes(data[15:19], "big") for _, data in plug.endpoints[1].firmware.frames]
+    assert requested == [0, 2, 3, 4, 5]
 
 
 def test_a_cut_cable_loses_what_is_sent_and_delivers_what_is_under_way() -> None:

@@ -48,7 +48,7 @@ def test_a_round_trip_is_the_sum_of_what_it_takes() -> None:
     assert task.result() == [post + asking + 1_000 + replying + 1_000 + taking]
 
 
-def test_what_is_busy_is_counted() -> None:
+def test_busy_time_is_counted() -> None:
     with Simulation(LINE, EchoPlug(), profile=PRICED) as simulation:
         simulation.spawn("n1", ask, 1, 10, 1000)
         simulation.run()
@@ -115,27 +115,27 @@ def test_frames_that_come_have_the_second_processor() -> None:
 
 
 def test_a_nic_with_room_for_one_frame_fetches_the_next_when_that_has_left() -> None:
-    def taken(ahead: int) -> int:
+    def elapsed_time(ahead: int) -> int:
         profile = Profile(transfer=10, fetch=1_000, send=10, fetched=1_000, ahead=ahead)
         with Simulation(LINE, EchoPlug(), profile=profile) as simulation:
             task = simulation.spawn("n1", ask_at_once, 1, 100, 100)
             simulation.run()
             return task.result()
 
-    assert taken(1) == pytest.approx(100 * 2_010, rel=0.02)  # nothing goes on at the same time
-    assert taken(2) == pytest.approx(taken(0), rel=0.02)
-    assert taken(0) < 0.6 * taken(1)
+    assert elapsed_time(1) == pytest.approx(100 * 2_010, rel=0.02)  # nothing goes on at the same time
+    assert elapsed_time(2) == pytest.approx(elapsed_time(0), rel=0.02)
+    assert elapsed_time(0) < 0.6 * elapsed_time(1)
 
 
 def test_a_buffer_that_is_flushed_after_each_transfer_takes_the_hosts_core() -> None:
-    def asked(profile: Profile) -> tuple[int, int]:
+    def requested(profile: Profile) -> tuple[int, int]:
         with Simulation(LINE, EchoPlug(), profile=profile) as simulation:
             task = simulation.spawn("n1", ask, 1, 1, 100)
             simulation.run()
             return task.result()[0], simulation.nodes["n1"].core.busy
 
     plain = Profile(fetch=1_000, store=2_000)
-    (before, free), (after, busy) = asked(plain), asked(replace(plain, flush=300))
+    (before, free), (after, busy) = requested(plain), requested(replace(plain, flush=300))
     transfers = 2  # the question is read, and the answer is written
     assert after - before == busy - free == transfers * 300
 
@@ -198,7 +198,7 @@ def test_a_deadline_is_kept_to_the_nanosecond() -> None:
 
 
 @pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
-def test_what_the_profile_prices_does_not_change_what_is_decided(profile: Profile) -> None:
+def test_costs_of_the_profile_do_not_change_fates(profile: Profile) -> None:
     """A dialogue without timers has equal frames in equal order with and without prices."""
     plug = EchoPlug()
     with Simulation(LINE, plug, profile=profile) as simulation:
@@ -252,16 +252,16 @@ def test_what_a_host_answers_to_a_completion_finds_the_firmware_at_rest(
     monkeypatch.setattr(EchoFirmware, "on_doorbell", rung)
 
     async def keep_asking(endpoint: EchoEndpoint, node: SimNode) -> int:
-        asked = [endpoint.ask(1, b"")]
+        requested = [endpoint.ask(1, b"")]
 
         def ask_again(_: object) -> None:
-            if len(asked) < 10:
-                asked.append(endpoint.ask(1, b""))
-                asked[-1].add_callback(ask_again)
+            if len(requested) < 10:
+                requested.append(endpoint.ask(1, b""))
+                requested[-1].add_callback(ask_again)
 
-        asked[0].add_callback(ask_again)
-        while not asked[-1].done:
-            await asked[-1]
+        requested[0].add_callback(ask_again)
+        while not requested[-1].done:
+            await requested[-1]
         return node.now()
 
     with Simulation(LINE, EchoPlug(), profile=profile) as simulation:
@@ -296,7 +296,7 @@ def test_a_run_that_takes_too_long_says_so_and_can_go_on() -> None:
         assert task.result() == [1_052_000]
 
 
-def test_what_a_program_raises_ends_the_run_with_its_name() -> None:
+def test_an_exception_of_a_program_ends_the_run_with_its_name() -> None:
     async def fail(endpoint: EchoEndpoint, node: SimNode) -> None:  # noqa: ARG001
         await node.sleep(5)
         raise LookupError("lost")

@@ -60,7 +60,7 @@ def test_one_that_tests_for_ever_is_named_with_what_its_host_waits_for() -> None
             StalledError, match=r"nothing is left(.|\n)*asking on n1 polls, at .*_polling\.py:\d+ in asking"
         ):
             simulation.run()
-        assert any("a receive from node 1" in sentence for sentence in simulation.waiting())
+        assert any("a receive from node 1" in sentence for sentence in simulation.pending_work())
 
 
 def test_one_that_tests_for_ever_is_named_when_the_time_is_over() -> None:

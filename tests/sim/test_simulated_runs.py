@@ -86,10 +86,10 @@ def test_a_crash_is_told_with_its_traceback_and_its_node_and_what_was_measured_s
     assert "ZeroDivisionError: on purpose" in str(caught.value)
     assert str(caught.value).splitlines()[1].startswith(f'  File "{__file__}", line '), "it begins with the program"
     assert "simulated_execution.py" in (tmp_path / "run" / "logs" / "n2.log").read_text(), "its log has all"
-    found = read_run(tmp_path / "run")
-    assert found.status == "failed"
-    assert "n2" in found.result["error"]
-    assert [row["measured"] for row in found.rows()] == [0, 1]
+    run = read_run(tmp_path / "run")
+    assert run.status == "failed"
+    assert "n2" in run.result["error"]
+    assert [row["measured"] for row in run.rows()] == [0, 1]
 
 
 def test_programs_that_wait_for_ever_are_named_with_what_they_wait_for(tmp_path: Path) -> None:
@@ -130,20 +130,21 @@ def test_a_folder_has_everything_that_the_run_can_be_repeated_from(tmp_path: Pat
     one = testbed.run(
         lossy, "pingpong", mode="sim", settings={"count": 20, "sizes": "4"}, seed=9, output=tmp_path / "one"
     )
-    found = read_run(tmp_path / "one")
-    asked = found.parameters
-    assert asked["environment"]["kernel"]
+    run = read_run(tmp_path / "one")
+    requested = run.parameters
+    assert requested["environment"]["kernel"]
     cluster = Cluster.load(tmp_path / "one" / "cluster.toml")
     again = testbed.run(
-        cluster, asked["workload"], protocol=asked["protocol"], mode=asked["mode"], settings=asked["settings"],
-        seed=asked["seed"], output=tmp_path / "two", capture=True,
+        cluster, requested["workload"], protocol=requested["protocol"], mode=requested["mode"],
+        settings=requested["settings"],
+        seed=requested["seed"], output=tmp_path / "two", capture=True,
     )  # fmt: skip
-    assert list(again.rows) == list(one.rows) == list(found.rows())
+    assert list(again.rows) == list(one.rows) == list(run.rows())
     fates = (tmp_path / "one" / "fates.jsonl").read_text()
     assert fates == (tmp_path / "two" / "fates.jsonl").read_text()
     assert len(fates.splitlines()) > 5
     assert (tmp_path / "two" / "capture.pcapng").stat().st_size > 1000
-    assert found.result["verdict"]["grade"] == "trusted"
+    assert run.result["verdict"]["grade"] == "trusted"
     other = testbed.run(lossy, "pingpong", mode="sim", settings={"count": 20, "sizes": "4"}, seed=10)
     assert other.rows != one.rows
 
@@ -158,8 +159,8 @@ def test_a_history_has_what_was_sent_received_and_still_under_way(tmp_path: Path
     assert [(event["tag"], event["bytes"], event["digest"]) for event in received[:2]] == [
         (event["tag"], event["bytes"], event["digest"]) for event in list(sent.values())[:2]
     ]
-    begun = {event["n"] for event in receiver if event["what"] == "receive"}
-    assert len(begun - {event["n"] for event in received}) == 1
+    started = {event["n"] for event in receiver if event["what"] == "receive"}
+    assert len(started - {event["n"] for event in received}) == 1
     times = [event["clock_ns"] for event in receiver]
     assert times == sorted(times)
 
@@ -180,7 +181,7 @@ class Cut:
         raise NotImplementedError
 
 
-def test_something_may_happen_beside_the_programs(tmp_path: Path) -> None:
+def test_an_activity_can_run_beside_the_programs(tmp_path: Path) -> None:
     cut = Cut()
     result = testbed.run(
         STAR,

@@ -53,12 +53,12 @@ STAR = Cluster.star(4, delay="100us")
 async def talk(comm: Comm, node: Node, *, rounds: int = 100) -> list[int]:
     """Play ping-pong between n1 and n2, a round every 10 ms at most; the others wait for a second. Returns when each
     round began."""
-    begun = []
+    started = []
     if comm.rank > 1:
         await node.sleep(SECOND)
-        return begun
+        return started
     for number in range(rounds):
-        begun.append(node.now())
+        started.append(node.now())
         if comm.rank == 0:
             await comm.send(number, 1, 7)
             assert await comm.recv(source=1, tag=8) == number
@@ -66,13 +66,13 @@ async def talk(comm: Comm, node: Node, *, rounds: int = 100) -> list[int]:
             assert await comm.recv(source=0, tag=7) == number
             await comm.send(number, 0, 8)
         await node.sleep(10 * MILLISECOND)
-    return begun
+    return started
 
 
 async def sleep(_comm: Comm, node: Node, *, seconds: float = 1.0) -> tuple[int, int]:
-    begun = node.now()
+    start = node.now()
     await node.sleep(round(seconds * SECOND))
-    return begun, node.now()
+    return start, node.now()
 
 
 async def compute(_comm: Comm, node: Node) -> int:
@@ -94,7 +94,7 @@ class Played:
         self.ends = [event for event in self.events if event["event"] == "fault ends"]
 
     @property
-    def counted(self) -> Mapping[str, int]:
+    def counters(self) -> Mapping[str, int]:
         (end,) = self.ends
         found: Mapping[str, int] = end["counted"]
         return found
@@ -112,8 +112,8 @@ def test_a_loss_counts_in_its_time_only(tmp_path: Path) -> None:
     assert [(event["begun"], event["at"]) for event in played.begins] == [(200 * MILLISECOND, 200 * MILLISECOND)]
     assert played.ends[0]["at"] == 400 * MILLISECOND
     fates = [json.loads(line) for line in (tmp_path / "run" / "fates.jsonl").read_text().splitlines()]
-    assert len(fates) == played.counted["loss"] > 0
-    assert played.counted["frames"] > played.counted["loss"]
+    assert len(fates) == played.counters["loss"] > 0
+    assert played.counters["frames"] > played.counters["loss"]
     assert played.warnings == []
     assert "loss" in (tmp_path / "run" / "scenario.toml").read_text()
 
@@ -124,14 +124,14 @@ def test_the_later_of_two_counts_and_the_earlier_comes_back(tmp_path: Path) -> N
     async def measure(comm: Comm, node: Node) -> list[int]:
         took = []
         for number in range(40):
-            begun = node.now()
+            start = node.now()
             if comm.rank == 0:
                 sent = await comm.Isend(b"", 1, number)
                 await comm.Recv(bytearray(0), 1, number)
             else:
                 await comm.Recv(bytearray(0), 0, number)
                 sent = await comm.Isend(b"", 0, number)
-            took.append(node.now() - begun)
+            took.append(node.now() - start)
             await sent.Wait()
             await node.sleep(20 * MILLISECOND - node.now() % (20 * MILLISECOND))
         return took
@@ -151,30 +151,30 @@ def test_the_later_of_two_counts_and_the_earlier_comes_back(tmp_path: Path) -> N
 
 def test_a_rule_counts_from_its_beginning(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Rule(on="n2", direction="in", rules="drop emp.type == 1 and first(2)", at="300ms"))
-    assert played.counted == {"decided": 2}
+    assert played.counters == {"decided": 2}
     assert played.ends[0]["with_the_run"]
-    begun = played.result.results["n1"]
-    late = [number for number in range(1, 100) if begun[number] - begun[number - 1] > 25 * MILLISECOND]
+    start = played.result.results["n1"]
+    late = [number for number in range(1, 100) if start[number] - start[number - 1] > 25 * MILLISECOND]
     assert late
-    assert all(begun[number] > 300 * MILLISECOND for number in late)
+    assert all(start[number] > 300 * MILLISECOND for number in late)
 
 
 def test_a_cable_that_is_out_loses_all_until_it_is_in_again(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="150ms"))
-    begun = played.result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 350 * MILLISECOND for when in begun)
-    assert any(when > 350 * MILLISECOND for when in begun)
-    assert played.counted["lost"] > 0
+    start = played.result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 350 * MILLISECOND for when in start)
+    assert any(when > 350 * MILLISECOND for when in start)
+    assert played.counters["lost"] > 0
 
 
 def test_two_that_pull_one_cable_out_both_put_it_in_again(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Down(on="n2", from_="200ms", to="400ms"), Down(on="all", from_="300ms", to="500ms"))
-    begun = played.result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 500 * MILLISECOND for when in begun)
-    assert len(begun) == 100
+    start = played.result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 500 * MILLISECOND for when in start)
+    assert len(start) == 100
 
 
-def test_what_comes_again_and_again_does_so_until_its_end(tmp_path: Path) -> None:
+def test_periodic_faults_repeat_until_their_end(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Flap(on="n2", from_="100ms", every="200ms", for_="20ms", to="600ms"))
     assert [event["at"] // MILLISECOND for event in played.begins] == [100, 300, 500]
     assert [event["at"] // MILLISECOND for event in played.ends] == [120, 320, 520]
@@ -188,17 +188,17 @@ def test_what_comes_again_and_again_does_so_until_its_end(tmp_path: Path) -> Non
         Partition(groups=[["n1"], ["n2"]], one_way=True, from_="200ms", to="300ms"),
     ],
 )
-def test_nothing_passes_between_the_parts_of_a_partition(tmp_path: Path, partition: Partition) -> None:
+def test_no_frame_passes_between_the_groups_of_a_partition(tmp_path: Path, partition: Partition) -> None:
     played = Played(tmp_path, talk, partition)
-    begun = played.result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in begun)
-    assert played.counted["decided"] > 0
-    assert len(begun) == 100
+    start = played.result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in start)
+    assert played.counters["decided"] > 0
+    assert len(start) == 100
 
 
 def test_within_a_part_all_passes(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Partition(shape="halves", from_="200ms", to="300ms"))
-    assert played.counted == {"decided": 0}
+    assert played.counters == {"decided": 0}
     assert played.warnings == [
         "fault[1] (partition halves) had no effect from 200ms to 300ms: decided: 0",
     ]
@@ -210,15 +210,15 @@ def test_within_a_part_all_passes(tmp_path: Path) -> None:
 def test_a_crash_ends_a_program_and_the_run_goes_on_without_it(tmp_path: Path) -> None:
     played = Played(tmp_path, sleep, Crash(on="n3", at="400ms"))
     assert set(played.result.results) == {"n1", "n2", "n4"}
-    assert played.counted == {"processes": 1}
+    assert played.counters == {"processes": 1}
 
 
-def test_who_has_crashed_starts_again_from_the_beginning(tmp_path: Path) -> None:
+def test_a_crashed_program_restarts_from_the_beginning(tmp_path: Path) -> None:
     played = Played(tmp_path, sleep, Crash(on=["n2", "n3"], at="400ms", for_="200ms"))
     assert played.result.results["n1"] == (0, SECOND)
     assert played.result.results["n3"] == (600 * MILLISECOND, 1_600 * MILLISECOND)
     assert played.result.results["n2"] == played.result.results["n3"]
-    assert played.counted == {"processes": 2}
+    assert played.counters == {"processes": 2}
 
 
 def test_the_run_waits_for_who_comes_back(tmp_path: Path) -> None:
@@ -253,19 +253,19 @@ def test_what_is_sent_to_who_has_crashed_comes_back_and_what_is_sent_then_arrive
     assert played.result.results["n2"] == ["and now?"]
 
 
-def test_who_stands_still_loses_nothing(tmp_path: Path) -> None:
+def test_a_paused_node_loses_no_messages(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Pause(on="n2", at="200ms", for_="100ms"))
-    assert played.counted["nodes"] == 1
-    assert played.counted["held"] > 0
-    begun = played.result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in begun)
-    assert len(begun) == 100
+    assert played.counters["nodes"] == 1
+    assert played.counters["held"] > 0
+    start = played.result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in start)
+    assert len(start) == 100
 
 
 def test_a_node_that_is_paused_twice_goes_on_when_both_are_over(tmp_path: Path) -> None:
     pauses = Pause(on="n2", from_="200ms", to="400ms"), Pause(on="all", from_="300ms", to="600ms")
-    begun = Played(tmp_path, talk, *pauses).result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 600 * MILLISECOND for when in begun)
+    start = Played(tmp_path, talk, *pauses).result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 600 * MILLISECOND for when in start)
 
 
 def test_a_node_that_crashes_while_it_stands_still_starts_again(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_processor_that_is_used_up_computes_later(tmp_path: Path) -> None:
     played = Played(tmp_path, compute, Cpu(on="n1", share="50%", at=0, for_="50ms"))
     assert played.result.results["n2"] == 100 * MILLISECOND
     assert played.result.results["n1"] >= 100 * MILLISECOND
-    assert played.counted == {"busy_ns": 25 * MILLISECOND}
+    assert played.counters == {"busy_ns": 25 * MILLISECOND}
 
 
 def test_churn_restarts_nodes_until_its_end(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_traffic_takes_its_share_of_a_link_and_never_comes_to_a_firmware(tmp_pat
     played = Played(
         tmp_path, talk, Traffic(senders="n3", receiver="n2", rate="10mbit", at="200ms", for_="100ms"), cluster=slow
     )
-    assert played.counted == {"frames": 83}
+    assert played.counters == {"frames": 83}
     assert played.result.counters["n2"].get("frames_malformed", 0) == 0
     quiet = testbed.run(slow, talk, mode="sim").results["n1"]
     assert played.result.results["n1"] != quiet
@@ -311,7 +311,7 @@ def test_traffic_takes_its_share_of_a_link_and_never_comes_to_a_firmware(tmp_pat
 
 def test_in_an_incast_all_others_send(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Incast(receiver="n1", rate="10mbit", at="200ms", for_="100ms"))
-    assert played.counted == {"frames": 3 * 83}
+    assert played.counters == {"frames": 3 * 83}
 
 
 # What a slow processor is, needs a profile that prices something
@@ -319,7 +319,7 @@ def test_in_an_incast_all_others_send(tmp_path: Path) -> None:
 
 def test_a_slow_nic_processor_has_no_effect_where_nothing_costs_anything_which_is_said(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Slow(on="n1", factor=2.0, at="100ms"))
-    assert played.counted == {"busy_ns": 0, "longer_ns": 0}
+    assert played.counters == {"busy_ns": 0, "longer_ns": 0}
     (warning,) = played.warnings
     assert "had no effect" in warning
     assert "the profile 'ideal' has no costs" in warning
@@ -334,21 +334,21 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
         took = []
         for number in range(20):
             await node.sleep(10 * MILLISECOND - node.now() % (10 * MILLISECOND))
-            begun = node.now()
+            start = node.now()
             if node.number:
                 await endpoint.receive(0, number, bytearray(4))
                 await endpoint.send(0, number, b"pong")
             else:
                 await endpoint.send(1, number, b"ping")
                 await endpoint.receive(1, number, bytearray(4))
-            took.append(node.now() - begun)
+            took.append(node.now() - start)
         return took
 
     rules = RuleSet(known_fields())
     with Simulation(layout, emp.plug(), profile=profile, rules=rules) as simulation:
-        told: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         scenario = Scenario(faults=[Slow(on="n2", factor=10.0, from_="55ms", to="105ms")])
-        playing = ScenarioPlayer(scenario, record_event=lambda event, **facts: told.append({"event": event, **facts}))
+        playing = ScenarioPlayer(scenario, record_event=lambda event, **facts: events.append({"event": event, **facts}))
         playing.simulated(simulation, rules)
         tasks = {name: simulation.spawn(name, ping) for name in simulation.nodes}
         simulation.run(timeout=SECOND)
@@ -356,7 +356,7 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
     took = tasks["n1"].result()
     assert min(took[5:9]) > 2 * max(took[:5])
     assert max(took[11:]) <= max(took[:5])
-    counted = told[-1]["counted"]
+    counted = events[-1]["counted"]
     assert counted["longer_ns"] == round(0.9 * counted["busy_ns"]) > 0
     assert playing.notes == []
 
@@ -422,9 +422,9 @@ def test_a_run_that_fails_under_a_scenario_tells_what_was_in_force(tmp_path: Pat
 
 def test_checkers_know_what_disturbed_a_run(tmp_path: Path) -> None:
     played = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), Pause(on="n1", at="400ms", for_="10ms"))
-    told = json.loads((tmp_path / "run" / "checks.json").read_text())["circumstances"]["disturbances"]
+    document = json.loads((tmp_path / "run" / "checks.json").read_text())["circumstances"]["disturbances"]
     assert [
-        (one["kind"], one["begin_ns"] // MILLISECOND, one["end_ns"] // MILLISECOND, one["nodes"]) for one in told
+        (one["kind"], one["begin_ns"] // MILLISECOND, one["end_ns"] // MILLISECOND, one["nodes"]) for one in document
     ] == [
         ("cut", 200, 300, []),
         ("pause", 400, 410, ["n1"]),

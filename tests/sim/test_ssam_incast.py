@@ -57,14 +57,14 @@ class Incast:
                 simulation.run(timeout=timeout)
             finally:
                 self.counters = {
-                    node.name: Counter(node.agent.firmware.counted()) for node in simulation.nodes.values()
+                    node.name: Counter(node.agent.firmware.counter_values()) for node in simulation.nodes.values()
                 }
                 self.switch = simulation.network.switches["s1"]
 
     async def _send(self, library: Library, node: SimNode) -> None:
         for number in range(EACH):
             await library.request(0, COUNT, bytes((number,)))
-        while library.waiting():
+        while library.pending_work():
             await library.poll()
         self.ended[node.number] = node.reached()
 
@@ -143,18 +143,18 @@ class HistoryIncast(Native[ActiveMessages]):
         bundle = library.allocate_bundle()
         endpoint = bundle.allocate_endpoint()
         endpoint.tag = TAG
-        came: list[int] = []
+        arrived: list[int] = []
 
         def ask(token: Token, number: int) -> None:
-            came.append(number)
+            arrived.append(number)
             token.reply(ANSWER, number)
 
         endpoint.set_handler(ASK, ask)
-        endpoint.set_handler(ANSWER, lambda _, number: came.append(number))
+        endpoint.set_handler(ANSWER, lambda _, number: arrived.append(number))
         endpoint.map(0, EndpointName(0, endpoint.name.endpoint), TAG)
         for number in range(MAX_WINDOW if node.rank else 0):
             await endpoint.request(0, ASK, number)
-        while len(came) < MAX_WINDOW * (1 if node.rank else len(node.names) - 1):
+        while len(arrived) < MAX_WINDOW * (1 if node.rank else len(node.names) - 1):
             await bundle.wait()
             await bundle.poll()
 

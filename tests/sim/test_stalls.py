@@ -31,15 +31,15 @@ def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(name: str,
     script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
     with pytest.raises((StalledError, RunTimeoutError)) as raised:  # polls may take more of this machine's time
         testbed.run(STAR, script, protocol=protocol, mode="sim", timeout=1)
-    said = str(raised.value)
+    message = str(raised.value)
     if isinstance(raised.value, RunTimeoutError):
-        assert "it polled last at" in said
+        assert "it polled last at" in message
         sentence = sentence.replace("polls,", "(polls|runs),")
-    assert re.search("rank on " + sentence, said), said
-    assert re.search(r"not ended; (no transfer has ended|the last transfer ended at \d+ ns, on n[12])\n", said)
-    assert said.endswith("\nthe last output of the programs:\n  n1: rank 0 begins\n  n2: rank 1 begins")
-    assert "<string>" not in said
-    assert "lambda" not in said
+    assert re.search("rank on " + sentence, message), message
+    assert re.search(r"not ended; (no transfer has ended|the last transfer ended at \d+ ns, on n[12])\n", message)
+    assert message.endswith("\nthe last output of the programs:\n  n1: rank 0 begins\n  n2: rank 1 begins")
+    assert "<string>" not in message
+    assert "lambda" not in message
 
 
 @pytest.mark.parametrize("name", stalled_programs.BUSY)
@@ -47,10 +47,10 @@ def test_a_script_that_lets_no_time_pass_is_left_and_named(name: str, tmp_path: 
     script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
     with pytest.raises(RunTimeoutError) as raised:
         testbed.run(STAR, script, mode="sim", timeout=0.3)
-    said = str(raised.value)
-    assert re.search("rank on " + sentence, said), said
-    assert "has not ended within 0.3 s on this machine" in said
-    assert "\nthe last output of the programs:\n  n1: rank 0 begins" in said
+    message = str(raised.value)
+    assert re.search("rank on " + sentence, message), message
+    assert "has not ended within 0.3 s on this machine" in message
+    assert "\nthe last output of the programs:\n  n1: rank 0 begins" in message
 
 
 @pytest.mark.parametrize("name", stalled_programs.AWAITED)
@@ -69,14 +69,14 @@ def test_the_time_and_the_node_of_the_last_transfer_are_told(tmp_path: Path) -> 
     )
     with pytest.raises(StalledError) as raised:
         testbed.run(STAR, str(script), mode="sim", timeout=1)
-    found = re.search(r"the last transfer ended at (\d+) ns, on n1", str(raised.value))
-    assert found, "of rank 0, whose send is acknowledged"
-    assert int(found[1]) == 40_000, "a frame over two links of 10 us, and its acknowledgement"
+    match = re.search(r"the last transfer ended at (\d+) ns, on n1", str(raised.value))
+    assert match, "of rank 0, whose send is acknowledged"
+    assert int(match[1]) == 40_000, "a frame over two links of 10 us, and its acknowledgement"
 
 
 @pytest.mark.parametrize("profile", ["ideal", "priced"])
 @pytest.mark.parametrize("tag", stalled_programs.FAULTS)
-def test_what_firmware_must_not_do_ends_the_run_with_node_and_time_whatever_the_program_catches(
+def test_errors_of_firmware_end_the_run_with_node_and_time_whatever_the_program_catches(
     tag: int, profile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(stalled_programs.OUTSIDE)

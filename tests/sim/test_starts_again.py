@@ -47,5 +47,5 @@ def test_a_program_knows_how_often_it_was_started() -> None:
     knows_how_often_it_was_started("sim")
 
 
-def test_who_was_restarted_and_comes_to_a_barrier_ends_the_run_with_a_sentence() -> None:
+def test_a_restarted_rank_at_a_barrier_ends_the_run_with_an_error_of_one_line() -> None:
     ends_at_the_barrier("sim")

@@ -69,8 +69,8 @@ def test_a_transition_of_a_message_on_its_receiver_that_no_table_has_is_seen(mon
     receiver.post_receive(0, 0, bytearray(3))
     sender.post_send(1, 0, b"one")
     (frame,) = wires.take(0)
-    wires.give(frame)
-    wires.give(frame)
+    wires.deliver(frame)
+    wires.deliver(frame)
     assert watch.row_counts[RECEIVE_MESSAGE.row(EXPECTED, "message and receive")] == 1
     assert list(watch.unknown) == [(RECEIVE_MESSAGE.name, ENDED, "frame that raises []", ENDED)]
 

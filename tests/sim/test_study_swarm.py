@@ -46,7 +46,7 @@ def test_each_case_is_in_one_point_and_all_pass_whoever_runs_them(tmp_path: Path
 def test_a_case_that_fails_is_reduced_and_repeated_by_the_command_that_is_printed(tmp_path: Path) -> None:
     (mutant,) = [one for one in MUTANTS if one.check == "fates"]
     folder = copied(written("parcel", tmp_path / "written"), "mutans", tmp_path)
-    mutant.put_in(folder / "mutans")
+    mutant.apply(folder / "mutans")
     (tmp_path / "swarm.toml").write_text(SWARM.format(protocols="'mutans'", cases=8, per_point=4))
     with on_path(folder):
         ran = CliRunner().invoke(

@@ -60,11 +60,11 @@ def with_restarts(seeds: range) -> tuple[Counter[str], list[str]]:
     rows: Counter[str] = Counter()
     failures = []
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for seed, found in zip(seeds, pool.map(_one, seeds, chunksize=25), strict=True):
-            if isinstance(found, str):
-                failures.append(f"python -m tests.sim.swarm_restarts {seed}: {found}")
+        for seed, actual in zip(seeds, pool.map(_one, seeds, chunksize=25), strict=True):
+            if isinstance(actual, str):
+                failures.append(f"python -m tests.sim.swarm_restarts {seed}: {actual}")
             else:
-                rows.update(found)
+                rows.update(actual)
     return rows, failures
 
 
@@ -106,7 +106,7 @@ def test_a_failing_case_is_shrunk() -> None:
     mutant = MUTANTS[0]
     seed = find(mutant, swarm.SWARM.trial, 0, 100).seed
     with pytest.MonkeyPatch.context() as patch:
-        mutant.put_in(patch)
+        mutant.apply(patch)
         case = swarm.draw(seed)
         least = swarm.SWARM.shrink(case, attempts=60)
         assert swarm.SWARM.verdict(least)

@@ -25,8 +25,8 @@ async def chat(comm: Comm, node: Node) -> None:
 
 
 def events(folder: Path, event: str) -> list[dict[str, Any]]:
-    told = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
-    return [one for one in told if one["event"] == event]
+    records = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
+    return [one for one in records if one["event"] == event]
 
 
 def played(folder: Path, scenario: Scenario, seed: int = 1) -> testbed.RunResult:
@@ -35,7 +35,7 @@ def played(folder: Path, scenario: Scenario, seed: int = 1) -> testbed.RunResult
     )
 
 
-def test_what_has_the_tag_meets_the_fault(tmp_path: Path) -> None:
+def test_tagged_elements_meet_the_fault(tmp_path: Path) -> None:
     faults = (
         Impair(on="@slow", at="100ms", for_="300ms", loss="50%"),
         Pause(on="@rack1", at="100ms", for_="50ms"),
@@ -43,8 +43,8 @@ def test_what_has_the_tag_meets_the_fault(tmp_path: Path) -> None:
         Partition(groups=[["@rack1"], ["@server", "n4"]], at="500ms", for_="200ms"),
     )
     played(tmp_path, Scenario(name="racks", faults=faults))
-    ends = {one["kind"]: one for one in events(tmp_path, "fault ends")}
-    assert [kind for kind, one in ends.items() if not one["had_effect"]] == []
+    ends = {event["kind"]: event for event in events(tmp_path, "fault ends")}
+    assert [kind for kind, end in ends.items() if not end["had_effect"]] == []
     assert ends["pause"]["counted"]["nodes"] == 3
     assert ends["impair"]["what"] == "loss 50% on @slow"
 
@@ -55,12 +55,12 @@ def test_one_of_a_tag_is_drawn_each_time_alike_for_the_same_seed(tmp_path: Path)
     for number, seed in enumerate((1, 1, 2)):
         folder = tmp_path / str(number)
         played(folder, storm, seed)
-        drawn.append([one["what"] for one in events(folder, "fault begins")])
+        drawn.append([event["what"] for event in events(folder, "fault begins")])
     assert drawn[0] == drawn[1] != drawn[2]
     assert set(drawn[0]) == {"pause on n1", "pause on n2", "pause on n3"}
 
 
-def test_who_crashes_is_one_of_the_tags(tmp_path: Path) -> None:
+def test_a_crash_hits_one_of_the_tagged_nodes(tmp_path: Path) -> None:
     result = played(tmp_path, Scenario(name="one", faults=(Crash(on="@rack1", pick=1, at="100ms"),)))
     (begins,) = events(tmp_path, "fault begins")
     crashed = begins["what"].removeprefix("crash on ")

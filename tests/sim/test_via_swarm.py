@@ -58,13 +58,13 @@ def test_every_case_of_mpi_of_vias_calls_and_of_connections_keeps_its_promises(
         rows += tally.rows
     assert not failures, "\n".join(failures[:10])
     taken = coverage(TABLES, STATELESS, rows)
-    wanted = {label(SEND_QUEUE, row) for row in SEND_QUEUE.rows}
-    wanted |= {label(VI, row) for row in VI.rows if row.event not in SELDOM}
-    seldom = sorted(wanted, key=lambda name: taken[name])
-    told = (
+    expected = {label(SEND_QUEUE, row) for row in SEND_QUEUE.rows}
+    expected |= {label(VI, row) for row in VI.rows if row.event not in SELDOM}
+    seldom = sorted(expected, key=lambda name: taken[name])
+    report = (
         f"{MPI_CASES:,} cases of MPI, {VERBS_CASES:,} of calls and {CONNECTION_CASES:,} of connections from {FIRST} on"
     )
-    record_property("note", f"swarm of VIA: {told}")
+    record_property("note", f"swarm of VIA: {report}")
     record_property("note", "swarm of VIA, rows taken: " + ", ".join(f"{name} {taken[name]:,}" for name in seldom))
     assert not [f"{name}: {taken[name]}" for name in seldom if taken[name] < MIN]
 

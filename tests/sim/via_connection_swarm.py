@@ -183,8 +183,8 @@ class Side:
                 if error.result is Result.NO_MATCH:  # it does not wait yet
                     await self.node.sleep(200 * MICROSECOND)
                     continue
-                wanted = {"rejected": Result.REJECT, "expired": Result.TIMEOUT}.get(round_.kind)
-                if error.result is not wanted:
+                expected = {"rejected": Result.REJECT, "expired": Result.TIMEOUT}.get(round_.kind)
+                if error.result is not expected:
                     raise Violation(f"{self}: {error.result.name}") from error
                 return
             if round_.kind == "rejected":
@@ -240,7 +240,7 @@ def run(case: Case[Session], timeout: int = TIMEOUT) -> Counter[str]:
     return play(case, begin, timeout)
 
 
-SWARM: Final = Swarm("python -m tests.sim.via_connection_swarm", draw, run, via_verbs_swarm.smaller)
+SWARM: Final = Swarm("python -m tests.sim.via_connection_swarm", draw, run, via_verbs_swarm.reduced_cases)
 
 
 if __name__ == "__main__":

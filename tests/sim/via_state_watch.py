@@ -38,7 +38,7 @@ def watch_vis(patch: pytest.MonkeyPatch, watch: Watch) -> None:
 
 
 class _QueueWatch:
-    """acknowledging: the VI whose acknowledgement is being handled. cause: of what is resent."""
+    """acknowledging: the VI whose acknowledgement is being handled. cause: the reason for retransmissions."""
 
     def __init__(self, patch: pytest.MonkeyPatch, watch: Watch) -> None:
         self._patch = patch

@@ -60,8 +60,8 @@ def check_rest(nodes: Sequence[SimNode], transports: Sequence[ViaTransport]) -> 
         if nic.registered != 2 * len(endpoint.pairs):
             raise Violation(f"{node.name} leaks memory: {nic.registered} for {len(endpoint.pairs)} connections")
         posted = sum(pair.depth for pair in endpoint.pairs.values())
-        if nic.settings.slots - nic.free != posted + 2:  # a command waits for requests, one for errors
-            raise Violation(f"{node.name} leaks descriptors: {nic.free} are free, {posted} are posted")
+        if nic.settings.slots - nic.free_descriptors != posted + 2:  # a command waits for requests, one for errors
+            raise Violation(f"{node.name} leaks descriptors: {nic.free_descriptors} are free, {posted} are posted")
         for pair in endpoint.pairs.values():
             back = endpoints[pair.peer].pairs[endpoint.rank]
             if (pair.sent_parts, pair.written) != (back.received_parts, back.consumed):

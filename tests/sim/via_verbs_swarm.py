@@ -67,8 +67,8 @@ FORBIDDEN: Final = ("beyond", "handle", "tag", "permission")
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """transfers: of each side, its operations: "send", "write", "notify" (a write with immediate data) or "read". hostile:
-    what the first side does at the end that it may not; "" if nothing."""
+    """transfers: transfers of each side, its operations: "send", "write", "notify" (a write with immediate data) or "read".
+    hostile: what the first side does at the end that it may not; "" if nothing."""
 
     transfers: tuple[tuple[str, ...], tuple[str, ...]]
     hostile: str
@@ -197,10 +197,10 @@ class Side:
 
     def _flushed(self) -> list[Descriptor]:
         """Take the receives that a reset has returned."""
-        found = []
+        actual = []
         while (descriptor := self.vi.receive_queue.done()) is not None:
-            found.append(descriptor)
-        return found
+            actual.append(descriptor)
+        return actual
 
     async def _transfer(self, number: int, round_: Round, posted: list[Descriptor], receives: list[bytearray]) -> None:
         own = round_.transfers[self.side]
@@ -336,15 +336,17 @@ def play(
         rows: Counter[str] = Counter()
         for node in simulation.nodes.values():
             nic = cast(ViaNic, node.endpoint)
-            if nic.registered or nic.settings.slots - nic.free > 1:  # a command waits for errors
-                raise Violation(f"{node.name} leaks: {nic.registered} memories, {nic.free} descriptors are free")
+            if nic.registered or nic.settings.slots - nic.free_descriptors > 1:  # a command waits for errors
+                raise Violation(
+                    f"{node.name} leaks: {nic.registered} memories, {nic.free_descriptors} descriptors are free"
+                )
             if node.agent.firmware.deadline is not None:
                 raise Violation(f"{node.name}: nothing is under way, and a timer runs")
-            rows.update(node.agent.firmware.counted())
+            rows.update(node.agent.firmware.counter_values())
         return rows
 
 
-def smaller(case: Case[AnySession]) -> Iterator[Case[AnySession]]:
+def reduced_cases(case: Case[AnySession]) -> Iterator[Case[AnySession]]:
     """Yield reduced cases, the largest reductions first."""
     for sessions in without_one(case.sessions):
         yield replace(case, sessions=sessions)
@@ -354,7 +356,7 @@ def smaller(case: Case[AnySession]) -> Iterator[Case[AnySession]]:
         yield replace(case, links=links)
 
 
-SWARM: Final = Swarm("python -m tests.sim.via_verbs_swarm", draw, run, smaller)
+SWARM: Final = Swarm("python -m tests.sim.via_verbs_swarm", draw, run, reduced_cases)
 
 
 if __name__ == "__main__":

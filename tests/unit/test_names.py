@@ -78,35 +78,35 @@ def conditions(source: str) -> Iterator[tuple[int, str]]:
 def test_no_code_outside_their_rooms_names_a_fabric() -> None:
     every = {*kinds(), "crossbar", "crossbars"}
     places = list(sources(OF_FABRICS, every))
-    found = [
+    actual = [
         f"{place}:{line}: {text!r}"
         for place, source in places
         for line, text in named(source)
         if words_of(text) & (every - GENERAL)
     ]
-    found += [
+    actual += [
         f"{place}:{line}: {text!r}" for place, source in places for line, text in conditions(source) if text in GENERAL
     ]
-    assert not found
+    assert not actual
 
 
 def test_no_code_outside_their_rooms_names_a_protocol() -> None:
     everybody = set(registry.offered(registry.PROTOCOLS)) | set(registry.offered(registry.FIELDS)) - set(kinds())
     headers = {"tcp", "udp"}  # are headers, too
     places = list(sources(OF_PROTOCOLS, everybody - headers))
-    found = [
+    actual = [
         f"{place}:{line}: {text!r}"
         for place, source in places
         for line, text in named(source)
         if words_of(text) & (everybody - headers - OF_ROUTES)
     ]
-    found += [
+    actual += [
         f"{place}:{line}: {text!r}"
         for place, source in places
         for line, text in conditions(source)
         if text in OF_ROUTES
     ]
-    assert not found
+    assert not actual
 
 
 @pytest.mark.parametrize(

@@ -91,21 +91,21 @@ class SplicedLink:
         settings += ("flag NO_TIMESTAMP", "dst 10.0.0.2", f"dst_mac {_ELSEWHERE}")
         _tell("sender", *settings)
         _tell("pgctrl", "start")
-        said = (PKTGEN / "sender").read_text()
-        assert "Result: OK" in said, said
+        text = (PKTGEN / "sender").read_text()
+        assert "Result: OK" in text, text
 
     def arrived(self, held: int = 0) -> list[bytes]:
         """All that has arrived since the last time, once no more than `held` frames are in the discipline."""
         until = time.monotonic() + TIMEOUT
-        while (found := self.qdisc()).queued > held:
-            assert time.monotonic() < until, f"{found.queued} frames are still held after {TIMEOUT} s"
+        while (qdisc := self.qdisc()).queued > held:
+            assert time.monotonic() < until, f"{qdisc.queued} frames are still held after {TIMEOUT} s"
             time.sleep(0.01)  # between two looks
         frames: list[bytes] = []
-        while self._taken + len(frames) < found.frames:
+        while self._taken + len(frames) < qdisc.frames:
             try:
                 frames.append(self._socket.recv(2048))
             except BlockingIOError:
-                missing = found.frames - self._taken - len(frames)
+                missing = qdisc.frames - self._taken - len(frames)
                 assert time.monotonic() < until, f"{missing} frames have left and not arrived"
                 time.sleep(0.01)  # between two looks
         self._taken += len(frames)
@@ -137,11 +137,11 @@ def spliced() -> Iterator[SplicedLink]:
     with namespaces.restore_namespace():
         opened = namespaces.make("testbed-test", namespaces.WIRE_SETTINGS)
         try:
-            found = SplicedLink(opened)
+            actual = SplicedLink(opened)
             try:
-                yield found
+                yield actual
             finally:
-                found.close()
+                actual.close()
         finally:
             opened.close()
 

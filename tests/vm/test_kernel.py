@@ -90,7 +90,7 @@ def test_a_broadcast_in_a_fat_tree_arrives_once_and_the_farthest_nodes_reach_eac
 
 
 def test_doctor_finds_netem_and_the_controllers_of_cgroups() -> None:
-    said = subprocess.run(["testbed", "doctor", "--json"], capture_output=True, text=True, check=True).stdout
-    there = {ability["name"]: ability["there"] for ability in json.loads(said)["abilities"]}
-    assert [name for name in there if not there[name]] == ([] if build() == COMPILED else ["compiled"])
-    assert {"netem", "cgroup v2 cpu", "cgroup v2 memory"} <= there.keys()
+    output = subprocess.run(["testbed", "doctor", "--json"], capture_output=True, text=True, check=True).stdout
+    present = {ability["name"]: ability["there"] for ability in json.loads(output)["abilities"]}
+    assert [name for name in present if not present[name]] == ([] if build() == COMPILED else ["compiled"])
+    assert {"netem", "cgroup v2 cpu", "cgroup v2 memory"} <= present.keys()

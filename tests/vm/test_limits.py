@@ -34,7 +34,7 @@ NAME = "limited"
 MEMORY = 24 << 20  # room for a small program, and quickly full
 
 
-def described(**limits: object) -> Layout:
+def limited_layout(**limits: object) -> Layout:
     """n1 with these limits, n2 without any."""
     nodes = [Node(name="n1", **limits), Node(name="n2")]  # type: ignore[arg-type]
     return resolve(Description(name=NAME, nodes=nodes))
@@ -45,7 +45,7 @@ def up(layout: Layout) -> ApplyResult:
 
 
 def running(**limits: object) -> RunningCluster:
-    return RunningCluster(Store(), up(described(**limits)).state)
+    return RunningCluster(Store(), up(limited_layout(**limits)).state)
 
 
 def setting(name: str, node: str = "n1") -> str:
@@ -63,8 +63,8 @@ def group_of(pid: int | str = "self") -> str:
 def test_a_program_is_in_its_nodes_group_from_its_first_instruction() -> None:
     with running(cpu_share=0.25, memory=MEMORY) as cluster:
         assert (setting("cpu.max"), setting("memory.max")) == ("25000 100000", str(MEMORY))
-        said = cluster["n1"].run(["cat", "/proc/self/cgroup"]).stdout.splitlines()
-        assert said[-1] == f"0::/{cgroups.PREFIX}{NAME}.n1"
+        output = cluster["n1"].run(["cat", "/proc/self/cgroup"]).stdout.splitlines()
+        assert output[-1] == f"0::/{cgroups.PREFIX}{NAME}.n1"
         assert cgroups.PREFIX not in cluster["n2"].run(["cat", "/proc/self/cgroup"]).stdout
         assert group_of() == group_of(os.getppid())  # whoever starts a program in a node stays where he was
 
@@ -124,9 +124,9 @@ def test_the_hogs_of_a_node_get_its_cpu_share_together() -> None:
     with running(cpu_share=0.25) as cluster:
         hogs = [cluster["n1"].popen(["sh", "-c", "while :; do :; done"]) for _ in range(2)]
         eventually(lambda: _used() > 0.1, "the loops run", deadline=60)
-        begun, before = time.monotonic(), _used()
+        start, before = time.monotonic(), _used()
         time.sleep(seconds)  # the measurement itself
-        share = (_used() - before) / (time.monotonic() - begun)
+        share = (_used() - before) / (time.monotonic() - start)
         throttled = int(dict(line.split() for line in setting("cpu.stat").splitlines())["nr_throttled"])
     for hog in hogs:
         hog.wait()
@@ -145,7 +145,7 @@ def _used() -> float:
 def test_shares_that_are_small_odd_or_large_are_kept(share: float, kept: str) -> None:
     with running(cpu_share=share):
         assert setting("cpu.max") == kept
-        assert up(described(cpu_share=share)).operations == ()
+        assert up(limited_layout(cpu_share=share)).operations == ()
 
 
 # Converging
@@ -154,13 +154,13 @@ def test_shares_that_are_small_odd_or_large_are_kept(share: float, kept: str) ->
 def test_a_changed_limit_holds_for_what_runs_already_and_nothing_else_changes() -> None:
     with running(cpu_share=0.5, memory="64MiB") as cluster:
         program = cluster["n1"].popen(["sleep", "1000"])
-        assert [str(step) for step in up(described(cpu_share=0.25, memory=MEMORY)).operations] == [
+        assert [str(step) for step in up(limited_layout(cpu_share=0.25, memory=MEMORY)).operations] == [
             f"limit n1 to 0.25 cores and {MEMORY} bytes of memory"
         ]
         assert (setting("cpu.max"), setting("memory.max")) == ("25000 100000", str(MEMORY))
-        assert len(up(described()).operations) == 1
+        assert len(up(limited_layout()).operations) == 1
         assert (setting("cpu.max"), setting("memory.max")) == ("max 100000", "max")
-        assert up(described()).operations == ()
+        assert up(limited_layout()).operations == ()
         assert program.poll() is None
     program.wait()
 
@@ -171,7 +171,7 @@ def test_a_node_that_gets_its_first_limit_is_limited_with_what_runs_in_it() -> N
         other = cluster["n2"].popen(["sleep", "1000"])
         node = os.stat(cluster["n1"].namespace).st_ino
         eventually(lambda: len(processes.inside([node])) == 2, "the shell has started its own", deadline=60)
-        up(described(memory=MEMORY))
+        up(limited_layout(memory=MEMORY))
         inside = processes.inside([node])
         assert {group_of(pid) for pid in inside} == {f"{cgroups.PREFIX}{NAME}.n1"}
         assert group_of(other.pid) == group_of()
@@ -182,11 +182,11 @@ def test_a_node_that_gets_its_first_limit_is_limited_with_what_runs_in_it() -> N
 def test_a_group_that_somebody_changed_or_removed_is_put_right() -> None:
     limits = {"cpu_share": 0.5, "memory": MEMORY + 100}  # the kernel keeps whole pages
     with running(**limits) as cluster:
-        assert up(described(**limits)).operations == ()
+        assert up(limited_layout(**limits)).operations == ()
         (cgroups.group(NAME, "n1") / "cpu.max").write_text("max")
-        assert len(up(described(**limits)).operations) == 1
+        assert len(up(limited_layout(**limits)).operations) == 1
         cgroups.group(NAME, "n1").rmdir()
-        assert len(up(described(**limits)).operations) == 1
+        assert len(up(limited_layout(**limits)).operations) == 1
         assert (setting("cpu.max"), setting("memory.max")) == ("50000 100000", str(MEMORY))
         cluster["n1"].run(["true"])
 
@@ -261,7 +261,7 @@ def test_an_ordinary_user_is_told_that_limits_need_root() -> None:
         os.setgroups([])
         os.setresgid(65533, 65533, 65533)
         os.setresuid(65533, 65533, 65533)
-        return refusal(described(memory=MEMORY))
+        return refusal(limited_layout(memory=MEMORY))
 
     assert in_child(as_user) == (
         "  node n1: its CPU share or memory limit cannot be kept: "
@@ -270,7 +270,9 @@ def test_an_ordinary_user_is_told_that_limits_need_root() -> None:
 
 
 def test_a_share_below_what_the_kernel_can_keep_is_refused() -> None:
-    assert refusal(described(cpu_share=0.0005)).endswith("the least CPU share that the kernel can keep is 0.001 cores")
+    assert refusal(limited_layout(cpu_share=0.0005)).endswith(
+        "the least CPU share that the kernel can keep is 0.001 cores"
+    )
 
 
 @pytest.mark.requires("vm")  # it changes a setting of the machine
@@ -279,12 +281,13 @@ def test_where_groups_may_not_use_a_controller_the_refusal_says_what_to_write_an
     given = control.read_text()
     control.write_text("-cpu -memory")
     try:
-        said = refusal(described(cpu_share=0.5, memory=MEMORY))
+        reported = refusal(limited_layout(cpu_share=0.5, memory=MEMORY))
         assert (
-            "(/sys/fs/cgroup) gives groups no cpu and no memory controller: have root run 'echo +cpu +memory >" in said
+            "(/sys/fs/cgroup) gives groups no cpu and no memory controller: have root run 'echo +cpu +memory >"
+            in reported
         )
         assert control.read_text().split() == []
-        subprocess.run(["sh", "-c", said.split("'")[1]], check=True)
+        subprocess.run(["sh", "-c", reported.split("'")[1]], check=True)
         assert control.read_text() == given
         with running(cpu_share=0.5, memory=MEMORY):
             assert setting("cpu.max") == "50000 100000"

@@ -28,9 +28,9 @@ SLACK = 40 * SLOW  # milliseconds that the best of some round trips may take lon
 def shortest_round_trip(cluster: RunningCluster) -> float:
     """Milliseconds."""
     ping = ["ping", "-n", "-q", "-c15", "-i0.1", f"-W{60 * SLOW:.0f}", "n2"]
-    found = re.search(r"= ([0-9.]+)/", cluster["n1"].run(ping).stdout)
-    assert found is not None
-    return float(found[1])
+    match = re.search(r"= ([0-9.]+)/", cluster["n1"].run(ping).stdout)
+    assert match is not None
+    return float(match[1])
 
 
 @contextmanager
@@ -39,8 +39,10 @@ def stage_of(cluster: RunningCluster) -> Iterator[tuple[Mapping[int, Qdisc], lis
     layout = cluster.state.layout
     opened = namespaces.open_path(cluster.state.namespaces[""])
     try:
-        there = rtnl_dump.by_name(rtnl_dump.interfaces(opened.route))
-        ends = [there[name].index if name in there else 0 for name in stage_ends(layout, layout.links[0].name)]
+        interfaces = rtnl_dump.by_name(rtnl_dump.interfaces(opened.route))
+        ends = [
+            interfaces[name].index if name in interfaces else 0 for name in stage_ends(layout, layout.links[0].name)
+        ]
         yield qdiscs.qdiscs(opened.route), ends
     finally:
         opened.close()
@@ -56,22 +58,22 @@ def test_a_link_is_impaired_changed_in_place_and_healed(kind: str) -> None:
         cluster.inject(link, delay="30ms")
         assert cluster.state.datapaths == {link: "netem"}
         assert 60 <= shortest_round_trip(cluster) <= 60 + plain + SLACK
-        with stage_of(cluster) as (found, (a, b)):
-            assert netem.decode(found[a].options).latency == netem.decode(found[b].options).latency == 30 * MS
-            frames = found[a].frames
+        with stage_of(cluster) as (actual, (a, b)):
+            assert netem.decode(actual[a].options).latency == netem.decode(actual[b].options).latency == 30 * MS
+            frames = actual[a].frames
             assert frames >= 15
         fault = cluster.inject(link, delay="70ms", direction="n1-" + cluster.state.layout.links[0].b.owner)
         assert 100 <= shortest_round_trip(cluster) <= 100 + plain + SLACK
-        with stage_of(cluster) as (found, ends):
+        with stage_of(cluster) as (actual, ends):
             assert ends == [a, b]
-            assert sorted(netem.decode(found[end].options).latency for end in ends) == [30 * MS, 70 * MS]
-            assert found[a].frames >= frames + 15  # changed, not made anew
+            assert sorted(netem.decode(actual[end].options).latency for end in ends) == [30 * MS, 70 * MS]
+            assert actual[a].frames >= frames + 15  # changed, not made anew
         fault.lift()
         assert 60 <= shortest_round_trip(cluster) <= 60 + plain + SLACK
         cluster.heal()
         assert cluster.state.datapaths == {}
-        with stage_of(cluster) as (found, _):
-            assert found == {}
+        with stage_of(cluster) as (actual, _):
+            assert actual == {}
         cluster["n1"].run(["ping", "-n", "-q", "-c1", f"-W{60 * SLOW:.0f}", "n2"])
 
 
@@ -93,17 +95,17 @@ def test_check_measures_what_netem_does_and_finds_a_delay_that_is_not_the_asked_
         link = cluster.state.layout.links[0].name
         cluster.inject(link, delay="300ms")
         assert cluster.state.datapaths == {link: "netem"}
-        told = {finding.what: finding for finding in check(cluster, seconds=2).of(link, "forward")}
-        assert told["delay min"].measured is not None
-        assert 300 * MS <= told["delay min"].measured <= 300 * MS + SLACK * MS
-        assert told["loss"].measured == 0
+        verdict = {finding.what: finding for finding in check(cluster, seconds=2).of(link, "forward")}
+        assert verdict["delay min"].measured is not None
+        assert 300 * MS <= verdict["delay min"].measured <= 300 * MS + SLACK * MS
+        assert verdict["loss"].measured == 0
         opened = namespaces.open_path(cluster.state.namespaces[""])
         try:
             ends = stage_ends(cluster.state.layout, link)
-            there = rtnl_dump.by_name(rtnl_dump.interfaces(opened.route))
+            interfaces = rtnl_dump.by_name(rtnl_dump.interfaces(opened.route))
             opened.route.execute(
                 [
-                    netem.request(there[end].index, netem.options_of(Impairment(delay=240 * MS), mtu=1500, seed=1))
+                    netem.request(interfaces[end].index, netem.options_of(Impairment(delay=240 * MS), mtu=1500, seed=1))
                     for end in ends
                 ]
             )

@@ -41,27 +41,33 @@ def _packet_generator() -> Iterator[None]:
 
 @pytest.fixture
 def splice() -> Iterator[SplicedLink]:
-    with spliced() as found:
-        yield found
+    with spliced() as qdisc:
+        yield qdisc
 
 
 def options(impairment: Impairment) -> Options:
     return netem.options_of(impairment, mtu=MTU, seed=SEED)
 
 
-def as_reported(asked: Options) -> Options:
+def as_reported(requested: Options) -> Options:
     """Return the options as this kernel reports them: without a seed if it knows none."""
-    return asked.reportable if probe_capabilities().netem_seed else replace(asked.reportable, seed=None)
+    return requested.reportable if probe_capabilities().netem_seed else replace(requested.reportable, seed=None)
 
 
 # What it is told
 
 
-def test_what_this_kernel_can_do_is_found_by_trying() -> None:
-    found = probe_capabilities()
-    assert (found.netem, found.netem_duplicate, found.size_table, found.tbf, found.bpf) == (True,) * 5
-    if not found.netem_seed:
-        assert found.reasons == {
+def test_capabilities_of_the_kernel_are_probed() -> None:
+    capabilities = probe_capabilities()
+    assert (
+        capabilities.netem,
+        capabilities.netem_duplicate,
+        capabilities.size_table,
+        capabilities.tbf,
+        capabilities.bpf,
+    ) == (True,) * 5
+    if not capabilities.netem_seed:
+        assert capabilities.reasons == {
             "netem_seed": "this kernel's netem takes no seed: it was not kept (kernels from 6.6 on do)"
         }
 
@@ -83,7 +89,7 @@ NAMED = {
 }
 
 
-def drawn(source: random.Random) -> Impairment:
+def draw_impairment(source: random.Random) -> Impairment:
     """Draw an impairment that netem supports."""
 
     def sometimes(value: int) -> int:
@@ -117,20 +123,20 @@ def drawn(source: random.Random) -> Impairment:
 def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(splice: SplicedLink) -> None:
     """One interface is changed in place each time, so that an option omitted by a change would show."""
     source = random.Random(20)
-    wanted = {name: options(given) for name, given in NAMED.items()}
-    wanted |= {f"drawn {place}": options(drawn(source)) for place in range(60)}
-    order = list(wanted)
+    expected = {name: options(given) for name, given in NAMED.items()}
+    expected |= {f"drawn {place}": options(draw_impairment(source)) for place in range(60)}
+    order = list(expected)
     source.shuffle(order)
     for name in order:
-        splice.set(wanted[name])
-        found = splice.qdisc()
-        assert (found.kind, found.handle) == ("netem", netem.HANDLE), name
-        assert netem.decode(found.options) == as_reported(wanted[name]), name
-        assert found.sized is (wanted[name].sizes is not None), name
+        splice.set(expected[name])
+        qdisc = splice.qdisc()
+        assert (qdisc.kind, qdisc.handle) == ("netem", netem.HANDLE), name
+        assert netem.decode(qdisc.options) == as_reported(expected[name]), name
+        assert qdisc.sized is (expected[name].sizes is not None), name
 
 
 def test_tc_reads_it_as_it_was_meant(splice: SplicedLink) -> None:
-    def shown() -> str:
+    def qdisc_text() -> str:
         return subprocess.run(
             ["tc", "qdisc", "show", "dev", "b", "root"], capture_output=True, text=True, check=True
         ).stdout
@@ -138,25 +144,25 @@ def test_tc_reads_it_as_it_was_meant(splice: SplicedLink) -> None:
     splice.set(
         options(Impairment(delay=5 * MS, reorder=0.25, duplicate=0.125, corrupt=0.5, gemodel=(0.01, 0.3, 0.9, 0.0)))
     )
-    said = shown()
-    assert "limit 744048 delay 5ms" in said
-    assert "loss gemodel p 1% r 30% 1-h 90%" in said
-    assert "duplicate 12.5% reorder 25% corrupt 50%" in said
-    assert "gap 1" in said
+    text = qdisc_text()
+    assert "limit 744048 delay 5ms" in text
+    assert "loss gemodel p 1% r 30% 1-h 90%" in text
+    assert "duplicate 12.5% reorder 25% corrupt 50%" in text
+    assert "gap 1" in text
     splice.set(options(Impairment(loss=0.2, rate=10**9, overhead=24, cell_size=48, cell_overhead=5, queue_frames=9)))
-    said = shown()
-    assert "limit 10 loss 20% rate 1Gbit packetoverhead 24 cellsize 48 celloverhead 5" in said
-    assert "gemodel" not in said
+    text = qdisc_text()
+    assert "limit 10 loss 20% rate 1Gbit packetoverhead 24 cellsize 48 celloverhead 5" in text
+    assert "gemodel" not in text
 
 
 def test_a_seed_repeats_the_fates_where_the_kernel_takes_one() -> None:
-    def lost() -> list[int]:
+    def lost_numbers() -> list[int]:
         with spliced() as splice:
             splice.set(options(Impairment(loss=0.5)))
             splice.send(200)
             return numbers(splice.arrived())
 
-    assert (lost() == lost()) is probe_capabilities().netem_seed
+    assert (lost_numbers() == lost_numbers()) is probe_capabilities().netem_seed
 
 
 # Live change
@@ -173,8 +179,8 @@ def test_a_change_leaves_the_frames_under_way_and_the_counters_alone(splice: Spl
     assert numbers(splice.arrived(held=50)) == list(range(1, 21))  # they overtake those that keep their time
     assert splice.qdisc().frames == 20
     assert numbers(splice.arrived()) == list(range(1, 51))
-    found = splice.qdisc()
-    assert (found.frames, found.dropped, found.queued) == (70, 0, 0)
+    qdisc = splice.qdisc()
+    assert (qdisc.frames, qdisc.dropped, qdisc.queued) == (70, 0, 0)
 
 
 def test_the_first_frame_after_a_change_sees_it(splice: SplicedLink) -> None:
@@ -256,10 +262,10 @@ def test_one_bit_is_flipped_as_often_as_asked_anywhere_in_the_frame(splice: Spli
     flipped: list[int] = []
     for frame in arrived:
         assert len(frame) == size
-        found = [place for place in known if frame[place] != clean[place]]
-        assert len(found) <= 1
-        assert all((frame[place] ^ clean[place]).bit_count() == 1 for place in found)
-        flipped += found
+        actual = [place for place in known if frame[place] != clean[place]]
+        assert len(actual) <= 1
+        assert all((frame[place] ^ clean[place]).bit_count() == 1 for place in actual)
+        flipped += actual
     check_share(len(flipped), 6000, 0.4 * len(known) / size, "frames corrupted")
     assert set(flipped) == set(known)
 
@@ -298,10 +304,10 @@ def test_a_minimum_frame_counts_as_so_many_bytes(splice: SplicedLink) -> None:
 def shortest_round_trip(cluster: RunningCluster) -> float:
     """Milliseconds."""
     ping = ["ping", "-n", "-q", "-c20", "-i0.1", f"-W{60 * SLOW:.0f}", "n2"]
-    said = cluster["n1"].run(ping).stdout
-    found = re.search(r"= ([0-9.]+)/", said)
-    assert found is not None, said
-    return float(found[1])
+    output = cluster["n1"].run(ping).stdout
+    match = re.search(r"= ([0-9.]+)/", output)
+    assert match is not None, output
+    return float(match[1])
 
 
 @pytest.mark.usefixtures("machine")

@@ -26,8 +26,8 @@ FRAMES = round(50 * SLOW)
 
 @pytest.fixture
 def splice() -> Iterator[SplicedLink]:
-    with spliced() as found:
-        yield found
+    with spliced() as qdisc:
+        yield qdisc
 
 
 def options(impairment: Impairment) -> netem.Options:
@@ -49,6 +49,6 @@ def test_frames_take_their_time_at_the_rate_and_no_other(splice: SplicedLink, sh
     sent = splice.offer(FRAMES)
     arrivals = splice.arrivals()
     assert [number for _, number in arrivals] == list(range(1, FRAMES + 1))
-    asked = FRAMES * wire_size(impairment, FRAME) * 8 * SECOND // impairment.rate
+    requested = FRAMES * wire_size(impairment, FRAME) * 8 * SECOND // impairment.rate
     taken = arrivals[-1][0] - sent[0]
-    assert asked - MS <= taken <= asked * 1.15
+    assert requested - MS <= taken <= requested * 1.15

@@ -71,44 +71,44 @@ async def am_ping(am: ActiveMessages, node: ProgramNode, *, count: int) -> Quant
     for number in range(-warm_up(count), count):
         if not number:
             used = time.process_time_ns()
-        begun, answers = now(), asking.answers
+        start, answers = now(), asking.answers
         await endpoint.request(0, _ASK, *_WORDS)
         while asking.answers == answers:
             await endpoint.wait()
             await endpoint.poll()
         if number >= 0:
-            samples.append(now() - begun)
-    found = quantiles(samples, time.process_time_ns() - used)
+            samples.append(now() - start)
+    quantiles_found = quantiles(samples, time.process_time_ns() - used)
     await asking.end()
-    return found
+    return quantiles_found
 
 
 async def am_rate(am: ActiveMessages, node: ProgramNode, *, count: int) -> float:
     """Measure requests of four words, each answered, with all credits in use; requests/s."""
     asking = Asking(am, node.numbers[PONG])
     await asking.begin(node)
-    begun = time.monotonic_ns()
+    start = time.monotonic_ns()
     for _ in range(count):
         await asking.endpoint.request(0, _ASK, *_WORDS)
     while asking.answers < count:
         await asking.some()
-    found = count * 1e9 / (time.monotonic_ns() - begun)
+    result = count * 1e9 / (time.monotonic_ns() - start)
     await asking.end()
-    return found
+    return result
 
 
 async def am_source(am: ActiveMessages, node: ProgramNode, *, count: int) -> float:
     """Measure bulk messages of 1 MiB with all credits in use; bit/s, until the last is answered."""
     asking, data = Asking(am, node.numbers[PONG]), bytes(LARGE)
     await asking.begin(node)
-    begun = time.monotonic_ns()
+    start = time.monotonic_ns()
     for _ in range(count):
         await asking.endpoint.request_bulk(0, _FILL, data, 0)
     while asking.answers < count:
         await asking.some()
-    found = count * LARGE * 8e9 / (time.monotonic_ns() - begun)
+    result = count * LARGE * 8e9 / (time.monotonic_ns() - start)
     await asking.end()
-    return found
+    return result
 
 
 async def am_pong(am: ActiveMessages, node: ProgramNode) -> None:  # noqa: ARG001
@@ -140,11 +140,11 @@ def _filled(token: Token, data: memoryview) -> None:
 
 def programs(kind: str, count: int) -> dict[str, Program]:
     """kind: "emp trip", "am trip", "am rate" or "am bulk"."""
-    found: dict[str, tuple[Program, Program]] = {
+    results: dict[str, tuple[Program, Program]] = {
         "emp trip": (partial(emp_ping, count=count), partial(emp_pong, count=count)),
         "am trip": (partial(am_ping, count=count), am_pong),
         "am rate": (partial(am_rate, count=count), am_pong),
         "am bulk": (partial(am_source, count=count), am_pong),
     }
-    ping, pong = found[kind]
+    ping, pong = results[kind]
     return {PING: ping, PONG: pong}

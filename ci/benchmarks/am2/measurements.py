@@ -119,7 +119,7 @@ def _by_turns(
     progress: Progress,
     settings: dict[str, Any],
 ) -> Iterator[Row]:
-    found: dict[tuple[str, str], list[float]] = {}
+    samples_by_key: dict[tuple[str, str], list[float]] = {}
     for turn in range(repeat + 1):
         progress(f"{subject}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
         for contender, measure in contenders.items():
@@ -127,7 +127,7 @@ def _by_turns(
             if turn:
                 names = {TRIP: "p50", CPU: "cpu"} | {TRIP_SHARE.format(share): share for share in _SHARES}
                 for name, key in names.items():
-                    found.setdefault((contender, name), []).append(trip[key] / 1e9)
+                    samples_by_key.setdefault((contender, name), []).append(trip[key] / 1e9)
     settings = {**settings, "interleaved": list(contenders)}
-    for (contender, name), samples in found.items():
+    for (contender, name), samples in samples_by_key.items():
         yield Row(subject, contender, name, 2, "s", tuple(samples), settings)

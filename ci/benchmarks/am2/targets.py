@@ -13,8 +13,8 @@ MAX_RATIO_TO_EMP = 1.5
 
 def targets(rows: Sequence[Row]) -> list[Target]:
     def samples(contender: str, measure: str) -> tuple[float, ...]:
-        wanted = (m.TRIPS, contender, measure)
-        return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == wanted), ())
+        expected = (m.TRIPS, contender, measure)
+        return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == expected), ())
 
     def errors() -> float | None:
         return next((row.median for row in rows if (row.subject, row.measure) == (r.REQUESTS, r.WRONG)), None)

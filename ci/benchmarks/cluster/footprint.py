@@ -21,12 +21,12 @@ STATE, PROCESSES, IN_NODES = "state per node", "processes left running", "proces
 
 def memory() -> dict[str, int]:
     """Return bytes by measure; both grow with use."""
-    found = {}
+    results = {}
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
-        found[name] = int(value.split()[0]) * 1024
-    own = sum(found.get(name, 0) for name in ("Slab", "Percpu", "KernelStack", "PageTables"))
-    return {AVAILABLE: -found["MemAvailable"], KERNEL: own}
+        results[name] = int(value.split()[0]) * 1024
+    own = sum(results.get(name, 0) for name in ("Slab", "Percpu", "KernelStack", "PageTables"))
+    return {AVAILABLE: -results["MemAvailable"], KERNEL: own}
 
 
 def state_bytes(cluster: str) -> int:
@@ -42,7 +42,7 @@ def state_bytes(cluster: str) -> int:
 
 def processes(cluster: str, marker: str) -> tuple[int, int]:
     """How many processes descend from the command that was given `marker`; how many are in the namespaces."""
-    wanted = f"TESTBED_BENCH={marker}".encode()
+    expected = f"TESTBED_BENCH={marker}".encode()
     inside = {os.stat(path).st_ino for path in named_namespaces(cluster)}
     descended = within = 0
     for directory in Path("/proc").iterdir():
@@ -50,7 +50,7 @@ def processes(cluster: str, marker: str) -> tuple[int, int]:
             continue
         try:
             within += os.stat(directory / "ns/net").st_ino in inside
-            descended += wanted in (directory / "environ").read_bytes().split(b"\0")
+            descended += expected in (directory / "environ").read_bytes().split(b"\0")
         except OSError:
             continue  # it ended, or is a kernel thread
     return descended, within
@@ -82,8 +82,8 @@ def measure(floor: Contender | None, repeat: int, observer: Observer, progress: 
         for contender, measured, unit, value in values if turn else ():
             samples[contender, measured, unit].append(value)
     return [
-        Row("footprint", contender, measured, HOSTS, unit, tuple(found), {"repeat": repeat})
-        for (contender, measured, unit), found in samples.items()
+        Row("footprint", contender, measured, HOSTS, unit, tuple(sample), {"repeat": repeat})
+        for (contender, measured, unit), sample in samples.items()
     ]
 
 

@@ -38,10 +38,10 @@ def measure(
         for contender in contenders:
             progress(f"star of {hosts}: {contender.name}, {f'{turn} of {repeat}' if turn else 'warm-up'}")
             try:
-                found = _once(contender, hosts, observer)
+                result = _once(contender, hosts, observer)
             except (ContenderError, NotSettledError) as error:
                 raise FailedError(contender, error) from error
-            for measured, seconds in found:
+            for measured, seconds in result:
                 if turn:
                     samples[contender.name, measured].append(seconds)
     settings = {contender.name: contender.settings for contender in contenders}

@@ -32,32 +32,32 @@ class Ratio:
 def ratios(rows: Iterable[Row]) -> list[Ratio]:
     """Return the ratio of every contender's star row to the floor's row of the same round."""
     stars = {(row.contender, row.measure, row.hosts): row for row in rows if row.subject == "star"}
-    found = []
+    results = []
     for (contender, measure, hosts), row in stars.items():
         floor = stars.get((FLOOR, measure, hosts))
         if contender == FLOOR or floor is None:
             continue
         turns = [ours / least for ours, least in zip(row.samples, floor.samples, strict=True)]
-        found.append(Ratio(contender, measure, hosts, row.median / floor.median, min(turns), max(turns)))
-    return found
+        results.append(Ratio(contender, measure, hosts, row.median / floor.median, min(turns), max(turns)))
+    return results
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
     against_floor = [ratio for ratio in ratios(rows) if ratio.contender == PRODUCT]
-    found = []
+    results = []
     for measure in (BRING_UP, SETTLED):
         values = {ratio.hosts: ratio.value for ratio in against_floor if ratio.measure == measure}
         for hosts, value in values.items():
             if hosts >= RATIO_FROM:
-                found.append(Target(f"{measure} of {hosts} hosts over the floor's", RATIO_LIMIT, "×", value))
+                results.append(Target(f"{measure} of {hosts} hosts over the floor's", RATIO_LIMIT, "×", value))
         first, last = FLATNESS_SIZES
         flat = [value for hosts, value in values.items() if first <= hosts <= last]
         spread = max(flat) / min(flat) - 1 if {first, last} <= values.keys() else None
-        found.append(Target(f"{measure}: the ratio flat from {first} to {last}", FLATNESS_LIMIT, "1", spread))
+        results.append(Target(f"{measure}: the ratio flat from {first} to {last}", FLATNESS_LIMIT, "1", spread))
 
     def median(contender: str, measure: str) -> float | None:
-        wanted = (contender, measure)
-        return next((row.median for row in rows if (row.contender, row.measure) == wanted), None)
+        expected = (contender, measure)
+        return next((row.median for row in rows if (row.contender, row.measure) == expected), None)
 
     def above_floor() -> float | None:
         """How long the command takes beyond its share of the floor, by the rounds' median."""
@@ -68,7 +68,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     run, beside = median("node.run", "true"), median("ip netns exec", "true")
     ratio = run / beside if run is not None and beside is not None else None
     return [
-        *found,
+        *results,
         Target("testbed up star-100 (aim)", 0.45, "s", median("testbed up star-100", commands.WALL)),
         Target("testbed status (aim)", 0.12, "s", median("testbed status", commands.WALL)),
         Target("testbed status --json, CPU", 0.15, "s", median("testbed status --json", commands.CPU), True),

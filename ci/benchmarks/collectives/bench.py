@@ -54,9 +54,9 @@ def run(options: argparse.Namespace, session: Session) -> None:
     barriers = [row for row in session.rows if row.subject == BARRIER]
     if barriers:
         session.console.print(tables.row_table("Barrier in the simulation", barriers, "ranks"))
-    found = targets(session.rows)
-    session.conclude(found)
-    session.console.print(tables.target_table(found))
+    target_list = targets(session.rows)
+    session.conclude(target_list)
+    session.console.print(tables.target_table(target_list))
 
 
 def table(rows: list[Row], subject: str, ranks: int, call: str) -> Table:

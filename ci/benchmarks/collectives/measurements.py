@@ -45,7 +45,7 @@ def live(
     for number in ranks:
         with Cluster.star(number).up() as cluster:
             cluster.ssh()
-            found: dict[tuple[str, str, int], list[float]] = {}
+            samples_by_key: dict[tuple[str, str, int], list[float]] = {}
             for turn in range(1, repeat + 1):
                 for contender in (*PROTOCOLS, *KERNEL, OPEN_MPI):
                     progress(f"{number} ranks, {contender}: {turn} of {repeat}")
@@ -55,8 +55,8 @@ def live(
                         lines = _ours(cluster, {**PROTOCOLS, **KERNEL}[contender], sizes, count)
                     for line in lines:
                         key = contender, line["benchmark"], line["size_bytes"]
-                        found.setdefault(key, []).append(line["avg_ns"] / 1e9)
-        for (contender, call, size), samples in found.items():
+                        samples_by_key.setdefault(key, []).append(line["avg_ns"] / 1e9)
+        for (contender, call, size), samples in samples_by_key.items():
             settings = {"size_bytes": size, "count": count, "cluster": f"star of {number}", "waiting": "sleeping"}
             if contender == OPEN_MPI:
                 settings |= {"mpirun": " ".join(_mpirun(number)), "waiting": "yielding"}
@@ -90,9 +90,9 @@ async def calls(comm: Comm, node: Node, *, call: str, size: int) -> list[int]:
     made, times = BENCHMARKS[call](comm, size), []
     for number in range(_TURNS + 1):
         await node.sleep(_PERIOD - node.now() % _PERIOD)
-        begun = node.now()
+        start = node.now()
         await made(number)
-        times.append(node.now() - begun)
+        times.append(node.now() - start)
     return times[1:]
 
 

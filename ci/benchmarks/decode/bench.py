@@ -70,9 +70,9 @@ def rate(directory: Path, frames: int, repeat: int, progress: Callable[[str], No
     paths = {}
     for count in (frames, frames // SCAPY_SLOWDOWN):
         paths[count] = directory / f"{count}.pcapng"
-        begun = time.time_ns()
+        start = time.time_ns()
         paths[count].write_bytes(
-            capture_head() + b"".join([frame(number, begun + 1_000 * number) for number in range(count)])
+            capture_head() + b"".join([frame(number, start + 1_000 * number) for number in range(count)])
         )
     samples: dict[str, list[float]] = {mode: [] for mode in MODES}
     for turn in range(repeat + 1):
@@ -106,14 +106,14 @@ def follow(directory: Path, seconds: int, progress: Callable[[str], None]) -> It
             written: list[float] = []
             with path.open("ab", buffering=0) as file:
                 _append_frames(file.write, written, printed, 1)  # the command has started when it prints the first line
-                begun, used = time.monotonic(), _processor_time(process.pid)
+                start, used = time.monotonic(), _processor_time(process.pid)
                 progress(f"follow: {seconds} s")
                 _append_frames(file.write, written, printed, int(RATE * seconds))
-                busy = (_processor_time(process.pid) - used) / (time.monotonic() - begun)
+                busy = (_processor_time(process.pid) - used) / (time.monotonic() - start)
             progress("follow: idle")
-            begun, used = time.monotonic(), _processor_time(process.pid)
+            start, used = time.monotonic(), _processor_time(process.pid)
             time.sleep(3)  # the span that is measured
-            idle = (_processor_time(process.pid) - used) / (time.monotonic() - begun)
+            idle = (_processor_time(process.pid) - used) / (time.monotonic() - start)
         finally:
             process.terminate()
             reader.join()
@@ -128,9 +128,9 @@ def follow(directory: Path, seconds: int, progress: Callable[[str], None]) -> It
 
 def _append_frames(write: Callable[[bytes], object], written: list[float], printed: list[float], count: int) -> None:
     """Write `count` more frames at RATE, and return when all of them have been decoded."""
-    first, begun = len(written), time.monotonic()
+    first, start = len(written), time.monotonic()
     while (done := len(written) - first) < count:
-        due = min(count, int((time.monotonic() - begun) * RATE) + 1)
+        due = min(count, int((time.monotonic() - start) * RATE) + 1)
         numbers = range(first + done, first + due)
         text = b"".join([frame(number, time.time_ns()) for number in numbers])
         written += [time.monotonic()] * len(numbers)
@@ -149,12 +149,12 @@ def _processor_time(pid: int) -> float:
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
-    found = {row.measure: row.median for row in rows}
+    samples = {row.measure: row.median for row in rows}
     line, *_ = MODES
     return [
-        Target(f"{line}, frames per second of CPU time", RATE, "1/s", found.get(line), is_minimum=True),
-        Target(f"p99 {LAG}", LAG_LIMIT, "s", found.get(f"p99 {LAG}")),
-        Target(IDLE, IDLE_LIMIT, "1", found.get(IDLE)),
+        Target(f"{line}, frames per second of CPU time", RATE, "1/s", samples.get(line), is_minimum=True),
+        Target(f"p99 {LAG}", LAG_LIMIT, "s", samples.get(f"p99 {LAG}")),
+        Target(IDLE, IDLE_LIMIT, "1", samples.get(IDLE)),
     ]
 
 

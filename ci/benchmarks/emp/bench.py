@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
             SPINNING: lambda: measurements.trips(nodes, traffic, SPINNING, repeat, count, progress),
             BLOCKING: lambda: measurements.trips(nodes, traffic, BLOCKING, repeat, count // 4, progress),
             "stream": lambda: measurements.streams(nodes, repeat, int(options.messages), progress),
-            "count": lambda: measurements.counted(nodes, int(options.small), progress),
+            "count": lambda: measurements.measure_messages(nodes, int(options.small), progress),
             "nodes": lambda: measurements.many(nodes, int(options.nodes), repeat, progress),
         }
         session.each(options.subjects, measures)

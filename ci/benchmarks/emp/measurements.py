@@ -63,7 +63,7 @@ def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int,
     way, too.
     """
     spin, poll = waiting == SPINNING, Patience.SPIN
-    found: dict[tuple[str, str], list[float]] = {}
+    samples_by_key: dict[tuple[str, str], list[float]] = {}
     ends = nodes.addresses["n1"], nodes.addresses["n2"]
     resent: dict[str, int] = {}
 
@@ -95,22 +95,22 @@ def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int,
             if not turn:
                 resent.clear()
                 continue
-            found.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
-            found.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
+            samples_by_key.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
+            samples_by_key.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
             for share in _SHARES:
-                found.setdefault((contender, TRIP_SHARE.format(share)), []).append(trip[share] / 1e9)
+                samples_by_key.setdefault((contender, TRIP_SHARE.format(share)), []).append(trip[share] / 1e9)
     settings = {
         "cluster": "two nodes, one pair of interfaces", "bytes": {EMP: 4, RAW: 4, TCP: 8}, "count": count,
         "waiting": waiting, "look": 0 if spin else poll, "processors": [SENDER, RECEIVER], "resent": resent,
         "interleaved": list(contenders),
     }  # fmt: skip
-    for (contender, name), samples in found.items():
+    for (contender, name), samples in samples_by_key.items():
         yield Row(waiting, contender, name, 2, "s", tuple(samples), settings)
 
 
 def streams(nodes: Nodes, repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
     """Measure one-way streams of EMP and raw sockets in turn, both spinning."""
-    found: dict[str, list[float]] = {EMP: [], RAW: []}
+    samples_by_key: dict[str, list[float]] = {EMP: [], RAW: []}
     resent, lost, frames = 0, 0.0, messages * _FRAMES_OF_A_MESSAGE
     for turn in range(repeat + 1):
         progress(f"streams: {f'{turn} of {repeat}' if turn else 'warm-up'}")
@@ -119,17 +119,17 @@ def streams(nodes: Nodes, repeat: int, messages: int, progress: Progress) -> Ite
         if turn:
             resent += emp["resent"]
             lost += raw["results"]["n2"]["lost"]
-            found[EMP].append(emp["results"]["n1"])
-            found[RAW].append(raw["results"]["n2"]["bits"])
+            samples_by_key[EMP].append(emp["results"]["n1"])
+            samples_by_key[RAW].append(raw["results"]["n2"]["bits"])
     settings = {
         "cluster": "two nodes, one pair of interfaces", "messages": messages, "frames": {RAW: frames},
         "processors": [SENDER, RECEIVER], "resent": {EMP: resent}, "lost": {RAW: lost}, "interleaved": [EMP, RAW],
     }  # fmt: skip
-    for contender, samples in found.items():
+    for contender, samples in samples_by_key.items():
         yield Row("stream", contender, STREAM, 2, "bit/s", tuple(samples), settings)
 
 
-def counted(nodes: Nodes, messages: int, progress: Progress) -> Iterator[Row]:
+def measure_messages(nodes: Nodes, messages: int, progress: Progress) -> Iterator[Row]:
     """Messages that count, so that one that is lost, comes twice or overtakes another is seen."""
     progress(f"{messages} messages that count")
     run = nodes.run("emp count", messages, True)
@@ -140,14 +140,14 @@ def counted(nodes: Nodes, messages: int, progress: Progress) -> Iterator[Row]:
 
 def many(nodes: Nodes, count: int, repeat: int, progress: Progress) -> Iterator[Row]:
     """Node processes of a star, all at once."""
-    found: dict[tuple[str, str], list[float]] = {}
+    samples_by_key: dict[tuple[str, str], list[float]] = {}
     for turn in range(repeat + 1):
         progress(f"{count} node processes: {f'{turn} of {repeat}' if turn else 'warm-up'}")
         run = nodes.many(count)
         if turn:
-            found.setdefault((BEGIN, "s"), []).append(run["begin"])
-            found.setdefault((END, "s"), []).append(run["end"])
-            found.setdefault((PRIVATE, "B"), []).extend(map(float, run["private"]))
-            found.setdefault((PROPORTIONAL, "B"), []).extend(map(float, run["proportional"]))
-    for (measure, unit), samples in found.items():
+            samples_by_key.setdefault((BEGIN, "s"), []).append(run["begin"])
+            samples_by_key.setdefault((END, "s"), []).append(run["end"])
+            samples_by_key.setdefault((PRIVATE, "B"), []).extend(map(float, run["private"]))
+            samples_by_key.setdefault((PROPORTIONAL, "B"), []).extend(map(float, run["proportional"]))
+    for (measure, unit), samples in samples_by_key.items():
         yield Row("nodes", EMP, measure, count, unit, tuple(samples), {"cluster": "star", "program": "waits"})

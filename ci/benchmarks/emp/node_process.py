@@ -63,12 +63,12 @@ class Nodes:
     def many(self, nodes: int) -> dict[str, Any]:
         """Seconds until the processes of a star's nodes listen, and bytes that each has for itself."""
         with Cluster.star(nodes).up() as cluster:
-            begun = time.monotonic()
+            start = time.monotonic()
             with agents(cluster, plug(), ETHERTYPE, {node.name: idle for node in cluster}, spin=0) as run:
-                took = time.monotonic() - begun
+                took = time.monotonic() - start
                 sizes = _sizes(run)
-                begun = time.monotonic()
-            return {"begin": took, "end": time.monotonic() - begun, **sizes}
+                start = time.monotonic()
+            return {"begin": took, "end": time.monotonic() - start, **sizes}
 
 
 async def idle(endpoint: Endpoint, node: ProgramNode) -> None:
@@ -78,13 +78,13 @@ async def idle(endpoint: Endpoint, node: ProgramNode) -> None:
 def _sizes(run: Run) -> dict[str, list[int]]:
     """Return bytes of each process: private, and including its share of shared memory."""
     come_to_rest(run.pids.values())
-    found: dict[str, list[int]] = {"private": [], "proportional": []}
+    samples: dict[str, list[int]] = {"private": [], "proportional": []}
     for pid in run.pids.values():
         lines = [line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]]
         kilobytes = {line[0]: int(line[1]) for line in lines}
-        found["private"].append((kilobytes["Private_Clean:"] + kilobytes["Private_Dirty:"]) * 1024)
-        found["proportional"].append(kilobytes["Pss:"] * 1024)
-    return found
+        samples["private"].append((kilobytes["Private_Clean:"] + kilobytes["Private_Dirty:"]) * 1024)
+        samples["proportional"].append(kilobytes["Pss:"] * 1024)
+    return samples
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ RESAMPLES, LEVEL = 2_000, 0.95
 
 def targets(rows: Sequence[Row]) -> list[Target]:
     def samples(subject: str, contender: str, measure: str) -> tuple[float, ...]:
-        wanted = (subject, contender, measure)
-        return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == wanted), ())
+        expected = (subject, contender, measure)
+        return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == expected), ())
 
     def ratios(subject: str, other: str, measure: str, one: str = m.EMP) -> list[float]:
         pairs = zip(samples(subject, one, measure), samples(subject, other, measure), strict=True)

@@ -54,7 +54,7 @@ def measure(subject: str, events: int, repeat: int, progress: Callable[[str], No
         "events": events,
         "runs": repeat,
         "of": "CPU time",
-        "at_once": models.AT_ONCE,
+        "at_once": models.CONCURRENCY,
         "servers": models.SERVERS,
     }
     for contender, samples in rates.items():
@@ -63,9 +63,9 @@ def measure(subject: str, events: int, repeat: int, progress: Callable[[str], No
 
 def _rate(model: Model, events: int) -> tuple[float, int]:
     gc.collect()  # what the last one left is not this one's to collect
-    begun = time.process_time_ns()
+    start = time.process_time_ns()
     end = model(events)
-    return events * 1e9 / (time.process_time_ns() - begun), end
+    return events * 1e9 / (time.process_time_ns() - start), end
 
 
 def _simpy(events: int) -> float:
@@ -77,8 +77,8 @@ def ratio_table(session: Session) -> Table:
     table.add_column("what")
     table.add_column("found", justify="right")
     for measured in PAIRS:
-        if found := ratios(session.rows, measured):
-            row = Row("ratio", ENGINE, measured, 0, "×", tuple(found), {})
+        if result := ratios(session.rows, measured):
+            row = Row("ratio", ENGINE, measured, 0, "×", tuple(result), {})
             table.add_row(measured, tables.format_samples(row))
     return table
 
@@ -92,11 +92,11 @@ def run(options: argparse.Namespace, session: Session) -> None:
         turns = min(repeat, 3)
         simpy = partial(_simpy, events)
         session.attempt("firmware", lambda: firmware.measure(turns, options.large, session.progress, simpy))
-    found = targets(session.rows)
-    session.conclude(found)
+    target_list = targets(session.rows)
+    session.conclude(target_list)
     session.console.print(tables.row_table("Engine", session.rows, "nodes"))
     session.console.print(ratio_table(session))
-    session.console.print(tables.target_table(found))
+    session.console.print(tables.target_table(target_list))
 
 
 def main(options: argparse.Namespace) -> int:

@@ -97,7 +97,7 @@ async def _send(endpoint: Endpoint, node: SimNode, peers: list[int], content: by
 
 async def _receive(endpoint: Endpoint, node: SimNode, count: int, content: bytes) -> list[Message]:  # noqa: ARG001
     """Receive `count` messages; return those that arrived unchanged."""
-    came: list[Message] = []
+    arrived: list[Message] = []
     posted: deque[tuple[Completion[ReceiveResult], bytearray]] = deque()
 
     def post() -> None:
@@ -110,10 +110,10 @@ async def _receive(endpoint: Endpoint, node: SimNode, count: int, content: bytes
         completion, buffer = posted.popleft()
         source, tag, length = await completion
         if length == len(content) and buffer == content:
-            came.append((source, tag))
+            arrived.append((source, tag))
         if number + 4 * WINDOW < count:
             post()
-    return came
+    return arrived
 
 
 class Run(NamedTuple):
@@ -140,9 +140,9 @@ def simulate(setting: Setting) -> Run:
             receivers.append(simulation.spawn(node.name, _receive, len(due[node.number]), content))
             simulation.spawn(node.name, _send, plan, content)
         gc.collect()
-        begun = time.process_time_ns()
+        start = time.process_time_ns()
         simulation.run(timeout=1_000 * SECOND)
-        taken = time.process_time_ns() - begun
+        taken = time.process_time_ns() - start
         if [sorted(receiver.result()) for receiver in receivers] != due:
             raise ContenderError(f"{setting}: not every message has come once, and as it was sent")
         sent = sum(node.nic.sent for node in simulation.nodes.values())

@@ -11,7 +11,7 @@ from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.queues import Queue
 from testbed.engine.server import Server
 
-AT_ONCE = 100  # tasks or processes of the models with many
+CONCURRENCY = 100  # tasks or processes
 SERVERS = 4  # in a chain
 COST = 13  # ns, of a job at the first of them
 
@@ -19,14 +19,14 @@ Steps = Generator[simpy.Event, object, None]
 
 
 def tasks_that_sleep(count: int) -> int:
-    """count: how many sleeps there are, together."""
+    """Run tasks that sleep. count: total number of sleeps."""
     loop = Loop(VirtualClock())
 
     async def sleeper(pause: int) -> None:
-        for _ in range(count // AT_ONCE):
+        for _ in range(count // CONCURRENCY):
             await loop.sleep(pause)
 
-    for number in range(AT_ONCE):
+    for number in range(CONCURRENCY):
         loop.spawn(sleeper(1 + number), f"sleeper {number}")
     loop.run()
     return loop.now()
@@ -36,34 +36,34 @@ def processes_that_sleep(count: int) -> int:
     environment = simpy.Environment()
 
     def sleeper(pause: int) -> Steps:
-        for _ in range(count // AT_ONCE):
+        for _ in range(count // CONCURRENCY):
             yield environment.timeout(pause)
 
-    for number in range(AT_ONCE):
+    for number in range(CONCURRENCY):
         environment.process(sleeper(1 + number))
     environment.run()
     return int(environment.now)
 
 
 class _Ticker:
-    """Sets its next callback from the one before."""
+    """A chain of callbacks, each of which sets the next one."""
 
-    def __init__(self, loop: Loop, pause: int, left: int) -> None:
+    def __init__(self, loop: Loop, pause: int, remaining: int) -> None:
         self._loop = loop
         self._pause = pause
-        self._left = left
+        self._remaining = remaining
 
     def tick(self, now: int) -> None:
-        if self._left:
-            self._left -= 1
+        if self._remaining:
+            self._remaining -= 1
             self._loop.at(now + self._pause, self.tick)
 
 
 def callbacks(count: int) -> int:
-    """count: how many callbacks there are, together."""
+    """Run chains of callbacks. count: total number of callbacks."""
     loop = Loop(VirtualClock())
-    for number in range(AT_ONCE):
-        _Ticker(loop, 1 + number, count // AT_ONCE).tick(0)
+    for number in range(CONCURRENCY):
+        _Ticker(loop, 1 + number, count // CONCURRENCY).tick(0)
     loop.run()
     return loop.now()
 
@@ -112,16 +112,16 @@ def stores(count: int) -> int:
 
 
 def servers(count: int) -> int:
-    """Tasks whose jobs pass a chain of servers, slower ones behind faster ones. count: jobs at servers, together."""
+    """Tasks whose jobs pass a chain of servers, slower ones behind faster ones. count: total number of jobs."""
     loop = Loop(VirtualClock())
     chain = [Server(f"server {number}", loop) for number in range(SERVERS)]
 
     async def customer() -> None:
-        for _ in range(count // AT_ONCE // SERVERS):
-            for place, server in enumerate(chain):
-                await server.use(COST + place)
+        for _ in range(count // CONCURRENCY // SERVERS):
+            for index, server in enumerate(chain):
+                await server.use(COST + index)
 
-    for number in range(AT_ONCE):
+    for number in range(CONCURRENCY):
         loop.spawn(customer(), f"customer {number}")
     loop.run()
     return loop.now()
@@ -132,13 +132,13 @@ def resources(count: int) -> int:
     chain = [simpy.Resource(environment) for _ in range(SERVERS)]
 
     def customer() -> Steps:
-        for _ in range(count // AT_ONCE // SERVERS):
-            for place, resource in enumerate(chain):
+        for _ in range(count // CONCURRENCY // SERVERS):
+            for index, resource in enumerate(chain):
                 with resource.request() as turn:
                     yield turn
-                    yield environment.timeout(COST + place)
+                    yield environment.timeout(COST + index)
 
-    for _ in range(AT_ONCE):
+    for _ in range(CONCURRENCY):
         environment.process(customer())
     environment.run()
     return int(environment.now)

@@ -17,10 +17,10 @@ MIN = {TIME_OUTS: 0.8, CALLBACKS: 1.3, PING_PONG: 2.0, CHAIN: 2.0}
 
 def ratios(rows: Sequence[Row], measure: str) -> list[float]:
     """Ours over SimPy's, turn by turn: what slows the machine for a while slows both."""
-    found = {row.contender: row.samples for row in rows if row.measure == measure}
-    if not found:
+    samples = {row.contender: row.samples for row in rows if row.measure == measure}
+    if not samples:
         return []
-    return [one / other for one, other in zip(found[ENGINE], found[SIMPY], strict=True)]
+    return [first / second for first, second in zip(samples[ENGINE], samples[SIMPY], strict=True)]
 
 
 MIN_FRAMES = ((256, 60_000), (1_024, 30_000))
@@ -53,13 +53,13 @@ def _in_simulation(rows: Sequence[Row]) -> list[Target]:
 
 
 def _beside_simpy(rows: Sequence[Row]) -> list[Target]:
-    found = {measure: ratios(rows, measure) for measure in MIN}
+    results = {measure: ratios(rows, measure) for measure in MIN}
     return [
         Target(
             f"{measure}: times SimPy's rate",
             least,
             "×",
-            statistics.median(found[measure]) if found[measure] else None,
+            statistics.median(results[measure]) if results[measure] else None,
             is_minimum=True,
         )
         for measure, least in MIN.items()

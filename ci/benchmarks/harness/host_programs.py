@@ -45,8 +45,8 @@ def quantiles(samples: list[int], cpu: int) -> Quantiles:
     """Quantiles of round trips in ns without their warm-up, and the processor time of each."""
     ordered = sorted(samples)
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
-    found = {name: float(ordered[int(len(ordered) * share)]) for name, share in shares.items()}
-    return {"min": float(ordered[0]), **found, "cpu": cpu / len(samples)}
+    results = {name: float(ordered[int(len(ordered) * share)]) for name, share in shares.items()}
+    return {"min": float(ordered[0]), **results, "cpu": cpu / len(samples)}
 
 
 def warm_up(count: int) -> int:
@@ -63,12 +63,12 @@ async def emp_ping(endpoint: Endpoint, node: ProgramNode, *, count: int) -> Quan
     for number in range(-warm_up(count), count):
         if not number:
             used = time.process_time_ns()
-        begun = now()
+        start = now()
         answer = endpoint.post_receive(peer, 1, buffer)
         sent = endpoint.post_send(peer, 1, message)
         await answer
         if number >= 0:
-            samples.append(now() - begun)
+            samples.append(now() - start)
         await sent
     return quantiles(samples, time.process_time_ns() - used)
 
@@ -89,7 +89,7 @@ async def emp_source(endpoint: Endpoint, node: ProgramNode, *, messages: int) ->
     """Bit/s, from the first post to the last acknowledgement."""
     peer, data = node.numbers[PONG], bytes(LARGE)
     await endpoint.receive(peer, 2, bytearray(MESSAGE))  # it is ready
-    begun = time.monotonic_ns()
+    start = time.monotonic_ns()
     under_way: list[Completion[Any]] = []
     for _ in range(messages):
         if len(under_way) == _POSTED:
@@ -97,7 +97,7 @@ async def emp_source(endpoint: Endpoint, node: ProgramNode, *, messages: int) ->
         under_way.append(endpoint.post_send(peer, 1, data))
     for sent in under_way:
         await sent
-    return messages * LARGE * 8e9 / (time.monotonic_ns() - begun)
+    return messages * LARGE * 8e9 / (time.monotonic_ns() - start)
 
 
 async def emp_sink(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> None:
@@ -115,7 +115,7 @@ async def emp_counter(endpoint: Endpoint, node: ProgramNode, *, messages: int) -
     """Send numbered messages, as many at once as possible; messages/s, from the first post to the last acknowledgement."""
     peer = node.numbers[PONG]
     await endpoint.receive(peer, 2, bytearray(MESSAGE))  # it is ready
-    begun = time.monotonic_ns()
+    start = time.monotonic_ns()
     under_way: deque[Completion[Any]] = deque()
     for number in range(messages):
         if len(under_way) == _COUNTING:
@@ -123,7 +123,7 @@ async def emp_counter(endpoint: Endpoint, node: ProgramNode, *, messages: int) -
         under_way.append(endpoint.post_send(peer, 1, number.to_bytes(MESSAGE, "big")))
     for sent in under_way:
         await sent
-    return messages * 1e9 / (time.monotonic_ns() - begun)
+    return messages * 1e9 / (time.monotonic_ns() - start)
 
 
 async def emp_checker(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> int:
@@ -210,11 +210,11 @@ async def raw_ping(_: object, node: ProgramNode, *, count: int, pair: Pair) -> Q
     for number in range(-warm_up(count), count):
         if not number:
             used = time.process_time_ns()
-        begun = now()
+        start = now()
         send(frame)
         next(answers)
         if number >= 0:
-            samples.append(now() - begun)
+            samples.append(now() - start)
     return quantiles(samples, time.process_time_ns() - used)
 
 
@@ -241,7 +241,7 @@ async def raw_sink(_: object, node: ProgramNode, *, frames: int, pair: Pair) -> 
     """Return bits: payload of EMP messages in these frames, per second; lost: number of frames."""
     wire, header = _opened(node, pair, PING)
     _answer(wire, header)
-    receive, now, got, begun, last = wire.recv, time.monotonic_ns, 0, 0, 0
+    receive, now, got, start, last = wire.recv, time.monotonic_ns, 0, 0, 0
     patience = int(_QUIET * 1e9)
     while got < frames:
         try:
@@ -251,19 +251,19 @@ async def raw_sink(_: object, node: ProgramNode, *, frames: int, pair: Pair) -> 
                 break
             continue
         last = now()
-        begun = begun or last
+        start = start or last
         got += 1
-    return {"bits": got * (FRAME - 14) * 8e9 / (last - begun), "lost": float(frames - got)}
+    return {"bits": got * (FRAME - 14) * 8e9 / (last - start), "lost": float(frames - got)}
 
 
 def programs(kind: str, pair: Pair, count: int) -> dict[str, Program]:
     """kind: "emp trip", "raw trip", "emp stream" or "emp count" (count: messages), or "raw stream" (count: frames)."""
-    found: dict[str, tuple[Program, Program]] = {
+    results: dict[str, tuple[Program, Program]] = {
         "emp trip": (partial(emp_ping, count=count), partial(emp_pong, count=count)),
         "raw trip": (partial(raw_ping, count=count, pair=pair), partial(raw_pong, count=count, pair=pair)),
         "emp stream": (partial(emp_source, messages=count), partial(emp_sink, messages=count)),
         "emp count": (partial(emp_counter, messages=count), partial(emp_checker, messages=count)),
         "raw stream": (partial(raw_source, frames=count, pair=pair), partial(raw_sink, frames=count, pair=pair)),
     }
-    ping, pong = found[kind]
+    ping, pong = results[kind]
     return {PING: ping, PONG: pong}

@@ -41,19 +41,19 @@ class Product:
 
 def _held_by(process: int) -> list[str]:
     """The network namespaces that a process and its children hold by descriptors, each once, not our own."""
-    found = {os.readlink("/proc/self/ns/net"): ""}
+    results = {os.readlink("/proc/self/ns/net"): ""}
     for owner in [process, *_children(process)]:
         directory = Path(f"/proc/{owner}/fd")
         for entry in directory.iterdir():
             target = os.readlink(entry)
             if target.startswith("net:["):
-                found.setdefault(target, str(entry))
-    return sorted(path for path in found.values() if path)
+                results.setdefault(target, str(entry))
+    return sorted(path for path in results.values() if path)
 
 
 def _children(process: int) -> list[int]:
-    found = []
+    results = []
     for task in Path(f"/proc/{process}/task").iterdir():
         for child in (task / "children").read_text().split():
-            found += [int(child), *_children(int(child))]
-    return found
+            results += [int(child), *_children(int(child))]
+    return results

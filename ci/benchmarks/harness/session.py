@@ -69,10 +69,10 @@ class Session:
         except (ContenderError, NotSettledError) as error:
             self.failures.append(f"{what}: {error}")
 
-    def each(self, wanted: Collection[str], measures: Mapping[str, Callable[[], Iterable[Row]]]) -> None:
+    def each(self, expected: Collection[str], measures: Mapping[str, Callable[[], Iterable[Row]]]) -> None:
         """Measure those of the subjects that are wanted, in their order."""
         for subject, measure in measures.items():
-            if subject in wanted:
+            if subject in expected:
                 self.attempt(subject, measure)
 
     def add(self, rows: Sequence[Row]) -> None:
@@ -86,10 +86,10 @@ class Session:
 
     def report(self, title: str, targets: Callable[[Sequence[Row]], Sequence[Target]], hosts: str = "nodes") -> None:
         """Store and show the rows and their targets. hosts: column title of the rows' hosts."""
-        found = targets(self.rows)
-        self.conclude(found)
+        target_list = targets(self.rows)
+        self.conclude(target_list)
         self.console.print(tables.row_table(title, self.rows, hosts))
-        self.console.print(tables.target_table(found))
+        self.console.print(tables.target_table(target_list))
 
     def add_result(self, result: dict[str, object]) -> None:
         self._store.add_result(result)

@@ -32,7 +32,7 @@ class Clusters:
     def up(
         self, shape: str = "back-to-back", nodes: int = 2, datapath: str = "auto", **keys: object
     ) -> Iterator["Running"]:
-        """A cluster until the end of the block. shape: "back-to-back" or "star". keys: of all its links."""
+        """A cluster until the end of the block. shape: "back-to-back" or "star". keys: keys of all its links."""
         name = f"bench-links-{os.getpid()}-{next(self._numbers)}"
         answer = self.ask("up", name=name, shape=shape, nodes=nodes, keys=keys, datapath=datapath)
         try:
@@ -98,7 +98,7 @@ class Relay:
         for pid in self._pids:
             os.sched_setaffinity(pid, {cpu})
 
-    def counted(self, name: str) -> int:
+    def counter(self, name: str) -> int:
         """Frames, over all links and directions."""
         return sum(direction["counters"].get(name, 0) for direction in self._directions)
 

@@ -14,7 +14,7 @@ TESTBED = "testbed"
 def measure(clusters: Clusters, sizes: Sequence[int], repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
     """Measure injections on stars of these sizes."""
     for nodes in sizes:
-        found: dict[str, list[float]] = {}
+        samples_by_key: dict[str, list[float]] = {}
         with clusters.up("star", nodes) as cluster:
             for turn in range(repeat + 1):
                 progress(f"inject, star of {nodes}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
@@ -26,7 +26,7 @@ def measure(clusters: Clusters, sizes: Sequence[int], repeat: int, progress: Cal
                     HEAL_ALL: cluster.heal(),
                 }
                 for measured, seconds in took.items() if turn else ():
-                    found.setdefault(measured, []).append(seconds)
+                    samples_by_key.setdefault(measured, []).append(seconds)
         settings = {"cluster": "star", "process": "warm", "api": "testbed.cluster.faults.fault_injection"}
-        for measured, samples in found.items():
+        for measured, samples in samples_by_key.items():
             yield Row("inject", TESTBED, measured, nodes, "s", tuple(samples), settings)

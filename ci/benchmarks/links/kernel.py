@@ -35,9 +35,9 @@ def measure(
             progress(f"the kernel's datapaths: {f'{turn} of {repeat * 3}' if turn else 'warm-up'}")
             for name, cluster in every.items():
                 pair = (cluster.nodes["n1"], cluster.nodes["n2"])
-                found = traffic.send([pair], 0, count, batch=BATCH)
+                result = traffic.send([pair], 0, count, batch=BATCH)
                 if turn:
-                    costs.setdefault(name, []).append(found["cpu"] / found["sent"])
+                    costs.setdefault(name, []).append(result["cpu"] / result["sent"])
     for name, samples in costs.items():
         settings = {
             "bytes": FRAME, "frames": count, "batch": BATCH, "loss": MIN_LOSS, "datapaths": datapaths[name],

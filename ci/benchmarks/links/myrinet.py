@@ -55,10 +55,10 @@ class Firmware:
     def on_timer(self, _now: int) -> None:
         raise AssertionError("it has no deadline")
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {"received": self.came}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -77,10 +77,10 @@ class Host:
         self.firmware.wanted = count
         return self._open
 
-    def completed(self, _index: int) -> None:
+    def on_completion(self, _index: int) -> None:
         self._open.complete(None)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [self._open.what]
 
 
@@ -93,11 +93,11 @@ async def trips(host: Host, _node: ProgramNode) -> float:
     """The median of round trips, in nanoseconds."""
     took = []
     for number in range(1, TRIPS + 1):
-        begun = time.monotonic_ns()
-        came = host.frames(number)
+        start = time.monotonic_ns()
+        arrived = host.frames(number)
         host.send(1, SIZES[0])
-        await came
-        took.append(time.monotonic_ns() - begun)
+        await arrived
+        took.append(time.monotonic_ns() - start)
     return sorted(took)[TRIPS // 2]
 
 
@@ -125,12 +125,12 @@ def measure(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
         switches=[Switch(name="s1", kind="myrinet")],
         links=[Link(ends=["n1", "s1:1"]), Link(ends=["n2", "s1:2"])],
     )
-    found: dict[tuple[str, str], list[float]] = {}
+    samples_by_key: dict[tuple[str, str], list[float]] = {}
     with description.up() as cluster:
 
         def used() -> int:
-            said = relay_client.report(Store(), cluster.state)
-            return said["processor"]["used"] if said is not None else 0
+            report = relay_client.report(Store(), cluster.state)
+            return report["processor"]["used"] if report is not None else 0
 
         def ran(programs: dict[str, Callable[..., object]]) -> Mapping[str, float]:
             with agents(cluster, plug, ETHERTYPE, programs) as run:
@@ -139,15 +139,15 @@ def measure(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
 
         for turn in range(repeat):
             progress(f"myrinet: {turn + 1} of {repeat}")
-            found.setdefault((ROUND_TRIP, "s"), []).append(ran({"n1": trips, "n2": echo})["n1"] / 1e9)
+            samples_by_key.setdefault((ROUND_TRIP, "s"), []).append(ran({"n1": trips, "n2": echo})["n1"] / 1e9)
             for size in SIZES:
                 before = used()
-                found.setdefault((FLOOD.format(size), "1/s"), []).append(ran(flooding(size))["n2"])
-                found.setdefault((COST.format(size), "s"), []).append((used() - before) / FRAMES / 1e9)
+                samples_by_key.setdefault((FLOOD.format(size), "1/s"), []).append(ran(flooding(size))["n2"])
+                samples_by_key.setdefault((COST.format(size), "s"), []).append((used() - before) / FRAMES / 1e9)
     settings = {
         "frames": FRAMES,
         "trips": TRIPS,
         "from": "one program to the other, through both NICs and one crossbar",
     }
-    for (measured, unit), samples in found.items():
+    for (measured, unit), samples in samples_by_key.items():
         yield Row("myrinet", "testbed", measured, 2, unit, tuple(samples), settings)

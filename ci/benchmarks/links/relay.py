@@ -53,8 +53,8 @@ def trial(
     sent = traffic.send(pairs, rate, int(rate * seconds), batch=batch, realtime=True)
     used = before.wait() - used
     after = cluster.relay()
-    offered = after.counted("offered") - before.counted("offered")
-    lost = after.lost - before.lost + after.counted("queue") - before.counted("queue")
+    offered = after.counter("offered") - before.counter("offered")
+    lost = after.lost - before.lost + after.counter("queue") - before.counter("queue")
     used -= after.spun - before.spun
     return Trial(sent["sent"], sent["sent"] / sent["seconds"], sent["seconds"], offered, lost, used)
 
@@ -94,9 +94,9 @@ def highest(attempt: Callable[[float], Trial]) -> Trial | None:
     best: Trial | None = None
     low, high, rate = 0.0, 0.0, float(START)
     while rate > MIN:
-        found = next((one for one in (attempt(rate) for _ in range(ATTEMPTS)) if _clean(one, rate)), None)
-        if found is not None:
-            best, low = found, rate
+        result = next((one for one in (attempt(rate) for _ in range(ATTEMPTS)) if _clean(one, rate)), None)
+        if result is not None:
+            best, low = result, rate
         else:
             high = rate
         if low and high and high / low <= FINEST:
@@ -132,9 +132,9 @@ def many_links(
                     progress(f"{links} links, {load:,} frames/s, {f'{turn} of {repeat}' if turn else 'warm-up'}")
                     nodes = list(cluster.nodes.values())
                     pairs = list(zip(nodes[::2], nodes[1::2], strict=True))
-                    found = trial(traffic, cluster, pairs, load / 2, 1, seconds)
+                    result = trial(traffic, cluster, pairs, load / 2, 1, seconds)
                     if turn:
-                        costs.setdefault((links, load), []).append(found.cpu / max(found.offered, 1))
+                        costs.setdefault((links, load), []).append(result.cpu / max(result.offered, 1))
     for (links, load), samples in costs.items():
         settings = {**keys, "bytes": FRAME, "batch": 1, "seconds": seconds, "links": links, "interleaved": [FEW, MANY]}
         yield Row("links", f"{links} links", LINKS.format(load=load), links, "s", tuple(samples), settings)

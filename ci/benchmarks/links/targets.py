@@ -17,18 +17,18 @@ MANY_LINKS = 1.5  # times the cost of a frame with few
 
 def targets(rows: Sequence[Row]) -> list[Target]:
     def samples(subject: str, contender: str, measure: str) -> tuple[float, ...]:
-        wanted = (subject, contender, measure)
-        return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == wanted), ())
+        expected = (subject, contender, measure)
+        return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == expected), ())
 
     def median(subject: str, contender: str, measure: str) -> float | None:
-        found = samples(subject, contender, measure)
-        return statistics.median(found) if found else None
+        samples_found = samples(subject, contender, measure)
+        return statistics.median(samples_found) if samples_found else None
 
     def relative(subject: str, ours: str, theirs: str, measure: str) -> float | None:
         """The median of the ratios of single turns: what slows the machine for a while slows both."""
         pairs = zip(samples(subject, ours, measure), samples(subject, theirs, measure), strict=True)
-        found = [one / other for one, other in pairs]
-        return statistics.median(found) if found else None
+        results = [first / second for first, second in pairs]
+        return statistics.median(results) if results else None
 
     def apart(measure: str) -> float | None:
         ratio = relative("unimpaired", throughput.TESTBED, throughput.BY_IP, measure)

@@ -27,10 +27,10 @@ def delayed(
 ) -> Iterator[Row]:
     """Measure TCP through a link with a delay both ways and through one without, in turn, with each process's share of
     a processor."""
-    found: dict[tuple[str, str, str], list[float]] = {}
+    samples_by_key: dict[tuple[str, str, str], list[float]] = {}
 
     def note(cluster: str, measured: str, unit: str, value: float) -> None:
-        found.setdefault((cluster, measured, unit), []).append(value)
+        samples_by_key.setdefault((cluster, measured, unit), []).append(value)
 
     with clusters.up(delay=DELAY) as slow, clusters.up() as plain:
         for turn in range(repeat + 1):
@@ -56,7 +56,7 @@ def delayed(
         "cpu": "of a process, with the softirqs that run in it: those of both nodes' TCP mostly in the relay",
         "interleaved": [DELAYED, PLAIN],
     }  # fmt: skip
-    for (name, measured, unit), samples in found.items():
+    for (name, measured, unit), samples in samples_by_key.items():
         yield Row("throughput", name, measured, 2, unit, tuple(samples), settings)
 
 
@@ -98,10 +98,10 @@ def _by_ip(directory: Path, name: str) -> Iterator[tuple[NodeAddress, NodeAddres
     """Two nodes on a bridge, as `ip_batch` makes them."""
     with contextlib.closing(IpBatch(directory)) as batch:
         batch.up(name, 2)
-        found = []
+        results = []
         for host, namespace in ((1, f"{name}.n1"), (2, f"{name}.n2")):
             paths = [path for path in batch.namespaces() if path.endswith(namespace)]
             if len(paths) != 1:
                 raise ContenderError(f"ip -batch made no namespace {namespace}")
-            found.append(NodeAddress(paths[0], f"10.0.0.{host + 1}", f"02:00:00:02:00:{host:02x}"))
-        yield found[0], found[1]
+            results.append(NodeAddress(paths[0], f"10.0.0.{host + 1}", f"02:00:00:02:00:{host:02x}"))
+        yield results[0], results[1]

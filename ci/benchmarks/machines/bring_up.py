@@ -59,7 +59,7 @@ def measure(
 
 
 def _brought_up(machines: Lab, file: str, layout: Layout, observer: Observer) -> Iterator[tuple[str, float]]:
-    begun = time.monotonic()
+    start = time.monotonic()
     with machines.workers(file) as running:
         connected = time.monotonic()
         plan = spread.plan_spread(running, layout, _NAME, Constraints())
@@ -69,7 +69,7 @@ def _brought_up(machines: Lab, file: str, layout: Layout, observer: Observer) ->
         _check_namespaces(machines, plan)
         with _settled(machines, running, observer):
             spread.down(running, _NAME)
-    yield CONNECTION, connected - begun
+    yield CONNECTION, connected - start
     yield PLACEMENT, placed - connected
     yield MAKING, made - placed
     yield BRING_UP, made - connected
@@ -77,16 +77,16 @@ def _brought_up(machines: Lab, file: str, layout: Layout, observer: Observer) ->
 
 def _check_namespaces(machines: Lab, plan: spread.SpreadPlan) -> None:
     for machine, part in plan.parts.items():
-        found = len(machines.namespaces(machine))
-        if found != len(part.nodes) + 1:  # that of the links, too
-            raise ContenderError(f"machine {machine} has {found} namespaces for {len(part.nodes)} nodes")
+        result = len(machines.namespaces(machine))
+        if result != len(part.nodes) + 1:  # that of the links, too
+            raise ContenderError(f"machine {machine} has {result} namespaces for {len(part.nodes)} nodes")
 
 
 @contextmanager
 def _settled(machines: Lab, running: spread.Workers, observer: Observer) -> Iterator[None]:
     """Wait at the end until the kernel has destroyed the namespaces that the machines had at the beginning."""
     observer.watch(
-        [str(machines.netns_folder(name) / found) for name in running for found in machines.namespaces(name)]
+        [str(machines.netns_folder(name) / namespace) for name in running for namespace in machines.namespaces(name)]
     )
     yield
     observer.wait()

@@ -14,14 +14,14 @@ TUNNEL = 0.05  # from a bare VXLAN
 
 def targets(rows: Sequence[Row]) -> list[Target]:
     def samples(subject: str, contender: str, measure: str) -> tuple[float, ...]:
-        wanted = (subject, contender, measure)
-        return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == wanted), ())
+        expected = (subject, contender, measure)
+        return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == expected), ())
 
     def relative(subject: str, ours: str, theirs: str, measure: str) -> float | None:
         """The median of the ratios of single turns: what slows the machine for a while slows both."""
         pairs = zip(samples(subject, ours, measure), samples(subject, theirs, measure), strict=True)
-        found = [one / other for one, other in pairs]
-        return statistics.median(found) if found else None
+        results = [first / second for first, second in pairs]
+        return statistics.median(results) if results else None
 
     def apart(measure: str) -> float | None:
         ratio = relative(tunnels.SUBJECT, tunnels.TESTBED, tunnels.BARE, measure)
@@ -29,15 +29,15 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             return None
         return max(ratio - 1 if measure == tunnels.ROUND_TRIP else 1 - ratio, 0.0)
 
-    found = []
+    results = []
     for shape in dict.fromkeys(row.subject for row in rows if row.measure == bring_up.BRING_UP):
         nodes = next(row.hosts for row in rows if row.subject == shape)
         over = relative(shape, bring_up.THREE, bring_up.ONE, bring_up.BRING_UP)
-        found.append(Target(f"{shape} of {nodes}: bring-up over three machines to that on one", BRING_UP, "1", over))
+        results.append(Target(f"{shape} of {nodes}: bring-up over three machines to that on one", BRING_UP, "1", over))
     for phase in bring_up.PHASES:
         counted = samples("messages", bring_up.THREE, bring_up.MESSAGES.format(phase))
         measured = counted[0] if counted else None
-        found.append(Target(f"control messages per node: {phase}", MESSAGES, "1", measured))
+        results.append(Target(f"control messages per node: {phase}", MESSAGES, "1", measured))
     for measure in (tunnels.TCP, tunnels.ROUND_TRIP):
-        found.append(Target(f"{measure}, from a bare VXLAN's", TUNNEL, "1", apart(measure)))
-    return found
+        results.append(Target(f"{measure}, from a bare VXLAN's", TUNNEL, "1", apart(measure)))
+    return results

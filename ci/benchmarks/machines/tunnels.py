@@ -32,7 +32,8 @@ _BARE_VNI, _BRIDGED_VNI = 71, 72
 def measure(
     machines: Lab, traffic: Traffic, turns: int, count: int, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Measure streams and round trips of all contenders in turn. count: of round trips. seconds: of each stream."""
+    """Measure streams and round trips of all contenders in turn. count: count of round trips. seconds: seconds of each
+    stream."""
     streams: dict[str, list[float]] = defaultdict(list)
     trips: dict[str, list[float]] = defaultdict(list)
     with _ours(machines) as ours, _by_ip(machines, "bare", _BARE_VNI) as bare, _by_ip(
@@ -65,13 +66,13 @@ def _ours(machines: Lab) -> Iterator[tuple[NodeAddress, NodeAddress]]:
     with machines.workers("lab.toml") as running:
         spread.up(running, spread.plan_spread(running, layout, _NAME, pins), _NAME, "benchmark", "auto")
         try:
-            found = [
+            results = [
                 NodeAddress(
                     str(machines.netns_folder(machine) / f"{_NAME}.{node.name}"), node.address, node.nics[0].mac
                 )
                 for machine, node in zip(_PLACES, layout.nodes, strict=True)
             ]
-            yield found[0], found[1]
+            yield results[0], results[1]
         finally:
             spread.down(running, _NAME)
 
@@ -82,7 +83,7 @@ def _by_ip(machines: Lab, kind: str, vni: int) -> Iterator[tuple[NodeAddress, No
     whose other end is on a bridge with it ("bridged")."""
     addresses = {"a": f"10.{vni}.0.1", "b": f"10.{vni}.0.2"}
     with ExitStack() as stack:
-        found = []
+        results = []
         for machine, remote in (("a", "b"), ("b", "a")):
             _ip(machines, machine, f"netns add {kind}")
             stack.callback(_ip, machines, machine, f"netns delete {kind}")
@@ -102,8 +103,8 @@ def _by_ip(machines: Lab, kind: str, vni: int) -> Iterator[tuple[NodeAddress, No
                 _ip(machines, machine, f"link set br{vni} up")
             _ip(machines, machine, f"-n {kind} address add {addresses[machine]}/24 dev eth0")
             _ip(machines, machine, f"-n {kind} link set eth0 up")
-            found.append(NodeAddress(str(machines.netns_folder(machine) / kind), addresses[machine], ""))
-        yield found[0], found[1]
+            results.append(NodeAddress(str(machines.netns_folder(machine) / kind), addresses[machine], ""))
+        yield results[0], results[1]
 
 
 def _ip(machines: Lab, machine: str, arguments: str) -> None:

@@ -56,7 +56,7 @@ def _run(cluster: RunningCluster, protocol: Protocol, kind: str, count: int) -> 
 
 def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     """Round trips of 4 bytes between the same interfaces, spinning, by each system's own calls."""
-    found: dict[tuple[str, str], list[float]] = {}
+    samples_by_key: dict[tuple[str, str], list[float]] = {}
     contenders = {EMP: (EMP_PROTOCOL, "emp trip"), MX: (MX_PROTOCOL, "mx trip")}
     with _direct().up() as cluster:
         for turn in range(repeat + 1):
@@ -64,17 +64,17 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
             for contender, (protocol, kind) in contenders.items():
                 trip = _run(cluster, protocol, kind, count)[PING]
                 if turn:
-                    found.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
-                    found.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
+                    samples_by_key.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
+                    samples_by_key.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
     settings = {"cluster": "two nodes, one pair of interfaces", "bytes": MESSAGE, "count": count, "waiting": "spinning"}
-    for (contender, name), samples in found.items():
-        told = {**settings, "processors": [SENDER, RECEIVER], "interleaved": list(contenders)}
-        yield Row(TRIPS, contender, name, 2, "s", tuple(samples), told)
+    for (contender, name), samples in samples_by_key.items():
+        reported = {**settings, "processors": [SENDER, RECEIVER], "interleaved": list(contenders)}
+        yield Row(TRIPS, contender, name, 2, "s", tuple(samples), reported)
 
 
 def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
     """One-way streams of the same number of bytes, spinning."""
-    found: dict[str, list[float]] = {EMP: [], MX: []}
+    samples_by_key: dict[str, list[float]] = {EMP: [], MX: []}
     with _direct().up() as cluster:
         for turn in range(repeat + 1):
             progress(f"{STREAM}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
@@ -83,18 +83,18 @@ def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
             ):  # fmt: skip
                 rate = _run(cluster, protocol, kind, messages * LARGE // size)[PING]
                 if turn:
-                    found[contender].append(rate)
+                    samples_by_key[contender].append(rate)
     settings = {
         "cluster": "two nodes, one pair of interfaces", "bytes": {EMP: EMP_LARGE, MX: LARGE},
-        "moved": messages * LARGE, "processors": [SENDER, RECEIVER], "interleaved": list(found),
+        "moved": messages * LARGE, "processors": [SENDER, RECEIVER], "interleaved": list(samples_by_key),
     }  # fmt: skip
-    for contender, samples in found.items():
+    for contender, samples in samples_by_key.items():
         yield Row(STREAM, contender, ONE_WAY, 2, "bit/s", tuple(samples), settings)
 
 
 def all_to_all(repeat: int, progress: Progress) -> Iterator[Row]:
     """IMB's Alltoall on two nodes of several ranks, by receive policy."""
-    found: dict[tuple[str, int], list[float]] = {}
+    samples_by_key: dict[tuple[str, int], list[float]] = {}
     for turn in range(repeat):
         for policy, (queues, steering) in POLICIES.items():
             progress(f"{ALL_TO_ALL}, {policy}: {turn + 1} of {repeat}")
@@ -103,9 +103,9 @@ def all_to_all(repeat: int, progress: Progress) -> Iterator[Row]:
                 settings={"benchmarks": ("Alltoall",), "sizes": (4, 4096, 65536), "count": 100, "least_ranks": 2 * RANKS},
             )  # fmt: skip
             for row in result.rows:
-                found.setdefault((policy, row["size_bytes"]), []).append(row["avg_ns"] / 1e9)
+                samples_by_key.setdefault((policy, row["size_bytes"]), []).append(row["avg_ns"] / 1e9)
     settings = {"cluster": "star-2", "ranks of a node": RANKS, "interleaved": list(POLICIES)}
-    for (policy, size), samples in found.items():
+    for (policy, size), samples in samples_by_key.items():
         yield Row(ALL_TO_ALL, policy, f"Alltoall, {size} bytes", 2, "s", tuple(samples), settings)
 
 
@@ -120,9 +120,9 @@ def numbered(messages: int, progress: Progress) -> Iterator[Row]:
     if outcome.invalid:
         raise ContenderError(f"{NUMBERED}: {outcome.invalid}")
     resent = sum(report.counted["resent"] for report in outcome.reports.values())
-    told = {"messages": messages, "bytes": MESSAGE, "loss": "1%", "resend": "after 1/64 s"}
+    reported = {"messages": messages, "bytes": MESSAGE, "loss": "1%", "resend": "after 1/64 s"}
     for what, unit, value in (
         (SENT, "1", messages), (WRONG, "1", outcome.results[PONG]), (RESENT, "1", resent),
         (RATE, "/s", outcome.results[PING]),
     ):  # fmt: skip
-        yield Row(NUMBERED, MX, what, 2, unit, (float(value),), told)
+        yield Row(NUMBERED, MX, what, 2, unit, (float(value),), reported)

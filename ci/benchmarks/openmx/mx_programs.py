@@ -37,47 +37,47 @@ async def _connected(library: Library, peer: int) -> tuple[Endpoint, Partner]:
 
 
 async def mx_ping(library: Library, node: ProgramNode, *, count: int) -> Quantiles:
-    endpoint, there = await _connected(library, node.numbers[PONG])
+    endpoint, remote = await _connected(library, node.numbers[PONG])
     message, buffer, now, samples, used = bytes(MESSAGE), bytearray(MESSAGE), time.monotonic_ns, list[int](), 0
     for number in range(-warm_up(count), count):
         if not number:
             used = time.process_time_ns()
-        begun = now()
+        start = now()
         answer = endpoint.irecv(buffer, _DATA, forget=True)
-        endpoint.isend([message], there, _DATA, forget=True)
+        endpoint.isend([message], remote, _DATA, forget=True)
         await answer
         if number >= 0:
-            samples.append(now() - begun)
+            samples.append(now() - start)
     return quantiles(samples, time.process_time_ns() - used)
 
 
 async def mx_pong(library: Library, node: ProgramNode, *, count: int) -> None:
-    endpoint, there = await _connected(library, node.numbers[PING])
+    endpoint, remote = await _connected(library, node.numbers[PING])
     buffer = bytearray(MESSAGE)
     for _ in range(warm_up(count) + count):
         await endpoint.irecv(buffer, _DATA, forget=True)
-        endpoint.isend([buffer], there, _DATA, forget=True)
+        endpoint.isend([buffer], remote, _DATA, forget=True)
 
 
 async def mx_source(library: Library, node: ProgramNode, *, messages: int) -> float:
     """Bit/s, from the first send to the last that has been pulled."""
-    endpoint, there = await _connected(library, node.numbers[PONG])
+    endpoint, remote = await _connected(library, node.numbers[PONG])
     await endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True)  # it is ready
     data, under_way = bytes(LARGE), deque[Request]()
-    begun = time.monotonic_ns()
+    start = time.monotonic_ns()
     for _ in range(messages):
         if len(under_way) == _UNDER_WAY:
             await under_way.popleft()
-        under_way.append(endpoint.isend([data], there, _DATA, forget=True))
+        under_way.append(endpoint.isend([data], remote, _DATA, forget=True))
     for request in under_way:
         await request
-    return messages * LARGE * 8e9 / (time.monotonic_ns() - begun)
+    return messages * LARGE * 8e9 / (time.monotonic_ns() - start)
 
 
 async def mx_sink(library: Library, node: ProgramNode, *, messages: int) -> None:
-    endpoint, there = await _connected(library, node.numbers[PING])
+    endpoint, remote = await _connected(library, node.numbers[PING])
     posted = deque([endpoint.irecv(bytearray(LARGE), _DATA, forget=True) for _ in range(_UNDER_WAY)])
-    endpoint.isend([bytes(MESSAGE)], there, _CREDIT, forget=True)
+    endpoint.isend([bytes(MESSAGE)], remote, _CREDIT, forget=True)
     for _ in range(messages):
         done = posted.popleft()
         await done
@@ -86,20 +86,20 @@ async def mx_sink(library: Library, node: ProgramNode, *, messages: int) -> None
 
 async def mx_counter(library: Library, node: ProgramNode, *, messages: int) -> float:
     """Send numbered messages, some at once; then one that is the end. Messages/s."""
-    endpoint, there = await _connected(library, node.numbers[PONG])
+    endpoint, remote = await _connected(library, node.numbers[PONG])
     credit, under_way = endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True), _NUMBERED
-    begun = time.monotonic_ns()
+    start = time.monotonic_ns()
     for number in range(messages + 1):
         if not under_way:
             await credit
             under_way += int.from_bytes(credit.buffer, "big")
             credit = endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True)
         content = number if number < messages else _END
-        endpoint.isend([content.to_bytes(MESSAGE, "big")], there, _DATA, forget=True)
+        endpoint.isend([content.to_bytes(MESSAGE, "big")], remote, _DATA, forget=True)
         under_way -= 1
     while int.from_bytes(await _credit(credit), "big") != _END:  # the receiver has all
         credit = endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True)
-    return messages * 1e9 / (time.monotonic_ns() - begun)
+    return messages * 1e9 / (time.monotonic_ns() - start)
 
 
 async def _credit(credit: Request) -> memoryview:
@@ -109,25 +109,25 @@ async def _credit(credit: Request) -> memoryview:
 
 async def mx_checker(library: Library, node: ProgramNode, *, messages: int) -> int:
     """How many messages were not the next one, with the end's behind the last."""
-    endpoint, there = await _connected(library, node.numbers[PING])
+    endpoint, remote = await _connected(library, node.numbers[PING])
     wrong, half, buffer = 0, _NUMBERED // 2, bytearray(MESSAGE)
     for number in range(messages + 1):
         result = await endpoint.irecv(buffer, _DATA, forget=True)
         wrong += result.length != MESSAGE or int.from_bytes(buffer, "big") != (number if number < messages else _END)
         if not (number + 1) % half:
-            endpoint.isend([half.to_bytes(MESSAGE, "big")], there, _CREDIT, forget=True)
-    endpoint.isend([_END.to_bytes(MESSAGE, "big")], there, _CREDIT, forget=True)
+            endpoint.isend([half.to_bytes(MESSAGE, "big")], remote, _CREDIT, forget=True)
+    endpoint.isend([_END.to_bytes(MESSAGE, "big")], remote, _CREDIT, forget=True)
     return wrong
 
 
 def programs(kind: str, count: int) -> dict[str, Program]:
     """kind: "emp trip", "mx trip", "emp stream", "mx stream" or "mx count"."""
-    found: dict[str, tuple[Any, Any]] = {
+    results: dict[str, tuple[Any, Any]] = {
         "emp trip": (partial(emp_ping, count=count), partial(emp_pong, count=count)),
         "emp stream": (partial(emp_source, messages=count), partial(emp_sink, messages=count)),
         "mx trip": (partial(mx_ping, count=count), partial(mx_pong, count=count)),
         "mx stream": (partial(mx_source, messages=count), partial(mx_sink, messages=count)),
         "mx count": (partial(mx_counter, messages=count), partial(mx_checker, messages=count)),
     }
-    ping, pong = found[kind]
+    ping, pong = results[kind]
     return {PING: ping, PONG: pong}

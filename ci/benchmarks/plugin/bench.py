@@ -74,10 +74,10 @@ def idle(directory: Path, repeat: int, progress: Callable[[str], None]) -> Itera
     for turn in range(repeat + 1):
         progress(f"idle: {turn} of {repeat}")
         for contender, options in ((PLUGIN, ()), (PLAIN, ("-p", "no:testbed"))):
-            begun = _of_children()
+            start = _of_children()
             _pytest(directory, "--collect-only", *options)
             if turn:
-                samples[contender].append(_of_children() - begun)
+                samples[contender].append(_of_children() - start)
     for contender, values in samples.items():
         yield Row("idle", contender, COLLECT, 0, "s", tuple(values), {"runs": repeat})
 
@@ -96,17 +96,17 @@ def _pytest(directory: Path, *options: str) -> None:
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
-    found = {(row.subject, row.contender): row for row in rows}
-    plain = found.get(("test", WITHOUT))
+    results = {(row.subject, row.contender): row for row in rows}
+    plain = results.get(("test", WITHOUT))
     result = []
     for kind in KINDS:
-        row = found.get(("test", kind))
+        row = results.get(("test", kind))
         if kind != WITHOUT:
             cost = row.median - plain.median if row and plain else None
             result.append(
                 Target(f"a cluster of {NODES} nodes, {kind}, beyond the test's own work", COST_LIMIT, "s", cost)
             )
-    ours, alone = found.get(("idle", PLUGIN)), found.get(("idle", PLAIN))
+    ours, alone = results.get(("idle", PLUGIN)), results.get(("idle", PLAIN))
     more = (
         statistics.median(a - b for a, b in zip(ours.samples, alone.samples, strict=True)) if ours and alone else None
     )

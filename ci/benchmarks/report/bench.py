@@ -58,14 +58,14 @@ def _reports(subject: str, folder: Path, nodes: int, repeat: int, settings: dict
     page = folder.parent / f"{subject}.html"
     seconds, memory = [], []
     for _ in range(repeat):
-        begun = time.monotonic()
+        start = time.monotonic()
         command = [*command_line.command(), "report", str(folder), "-o", str(page)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             raise subprocess.CalledProcessError(process.returncode, command)
-        seconds.append(time.monotonic() - begun)
+        seconds.append(time.monotonic() - start)
         memory.append(1024.0 * used.ru_maxrss)
     yield Row(subject, "testbed", TIME, nodes, "s", tuple(seconds), settings)
     yield Row(subject, "testbed", MEMORY, nodes, "B", tuple(memory), settings)

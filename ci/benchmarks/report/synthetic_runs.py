@@ -51,16 +51,16 @@ def with_histories(path: Path, nodes: int, messages: int) -> Path:
 
 
 def _begun(path: Path, nodes: int) -> RunFolder:
-    asked = {"kind": "workload", "cluster": f"star-{nodes}", "workload": "traffic", "protocol": "emp", "mode": "live",
+    requested = {"kind": "workload", "cluster": f"star-{nodes}", "workload": "traffic", "protocol": "emp", "mode": "live",
              "seed": 7, "settings": {}, "began": 1_700_000_000.0}  # fmt: skip
-    folder = RunFolder(path, asked, "", to_json(resolve(load(f"star-{nodes}").description)))
+    folder = RunFolder(path, requested, "", to_json(resolve(load(f"star-{nodes}").description)))
     for number in range(20):
         about = {"fault": f"fault[{number}]", "kind": "impair", "what": f"loss 5% on n{number + 1}"}
         begin = SPAN * (2 * number + 1) // 41
         folder.add_event("repetition begins", number=1) if not number else None
-        told = {"time": 0, **about, "at": begin, "begun": begin, "in_force": begin}
-        folder.add_events([{**told, "clock": ZERO + begin, "event": "fault begins"},
-                       {**told, "clock": ZERO + begin + SPAN // 41, "event": "fault ends", "at": begin + SPAN // 41,
+        reported = {"time": 0, **about, "at": begin, "begun": begin, "in_force": begin}
+        folder.add_events([{**reported, "clock": ZERO + begin, "event": "fault begins"},
+                       {**reported, "clock": ZERO + begin + SPAN // 41, "event": "fault ends", "at": begin + SPAN // 41,
                         "with_the_run": False, "counted": {"loss": 9}, "had_effect": True}])  # fmt: skip
     return folder
 

@@ -32,9 +32,9 @@ def run(options: argparse.Namespace, session: Session) -> None:
     )  # fmt: skip
 
     def stormy(nodes: int, *, relay: bool) -> Iterable[Row]:
-        asked = Storm(nodes, int(options.messages), seconds, every, relay=relay)
-        found = storm.watched(asked, Path(session.directory), progress)
-        return list(storm.rows(asked, found))
+        requested = Storm(nodes, int(options.messages), seconds, every, relay=relay)
+        result = storm.watched(requested, Path(session.directory), progress)
+        return list(storm.rows(requested, result))
 
     measures: dict[str, Callable[[], Iterable[Row]]] = {
         "first": lambda: first_message.first_messages(repeat, progress),

@@ -27,12 +27,12 @@ def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row
     for turn in range(repeat + 1):
         progress(f"first message: {turn} of {repeat}")
         with tempfile.TemporaryDirectory(prefix="testbed-bench-") as directory:
-            begun = time.monotonic_ns()
+            start = time.monotonic_ns()
             _command(
                 directory, "star-4", "pingpong", "--set", "count=10", "--set", "sizes=4", "--history", "--no-check"
             )
             if turn:
-                samples.append((_first_received(Path(directory, "run")) - begun) / 1e9)
+                samples.append((_first_received(Path(directory, "run")) - start) / 1e9)
     yield Row(
         "first", "testbed", FIRST, NODES, "s", tuple(samples), {"repeat": repeat, "command": command_line.command()}
     )
@@ -40,8 +40,8 @@ def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row
 
 def _first_received(folder: Path) -> int:
     """Return the time of the first receive, in ns of the machine's monotonic clock."""
-    found = [json.loads(line) for path in folder.glob("history/*.jsonl") for line in path.read_text().splitlines()]
-    return min(int(one["clock_ns"]) for one in found if one["what"] == "received")
+    records = [json.loads(line) for path in folder.glob("history/*.jsonl") for line in path.read_text().splitlines()]
+    return min(int(one["clock_ns"]) for one in records if one["what"] == "received")
 
 
 def _command(directory: str, *arguments: str) -> None:

@@ -34,23 +34,23 @@ class Growth:
 
 def growth(samples: Sequence[Sample]) -> Growth:
     """Return the growth; ValueError for too few samples."""
-    found = late(samples)
-    if len(found) < MIN:
-        raise ValueError(f"{len(found)} samples are too few to tell a leak; {MIN} are needed in the second half")
-    pairs = itertools.combinations(found, 2)
+    result = second_half(samples)
+    if len(result) < MIN:
+        raise ValueError(f"{len(result)} samples are too few to tell a leak; {MIN} are needed in the second half")
+    pairs = itertools.combinations(result, 2)
     slopes = sorted((after - before) / (then - when) for (when, before), (then, after) in pairs)
-    count = len(found)
+    count = len(result)
     deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     edge = max(0, math.floor((len(slopes) - _LEVEL * deviation) / 2))
-    seconds = found[-1][0] - found[0][0]
+    seconds = result[-1][0] - result[0][0]
     least, most = slopes[edge], slopes[len(slopes) - 1 - edge]
     return Growth(statistics.median(slopes) * seconds, least * seconds, most * seconds, seconds, count)
 
 
-def late(samples: Sequence[Sample]) -> list[Sample]:
+def second_half(samples: Sequence[Sample]) -> list[Sample]:
     """The second half."""
-    begun, ended = samples[0][0], samples[-1][0]
-    return [one for one in samples if one[0] >= begun + _WARM * (ended - begun)]
+    start, ended = samples[0][0], samples[-1][0]
+    return [sample for sample in samples if sample[0] >= start + _WARM * (ended - start)]
 
 
 def more_at_least(samples: Sequence[Sample]) -> float:
@@ -58,8 +58,8 @@ def more_at_least(samples: Sequence[Sample]) -> float:
 
     Meant for counts such as descriptors, which are open for a moment or for ever.
     """
-    begun, ended = samples[0][0], samples[-1][0]
-    first, second = begun + (ended - begun) / 3, begun + 2 * (ended - begun) / 3
+    start, ended = samples[0][0], samples[-1][0]
+    first, second = start + (ended - start) / 3, start + 2 * (ended - start) / 3
     earlier = [value for when, value in samples if first <= when < second]
     later = [value for when, value in samples if when >= second]
     if not (earlier and later):

@@ -94,28 +94,28 @@ class Watch:
         Only kinds count that were there for nearly all of it, and only samples with the most frequent number of
         processes.
         """
-        at_work = [place for place, (_, looks) in enumerate(self.rounds) if any(one.kind == NODES for one in looks)]
+        at_work = [place for place, (_, looks) in enumerate(self.rounds) if any(look.kind == NODES for look in looks)]
         rounds = self.rounds[at_work[0] : at_work[-1] + 1] if at_work else []
-        found = {}
-        for kind in {one.kind for _, looks in rounds for one in looks}:
-            of_kind = [(when, [one for one in looks if one.kind == kind]) for when, looks in rounds]
+        results = {}
+        for kind in {look.kind for _, looks in rounds for look in looks}:
+            of_kind = [(when, [look for look in looks if look.kind == kind]) for when, looks in rounds]
             usual = Counter(len(looks) for _, looks in of_kind).most_common(1)[0][0]
             kept = [one for one in of_kind if len(one[1]) == usual]
             if usual and len(kept) > _MOSTLY * len(rounds):
-                found[kind] = kept
-        return found
+                results[kind] = kept
+        return results
 
 
 def memory(rounds: Rounds) -> list[Sample]:
-    return [(when, float(sum(one.memory for one in looks))) for when, looks in rounds]
+    return [(when, float(sum(look.memory for look in looks))) for when, looks in rounds]
 
 
 def descriptors(rounds: Rounds) -> list[Sample]:
-    return [(when, float(sum(one.descriptors for one in looks))) for when, looks in rounds]
+    return [(when, float(sum(look.descriptors for look in looks))) for when, looks in rounds]
 
 
 def processor(rounds: Rounds) -> list[Sample]:
-    return [(when, sum(one.cpu for one in looks)) for when, looks in rounds]
+    return [(when, sum(look.cpu for look in looks)) for when, looks in rounds]
 
 
 def _kind(pid: int) -> str:

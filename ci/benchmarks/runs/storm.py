@@ -51,28 +51,28 @@ def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lam
     """ContenderError with its first lines where the run fails."""
     before = machine()
     mark = f"storm-{os.getpid()}-{time.monotonic_ns()}"
-    asked = {
+    requested = {
         "nodes": storm.nodes, "messages": storm.messages, "seconds": storm.seconds, "loss": storm.loss,
         "relay": storm.relay, "timeout": storm.seconds * _TIMEOUT_FACTOR + 60, "seed": 1, "output": str(directory / mark),
     }  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, str(PROCESS), json.dumps(asked)],
+        [sys.executable, str(PROCESS), json.dumps(requested)],
         env={**os.environ, MARK: mark, "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    watch, begun = Watch(mark, process.pid), time.monotonic()
+    watch, start = Watch(mark, process.pid), time.monotonic()
     try:
         while process.poll() is None:
             watch.look()
-            progress(f"storm: {time.monotonic() - begun:.0f} s")
+            progress(f"storm: {time.monotonic() - start:.0f} s")
             time.sleep(storm.every)  # between two looks
-        said, wrong = process.communicate()
+        output, wrong = process.communicate()
     finally:
         process.kill()
         process.wait()
     if process.returncode:
         raise ContenderError(wrong.strip() or f"the storm ended with code {process.returncode}")
-    return Watched(json.loads(said), watch, _left(watch, before))
+    return Watched(json.loads(output), watch, _left(watch, before))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,33 +97,33 @@ def machine() -> Machine:
 def _left(watch: Watch, before: Machine) -> list[str]:
     """Return what is left once processes had time to end by themselves."""
     until = time.monotonic() + _SETTLES
-    while (found := remains(watch, before)) and time.monotonic() < until:
+    while (result := remains(watch, before)) and time.monotonic() < until:
         time.sleep(0.05)  # between two looks
-    return found
+    return result
 
 
 def remains(watch: Watch, before: Machine) -> list[str]:
     """List what is left of the watched objects and was not there before, a sentence each."""
     after = machine()
     ours = watch.networks - {network_cookie("/proc/self/ns/net")}
-    found = [f"process {pid}" for pid in sorted(watch.pids())]
-    found += [f"network namespace {cookie}" for cookie in sorted(ours & _networks())]
+    results = [f"process {pid}" for pid in sorted(watch.pids())]
+    results += [f"network namespace {cookie}" for cookie in sorted(ours & _networks())]
     name = f"-run-{watch.controller}-"  # in our cluster's; others come and go meanwhile
-    found += [f"mount {one}" for one in sorted(after.mounts - before.mounts) if name in one]
-    found += [f"file {one}" for one in sorted(after.files - before.files) if name in one]
+    results += [f"mount {one}" for one in sorted(after.mounts - before.mounts) if name in one]
+    results += [f"file {one}" for one in sorted(after.files - before.files) if name in one]
     new = after.packet_sockets - before.packet_sockets
-    return found + [f"packet socket {one}" for one in sorted(new - _sockets_of_others() if new else new)]
+    return results + [f"packet socket {one}" for one in sorted(new - _sockets_of_others() if new else new)]
 
 
 def _sockets_of_others() -> set[str]:
     """Return the inodes of sockets of living processes; our own have ended, or are reported."""
-    found = set()
+    result = set()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError):
                 names = [os.readlink(f"/proc/{entry}/fd/{number}") for number in os.listdir(f"/proc/{entry}/fd")]
-                found.update(name[8:-1] for name in names if name.startswith("socket:["))
-    return found
+                result.update(name[8:-1] for name in names if name.startswith("socket:["))
+    return result
 
 
 def _networks() -> set[int]:
@@ -134,11 +134,11 @@ def _networks() -> set[int]:
     for path in paths:
         with contextlib.suppress(OSError):
             by_inode[os.stat(path).st_ino] = path
-    found = set()
+    result = set()
     for path in by_inode.values():
         with contextlib.suppress(OSError):
-            found.add(network_cookie(path))
-    return found
+            result.add(network_cookie(path))
+    return result
 
 
 def gained(watch: Watch) -> dict[str, tuple[Growth, float]]:
@@ -163,9 +163,9 @@ def rows(storm: Storm, found: Watched) -> Iterator[Row]:
     yield row(WRONG, "1", result["sent"] - result["received"])  # twice, or out of order, and the run had failed
     yield row(LEFT, "1", len(found.left), what=found.left)
     for kind, (memory, more) in sorted(gained(found.watch).items()):
-        told = {"gained": memory.gained, "most": memory.most, "span": memory.seconds, "samples": memory.samples}
+        reported = {"gained": memory.gained, "most": memory.most, "span": memory.seconds, "samples": memory.samples}
         meanwhile = messages_meanwhile(found, memory.seconds)
-        yield row(f"{kind}: {MEMORY}", "B", max(0.0, memory.least), **told, messages=meanwhile)
+        yield row(f"{kind}: {MEMORY}", "B", max(0.0, memory.least), **reported, messages=meanwhile)
         yield row(f"{kind}: {DESCRIPTORS}", "1", more)
     yield row(SHARE, "1", controller_share(found.watch) / storm.nodes * 10)
 

@@ -16,17 +16,17 @@ _FLAPS = (("n2", 80, 80), ("n3", 120, 120))
 """Cables that are pulled out: node, then first time and period in ms per second of the storm."""
 
 
-def storm(asked: dict[str, Any]) -> dict[str, Any]:
-    seconds, nodes = asked["seconds"], asked["nodes"]
+def storm(requested: dict[str, Any]) -> dict[str, Any]:
+    seconds, nodes = requested["seconds"], requested["nodes"]
     flaps = tuple(
         Flap(on=node, from_=f"{round(first * seconds)}ms", for_="300ms", every=f"{max(1000, round(every * seconds))}ms")
         for node, first, every in _FLAPS
     )
     result = testbed.run(
-        Cluster.star(nodes, loss=asked["loss"]), "random", protocol="emp", timeout=asked["timeout"], check=False,
-        fates=asked["relay"], scenario=Scenario(name="storm", faults=flaps), seed=asked["seed"],
-        settings={"messages": asked["messages"] // nodes, "over": f"{seconds}s", "largest": 2_000, "outstanding": 4},
-        output=asked["output"],
+        Cluster.star(nodes, loss=requested["loss"]), "random", protocol="emp", timeout=requested["timeout"], check=False,
+        fates=requested["relay"], scenario=Scenario(name="storm", faults=flaps), seed=requested["seed"],
+        settings={"messages": requested["messages"] // nodes, "over": f"{seconds}s", "largest": 2_000, "outstanding": 4},
+        output=requested["output"],
     )  # fmt: skip
     return {
         "received": sum(one["received"] for one in result.results.values()),
@@ -34,9 +34,9 @@ def storm(asked: dict[str, Any]) -> dict[str, Any]:
         "took": max(row["took_ns"] for row in result.rows) / 1e9,
         "grade": result.verdict.grade.value,
         "findings": [
-            f"{one.what} {one.link} {one.measured} {one.reason}"
-            for one in result.verdict.findings
-            if one.grade.value in ("degraded", "invalid", "failed")
+            f"{finding.what} {finding.link} {finding.measured} {finding.reason}"
+            for finding in result.verdict.findings
+            if finding.grade.value in ("degraded", "invalid", "failed")
         ],
         "notes": list(result.verdict.notes),
     }

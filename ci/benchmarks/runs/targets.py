@@ -22,14 +22,14 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     def first(subject: str, measure: str) -> float | None:
         return next((row.median for row in rows if (row.subject, row.measure) == (subject, measure)), None)
 
-    found = [
+    results = [
         Target("from the command to the first message", FIRST_MESSAGE, "s", first("first", FIRST), strict=True),
         Target("the controller, per 10 nodes", CONTROLLER_SHARE, "1", first("controller", SHARE), strict=True),
     ]
     for contender in dict.fromkeys(row.contender for row in rows if row.subject == "storm"):
         storm = [row for row in rows if (row.subject, row.contender) == ("storm", contender)]
-        found += [_of_storm(row, contender) for row in storm if limit_of(row) is not None]
-    return found
+        results += [_of_storm(row, contender) for row in storm if limit_of(row) is not None]
+    return results
 
 
 def _of_storm(row: Row, contender: str) -> Target:

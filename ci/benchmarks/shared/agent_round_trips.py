@@ -34,10 +34,10 @@ class GivesBack:
 
     def on_timer(self, _now: int) -> None: ...
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -53,10 +53,10 @@ class Asks:
         self._bell.ring_doorbell(index, 0, 0)
         return completion
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         self._open.pop(index).complete(index)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -106,8 +106,8 @@ def trips(spin: bool, cpus: tuple[int, int], count: int) -> Quantiles:
 
     process = Process("", -1, host)
     try:
-        found: Quantiles = process.hear()
-        return found
+        result: Quantiles = process.hear()
+        return result
     finally:
         process.kill()
 
@@ -117,8 +117,8 @@ async def _ask(host: Asks, count: int) -> Quantiles:
     for number in range(-warm_up(count), count):
         if not number:
             used = time.process_time_ns()
-        begun = now()
+        start = now()
         await host.ask(1)
         if number >= 0:
-            samples.append(now() - begun)
+            samples.append(now() - start)
     return quantiles(samples, time.process_time_ns() - used)

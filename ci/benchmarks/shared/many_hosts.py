@@ -47,7 +47,7 @@ class Cost:
 
 
 class Pair:
-    """Two nodes on one pair of interfaces, with an agent each. functions: of each NIC."""
+    """Two nodes on one pair of interfaces, with an agent each. functions: functions of each NIC."""
 
     def __init__(self, functions: tuple[int, int], loss: float = 0.0) -> None:
         self._stack = contextlib.ExitStack()
@@ -78,9 +78,9 @@ class Pair:
         device = self._devices[place]
 
         def run(tell: Callable[[object], None]) -> object:
-            begun = time.monotonic()
+            start = time.monotonic()
             nic = Attachment(device, ETHERTYPE, _SPLIT_DRIVER, function)
-            tell(time.monotonic() - begun)
+            tell(time.monotonic() - start)
             assert isinstance(nic.host, Endpoint)
             driver = HostDriver(nic, nic.host)
             return driver.loop.complete(program(nic.host, driver))
@@ -154,16 +154,16 @@ def fair(hosts: int, seconds: float) -> list[int]:
     async def count(endpoint: Endpoint, driver: HostDriver) -> list[int]:
         counts, buffers = [0] * endpoint.size, [bytearray(_SIZE) for _ in range(_POSTED)]
         posted = deque((buffer, endpoint.post_receive(ANY_SOURCE, ANY_TAG, buffer)) for buffer in buffers)
-        begun = 0
+        start = 0
         while True:
             buffer, arrival = posted.popleft()
             received = await arrival
             counts[received.source] += 1
             posted.append((buffer, endpoint.post_receive(ANY_SOURCE, ANY_TAG, buffer)))
-            if not begun:
+            if not start:
                 if min(counts[:hosts]):  # everybody has begun
-                    begun, counts = driver.now(), [0] * endpoint.size
-            elif driver.now() - begun > seconds * 1e9:
+                    start, counts = driver.now(), [0] * endpoint.size
+            elif driver.now() - start > seconds * 1e9:
                 return counts[:hosts]
 
     with Pair((hosts, 1)) as pair:
@@ -171,8 +171,8 @@ def fair(hosts: int, seconds: float) -> list[int]:
         sinking.hear()
         for host in [pair.host(0, flood) for _ in range(hosts)]:
             host.hear()
-        found: list[int] = sinking.hear()
-        return found
+        results: list[int] = sinking.hear()
+        return results
 
 
 def jain(counts: list[int]) -> float:
@@ -217,7 +217,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
                     await arrival
 
     with Pair((hosts, hosts), loss) as pair:
-        begun = time.monotonic()
+        start = time.monotonic()
         pairs = [
             pair.host(place, counting(lambda own: (own + hosts) % (2 * hosts)), function)
             for function in range(hosts - 1)
@@ -234,7 +234,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
             victims[place] = pair.host(place, victim, hosts - 1)
             kills += 1
         wrong = sum(int(host.hear()) for host in pairs)
-        took = time.monotonic() - begun
+        took = time.monotonic() - start
     return {"messages": share * 2 * (hosts - 1), "wrong": wrong, "kills": kills, "seconds": took}
 
 

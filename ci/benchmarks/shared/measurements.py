@@ -36,15 +36,15 @@ def alones(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
         BLOCKING: (False, (SENDER, RECEIVER), count // 4),
         ONE: (True, (SENDER, SENDER), count),
     }
-    found: dict[tuple[str, str], list[float]] = {}
+    samples_by_key: dict[tuple[str, str], list[float]] = {}
     for turn in range(repeat + 1):
         for name, (spin, cpus, trips) in cases.items():
             progress(f"host, agent, host, {name}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
             trip = agent_round_trips.trips(spin, cpus, trips)
             if turn:
                 for share in ("p50", *_SHARES):
-                    found.setdefault((name, share), []).append(trip[share] / 1e9)
-    for (name, share), samples in found.items():
+                    samples_by_key.setdefault((name, share), []).append(trip[share] / 1e9)
+    for (name, share), samples in samples_by_key.items():
         settings = {"count": cases[name][2], "processors": cases[name][1], "firmware": "gives back"}
         yield Row("alone", name, TRIP_SHARE.format(share), 1, "s", tuple(samples), settings)
 
@@ -52,7 +52,7 @@ def alones(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
 def trips(traffic: Traffic, waiting: str, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     """Measure in turn round trips of 4 bytes of EMP on shared and inline NICs, and of 8 bytes of TCP."""
     spin = waiting == SPINNING
-    found: dict[tuple[str, str], list[float]] = {}
+    samples_by_key: dict[tuple[str, str], list[float]] = {}
     description = Cluster.back_to_back()
     links = tuple(link.model_copy(update={"datapath": "direct"}) for link in description.links)
     with description.model_copy(update={"links": links}).up() as cluster:
@@ -66,18 +66,18 @@ def trips(traffic: Traffic, waiting: str, repeat: int, count: int, progress: Pro
             if not turn:
                 continue
             for contender, trip in turns.items():
-                found.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
-                found.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
+                samples_by_key.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
+                samples_by_key.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
                 for share in _SHARES:
                     if share in trip:
-                        found.setdefault((contender, TRIP_SHARE.format(share)), []).append(trip[share] / 1e9)
+                        samples_by_key.setdefault((contender, TRIP_SHARE.format(share)), []).append(trip[share] / 1e9)
     settings = {
         "cluster": "two nodes, one pair of interfaces", "bytes": {SHARED: 4, INLINE: 4, TCP: 8}, "count": count,
         "waiting": waiting, "look": {SHARED: 0, INLINE: 0 if spin else Patience.SPIN, TCP: 0},
         "processors": [SENDER, RECEIVER], "interleaved": [SHARED, INLINE, TCP],
         "processes": {SHARED: 4, INLINE: 2, TCP: 2},
     }  # fmt: skip
-    for (contender, measure), samples in found.items():
+    for (contender, measure), samples in samples_by_key.items():
         yield Row(waiting, contender, measure, 2, "s", tuple(samples), settings)
 
 
@@ -97,9 +97,9 @@ def _emp(cluster: RunningCluster, spin: bool, count: int, shared: bool) -> dict[
 def costs(hosts: int, progress: Progress) -> Iterator[Row]:
     """Measure the cost of each attached, idle host process."""
     progress(f"{hosts} host processes that do nothing")
-    found = many_hosts.cost(hosts)
+    result = many_hosts.cost(hosts)
     for measure, value, unit in (
-        (ATTACH, found.attach, "s"), (IN_AGENT, found.agent, "B"), (IN_HOST, found.own, "B"), (IDLE, found.idle, ""),
+        (ATTACH, result.attach, "s"), (IN_AGENT, result.agent, "B"), (IN_HOST, result.own, "B"), (IDLE, result.idle, ""),
     ):  # fmt: skip
         yield Row("hosts", SHARED, measure, hosts, unit, (value,), {"heap": "not used"})
 
@@ -117,7 +117,7 @@ def fairness(hosts: int, seconds: float, progress: Progress) -> Iterator[Row]:
 def tortured(messages: int, loss: float, every: float, progress: Progress) -> Iterator[Row]:
     """Three host processes on either node, one of them killed all the time."""
     progress(f"{messages} messages that count, while host processes are killed")
-    found = many_hosts.torture(messages, 3, loss, every)
-    settings = {"loss": loss, "seconds between kills": every, "host processes of a node": 3, **found}
+    result = many_hosts.torture(messages, 3, loss, every)
+    settings = {"loss": loss, "seconds between kills": every, "host processes of a node": 3, **result}
     for measure, name, unit in ((COUNTED, "messages", ""), (WRONG, "wrong", ""), (KILLS, "kills", "")):
-        yield Row("torture", SHARED, measure, 2, unit, (float(found[name]),), settings)
+        yield Row("torture", SHARED, measure, 2, unit, (float(result[name]),), settings)

@@ -32,8 +32,8 @@ class Process:
                 if cpu >= 0:
                     os.sched_setaffinity(0, {cpu})
                 if namespace:
-                    with open(namespace) as there:
-                        syscalls.setns(there.fileno(), syscalls.CLONE_NEWNET)
+                    with open(namespace) as remote:
+                        syscalls.setns(remote.fileno(), syscalls.CLONE_NEWNET)
                 theirs.send(function(theirs.send))
                 status = 0
             except BaseException:  # noqa: BLE001  nothing of the benchmark may run on here

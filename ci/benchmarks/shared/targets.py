@@ -13,9 +13,9 @@ FAIR = 0.95
 
 def targets(rows: Sequence[Row]) -> list[Target]:
     def median(subject: str, contender: str, measure: str) -> float | None:
-        wanted = (subject, contender, measure)
-        found = [row.samples for row in rows if (row.subject, row.contender, row.measure) == wanted]
-        return statistics.median(found[0]) if found else None
+        expected = (subject, contender, measure)
+        samples = [row.samples for row in rows if (row.subject, row.contender, row.measure) == expected]
+        return statistics.median(samples[0]) if samples else None
 
     trip = m.TRIP_SHARE.format("p50")
     return [

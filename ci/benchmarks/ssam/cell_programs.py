@@ -18,21 +18,21 @@ async def ssam_ping(library: Library, node: ProgramNode, *, count: int) -> Quant
     for number in range(-warm_up(count), count):
         if not number:
             used = time.process_time_ns()
-        begun = now()
+        start = now()
         await library.request(peer, _ASK, DATA)
         while not answers:
             await library.wait()
             await library.poll()
         if number >= 0:
-            samples.append(now() - begun)
+            samples.append(now() - start)
         if answers.pop() != DATA:
             raise AssertionError(f"answer {number} is another one")
-    found = quantiles(samples, time.process_time_ns() - used)
+    quantiles_found = quantiles(samples, time.process_time_ns() - used)
     await library.request(peer, _END)
-    while library.waiting():
+    while library.pending_work():
         await library.wait()
         await library.poll()
-    return found
+    return quantiles_found
 
 
 async def ssam_pong(library: Library, node: ProgramNode) -> None:  # noqa: ARG001
@@ -47,9 +47,9 @@ async def ssam_pong(library: Library, node: ProgramNode) -> None:  # noqa: ARG00
 
 def programs(kind: str, count: int) -> dict[str, Program]:
     """kind: "emp trip" or "ssam trip"."""
-    found: dict[str, tuple[Program, Program]] = {
+    results: dict[str, tuple[Program, Program]] = {
         "emp trip": (partial(emp_ping, count=count), partial(emp_pong, count=count)),
         "ssam trip": (partial(ssam_ping, count=count), ssam_pong),
     }
-    ping, pong = found[kind]
+    ping, pong = results[kind]
     return {PING: ping, PONG: pong}

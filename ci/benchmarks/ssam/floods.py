@@ -23,9 +23,9 @@ class Firmware:
     deadline: int | None = None
 
     def __init__(self, adapter: Adapter, nic: Nic, cells: int) -> None:
-        here, peer = adapter.number, 1 - adapter.number
+        local, peer = adapter.number, 1 - adapter.number
         head = adapter.addresses[peer] + adapter.address + ETHERTYPE.to_bytes(2, "big")
-        self.frame = head + cells * (header(circuit(here, peer, len(adapter.addresses))) + bytes(PAYLOAD))
+        self.frame = head + cells * (header(circuit(local, peer, len(adapter.addresses))) + bytes(PAYLOAD))
         self.cells = cells
         self.frames = self.wanted = self.came = self.began = 0
         self._nic = nic
@@ -44,10 +44,10 @@ class Firmware:
     def on_timer(self, _now: int) -> None:
         raise AssertionError("it has no deadline")
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {"received": self.came}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 
@@ -65,10 +65,10 @@ class Host:
         self.firmware.wanted = count
         return self._all
 
-    def completed(self, _index: int) -> None:
+    def on_completion(self, _index: int) -> None:
         self._all.complete(None)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [self._all.what]
 
 

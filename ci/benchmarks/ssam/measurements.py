@@ -36,7 +36,7 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     direct = pair.model_copy(
         update={"links": tuple(link.model_copy(update={"datapath": "direct"}) for link in pair.links)}
     )
-    found: dict[tuple[str, str], list[float]] = {}
+    samples_by_key: dict[tuple[str, str], list[float]] = {}
     paper = Cluster.back_to_back(rate="140mbit", overhead=-12).model_copy(update={"name": "fibre"})
     with direct.up() as near, paper.up() as fibre:
         contenders = {
@@ -49,14 +49,14 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
             for contender, measure in contenders.items():
                 trip = measure()
                 if turn:
-                    found.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
-                    found.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
+                    samples_by_key.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
+                    samples_by_key.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
     settings = {
         "cluster": {EMP: "two nodes, one pair of interfaces", SSAM: "the same", SSAM_RELAYED: "a fibre as ssam-1995's"},
         "bytes": {EMP: 4, SSAM: 40, SSAM_RELAYED: 40}, "count": count, "interleaved": list(contenders),
         "waiting": {EMP: "spinning", SSAM: "spinning", SSAM_RELAYED: "sleeping"}, "processors": [SENDER, RECEIVER],
     }  # fmt: skip
-    for (contender, name), samples in found.items():
+    for (contender, name), samples in samples_by_key.items():
         yield Row(TRIPS, contender, name, 2, "s", tuple(samples), settings)
 
 
@@ -78,7 +78,7 @@ def relay(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     star = {
         kind: Cluster.star(2, kind=kind, delay="1us").model_copy(update={"name": kind}) for kind in ("ethernet", "atm")
     }
-    found: dict[tuple[str, str, str], list[float]] = {}
+    samples_by_key: dict[tuple[str, str, str], list[float]] = {}
     with ExitStack() as stack:
         up = {kind: stack.enter_context(cluster.up()) for kind, cluster in star.items()}
         contenders = {FRAMES: ("ethernet", 1), CELLS: ("atm", 1), CELLS_OF_8: ("atm", 8)}
@@ -87,19 +87,19 @@ def relay(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
             for contender, (kind, cells) in contenders.items():
                 rate, cost = flood(up[kind], count, cells)
                 if turn:
-                    found.setdefault((contender, RATE, "/s"), []).append(rate)
-                    found.setdefault((contender, COST, "s"), []).append(cost)
+                    samples_by_key.setdefault((contender, RATE, "/s"), []).append(rate)
+                    samples_by_key.setdefault((contender, COST, "s"), []).append(cost)
     settings: dict[str, Any] = {"bytes": 67, "count": count, "interleaved": list(contenders)}
-    for (contender, name, unit), samples in found.items():
+    for (contender, name, unit), samples in samples_by_key.items():
         yield Row(RELAY, contender, name, 2, unit, tuple(samples), settings)
 
 
 def simulation(repeat: int, progress: Progress) -> Iterator[Row]:
     """Measure in turn EMP's frames and SSAM's cells, each sent by a NIC and counted once, a second of CPU time."""
-    found: dict[str, list[float]] = {EMP: [], SSAM: []}
+    samples_by_key: dict[str, list[float]] = {EMP: [], SSAM: []}
     for turn in range(repeat):
         progress(f"{SIMULATION}: {turn + 1} of {repeat}")
-        found[EMP].append(emp_frames())
-        found[SSAM].append(ssam_cells())
-    for contender, samples in found.items():
-        yield Row(SIMULATION, contender, SIMULATED, NODES, "/s", tuple(samples), {"interleaved": list(found)})
+        samples_by_key[EMP].append(emp_frames())
+        samples_by_key[SSAM].append(ssam_cells())
+    for contender, samples in samples_by_key.items():
+        yield Row(SIMULATION, contender, SIMULATED, NODES, "/s", tuple(samples), {"interleaved": list(samples_by_key)})

@@ -30,11 +30,11 @@ def ssam_cells() -> float:
         handled = [0]
         for node in simulation.nodes.values():
             simulation.spawn(node.name, _exchange, handled)
-        begun = time.process_time()
+        start = time.process_time()
         simulation.run(timeout=100 * SECOND)
-        taken = time.process_time() - begun
-        cells = sum(node.agent.firmware.counted()["cells_written"] for node in simulation.nodes.values())
-        resent = sum(node.agent.firmware.counted()["resent"] for node in simulation.nodes.values())
+        taken = time.process_time() - start
+        cells = sum(node.agent.firmware.counter_values()["cells_written"] for node in simulation.nodes.values())
+        resent = sum(node.agent.firmware.counter_values()["resent"] for node in simulation.nodes.values())
     if handled[0] != NODES * REQUESTS or resent:
         raise AssertionError(f"{handled[0]} of {NODES * REQUESTS} requests were handled, {resent} were sent again")
     return cells / taken
@@ -48,5 +48,5 @@ async def _exchange(library: Library, node: SimNode, handled: list[int]) -> None
     chance, data = source(1, node.name), bytes(40)
     for _ in range(REQUESTS):
         await library.request((node.number + 1 + chance.below(NODES - 1)) % NODES, COUNT, data)
-    while library.waiting() or handled[0] < NODES * REQUESTS:
+    while library.pending_work() or handled[0] < NODES * REQUESTS:
         await library.poll()

@@ -52,9 +52,9 @@ def table(title: str, rows: list[Row], stacks: tuple[str, ...], measure: str, ce
     shown.add_column("bytes", justify="right")
     for stack in stacks:
         shown.add_column(stack, justify="right")
-    found = {(row.contender, row.settings["size_bytes"]): cell(row) for row in rows if row.measure == measure}
-    for size in sorted({size for _, size in found}):
-        shown.add_row(f"{size:,}", *(found.get((stack, size), "") for stack in stacks))
+    results = {(row.contender, row.settings["size_bytes"]): cell(row) for row in rows if row.measure == measure}
+    for size in sorted({size for _, size in results}):
+        shown.add_row(f"{size:,}", *(results.get((stack, size), "") for stack in stacks))
     return shown
 
 

@@ -70,13 +70,13 @@ def round_trips(
         EMP_SLEEPS: partial(_on_emp, cluster, arguments, 0),
         TCP_SLEEPS: partial(_on_tcp, cluster, arguments),
     }
-    found: dict[tuple[str, int], Lines] = {}
+    results: dict[tuple[str, int], Lines] = {}
     for turn in range(1, repeat + 1):
         for stack, measure in stacks.items():
             progress(f"{stack}: {turn} of {repeat}")
             for line in measure():
-                found.setdefault((stack, line["size_bytes"]), []).append(line)
-    for (stack, size), lines in found.items():
+                results.setdefault((stack, line["size_bytes"]), []).append(line)
+    for (stack, size), lines in results.items():
         settings = {
             "cluster": "two nodes, one pair of interfaces", "size_bytes": size, "count": lines[0]["count"],
             "waiting": "spinning" if stack in SPINNING else "sleeping", "processors": [SENDER, RECEIVER],
@@ -91,9 +91,15 @@ def keep(cluster: RunningCluster, rows: Sequence[Row], place: Path) -> None:
     layout = cluster.state.layout
     for number, stack in enumerate((*SPINNING, *SLEEPING)):
         measured = [row.settings["turns"] for row in rows if (row.contender, row.measure) == (stack, HALF)]
-        asked = {"kind": "stacks", "cluster": layout.name, "workload": "pingpong", "protocol": stack, "mode": "live"}
-        asked["command"] = "ci/bench stacks"
-        folder = RunFolder(place / f"{number + 1}", {**asked, "began": time.time()}, "", to_json(layout))
+        requested = {
+            "kind": "stacks",
+            "cluster": layout.name,
+            "workload": "pingpong",
+            "protocol": stack,
+            "mode": "live",
+        }
+        requested["command"] = "ci/bench stacks"
+        folder = RunFolder(place / f"{number + 1}", {**requested, "began": time.time()}, "", to_json(layout))
         for turns in measured:
             for repeat, turn in enumerate(turns, 1):
                 folder.rows.write({"repeat": repeat if len(turns) > 1 else 0, "node": "n1", **turn})
@@ -120,8 +126,8 @@ def _open_mpi(cluster: RunningCluster, program: Sequence[str], arguments: Sequen
 
 
 def _on_emp(cluster: RunningCluster, arguments: Sequence[str], spin: int) -> Lines:
-    async def rank(endpoint: Endpoint, here: ProgramNode) -> None:
-        node = SimpleNamespace(name=here.name, now=time.monotonic_ns)
+    async def rank(endpoint: Endpoint, local: ProgramNode) -> None:
+        node = SimpleNamespace(name=local.name, now=time.monotonic_ns)
         await script(SCRIPT)(Comm(mpi.device(endpoint)), node, args=" ".join(arguments))
 
     with tempfile.TemporaryDirectory() as logs:
@@ -143,5 +149,5 @@ def _on_tcp(cluster: RunningCluster, arguments: Sequence[str]) -> Lines:
         return _lines(Path(place, "run", "logs", "n1.log").read_text())
 
 
-def _lines(said: str) -> Lines:
-    return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+def _lines(text: str) -> Lines:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]

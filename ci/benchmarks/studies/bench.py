@@ -48,12 +48,12 @@ def measure(runs: int, repeat: int) -> Iterator[Row]:
         for number in range(repeat):
             for width in WIDTHS:
                 folder = Path(place) / f"{number}-{width}"
-                begun = time.monotonic()
+                start = time.monotonic()
                 done = subprocess.run(
                     [*command_line.command(), "study", study, "--workers", str(width), "--output", folder],
                     capture_output=True, text=True, check=False,
                 )  # fmt: skip
-                seconds = time.monotonic() - begun
+                seconds = time.monotonic() - start
                 if done.returncode:
                     raise ContenderError(f"the study ended with code {done.returncode}: {done.stderr[-500:]}")
                 ended = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]

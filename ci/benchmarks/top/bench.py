@@ -54,9 +54,9 @@ def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]
             try:
                 os.write(mine, key.encode())
                 time.sleep(_SETTLE)  # what it takes to begin is not what is measured
-                before, begun = _used(top.pid), time.monotonic()
+                before, start = _used(top.pid), time.monotonic()
                 time.sleep(seconds)  # the span that is measured
-                share = (_used(top.pid) - before) / (time.monotonic() - begun)
+                share = (_used(top.pid) - before) / (time.monotonic() - start)
                 os.write(mine, b"q")
                 if top.wait(30):
                     raise ContenderError(f"testbed top ended with code {top.returncode}")
@@ -81,9 +81,9 @@ def viewed(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]:
         browser.open(address, 1440, 900)
         browser.until(f"document.querySelectorAll('.node').length === {NODES}")
         time.sleep(_SETTLE)  # what it takes to begin is not what is measured
-        before, drawn, begun = _used(server.pid), browser.processor_time(), time.monotonic()
+        before, drawn, start = _used(server.pid), browser.processor_time(), time.monotonic()
         time.sleep(seconds)  # the span that is measured
-        span = time.monotonic() - begun
+        span = time.monotonic() - start
         settings = {"kind": kind, "panel": "nodes", "screen": "1440x900", "seconds": seconds}
         for contender, used in ((WEB, _used(server.pid) - before), (PAGE, browser.processor_time() - drawn)):
             yield Row(kind, contender, f"{CPU}, nodes, 1440x900", NODES, "1", (used / span,), settings)

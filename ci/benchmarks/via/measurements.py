@@ -53,7 +53,7 @@ def _run(
 
 def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     """Round trips of 4 bytes between the same interfaces, spinning: EMP's own, and MPI's on EMP and on VIA."""
-    found: dict[tuple[str, str], list[float]] = {}
+    samples_by_key: dict[tuple[str, str], list[float]] = {}
     contenders = {
         EMP: (EMP_PROTOCOL, "emp trip"), MPI_EMP: (EMP_PROTOCOL, "mpi trip"), MPI_VIA: (VIA_PROTOCOL, "mpi trip"),
     }  # fmt: skip
@@ -63,43 +63,43 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
             for contender, (protocol, kind) in contenders.items():
                 trip: Mapping[str, float] = _run(cluster, protocol, kind, count)[0][PING]
                 if turn:
-                    found.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
-                    found.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
+                    samples_by_key.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
+                    samples_by_key.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
     settings = {"cluster": "two nodes, one pair of interfaces", "bytes": MESSAGE, "count": count, "waiting": "spinning"}
-    for (contender, name), samples in found.items():
-        told = {**settings, "processors": [SENDER, RECEIVER], "interleaved": list(contenders)}
-        yield Row(TRIPS, contender, name, 2, "s", tuple(samples), told)
+    for (contender, name), samples in samples_by_key.items():
+        reported = {**settings, "processors": [SENDER, RECEIVER], "interleaved": list(contenders)}
+        yield Row(TRIPS, contender, name, 2, "s", tuple(samples), reported)
 
 
 def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
     """One-way streams of EMP and of a VI of the reliable provider, spinning."""
-    found: dict[str, list[float]] = {EMP: [], VIA: []}
-    resent = dict.fromkeys(found, 0)
+    samples_by_key: dict[str, list[float]] = {EMP: [], VIA: []}
+    resent = dict.fromkeys(samples_by_key, 0)
     with _direct().up() as cluster:
         for turn in range(repeat + 1):
             progress(f"{STREAM}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
             for contender, protocol, kind in ((EMP, EMP_PROTOCOL, "emp stream"), (VIA, VIA_PROTOCOL, "via stream")):
                 results, again = _run(cluster, protocol, kind, messages)
                 if turn:
-                    found[contender].append(results[PING])
+                    samples_by_key[contender].append(results[PING])
                     resent[contender] += again
     settings = {
         "cluster": "two nodes, one pair of interfaces", "messages": messages, "bytes": LARGE, "resent": resent,
-        "processors": [SENDER, RECEIVER], "interleaved": list(found),
+        "processors": [SENDER, RECEIVER], "interleaved": list(samples_by_key),
     }  # fmt: skip
-    for contender, samples in found.items():
+    for contender, samples in samples_by_key.items():
         yield Row(STREAM, contender, ONE_WAY, 2, "bit/s", tuple(samples), settings)
 
 
 def simulation(repeat: int, progress: Progress) -> Iterator[Row]:
     """Frames of EMP and of VIA, each sent by a NIC and counted once, a second of CPU time."""
-    found: dict[str, list[float]] = {EMP: [], VIA: []}
+    samples_by_key: dict[str, list[float]] = {EMP: [], VIA: []}
     for turn in range(repeat):
         progress(f"{SIMULATION}: {turn + 1} of {repeat}")
-        found[EMP].append(emp_frames())
-        found[VIA].append(via_frames())
-    for contender, samples in found.items():
-        yield Row(SIMULATION, contender, SIMULATED, NODES, "/s", tuple(samples), {"interleaved": list(found)})
+        samples_by_key[EMP].append(emp_frames())
+        samples_by_key[VIA].append(via_frames())
+    for contender, samples in samples_by_key.items():
+        yield Row(SIMULATION, contender, SIMULATED, NODES, "/s", tuple(samples), {"interleaved": list(samples_by_key)})
 
 
 def numbered(messages: int, progress: Progress) -> Iterator[Row]:
@@ -108,8 +108,8 @@ def numbered(messages: int, progress: Progress) -> Iterator[Row]:
     with Cluster.back_to_back(loss="1%").up() as cluster:
         timeout = 120 + messages / _SLOWEST
         results, resent = _run(cluster, VIA_PROTOCOL, "via count", messages, spin=False, timeout=timeout)
-    told = {"messages": messages, "bytes": MESSAGE, "loss": "1%", "reliability": "reliable reception"}
+    reported = {"messages": messages, "bytes": MESSAGE, "loss": "1%", "reliability": "reliable reception"}
     for what, unit, value in (
         (SENT, "1", messages), (WRONG, "1", results[PONG]), (RESENT, "1", resent), (RATE, "/s", results[PING]),
     ):  # fmt: skip
-        yield Row(NUMBERED, VIA, what, 2, unit, (float(value),), told)
+        yield Row(NUMBERED, VIA, what, 2, unit, (float(value),), reported)

@@ -46,12 +46,12 @@ async def mpi_ping(endpoint: Any, node: ProgramNode, *, count: int, device: Call
     for number in range(-warm_up(count), count):
         if not number:
             used = time.process_time_ns()
-        begun = now()
+        start = now()
         answer = await comm.Irecv(buffer, peer, 1)
         await comm.Send(message, peer, 1)
         await answer.Wait()
         if number >= 0:
-            samples.append(now() - begun)
+            samples.append(now() - start)
     return quantiles(samples, time.process_time_ns() - used)
 
 
@@ -111,7 +111,7 @@ async def via_source(nic: ViaNic, node: ProgramNode, *, messages: int) -> float:
     channel, _, memory = await Channel.connect(nic, node.numbers[PONG], MESSAGE, _CREDITS)
     await channel.receive()  # it is ready
     channel.post_again()
-    begun, credit, queue = time.monotonic_ns(), _LARGE_POSTED, channel.vi.send_queue
+    start, credit, queue = time.monotonic_ns(), _LARGE_POSTED, channel.vi.send_queue
     for number in range(messages):
         if not credit:
             await channel.receive()
@@ -123,7 +123,7 @@ async def via_source(nic: ViaNic, node: ProgramNode, *, messages: int) -> float:
             await queue.wait()
     for _ in range(min(messages, _LARGE_POSTED)):
         await queue.wait()
-    return messages * LARGE * 8e9 / (time.monotonic_ns() - begun)
+    return messages * LARGE * 8e9 / (time.monotonic_ns() - start)
 
 
 async def via_sink(nic: ViaNic, node: ProgramNode, *, messages: int) -> None:
@@ -148,7 +148,7 @@ async def via_counter(nic: ViaNic, node: ProgramNode, *, messages: int) -> float
     first post to the last completion."""
     channel, view, memory = await Channel.connect(nic, node.numbers[PONG], MESSAGE, _CREDITS)
     vi, credit, under_way = channel.vi, _POSTED, 0
-    begun = time.monotonic_ns()
+    start = time.monotonic_ns()
     for number in range(messages + 1):
         if not credit:
             credit += int.from_bytes(await channel.receive(), "big")
@@ -162,7 +162,7 @@ async def via_counter(nic: ViaNic, node: ProgramNode, *, messages: int) -> float
             under_way -= 1
     for _ in range(under_way):
         await vi.send_queue.wait()
-    return messages * 1e9 / (time.monotonic_ns() - begun)
+    return messages * 1e9 / (time.monotonic_ns() - start)
 
 
 async def via_checker(nic: ViaNic, node: ProgramNode, *, messages: int) -> int:
@@ -183,15 +183,15 @@ async def via_checker(nic: ViaNic, node: ProgramNode, *, messages: int) -> int:
 
 def programs(kind: str, count: int, device: Callable[[Any], Device] | None = None) -> dict[str, Program]:
     """kind: "emp trip", "mpi trip" (with its device), "emp stream", "via stream" or "via count"."""
-    found: dict[str, tuple[Program, Program]] = {
+    results: dict[str, tuple[Program, Program]] = {
         "emp trip": (partial(emp_ping, count=count), partial(emp_pong, count=count)),
         "emp stream": (partial(emp_source, messages=count), partial(emp_sink, messages=count)),
         "via stream": (partial(via_source, messages=count), partial(via_sink, messages=count)),
         "via count": (partial(via_counter, messages=count), partial(via_checker, messages=count)),
     }
     if device is not None:
-        found["mpi trip"] = (
+        results["mpi trip"] = (
             partial(mpi_ping, count=count, device=device), partial(mpi_pong, count=count, device=device)
         )  # fmt: skip
-    ping, pong = found[kind]
+    ping, pong = results[kind]
     return {PING: ping, PONG: pong}

@@ -224,7 +224,7 @@ class Endpoint:
     def try_request(self, index: int, handler: int, *arguments: int) -> bool:
         """AM_RequestM, without waiting: send a short request. Returns False, with no effect, if there is no credit or
         no room, or if the endpoint is not resident: then call `wait_for_room`, or poll. index: in the translation table.
-        handler: of the destination, 1 to 255. arguments: at most 16, each 0 to 2^32 - 1.
+        handler: handler of the destination, 1 to 255. arguments: at most 16, each 0 to 2^32 - 1.
 
         Raises ValueError for invalid arguments, LookupError for an empty index, and RuleError within a handler.
         """
@@ -454,7 +454,7 @@ class Endpoint:
                 self.inbox.give_up(number)
         self.wake()
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         sentences = []
         if self._change is not None:
             sentences.append(f"endpoint {self.name.endpoint}: {self._change.what}")

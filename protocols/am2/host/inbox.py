@@ -181,7 +181,8 @@ class Inbox:
         self, state: int, page: memoryview, slot: int, number: int, form: int, length: int, offset: int, total: int,
         arguments: tuple[int, ...],
     ) -> None:  # fmt: skip
-        """Call a message's handler, and free the message's entry. state: of the token. number: of the handler."""
+        """Call a message's handler, and free the message's entry. state: state of the token. number: number of the
+        handler."""
         token, endpoint, entry_offset = self._token, self._endpoint, _SLOT_OFFSETS[slot]
         library = endpoint.library
         handler = self.handlers[number] if number < len(self.handlers) else None

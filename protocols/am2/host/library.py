@@ -49,9 +49,9 @@ class ActiveMessages:
     """A node's endpoints and bundles. Implements `protocols.core.firmware.Host` and
     `protocols.active_messages.am_interface.ActiveMessages`.
 
-    node: this node's number. address: its NIC's MAC. size: number of nodes. incarnation: of the NIC (`Adapter`). host_slot:
-    this process's slot, if several share the NIC. is_restarted: the NIC has restarted, or another process has had the
-    slot. handling_endpoint: the endpoint whose handler is running, or None. observer: notified of all messages.
+    node: this node's number. address: its NIC's MAC. size: number of nodes. incarnation: incarnation of the NIC (`Adapter`).
+    host_slot: this process's slot, if several share the NIC. is_restarted: the NIC has restarted, or another process has had
+    the slot. handling_endpoint: the endpoint whose handler is running, or None. observer: notified of all messages.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class ActiveMessages:
         for bundle in self.bundles.copy():
             bundle.free()
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         """Handle a notification of the NIC: see `page`."""
         subject, number = index & _SUBJECT_MASK, index >> _SUBJECT_BITS
         endpoint = self._endpoints.get(number)
@@ -238,6 +238,6 @@ class ActiveMessages:
             self.used = endpoint.used = self.used + 1
             self.driver.on_interrupt(endpoint, subject)
 
-    def waiting(self) -> list[str]:
-        sentences = [sentence for endpoint in self._endpoints.values() for sentence in endpoint.waiting()]
-        return sentences + self.driver.waiting()
+    def pending_work(self) -> list[str]:
+        sentences = [sentence for endpoint in self._endpoints.values() for sentence in endpoint.pending_work()]
+        return sentences + self.driver.pending_work()

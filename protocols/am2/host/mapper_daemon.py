@@ -35,7 +35,7 @@ class MapperDaemon:
         self._arrived: list[bytes] = []
         self._outgoing: deque[bytes | Table] = deque()
         self._is_sending = False
-        self._wakes_at: int | None = None
+        self._wake_time: int | None = None
         self.endpoint: Final = library.allocate_bundle().allocate_privileged_endpoint()
         self.endpoint.on_probe = self._arrived.append
         identity = MapperIdentity(library.node, library.incarnation, library.address)
@@ -61,8 +61,8 @@ class MapperDaemon:
             self._is_sending = True
             self._clock.spawn(self._send(), "the mapper's packets")
         deadline = mapper.deadline
-        if deadline is not None and (self._wakes_at is None or deadline < self._wakes_at):
-            self._wakes_at = deadline
+        if deadline is not None and (self._wake_time is None or deadline < self._wake_time):
+            self._wake_time = deadline
             self._clock.spawn(self._wake(deadline), "the mapper's deadline")
 
     async def _send(self) -> None:
@@ -73,10 +73,10 @@ class MapperDaemon:
             else:
                 await self.endpoint.send_probe(item)
         self._is_sending = False
-        self._advance()  # packets may have arrived while it waited for room
+        self._advance()  # packets may have arrived while it waited for credits
 
     async def _wake(self, when: int) -> None:
         await self._clock.sleep(max(0, when - self._clock.now()))
-        if self._wakes_at == when:
-            self._wakes_at = None
+        if self._wake_time == when:
+            self._wake_time = None
         self._advance()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from protocols.am2 import page as layout
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.token import Token
-from protocols.myrinet.mapper.route_tables import Collected, Table, parts_of, paths_of
+from protocols.myrinet.mapper.route_tables import PartialTable, Table, paths_of, split_table
 
 if TYPE_CHECKING:
     from protocols.am2.host.bundle import Bundle
@@ -29,7 +29,7 @@ class PrivilegedEndpoint(Endpoint):
         super().__init__(library, bundle, number, last_request)
         self.on_probe: Callable[[bytes], object] | None = None
         self._tables: list[Table] = []  # tables that were read
-        self._parts_received: Collected | None = None
+        self._parts_received: PartialTable | None = None
         self.map(_LOOPBACK_INDEX, self.name, 0)
         self.set_handler(layout.PROBE, self._on_probe)
         self.set_handler(layout.ROUTES, self._on_part)
@@ -40,7 +40,7 @@ class PrivilegedEndpoint(Endpoint):
 
     async def write_routes(self, table: Table) -> None:
         """Replace all routes of the NIC."""
-        parts = parts_of(table, (), self.library.max_medium)
+        parts = split_table(table, (), self.library.max_medium)
         for number, part in enumerate(parts):
             await self._write_entry(layout.ROUTES, part, table.epoch, table.author, number, len(parts))
 
@@ -65,7 +65,7 @@ class PrivilegedEndpoint(Endpoint):
         version = token.origin.message, token.origin.tag
         parts_received = self._parts_received
         if parts_received is None or parts_received.version != version:
-            parts_received = self._parts_received = Collected(version, self.inbox.total)
+            parts_received = self._parts_received = PartialTable(version, self.inbox.total)
         table = parts_received.add(self.inbox.offset, paths_of(data))
         if table is not None:
             self._parts_received = None

@@ -141,7 +141,7 @@ class SegmentDriver:
                 memory.bind(memory.bound_endpoints.index(number), NO_ENDPOINT)
             self._serve_faults()
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [
             f"endpoint {endpoint.name.endpoint} is {state.value}"
             for endpoint, state in self._states.items()

@@ -23,8 +23,8 @@ _REASONS: Final = {
 
 
 class Origin:
-    """Sender of the message that is being handled, to which a reply is sent. incarnation: of the sender's NIC. message: the
-    number of the request, which its reply repeats."""
+    """Sender of the message that is being handled, to which a reply is sent. incarnation: incarnation of the sender's NIC.
+    message: the number of the request, which its reply repeats."""
 
     __slots__ = ("endpoint", "incarnation", "message", "node", "tag")
 
@@ -65,7 +65,8 @@ class Token:
         return self.state == IS_REPLY
 
     def reply(self, handler: int, *arguments: int) -> None:
-        """AM_ReplyM: send a short reply. handler: of the requesting endpoint, 1 to 255. arguments: at most 16, of 32 bits.
+        """AM_ReplyM: send a short reply. handler: handler of the requesting endpoint, 1 to 255. arguments: at most 16, of 32
+        bits.
 
         Raises RuleError if no reply may be sent, and ValueError.
         """

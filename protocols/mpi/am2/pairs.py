@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.library import ActiveMessages
 from protocols.core.completion import drive
-from protocols.mpi.am2.staging_area import SLOT
+from protocols.mpi.am2.staging_area import SLOT_SIZE
 from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import Arrival
 from protocols.mpi.mpi_errors import Envelope
@@ -107,7 +107,7 @@ class ControlRequest(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """A received part of a message. offset: of its bytes in the message; -1: an offer, without bytes."""
+    """A received part of a message. offset: offset of its bytes in the message; -1: an offer, without bytes."""
 
     context: int
     tag: int
@@ -117,7 +117,7 @@ class Fragment(NamedTuple):
 
 
 class Incoming:
-    """An incomplete incoming message. missing: bytes still to come. slots: of the staging region, granted for it."""
+    """An incomplete incoming message. missing: bytes still to come. slots: slots of the staging region, granted for it."""
 
     __slots__ = ("arrival", "missing", "slots")
 
@@ -520,7 +520,7 @@ class SendQueues:
     def _send_chunk(self, pair: Pair, chunk: Chunk) -> SendResult:
         message, slot = chunk
         begin, number = message.sent, message.number
-        data = message.data[begin : min(begin + SLOT, message.granted)]
+        data = message.data[begin : min(begin + SLOT_SIZE, message.granted)]
         if not data:
             return _SENT  # the rest was sent to the other slot
         message.sent = end = begin + len(data)
@@ -528,7 +528,7 @@ class SendQueues:
             del pair.sending[number]
         pair.count_request()
         if self._endpoint.try_request_bulk(
-            pair.translation, CHUNK, data, slot * SLOT, *pair.outgoing, number, slot, begin
+            pair.translation, CHUNK, data, slot * SLOT_SIZE, *pair.outgoing, number, slot, begin
         ):
             if end == message.granted:
                 pair.release(message)

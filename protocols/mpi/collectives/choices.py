@@ -61,7 +61,7 @@ def alltoall(size: int, length: int) -> str:
 
 
 def reduce(size: int, length: int, commutes: bool, items: int) -> str:
-    """Choose the algorithm of Reduce, and of Allreduce, for which "binomial" means "doubling". length, items: of the
-    message."""
+    """Choose the algorithm of Reduce, and of Allreduce, for which "binomial" means "doubling". length, items: length and
+    items of the message."""
     is_undivided = length <= _SHORT_REDUCE or not commutes or items < 1 << (size.bit_length() - 1)
     return "binomial" if is_undivided else "parts"

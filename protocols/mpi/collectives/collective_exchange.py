@@ -15,7 +15,7 @@ from protocols.mpi.mpi_errors import ERR_TRUNCATE, Envelope, MPIError
 
 
 class Exchange:
-    """One collective call at one rank. call: its name, for errors. rank, size: of the communicator.
+    """One collective call at one rank. call: its name, for errors. rank, size: rank and size of the communicator.
 
     Awaited transfers raise the MPIError with which they fail. They raise ERR_PROC_FAILED as soon as a rank of the
     communicator has failed (`rank_failures`), or a completed send turns out to be lost (`LostSends`): other ranks may wait
@@ -27,7 +27,8 @@ class Exchange:
     def __init__(
         self, call: str, device: Device, device_rank: Callable[[int], int], rank: int, size: int, context: int, tag: int
     ) -> None:
-        """device_rank: converts a rank of the communicator to the device's. context, tag: of the call's messages."""
+        """device_rank: converts a rank of the communicator to the device's. context, tag: context and tag of the call's
+        messages."""
         self.call = call
         self.rank = rank
         self.size = size

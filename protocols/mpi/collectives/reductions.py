@@ -138,7 +138,7 @@ async def reduce_scatter_pairwise(
     exchange: Exchange, reduction: Reduction, data: memoryview, bounds: Sequence[Bounds], out: memoryview
 ) -> None:
     """Reduce-scatter in n - 1 rounds: each rank sends every other rank the part that the latter reduces. For operations that
-    commute. data: overwritten. bounds: of each rank's part."""
+    commute. data: overwritten. bounds: bounds of each rank's part."""
     rank, size = exchange.rank, exchange.size
     own_part = data[slice(*bounds[rank])]
     received = memoryview(bytearray(len(own_part)))

@@ -97,7 +97,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
 
     def _has_room(self) -> bool:
         """Whether a send leaves enough slots for commands, and for the receives of all further connections."""
-        return self._host.free > _COMMANDS // 2 + (self._max_connections - self._posted) * (self._depth + 1)
+        return self._host.free_descriptors > _COMMANDS // 2 + (self._max_connections - self._posted) * (self._depth + 1)
 
     def _pump_starved(self) -> None:
         for pair in [pair for pair in self.pairs.values() if pair.is_starved]:

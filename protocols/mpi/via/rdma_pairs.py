@@ -66,8 +66,8 @@ class Part(NamedTuple):
 
 
 class Outgoing:
-    """A message that is being sent. posted: bytes in parts posted so far. memory: of a message that is registered on the
-    fly. is_registering: the message waits for the registration."""
+    """A message that is being sent. posted: bytes in parts posted so far. memory: memory of a message that is registered on
+    the fly. is_registering: the message waits for the registration."""
 
     __slots__ = ("completion", "context", "data", "is_registering", "memory", "posted", "tag")
 

@@ -47,5 +47,5 @@ class Counters:
     """Dropped: not for this NIC, with this NIC's number from another NIC, or a table from a mapper that is not the
     leader."""
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}

@@ -10,7 +10,7 @@ from protocols.core.timers import Timers
 from protocols.myrinet.envelope import Route
 from protocols.myrinet.mapper.counters import Counters
 from protocols.myrinet.mapper.prober import Pacer
-from protocols.myrinet.mapper.route_tables import Table, parts_of
+from protocols.myrinet.mapper.route_tables import Table, split_table
 from protocols.myrinet.mapper.settings import Settings
 
 
@@ -51,7 +51,7 @@ class Distributor:
     def queue_table(self, host: int, table: Table, route: Route, way_back: Route) -> None:
         """Queue a table for a host, replacing an earlier table for it. `on_timer` sends it."""
         self._remove(host)
-        payloads = parts_of(table, way_back, self._settings.chunk)
+        payloads = split_table(table, way_back, self._settings.chunk)
         for part, payload in enumerate(payloads):
             self._queue.append((TablePart(host, part, len(payloads), table, route, payload), 0))
 

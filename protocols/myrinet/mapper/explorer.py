@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
-from protocols.myrinet.envelope import Route, back
+from protocols.myrinet.envelope import Route, reverse_route
 from protocols.myrinet.mapper.network_map import Port, Topology, span
 from protocols.myrinet.mapper.prober import Answer, Batch, HostAnswer, Probe
 
@@ -38,7 +38,7 @@ Asking = Generator[Batch, None, Topology]
 
 def loop(route: Route) -> Route:
     """Return the loopback route for a route to a switch: there and back."""
-    return (*route, 0, *back(route))
+    return (*route, 0, *reverse_route(route))
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class Comparison:
     def __init__(self, entry: Entry, places: Sequence[Port], routes: Sequence[Route]) -> None:
         self._places = places
         self.probes = [
-            Probe(False, (*entry.route, -place.port, *back(routes[place.switch])), (index, 0))
+            Probe(False, (*entry.route, -place.port, *reverse_route(routes[place.switch])), (index, 0))
             for index, place in enumerate(places)
         ]
         self.place: Port | None = None
@@ -215,7 +215,7 @@ class _Exploration:
 
     def _fits(self, entry: Entry, switch: int, port: int) -> bool:
         """Whether the entry's ports may be those of a switch, entered by a port."""
-        ports = {other + port for other in entry.switches}
+        ports = {switch + port for switch in entry.switches}
         known = self._open[switch] | set(self._map.ends[switch])
         if self._lossy():
             together = ports | known

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 
 from protocols.core.firmware import Adapter
 from protocols.core.malformed import MalformedError
-from protocols.myrinet.envelope import opened
+from protocols.myrinet.envelope import remove_envelope
 from protocols.myrinet.mapper import codec
 from protocols.myrinet.mapper.codec import KIND_TABLE
 from protocols.myrinet.mapper.counters import Counters
 from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
-from protocols.myrinet.mapper.route_tables import Collected, Path, Table, paths_of
+from protocols.myrinet.mapper.route_tables import PartialTable, Path, Table, paths_of
 from protocols.myrinet.mapper.settings import Settings
 
 
@@ -31,7 +31,7 @@ class Follower:
         self._address = address
         self._mapper = mapper
         self._install = install
-        self._collected: Collected | None = None
+        self._collected: PartialTable | None = None
 
     def start(self, now: int) -> None:
         """Do nothing: routes arrive in frames."""
@@ -45,13 +45,15 @@ class Follower:
     def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
         """Handle a frame, valid or not. Probes reach all functions; only the mapper answers them."""
         try:
-            to, sender, kind, _, _, _, _, epoch, author, part, parts, payload = codec.unpack_frame(opened(frame))
+            to, sender, kind, _, _, _, _, epoch, author, part, parts, payload = codec.unpack_frame(
+                remove_envelope(frame)
+            )
             if to != self._address or sender != self._mapper or kind != KIND_TABLE or part >= parts:
                 self.counters.strangers += 1
                 return
             collected, version = self._collected, (epoch, author)
             if collected is None or (collected.version, collected.count) != (version, parts):
-                collected = self._collected = Collected(version, parts)
+                collected = self._collected = PartialTable(version, parts)
             table = collected.add(part, paths_of(payload))
         except MalformedError as error:
             if error.reason in ("check", "crc8"):
@@ -64,8 +66,8 @@ class Follower:
             self.counters.tables_installed += 1
             self._install(table)
 
-    def counted(self) -> Mapping[str, int]:
-        return self.counters.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self.counters.counter_values()
 
 
 def mapper_of(

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from protocols.myrinet.envelope import Route, back
+from protocols.myrinet.envelope import Route, reverse_route
 from protocols.myrinet.mapper.explorer import loop
 from protocols.myrinet.mapper.network_map import Port, Topology
 from protocols.myrinet.mapper.prober import Answer, HostAnswer, Probe
 
 
 class MapCheck:
-    """Batch that tests whether everything in the map is still present. answers: of the hosts. is_wrong: a cable, or a
-    switch without a host, is missing, or a different host has answered. missing: hosts that have not answered. Valid
-    after the batch."""
+    """Batch that tests whether everything in the map is still present. answers: answers of the hosts. is_wrong: a cable, or
+    a switch without a host, is missing, or a different host has answered. missing: hosts that have not answered. Valid after
+    the batch."""
 
     once = False
     is_patient = False
@@ -139,7 +139,7 @@ def _probes(topology: Topology) -> Iterator[Probe]:
         if 0 in (near.port, far.port) and near.switch != far.switch and _is_taken(topology, near, far):
             continue
         route = (*topology.routes[near.switch], near.port)
-        yield Probe(False, (*route, -far.port, *back(topology.routes[far.switch])))
+        yield Probe(False, (*route, -far.port, *reverse_route(topology.routes[far.switch])))
 
 
 def _is_taken(topology: Topology, near: tuple[int, int], far: tuple[int, int]) -> bool:

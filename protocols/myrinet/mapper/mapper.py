@@ -14,7 +14,7 @@ from typing import Final
 
 from protocols.core.firmware import Buffer
 from protocols.core.malformed import MalformedError
-from protocols.myrinet.envelope import back, opened, route_bytes, route_of, sealed
+from protocols.myrinet.envelope import add_envelope, remove_envelope, reverse_route, route_bytes, route_of
 from protocols.myrinet.mapper import codec
 from protocols.myrinet.mapper.codec import (
     KIND_ACK,
@@ -29,7 +29,7 @@ from protocols.myrinet.mapper.distributor import Distributor, TablePart
 from protocols.myrinet.mapper.leader import Duty, Pause, lead
 from protocols.myrinet.mapper.network_map import Topology
 from protocols.myrinet.mapper.prober import HostAnswer, Pacer, Probe, Prober
-from protocols.myrinet.mapper.route_tables import Collected, Path, Table, parts_of, paths_of, way_back_of
+from protocols.myrinet.mapper.route_tables import PartialTable, Path, Table, paths_of, return_route_of, split_table
 from protocols.myrinet.mapper.routes import Routing
 from protocols.myrinet.mapper.settings import Settings
 
@@ -97,7 +97,7 @@ class Mapper:
         self._task: Duty | None = None
         self._resume_at: int | None = None
         self._hinted = -settings.timeout  # when the leader was last given a hint
-        self._collected: Collected | None = None
+        self._collected: PartialTable | None = None
         self._now = 0
 
     @property
@@ -140,7 +140,7 @@ class Mapper:
         self._now = now
         try:
             to, sender, kind, source, leader, incarnation, number, epoch, author, part, parts, payload = (
-                codec.unpack_frame(opened(frame))
+                codec.unpack_frame(remove_envelope(frame))
             )
             contents = _Contents(sender, source, leader, incarnation, number, (epoch, author), part, parts, payload)
             if to not in (self.station.address, BROADCAST) or source == NOBODY:
@@ -168,8 +168,8 @@ class Mapper:
             return
         self._run_task(now)
 
-    def counted(self) -> Mapping[str, int]:
-        return self.counters.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self.counters.counter_values()
 
     # Election.
 
@@ -247,13 +247,13 @@ class Mapper:
             self._prober.answer(now, contents.number, HostAnswer(station.number, station.incarnation, station.address))
 
     def _on_probe(self, now: int, contents: _Contents) -> None:
-        reverse_route = route_bytes(back(route_of(contents.payload)))
+        return_route = route_bytes(reverse_route(route_of(contents.payload)))
         if self._on_leader_frame(now, contents.source):
-            self._probed_by = reverse_route
+            self._probed_by = return_route
         else:
             self._hint(now)  # it does not know our leader, which may not know it either
         self.counters.answers_sent += 1
-        self._post(KIND_ANSWER, reverse_route, contents.sender, number=contents.number, version=self._version)
+        self._post(KIND_ANSWER, return_route, contents.sender, number=contents.number, version=self._version)
 
     def _on_answer(self, now: int, contents: _Contents) -> None:
         self._update_epoch(contents.version[0])
@@ -376,7 +376,7 @@ class Mapper:
         """Handle a part of this NIC's table."""
         if contents.version[1] != contents.source or contents.part >= contents.parts:
             raise MalformedError("part")
-        way_back, _ = way_back_of(contents.payload)
+        way_back, _ = return_route_of(contents.payload)
         paths = paths_of(contents.payload)
         if not self._on_leader_frame(now, contents.source):
             self.counters.strangers += 1
@@ -385,7 +385,7 @@ class Mapper:
         if not self._has(contents.version):
             collected = self._collected
             if collected is None or (collected.version, collected.count) != (contents.version, contents.parts):
-                collected = self._collected = Collected(contents.version, contents.parts)
+                collected = self._collected = PartialTable(contents.version, contents.parts)
             table = collected.add(contents.part, paths)
             if table is not None:
                 self._collected = None
@@ -399,7 +399,7 @@ class Mapper:
             self.table = table
             self.counters.tables_installed += 1
             self._install(table)
-            parts = parts_of(table, (), self.settings.chunk) if self.station.siblings else []
+            parts = split_table(table, (), self.settings.chunk) if self.station.siblings else []
             for sibling in self.station.siblings:
                 for part, payload in enumerate(parts):
                     self._post(
@@ -427,8 +427,8 @@ class Mapper:
         epoch, author = version
         about = number, epoch, author, part, parts
         frame = codec.pack_frame(to, me.address, kind, me.number, leader, me.incarnation, *about, payload)
-        self._send(sealed(frame, route))
+        self._send(add_envelope(frame, route))
 
 
-def _is_later(epoch: int, other: int) -> bool:
-    return 0 < epoch - other & 0xFFFF_FFFF < 0x8000_0000
+def _is_later(epoch: int, reference: int) -> bool:
+    return 0 < epoch - reference & 0xFFFF_FFFF < 0x8000_0000

@@ -52,7 +52,7 @@ class Pacer:
 
 @dataclass(frozen=True, slots=True)
 class HostAnswer:
-    """A host's answer. number: of its node. epoch, author: of its route table."""
+    """A host's answer. number: number of its node. epoch, author: epoch and author of its route table."""
 
     number: int
     incarnation: int
@@ -104,7 +104,7 @@ class Batch(Protocol):
 
 @dataclass(slots=True)
 class _Try:
-    """State of a probe. number: of its last try. done: it is answered, or all tries have expired."""
+    """State of a probe. number: number of its last try. done: it is answered, or all tries have expired."""
 
     probe: Probe
     tries: int = 0

@@ -41,7 +41,7 @@ class Table:
         return self.epoch, self.author
 
 
-def parts_of(table: Table, way_back: Route, max_size: int) -> list[bytes]:
+def split_table(table: Table, way_back: Route, max_size: int) -> list[bytes]:
     """Encode a table as parts of at most `max_size` bytes; at least one part, possibly without entries."""
     head = bytes((len(way_back),)) + route_bytes(way_back)
     parts = [head]
@@ -53,7 +53,7 @@ def parts_of(table: Table, way_back: Route, max_size: int) -> list[bytes]:
     return parts
 
 
-def way_back_of(part: Buffer) -> tuple[bytes, int]:
+def return_route_of(part: Buffer) -> tuple[bytes, int]:
     """Decode the route for the acknowledgement, and return it with the offset of the entries. Raises MalformedError."""
     end = 1 + part[0] if part else 1
     if end > len(part):
@@ -64,7 +64,7 @@ def way_back_of(part: Buffer) -> tuple[bytes, int]:
 
 def paths_of(part: Buffer) -> dict[int, Path]:
     """Decode the entries. Raises MalformedError."""
-    _, offset = way_back_of(part)
+    _, offset = return_route_of(part)
     paths: dict[int, Path] = {}
     while offset < len(part):
         if offset + _ENTRY.size > len(part):
@@ -81,7 +81,7 @@ def paths_of(part: Buffer) -> dict[int, Path]:
 
 
 @dataclass(slots=True)
-class Collected:
+class PartialTable:
     """A table that is not complete yet."""
 
     version: tuple[int, int]

@@ -26,7 +26,7 @@ class Sampler(Protocol):
 
 def watch(sampler: Sampler, interval: float, console: Console, keyboard: int, before: Sequence[str] = ()) -> None:
     """Show the cluster until the user quits. interval: seconds between two snapshots. keyboard: the terminal's
-    descriptor. before: of a cluster on several machines the words "machines" and their file. A signal that ends the
+    descriptor. before: for a cluster on several machines, the words "machines" and their file. A signal that ends the
     program is raised again after the terminal has been restored."""
     commands = Commands()
     ended_by = 0

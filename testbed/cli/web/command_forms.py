@@ -46,7 +46,7 @@ class FormError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Commands on the displayed cluster. file: of its machines, empty for a cluster on this machine. cluster: its name,
+    """Commands on the displayed cluster. file: file of its machines, empty for a cluster on this machine. cluster: its name,
     where it has a file."""
 
     file: str = ""
@@ -57,7 +57,7 @@ class Offer:
         return MACHINE_COMMANDS if self.file else COMMANDS
 
     def forms(self) -> JSON:
-        """Describe the forms of all commands, for the page. words: with which a command line begins."""
+        """Describe the forms of all commands, for the page. words: first words of each command line."""
         return {
             name: {**form_of(command), "words": shlex.join(["testbed", *self._beginning(name)])}
             for name, command in self.commands.items()

@@ -68,7 +68,7 @@ class View:
     def __init__(
         self, sampler: Sampler, interval: float, runs: RunList, reports: ReportPages, offer: Offer = HERE
     ) -> None:
-        """interval: seconds between two samples. offer: of commands."""
+        """interval: seconds between two samples. offer: offer of commands."""
         self._sampler = sampler
         self._interval = interval
         self._runs = runs

@@ -29,7 +29,7 @@ def serve(
     sampler: Sampler, interval: float, port: int, runs: Path, started: Callable[[str], None], offer: Offer = HERE
 ) -> None:
     """Serve the view until Ctrl-C. Another signal is raised again at the end. port: 0 for any free port. runs: directory
-    of runs. started: called with the address. offer: of commands. Raises ConflictError, PermissionDeniedError."""
+    of runs. started: called with the address. offer: offer of commands. Raises ConflictError, PermissionDeniedError."""
     with (
         _listening(port) as listener,
         temporary_directory("web") as reports,

@@ -69,7 +69,7 @@ def node_context(store: Store, state: State, name: str) -> NodeContext:
         )
     directory = store.directory(state.name)
     files = {target: str(directory / file_source(name, target)) for target in node.files}
-    if (client_config := store.ssh(state.name) / "config").exists():
+    if (client_config := store.ssh_directory(state.name) / "config").exists():
         files.setdefault("/etc/ssh/ssh_config", str(client_config))
     return NodeContext(
         namespace=path,

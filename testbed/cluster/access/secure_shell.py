@@ -23,7 +23,7 @@ from testbed.cluster.access.shell_servers import PORT, user
 from testbed.cluster.records.state import LOCK_TIMEOUT, State, Store
 from testbed.errors import ConflictError, TestbedError
 from testbed.kernel.filesystem import make_directory, remove_file, replace_file, write_in_place
-from testbed.kernel.port_forwarding import command
+from testbed.kernel.port_forwarding import proxy_command
 from testbed.runtime import event_log
 from testbed.spec.layout import Node
 
@@ -44,8 +44,8 @@ def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
     with store.locked(name, LOCK_TIMEOUT):
         state = store.choose(name)
         if state.abandoned or state.phase not in ("up", "changing"):
-            raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
-        directory = store.ssh(name)
+            raise ConflictError(f"cluster {name} is not up: 'testbed status' shows the reason")
+        directory = store.ssh_directory(name)
         make_directory(directory, 0o700)
         for key in ("key", "host_key"):
             if not (directory / f"{key}.pub").exists():
@@ -63,7 +63,7 @@ def connect(store: Store, state: State, node: str) -> Connection:
     """Make a Fabric connection to a node that has an sshd; it opens on first use."""
     from testbed.ssh.node_connections import SshAddress, connect
 
-    directory, node_context = store.ssh(state.name), node_programs.node_context(store, state, node)
+    directory, node_context = store.ssh_directory(state.name), node_programs.node_context(store, state, node)
     return connect(
         SshAddress(
             node,
@@ -87,7 +87,7 @@ def _make_key(path: Path, comment: str) -> None:
         check=False,
     )
     if process.returncode:
-        raise TestbedError(f"{path} cannot be made: {process.stderr.strip() or process.stdout.strip()}")
+        raise TestbedError(f"ssh-keygen cannot create {path}: {process.stderr.strip() or process.stdout.strip()}")
 
 
 # Files of clients
@@ -104,18 +104,19 @@ def _names(node: Node) -> list[str]:
 
 
 def _configuration(store: Store, state: State, directory: Path) -> str:
-    """Make the configuration of OpenSSH clients. The first value of a key counts."""
+    """Make the configuration of OpenSSH clients. The first value of an option counts (ssh_config(5))."""
     lines = [f"# Cluster {state.name}. 'testbed ssh' overwrites this file; it is removed with the cluster."]
-    outside = f'exec "test x$TESTBED_CLUSTER != x{state.name}"'
+    is_outside = f'exec "test x$TESTBED_CLUSTER != x{state.name}"'
     for node in state.layout.nodes:
         node_context = node_programs.node_context(store, state, node.name)
+        proxy = shlex.join(proxy_command(node_context.namespace, PORT, node_context.holder))
         lines += [
             f"Host {' '.join(_names(node))}",
             f"    User {user()}",
             f"    Port {PORT}",
             f"    IdentityFile {directory / 'key'}",
-            f"Match originalhost {','.join(_names(node))} {outside}",
-            f"    ProxyCommand {shlex.join(command(node_context.namespace, PORT, node_context.holder)).replace('%', '%%')}",
+            f"Match originalhost {','.join(_names(node))} {is_outside}",
+            f"    ProxyCommand {proxy.replace('%', '%%')}",
         ]
     lines += [
         "Host *",

@@ -64,7 +64,7 @@ def start(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
 
     The cluster's lock must be held and the keys exist. Raises the errors of `secure_shell.ensure`.
     """
-    directory = store.ssh(state.name)
+    directory = store.ssh_directory(state.name)
     starters: dict[str, Callable[[], Identity]] = {}
     deadline = time.monotonic() + _START_TIMEOUT
     for node in [node_programs.node_of(state, name) for name in nodes]:

@@ -54,14 +54,14 @@ def send_traffic(
 ) -> list[Identity]:
     """Send datagrams from every sender to the receiver, whose kernel discards them; return the started programs.
 
-    rate: of each sender, bit/s including headers. There is no congestion control. In a cluster on several machines, only
-    programs on this machine's nodes are started. seconds: 0: without end.
+    rate: rate of each sender, bit/s including headers. There is no congestion control. In a cluster on several machines,
+    only programs on this machine's nodes are started. seconds: 0: without end.
     """
     elsewhere = {node.name: node for node in state.layout.nodes_elsewhere()}
     address = (elsewhere.get(receiver) or node_programs.node_of(state, receiver)).address
     if not address:
         raise NotFoundError(f"node {receiver} has no address to send to")
-    framed = state.layout.framed()
+    framed = state.layout.framed_nodes()
     for sender in senders:
         if sender == receiver:
             raise DescriptionError("the load", [Problem("", f"{sender} to itself", "two nodes")])

@@ -69,7 +69,7 @@ def apply_alone(store: Store, intent: State, before: State, decisions: Decisions
     with NetlinkExecutor(before.name, lambda key: key, named=False) as executor:
         executor.paths[namespace_names.WIRE] = path
         route = executor.open(namespace_names.WIRE).route
-        changes = operations(before.layout, decisions.link_services, links, partial(rtnl_dump.named, route))
+        changes = operations(before.layout, decisions.link_services, links, partial(rtnl_dump.interface_named, route))
         if changes is not None:
             store.write(intent)
             executor.apply(changes, lambda _: None)

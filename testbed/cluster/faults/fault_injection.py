@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """Result of an injection. state: of the cluster, including the injection. took: seconds from the call until the
+    """Result of an injection. state: state of the cluster, including the injection. took: seconds from the call until the
     injection was in force."""
 
     injection: Injection
@@ -166,8 +166,8 @@ def load_processor(store: Store, name: str, node: str, share: float, seconds: fl
 def load_link(
     store: Store, name: str, senders: Sequence[str], receiver: str, rate: int, seconds: float = 0, number: int = 0
 ) -> Injected:
-    """Send traffic from several nodes to one. rate: of each sender, bit/s. senders: empty: all other nodes (incast). number:
-    as for `load_processor`."""
+    """Send traffic from several nodes to one. rate: rate of each sender, bit/s. senders: default, if empty: all other nodes
+    (incast). number: as for `load_processor`."""
     layout = store.choose(name).layout
     receiving_node = node_of(layout, receiver) if receiver.startswith(SELECTOR) else receiver
     chosen = expand_tags(layout, senders) or [node.name for node in layout.nodes if node.name != receiving_node]

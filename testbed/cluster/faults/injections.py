@@ -124,8 +124,8 @@ def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]
     if keys.get("jitter") == 0:
         impairment = replace(impairment, distribution="", jitter_file="")
     problems = [
-        Problem(f"{link.name} {direction}: {key}", found, expected)
-        for key, found, expected in contradictions(impairment, is_resolved=True)
+        Problem(f"{link.name} {direction}: {key}", value, expected)
+        for key, value, expected in contradictions(impairment, is_resolved=True)
     ]
     if problems:
         raise DescriptionError("the impairments that would be in force", problems)

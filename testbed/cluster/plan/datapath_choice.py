@@ -23,7 +23,7 @@ from testbed.kernel.filesystem import read_text
 from testbed.runtime.logs import read_log
 from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
 from testbed.spec.kinds import Kind
-from testbed.spec.layout import Asked, Impairment, Layout, Link, Tunnel
+from testbed.spec.layout import ConfiguredDatapath, Impairment, Layout, Link, Tunnel
 from testbed.spec.units import format_duration
 
 
@@ -34,7 +34,12 @@ class DatapathSelector:
     """
 
     def __init__(
-        self, layout: Layout, injected: tuple[Injection, ...], asked: Asked, base: Path, known: Mapping[str, str]
+        self,
+        layout: Layout,
+        injected: tuple[Injection, ...],
+        asked: ConfiguredDatapath,
+        base: Path,
+        known: Mapping[str, str],
     ) -> None:
         self.link_services: dict[str, LinkService] = {}
         self.notes: dict[str, tuple[str, ...]] = {}
@@ -42,11 +47,11 @@ class DatapathSelector:
         self.files: dict[str, str] = {}
         self._layout = layout
         self._injected = injected
-        self._asked: Asked = asked
+        self._asked: ConfiguredDatapath = asked
         self._base = base
         self._known = known
         self._refusals: list[str] = []
-        self._modelled = layout.modelled()
+        self._modelled = layout.simulated_switches()
         self._ends: dict[str, tuple[str, str]] = {}
         # Most links of a cluster are alike, so results are cached.
         self._gso: dict[tuple[object, ...], bool] = {}
@@ -111,7 +116,7 @@ class DatapathSelector:
             )
         if not (forward or backward or kind):
             return LinkService(down=down), ()
-        desired: Asked = self._asked if link.datapath == "auto" else link.datapath  # type: ignore[assignment]  # checked
+        desired: ConfiguredDatapath = self._asked if link.datapath == "auto" else link.datapath  # type: ignore[assignment]  # checked
         if kind:
             desired = "relay"
         key = forward, backward, desired
@@ -157,11 +162,12 @@ def carries_gso(
     files: Mapping[str, str],
     kind: Kind | None = None,
 ) -> bool:
-    """Whether the relay would forward GSO frames unsegmented. kind: of modelled switches at the link's ends, which never do.
+    """Whether the relay would forward GSO frames unsegmented. kind: kind of modelled switches at the link's ends, which
+    never do.
 
     Raises the model's errors, so that impairments are validated for any datapath.
     """
-    rules = RuleSet(known_fields(), [other.name for other in layout.links])
+    rules = RuleSet(known_fields(), [link.name for link in layout.links])
     for text in (*side.impairment.rules, *side.rules.values()):
         rules.add(0, text)
     if side.replay:

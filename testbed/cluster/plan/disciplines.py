@@ -38,7 +38,7 @@ def disciplines(
     files: Mapping[str, str],
 ) -> list[Discipline]:
     """Derive the disciplines of a link's free ends and its stage. before: the link's previous service, if known. index:
-    returns a device's interface index. mtu: of the link. seed: the cluster's. files: path -> text.
+    returns a device's interface index. mtu: MTU of the link. seed: the cluster's. files: path -> text.
 
     Raises UnsupportedError for impairments that the datapath does not support, BrokenFileError and NotFoundError for files.
     """

@@ -26,7 +26,8 @@ class ExistingState:
     """The existing state: the contents of each namespace by key, the limits in force by node, and records of earlier
     changes.
 
-    nics: of earlier layouts; other interfaces in nodes are not managed. nodes, link_services: of the previous layout.
+    nics: nics of earlier layouts; other interfaces in nodes are not managed. nodes, link_services: nodes and link services
+    of the previous layout.
     """
 
     namespaces: Mapping[str, Contents] = field(default_factory=dict)
@@ -41,15 +42,15 @@ class Draft:
 
     bridges: the switches that are kernel bridges. kept: the existing interfaces that match the desired layout. down: the
     wire-side devices of links that are to be down. up: the devices that are up after the operations so far. patched: the
-    ends of patches and stages. late_removals: of patches; they are slow in the kernel, so they come last. parted: indexes
-    whose hook is removed.
+    ends of patches and stages. late_removals: late removals of patches; they are slow in the kernel, so they come last.
+    parted: indexes whose hook is removed.
     """
 
     def __init__(self, desired: Layout, existing: ExistingState, link_services: LinkServices) -> None:
         self.desired = desired
         self.existing = existing
         self.link_services = link_services
-        modelled = desired.modelled()
+        modelled = desired.simulated_switches()
         self.bridges = [switch for switch in desired.switches if switch.name not in modelled]
         self.wiring = Wiring.of(desired, {name: link_service.datapath for name, link_service in link_services.items()})
         self.wire = existing.namespaces.get(namespace_names.WIRE, NO_CONTENTS)

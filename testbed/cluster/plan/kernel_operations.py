@@ -26,7 +26,7 @@ class _Printed:
 
 @dataclass(frozen=True, slots=True)
 class InNamespace(_Printed):
-    """An operation in a namespace. key: of the namespace."""
+    """An operation in a namespace. key: key of the namespace."""
 
     key: str
 

@@ -12,14 +12,14 @@ from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan.link_services import LinkService
 from testbed.lazy_dataclass import dataclass
 from testbed.runtime.relay.orders import Orders
-from testbed.spec.layout import Asked, Layout
+from testbed.spec.layout import ConfiguredDatapath, Layout
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Decisions on the links of a cluster. link_services: of every link that is not direct and up. notes: link ->
-    approximations of its datapath, and reasons why a preferred datapath was not chosen. orders: for the relay. files: path
-    -> text of the tables and traces that impairments name."""
+    """Decisions on the links of a cluster. link_services: link services of every link that is not direct and up. notes: link
+    -> approximations of its datapath, and reasons why a preferred datapath was not chosen. orders: for the relay. files:
+    path -> text of the tables and traces that impairments name."""
 
     link_services: Mapping[str, LinkService] = field(default_factory=dict)
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Decisions:
 def decide(
     layout: Layout,
     injected: Iterable[Injection],
-    asked: Asked,
+    asked: ConfiguredDatapath,
     base: Path,
     log: str = "",
     known: Mapping[str, str] = MappingProxyType({}),
@@ -46,7 +46,7 @@ def decide(
     """
     injected = tuple(injected)
     injected_links = {name for injection in injected for name in injection.links}
-    modelled = layout.modelled().keys()
+    modelled = layout.simulated_switches().keys()
     impaired = [
         link
         for link in layout.links

@@ -75,10 +75,10 @@ _REMOVAL_GROUP = 0x7E57  # the group of interfaces that are to be removed togeth
 class NetlinkExecutor:
     """Executor of one change. It opens the cluster's namespaces on demand, and closes them at the end.
 
-    paths, inodes: of the namespaces, by key. made: keys of new namespaces. named: whether new namespaces get names in
-    /run/netns; otherwise their holder must get copies of `descriptors`. alias: returns the alias of a new namespace's
-    loopback interface, by key. early, lost: link -> number of frames that left a drained discipline early, or were still in
-    it at the timeout.
+    paths, inodes: paths and inodes of the namespaces, by key. made: keys of new namespaces. named: whether new namespaces
+    get names in /run/netns; otherwise their holder must get copies of `descriptors`. alias: returns the alias of a new
+    namespace's loopback interface, by key. early, lost: link -> number of frames that left a drained discipline early, or
+    were still in it at the timeout.
     """
 
     def __init__(self, cluster: str, alias: Callable[[str], str], *, named: bool) -> None:

@@ -37,9 +37,10 @@ def plan(
 ) -> list[Operation]:
     """Derive the operations that turn the existing state into the desired layout; none if nothing has to change.
 
-    link_services: of the layout's links. files: path -> text of the tables that their impairments name. no_gso: devices on
-    which no GSO frames may be sent, whatever their links are. Raises ValueError if a link that is declared direct is to be
-    impaired or cut; UnsupportedError, BrokenFileError and NotFoundError for datapaths and files of links.
+    link_services: link services of the layout's links. files: path -> text of the tables that their impairments name.
+    no_gso: devices on which no GSO frames may be sent, whatever their links are. Raises ValueError if a link that is
+    declared direct is to be impaired or cut; UnsupportedError, BrokenFileError and NotFoundError for datapaths and files of
+    links.
     """
     draft = Draft(desired, existing, link_services)
     ports = SwitchPorts(draft)

@@ -134,7 +134,7 @@ def free_ends(layout: Layout, name: str) -> tuple[str, str]:
 
 def all_free_ends(layout: Layout) -> dict[str, tuple[str, str]]:
     """Return the free ends of all links that can be spliced, by link name."""
-    modelled = layout.modelled()
+    modelled = layout.simulated_switches()
     switches = {switch.name for switch in layout.switches}
     ends_by_link = {}
     for link, ends in zip(layout.links, wire_ends(layout), strict=True):
@@ -222,7 +222,7 @@ class Wiring:
         self.stages: dict[str, Stage] = {}
         self.detours: dict[str, Detour] = {}
         self.uplinks: list[Device] = []
-        self._modelled = layout.modelled()
+        self._modelled = layout.simulated_switches()
         self.ports: dict[str, dict[int, Device]] = {
             switch.name: {} for switch in layout.switches if switch.name not in self._modelled
         }

@@ -42,7 +42,7 @@ from testbed.kernel.namespaces import NAMES, is_namespace
 from testbed.kernel.processes import Identity
 from testbed.kernel.userns import is_root
 from testbed.lazy_dataclass import dataclass
-from testbed.spec.layout import Asked, Layout
+from testbed.spec.layout import ConfiguredDatapath, Layout
 from testbed.spec.layout_json import check_ends, to_json, unchecked
 
 FORMAT = 3
@@ -79,7 +79,7 @@ class State:
     created: int
     holder: Identity | None = None
     previous: Layout | None = None
-    asked: Asked = "auto"
+    asked: ConfiguredDatapath = "auto"
     injected: tuple[Injection, ...] = ()
     issued: int = 0
     datapaths: Mapping[str, str] = field(default_factory=dict)
@@ -240,7 +240,7 @@ class Store:
         """Return the file that the cluster's programs see as /etc/hosts."""
         return self.directory(name) / "hosts"
 
-    def ssh(self, name: str) -> Path:
+    def ssh_directory(self, name: str) -> Path:
         """Return the directory of the cluster's ssh keys, configuration and logs; it may not exist."""
         return self.directory(name) / "ssh"
 
@@ -471,8 +471,9 @@ def _errors_for_users(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class SharedNics:
-    """The sharing of a cluster's NICs. protocol: of the agents. functions: maximum number of host processes per node. spin:
-    nanoseconds that agents poll before they sleep. owner: the process that requested the sharing, which ends with it.
+    """The sharing of a cluster's NICs. protocol: protocol of the agents. functions: maximum number of host processes per
+    node. spin: nanoseconds that agents poll before they sleep. owner: the process that requested the sharing, which ends
+    with it.
     """
 
     protocol: str

@@ -22,7 +22,7 @@ from testbed.errors import NotFoundError
 from testbed.fates.fate_counters import CAUSES
 from testbed.kernel import namespaces, processes, userns
 from testbed.kernel.netlink import RouteSocket
-from testbed.kernel.rtnl_dump import Interface, by_name, interfaces, named
+from testbed.kernel.rtnl_dump import Interface, by_name, interface_named, interfaces
 from testbed.lazy_dataclass import dataclass
 from testbed.runtime import event_log
 from testbed.runtime.supervision import are_all_running, running_supervisor
@@ -58,7 +58,8 @@ class LinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """Status of a node. exists: whether its namespace does. programs: pids. agent: of its NIC, if the NIC is shared."""
+    """Status of a node. exists: whether its namespace does. programs: pids. agent: agent of its NIC, if the NIC is
+    shared."""
 
     name: str
     exists: bool
@@ -171,7 +172,7 @@ def _with_impairments(state: State, status: LinkStatus) -> LinkStatus:
 
 def _with_modelled_links(state: State, statuses: Sequence[LinkStatus]) -> tuple[LinkStatus, ...]:
     """Complete the status of cables between modelled switches, which exist only in the relay."""
-    modelled = state.layout.modelled().keys()
+    modelled = state.layout.simulated_switches().keys()
     inside = {status.link.name for status in statuses if modelled >= {status.link.a.owner, status.link.b.owner}}
     if not inside:
         return tuple(statuses)
@@ -254,7 +255,7 @@ def _read(paths: Mapping[str, str], read: Read) -> InterfacesByKey:
 
 
 def _read_some(devices: Mapping[str, Collection[str]], key: str, route: RouteSocket) -> dict[str, Interface]:
-    return {device: interface for device in devices[key] if (interface := named(route, device)) is not None}
+    return {device: interface for device in devices[key] if (interface := interface_named(route, device)) is not None}
 
 
 def _programs(state: State) -> dict[str, list[int]]:

@@ -54,7 +54,7 @@ class Reachability:
         return self._sent
 
     def reply(self, number: int, now: int) -> int | None:
-        """Note a reply. Returns the time of the previous reply if this one ends a silence, else None. number: of the
+        """Note a reply. Returns the time of the previous reply if this one ends a silence, else None. number: number of the
         request, modulo the sequence numbers of ICMP."""
         answered, last_reply = self._answered, self._last_reply
         self._answered = self._sent - (self._sent - number) % _SEQUENCES

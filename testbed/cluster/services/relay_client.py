@@ -154,7 +154,7 @@ def engage(store: Store, state: State, orders: Orders) -> None:
         supervisor,  # imports the relay's code, which a cluster without impairments does not need
     )
 
-    if not supervisor.needed(state, orders):
+    if not supervisor.is_needed(state, orders):
         leaving = supervisor.ensure(store, state)  # it reads the state and ends
         if leaving is not None:
             wait_until_gone(leaving)
@@ -220,8 +220,8 @@ def known_texts(store: Store, name: str) -> Mapping[str, str]:
 
 
 def idle_rules(store: Store, state: State, numbers: Sequence[int] = ()) -> list[str]:
-    """Return a sentence for each injected rule that has not decided any frame's fate. numbers: of the injections; empty:
-    all."""
+    """Return a sentence for each injected rule that has not decided any frame's fate. numbers: numbers of the injections;
+    empty: all."""
     relay_report = report(store, state) if any(injection.rules for injection in state.injected) else None
     if relay_report is None:
         return []

@@ -112,7 +112,8 @@ class RelayProcesses:
 
 @dataclass(frozen=True, slots=True)
 class _Agent:
-    """A required agent. namespace: path. inode: of the node's namespace, which changes when the namespace is replaced."""
+    """A required agent. namespace: path. inode: inode of the node's namespace, which changes when the namespace is
+    replaced."""
 
     config: NicConfig
     namespace: str

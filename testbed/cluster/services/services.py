@@ -26,8 +26,8 @@ _MAX_QUICK_RESTARTS: Final = 3  # immediate restarts within _RETRY_INTERVAL; fur
 
 
 class FormerProcess(NamedTuple):
-    """A process that a previous supervisor started. identity: None if it has died since. specification: with which it was
-    started."""
+    """A process that a previous supervisor started. identity: None if it has died since. specification: the one with which
+    it was started."""
 
     identity: processes.Identity | None
     specification: object
@@ -71,7 +71,7 @@ class Kind(Protocol[K]):
 
 
 class _Running(NamedTuple):
-    """A running process. specification: with which it was started."""
+    """A running process. specification: the one with which it was started."""
 
     identity: processes.Identity
     pidfd: int

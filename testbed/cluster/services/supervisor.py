@@ -41,7 +41,7 @@ _POLL_INTERVAL: Final = 0.01  # s
 _RETRY_INTERVAL: Final = 1_000_000_000  # ns until a failed action is retried
 
 
-def needed(state: State, orders: Orders) -> bool:
+def is_needed(state: State, orders: Orders) -> bool:
     """Whether a cluster needs a supervisor."""
     if state.phase == "removing":
         return False
@@ -66,7 +66,7 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
         with contextlib.suppress(NotListeningError):
             return processes.Identity.parse(call(directory / SOCKET, {"do": "look"})["supervisor"])
         if not locks.holder(supervisor_lock(directory)):
-            if not needed(state, orders):
+            if not is_needed(state, orders):
                 end_all(directory)  # services of a killed supervisor
                 return None
             locks.make(supervisor_lock(directory))
@@ -98,7 +98,7 @@ class _Supervisor:
     """The supervisor, inside its process."""
 
     def __init__(self, store: Store, state: State, death: Death | None = None) -> None:
-        """death: of the previous supervisor, if a service noticed it and started this one."""
+        """death: death of the previous supervisor, if a service noticed it and started this one."""
         self._store = store
         self._cluster = state.name
         self._wire = state.namespaces[namespace_names.WIRE]
@@ -206,7 +206,7 @@ class _Supervisor:
         self._watch_owner(state.nics.owner if state.nics is not None else None)
         ends = [injection.until for injection in state.injected if injection.until]
         self._heal_timer.set(min(ends) if ends else None)
-        return needed(state, orders)
+        return is_needed(state, orders)
 
     # Timed injections, and the sharing of NICs
 

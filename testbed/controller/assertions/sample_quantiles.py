@@ -61,7 +61,7 @@ class ExpectedQuantile:
 def assert_delay(asked: int | str, delays: Sequence[float], *, late: int | str = 0, off: float = MIN_DEVIATION) -> None:
     """Fail unless the median of these one-way delays, nanoseconds, is consistent with the configured delay.
 
-    asked: configured delay, nanoseconds, or "5ms". late: by which the machine may increase the median. Raises
+    asked: configured delay, nanoseconds, or "5ms". late: time by which the machine may increase the median. Raises
     AssertionError; SampleTooSmallError if the sample cannot show a relative deviation of `off`; at least 21 samples are
     needed.
     """

@@ -68,8 +68,8 @@ def assert_unreachable(answered: int, sent: int, *, loss: float | str = 0.0) -> 
 
 
 def out_of_order(numbers: list[int]) -> int:
-    """Count the frames that arrived after a frame that was sent later. numbers: of frames in the order of arrival; they
-    ascend in the order of sending. Second copies are ignored."""
+    """Count the frames that arrived after a frame that was sent later. numbers: numbers of frames in the order of arrival;
+    they ascend in the order of sending. Second copies are ignored."""
     seen: set[int] = set()
     last, count = -1, 0
     for number in numbers:
@@ -200,7 +200,7 @@ def binomial_tail(hits: int, samples: int, share: float, step: int) -> float:
 
 
 def log_binomial(hits: int, samples: int, share: float) -> float:
-    """Return the logarithm of the probability of exactly `hits` of `samples`. share: of a hit, 0 < share < 1."""
+    """Return the logarithm of the probability of exactly `hits` of `samples`. share: share of a hit, 0 < share < 1."""
     return (
         math.lgamma(samples + 1)
         - math.lgamma(hits + 1)

@@ -20,7 +20,8 @@ _EQUAL: Final = {"call": "calls", "root": "roots", "op": "operations", "datatype
 
 
 class _Position(NamedTuple):
-    """Position of a call. life: number of earlier communicators with this context and ranks. number: of the call, from 0."""
+    """Position of a call. life: number of earlier communicators with this context and ranks. number: number of the call,
+    from 0."""
 
     context: int
     ranks: tuple[int, ...]

@@ -17,10 +17,10 @@ PENDING: Final = -1
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """A transfer that a program started. rank, node: of the program. number: of the transfer in its program. started, ended:
-    nanoseconds of the history's clock. error, error_class: reason of the failure, as a sentence, and MPI's error class.
-    location: file and line of its start. life: of its program, from 0. abandoned: the program was restarted before the
-    transfer ended."""
+    """A transfer that a program started. rank, node: rank and node of the program. number: number of the transfer in its
+    program. started, ended: nanoseconds of the history's clock. error, error_class: reason of the failure, as a sentence,
+    and MPI's error class. location: file and line of its start. life: life of its program, from 0. abandoned: the program
+    was restarted before the transfer ended."""
 
     rank: int
     node: str
@@ -69,8 +69,8 @@ class Send(Transfer):
 
 @dataclass(slots=True, eq=False)
 class Receive(Transfer):
-    """A receive. peer, tag: as posted, -1 for any. size: of the buffer. source, received_tag, received_size, digest: of the
-    received message; source is -1 if there is none."""
+    """A receive. peer, tag: as posted, -1 for any. size: size of the buffer. source, received_tag, received_size, digest:
+    those of the received message; source is -1 if there is none."""
 
     source: int = -1
     received_tag: int = -1

@@ -38,7 +38,7 @@ class Pairing:
 
 
 def match_messages(histories: Histories, costs: Callable[[Sequence[Send]], list[int]]) -> Pairing:
-    """Match all messages of a run. costs: of leaving each message of a channel without a receive, see `alignment`."""
+    """Match all messages of a run. costs: costs of leaving each message of a channel without a receive, see `alignment`."""
     sent: dict[tuple[int, int, int, int], list[Send]] = defaultdict(list)
     received: dict[tuple[int, int, int, int], list[Receive]] = defaultdict(list)
     for sends in histories.sends:

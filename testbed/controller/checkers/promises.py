@@ -63,7 +63,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """Circumstances of a run. end: nanoseconds of the history's clock; -1: time of the last event. bound: of recovery,
+    """Circumstances of a run. end: nanoseconds of the history's clock; -1: time of the last event. bound: bound of recovery,
     seconds. slack: maximum seconds of an undisturbed message to a receive that waits for it. settled: whether programs were
     notified of all messages that had arrived by the end; False if programs ended with pending receives, or were killed."""
 

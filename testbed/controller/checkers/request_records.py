@@ -91,8 +91,8 @@ class ProgramLife:
 
 @dataclass(slots=True)
 class RequestRecords:
-    """All requests of a run. names: of nodes, by rank. lives: by rank. freed: times at which endpoints were freed.
-    last_time: of all histories, nanoseconds."""
+    """All requests of a run. names: names of nodes, by rank. lives: lives by rank. freed: times at which endpoints were
+    freed. last_time: last time of all histories, nanoseconds."""
 
     names: Sequence[str]
     requests: dict[RequestName, Request] = field(default_factory=dict)

@@ -45,13 +45,13 @@ class DisturbanceSource(Protocol):
 
 
 class RepetitionChecker:
-    """Checker of a run's repetitions. reports: of the checked repetitions."""
+    """Checker of a run's repetitions. reports: reports of the checked repetitions."""
 
     def __init__(
         self, folder: RunRecorder, names: Sequence[str], patience: float | None, companions: Iterable[object]
     ) -> None:
-        """folder: of the run; its result gets a summary. names: by rank. patience: as for `run`. companions: of the run;
-        those that are a `DisturbanceSource` are asked for disturbances."""
+        """folder: folder of the run; its result gets a summary. names: by rank. patience: as for `run`. companions:
+        companions of the run; those that are a `DisturbanceSource` are asked for disturbances."""
         self.reports: list[Report] = []
         self._folder = folder
         self._names = names
@@ -61,7 +61,7 @@ class RepetitionChecker:
 
     @contextmanager
     def check_repetition(self, files: RepetitionFiles, outages: DisturbanceSource | None = None) -> Iterator[None]:
-        """Check the repetition that is executed in the block. outages: of the testbed's own processes."""
+        """Check the repetition that is executed in the block. outages: outages of the testbed's own processes."""
         self._outages = [outages] if outages is not None else []
         try:
             yield

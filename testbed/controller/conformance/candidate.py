@@ -36,7 +36,7 @@ class NotApplicableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A protocol to check. max_message_size: of its MPI device, bytes."""
+    """A protocol to check. max_message_size: maximum message size of its MPI device, bytes."""
 
     name: str
     protocol: Protocol
@@ -83,7 +83,7 @@ def converse(
             raise Violation(str(error)) from error
         simulation.run_until(simulation.now() + REST)
         for node, device in zip(nodes, devices, strict=True):
-            if pending := [*device.waiting(), *node.waiting()]:
+            if pending := [*device.pending_work(), *node.pending_work()]:
                 raise Violation(
                     f"{node.name}: operations are pending after the programs have ended: {'; '.join(pending)}"
                 )

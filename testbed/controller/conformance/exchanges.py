@@ -68,9 +68,9 @@ def _no_resources(_host: object) -> tuple[int, ...]:
 class MatchedProtocol:
     """A protocol with MPI's device, for exchanges.
 
-    plug: of its NICs; settings that few frames exhaust make the search more effective. device: as of `Protocol`. payload:
-    bytes of a message in a full frame. bound: as of `Stage`. resources: returns the free amounts of a host's resources that
-    transfers take and give back. max_message_size: bytes; longer messages are cut to it.
+    plug: plug of its NICs; settings that few frames exhaust make the search more effective. device: as of `Protocol`.
+    payload: bytes of a message in a full frame. bound: as of `Stage`. resources: returns the free amounts of a host's
+    resources that transfers take and give back. max_message_size: bytes; longer messages are cut to it.
     """
 
     plug: Plug
@@ -117,7 +117,7 @@ class MatchedExchange:
             self._parties, self._devices, nodes, self._resources_before, strict=True
         ):
             party.check_memory()
-            if pending := [*device.waiting(), *node.waiting()]:
+            if pending := [*device.pending_work(), *node.pending_work()]:
                 raise Violation(f"{node.name} has pending operations: {'; '.join(pending)}")
             if (after := self._protocol.resources(node.endpoint)) != before:
                 raise Violation(f"{node.name} had free resources {before} before, and has {after} after the exchange")
@@ -133,7 +133,7 @@ class Party:
     """Program of a node, with a record of its transfers."""
 
     def __init__(self, number: int, device: Device, exchange: Exchange, size: Callable[[int], int]) -> None:
-        """number: of the node, 0 or 1. size: returns the size of a message of so many frames, bytes."""
+        """number: number of the node, 0 or 1. size: returns the size of a message of so many frames, bytes."""
         self._device = device
         self._preposted = exchange.preposted
         self._peer = 1 - number

@@ -56,9 +56,9 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A protocol with its exchanges. name: of its entry point. stages: exchanges, by name. depth: number of transmissions
-    whose fates are chosen. command: that runs a schedule again, a %-format for the exchange and its fates. rest: virtual
-    time in which the network becomes idle after an exchange."""
+    """A protocol with its exchanges. name: name of its entry point. stages: exchanges, by name. depth: number of
+    transmissions whose fates are chosen. command: that runs a schedule again, a %-format for the exchange and its fates.
+    rest: virtual time in which the network becomes idle after an exchange."""
 
     name: str
     stages: Mapping[str, Callable[[], Stage]]
@@ -117,15 +117,15 @@ class Gate:
         number = len(self.transmissions)
         fate = self.fates[number] if number < len(self.fates) else _PASSED
         self.transmissions.append(Transmission(now, direction, fate, len(frame)))
-        receive, held = self._receive[direction], self._held.pop(direction, None)
+        receive, held_frame = self._receive[direction], self._held.pop(direction, None)
         if fate == "h":
             self._held[direction] = frame
         elif fate != "d":
             receive(now, frame)
             if fate == "t":
                 receive(now, frame)
-        if held is not None:
-            receive(now, held)
+        if held_frame is not None:
+            receive(now, held_frame)
 
     def release(self, now: int) -> bool:
         """Deliver held frames that no other frame followed; return False if there are none."""

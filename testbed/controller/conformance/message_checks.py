@@ -32,7 +32,7 @@ SETTLED: Final = 50 * MILLISECOND
 
 
 class Buffer:
-    """Buffer of a posted receive, between guards. completion: of the receive."""
+    """Buffer of a posted receive, between guards. completion: completion of the receive."""
 
     def __init__(self, device: Device, source: int, tag: int, size: int, context: int = 0) -> None:
         self._memory = bytearray([UNTOUCHED]) * (size + 2 * GUARD)
@@ -148,10 +148,10 @@ def cancel(candidate: Candidate) -> None:
         for cancelled in (named, wildcard):
             if await cancelled.completion != CANCELLED:
                 raise Violation(f"a receive that was cancelled before any send got {cancelled.completion.result()}")
-        kept = Buffer(device, 1, 1, 100)
+        kept_buffer = Buffer(device, 1, 1, 100)
         await send(device, 1, 9, b"now")
-        await kept.expect(1, 1, b"first")
-        device.cancel(kept.completion)  # too late
+        await kept_buffer.expect(1, 1, b"first")
+        device.cancel(kept_buffer.completion)  # too late
         await Buffer(device, 1, 1, 100).expect(1, 1, b"second")
         if set(named.content + wildcard.content) != {UNTOUCHED}:
             raise Violation("the buffer of a cancelled receive was written")

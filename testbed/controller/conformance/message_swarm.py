@@ -115,10 +115,10 @@ class Message:
 class Case:
     """Random case.
 
-    settings: of the protocol. eager: all sends are posted at once, and receives a few (`outstanding`) at a time; otherwise
-    vice versa. wild: wildcards of each rank's receives: none ("no"), of the source ("source"), or of source and tag
-    ("all"). links: impairment of each link until the faults end. until: end of the faults, virtual nanoseconds. per_node:
-    ranks per node. synchronous: one of so many messages is sent synchronously; 0: none.
+    settings: settings of the protocol. eager: all sends are posted at once, and receives a few (`outstanding`) at a time;
+    otherwise vice versa. wild: wildcards of each rank's receives: none ("no"), of the source ("source"), or of source and
+    tag ("all"). links: impairment of each link until the faults end. until: end of the faults, virtual nanoseconds.
+    per_node: ranks per node. synchronous: one of so many messages is sent synchronously; 0: none.
     """
 
     seed: int
@@ -148,10 +148,10 @@ def _no_check(_nodes: Sequence[SimNode], _transports: Sequence[Any]) -> None:
 class Subject:
     """A protocol.
 
-    settings: draws those of a case. plug: builds the protocol with them. transport: of a rank whose NIC has not sent yet.
-    sizes: of messages, ascending. is_mpi: whether cases have several ranks on a node, and synchronous messages. faults:
-    kinds of faults on links. rest: virtual time after the programs in which the network becomes idle. check: called after
-    that with all ranks and their transports; raises Violation.
+    settings: draws those of a case. plug: builds the protocol with them. transport: transport of a rank whose NIC has not
+    sent yet. sizes: sizes of messages, ascending. is_mpi: whether cases have several ranks on a node, and synchronous
+    messages. faults: kinds of faults on links. rest: virtual time after the programs in which the network becomes idle.
+    check: called after that with all ranks and their transports; raises Violation.
     """
 
     name: str
@@ -313,8 +313,8 @@ def run(case: Case, subject: Subject, timeout: int = TIMEOUT) -> Counter[str]:
         simulation.run_until(simulation.now() + subject.rest)
         counters: Counter[str] = Counter()
         for node in nodes:
-            counters.update(node.agent.firmware.counted())
-            if pending := [*node.agent.host.waiting(), *node.agent.firmware.waiting()]:
+            counters.update(node.agent.firmware.counter_values())
+            if pending := [*node.agent.host.pending_work(), *node.agent.firmware.pending_work()]:
                 raise Violation(f"{node.name} has pending operations: {pending}")
             if node.agent.firmware.deadline is not None:
                 raise Violation(f"{node.name}: no operation is pending, but a timer runs")

@@ -101,7 +101,7 @@ def calmer(links: tuple[Impairment, ...]) -> Iterator[tuple[Impairment, ...]]:
 
 
 def cut_and_mend(simulation: Simulation, names: Sequence[str], cuts: Iterable[Cut]) -> None:
-    """Run the simulation until all cuts have ended. names: of links, by number."""
+    """Run the simulation until all cuts have ended. names: names of links, by number."""
     for when, _, name, change in sorted(
         [(cut.begin, 0, names[cut.link], simulation.cut) for cut in cuts]
         + [(cut.end, 1, names[cut.link], simulation.mend) for cut in cuts],

@@ -101,7 +101,7 @@ async def talk(comm, node):
 try:
     with attach(sys.argv[1]) as nic:
         nic.run(talk)
-except MPIError as error:  # its sender is told that the message to the dead may not have arrived
+except MPIError as error:  # its sender gets an error: the message to the dead rank may not have arrived
     print(error)
 """
 _SUCCEED: Final = """

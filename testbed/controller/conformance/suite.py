@@ -35,7 +35,7 @@ class State(Enum):
 @dataclass(frozen=True, slots=True)
 class Scope:
     """Extent of the checks by many cases. depth: number of frames whose fates are chosen. cases: number of cases of the
-    swarm. seed: of its first case."""
+    swarm. seed: seed of its first case."""
 
     depth: int = DEPTH
     cases: int = 200
@@ -60,8 +60,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a check. reason: of a failure, or why the check is not applicable; for a passed check a summary, or empty.
-    seconds: duration."""
+    """Result of a check. reason: reason of a failure, or why the check is not applicable; for a passed check a summary, or
+    empty. seconds: duration."""
 
     check: Check
     state: State

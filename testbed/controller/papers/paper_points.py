@@ -25,8 +25,8 @@ _TIMEOUT = 600  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A run of a paper. cluster, profile: of the paper, used by runs without their own. dilate: factor by which time is
-    slowed; None: the default of the mode."""
+    """A run of a paper. cluster, profile: cluster and profile of the paper, used by runs without their own. dilate: factor
+    by which time is slowed; None: the default of the mode."""
 
     system: str
     name: str
@@ -76,7 +76,7 @@ def measure(point: Point) -> PointResult:
 
 def frame_lateness(result: RunResult, factor: int) -> int:
     """Return the 99th percentile of the lateness of a dilated run's frames, at NICs and in the relay together: nanoseconds
-    of model time. factor: by which time was slowed."""
+    of model time. factor: dilation factor."""
     nics = max(
         (lateness.p99 for execution in result.repetitions for lateness in execution.lateness.values()), default=0
     )

@@ -23,7 +23,7 @@ _REQUEST_KEYS: Final = ("systems", "mode", "dilate", "profile", "runs")
 
 
 class PointFolder:
-    """Folder of a reproduction. request: of the reproduction."""
+    """Folder of a reproduction. request: request of the reproduction."""
 
     def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
         self.path: Final = path

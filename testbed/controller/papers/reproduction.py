@@ -35,8 +35,8 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class Reproduction(Scores):
-    """Comparison of a paper's values with measured ones. profile: of runs without their own. late: by run, in dilated runs,
-    see `paper_points.frame_lateness`. seconds: sum of the points' durations."""
+    """Comparison of a paper's values with measured ones. profile: profile of runs without their own. late: by run, in
+    dilated runs, see `paper_points.frame_lateness`. seconds: sum of the points' durations."""
 
     profile: Profile = field(kw_only=True)
     late: Mapping[str, int] = field(kw_only=True)

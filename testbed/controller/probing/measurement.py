@@ -74,7 +74,7 @@ def measure(store: Store, state: State, target: Target, seconds: float | None, t
     findings += spans.machine_findings(before, after, table)
     notes = [*spans.idle_rules(after), *(f"in the span, {change}" for change in changes)]
     notes += _notes_on_models(state.layout, chosen)
-    if not (chosen or state.layout.modelled()):
+    if not (chosen or state.layout.simulated_switches()):
         notes.append(NOTHING_PROBED)
     return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
 
@@ -101,7 +101,7 @@ class _ProbedPath:
 def _directions(store: Store, state: State, target: Target) -> list[_ProbedPath]:
     """Choose the directions of links that have interfaces at both ends."""
     layout = state.layout
-    modelled = layout.modelled().keys()
+    modelled = layout.simulated_switches().keys()
     links = [link for link in _links(state, target) if not modelled & {link.a.owner, link.b.owner}]
     directions = [
         (link, direction) for link in links for direction in BOTH if _is_probed(state, target, link, direction)
@@ -173,7 +173,7 @@ def _notes_on_models(layout: Layout, chosen: Sequence[_ProbedPath]) -> list[str]
     """Return notes on whether and how links of modelled switches were probed."""
     notes = []
     routed = {end.owner for link in routed_links(layout) for end in (link.a, link.b)}
-    for kind, is_probed in {(kind, name in routed): None for name, kind in layout.modelled().items()}:
+    for kind, is_probed in {(kind, name in routed): None for name, kind in layout.simulated_switches().items()}:
         if not is_probed:
             framing = f"frames there need {kind.framing}"
             reason = framing if kind.framing else "the switch is a model, and only one end of each link is an interface"

@@ -27,9 +27,9 @@ _RULES_ACTIVE: Final = "fault rules decided fates of frames during the measureme
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A result direction, its expectation and plan. approximate: features that the datapath implements only approximately,
-    as requested; empty if it is exact. rules_active: whether fault rules decided fates of frames during the measurement.
-    overflowed: frames that the queue dropped during the measurement."""
+    """One probed direction with its expectation and its plan. approximate: features that the datapath implements only
+    approximately, as requested; empty if it is exact. rules_active: whether fault rules decided fates of frames during the
+    measurement. overflowed: frames that the queue dropped during the measurement."""
 
     link: str
     direction: str
@@ -208,7 +208,7 @@ def _chance(
     expected = chance.share
     if not samples:
         # No frame arrived: the sample is empty.
-        return _finding(subject, name, expected, None, table, Grade.UNDECIDED, f"no probe {_verb(name)}")
+        return _finding(subject, name, expected, None, table, Grade.UNDECIDED, f"no probe {_missing_step(name)}")
     measured = hits / samples
     low, high = interval = statistics.share_interval(hits, samples, chance.inflation)
 
@@ -239,7 +239,7 @@ def _chance(
     return finding(table.grade(name, outside), f"{hits:,} of {samples:,}: {_deviation(expected, low, high)}")
 
 
-def _verb(name: str) -> str:
+def _missing_step(name: str) -> str:
     return "could be sent" if name == "loss" else "arrived"
 
 
@@ -292,38 +292,38 @@ def _rate(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
             f"other traffic shared the rate: {train_result.other_bytes:,} bytes; train: {train_bytes:,}",
         )
     # Lateness of the datapath must not count as waiting in the queue.
-    isolated = max(expectation.delay(1), statistics.quantile(result.delays, 0.99) if result.delays else 0)
-    waited = min(_QUEUED_TIME, 8 * 10**9 * expectation.queue // expected // 2)
-    queued = isolated + max(waited, _QUEUED_FRAME_TIMES * plan.train.bits * 10**9 // expected)
-    measured = rate_of_queued(train_result.frames, plan.train.bits, queued)
+    isolated_delay = max(expectation.delay(1), statistics.quantile(result.delays, 0.99) if result.delays else 0)
+    min_wait = min(_QUEUED_TIME, 8 * 10**9 * expectation.queue // expected // 2)
+    queued_delay = isolated_delay + max(min_wait, _QUEUED_FRAME_TIMES * plan.train.bits * 10**9 // expected)
+    measured = rate_of_queued(train_result.frames, plan.train.bits, queued_delay)
     if measured is not None:
         return finding(table.grade("rate", abs(measured - expected), expected), measured=measured)
     # No frame waited: either the rate is not limited, or the train did not reach it.
     frames = train_result.frames
-    passed = plan.train.bits * len(frames) * 1e9 / max(1, frames[-1][1] - frames[0][1])
-    if passed > plan.train.min_offered * (1 - expectation.loss.share):
-        grade = table.grade("rate", passed - expected, expected)
-        return finding(grade, "the train was not limited by the rate", passed)
+    delivered_rate = plan.train.bits * len(frames) * 1e9 / max(1, frames[-1][1] - frames[0][1])
+    if delivered_rate > plan.train.min_offered * (1 - expectation.loss.share):
+        grade = table.grade("rate", delivered_rate - expected, expected)
+        return finding(grade, "the train was not limited by the rate", delivered_rate)
     offered = train_result.offered * (1 - expectation.loss.share)
     return finding(
         Grade.UNDECIDED,
         f"the train offered only {offered / 1e6:.4g} Mbit/s, since this machine cannot send faster",
-        passed,
+        delivered_rate,
     )
 
 
-def rate_of_queued(frames: Sequence[tuple[int, int]], bits: int, queued: int) -> float | None:
+def rate_of_queued(frames: Sequence[tuple[int, int]], bits: int, queued_delay: int) -> float | None:
     """Return the rate, in bit/s, of the longest run of queued frames; None if no run is long enough.
 
-    frames: times of departure and arrival, nanoseconds, in the order of arrival. bits: of a frame. queued: delay in
-    nanoseconds above which a frame was queued. Queued frames arrive one per frame time, independently of the sender. The
+    frames: times of departure and arrival, nanoseconds, in the order of arrival. bits: bits of a frame. queued_delay: delay
+    in nanoseconds above which a frame was queued. Queued frames arrive one per frame time, independently of the sender. The
     first quarter is ignored, since it empties a token bucket.
     """
     best = 0, 0  # frames, nanoseconds
     started: int | None = None
     count = 0
     for departed, arrived in frames[len(frames) // 4 :]:
-        if arrived - departed <= queued:
+        if arrived - departed <= queued_delay:
             started = None
             continue
         if started is None:

@@ -39,8 +39,8 @@ MARGIN: Final = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """A train of frames above the rate. count: frames. size: bytes of each. duration: nanoseconds. bits: of a frame on the
-    wire. min_offered: bit/s at which the train must have been sent to show that the link limits it."""
+    """A train of frames above the rate. count: frames. size: bytes of each. duration: nanoseconds. bits: bits of a frame on
+    the wire. min_offered: bit/s at which the train must have been sent to show that the link limits it."""
 
     count: int
     size: int

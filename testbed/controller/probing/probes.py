@@ -69,8 +69,8 @@ class ProbePath:
 @dataclass(frozen=True, slots=True)
 class TrainResult:
     """Result of a train. offered: bit/s at which it was sent. frames: times of departure and arrival of the received frames,
-    nanoseconds of the wall clock, in the order of arrival. other_bytes: of other frames received meanwhile. overrun:
-    frames that this process did not read in time."""
+    nanoseconds of the wall clock, in the order of arrival. other_bytes: bytes of other frames received meanwhile.
+    overrun: frames that this process did not read in time."""
 
     offered: float
     frames: tuple[tuple[int, int], ...]
@@ -82,8 +82,9 @@ class TrainResult:
 class ProbeResult:
     """Result of probing one direction. sent: probes that left. arrived: probes of them that were received, once or more.
     delays: nanoseconds, of timed probes that did not skip the delay, ascending. skipped: received probes that skipped the
-    delay. duplicates: second copies. corrupted, overtaken: of the received probes. other_frames, other_bytes: received
-    frames that were not probes. overrun: probes that this process did not read in time. seconds: duration."""
+    delay. duplicates: second copies. corrupted, overtaken: corrupted and overtaken of the received probes. other_frames,
+    other_bytes: received frames that were not probes. overrun: probes that this process did not read in time. seconds:
+    duration."""
 
     sent: int
     arrived: int
@@ -481,7 +482,7 @@ class _Session:
 
 
 def device_counters(path: str) -> dict[str, Counters]:
-    """Return the counters of the interfaces in a namespace, by name. path: of the namespace."""
+    """Return the counters of the interfaces in a namespace, by name. path: path of the namespace."""
     namespace = namespaces.open_path(path)
     try:
         return {interface.name: interface.counters for interface in interfaces(namespace.route)}

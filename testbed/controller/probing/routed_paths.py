@@ -46,7 +46,9 @@ class RoutedPath:
 
 def routed_links(layout: Layout) -> list[Link]:
     """Return the links of switches whose fabric can route frames along a given path."""
-    routing = {name for name, kind in layout.modelled().items() if isinstance(fabrics.fabric(kind.name), Routing)}
+    routing = {
+        name for name, kind in layout.simulated_switches().items() if isinstance(fabrics.fabric(kind.name), Routing)
+    }
     return [link for link in layout.links if routing & {link.a.owner, link.b.owner}]
 
 
@@ -74,7 +76,7 @@ class _Graph:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._kinds = layout.modelled()
+        self._kinds = layout.simulated_switches()
         self._cables: dict[End, tuple[Link, DirectionName, End]] = {}
         self._ports: dict[str, list[End]] = {}
         for link in layout.links:

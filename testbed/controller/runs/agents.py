@@ -16,7 +16,7 @@ from pathlib import Path
 
 from protocols.core.firmware import Adapter, Plug
 from protocols.core.split_memory import SplitDriver
-from testbed.cluster.access import node_programs as in_nodes
+from testbed.cluster.access import node_programs
 from testbed.cluster.faults.injections import BOTH
 from testbed.cluster.plan.veth_wiring import Device, Wiring
 from testbed.cluster.records.ownership import temporary_directory
@@ -56,8 +56,8 @@ def mtus_of(layout: Layout, ranks: Sequence[Rank]) -> dict[bytes, tuple[str, int
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Ranks of a run, and their NICs. ranks: if empty, each node has one rank, which has the node's name and is numbered in
-    the order of the description. split_driver: of shared NICs, whose firmware runs in an agent process. share_all: also
-    share the NIC of a single rank, which is inline otherwise. queues: receive queues of shared NICs."""
+    the order of the description. split_driver: split driver of shared NICs, whose firmware runs in an agent process.
+    share_all: also share the NIC of a single rank, which is inline otherwise. queues: receive queues of shared NICs."""
 
     ranks: Sequence[Rank] = ()
     split_driver: SplitDriver | None = None
@@ -87,12 +87,12 @@ def agents(
     """Run programs, by rank, on the first NIC of their nodes until the end of the block; each process also runs the NIC's
     firmware, unless the NIC is shared.
 
-    placement: of ranks on nodes, and sharing of NICs. spin: nanoseconds to poll before sleeping; by default SPIN if there
-    are fewer processes than processors, otherwise 0. cpus: rank -> processor that its process is pinned to. logs:
-    directory for output of the programs; by default a temporary one, removed at the end of the block. dilation: slows
-    the run, on a cluster with equally slowed links (`testbed.spec.dilation`). on_ready: called when all NICs are up and
-    before any program begins. Raises NotFoundError for an unknown node or one without a NIC, ConflictError if the NICs are
-    shared for other scripts, and the errors of `Run`.
+    placement: placement of ranks on nodes, and sharing of NICs. spin: nanoseconds to poll before sleeping; by default SPIN
+    if there are fewer processes than processors, otherwise 0. cpus: rank -> processor that its process is pinned to. logs:
+    directory for output of the programs; by default a temporary one, removed at the end of the block. dilation: slows the
+    run, on a cluster with equally slowed links (`testbed.spec.dilation`). on_ready: called when all NICs are up and before
+    any program begins. Raises NotFoundError for an unknown node or one without a NIC, ConflictError if the NICs are shared
+    for other scripts, and the errors of `Run`.
     """
     state, store = cluster.state, Store()
     if state.nics is not None and ethertype and programs:
@@ -101,10 +101,10 @@ def agents(
             "first, since two firmwares would answer each frame"
         )
     placement = placement or Placement()
-    everywhere = state.layout.everywhere
-    ranks = placement.ranks or one_each(everywhere)
+    layout = state.layout.with_all_nodes
+    ranks = placement.ranks or one_each(layout)
     for name in programs.keys() - {rank.name for rank in ranks}:
-        in_nodes.node_of(state, name)
+        node_programs.node_of(state, name)
     places = _node_placements(
         cluster, store, [rank for rank in ranks if rank.name in programs], ranks, placement.share_all
     )
@@ -116,7 +116,7 @@ def agents(
         spin = SPIN if processes < len(os.sched_getaffinity(0)) else 0
     numbers = {rank.name: rank.number for rank in ranks}
     offloads_at_end = partial(locked_offloads, store, cluster.name)
-    mtus = mtus_of(everywhere, ranks) if len({place.adapter.mtu for place in places}) > 1 else {}
+    mtus = mtus_of(layout, ranks) if len({place.adapter.mtu for place in places}) > 1 else {}
     orders = RunOrders(
         plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_at_end, dilation,
         placement.split_driver, mtus, placement.queues,
@@ -139,11 +139,11 @@ def _node_placements(
     """Return the placements of the chosen ranks. ranks: all ranks of the run. shared: also share the NIC of a single rank.
     Raises NotFoundError for a node without a NIC."""
     state = cluster.state
-    everywhere = state.layout.everywhere
-    nodes = {node.name: node for node in everywhere.nodes}
-    addresses, hosts = addresses_of(everywhere, ranks), hosts_of(ranks)
+    layout = state.layout.with_all_nodes
+    nodes = {node.name: node for node in layout.nodes}
+    addresses, hosts = addresses_of(layout, ranks), hosts_of(ranks)
     # Links of other machines and the network between machines may reorder frames.
-    routed, ordered = state.layout.routed(), state.layout.part is None and state.layout.keeps_order()
+    routed, ordered = state.layout.source_routed_nodes(), state.layout.part is None and state.layout.keeps_order()
     adapters: defaultdict[str, list[Adapter]] = defaultdict(list)
     for rank in ranks:
         if nics := nodes[rank.node].nics:
@@ -155,7 +155,7 @@ def _node_placements(
         own, nics = adapters[rank.node], nodes[rank.node].nics
         if not nics:
             raise NotFoundError(f"node {rank.node} of cluster {cluster.name} has no NIC")
-        context = in_nodes.node_context(store, state, rank.node)
+        context = node_programs.node_context(store, state, rank.node)
         functions = tuple(own) if shared or len(own) > 1 else ()
         place = NodePlacement(rank.name, context, nics[0].name, own[rank.function], node=rank.node)
         places.append(replace(place, function=rank.function, functions=functions))

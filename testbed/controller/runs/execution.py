@@ -27,7 +27,7 @@ from testbed.spec.kinds import Kind
 from testbed.spec.layout import End, Layout
 from testbed.spec.layout import Node as LaidOutNode
 from testbed.spec.placement import Rank, ranks_of
-from testbed.spec.problems import joined
+from testbed.spec.problems import join_alternatives
 from testbed.workloads.active_messages.request_history import RequestHistory
 from testbed.workloads.form import Clock, Node
 from testbed.workloads.history import HistoryDevice
@@ -77,7 +77,7 @@ class Plan:
     simulated and dilated runs; profiles: by node, for nodes with another profile. dilate: factor by which time is slowed,
     or 0. request: the run's request, from which other machines make their plans. ahead: nanoseconds by which the run's
     clock is ahead of this machine's, in runs on several machines. shared: whether NICs are shared, in namespaces. queues:
-    receive queues of shared NICs. ranks: of the run, by number."""
+    receive queues of shared NICs. ranks: ranks of the run, by number."""
 
     chosen: Chosen
     protocol: NicProtocol
@@ -115,7 +115,7 @@ class Execution:
     cores, by node and part, where a profile gives them costs: jobs, busy_ns (the sum of their costs), waited_ns, and the
     share of time in which the part was busy; for a core also nanoseconds by cause, such as compute_ns. switches: counters
     of modelled switches, by name: frames dropped or truncated, by cause; in namespaces also stops, the number of STOPs
-    sent to NICs. lateness: of frames, by node, in dilated runs."""
+    sent to NICs. lateness: lateness of frames, by node, in dilated runs."""
 
     results: Mapping[str, Any]
     counters: Mapping[str, Mapping[str, int]]
@@ -137,7 +137,7 @@ def check_layout(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
     for node in layout.nodes:
         if not node.nics:
             raise UnsupportedError(f"node {node.name} has no NIC: a workload runs on all nodes of a cluster")
-    lacking = {name: kind for name, kind in layout.framed().items() if kind.framing not in protocol.framings}
+    lacking = {name: kind for name, kind in layout.framed_nodes().items() if kind.framing not in protocol.framings}
     if lacking:
         first = min(lacking)
         raise UnsupportedError(
@@ -167,7 +167,9 @@ def _check_several_ranks(layout: Layout, protocol: NicProtocol) -> None:
         raise UnsupportedError(
             "several ranks on a node share the firmware of its NIC, and kernel protocols have none: use one rank per node"
         )
-    framed = {name: kind for name, kind in layout.framed().items() if kind.framing not in protocol.function_framings}
+    framed = {
+        name: kind for name, kind in layout.framed_nodes().items() if kind.framing not in protocol.function_framings
+    }
     if framed:
         first = min(framed)
         raise UnsupportedError(
@@ -179,7 +181,7 @@ def _check_several_ranks(layout: Layout, protocol: NicProtocol) -> None:
 def _alternatives(kind: Kind) -> str:
     """Name the protocols whose frames can cross such switches, for an error message."""
     names = [protocol.name for protocol in offered_protocols() if kind.name in protocol.fabrics]
-    return f"; use one of {joined(names, 'or')} (--protocol {names[0]})" if names else ""
+    return f"; use one of {join_alternatives(names, 'or')} (--protocol {names[0]})" if names else ""
 
 
 def _unreachable_node(layout: Layout) -> LaidOutNode | None:

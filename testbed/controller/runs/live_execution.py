@@ -39,7 +39,7 @@ def run_live(cluster: RunningCluster, plan: Plan, files: RepetitionFiles) -> Exe
     """
     layout = cluster.state.layout
     names, protocol = plan.names, plan.protocol
-    addresses = [node.address for node in layout.everywhere.nodes]
+    addresses = [node.address for node in layout.with_all_nodes.nodes]
     local_nodes = {node.name for node in layout.nodes}
     if plan.history:
         files.history.mkdir(exist_ok=True)

@@ -104,11 +104,11 @@ def run_part(
 ) -> object:
     """Run a workload on this machine's nodes of a cluster.
 
-    asked: the run's request, as in its folder. seed: of the repetition. history: whether histories are written. ahead:
+    asked: the run's request, as in its folder. seed: seed of the repetition. history: whether histories are written. ahead:
     nanoseconds by which the run's clock is ahead of this machine's. source: text of the workload's file, if it has one.
-    scenario: of which this machine plays its part, see `SpreadScenario.request`. The reply has results, counters and the
-    verdict, or the error that ended the run; the programs' rows; the text of their files, by path; the report of the
-    scenario's player; and the cluster's events during the run.
+    scenario: the scenario of which this machine plays its part, see `SpreadScenario.request`. The reply has results,
+    counters and the verdict, or the error that ended the run; the programs' rows; the text of their files, by path; the
+    report of the scenario's player; and the cluster's events during the run.
     """
     from testbed.cluster.records.ownership import temporary_directory
     from testbed.cluster.records.state import Store
@@ -134,7 +134,7 @@ def run_part(
         workload = choose(_write_workload(asked["form"], source, directory), asked["settings"])
         plan = Plan(
             workload, protocol_of(asked["protocol"], "live"), seed, asked["timeout"], asked["patience"], history,
-            companions=companions, ranks=ranks_of(state.layout.everywhere), ahead=ahead,
+            companions=companions, ranks=ranks_of(state.layout.with_all_nodes), ahead=ahead,
             shared=asked.get("nics") == "shared",
         )  # fmt: skip
         folder = RunFolder(directory / "run", asked, "", {})

@@ -68,8 +68,8 @@ def node_profiles(
     protocol: Protocol,
     default: Profile,
 ) -> Mapping[str, Profile]:
-    """Resolve the profiles of nodes with another profile than the default. given: of the run, by node; it overrides the
-    description, whose files are relative to its folder. Empty in mode live, where nothing has a modelled cost. Raises
+    """Resolve the profiles of nodes with another profile than the default. given: names of the run, by node; it overrides
+    the description, whose files are relative to its folder. Empty in mode live, where nothing has a modelled cost. Raises
     NotFoundError for an unknown node, UnsupportedError for a given profile in mode live, and the errors of `profile_of`."""
     names = {node.name: node.profile for node in target.layout.nodes}
     for name in given:

@@ -38,7 +38,7 @@ class PlainOptions(TypedDict, total=False):
     protocol: a registered protocol's name, "emp" by default.
     codec: "generated" by default; "scapy" lets Scapy build and parse the frames.
     mode: "live" by default, in namespaces; "sim", in one process on a virtual clock; "dilated", in namespaces, slowed down.
-    seed: of the links' fates and the workload's random numbers; by default the description's. Repetition k, from 0 on,
+    seed: seed of the links' fates and the workload's random numbers; by default the description's. Repetition k, from 0 on,
         has seed + k, but a cluster that is up keeps its links' seed.
     repeat: number of repetitions, 1 by default.
     timeout: seconds for each repetition, 60 by default; in a simulation, for virtual time and for real time.
@@ -88,7 +88,7 @@ class PlainOptions(TypedDict, total=False):
 class RunOptions(PlainOptions, total=False):
     """Keyword arguments of `testbed.run`: those of `PlainOptions`, and these. Each can be left out (see `DEFAULTS`).
 
-    settings: of the workload, as texts or values.
+    settings: settings of the workload, as texts or values.
     firmware: settings of the protocol's NICs, as texts or values; others keep their defaults.
     output: the run's folder, which must not exist or be empty; without one, nothing is kept.
     companions: code that acts on the run, see `execution.Companion`.
@@ -142,7 +142,7 @@ def check_seed(seed: int | None, repeat: int = 1) -> list[Problem]:
 
 
 def check_seconds(name: str, seconds: float | None) -> list[Problem]:
-    """Return at most one problem. name: of the option. seconds: None if not given."""
+    """Return at most one problem. name: name of the option. seconds: None if not given."""
     if seconds is None or 0 < seconds <= MAX_SECONDS:
         return []
     return [Problem(name, str(seconds), f"seconds, above 0 and up to {MAX_SECONDS}")]

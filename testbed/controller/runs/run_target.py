@@ -110,8 +110,8 @@ class RunTarget:
 
 
 def fate_log_gaps(datapaths: Mapping[str, str], events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the reasons why the fate log of a cluster is incomplete, as sentences. datapaths: of links at the beginning.
-    events: of the cluster since then."""
+    """Return the reasons why the fate log of a cluster is incomplete, as sentences. datapaths: datapaths of links at the
+    beginning. events: events of the cluster since then."""
     carriers = {(link, carrier) for link, carrier in datapaths.items()}
     gaps = []
     for event in events:

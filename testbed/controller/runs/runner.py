@@ -61,7 +61,7 @@ from testbed.runtime.journal import read
 from testbed.runtime.shared.workers import ReceiveQueues
 from testbed.runtime.sockets.protocol import is_lossy
 from testbed.spec.placement import ranks_of, with_ranks
-from testbed.workloads.lookup import Chosen, Form, choose, named
+from testbed.workloads.lookup import Chosen, Form, choose, lookup_text
 from testbed.workloads.workload_settings import checked
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Result of a run. results: return values of the programs, by rank. counters: of their NICs' firmware. usage: of the
-    parts that have costs in the profile (see `Execution`). These are of the last repetition; `repetitions` has all.
-    verdict: on all repetitions together. seconds: duration of the run."""
+    """Result of a run. results: return values of the programs, by rank. counters: counters of their NICs' firmware. usage:
+    usage of the parts that have costs in the profile (see `Execution`). These are of the last repetition; `repetitions` has
+    all. verdict: on all repetitions together. seconds: duration of the run."""
 
     cluster: str
     workload: str
@@ -136,7 +136,7 @@ def run(
         prices = with_queues(prices, count, steering, nic_protocol, protocol)
     target = find_target(cluster, mode, seed)
     if target.spread is not None:
-        _refuse_on_machines(given, named(workload))
+        _refuse_on_machines(given, lookup_text(workload))
     profiles = node_profiles(target, given["profiles"], mode, nic_protocol, prices)
     target = _place_ranks(target, given["ranks_per_node"], profiles, prices)
     _check_target(target, chosen, nic_protocol, mode, slow)
@@ -145,7 +145,7 @@ def run(
     first_seed = target.layout.seed if seed is None else seed
     request = {
         "kind": "workload", "cluster": target.name, "origin": target.origin, "workload": chosen.name,
-        "form": named(workload), "settings": chosen.settings, "protocol": protocol, "codec": codec, "mode": mode,
+        "form": lookup_text(workload), "settings": chosen.settings, "protocol": protocol, "codec": codec, "mode": mode,
         "seed": first_seed, "repeat": repeat, "timeout": timeout, "patience": patience,
         "scenario": faults.name if faults is not None else "", "profile": profile_values(prices), "dilate": slow,
         "nics": nics, "queues": count, "steering": steering, "firmware": dict(firmware or {}),
@@ -190,7 +190,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """The repetitions of a run. plan: of the first repetition. players: of the scenario."""
+    """The repetitions of a run. plan: plan of the first repetition. players: players of the scenario."""
 
     target: RunTarget
     folder: RunRecorder

@@ -153,15 +153,15 @@ class RunningCommands:
         """Whether no command runs on a node."""
         return not self._running_on(node)
 
-    def crash(self, node: str, *, returns: bool = False) -> None:
-        """Kill the commands of a node and reap them; `wait` does not raise for them. returns: `restart` will be called,
+    def crash(self, node: str, *, restarts: bool = False) -> None:
+        """Kill the commands of a node and reap them; `wait` does not raise for them. restarts: `restart` will be called,
         and `wait` waits for the restarted commands."""
         killed = self._running_on(node)
         for pidfd, command in killed.items():
             command.signal(signal.SIGKILL)
             self._reap(pidfd)
             command.crashed += 1
-        if returns:
+        if restarts:
             self._to_restart[node] = list(killed.values())
 
     def restart(self, node: str) -> None:

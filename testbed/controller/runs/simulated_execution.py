@@ -124,7 +124,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) -> 
         results = {
             name: task.result() for name in names for task in simulation.programs(name)
         }  # crashed programs have no result
-        counters = {name: dict(node.agent.firmware.counted()) for name, node in simulation.nodes.items()}
+        counters = {name: dict(node.agent.firmware.counter_values()) for name, node in simulation.nodes.items()}
         usage = {name: usages_of(host.servers, host.name, simulation.now()) for name, host in simulation.hosts.items()}
         switches = {name: dict(counts) for name, counts in simulation.network.switches.items()}
     return Execution(results, counters, SIMULATED, usage=usage if plan.is_priced else {}, switches=switches)
@@ -144,7 +144,7 @@ def _progress_reporter(simulation: Simulation, on_progress: ProgressCallback) ->
     loop = simulation.loop
 
     def report() -> None:
-        counts = [node.agent.firmware.counted().get("messages_received") for node in simulation.nodes.values()]
+        counts = [node.agent.firmware.counter_values().get("messages_received") for node in simulation.nodes.values()]
         total = sum(count for count in counts if count is not None)
         messages = f", {total:,} messages" if any(count is not None for count in counts) else ""
         on_progress(f"{loop.now() / _SECOND:.3f} s simulated, {loop.scheduled():,} events{messages}")

@@ -23,7 +23,7 @@ class DilatedInjector(LiveInjector):
     """Injector of faults for dilated runs. Implements `active.FaultInjector`."""
 
     def __init__(self, cluster: RunningCluster, run: Run, seconds: float, factor: int, *, priced: bool) -> None:
-        """seconds: as for `LiveInjector`, in real time. factor: by which time is slowed. priced: whether NICs have costs."""
+        """seconds: as for `LiveInjector`, in real time. factor: dilation factor. priced: whether NICs have costs."""
         super().__init__(cluster, run, seconds)
         self._nodes: Final = run
         self._factor = factor

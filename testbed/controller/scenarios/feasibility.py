@@ -29,7 +29,7 @@ from testbed.spec.fault_models import (
     Traffic,
 )
 from testbed.spec.kinds import Kind
-from testbed.spec.layout import Asked, Layout
+from testbed.spec.layout import ConfiguredDatapath, Layout
 from testbed.spec.problems import item
 from testbed.spec.scenario import Scenario, slow_fault
 from testbed.spec.selection import node_of
@@ -42,7 +42,7 @@ def check(
     *,
     over_kernel: bool = False,
     commands: bool = False,
-    datapath: Asked = "auto",
+    datapath: ConfiguredDatapath = "auto",
     slow: int = 0,
     no_restarts: str = "",
 ) -> None:
@@ -170,7 +170,9 @@ def _as_problems(name: str, error: TestbedError) -> list[Problem]:
     return [Problem(name, f"a wrong {kind}", f"a valid one: {str(error).splitlines()[0]}")]
 
 
-def _refusals(fault: Fault, layout: Layout, mode: str, over_kernel: bool, commands: bool, datapath: Asked) -> list[str]:
+def _refusals(
+    fault: Fault, layout: Layout, mode: str, over_kernel: bool, commands: bool, datapath: ConfiguredDatapath
+) -> list[str]:
     if commands and isinstance(fault, Reset | Slow):
         return [_FIRMWARE.format(kind=fault.kind)]
     if over_kernel and _restarts_program(fault):
@@ -206,7 +208,7 @@ def _restarts_program(fault: Fault) -> bool:
 
 def _framed(fault: Traffic | Incast, layout: Layout) -> dict[str, Kind]:
     """Return the nodes of a load that are connected to switches with a framing, with the kinds of these switches."""
-    framed = layout.framed()
+    framed = layout.framed_nodes()
     names = (*senders_of(layout, fault), node_of(layout, fault.receiver))
     return {name: framed[name] for name in names if name in framed}
 
@@ -216,7 +218,7 @@ def _unsupported_impairments(fault: Fault, layout: Layout) -> list[str]:
     injection = injection_of(fault, layout)
     if injection is None:
         return []
-    refusals, modelled = [], layout.modelled()
+    refusals, modelled = [], layout.simulated_switches()
     for link, direction in injection.places:
         cable = next(cable for cable in layout.links if cable.name == link)
         kind = modelled.get(cable.a.owner) or modelled.get(cable.b.owner)
@@ -225,7 +227,7 @@ def _unsupported_impairments(fault: Fault, layout: Layout) -> list[str]:
     return list(dict.fromkeys(refusals))
 
 
-def _datapath_refusals(injection: Injection, layout: Layout, datapath: Asked) -> list[str]:
+def _datapath_refusals(injection: Injection, layout: Layout, datapath: ConfiguredDatapath) -> list[str]:
     """Return the reasons why links cannot have the impairment on this machine."""
     if not userns.is_root():  # a user namespace's capabilities are probed in it, when the cluster is up
         direct = [link.name for link in layout.links if link.name in injection.links and link.datapath == "direct"]

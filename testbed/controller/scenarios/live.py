@@ -45,7 +45,8 @@ def hold(
 ) -> Iterator[None]:
     """Keep the links with faults on the relay for the block, from before a run until after it. A link that changes its
     datapath during the run would lose frames beyond those of faults. The process that heals expired faults also runs for
-    the block. seconds: maximum duration of the run. layout: of the complete cluster. number: the lowest of the injection.
+    the block. seconds: maximum duration of the run. layout: layout of the complete cluster. number: the lowest of the
+    injection.
     """
     store, state = Store(), cluster.state
     places = _held_directions(state, scenario, layout) if state.asked in ("auto", "relay") else []
@@ -218,14 +219,14 @@ class LiveInjector:
     def _crash(self, occurrence: Occurrence) -> ActiveFault:
         names = self._running(occurrence.fault)
         restarts_at_once = isinstance(occurrence.fault, Reset)
-        returns = restarts_at_once or occurrence.end is not None
+        restarts = restarts_at_once or occurrence.end is not None
         for name in names:
-            self._run.crash(name, returns=returns)
+            self._run.crash(name, restarts=restarts)
         if restarts_at_once:
             self._restart(names)
 
         def lift(run_ended: bool) -> None:
-            if not run_ended and returns and not restarts_at_once:
+            if not run_ended and restarts and not restarts_at_once:
                 self._restart(names)
 
         counts = {"processes": len(names)}  # `crash` has waited for their end

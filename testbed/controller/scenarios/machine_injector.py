@@ -21,8 +21,8 @@ class MachineInjector(LiveInjector):
     """Injector of faults for one machine's part of a run. Implements `active.FaultInjector`."""
 
     def __init__(self, cluster: RunningCluster, run: Programs, seconds: float, layout: Layout, number: int) -> None:
-        """seconds: as for `LiveInjector`. layout: of the complete cluster. number: below those of the scenario's injections,
-        which are the same on all machines."""
+        """seconds: as for `LiveInjector`. layout: layout of the complete cluster. number: below those of the scenario's
+        injections, which are the same on all machines."""
         super().__init__(cluster, run, seconds)
         self._part = self._layout
         self._here = {node.name for node in self._part.nodes}

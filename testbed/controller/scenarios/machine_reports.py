@@ -27,16 +27,16 @@ def report_of(player: ScenarioPlayer, events: Sequence[Event], ahead: int) -> Ma
     """Return the report of a machine's player that is closed, for JSON. events: that it recorded. ahead: nanoseconds to add
     to this machine's clock."""
     disturbances = [
-        {**asdict(each), "nodes": sorted(each.nodes), "begin": each.begin + ahead,
-         "end": each.end if each.end == FOREVER else each.end + ahead}
-        for each in player.disturbances()
+        {**asdict(disturbance), "nodes": sorted(disturbance.nodes), "begin": disturbance.begin + ahead,
+         "end": disturbance.end if disturbance.end == FOREVER else disturbance.end + ahead}
+        for disturbance in player.disturbances()
     ]  # fmt: skip
     events = [{**event, "clock": event["clock"] + ahead} for event in events]
     return {"events": events, "disturbances": disturbances, "remaining": player.remaining}
 
 
 class SpreadScenario:
-    """One scenario beside a run on several machines. notes: warnings. seed: of the next repetition, as for
+    """One scenario beside a run on several machines. notes: warnings. seed: seed of the next repetition, as for
     `ScenarioPlayer`; each machine gets it with its request. Implements `checkers.runs.DisturbanceSource`."""
 
     def __init__(self, scenario: Scenario, seconds: float, record_events: Callable[[list[Event]], object]) -> None:
@@ -83,11 +83,11 @@ class SpreadScenario:
         """Take the machines' reports of a repetition."""
         reports = list(reports)
         self._disturbances = [
-            Disturbance(**{**each, "nodes": frozenset(each["nodes"])})
+            Disturbance(**{**disturbance, "nodes": frozenset(disturbance["nodes"])})
             for report in reports
-            for each in report["disturbances"]
+            for disturbance in report["disturbances"]
         ]
-        events = list(joined([report["events"] for report in reports]))
+        events = list(join_events([report["events"] for report in reports]))
         self._record_events(events)
         for event in events:
             if event["event"] == ENDS and not event["had_effect"]:
@@ -96,15 +96,15 @@ class SpreadScenario:
         self._remaining += [report["remaining"] for report in reports if report["remaining"]][:1]
 
 
-def joined(of_machines: Iterable[Sequence[Event]]) -> Iterator[Event]:
+def join_events(of_machines: Iterable[Sequence[Event]]) -> Iterator[Event]:
     """Join the events of faults as several machines have them: one for each beginning and end, in the order of time. A
     fault is in force when it is so on all machines, and has an effect if it has one on any."""
-    found: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
+    events_by_fault: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
     for events in of_machines:
         for event in events:
             begin = event["at"] if event["event"] == BEGINS else event["begin"]
-            found[event["event"], event["fault"], begin].append(event)
-    for event in sorted(map(_join, found.values()), key=lambda event: int(event["clock"])):
+            events_by_fault[event["event"], event["fault"], begin].append(event)
+    for event in sorted(map(_join, events_by_fault.values()), key=lambda event: int(event["clock"])):
         yield event
 
 

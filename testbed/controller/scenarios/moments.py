@@ -15,9 +15,9 @@ from testbed.spec.scenario import Scenario
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Occurrence:
-    """One occurrence of a fault. name: of the fault's entry in the scenario, as in errors. begin, end: nanoseconds since the
-    programs began; end is None for a fault that lasts until the run's end or is instantaneous. is_unbounded: whether it is
-    one of a series that lasts as long as the run."""
+    """One occurrence of a fault. name: name of the fault's entry in the scenario, as in errors. begin, end: nanoseconds
+    since the programs began; end is None for a fault that lasts until the run's end or is instantaneous. is_unbounded:
+    whether it is one of a series that lasts as long as the run."""
 
     name: str
     fault: Fault

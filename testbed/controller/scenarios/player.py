@@ -39,15 +39,15 @@ _DISTURBANCE_KINDS: Final = {
 
 
 class Dilated(NamedTuple):
-    """Dilation of time. factor: by which time is slowed. priced: whether NICs have costs in the profile."""
+    """Dilation of time. factor: dilation factor. priced: whether NICs have costs in the profile."""
 
     factor: int
     priced: bool
 
 
 class MachinePart(NamedTuple):
-    """One machine's part of a run on several, of which each plays the scenario. layout: of the complete cluster. number:
-    of the scenario's first injection, the same on all machines."""
+    """One machine's part of a run on several, of which each plays the scenario. layout: layout of the complete cluster.
+    number: number of the scenario's first injection, the same on all machines."""
 
     layout: Layout
     number: int
@@ -60,7 +60,7 @@ def _ignore(_event: str, **_facts: object) -> None:
 class ScenarioPlayer:
     """Player of one scenario, which starts again with each repetition. Implements `execution.Companion` and
     `checkers.runs.DisturbanceSource`. notes: warnings, complete after `close`. remaining: the warning on faults that did
-    not begin. seed: of the next repetition, for random parts without a seed of their own."""
+    not begin. seed: seed of the next repetition, for random parts without a seed of their own."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class ScenarioPlayer:
             count = "1 fault has" if len(remaining) == 1 else f"{len(remaining):,} faults have"
             first = remaining[0].occurrence
             self.remaining = (
-                f"{self.scenario.name} is longer than the run, which ended after {_rounded(self._now())}: {count} not "
+                f"{self.scenario.name} is longer than the run, which ended after {_round_time(self._now())}: {count} not "
                 f"begun, first {first.name} at {format_duration(first.begin)} ({first.fault.what})"
             )
         if errors:
@@ -301,7 +301,7 @@ def no_effect(name: str, what: str, span: tuple[int, int], counts: Mapping[str, 
     """Return the warning on a fault without effect. span: nanoseconds since the programs began. reason: why it could have
     none, or empty."""
     why = reason or ", ".join(f"{counter}: {count}" for counter, count in counts.items()) or "its counters are 0"
-    return f"{name} ({what}) had no effect from {_rounded(span[0])} to {_rounded(span[1])}: {why}"
+    return f"{name} ({what}) had no effect from {_round_time(span[0])} to {_round_time(span[1])}: {why}"
 
 
 def shortened(notes: Sequence[str]) -> list[str]:
@@ -310,7 +310,7 @@ def shortened(notes: Sequence[str]) -> list[str]:
     return list(notes) if more <= 1 else [*notes[:_MAX_SHOWN], f"and {more} more faults had no effect"]
 
 
-def _rounded(nanoseconds: int) -> str:
+def _round_time(nanoseconds: int) -> str:
     """Format a duration; round it to milliseconds if it is 10 ms or more."""
     if nanoseconds < 10 * _ROUNDING:
         return format_duration(nanoseconds)

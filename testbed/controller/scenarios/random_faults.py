@@ -49,7 +49,7 @@ def draw_faults(random: RandomFaults, layout: Layout, seed: int, horizon: int) -
 
 
 def draw_restarts(churn: Churn, layout: Layout, seed: int, number: int, horizon: int) -> list[tuple[Restart, int, int]]:
-    """Draw the restarts of a churn, with their begins and ends. number: of the churn in the scenario."""
+    """Draw the restarts of a churn, with their begins and ends. number: number of the churn in the scenario."""
     stream = source(churn.seed if churn.seed is not None else seed, f"churn {number}")
     nodes = nodes_of(layout, churn.on)
     last = churn.to if churn.to is not None else churn.begin + churn.for_ if churn.for_ is not None else horizon
@@ -60,8 +60,8 @@ def draw_restarts(churn: Churn, layout: Layout, seed: int, number: int, horizon:
 
 
 def pick_targets(fault: Fault, layout: Layout, seed: int, number: int, times: int) -> Iterator[Fault]:
-    """Yield a fault for each of `times` occurrences. With `pick`, targets are drawn for each occurrence. number: of the
-    fault in the scenario."""
+    """Yield a fault for each of `times` occurrences. With `pick`, targets are drawn for each occurrence. number: number of
+    the fault in the scenario."""
     if not isinstance(fault, OnNodes | OnLinks) or fault.pick is None:
         yield from itertools.repeat(fault, times)
         return

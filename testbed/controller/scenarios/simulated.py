@@ -127,15 +127,15 @@ class SimulatedInjector:
     def _crash(self, occurrence: Occurrence) -> ActiveFault:
         names = self._running(occurrence.fault)
         restarts_at_once = isinstance(occurrence.fault, Reset)
-        returns = restarts_at_once or occurrence.end is not None
+        restarts = restarts_at_once or occurrence.end is not None
         restarters: list[Callable[[], object]] = []
         for name in names:
-            restarters.append(self._simulation.crash(name, returns=returns))
+            restarters.append(self._simulation.crash(name, restarts=restarts))
         if restarts_at_once:
             self._restart(names, restarters)
 
         def lift(run_ended: bool) -> None:
-            if not run_ended and returns and not restarts_at_once:
+            if not run_ended and restarts and not restarts_at_once:
                 self._restart(names, restarters)
 
         counts = {"processes": len(names)}

@@ -47,9 +47,9 @@ def injection_of(fault: Fault, layout: Layout) -> Injection | None:
         keys = fault.explicit()
         rules = keys.pop("rules", ())
         places = _places(layout, fault.on, fault.direction)
-        return Injection(0, fault.what, places if keys else (), keys, _placed(places, rules))
+        return Injection(0, fault.what, places if keys else (), keys, _rules_at(places, rules))
     if isinstance(fault, Rule):
-        return Injection(0, fault.what, rules=_placed(_places(layout, fault.on, fault.direction), fault.rules))
+        return Injection(0, fault.what, rules=_rules_at(_places(layout, fault.on, fault.direction), fault.rules))
     if isinstance(fault, Down):
         links = dict.fromkeys(link.name for target in fault.on for link in links_of(layout, target))
         return Injection(0, fault.what, down=tuple(links))
@@ -62,7 +62,7 @@ def _places(layout: Layout, on: Sequence[str], direction: str) -> tuple[Directio
     return tuple(dict.fromkeys(place for target in on for place in places(layout, target, direction)))
 
 
-def _placed(places: Sequence[DirectionKey], rules: Sequence[str]) -> tuple[tuple[DirectionKey, str], ...]:
+def _rules_at(places: Sequence[DirectionKey], rules: Sequence[str]) -> tuple[tuple[DirectionKey, str], ...]:
     return tuple((place, text) for place in places for text in rules)
 
 
@@ -70,15 +70,15 @@ def deaf_nodes(fault: Partition, layout: Layout) -> Mapping[str, Sequence[str]]:
     """Return, by node, the nodes from which it does not receive. Raises NotFoundError."""
     names = [node.name for node in layout.nodes]
     if fault.shape == "ring-majority":
-        return _ring_majority(_shuffled(names, fault))
+        return _ring_majority(_shuffle(names, fault))
     if fault.groups is not None:
         groups: list[Sequence[str]] = [nodes_of(layout, group) for group in fault.groups]
     elif fault.shape == "halves":
-        order = _shuffled(names, fault)
+        order = _shuffle(names, fault)
         groups = [order[: len(order) // 2], order[len(order) // 2 :]]
     else:
         candidate_names = nodes_of(layout, (fault.node,)) if fault.node is not None else names
-        isolated = _shuffled(candidate_names, fault)[0]
+        isolated = _shuffle(candidate_names, fault)[0]
         groups = [[isolated], [name for name in names if name != isolated]]
     deaf: Mapping[str, Sequence[str]] = blocked_senders(groups)
     if not fault.one_way:
@@ -91,7 +91,7 @@ def deaf_nodes(fault: Partition, layout: Layout) -> Mapping[str, Sequence[str]]:
     }
 
 
-def _shuffled(names: Sequence[str], fault: Partition) -> list[str]:
+def _shuffle(names: Sequence[str], fault: Partition) -> list[str]:
     """Return the names in an order drawn from the fault's seed; without a seed, in their order."""
     order = list(names)
     if fault.seed is not None:
@@ -107,8 +107,8 @@ def _ring_majority(order: Sequence[str]) -> Mapping[str, Sequence[str]]:
     deaf: dict[str, Sequence[str]] = {}
     for index, name in enumerate(order):
         first = index - (majority - 1) // 2
-        heard = {order[(first + step) % count] for step in range(majority)}
-        deaf[name] = tuple(sender for sender in order if sender not in heard)
+        audible = {order[(first + step) % count] for step in range(majority)}
+        deaf[name] = tuple(sender for sender in order if sender not in audible)
     return deaf
 
 

@@ -125,7 +125,7 @@ NICs."""
 def switch_counts(cluster: RunningCluster) -> SwitchCounts:
     """Read the counters of modelled switches; empty if the relay does not answer."""
     layout = cluster.state.layout
-    names = layout.modelled()
+    names = layout.simulated_switches()
     report = relay_client.report(Store(), cluster.state) if names else None
     if report is None:
         return {}

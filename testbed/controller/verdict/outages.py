@@ -37,7 +37,7 @@ _POLL_INTERVAL: Final = 0.01  # s
 @dataclass(frozen=True, slots=True)
 class Outage:
     """An outage. process: kind of process. begin: when its death was noticed, monotonic nanoseconds. gap: nanoseconds until
-    its successor continued; 0 if there is none yet. node: of an agent. reason: a sentence."""
+    its successor continued; 0 if there is none yet. node: node of an agent. reason: a sentence."""
 
     process: str
     begin: int

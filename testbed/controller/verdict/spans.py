@@ -240,7 +240,7 @@ def classifier_findings(before: CounterSnapshot, after: CounterSnapshot, table: 
     """Return findings on every direction whose losses a classifier decides."""
     findings = []
     for (link, direction), now in after.classifiers.items():
-        earlier = _classified(before, (link, direction), now)
+        earlier = _earlier_counters(before, (link, direction), now)
         counts = {
             "without space in the table of flows": now.untold - earlier.untold,
             "passed because the Gilbert-Elliott state was busy": now.unsteady - earlier.unsteady,
@@ -252,7 +252,7 @@ def classifier_findings(before: CounterSnapshot, after: CounterSnapshot, table: 
     return findings
 
 
-def _classified(before: CounterSnapshot, key: tuple[str, str], now: Counters) -> Counters:
+def _earlier_counters(before: CounterSnapshot, key: tuple[str, str], now: Counters) -> Counters:
     """Return the earlier counters of a direction's classifier; all 0 if it was installed since then."""
     earlier = before.classifiers.get(key, Counters())
     return earlier if earlier.offered <= now.offered else Counters()
@@ -279,7 +279,7 @@ def counted_losses(
     findings = []
     for link in state.layout.links:
         for direction in BOTH:
-            counted = _counted(before, after, link.name, direction)
+            counted = _count_random_losses(before, after, link.name, direction)
             chance = expect(in_force(link, direction, state.injected).impairment, {})
             if counted is None or not counted[1] or chance.loss.unpredictable:
                 continue
@@ -301,11 +301,13 @@ def counted_losses(
     return findings
 
 
-def _counted(before: CounterSnapshot, after: CounterSnapshot, link: str, direction: str) -> tuple[int, int] | None:
+def _count_random_losses(
+    before: CounterSnapshot, after: CounterSnapshot, link: str, direction: str
+) -> tuple[int, int] | None:
     """Return the frames lost by chance or pattern, and the frames whose fate was not decided by rules; None if no datapath
     counts them."""
     if (now := after.classifiers.get((link, direction))) is not None:
-        before_counters = _classified(before, (link, direction), now)
+        before_counters = _earlier_counters(before, (link, direction), now)
         return now.lost - before_counters.lost, now.offered - before_counters.offered
     counters = _relay_counters(after, link, direction)
     if counters is None:
@@ -374,7 +376,7 @@ def machine_findings(before: CounterSnapshot, after: CounterSnapshot, table: Tab
 
 
 def sleeper_findings(floor: Sequence[int], lag: Sequence[int], table: Table) -> list[Finding]:
-    """Judge wake-up latencies. floor, lag: of a sleeper before and during probing, nanoseconds, ascending."""
+    """Judge wake-up latencies. floor, lag: floor and lag of a sleeper before and during probing, nanoseconds, ascending."""
     findings = []
     for name, values in (("timer floor p99", floor), ("scheduling lag p99", lag)):
         if values:

@@ -27,7 +27,7 @@ def smallest_visible(expected: float, standard_error: float) -> float:
 
 
 def required_samples(expected: float, variance: float) -> int:
-    """Return the number of independent samples that detect a deviation of 20 %. variance: of one sample."""
+    """Return the number of independent samples that detect a deviation of 20 %. variance: variance of one sample."""
     return math.ceil(((LEVEL_Z + POWER_Z) / (MIN_DEVIATION * expected)) ** 2 * variance)
 
 

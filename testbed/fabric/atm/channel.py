@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocols.atm.cell import ETHERNET, cells_of
 from testbed.fabric.entrance import Entrance
-from testbed.fabric.interface import Plug, Receive, ignore
+from testbed.fabric.interface import Plug, Receive, discard
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.stage import FateOptions
 from testbed.spec.kinds import ATM
@@ -51,7 +51,7 @@ class Channel:
         self.start: Final = start
         self.end: Final = end
         self.on_space: Callable[[int], object] | None = None
-        self.receive: Receive = ignore
+        self.receive: Receive = discard
         self.in_flight = 0
         """Number of cells that wait, are in flight, or are delayed by a rule."""
         self._network = network
@@ -99,7 +99,7 @@ class Channel:
 
     def leave(self) -> None:
         """Remove the direction; its cells in flight are lost."""
-        self.receive = ignore
+        self.receive = discard
         self._network.leave(self)
 
     def _send(self, now: int, frame: bytes) -> bool:

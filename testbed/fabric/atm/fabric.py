@@ -15,7 +15,7 @@ from testbed.spec.layout import Layout, Switch
 
 @dataclass(frozen=True, slots=True)
 class Atm:
-    """The ATM fabric. settings: of its hardware. Implements `fabric.interface.Fabric` and `Routing`."""
+    """The ATM fabric. settings: settings of its hardware. Implements `fabric.interface.Fabric` and `Routing`."""
 
     settings: Settings = DEFAULT
     kind: ClassVar[Kind] = ATM

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from testbed.fabric.entrance import Entrance
-from testbed.fabric.interface import Receive, ignore
+from testbed.fabric.interface import Receive, discard
 from testbed.fabric.myrinet.worm import Hop, Worm, bytes_in
 from testbed.fates.header_fields import ETHERNET_HEADER
 from testbed.fates.stage import FateOptions
@@ -40,7 +40,7 @@ class Channel:
         self._network = network
         self.entrance: Final = Entrance(link, direction, impairment, options, MYRINET)
         self.on_space: Callable[[int], object] | None = None
-        self.receive: Receive = ignore
+        self.receive: Receive = discard
         self.switch: Switch | None = None
         """The switch at its end, at input `port`; None: a NIC."""
         self.port = 0

@@ -16,7 +16,7 @@ from testbed.spec.layout import Layout, Switch
 
 @dataclass(frozen=True, slots=True)
 class Myrinet:
-    """The Myrinet fabric. settings: of its hardware. Implements `fabric.interface.Fabric` and `Routing`."""
+    """The Myrinet fabric. settings: settings of its hardware. Implements `fabric.interface.Fabric` and `Routing`."""
 
     settings: Settings = DEFAULT
     kind: ClassVar[Kind] = MYRINET

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Final
 
-from testbed.fabric.interface import OnDrop, Plug, Table, ignore
+from testbed.fabric.interface import OnDrop, Plug, Table, discard
 from testbed.fabric.myrinet.channel import DEFERRED, NIC, Channel
 from testbed.fabric.myrinet.route import strip_route_byte, truncate
 from testbed.fabric.myrinet.settings import DEFAULT, Settings
@@ -78,7 +78,7 @@ class Network:
 
     def leave(self, channel: Channel) -> None:
         """Remove a channel, see `Channel.leave`."""
-        channel.receive = ignore
+        channel.receive = discard
         for switch in self._switches.values():
             for port, output in list(switch.outputs.items()):
                 if output is channel:

@@ -46,9 +46,9 @@ class Hop:
     """The passage of a frame over one channel, with the channel's parameters at its start.
 
     channel: None if the frame is discarded. size: bytes on the wire. duration: nanoseconds that they take. start: when the
-    first byte passes. delay: of the cable. window: see the module; 0 for a receiver that accepts everything, such as a NIC.
-    freed: when the last byte has passed, so that the channel is free. left_at: when it has passed the next channel, so that
-    the input before that is free.
+    first byte passes. delay: delay of the cable. window: see the module; 0 for a receiver that accepts everything, such as a
+    NIC. freed: when the last byte has passed, so that the channel is free. left_at: when it has passed the next channel, so
+    that the input before that is free.
     """
 
     __slots__ = ("channel", "delay", "duration", "frame", "freed", "left_at", "rate", "size", "start", "window", "worm")
@@ -87,7 +87,7 @@ class Worm:
     """A frame in the network.
 
     hops: the started hops, from the NIC on, until all their ends are settled. settled: number of settled ends. room:
-    bytes in the windows of the unsettled hops. rate: of all channels so far, or UNKNOWN if they differ.
+    bytes in the windows of the unsettled hops. rate: rate of all channels so far, or UNKNOWN if they differ.
     requested_output: the output that the head waits for. waiting_since: start of waiting, for that output or behind a
     blocked frame; UNKNOWN: not waiting.
     """

@@ -91,7 +91,7 @@ def compare_samples(
     threshold: float = THRESHOLD,
     measures: Sequence[str] = (),
 ) -> Comparison:
-    """Compare samples, see `compare`. folders: of both sides, for error messages."""
+    """Compare samples, see `compare`. folders: folders of both sides, for error messages."""
     ours, theirs = folders
     workloads = our_samples.parameter("workload"), their_samples.parameter("workload")
     if workloads[0] != workloads[1]:

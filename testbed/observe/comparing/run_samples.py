@@ -29,9 +29,9 @@ class NotComparableError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class RunSamples:
-    """Samples of runs of one kind. values: of each repetition that has any, by seed and then in the order of the runs.
-    exact: whether repeating the runs would give equal figures. parameters: of the runs, as text; different values are
-    joined by commas. settings: of the workload. notes: sentences for the reader."""
+    """Samples of runs of one kind. values: values of each repetition that has any, by seed and then in the order of the
+    runs. exact: whether repeating the runs would give equal figures. parameters: parameters of the runs, as text; different
+    values are joined by commas. settings: settings of the workload. notes: sentences for the reader."""
 
     values: Mapping[tuple[Point, str], Sequence[float]]
     seeds: Mapping[tuple[Point, str], Sequence[int]]

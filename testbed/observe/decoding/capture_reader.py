@@ -39,7 +39,7 @@ class BrokenCaptureError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Interface that captured frames. link: name of the attached link. mac: of the NIC. capture: label of the
+    """Interface that captured frames. link: name of the attached link. mac: MAC address of the NIC. capture: label of the
     capture, if several are read. All except the name may be empty."""
 
     name: str
@@ -64,8 +64,8 @@ class Interface:
 @dataclass(slots=True)
 class Frame:
     """A captured frame. when: nanoseconds, of the epoch or of a simulation. bound: "outbound" if the frame leaves the link
-    end that the interface represents, "inbound" if it arrives there; empty if unknown. length: of the complete frame, which
-    the capture may have truncated. comment: the frame's fate."""
+    end that the interface represents, "inbound" if it arrives there; empty if unknown. length: length of the complete frame,
+    which the capture may have truncated. comment: the frame's fate."""
 
     when: int
     interface: Interface
@@ -156,7 +156,7 @@ class CaptureReader:
         return 0
 
     def _section(self, offset: int) -> None:
-        """Begin a section. offset: of its byte order mark."""
+        """Begin a section. offset: offset of its byte order mark."""
         byte_order = _ORDERS.get(self._buffer[offset : offset + 4])
         if byte_order is None:
             self._fail(offset, f"invalid byte order {_format_magic(self._buffer[offset : offset + 4])}")

@@ -28,7 +28,7 @@ from testbed.fates.header_fields import skip_route
 
 Show = Callable[[Any], str]
 
-_MAX_SHOWN: Final = 32  # undissected bytes shown
+_MAX_RAW_BYTES: Final = 32  # undissected bytes shown
 _CHECK_BYTES: Final = 4  # bytes of a checksum after the payload
 _MAX_CACHED: Final = 1 << 12  # cache entries for each field, or for each layer's payloads
 
@@ -198,8 +198,8 @@ def _text(field: AnyField) -> Show:
 
 def format_bytes(rest: bytes) -> str:
     """Format bytes: their number and the first bytes in hexadecimal."""
-    more = " ..." if len(rest) > _MAX_SHOWN else ""
-    return f"{len(rest)} bytes, {rest[:_MAX_SHOWN].hex(' ')}{more}"
+    more = " ..." if len(rest) > _MAX_RAW_BYTES else ""
+    return f"{len(rest)} bytes, {rest[:_MAX_RAW_BYTES].hex(' ')}{more}"
 
 
 def printable(value: object) -> str:

@@ -70,7 +70,7 @@ class FrameFormatter:
         # Fields with one constant value: a frame with another value is of another protocol.
         self._fixed = {field for field in codec.FIELDS if isinstance(getattr(codec, field.upper(), None), int)}
         self._kind = self.read(codec.KIND) if self.kinds else None
-        self._selects: str = getattr(codec, "KIND", "")
+        self._kind_field: str = getattr(codec, "KIND", "")
         self._kind_formatters = {
             value: _KindFormatter(self, value, kind.words).write for value, kind in self.kinds.items()
         }
@@ -86,8 +86,12 @@ class FrameFormatter:
         """
         if self._strip is not None:
             return self._strip(frame)
-        behind = skip_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
-        return frame if behind == ETHERNET_HEADER else frame[:ETHERNET_HEADER] + frame[behind:], (), True
+        payload_offset = skip_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
+        return (
+            frame if payload_offset == ETHERNET_HEADER else frame[:ETHERNET_HEADER] + frame[payload_offset:],
+            (),
+            True,
+        )
 
     def read(self, field: str) -> Read:
         """Compile a reader of a field, by its name in the protocol; the reader returns -1 if a frame does not have the
@@ -165,9 +169,9 @@ class FrameFormatter:
         if not self._fixed.isdisjoint(reasons):
             return _OTHER_PROTOCOL
         if self.kinds and kind < 0:
-            return self._selects
+            return self._kind_field
         # A mismatch of the kind only means that the frame was unpacked as the wrong kind.
-        return next((reason for reason in reasons if reason != self._selects), reasons[0])
+        return next((reason for reason in reasons if reason != self._kind_field), reasons[0])
 
     def _format_fields(self, frame: bytes) -> str:
         """Format all fields that the frame has."""
@@ -188,7 +192,7 @@ class FrameFormatter:
         """Return offset and width in bytes of a field in frames of that kind; (0, 0) for bits, and for fields that not all
         of these frames have."""
         position = self._fields[f"{self.name}.{field}"]
-        selects = f"{self.name}.{self._selects}", kind
+        selects = f"{self.name}.{self._kind_field}", kind
         if position.mask or any(guard != selects for guard in position.guard):
             return 0, 0
         return ETHERNET_HEADER + position.offset, position.width
@@ -242,7 +246,9 @@ class _KindFormatter:
         values = self._unpack(frame)
         if self._reads:
             values += tuple([read(frame) for read in self._reads])
-        return self._format % tuple([values[at] if show is None else show(values, at) for at, show in self._parts])
+        return self._format % tuple(
+            [values[index] if show is None else show(values, index) for index, show in self._parts]
+        )
 
     def _locate(self, formatter: FrameFormatter, kind: int, names: list[str]) -> dict[str, int]:
         """Plan how fields are read: most are unpacked together; bits and optional fields are read separately. Returns the
@@ -270,7 +276,7 @@ def _unless_zero(text: str, inner: Sequence[tuple[int, Show | None]]) -> Show:
     def show(values: tuple[int, ...], _: int) -> str:
         for position, _name in inner:
             if values[position] > 0:
-                return text % tuple([values[at] if show is None else show(values, at) for at, show in inner])
+                return text % tuple([values[index] if show is None else show(values, index) for index, show in inner])
         return ""
 
     return show
@@ -299,8 +305,8 @@ class SharedEtherType:
         """Return the formatter of the protocol of a frame without tags."""
         if not self._size:
             return self._common
-        at = skip_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
-        return self._by_begin.get(frame[at : at + self._size], self._common)
+        offset = skip_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
+        return self._by_begin.get(frame[offset : offset + self._size], self._common)
 
 
 @cache

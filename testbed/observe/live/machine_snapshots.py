@@ -40,8 +40,8 @@ class PartSamplers:
         """Take a snapshot of a part, as in JSON; rates cover the time since the last call. A sentence if there is none."""
         if name not in self._samplers:
             self._samplers[name] = SnapshotSampler(Store(), name)
-        found = self._samplers[name].sample(agents=agents)
-        return found.why if isinstance(found, Absent) else asdict(found)
+        snapshot = self._samplers[name].sample(agents=agents)
+        return snapshot.why if isinstance(snapshot, Absent) else asdict(snapshot)
 
 
 class SpreadSampler:
@@ -68,10 +68,10 @@ class SpreadSampler:
                 parts[machine] = from_json(reply)
         if not parts:
             return Absent("; ".join([*self._lost.values(), *reasons]))
-        return merged(parts, [*self._lost.values()])
+        return merge_snapshots(parts, [*self._lost.values()])
 
 
-def merged(parts: Mapping[str, Snapshot], lost: Sequence[str] = ()) -> Snapshot:
+def merge_snapshots(parts: Mapping[str, Snapshot], lost: Sequence[str] = ()) -> Snapshot:
     """Merge the snapshots of a cluster's parts, by machine. lost: sentences on machines that cannot be asked."""
     first = next(iter(parts.values()))
     links = _links(parts)
@@ -108,19 +108,19 @@ def merged(parts: Mapping[str, Snapshot], lost: Sequence[str] = ()) -> Snapshot:
 
 def _links(parts: Mapping[str, Snapshot]) -> dict[str, Link]:
     """Return all links by name, each direction from the machine where it arrives. One that is down at an end is down."""
-    found: dict[str, Link] = {}
+    links: dict[str, Link] = {}
     for part in parts.values():
-        here = {*(node.name for node in part.nodes), *(switch.name for switch in part.switches)}
+        local_owners = {*(node.name for node in part.nodes), *(switch.name for switch in part.switches)}
         for link in part.links:
-            known = found.get(link.name)
+            known = links.get(link.name)
             if known is not None:
                 state = link.state if known.state == "up" else known.state
                 forward, backward = (
-                    (link.forward, known.backward) if _owner(link.b) in here else (known.forward, link.backward)
+                    (link.forward, known.backward) if _owner(link.b) in local_owners else (known.forward, link.backward)
                 )
                 link = replace(known, state=state, forward=forward, backward=backward)
-            found[link.name] = link
-    return found
+            links[link.name] = link
+    return links
 
 
 def _owner(end: str) -> str:
@@ -137,12 +137,12 @@ def _with_directions(nic: Nic, node: str, links: Mapping[str, Link]) -> Nic:
 
 
 def _faults(parts: Iterable[Snapshot]) -> tuple[Fault, ...]:
-    found: dict[int, Fault] = {}
+    faults: dict[int, Fault] = {}
     for part in parts:
         for fault in part.faults:
-            known = found.get(fault.number, fault)
-            found[fault.number] = replace(known, links=tuple(sorted({*known.links, *fault.links})))
-    return tuple(found[number] for number in sorted(found))
+            known = faults.get(fault.number, fault)
+            faults[fault.number] = replace(known, links=tuple(sorted({*known.links, *fault.links})))
+    return tuple(faults[number] for number in sorted(faults))
 
 
 def from_json(data: Mapping[str, Any]) -> Snapshot:

@@ -87,7 +87,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A switch. kind: of its fabric."""
+    """A switch. kind: kind of its fabric."""
 
     name: str
     kind: str

@@ -37,8 +37,8 @@ class ProcessUsage:
         self._last_ticks: dict[tuple[int, int], int] = {}  # (pid, start time) -> ticks
 
     def sample(self, keys: Mapping[int, str], span: float) -> dict[str, list[Program]]:
-        """Return programs by namespace key. keys: of the namespaces, by inode. span: seconds since the last sample; 0 in the
-        first sample."""
+        """Return programs by namespace key. keys: keys of the namespaces, by inode. span: seconds since the last sample; 0
+        in the first sample."""
         programs: dict[str, list[Program]] = {}
         ticks_now: dict[tuple[int, int], int] = {}
         for pid in processes.all_pids():
@@ -75,7 +75,7 @@ class SnapshotSampler:
     """Sampler of snapshots; `close` closes its open files."""
 
     def __init__(self, store: Store, name: str | None = None) -> None:
-        """name: of the cluster; None: the only cluster that is up."""
+        """name: name of the cluster; None: the only cluster that is up."""
         self._store = store
         self._name = name
         self._watched: _Watched | None = None
@@ -273,7 +273,7 @@ def _nodes(
 
 
 def _nic(nic: layout.Nic, at: tuple[Link, bool] | None, report: Mapping[str, Any] | None) -> Nic:
-    """report: of the agent of a shared NIC."""
+    """report: report of the agent of a shared NIC."""
     counters = (
         {name: report[name] for name in _AGENT_COUNTERS if report[name]} | dict(report["counted"])
         if report is not None

@@ -145,7 +145,7 @@ class Wires:
             key: rtnl_dump.by_name(rtnl_dump.interfaces(sockets.route)) for key, sockets in self._sockets.items()
         }
         wire = interfaces[namespace_names.WIRE]
-        modelled = state.layout.modelled().keys()
+        modelled = state.layout.simulated_switches().keys()
         for link, ends in zip(state.layout.links, wire_ends(state.layout), strict=True):
             self._wires[link.name] = _find_counters(link, ends, interfaces)
             if modelled >= {link.a.owner, link.b.owner}:  # a link within the relay, which no interface counts

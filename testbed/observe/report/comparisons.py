@@ -20,8 +20,8 @@ _MAX_SHOWN: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """A run against the first one, `base`. table: None if they are not comparable, for the reason in `summary`. name: of the
-    table, unique in the page."""
+    """A run against the first one, `base`. table: None if they are not comparable, for the reason in `summary`. name: name
+    of the table, unique in the page."""
 
     label: str
     base: str

@@ -1,4 +1,4 @@
-"""Plots of the distribution of times: of all samples if there are any, and of the percentiles in rows."""
+"""Plots of the distribution of times: histogram and CDF of the samples, and percentiles of the rows."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ def distributions(runs: Sequence[RunSummary]) -> list[Plot]:
     return plots
 
 
-def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has_several: bool) -> Plot:
+def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has_multiple_runs: bool) -> Plot:
     descriptions = [
-        f"{run.label + ': ' if has_several else ''}{_quantile_text(sample.took)}" for _, run, sample in samples_of_runs
+        f"{run.label + ': ' if has_multiple_runs else ''}{_quantile_text(sample.took)}"
+        for _, run, sample in samples_of_runs
     ]
     alt_text = f"Distribution of times. {'; '.join(descriptions)}."
     all_times = numpy.concatenate([sample.took for *_, sample in samples_of_runs])
@@ -60,7 +61,7 @@ def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has
     with new_figure(2.9) as figure:
         histogram, cumulative = figure.subplots(1, 2)
         for run_index, run, sample in samples_of_runs:
-            colour, label = SERIES[run_index % len(SERIES)], run.label if has_several else None
+            colour, label = SERIES[run_index % len(SERIES)], run.label if has_multiple_runs else None
             outline = LINES[run_index // len(SERIES)]
             count, _ = numpy.histogram(numpy.clip(sample.took, edges[0], None), edges)
             histogram.stairs(count / sample.took.size, edges, color=colour, alpha=0.25, fill=True)
@@ -74,7 +75,7 @@ def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has
                 color=colour,
                 linestyle=LINES[run_index % len(LINES)],
             )
-        for axes, title in ((histogram, "share of messages"), (cumulative, "share that took no longer")):
+        for axes, title in ((histogram, "share of messages"), (cumulative, "cumulative share")):
             axes.set_title(title)
             set_up_axis(axes, "x", "took_ns", log=log)
             if log:
@@ -82,11 +83,11 @@ def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
             axes.set_ylim(bottom=0)
             axes.set_xlim(edges[0], edges[-1])
-        if has_several:
+        if has_multiple_runs:
             histogram.legend(labelcolor=INK)
         svg = to_svg(figure, "distribution", alt_text)
     rows = [
-        [run.label if has_several else run.title, f"{sample.took.size:,}", format_time(float(sample.took.min())),
+        [run.label if has_multiple_runs else run.title, f"{sample.took.size:,}", format_time(float(sample.took.min())),
          *(format_time(float(value)) for value in _quantile_values(numpy.sort(sample.took), _PERCENTILES)),
          format_time(float(sample.took.max()))]
         for _, run, sample in samples_of_runs
@@ -94,8 +95,8 @@ def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has
     table = Table("Percentiles", ["run", "sample", "min", "p50", "p90", "p99", "p99.9", "max"], rows)
     first = samples_of_runs[0][2]
     caption = (
-        f"Time of each {first.what}, from {first.source}: how often, and accumulated. All values are included; the axis "
-        f"ends at the shortest and the longest."
+        f"Time of each {first.quantity}, from {first.source}: histogram and cumulative distribution. All values are "
+        f"included; the axis ends at the shortest and the longest."
     )
     return Plot("distribution", "Distribution of times", svg, caption, alt_text, table)
 
@@ -114,20 +115,20 @@ def _quantile_text(values: Numbers) -> str:
 _Tail = tuple[int, int, str, list[float]]  # run, line within the run, label, a time for each of _TAILS
 
 
-def _tails(run_index: int, run: RunSummary, has_several: bool) -> list[_Tail]:
+def _tails(run_index: int, run: RunSummary, has_multiple_runs: bool) -> list[_Tail]:
     tails: list[_Tail] = []
     for kind in run.kinds:
         if not all(kind.is_numeric(key) for key, _ in _QUANTILE_KEYS):
             continue
         by = next((key for key in ("size_bytes", "clients", "node") if kind.can_split(key)), "")
         groups: Sequence[float | str] = kind.distinct(by) if by else [""]
-        if has_several:  # only the smallest and the largest, for comparison
+        if has_multiple_runs:  # only the smallest and the largest, for comparison
             groups = [groups[0], groups[-1]] if len(groups) > 1 else groups
         for number, value in enumerate(groups[:_MAX_LINES]):
             group = (
                 value if isinstance(value, str) else f"{'' if by == 'size_bytes' else f'{by} '}{format_tick(by, value)}"
             )
-            label = " ".join(part for part in (run.label if has_several else "", group) if part)
+            label = " ".join(part for part in (run.label if has_multiple_runs else "", group) if part)
             tails.append((run_index, number, label, _medians(kind, by, value)))
     return tails
 
@@ -138,14 +139,14 @@ def _medians(kind: Kind, by: str, value: float | str) -> list[float]:
     return list(rows.select(col(key).median() for key, share in _QUANTILE_KEYS if share).row(0))
 
 
-def _percentile_plot(tails: Sequence[_Tail], has_several: bool) -> Plot:
+def _percentile_plot(tails: Sequence[_Tail], has_multiple_runs: bool) -> Plot:
     descriptions = [f"{label}: {format_time(times[0])} to {format_time(times[-1])}" for *_, label, times in tails]
     alt_text = f"Percentiles of times, from the median to the 99.9th. {'; '.join(descriptions)}."
-    with new_figure(max(3.3, 0.5 + 0.2 * len(tails))) as figure:  # the legend has a line for each
+    with new_figure(max(3.3, 0.5 + 0.2 * len(tails))) as figure:  # the legend has a line per curve
         axes = figure.add_subplot()
         for run, number, label, times in tails:
-            series = run if has_several else number
-            style = LINES[number % len(LINES)] if has_several else "-"
+            series = run if has_multiple_runs else number
+            style = LINES[number % len(LINES)] if has_multiple_runs else "-"
             axes.plot(_TAILS, times, linestyle=style, label=label, **series_style(series))
         axes.set_xscale("log")
         axes.set_xlim(0.7, 0.0007)
@@ -161,6 +162,8 @@ def _percentile_plot(tails: Sequence[_Tail], has_several: bool) -> Plot:
         axes.legend(labelcolor=INK, loc="center left", bbox_to_anchor=(1.0, 0.5))
         svg = to_svg(figure, "percentiles", alt_text)
     rows = [[label, *(format_time(time) for time in times)] for *_, label, times in tails]
-    table = Table("Percentiles, in figures", ["", "p50", "p90", "p99", "p99.9"], rows)
-    caption = "Each percentile is of all messages; of several repetitions the median. A flat line is a constant time."
+    table = Table("Percentiles as a table", ["", "p50", "p90", "p99", "p99.9"], rows)
+    caption = (
+        "Each percentile covers all messages; the median over several repetitions. A flat line is a constant time."
+    )
     return Plot("percentiles", "Percentiles of times", svg, caption, alt_text, table)

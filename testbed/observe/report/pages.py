@@ -40,8 +40,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A table or a text of several lines. name: of the table, unique in the page, or label of the text. summary: if there is
-    one, the part is hidden until opened."""
+    """A table or a text of several lines. name: name of the table, unique in the page, or label of the text. summary: title
+    of a collapsed part; empty: the part is always shown."""
 
     content: Table | str
     name: str

@@ -20,12 +20,12 @@ _NOT_TIMES: Final = ("clock_ns", "work_ns")
 @dataclass(frozen=True, slots=True)
 class Samples:
     """Measurements in order of time. at: seconds since the start of the programs. took: ns. moved: bytes, or None if
-    unknown. what: name of the measured time."""
+    unknown. quantity: name of the measured time."""
 
     at: Numbers
     took: Numbers
     moved: Numbers | None
-    what: str
+    quantity: str
     source: str
 
 

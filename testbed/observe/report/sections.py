@@ -36,7 +36,7 @@ _PARAMETERS: Final = ("cluster", "protocol", "mode", "profile", "codec", "nics",
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Verdict of a run. name: of its heading. series: style classes of the run's label. headline: titles and texts of
+    """Verdict of a run. name: name of its heading. series: style classes of the run's label. headline: titles and texts of
     the main figures."""
 
     run: RunSummary

@@ -15,7 +15,8 @@ _MAX_SHOWN: Final = 1000  # points
 
 @dataclass(frozen=True, slots=True)
 class PointSummary:
-    """A point of a study. values: of the varied parameters. ending: the run's verdict, or the reason why it did not run."""
+    """A point of a study. values: values of the varied parameters. ending: the run's verdict, or the reason why it did not
+    run."""
 
     number: int
     values: Sequence[str]

@@ -44,7 +44,7 @@ class Intervals:
 
 
 def divide(samples: Samples, end: float, intervals: int = INTERVALS) -> Intervals:
-    """Divide samples into intervals. end: of the last one, seconds."""
+    """Divide samples into intervals. end: end of the last one, seconds."""
     edges = numpy.linspace(0.0, max(end, 1e-9), intervals + 1)
     bins = numpy.clip(numpy.searchsorted(edges, samples.at, side="right") - 1, 0, intervals - 1)
     count = numpy.bincount(bins, minlength=intervals)
@@ -113,7 +113,7 @@ def _plot(
             if panel == "faults":
                 _draw_faults(axes, faults[:_MAX_LANES], duration)
             elif panel == "latency" and intervals is not None:
-                _draw_latency(axes, intervals, sample.what if sample is not None else "")
+                _draw_latency(axes, intervals, sample.quantity if sample is not None else "")
             elif intervals is not None:
                 _draw_amount(axes, intervals, max_rate)
         drawn[-1].set_xlabel("seconds since the programs began")

@@ -91,7 +91,7 @@ def _graph(layout: Layout) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """A node or switch; x, y: of its name's middle and of the centre."""
+    """A node or switch; x, y: x and y of its name's middle and of the centre."""
 
     kind: str
     name: str
@@ -104,7 +104,7 @@ class _Box:
 
 @dataclass(frozen=True, slots=True)
 class _Label:
-    """Lines of text; x, y: of the middle of the first one."""
+    """Lines of text; x, y: x and y of the middle of the first one."""
 
     lines: Sequence[str]
     x: float

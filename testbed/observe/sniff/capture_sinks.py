@@ -35,7 +35,7 @@ class CaptureFile:
     """A pcapng file with an interface for each captured end, and all frames in order of time."""
 
     def __init__(self, descriptor: int, name: str = "") -> None:
-        """name: of the file, for error messages; may be empty."""
+        """name: name of the file, for error messages; may be empty."""
         self._descriptor = descriptor
         self._name = name
         self._written = 0  # bytes of complete writes

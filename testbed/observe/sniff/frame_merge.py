@@ -34,8 +34,8 @@ def _direction_of(point: Point) -> tuple[str, str]:
 @dataclass(slots=True)
 class CapturedFrame:
     """A frame captured at a point. when: wall clock, nanoseconds. entering: whether it enters the link at the point (else it
-    leaves the link). met: text of its fate; empty if it passed. causes: of that fate. reconstruction: of the fate, if the
-    relay does not report it."""
+    leaves the link). met: text of its fate; empty if it passed. causes: causes of that fate. reconstruction: reconstruction
+    of the fate, if the relay does not report it."""
 
     when: int
     point: Point

@@ -20,8 +20,8 @@ from testbed.spec.layout import End, Link
 class Point:
     """The kernel interface at which one end of a link is captured. namespace: path of the interface's network namespace.
     mirrored: the interface is the end's veth peer, so that it receives the frames that leave the end. direction: the
-    link's direction that enters at the end. datapath: of the link. mac: of the NIC at the end; empty for a switch's
-    port."""
+    link's direction that enters at the end. datapath: datapath of the link. mac: MAC address of the NIC at the end; empty
+    for a switch's port."""
 
     link: str
     end: End

@@ -17,7 +17,7 @@ from protocols.core import peers
 from protocols.core.announcements import Announcements
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
-from protocols.core.memory import Reachable, UnpinnedError
+from protocols.core.memory import DmaMemory, UnpinnedError
 from protocols.core.peers import Peers, Send, SendLater, Standing
 from protocols.core.timers import Timers
 
@@ -38,7 +38,7 @@ def room_of(adapter: Adapter) -> int:
 
 @dataclass(slots=True)
 class Letter:
-    """A message that the host wants sent. index: of its descriptor. arrived: bytes that have their receipts."""
+    """A message that the host wants sent. index: index of its descriptor. arrived: bytes that have their receipts."""
 
     index: int
     context: int
@@ -63,7 +63,7 @@ class Firmware:
     """The firmware of one NIC."""
 
     def __init__(
-        self, adapter: Adapter, nic: FirmwareActions, memory: Reachable, descriptors: Descriptors, settings: Settings
+        self, adapter: Adapter, nic: FirmwareActions, memory: DmaMemory, descriptors: Descriptors, settings: Settings
     ) -> None:
         """memory, descriptors: the host's."""
         self._adapter = adapter
@@ -76,7 +76,7 @@ class Firmware:
         self._announcements: Announcements[int] = Announcements(self._announce)
         self.attach(memory, descriptors)
 
-    def attach(self, memory: Reachable, descriptors: Descriptors) -> None:
+    def attach(self, memory: DmaMemory, descriptors: Descriptors) -> None:
         """Serve a host, which has given no descriptor to the NIC yet."""
         self._memory = memory
         self._descriptors = descriptors
@@ -84,7 +84,7 @@ class Firmware:
         self._for_cards: deque[tuple[int, memoryview]] = deque()  # of them those for cards, with their memory
         self._untold: set[int] = set()  # peers that have restarted, and the host has not been told
 
-    def succeed(self, former: Firmware) -> None:
+    def take_over(self, former: Firmware) -> None:
         """Take the place of firmware whose host has ended: tell the peers that it knew of the new incarnation."""
         known = {number: peer.incarnation for number, peer in former._peers.known.items() if peer.incarnation}
         for number, incarnation in (former._announcements.pending() | known).items():
@@ -141,23 +141,23 @@ class Firmware:
         elif kind == KIND_RECEIPT and peer.letters and number == peer.sending:
             self._take_receipt(now, peer)
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return self._counts
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return [f"a receipt from node {number}" for number, _ in self._timers]
 
     # What `protocols.core.peers` tells of a peer's incarnation.
 
-    def introduced(self, now: int, peer: Peer) -> None:
+    def on_peer_introduced(self, now: int, peer: Peer) -> None:
         if peer.letters:
             self._send_card(now, peer)
 
-    def restarting(self, peer: Peer) -> None:
+    def on_peer_restarting(self, peer: Peer) -> None:
         self._counts["restarts"] += 1
         self._untold.add(peer.number)
 
-    def restarted(self, now: int, peer: Peer) -> None:  # noqa: ARG002
+    def on_peer_restarted(self, now: int, peer: Peer) -> None:  # noqa: ARG002
         peer.sending = peer.expected = 0
         for letter in peer.letters:
             self._return(letter.index, Descriptor(peer.number, letter.arrived, outcome=Outcome.LOST))

@@ -9,7 +9,7 @@ from testbed.workloads.workload_settings import Size
 class Greeting(Workload):
     """Rank 0 sends a greeting to every other rank.
 
-    size: of a greeting, bytes.
+    size: size of a greeting, bytes.
     """
 
     size: Size = 64
@@ -17,8 +17,8 @@ class Greeting(Workload):
     async def rank(self, comm: Comm, node: Node) -> int:
         greeting = b"hello " * (self.size // 6 + 1)
         if comm.rank == 0:
-            for other in range(1, comm.size):
-                await comm.Send(greeting[: self.size], other)
+            for peer in range(1, comm.size):
+                await comm.Send(greeting[: self.size], peer)
             node.row(greeted=comm.size - 1)
             return 0
         buffer = bytearray(self.size)

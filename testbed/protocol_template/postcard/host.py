@@ -64,7 +64,7 @@ class Host(SoftwareMatchingEndpoint):
             self._outgoing.put(Outgoing(destination, context, tag, data, completion))
         return True
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         returned = self._descriptors.read(index)
         if index < SENDS:
             self._finish(index, returned)
@@ -77,7 +77,7 @@ class Host(SoftwareMatchingEndpoint):
         else:
             self._lose(returned.peer)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         under_way = [message for message, _ in self._sends.values()] + [*self._outgoing.items]
         return [f"the receipts of {len(message.data)} bytes to {message.destination}" for message in under_way]
 

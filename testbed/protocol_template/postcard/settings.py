@@ -13,4 +13,4 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.resend < 1:
-            raise ValueError("resend: more than 0")
+            raise ValueError(f"resend = {self.resend}: 1 ns or more")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocols.core.firmware import Adapter, HostActions
-from protocols.core.memory import Allocating, HostMemory, Reachable
+from protocols.core.memory import Allocating, DmaMemory, HostMemory
 from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SingleHostActions, SplitDriver
 
 from .descriptors import COUNT, SIZE, Descriptors
@@ -28,14 +28,14 @@ class Nic:
         self._settings = settings
         self.firmware = self._vacant()
 
-    def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
+    def attach(self, now: int, host: int, memory: DmaMemory, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
         self.firmware.attach(memory, Descriptors(descriptors))
         return self.firmware.on_doorbell
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
         self.adapter = self.adapter.with_incarnation(incarnation)
         former, self.firmware = self.firmware, self._vacant()
-        self.firmware.succeed(former)
+        self.firmware.take_over(former)
 
     def _vacant(self) -> Firmware:
         return Firmware(self.adapter, self._nic, HostMemory(), Descriptors(), self._settings)

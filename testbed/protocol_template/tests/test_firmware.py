@@ -20,7 +20,7 @@ ROOM = 74
 
 
 class Message(NamedTuple):
-    """A message that the host has got. tag: of its last card."""
+    """A message that the host has got. tag: tag of its last card."""
 
     tag: int
     data: bytes
@@ -178,7 +178,7 @@ def test_a_nic_whose_host_has_ended_tells_its_peers_who_then_only_receive() -> N
     former.write(5, b"hello")
     exchange(former, peer)
     successor = Card(0, incarnation=2)
-    successor.firmware.succeed(former.firmware)
+    successor.firmware.take_over(former.firmware)
     assert successor.firmware.deadline == 0
     successor.firmware.on_timer(0)
     exchange(successor, peer)

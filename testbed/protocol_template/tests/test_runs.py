@@ -24,7 +24,7 @@ def test_greetings_arrive_though_frames_are_lost() -> None:
     assert greet("sim") == {"n1": 0, "n2": 10_240, "n3": 10_240}
 
 
-@pytest.mark.parametrize("name", [one.name for one in CHECKS if not one.needs_namespaces])
+@pytest.mark.parametrize("name", [check.name for check in CHECKS if not check.needs_namespaces])
 def test_it_passes(name: str) -> None:
     result = check("postcard", name, SCOPE)
     assert result.state is not State.FAILED, result.reason

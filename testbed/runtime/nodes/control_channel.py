@@ -36,8 +36,8 @@ class Channel:
         self._socket.close()
 
     def send(self, word: str, data: object = None, end: Channel | None = None) -> None:
-        """Send a message. end: of another channel, to be passed with it (see `receive_with_channel`). Raises the errors of
-        `encode`, and ConnectionError when the other end is closed."""
+        """Send a message. end: end of another channel, to be passed with it (see `receive_with_channel`). Raises the errors
+        of `encode`, and ConnectionError when the other end is closed."""
         packet = encode(word, data)
         if end is None:
             self._socket.send(packet, socket.MSG_NOSIGNAL)

@@ -96,11 +96,11 @@ class BusyFirmware:
         self.firmware.on_timer(now)
         self.busy = False
 
-    def counted(self) -> Mapping[str, int]:
-        return self.firmware.counted()
+    def counter_values(self) -> Mapping[str, int]:
+        return self.firmware.counter_values()
 
-    def waiting(self) -> list[str]:
-        return self.firmware.waiting()
+    def pending_work(self) -> list[str]:
+        return self.firmware.pending_work()
 
 
 class DilatedHost:
@@ -116,8 +116,8 @@ class DilatedHost:
         control_header: bytes = b"",
         steering: Steering | None = None,
     ) -> None:
-        """layout: of the node. factor: nanoseconds of this machine for one of the model. control_header: see `make_port`.
-        steering: see `testbed.sim.sim_host.Prices`."""
+        """layout: layout of the node. factor: nanoseconds of this machine for one of the model. control_header: see
+        `make_port`. steering: see `testbed.sim.sim_host.Prices`."""
         self.clock = DilatedClock(Waiter(), factor)
         self.loop = Loop(self.clock, profile.poll or POLL_TIME)
         self.port = make_port(wire, control_header)

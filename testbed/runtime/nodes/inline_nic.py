@@ -54,7 +54,7 @@ class InlineNic(CompletingNic):
     def attach(self, agent: Agent) -> None:
         """Set the agent that the NIC serves, before its first action."""
         self._agent = agent
-        self.deliver_completion = agent.host.completed
+        self.deliver_completion = agent.host.on_completion
         self._on_doorbell = agent.firmware.on_doorbell
 
     def dma_read(self, segments: Sequence[memoryview]) -> bytes:

@@ -87,7 +87,7 @@ def on_state_query(number: int, frame: FrameType | None) -> None:
 
 
 def run_node(orders: RunOrders, number: int, channel: Channel, log: str, progress: Progress, starts: int = 1) -> None:
-    """Run the forked node process, which ends with its parent; does not return. number: of its placement. starts: how
+    """Run the forked node process, which ends with its parent; does not return. number: number of its placement. starts: how
     often the node has been started, including this time."""
     status, placement = 1, orders.placements[number]
     try:
@@ -321,7 +321,7 @@ class _Node:
 
     def _report(self) -> NicReport:
         cpu = self._cpu_time() - self._cpu_before
-        counted = {agent.name: dict(agent.firmware.counted()) for agent in self._agents}
+        counted = {agent.name: dict(agent.firmware.counter_values()) for agent in self._agents}
         port, dilated = self._port, self._dilated
         first = counted[self._agents[0].name]
         report = NicReport(first, self._wire.received, self._wire.dropped, port.unsent, port.down, cpu)
@@ -337,8 +337,8 @@ class _Node:
         lines = [self._state(frame)]
         for agent in self._agents:
             rank = f"{agent.name}, " if len(self._agents) > 1 else ""
-            lines += [f"{rank}host: {sentence}" for sentence in agent.host.waiting()]
-            lines += [f"{rank}NIC: {sentence}" for sentence in agent.firmware.waiting()]
+            lines += [f"{rank}host: {sentence}" for sentence in agent.host.pending_work()]
+            lines += [f"{rank}NIC: {sentence}" for sentence in agent.firmware.pending_work()]
         if self._port.frames_waiting:
             lines.append(f"frames that wait in the NIC until the network accepts them: {self._port.frames_waiting}")
         if self._shared is None:

@@ -72,7 +72,7 @@ class StuckError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Outcome of a run. results: of the programs, by rank name. reports: of their NICs, by node."""
+    """Outcome of a run. results: results of the programs, by rank name. reports: reports of their NICs, by node."""
 
     results: Mapping[str, Any]
     reports: Mapping[str, NicReport]
@@ -181,10 +181,10 @@ class Run:
         """Whether a node's process or its program has ended."""
         return node in self._ended or "done" in self._messages[node]
 
-    def crash(self, node: str, *, returns: bool = False) -> None:
-        """Kill a node process that has not ended, and wait for its end. returns: whether `restart` will be called, and
+    def crash(self, node: str, *, restarts: bool = False) -> None:
+        """Kill a node process that has not ended, and wait for its end. restarts: whether `restart` will be called, and
         `wait` waits for the restarted program; otherwise `wait` does not wait for the node any more."""
-        self._crashed[node] = returns
+        self._crashed[node] = restarts
         self._paused.discard(node)
         self.kill(node)
         deadline = time.monotonic() + TIMEOUT
@@ -218,7 +218,7 @@ class Run:
         deadline = time.monotonic() + TIMEOUT
         while not self._has_sent(node, "ready", ()):
             if not self._receive(deadline):
-                raise StuckError(f"{node}: its restarted process is not ready after {TIMEOUT:g} s", self.waiting())
+                raise StuckError(f"{node}: its restarted process is not ready after {TIMEOUT:g} s", self.pending_work())
         channel.send("go", (self.start_time, True))
 
     def pause(self, node: str) -> None:
@@ -275,7 +275,7 @@ class Run:
 
     def _stuck(self, message: str) -> StuckError:
         """Make the error of a stuck run, with the nodes' states and the last transfer."""
-        waiting = self.waiting()
+        waiting = self.pending_work()
         last_transfers = list(zip(self._progress.last_times(), self._messages, strict=True))
         last, node = max(last_transfers, default=(0, ""))
         if last:
@@ -296,7 +296,7 @@ class Run:
         """Return the data of each node's message with this word."""
         return {name: messages[word] for name, messages in self._messages.items() if word in messages}
 
-    def waiting(self) -> dict[str, list[str]]:
+    def pending_work(self) -> dict[str, list[str]]:
         """Ask every node what it waits for; return sentences by node. If a node does not answer, they describe the state of
         its process."""
         for messages in self._messages.values():
@@ -372,7 +372,7 @@ class Run:
         deadline = time.monotonic() + TIMEOUT
         while not all(self._has_sent(name, word, without) for name in self._messages):
             if not self._receive(deadline):
-                raise StuckError(f"node processes have not sent {word!r} within {TIMEOUT:g} s", self.waiting())
+                raise StuckError(f"node processes have not sent {word!r} within {TIMEOUT:g} s", self.pending_work())
 
     def _has_sent(self, name: str, word: str, without: Collection[str]) -> bool:
         """Whether a node has sent a message with this word, or is not expected to. Raises the error of a failed or dead

@@ -23,14 +23,14 @@ from testbed.spec.layout import Node
 from testbed.spec.placement import Rank
 
 Program = Callable[..., Coroutine[Awaited | int, None, object]]
-"""A host program: ``async def program(endpoint, node)``. endpoint: of the protocol's library (`Agent.host`). node: the
-program's `ProgramNode`. Its result is plain data, 128 KiB at most, and is returned to the starting process."""
+"""A host program: ``async def program(endpoint, node)``. endpoint: endpoint of the protocol's library (`Agent.host`). node:
+the program's `ProgramNode`. Its result is plain data, 128 KiB at most, and is returned to the starting process."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeModel:
-    """A node's computer in a dilated run. layout: its cores. profile: its costs. ranks: those on this node. adapters: of the
-    NIC's functions, one for each rank."""
+    """A node's computer in a dilated run. layout: its cores. profile: its costs. ranks: those on this node. adapters:
+    adapters of the NIC's functions, one for each rank."""
 
     layout: Node
     profile: Profile
@@ -125,9 +125,9 @@ def _no_offloads() -> AbstractContextManager[Mapping[str, Offloads]]:
 @dataclass(frozen=True, slots=True)
 class RunOrders:
     """Orders for the processes of one run. programs: by rank name. numbers: rank name -> number. spin: nanoseconds that the
-    processes poll for a frame before sleeping. offloading: called when they have ended. dilation: of a dilated run. shared:
-    split driver of the shared NICs, which run in agents beside the node processes; see `NodePlacement.functions`. queues: of
-    shared NICs. mtus: MAC address -> a rank's name and its NIC's MTU, if the MTUs differ; else empty.
+    processes poll for a frame before sleeping. offloading: called when they have ended. dilation: dilation of a dilated run.
+    shared: split driver of the shared NICs, which run in agents beside the node processes; see `NodePlacement.functions`.
+    queues: queues of shared NICs. mtus: MAC address -> a rank's name and its NIC's MTU, if the MTUs differ; else empty.
     """
 
     plug: Plug

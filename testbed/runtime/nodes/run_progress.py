@@ -2,7 +2,7 @@
 
 Progress is the end of a transfer, successful or failed, that a NIC reports to its host (`Nic.post_completion`), and the end
 of a program. Nothing else counts, since everything else can go on forever in a run that makes no progress: frames
-retransmitted to a dead peer, steps of a task that polls, answered probes (`Host.completed`), timers, a loop that
+retransmitted to a dead peer, steps of a task that polls, answered probes (`Host.on_completion`), timers, a loop that
 computes. So a run without progress is stuck, or its programs compute, or move one message, for longer than the limit
 that the caller sets.
 
@@ -44,18 +44,18 @@ class Progress:
 class _ProgressHost:
     """A wrapped host library. It costs a call and a reading of the clock for each transfer, and nothing per frame."""
 
-    __slots__ = ("completed", "library", "waiting")
+    __slots__ = ("library", "on_completion", "pending_work")
 
     def __init__(self, host: Host, last_time: memoryview[int]) -> None:
         """last_time: one word, the time of the last progress."""
-        host_completed, now = host.completed, time.monotonic_ns
+        host_on_completion, now = host.on_completion, time.monotonic_ns
 
-        def completed(index: int) -> bool | None:
-            if host_completed(index) is False:
+        def on_completion(index: int) -> bool | None:
+            if host_on_completion(index) is False:
                 return False
             last_time[0] = now()
             return None
 
-        self.completed = completed
+        self.on_completion = on_completion
         self.library = host
-        self.waiting = host.waiting
+        self.pending_work = host.pending_work

@@ -68,7 +68,7 @@ _WARM_UP_PROGRAMS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A node process, or the agent of a node's NIC. name: of the node."""
+    """A node process, or the agent of a node's NIC. name: name of the node."""
 
     name: str
     pid: int
@@ -159,7 +159,7 @@ class _WarmParent:
             restore_offloads(self._orders, self._cluster_directory)
 
     def _fork(self, number: int, name: str) -> int:
-        """Fork a node process; return its pid. number: of its placement."""
+        """Fork a node process; return its pid. number: number of its placement."""
         self._starts[name] += 1
         pid = os.fork()
         if not pid:

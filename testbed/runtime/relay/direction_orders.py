@@ -21,8 +21,8 @@ from testbed.spec.layout import DirectionName
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """Options that all links of a relay process share. arena: of their sockets. seed, files: of the orders. fields, log:
-    see `FateOptions`. tallies: see `RuleSet`."""
+    """Options that all links of a relay process share. arena: arena of their sockets. seed, files: seed and files of the
+    orders. fields, log: see `FateOptions`. tallies: see `RuleSet`."""
 
     loop: Loop
     arena: Arena

@@ -192,7 +192,7 @@ class RelayPaths:
         self.orders = directory / "relay.json"
 
     def socket(self, number: int) -> Path:
-        """Return the path of the socket on which a relay process listens. number: of the process, from 0."""
+        """Return the path of the socket on which a relay process listens. number: number of the process, from 0."""
         return self.directory / f"relay.{number}"
 
     def report(self, number: int) -> Path:

@@ -41,7 +41,7 @@ class Process:
     """One process of a relay: its share of the links, its log of fates, its watchers and its watch on the supervisor."""
 
     def __init__(self, paths: RelayPaths, number: int, command: Sequence[str]) -> None:
-        """number: of the process, from 0. command: starts a supervisor."""
+        """number: number of the process, from 0. command: starts a supervisor."""
         self._paths = paths
         self._command = command
         self._number = number

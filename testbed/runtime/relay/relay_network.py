@@ -174,7 +174,7 @@ class Uplink:
         loop.watch(socket.fileno(), self.read)
 
     @property
-    def waiting(self) -> tuple[int, int]:
+    def queued(self) -> tuple[int, int]:
         """Numbers of bytes and of frames that wait here."""
         frames = [len(frame) for _, frame in self._waiting if not isinstance(frame, ControlFrame)]
         return sum(frames), len(frames)
@@ -338,4 +338,4 @@ class ModelledLink(ForwardedLink):
         uplink = self.uplinks.get(direction)
         if uplink is None:
             return {"queued": [0, 0]}
-        return {"queued": list(uplink.waiting), "stops": uplink.stops, "waited": uplink.waited}
+        return {"queued": list(uplink.queued), "stops": uplink.stops, "waited": uplink.waited}

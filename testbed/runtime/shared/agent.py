@@ -58,10 +58,10 @@ _EVENTFD_EVENTS: Final = select.EPOLLIN | select.EPOLLET  # edge-triggered, sinc
 
 @dataclass(frozen=True, slots=True)
 class NicConfig:
-    """Configuration of a shared NIC. adapters: of its functions; the agent sets their incarnations. hosts: host processes of
-    each function, at most as many as the protocol supports. spin: nanoseconds to poll before sleeping, while yielding the
-    processor. heap: bytes for each host. queries: path of a further socket, for queries without attaching, or None. mtus:
-    see `nodes.run_orders.RunOrders`. worker: the agent's share of the interface's functions and frames."""
+    """Configuration of a shared NIC. adapters: adapters of its functions; the agent sets their incarnations. hosts: host
+    processes of each function, at most as many as the protocol supports. spin: nanoseconds to poll before sleeping, while
+    yielding the processor. heap: bytes for each host. queries: path of a further socket, for queries without attaching, or
+    None. mtus: see `nodes.run_orders.RunOrders`. worker: the agent's share of the interface's functions and frames."""
 
     split_driver: SplitDriver
     ethertype: int
@@ -99,7 +99,7 @@ class SharedAgent:
         worker = config.worker
         if worker.queues.count > 1:
             join_fanout(self._socket.socket, FANOUT_GROUP, worker.queues.program)
-        own_adapters = [adapter for number, adapter in enumerate(config.adapters) if worker.has(number)]
+        own_adapters = [adapter for number, adapter in enumerate(config.adapters) if worker.owns(number)]
         addresses = [adapter.address for adapter in own_adapters]
         control_header = config.adapters[0].address + config.ethertype.to_bytes(2, "big") if self._routed else b""
         port = make_port(self._socket, control_header)
@@ -298,17 +298,17 @@ class SharedAgent:
 
     def _update_deadlines(self) -> None:
         for function in self._touched:
-            function.due = function.nic.firmware.deadline
+            function.deadline = function.nic.firmware.deadline
         self._touched.clear()
-        dues = [function.due for function in self._functions if function.due is not None]
-        if self._wire.due is not None:
-            dues.append(self._wire.due)
-        self._due = min(dues, default=None)
+        deadlines = [function.deadline for function in self._functions if function.deadline is not None]
+        if self._wire.deadline is not None:
+            deadlines.append(self._wire.deadline)
+        self._due = min(deadlines, default=None)
 
     def _on_timer(self, moment: int) -> None:
         """Call `on_timer` of the firmware whose deadline has come, and of the port."""
         for function in self._functions:
-            if function.due is not None and function.due <= moment:
+            if function.deadline is not None and function.deadline <= moment:
                 self._touched.add(function)
                 try:
                     function.nic.firmware.on_timer(moment)
@@ -466,19 +466,19 @@ class SharedAgent:
 
     def _waiting(self, function: Function) -> list[str]:
         return [
-            *function.nic.firmware.waiting()[:_MAX_SENTENCES],
+            *function.nic.firmware.pending_work()[:_MAX_SENTENCES],
             *self._socket.oversized_sentences()[:_MAX_SENTENCES],
         ]
 
     def _report(self, function: Function) -> dict[str, Any]:
         """Make the report of one function, with the counts of the whole NIC."""
-        return {"counted": dict(function.nic.firmware.counted()), **self._nic_counts()}
+        return {"counted": dict(function.nic.firmware.counter_values()), **self._nic_counts()}
 
     def _counted(self) -> dict[str, int]:
         """Sum the firmware's counters over all functions."""
         totals: Counter[str] = Counter()
         for function in self._functions:
-            totals.update(function.nic.firmware.counted())
+            totals.update(function.nic.firmware.counter_values())
         return dict(totals)
 
     def _hosts(self) -> dict[str, int]:

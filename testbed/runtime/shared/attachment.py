@@ -110,7 +110,7 @@ class Attachment:
         """Ask the agent for its report. Raises NicGoneError."""
         return self._query({"do": "report"})[0]
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Ask the agent for sentences about what the NIC waits for; may be called in a signal handler. Raises
         NicGoneError."""
         if self._is_querying:
@@ -188,7 +188,7 @@ class HostDriver:
     def wait(self, deadline: int | None) -> Sequence[int]:
         """Take completions, and run the tasks that they wake, until a watched descriptor is ready or the deadline has come.
         Raises NicGoneError."""
-        nic, loop, completed, now = self._nic, self.loop, self._host.completed, time.monotonic_ns
+        nic, loop, on_completion, now = self._nic, self.loop, self._host.on_completion, time.monotonic_ns
         polling = loop.polling
         if polling:
             return self._poll()
@@ -201,7 +201,7 @@ class HostDriver:
             if indexes:
                 try:
                     for index in indexes:
-                        completed(index)
+                        on_completion(index)
                 except Exception as error:
                     raise self._library_error(error) from error
                 if woken:
@@ -263,7 +263,7 @@ class HostDriver:
         indexes = self._nic.completions.take(_MAX_POLLED)
         try:
             for index in indexes:
-                self._host.completed(index)
+                self._host.on_completion(index)
         except Exception as error:
             raise self._library_error(error) from error
         return bool(indexes)
@@ -290,7 +290,7 @@ class HostDriver:
             loop = self.loop
             while loop.running and (indexes := self._nic.completions.take(_MAX_BATCH)):
                 for index in indexes:
-                    self._host.completed(index)
+                    self._host.on_completion(index)
                 while loop.woken and loop.running:
                     loop.run_woken()
             if loop.running:

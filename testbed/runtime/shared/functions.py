@@ -26,7 +26,7 @@ from testbed.runtime.shared.region import Region
 from testbed.runtime.shared.rings import ProtocolViolationError, Reader, Writer
 from testbed.spec.names import MAX_RANKS
 
-_MAX_LOCAL: Final = 4_096
+_MAX_LOCAL_FRAMES: Final = 4_096
 """Maximum number of waiting frames between functions; further ones are dropped, as by a switch."""
 
 
@@ -38,16 +38,16 @@ MAX_FUNCTIONS: Final = MAX_RANKS
 
 
 class Wire:
-    """The sending side of the interface that the functions share. port: sends frames. due: time at which to call `on_timer`,
-    or None."""
+    """The sending side of the interface that the functions share. port: sends frames. deadline: time at which to call
+    `on_timer`, or None."""
 
     __slots__ = (
         "_has_routes",
         "_other_inboxes",
         "_own_addresses",
         "_send",
+        "deadline",
         "deferred",
-        "due",
         "handed_over",
         "local",
         "overflowed",
@@ -60,9 +60,10 @@ class Wire:
         own_addresses: frozenset[bytes],
         other_inboxes: Mapping[bytes, socket.socket] | None = None,
     ) -> None:
-        """own_addresses: of the functions. other_inboxes: inboxes of other workers, by the addresses of their functions."""
+        """own_addresses: MAC addresses of the functions. other_inboxes: inboxes of other workers, by the addresses of their
+        functions."""
         self.port: Final = port
-        self.due: int | None = None
+        self.deadline: int | None = None
         self.local: deque[Buffer] = deque()
         """Frames from one function to another."""
         self.deferred: list[Buffer] = []
@@ -83,13 +84,13 @@ class Wire:
 
     def on_timer(self, now: int) -> None:
         """Let the port repeat its ASK if that is due."""
-        if self.due is not None and self.due <= now:
+        if self.deadline is not None and self.deadline <= now:
             assert isinstance(self.port, FlowControlPort)
-            self.due = now + ASK_INTERVAL if self.port.ask_again() else None
+            self.deadline = now + ASK_INTERVAL if self.port.ask_again() else None
 
     def _start_timer(self) -> None:
-        if self.due is None:
-            self.due = time.monotonic_ns() + ASK_INTERVAL
+        if self.deadline is None:
+            self.deadline = time.monotonic_ns() + ASK_INTERVAL
 
     def hand_over(self, frame: bytes) -> bool:
         """Hand a frame from the wire over to the worker that has its function; return False if no worker has it."""
@@ -116,7 +117,7 @@ class Wire:
             self._put_into(inbox, frame)
             return None
         if destination in self._own_addresses and not (self._has_routes and destination == frame[6:12]):
-            if len(self.local) < _MAX_LOCAL:
+            if len(self.local) < _MAX_LOCAL_FRAMES:
                 self.local.append(frame)
             else:
                 self.overflowed += 1
@@ -136,9 +137,9 @@ class Wire:
 class AttachedHost:
     """A host process, as its NIC's agent sees it: its region, and the descriptors that wake it and show its death.
 
-    function, slot: to which it is attached. on_doorbell: called with its doorbells. is_awake: whether the agent polls its
-    doorbells. last_turn: the agent's last turn with a doorbell of this host. violation: why it is not trusted any more, or
-    empty.
+    function, slot: the function and slot to which it is attached. on_doorbell: called with its doorbells. is_awake: whether
+    the agent polls its doorbells. last_turn: the agent's last turn with a doorbell of this host. violation: the reason why
+    it is not trusted any more, or empty.
     """
 
     __slots__ = (
@@ -161,7 +162,7 @@ class AttachedHost:
     def __init__(
         self, region: Region, connection: socket.socket, pid: int, pidfd: int, eventfd: int, wake_pipe: int
     ) -> None:
-        """eventfd: by which the host wakes the agent. wake_pipe: the writing end, by which the agent wakes the host."""
+        """eventfd: wakes the agent. wake_pipe: writing end of the pipe that wakes the host."""
         self.region = region
         self.connection = connection
         self.pid = pid
@@ -196,12 +197,12 @@ class Function:
     """One of a NIC's functions: its firmware, which answers peers even when no host process is attached. Implements the
     firmware's `SharedActions`. hosts: the attached host processes, by slot."""
 
-    __slots__ = ("_deferred", "_violators", "dma_read", "due", "hosts", "nic", "send", "ticks", "when_sent")
+    __slots__ = ("_deferred", "_violators", "deadline", "dma_read", "hosts", "nic", "send", "ticks", "when_sent")
 
     def __init__(self, adapter: Adapter, wire: Wire, split_driver: SplitDriver, violators: list[AttachedHost]) -> None:
-        """violators: to which the function appends host processes that violate the protocol, for the agent to detach."""
+        """violators: list to which the function appends hosts that violate the protocol, for the agent to detach."""
         self.hosts: Final[list[AttachedHost | None]] = [None] * split_driver.hosts
-        self.due: int | None = None
+        self.deadline: int | None = None
         """The firmware's deadline when it was read last."""
         self.dma_read = b"".join
         self.send = wire.send
@@ -224,7 +225,7 @@ class Function:
         try:
             if attached.completions.put(index):
                 return
-            reason = "it rings doorbells, but takes no completions"
+            reason = "its completion queue is full: it rings doorbells but takes no completions"
         except ProtocolViolationError as error:
             reason = str(error)
         self.report_violation(attached, reason)

@@ -56,7 +56,7 @@ class SharedNodeNic:
         self.frames_waiting = int(report["kept"])
         self.dropped = int(report["dropped"]) + int(report["overflowed"])  # from the wire, and between functions
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         """Return the firmware's counters at the last `update_counts`. A NIC with several workers also counts the frames that
         its worker has received from the wire, and those of them that were handed over to another worker."""
         return self._counted
@@ -65,9 +65,9 @@ class SharedNodeNic:
         """Return nothing: the agent reports lost frames in `waiting`."""
         return []
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Return sentences about what the NIC waits for. Raises NicGoneError."""
-        return self._attachment.waiting()
+        return self._attachment.pending_work()
 
 
 def fork_agent(

@@ -51,7 +51,7 @@ def nic_configs(layout: Layout, protocol: str, functions: int, spin: int = 0) ->
         )
     hosts_of = tuple(number - number % functions for number in range(len(addresses))) if functions > 1 else ()
     configs = {}
-    routed, ordered = layout.routed(), layout.keeps_order()
+    routed, ordered = layout.source_routed_nodes(), layout.keeps_order()
     ethertype = definition.ethertype_of(layout.framings())
     for number, node in enumerate(layout.nodes):
         if node.nics:

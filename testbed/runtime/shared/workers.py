@@ -39,7 +39,7 @@ class ReceiveQueues:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker. inboxes: of all workers, by number, to hand frames over. inbox: the end to read of its own."""
+    """One worker. inboxes: sending ends of all workers' inboxes, by number. inbox: receiving end of its own inbox."""
 
     number: int
     queues: ReceiveQueues
@@ -51,7 +51,7 @@ class Worker:
         """The descriptors that its process needs."""
         return {inbox.fileno() for inbox in (*self.inboxes, self.inbox) if inbox is not None}
 
-    def has(self, function: int) -> bool:
+    def owns(self, function: int) -> bool:
         """Whether a function belongs to this worker."""
         return function % self.queues.count == self.number
 
@@ -60,7 +60,7 @@ class Worker:
         return {
             adapter.address: self.inboxes[number % self.queues.count]
             for number, adapter in enumerate(functions)
-            if not self.has(number)
+            if not self.owns(number)
         }
 
 

@@ -26,12 +26,13 @@ def is_lossy(protocol: Protocol) -> bool:
 
 
 class NoFirmware:
-    """Firmware that does nothing, since the kernel does everything. counted: returns counters in place of a firmware's."""
+    """Firmware that does nothing, since the kernel does everything. counter_values: returns counters in place of a
+    firmware's."""
 
     deadline = None
 
-    def __init__(self, counted: Callable[[], Mapping[str, int]] = dict) -> None:
-        self.counted = counted
+    def __init__(self, counter_values: Callable[[], Mapping[str, int]] = dict) -> None:
+        self.counter_values = counter_values
 
     def receive(self, now: int, frame: bytes) -> None:
         """Do nothing: no frame arrives."""
@@ -42,5 +43,5 @@ class NoFirmware:
     def on_timer(self, now: int) -> None:
         """Do nothing: there is no deadline."""
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []

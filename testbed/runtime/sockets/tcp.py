@@ -87,10 +87,10 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
             completion.complete(received.result())
         return True
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         """Do nothing: completions are posted only to show the run's progress."""
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         sentences = [
             f"{connection.unsent_buffers} buffers for rank {connection.peer} are not accepted by the kernel yet"
             for connection in self._connections.values()

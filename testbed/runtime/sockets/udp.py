@@ -124,10 +124,10 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
         probe = self._tcp.probe if context >= _DATAGRAM_CONTEXTS else super().probe
         return probe(source, context, tag, wait, claim, completion)
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         """Do nothing: completions are posted only to show the run's progress."""
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         """Return counters of datagrams: sent, came (received); not_taken: discarded by the kernel when sent; overrun:
         dropped on receipt because the socket's buffer was full; strange: not sent by a rank, or invalid. incomplete:
         messages of which a datagram was lost."""
@@ -137,12 +137,12 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
         overrun = meminfo[_SK_MEMINFO_DROPS]
         return {**self._counters, "overrun": overrun, "incomplete": self._assembly.incomplete}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         sentences = [f"{len(self._unsent)} messages are not accepted by the kernel yet"] if self._unsent else []
         if receives := self.matching.posted_count():
             sentences.append(f"{receives} receives have found no message, which may be lost: this is UDP")
-        counts = ", ".join(f"{name} {count}" for name, count in self.counted().items())
-        by_tcp = [f"by TCP: {sentence}" for sentence in self._tcp.waiting()]
+        counts = ", ".join(f"{name} {count}" for name, count in self.counter_values().items())
+        by_tcp = [f"by TCP: {sentence}" for sentence in self._tcp.pending_work()]
         return [*sentences, f"datagrams: {counts}", *by_tcp]
 
     def _send_datagrams(self, destination: int, datagrams: Datagrams) -> bool:
@@ -213,7 +213,7 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
 def plug(adapter: Adapter, nic: Nic) -> Agent:
     """Make the agent of a rank, in place of a NIC's."""
     endpoint = UdpEndpoint(adapter, nic)
-    return Agent(NoFirmware(endpoint.counted), endpoint)
+    return Agent(NoFirmware(endpoint.counter_values), endpoint)
 
 
 PROTOCOL = KernelProtocol(plug=plug, ethertype=0, device=Device, connect=UdpEndpoint.connect, lossy=True)

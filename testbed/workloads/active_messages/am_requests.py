@@ -29,7 +29,7 @@ class Client:
         endpoint = library.allocate_bundle().allocate_endpoint()
         self.endpoint: Final = endpoint
         endpoint.tag = TAG
-        endpoint.set_handler(ANSWER, self._answered)
+        endpoint.set_handler(ANSWER, self._on_answered)
         endpoint.map(0, server, TAG)
 
     async def burst(self, count: int) -> int:
@@ -51,7 +51,7 @@ class Client:
         return issued
 
     async def keep_asking(self, settle: int, time: int) -> None:
-        """Send requests as fast as possible. trips: of the replies that arrive within `time` after `settle`, both in
+        """Send requests as fast as possible. trips: trips of the replies that arrive within `time` after `settle`, both in
         nanoseconds."""
         start_time = self._now() + settle
         self._measured_period = (start_time, start_time + time)
@@ -72,7 +72,7 @@ class Client:
         self._in_flight[number] = self._now()
         await self.endpoint.request(0, handler, number, *_PADDING)
 
-    def _answered(self, _: Token, number: int, *rest: int) -> None:  # noqa: ARG002
+    def _on_answered(self, _: Token, number: int, *rest: int) -> None:  # noqa: ARG002
         now = self._now()
         request_time = self._in_flight.pop(number)
         if self._measured_period[0] <= now < self._measured_period[1]:

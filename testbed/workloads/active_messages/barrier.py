@@ -45,7 +45,7 @@ class Collectives:
         if endpoint.name.endpoint:
             raise ValueError("this node already has endpoints: the first endpoint must be for barriers")
         endpoint.tag = TAG
-        endpoint.error_handler = self._returned
+        endpoint.error_handler = self._on_returned
         endpoint.set_handler(_ARRIVED, lambda _, generation, distance: self._arrivals.add((generation, distance)))
         endpoint.set_handler(_VALUES, self._values_received)
 
@@ -78,7 +78,7 @@ class Collectives:
     def _values_received(self, _: Token, rank: int, *words: int) -> None:
         self._values[rank] = tuple([high << 32 | low for high, low in zip(words[::2], words[1::2], strict=True)])
 
-    def _returned(self, returned: Returned) -> None:
+    def _on_returned(self, returned: Returned) -> None:
         if returned.status not in _NOT_STARTED:
             raise ReturnedError(returned)
         self._returned_messages.append(returned)

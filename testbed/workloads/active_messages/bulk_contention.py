@@ -80,7 +80,7 @@ class _BulkClient:
         self._count = 0
         self._endpoint = endpoint = library.allocate_bundle().allocate_endpoint()
         endpoint.tag = TAG
-        endpoint.set_handler(ANSWER, self._answered)
+        endpoint.set_handler(ANSWER, self._on_answered)
         endpoint.map(0, EndpointName(0, 1), TAG)
 
     async def keep_sending(self, settle: int, time: int) -> int:
@@ -102,7 +102,7 @@ class _BulkClient:
     async def _drain(self) -> None:
         await serve_until(self._endpoint, lambda: len(self._free) == self._window)
 
-    def _answered(self, _: Token, slot: int, *rest: int) -> None:  # noqa: ARG002
+    def _on_answered(self, _: Token, slot: int, *rest: int) -> None:  # noqa: ARG002
         self._free.append(slot)
         if self._measured_period[0] <= self._now() < self._measured_period[1]:
             self._count += 1

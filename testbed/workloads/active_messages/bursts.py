@@ -84,9 +84,9 @@ class _TimedClient(Client):
         self.begun = 0
         super().__init__(library, node, server, window)
 
-    def _answered(self, token: Token, number: int, *rest: int) -> None:
+    def _on_answered(self, token: Token, number: int, *rest: int) -> None:
         self.answers.append(self._now())
-        super()._answered(token, number, *rest)
+        super()._on_answered(token, number, *rest)
 
 
 def _moments(client: _TimedClient, interval: int, time: int) -> tuple[int, int, int]:

@@ -121,7 +121,7 @@ class _Exchange:
 
     async def settle(self) -> None:
         """Poll until every request has been answered."""
-        while self._library.waiting():
+        while self._library.pending_work():
             await self._library.poll()
 
     async def trip(self, data: bytes) -> int:

@@ -59,7 +59,9 @@ class ActiveNetworks(Native[ActiveMessages]):
                 await collectives.barrier()
                 faults_before = library.driver.faults
                 if serving is not None:
-                    endpoints_served = [library.endpoint(each.name.endpoint) for each in serving.endpoints[:count]]
+                    endpoints_served = [
+                        library.endpoint(endpoint.name.endpoint) for endpoint in serving.endpoints[:count]
+                    ]
                     if threads == "one":
                         await self._in_turn(serving, endpoints_served, node)
                     else:

@@ -26,7 +26,7 @@ class RadixSort(Native[ActiveMessages]):
     local sort, and a permutation that stores every key at its position.
 
     Verified: every node's keys are in order, no key is below the last key of the previous node, no key is lost or new.
-    keys: of each node.
+    keys: keys of each node.
     """
 
     bears_restarts = False

@@ -30,11 +30,11 @@ class RandomRequests(Native[ActiveMessages]):
     """On active messages: random requests of all kinds from each endpoint to endpoints of other nodes, verified:
     handled exactly once, or returned.
 
-    requests: of each node. endpoints: of each node. largest: bytes of data; data that does not fit a medium message is a
-    bulk message. freed: endpoints that a node frees half-way; later requests to them are returned. over: the time over
-    which a node's requests are spread; 0: as fast as possible. patience: after this time without a message a node abandons
-    its requests, and does not wait for nodes that have not reported their end. Requests for an unreachable node are sent to
-    other nodes, until it has sent a message.
+    requests: requests of each node. endpoints: endpoints of each node. largest: bytes of data; data that does not fit a
+    medium message is a bulk message. freed: endpoints that a node frees half-way; later requests to them are returned. over:
+    the time over which a node's requests are spread; 0: as fast as possible. patience: after this time without a message a
+    node abandons its requests, and does not wait for nodes that have not reported their end. Requests for an unreachable
+    node are sent to other nodes, until it has sent a message.
     """
 
     checked = True
@@ -58,7 +58,7 @@ class RandomRequests(Native[ActiveMessages]):
 
 
 class _Pending(NamedTuple):
-    """A pending request. slot: of the destination's segment, for a bulk message; -1: none."""
+    """A pending request. slot: slot of the destination's segment, for a bulk message; -1: none."""
 
     endpoint: Endpoint
     destination: EndpointName
@@ -74,7 +74,7 @@ class _Program:
         self._contents = Contents(0, "am-random", workload.largest)
         self._window = library.window
         self._room = library.medium_room(len(_SERIAL))
-        self._words_at_most = min(_MAX_WORDS, library.max_short - len(_SERIAL))
+        self._max_words = min(_MAX_WORDS, library.max_short - len(_SERIAL))
         self.counts: Counter[str] = Counter()
         self._number = 0
         self._pending: dict[int, _Pending] = {}
@@ -94,12 +94,12 @@ class _Program:
         endpoint = self._bundle.allocate_endpoint()
         senders = len(self._node.names) * self._workload.endpoints
         endpoint.segment = bytearray(max(1, self._workload.largest) * senders * self._window)
-        endpoint.set_handler(_WORDS, self._words)
-        endpoint.set_handler(_DATA, self._data)
-        endpoint.set_handler(_ANSWER, self._answered)
-        endpoint.set_handler(_ANSWER_DATA, self._answered_with_data)
+        endpoint.set_handler(_WORDS, self._on_words)
+        endpoint.set_handler(_DATA, self._on_data)
+        endpoint.set_handler(_ANSWER, self._on_reply)
+        endpoint.set_handler(_ANSWER_DATA, self._on_reply_with_data)
         endpoint.set_handler(_DONE, lambda _, rank: self._done.add(rank))
-        endpoint.error_handler = lambda returned: self._returned(endpoint, returned)
+        endpoint.error_handler = lambda returned: self._on_returned(endpoint, returned)
         endpoint.tag = TAG
         return endpoint
 
@@ -151,8 +151,8 @@ class _Program:
         """Retransmit requests that were returned by nodes before their start; abandon requests after a long silence."""
         while not self._is_over:
             await self._node.sleep(_POLL_INTERVAL)
-            again, self._retransmissions = self._retransmissions, []
-            for endpoint, destination in again:
+            retransmissions, self._retransmissions = self._retransmissions, []
+            for endpoint, destination in retransmissions:
                 await self._request(endpoint, destination, self._node.random(f"again/{self._number}"))
             if self._is_quiet() and self._pending:
                 abandoned = sum(
@@ -181,7 +181,7 @@ class _Program:
                 return
             rank = (node.rank + 1 + rng.randrange(other_ranks)) % len(node.names)
             if rank in self._unreachable:
-                present = [other for other in range(len(node.names)) if other not in {*self._unreachable, node.rank}]
+                present = [peer for peer in range(len(node.names)) if peer not in {*self._unreachable, node.rank}]
                 if not present:
                     self.counts["not_sent"] += 1
                     continue
@@ -207,7 +207,7 @@ class _Program:
         self.counts["sent"] += 1
         slots = self._slots[endpoint.name.endpoint, destination]
         if kind < 2 or not self._workload.largest:
-            words = [rng.getrandbits(32) for _ in range(rng.randrange(self._words_at_most + 1))]
+            words = [rng.getrandbits(32) for _ in range(rng.randrange(self._max_words + 1))]
             await endpoint.request(mapping, _WORDS, *serial, *words)
         elif kind == 2 and size <= self._room:
             await endpoint.request_medium(mapping, _DATA, self._contents.of(number, size), *serial)
@@ -229,11 +229,11 @@ class _Program:
 
     # Handlers.
 
-    def _words(self, token: Token, *words: int) -> None:
+    def _on_words(self, token: Token, *words: int) -> None:
         rank, starts, number = self._take(words)
         token.reply(_ANSWER, rank, starts, number)
 
-    def _data(self, token: Token, data: memoryview, *words: int) -> None:
+    def _on_data(self, token: Token, data: memoryview, *words: int) -> None:
         rank, starts, number = self._take(words)
         self._contents.check(number, data, f"from rank {rank}")
         if number % 3 or len(data) > self._room:
@@ -252,11 +252,11 @@ class _Program:
         handled.add(number)
         return rank, starts, number
 
-    def _answered_with_data(self, token: Token, data: memoryview, *serial: int) -> None:
+    def _on_reply_with_data(self, token: Token, data: memoryview, *serial: int) -> None:
         self._contents.check(serial[2], data, f"a reply of {token.source}")
-        self._answered(token, *serial)
+        self._on_reply(token, *serial)
 
-    def _answered(self, token: Token, rank: int, starts: int, number: int) -> None:
+    def _on_reply(self, token: Token, rank: int, starts: int, number: int) -> None:
         self._last_arrival = self._node.now()
         self._started.add(token.source.node)
         self._unreachable.discard(token.source.node)
@@ -272,7 +272,7 @@ class _Program:
         if request.slot >= 0:
             self._slots[request.endpoint.name.endpoint, request.destination].append(request.slot)
 
-    def _returned(self, endpoint: Endpoint, returned: Returned) -> None:
+    def _on_returned(self, endpoint: Endpoint, returned: Returned) -> None:
         node, status = returned.destination.node, returned.status
         if status in (Status.UNREACHABLE, Status.ABANDONED):
             self._unreachable.add(node)

@@ -72,7 +72,7 @@ class RequestHistory:
     """Observer of one program's active messages. Implements `protocols.active_messages.observer.Observer`."""
 
     def __init__(self, library: Observable, clock: Callable[[], int], tell: Tell) -> None:
-        """library: of the program, which has not begun. clock: returns nanoseconds. tell: called with each event."""
+        """library: library of the program, which has not begun. clock: returns nanoseconds. tell: called with each event."""
         self._library = library
         self._clock = clock
         self._tell = tell

@@ -92,7 +92,7 @@ def make_block(problem: CgClass, rows: tuple[int, int], columns: tuple[int, int]
     to 0.1 in geometric progression, plus a diagonal."""
     places, values = _vectors(problem)
     weights = _CONDITION ** (np.arange(problem.order) / problem.order)
-    found: tuple[list[int], list[int], list[float]] = ([], [], [])
+    entries: tuple[list[int], list[int], list[float]] = ([], [], [])
     for place, value, weight in zip(places, values, weights.tolist(), strict=True):
         ours = [(row, entry) for row, entry in zip(place, value, strict=True) if rows[0] <= row < rows[1]]
         if not ours:
@@ -101,15 +101,15 @@ def make_block(problem: CgClass, rows: tuple[int, int], columns: tuple[int, int]
             if columns[0] <= column < columns[1]:
                 scale = weight * entry
                 for row, factor in ours:
-                    found[0].append(row - rows[0])
-                    found[1].append(column - columns[0])
-                    found[2].append(factor * scale)
+                    entries[0].append(row - rows[0])
+                    entries[1].append(column - columns[0])
+                    entries[2].append(factor * scale)
     for diagonal in range(max(rows[0], columns[0]), min(rows[1], columns[1])):
-        found[0].append(diagonal - rows[0])
-        found[1].append(diagonal - columns[0])
-        found[2].append(_CONDITION - problem.shift)
+        entries[0].append(diagonal - rows[0])
+        entries[1].append(diagonal - columns[0])
+        entries[2].append(_CONDITION - problem.shift)
     return SparseBlock(
-        np.array(found[0], np.int64), np.array(found[1], np.int64), np.array(found[2]), rows[1] - rows[0]
+        np.array(entries[0], np.int64), np.array(entries[1], np.int64), np.array(entries[2]), rows[1] - rows[0]
     )
 
 

@@ -46,11 +46,11 @@ class FourierTransform:
 
     async def verify(self) -> float:
         """Return the last checksum's real part at rank 0, else 0. Raises VerificationError for a wrong checksum."""
-        for iteration, (found, expected) in enumerate(zip(self._sums, self._problem.checksums, strict=False), 1):
-            for ours, theirs in ((found.real, expected.real), (found.imag, expected.imag)):
+        for iteration, (checksum, expected) in enumerate(zip(self._sums, self._problem.checksums, strict=False), 1):
+            for ours, theirs in ((checksum.real, expected.real), (checksum.imag, expected.imag)):
                 if not abs(ours - theirs) <= _TOLERANCE * abs(theirs):
                     raise VerificationError(
-                        f"FT, iteration {iteration}: the checksum is {found:.12e}, not {expected:.12e}"
+                        f"FT, iteration {iteration}: the checksum is {checksum:.12e}, not {expected:.12e}"
                     )
         return self._sums[-1].real if self._sums else 0.0
 

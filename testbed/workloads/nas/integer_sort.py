@@ -36,7 +36,7 @@ def last_buckets(totals: Array, ranks: int) -> Array:
 
 
 def parcels(counts: Array, ends: Array) -> Array:
-    """Return the number of keys to send to each rank. counts: of this rank's keys by bucket."""
+    """Return the number of keys to send to each rank. counts: counts of this rank's keys by bucket."""
     sums = np.concatenate(([0], np.cumsum(counts)))
     return np.diff(sums[np.concatenate(([0], ends))]).astype(np.int32)
 
@@ -96,19 +96,19 @@ class IntegerSort:
         await comm.Allreduce(own.data, totals.data)
         buckets, tested = totals[: problem.buckets].astype(np.int64), totals[problem.buckets :]
         ends = last_buckets(buckets, comm.size)
-        sent, got = parcels(own[: problem.buckets], ends), np.zeros(comm.size, np.int32)
-        await comm.Alltoall(sent.data, got.data)
+        sent, received_counts = parcels(own[: problem.buckets], ends), np.zeros(comm.size, np.int32)
+        await comm.Alltoall(sent.data, received_counts.data)
         grouped = self._keys[np.argsort((self._keys >> bucket_shift(problem)).astype(np.uint16), kind="stable")]
-        self._mine = np.empty(int(got.sum()), np.int32)
+        self._mine = np.empty(int(received_counts.sum()), np.int32)
         out: list[Any] = [grouped.data, sent.tolist()]
-        into: list[Any] = [self._mine.data, got.tolist()]
+        into: list[Any] = [self._mine.data, received_counts.tolist()]
         await comm.Alltoallv(out, into)
         begin, end = int(ends[comm.rank - 1]) if comm.rank else 0, int(ends[comm.rank])
         self._check_ranks(iteration, tested, begin, end, int(buckets[:begin].sum()))
 
     def _check_ranks(self, iteration: int, tested: Array, begin: int, end: int, below: int) -> None:
-        """Check the ranks of those of the five test keys that are in this rank's buckets. begin, end: of the buckets. below:
-        number of keys in lower buckets."""
+        """Check the ranks of those of the five test keys that are in this rank's buckets. begin, end: begin and end of the
+        buckets. below: number of keys in lower buckets."""
         shift = bucket_shift(self._problem)
         least = begin << shift
         population = np.cumsum(np.bincount(self._mine - least, minlength=(end - begin) << shift))

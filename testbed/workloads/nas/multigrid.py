@@ -264,7 +264,7 @@ class MultiGrid:
 
 
 def _stencil(values: Array, factors: tuple[float, float, float, float]) -> Array:
-    """Return sums over each inner point and its 26 neighbours. factors: of the centre, faces, edges and corners."""
+    """Return sums over each inner point and its 26 neighbours. factors: factors of the centre, faces, edges and corners."""
     total = factors[0] * values[_INNER, _INNER, _INNER]
     for distance, factor in enumerate(factors[1:], 1):
         if factor:

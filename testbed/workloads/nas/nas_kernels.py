@@ -44,7 +44,7 @@ class Nas(Workload):
     kernel, problem: as in NPB's "is.S". The number of ranks is rounded down to a power of two. schedule: exchange the
     kernel's messages without its data, and use each rank's processor for the time of NPB's number of operations.
     mops: millions of operations per second; the default is not of a published machine.
-    iterations: of a schedule, up to the class's number; 0: all.
+    iterations: iterations of a schedule, up to the class's number; 0: all.
     """
 
     bears_restarts = False

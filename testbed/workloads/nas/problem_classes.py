@@ -14,8 +14,9 @@ STEPS_OF_CG: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class IsClass:
-    """Integer sort. log_keys, log_max, log_buckets: powers of two. indexes, ranks: of the keys of the partial verification.
-    growth: (factor, offset) of each: after iteration i its rank has changed by factor * (i - offset)."""
+    """Integer sort. log_keys, log_max, log_buckets: powers of two. indexes, ranks: indexes and ranks of the keys of the
+    partial verification. growth: (factor, offset) of each: after iteration i its rank has changed by factor * (i -
+    offset)."""
 
     log_keys: int
     log_max: int
@@ -39,7 +40,8 @@ class IsClass:
 
 @dataclass(frozen=True, slots=True)
 class CgClass:
-    """Conjugate gradients. order: of the matrix. nonzeros: of each generating vector. zeta: verification value."""
+    """Conjugate gradients. order: order of the matrix. nonzeros: nonzeros of each generating vector. zeta: verification
+    value."""
 
     order: int
     nonzeros: int

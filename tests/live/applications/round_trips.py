@@ -36,18 +36,18 @@ def trips(size: int, count: int) -> dict[str, int] | None:
     for number in range(-WARM_UP, count):
         if number == 0:
             used = time.process_time_ns()
-        begun = MPI.Wtime()
+        start = MPI.Wtime()
         if rank == 0:
             comm.Send([message, MPI.BYTE], dest=1, tag=1)
         arrival.Wait()
-        halves.append(round((MPI.Wtime() - begun) / 2 * 1e9))
-        here, following = buffers[number % 2], buffers[(number + 1) % 2]
+        halves.append(round((MPI.Wtime() - start) / 2 * 1e9))
+        current, following = buffers[number % 2], buffers[(number + 1) % 2]
         if number + 1 < count:
             arrival = comm.Irecv([following, MPI.BYTE], source=peer, tag=1)
         if rank == 1:
-            comm.Send([here, MPI.BYTE], dest=0, tag=1)
+            comm.Send([current, MPI.BYTE], dest=0, tag=1)
         else:
-            assert here == message, "what came back is not what was sent"
+            assert current == message, "what came back is not what was sent"
     used = time.process_time_ns() - used
     if rank:
         return None

@@ -20,14 +20,16 @@ def server(
     node: RunningNode, command: Sequence[str], port: int, stop: int = signal.SIGTERM, **place: Any
 ) -> Iterator[None]:
     """Run a server in a node: it listens inside the block, and the signal `stop` ends it behind. place: as for `popen`."""
-    with tempfile.TemporaryFile("w+") as said:
-        process = node.popen(command, stdin=subprocess.DEVNULL, stdout=said.fileno(), stderr=said.fileno(), **place)
+    with tempfile.TemporaryFile("w+") as reported:
+        process = node.popen(
+            command, stdin=subprocess.DEVNULL, stdout=reported.fileno(), stderr=reported.fileno(), **place
+        )
         try:
             until = time.monotonic() + DEADLINE
             while not node.run(["ss", "-Hltn", f"sport = :{port}"]).stdout:
-                said.seek(0)
-                assert process.poll() is None, f"{command[0]} has ended: {said.read()}"
-                assert time.monotonic() < until, f"{command[0]} does not listen: {said.read()}"
+                reported.seek(0)
+                assert process.poll() is None, f"{command[0]} has ended: {reported.read()}"
+                assert time.monotonic() < until, f"{command[0]} does not listen: {reported.read()}"
             yield
         finally:
             process.send_signal(stop)

@@ -41,9 +41,9 @@ STORIES = {
 def test_an_application_meets_the_same_network_without_root(home: Path, tmp_path: Path, application: str) -> None:
     story: Callable[..., None] = STORIES[application]
 
-    def told() -> None:
+    def report() -> None:
         with Cluster.star(2).up() as cluster:
             story(cluster, tmp_path)
 
     assert tmp_path.stat().st_mode & 0o007 == 0o007, f"a directory in which user {NOBODY} can write"
-    wait_for_success(as_user(home, told))
+    wait_for_success(as_user(home, report))

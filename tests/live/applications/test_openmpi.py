@@ -20,9 +20,9 @@ MPIRUN = [
 ]
 
 
-def halves(said: str) -> dict[int, int]:
+def halves(text: str) -> dict[int, int]:
     """The least half round trip of each size, ns."""
-    rows = [json.loads(line) for line in said.splitlines()]
+    rows = [json.loads(line) for line in text.splitlines()]
     return {row["size_bytes"]: row["min_ns"] for row in rows}
 
 

@@ -44,10 +44,10 @@ def postgresql(node: RunningNode) -> Iterator[None]:
 def milliseconds(client: RunningNode, script: Path) -> float:
     """Return the average latency of a transaction, in ms."""
     command = ["pgbench", "-n", "-h", "n2", "-U", "postgres", "-t", "20", "-f", str(script), "postgres"]
-    said = client.run(command, timeout=60).stdout
-    found = re.search(r"latency average = ([\d.]+) ms", said)
-    assert found, said
-    return float(found[1])
+    reported = client.run(command, timeout=60).stdout
+    match = re.search(r"latency average = ([\d.]+) ms", reported)
+    assert match, reported
+    return float(match[1])
 
 
 def shared_memory() -> set[str]:

@@ -24,14 +24,14 @@ def test_both_stacks_are_measured_in_short(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    found = {(row["contender"].partition(",")[0], row["settings"]["size_bytes"]) for row in rows}
+    actual = {(row["contender"].partition(",")[0], row["settings"]["size_bytes"]) for row in rows}
     stacks = ("Open MPI on TCP", "testbed's MPI on EMP", "testbed's MPI on TCP")
-    assert found == {(stack, size) for stack in stacks for size in (1, 20000)}
+    assert actual == {(stack, size) for stack in stacks for size in (1, 20000)}
     assert {row["settings"]["waiting"] for row in rows} == {"spinning", "sleeping"}
     assert all(
         set(row["settings"]["turns"][0]) >= {"size_bytes", "count", "min_ns", "p50_ns", "cpu_ns"} for row in rows
     )
     kept = sorted((tmp_path / "runs").iterdir())
     assert len({json.loads((folder / "run.json").read_text())["protocol"] for folder in kept}) == len(kept) == 5
-    told = [[json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()] for folder in kept]
-    assert all([(row["node"], row["size_bytes"]) for row in rows] == [("n1", 1), ("n1", 20000)] for rows in told)
+    document = [[json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()] for folder in kept]
+    assert all([(row["node"], row["size_bytes"]) for row in rows] == [("n1", 1), ("n1", 20000)] for rows in document)

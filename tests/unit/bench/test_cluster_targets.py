@@ -14,7 +14,7 @@ def star(contender: str, hosts: int, samples: Sequence[float]) -> Row:
     return Row("star", contender, BRING_UP, hosts, "s", tuple(samples), {})
 
 
-def reached(rows: Sequence[Row], name: str) -> bool | None:
+def is_reached(rows: Sequence[Row], name: str) -> bool | None:
     return next(target.reached for target in targets(rows) if target.name == name)
 
 
@@ -30,17 +30,17 @@ def test_a_size_that_the_floor_did_not_run_has_no_ratio() -> None:
 @pytest.mark.parametrize(("seconds", "expected"), [(2.0, True), (2.01, False)])
 def test_twice_the_floor_at_a_hundred_hosts_is_the_limit(seconds: float, expected: bool) -> None:
     rows = [star("floor", 100, [1.0]), star("testbed", 100, [seconds])]
-    assert reached(rows, "bring-up of 100 hosts over the floor's") is expected
+    assert is_reached(rows, "bring-up of 100 hosts over the floor's") is expected
 
 
 @pytest.mark.parametrize(("at_500", "expected"), [(1.8, True), (1.81, False), (1.2, False)])
 def test_the_ratio_is_flat_when_its_greatest_is_within_a_fifth_of_its_least(at_500: float, expected: bool) -> None:
     rows = [star("floor", hosts, [1.0]) for hosts in (10, 50, 500)]
     rows += [star("testbed", 10, [9.0]), star("testbed", 50, [1.5]), star("testbed", 500, [at_500])]
-    assert reached(rows, "bring-up: the ratio flat from 50 to 500") is expected
+    assert is_reached(rows, "bring-up: the ratio flat from 50 to 500") is expected
 
 
-def test_what_was_not_measured_is_neither_reached_nor_missed() -> None:
+def test_unmeasured_targets_are_neither_reached_nor_missed() -> None:
     assert {target.reached for target in targets([])} == {None}
 
 
@@ -52,4 +52,4 @@ def test_a_star_of_a_thousand_by_command_may_take_a_quarter_and_half_a_second_mo
         Row("large", large_clusters.BESIDE, BRING_UP, 1_000, "s", (2.5, 2.4, 9.0), {}),
         Row("large", large_clusters.UP, commands.WALL, 1_000, "s", (seconds, 3.0, 20.0), {}),
     ]
-    assert reached(rows, "testbed up star-1000, beyond 1.25 × the floor's") is expected
+    assert is_reached(rows, "testbed up star-1000, beyond 1.25 × the floor's") is expected

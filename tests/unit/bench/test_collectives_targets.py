@@ -9,7 +9,7 @@ from benchmarks.harness.rows import Row
 CONTENDER = next(iter(PROTOCOLS))
 
 
-def reached(times: dict[int, float]) -> bool | None:
+def is_reached(times: dict[int, float]) -> bool | None:
     rows = [Row(BARRIER, CONTENDER, BARRIER, ranks, "s", (time,), {}) for ranks, time in times.items()]
     return next(target.reached for target in targets(rows) if CONTENDER in target.name)
 
@@ -29,4 +29,4 @@ def reached(times: dict[int, float]) -> bool | None:
 def test_a_barrier_takes_as_many_rounds_as_the_logarithm_of_the_ranks(
     times: dict[int, float], expected: bool | None
 ) -> None:
-    assert reached(times) is expected
+    assert is_reached(times) is expected

@@ -13,7 +13,7 @@ def trips(contender: str, *samples: float, measure: str = m.TRIP) -> Row:
     return Row(m.BLOCKING, contender, measure, 2, "s", samples, {})
 
 
-def found(rows: Sequence[Row], words: str) -> float | None:
+def measured_value(rows: Sequence[Row], words: str) -> float | None:
     return next(target.measured for target in targets(rows) if words in target.name)
 
 
@@ -24,9 +24,9 @@ def test_waiting_is_named_in_every_comparison_of_blocking_round_trips() -> None:
         trips(m.TCP, 80e-6),
         trips(m.TCP_LOOKING, 10e-6),
     ]
-    assert found(rows, "which sleeps at once") == pytest.approx(0.5)
-    assert found(rows, "both sleep at once") == pytest.approx(1.5)
-    assert found(rows, "both look first") == pytest.approx(4.0)
+    assert measured_value(rows, "which sleeps at once") == pytest.approx(0.5)
+    assert measured_value(rows, "both sleep at once") == pytest.approx(1.5)
+    assert measured_value(rows, "both look first") == pytest.approx(4.0)
 
 
 def test_turns_are_compared_one_by_one_and_the_upper_end_says_how_they_scatter() -> None:
@@ -34,13 +34,13 @@ def test_turns_are_compared_one_by_one_and_the_upper_end_says_how_they_scatter()
     rows = [trips(name, *ours) for name in (m.EMP, m.AT_ONCE)] + [
         trips(name, *theirs) for name in (m.TCP, m.TCP_LOOKING)
     ]
-    assert found(rows, "which sleeps at once") == pytest.approx(2.0)
+    assert measured_value(rows, "which sleeps at once") == pytest.approx(2.0)
 
 
 def test_a_look_is_held_against_the_processor_time_that_it_saves() -> None:
     rows = [trips(m.EMP, 90e-6, measure=m.CPU), trips(m.AT_ONCE, 60e-6, measure=m.CPU)]
-    assert found(rows, "processor time") == pytest.approx(1.5)
+    assert measured_value(rows, "processor time") == pytest.approx(1.5)
 
 
-def test_what_was_not_measured_is_not_found() -> None:
+def test_unmeasured_values_are_missing() -> None:
     assert {target.measured for target in targets([])} == {None}

@@ -25,31 +25,31 @@ def noisy(seed: int, slope: float, noise: float) -> list[Sample]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_leak_is_found_though_its_memory_varies(seed: int) -> None:
-    found = growth(noisy(seed, slope=20_000, noise=30_000))
-    assert found.samples == SECONDS / 2
-    assert 0 < found.least < 20_000 * found.seconds < found.most
-    assert found.gained == pytest.approx(20_000 * found.seconds, rel=0.2)
+    growth_result = growth(noisy(seed, slope=20_000, noise=30_000))
+    assert growth_result.samples == SECONDS / 2
+    assert 0 < growth_result.least < 20_000 * growth_result.seconds < growth_result.most
+    assert growth_result.gained == pytest.approx(20_000 * growth_result.seconds, rel=0.2)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_only_varies_is_no_leak(seed: int) -> None:
-    found = growth(noisy(seed, slope=0, noise=100_000))
-    assert found.least < 0 < found.most
+def test_a_fluctuation_is_not_a_leak(seed: int) -> None:
+    growth_result = growth(noisy(seed, slope=0, noise=100_000))
+    assert growth_result.least < 0 < growth_result.most
 
 
 def test_a_leak_in_steps_as_the_allocator_makes_them_is_found() -> None:
-    found = growth(watched([MEBIBYTE * (when // 4) for when in range(SECONDS)]))
-    assert found.least > 4 * MEBIBYTE
+    growth_result = growth(watched([MEBIBYTE * (when // 4) for when in range(SECONDS)]))
+    assert growth_result.least > 4 * MEBIBYTE
 
 
 def test_one_step_however_high_is_no_leak() -> None:
-    found = growth(watched([(100 * MEBIBYTE if when > 45 else 0) for when in range(SECONDS)]))
-    assert found.least <= 0
+    growth_result = growth(watched([(100 * MEBIBYTE if when > 45 else 0) for when in range(SECONDS)]))
+    assert growth_result.least <= 0
 
 
-def test_what_was_gained_until_it_was_warm_counts_for_nothing() -> None:
-    found = growth(watched([min(when, 25) * MEBIBYTE for when in range(SECONDS)]))
-    assert (found.least, found.gained, found.most) == (0, 0, 0)
+def test_growth_during_warm_up_is_ignored() -> None:
+    growth_result = growth(watched([min(when, 25) * MEBIBYTE for when in range(SECONDS)]))
+    assert (growth_result.least, growth_result.gained, growth_result.most) == (0, 0, 0)
 
 
 def test_one_outlier_hides_no_leak_and_is_none() -> None:

@@ -15,49 +15,49 @@ def row(subject: str, contender: str, measure: str, *samples: float) -> Row:
     return Row(subject, contender, measure, 2, "1", samples, {})
 
 
-def reached(rows: Sequence[Row], words: str) -> bool | None:
+def is_reached(rows: Sequence[Row], words: str) -> bool | None:
     return next(target.reached for target in targets(rows) if words in target.name)
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(120_000, True), (119_999, False)])
 def test_a_hundred_and_twenty_thousand_frames_a_second_are_the_least(rate: float, expected: bool) -> None:
     rows = [row("relay", "testbed", relay.CLEAN, rate - 1, rate, rate + 1)]
-    assert reached(rows, "without unasked-for loss") is expected
+    assert is_reached(rows, "without unasked-for loss") is expected
 
 
 @pytest.mark.parametrize(("late", "expected"), [(49e-6, True), (50e-6, False)])
 def test_lateness_is_the_median_of_the_runs(late: float, expected: bool) -> None:
     rows = [row("lateness", TESTBED, FRAME_LATE.format("p50"), 1e-6, late, 1.0)]
-    assert reached(rows, "p50") is expected
+    assert is_reached(rows, "p50") is expected
 
 
 @pytest.mark.parametrize(("ours", "expected"), [(0.951, True), (0.949, False), (2.0, True)])
 def test_unimpaired_tcp_may_be_five_per_cent_slower_and_as_fast_as_it_likes(ours: float, expected: bool) -> None:
     rows = [row("unimpaired", name, throughput.TCP, value) for name, value in (("testbed", ours), ("ip", 1.0))]
-    assert reached(rows, "unimpaired: TCP") is expected
+    assert is_reached(rows, "unimpaired: TCP") is expected
 
 
 @pytest.mark.parametrize(("ours", "expected"), [(1.049, True), (1.051, False), (0.5, True)])
 def test_unimpaired_round_trips_may_be_five_per_cent_longer(ours: float, expected: bool) -> None:
     rows = [row("unimpaired", name, throughput.ROUND_TRIP, value) for name, value in (("testbed", ours), ("ip", 1.0))]
-    assert reached(rows, "unimpaired: round trip") is expected
+    assert is_reached(rows, "unimpaired: round trip") is expected
 
 
 @pytest.mark.parametrize(("cost", "expected"), [(1.49, True), (1.5, False)])
 def test_a_frame_among_many_links_costs_less_than_one_and_a_half_times_as_much(cost: float, expected: bool) -> None:
     measure = relay.LINKS.format(load=relay.LOADS[0])
     rows = [row("links", "2 links", measure, 1.0), row("links", "200 links", measure, cost)]
-    assert reached(rows, f"{relay.LOADS[0]:,}/s") is expected
+    assert is_reached(rows, f"{relay.LOADS[0]:,}/s") is expected
 
 
 def test_comparisons_are_of_what_was_measured_in_the_same_turn() -> None:
     ours, theirs = (1.0, 10.0, 100.0), (1.0, 10.5, 80.0)
     rows = [row("unimpaired", "testbed", throughput.TCP, *ours), row("unimpaired", "ip", throughput.TCP, *theirs)]
-    (found,) = [target.measured for target in targets(rows) if "unimpaired: TCP" in target.name]
-    assert found == pytest.approx(0.0)
+    (actual,) = [target.measured for target in targets(rows) if "unimpaired: TCP" in target.name]
+    assert actual == pytest.approx(0.0)
 
 
-def test_what_was_not_measured_is_neither_reached_nor_missed() -> None:
+def test_unmeasured_targets_are_neither_reached_nor_missed() -> None:
     assert {target.reached for target in targets([])} == {None}
 
 

@@ -15,7 +15,7 @@ def row(subject: str, contender: str, measure: str, samples: Sequence[float], ho
     return Row(subject, contender, measure, hosts, "s", tuple(samples), {})
 
 
-def reached(rows: Sequence[Row], name: str) -> bool | None:
+def is_reached(rows: Sequence[Row], name: str) -> bool | None:
     return next(target.reached for target in targets(rows) if target.name == name)
 
 
@@ -25,14 +25,14 @@ def test_bring_up_may_take_a_quarter_longer_than_on_one_machine(seconds: float, 
         row("star", bring_up.THREE, bring_up.BRING_UP, [seconds, 3.0, 9.0]),
         row("star", bring_up.ONE, bring_up.BRING_UP, [1.0, 3.0, 1.0]),
     ]
-    assert reached(rows, "star of 300: bring-up over three machines to that on one") is expected
+    assert is_reached(rows, "star of 300: bring-up over three machines to that on one") is expected
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1.0, True), (1.01, False)])
 def test_a_message_for_each_node_is_the_limit_in_every_phase(share: float, expected: bool) -> None:
     rows = [row("messages", bring_up.THREE, bring_up.MESSAGES.format("run"), [share])]
-    assert reached(rows, "control messages per node: run") is expected
-    assert reached(rows, "control messages per node: up") is None
+    assert is_reached(rows, "control messages per node: run") is expected
+    assert is_reached(rows, "control messages per node: up") is None
 
 
 @pytest.mark.parametrize(("measure", "ours"), [(tunnels.TCP, 0.94), (tunnels.ROUND_TRIP, 1.06)])
@@ -43,4 +43,4 @@ def test_a_link_may_be_a_twentieth_worse_than_a_bare_vxlan_and_better_without_li
             row(tunnels.SUBJECT, tunnels.TESTBED, measure, [factor]),
             row(tunnels.SUBJECT, tunnels.BARE, measure, [1.0]),
         ]
-        assert reached(rows, name) is expected
+        assert is_reached(rows, name) is expected

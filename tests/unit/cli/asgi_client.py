@@ -45,9 +45,9 @@ async def request(app: ASGIApp, path: str, headers: Mapping[str, str], method: s
 
     async with asyncio.timeout(TIMEOUT):
         await app({**_scope("http", path, headers), "method": method}, received.get, send)
-    begun = sent[0]
-    found = {name.decode(): text.decode() for name, text in begun["headers"]}
-    return Response(begun["status"], found, b"".join(message.get("body", b"") for message in sent[1:]))
+    started = sent[0]
+    actual = {name.decode(): text.decode() for name, text in started["headers"]}
+    return Response(started["status"], actual, b"".join(message.get("body", b"") for message in sent[1:]))
 
 
 class Socket:
@@ -71,9 +71,9 @@ class Socket:
 
     async def fresh(self) -> dict[str, Any]:
         """Return the parts of the next message."""
-        found: dict[str, Any] = json.loads((await self.message())["text"])
-        self.parts |= found
-        return found
+        document: dict[str, Any] = json.loads((await self.message())["text"])
+        self.parts |= document
+        return document
 
     async def until(self, name: str) -> Self:
         """Wait for a message that has a part."""

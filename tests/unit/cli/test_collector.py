@@ -58,7 +58,7 @@ def test_so_does_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert collector() == before
 
 
-def test_who_had_it_off_or_something_frozen_still_has() -> None:
+def test_a_disabled_or_frozen_collector_stays_so() -> None:
     gc.disable()
     gc.freeze()
     try:

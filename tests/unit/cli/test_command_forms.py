@@ -90,7 +90,7 @@ def test_a_value_that_looks_like_an_option_is_a_value(value: str) -> None:
         ({"others": "'a"}, "No closing quotation"),
     ],
 )
-def test_what_a_form_does_not_have_is_refused(values: dict[str, Any], words: str) -> None:
+def test_unknown_options_of_a_form_are_rejected(values: dict[str, Any], words: str) -> None:
     with pytest.raises(FormError, match=words):
         words_of(shake, values)
 

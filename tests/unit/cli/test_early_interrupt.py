@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("module", ["click", "testbed.errors"])
-def test_whoever_interrupts_at_once_reads_a_sentence_and_no_traceback(tmp_path: Path, module: str) -> None:
+def test_an_immediate_interrupt_prints_one_line_and_no_traceback(tmp_path: Path, module: str) -> None:
     """The process interrupts itself when it imports this module, a moment that no timer would hit reliably."""
     script = tmp_path / "interrupted.py"
     script.write_text(

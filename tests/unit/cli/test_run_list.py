@@ -19,9 +19,9 @@ from testbed.kernel.processes import identity
 from tests.report.synthetic_runs import ping_pong_rows, verdict, write_run
 
 
-def seen(runs: RunList) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(json.dumps(runs.sample()))
-    return found
+def sample_document(runs: RunList) -> list[dict[str, Any]]:
+    document: list[dict[str, Any]] = json.loads(json.dumps(runs.sample()))
+    return document
 
 
 def ended_process() -> str:
@@ -34,15 +34,15 @@ def test_a_run_under_way_shows_its_repetition_its_rows_and_then_how_it_ended(tmp
     begins = [{"time": 1, "event": "repetition begins", "number": number} for number in (1, 2, 3)]
     folder = write_run(tmp_path / "a", ping_pong_rows(), events=begins, result={}, repeat=4, process=str(identity()))
     runs = RunList(tmp_path)
-    (run,) = seen(runs)
+    (run,) = sample_document(runs)
     assert (run["what"], run["status"], run["grade"]) == ("star-4 pingpong emp live", "running", "")
     assert run["progress"].startswith("repetition 3 of 4, 4 rows, ")
     assert run["share"] == 0.5
     with (folder / "rows.jsonl").open("a") as file:
         file.write('{"node": "n1"}\n{"half of a')
-    assert ", 5 rows, " in seen(runs)[0]["progress"]
+    assert ", 5 rows, " in sample_document(runs)[0]["progress"]
     (folder / "result.json").write_text(json.dumps({"format": 1, "status": "done", "verdict": verdict("degraded")}))
-    (run,) = seen(runs)
+    (run,) = sample_document(runs)
     assert (run["status"], run["grade"], run["progress"]) == ("done", "degraded", "")
     runs.close()
 
@@ -50,7 +50,7 @@ def test_a_run_under_way_shows_its_repetition_its_rows_and_then_how_it_ended(tmp
 def test_a_single_repetition_has_no_share_since_nobody_knows_its_end(tmp_path: Path) -> None:
     write_run(tmp_path / "a", result={}, process=str(identity()))
     runs = RunList(tmp_path)
-    (run,) = seen(runs)
+    (run,) = sample_document(runs)
     assert (run["status"], run["share"]) == ("running", None)
     assert run["progress"].startswith("0 rows, ")
     runs.close()
@@ -61,40 +61,40 @@ def test_a_single_repetition_has_no_share_since_nobody_knows_its_end(tmp_path: P
 )
 def test_a_run_without_a_result_whose_process_has_ended_was_killed(tmp_path: Path, process: Any, status: str) -> None:
     write_run(tmp_path / "a", result={}, process=process())
-    assert [run["status"] for run in seen(RunList(tmp_path))] == [status]
+    assert [run["status"] for run in sample_document(RunList(tmp_path))] == [status]
 
 
 def test_a_failed_run_shows_its_error(tmp_path: Path) -> None:
     write_run(tmp_path / "a", result={"status": "failed", "error": "n2 <b>is gone</b>\x1b[2J"})
-    (run,) = seen(RunList(tmp_path))
+    (run,) = sample_document(RunList(tmp_path))
     assert (run["status"], run["error"]) == ("failed", "n2 <b>is gone</b>\\x1b[2J")
 
 
 def test_runs_appear_the_latest_first_and_disappear_with_their_folders(tmp_path: Path) -> None:
     place = tmp_path / "runs"
     runs = RunList(place)
-    assert seen(runs) == []
+    assert sample_document(runs) == []
     write_run(place / "b", began=2.0)
     write_run(place / "a", began=3.0)
     (place / "not a run").mkdir()
     (place / "file").write_text("")
-    assert [run["name"] for run in seen(runs)] == ["a", "b"]
+    assert [run["name"] for run in sample_document(runs)] == ["a", "b"]
     shutil.rmtree(place / "a")
-    assert [run["name"] for run in seen(runs)] == ["b"]
+    assert [run["name"] for run in sample_document(runs)] == ["b"]
     assert runs.folder("a") is None
     assert runs.folder("b") == place / "b"
     assert runs.folder("..") is None
     runs.close()
 
 
-def test_of_many_runs_the_last_ones_are_shown(tmp_path: Path) -> None:
+def test_only_the_latest_of_many_runs_are_shown(tmp_path: Path) -> None:
     for number in range(33):
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "run.json").write_text(json.dumps({"format": 1, "began": float(number)}))
         os.utime(folder, (number, number))
     runs = RunList(tmp_path)
-    assert [run["name"] for run in seen(runs)] == [str(number) for number in range(32, 2, -1)]
+    assert [run["name"] for run in sample_document(runs)] == [str(number) for number in range(32, 2, -1)]
     assert runs.folder("0") is None
 
 
@@ -104,14 +104,14 @@ def test_a_damaged_run_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "b" / "run.json").write_text("{")
     runs = RunList(tmp_path)
     for _ in range(2):
-        assert [run["name"] for run in seen(runs)] == ["a"]
+        assert [run["name"] for run in sample_document(runs)] == ["a"]
 
 
 def test_an_event_with_a_strange_number_is_no_repetition(tmp_path: Path) -> None:
     events = [{"event": "repetition begins", "number": number} for number in ("2", None, [1], 1)]
     write_run(tmp_path / "a", events=events, result={}, repeat=2, process=str(identity()))
     runs = RunList(tmp_path)
-    assert seen(runs)[0]["progress"].startswith("repetition 1 of 2")
+    assert sample_document(runs)[0]["progress"].startswith("repetition 1 of 2")
     runs.close()
 
 
@@ -119,7 +119,7 @@ def test_a_report_is_drawn_once_and_anew_when_the_run_has_changed(tmp_path: Path
     (tmp_path / "pages").mkdir()
     folder = write_run(tmp_path / "-run", ping_pong_rows())  # a name like an option's
 
-    async def drawn() -> list[int]:
+    async def page_sizes() -> list[int]:
         pages = ReportPages(tmp_path / "pages")
         times = []
         for change in (False, False, True):
@@ -130,7 +130,7 @@ def test_a_report_is_drawn_once_and_anew_when_the_run_has_changed(tmp_path: Path
             times.append(page.stat().st_mtime_ns)
         return times
 
-    first, second, third = asyncio.run(drawn())
+    first, second, third = asyncio.run(page_sizes())
     assert first == second < third
 
 

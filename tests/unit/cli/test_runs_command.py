@@ -18,7 +18,7 @@ def test_a_directory_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
         assert str(tmp_path / wrong) in done.output
 
 
-def test_nothing_has_been_run_yet_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_list_of_runs_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments in (["runs"], ["runs", str(tmp_path)]):
         done = CliRunner().invoke(command, arguments)

@@ -24,7 +24,7 @@ def console(width: int, height: int, *, color: bool = True, encoding: str = "utf
     )
 
 
-def shown(snapshot: Snapshot | Absent, view: View | None = None, width: int = 80, height: int = 24) -> list[str]:
+def screen_lines(snapshot: Snapshot | Absent, view: View | None = None, width: int = 80, height: int = 24) -> list[str]:
     """The lines of the screen, without colours."""
     with io.StringIO() as file:
         plain = Console(width=width, height=height, file=file)
@@ -44,18 +44,18 @@ def coded(snapshot: Snapshot, view: View, **settings: bool) -> str:
 
 
 def row(lines: list[str], name: str) -> str:
-    (found,) = [line for line in lines if line[1:].startswith(name)]
-    return found
+    (actual,) = [line for line in lines if line[1:].startswith(name)]
+    return actual
 
 
 def test_a_wide_screen_has_every_column_of_a_node() -> None:
-    line = row(shown(two_nodes(), width=200), "n1 ")
+    line = row(screen_lines(two_nodes(), width=200), "n1 ")
     for cell in ("10.0.0.1", "up", " 2 ", "42%", "5.91M", "98", "1.18M", "iperf3", "@client"):
         assert cell in line
 
 
 def test_a_narrow_screen_leaves_out_what_matters_least_and_keeps_columns_whole() -> None:
-    wide, narrow = shown(two_nodes(), width=200), shown(two_nodes(), width=80)
+    wide, narrow = screen_lines(two_nodes(), width=200), screen_lines(two_nodes(), width=80)
     titles = narrow[3].split()
     assert "tags" in wide[3]
     assert "tags" not in narrow[3]
@@ -65,65 +65,65 @@ def test_a_narrow_screen_leaves_out_what_matters_least_and_keeps_columns_whole()
 
 
 def test_what_does_not_fit_is_in_the_detail_of_the_selected_row() -> None:
-    below = "\n".join(shown(two_nodes(), width=80))
+    below = "\n".join(screen_lines(two_nodes(), width=80))
     assert "02:00:00:00:00:01" in below
     assert "iperf3 (4711) 42% 5.05M, sh (4712) 0% 879K" in below
 
 
 def test_links_show_both_directions_with_what_is_declared_injected_and_lost() -> None:
-    lines = shown(two_nodes(), View(panel=1), width=200)
-    there, back = row(lines, "n2:eth0 → s1:2"), row(lines, "s1:2 → n2:eth0")
+    lines = screen_lines(two_nodes(), View(panel=1), width=200)
+    forward_row, back = row(lines, "n2:eth0 → s1:2"), row(lines, "s1:2 → n2:eth0")
     for cell in ("relay", "812", "9.74M", "43", "451 loss, 12 queue", "loss 5%", "delay 1ms"):
-        assert cell in there
+        assert cell in forward_row
         assert cell not in back.replace("relay", "") or cell == "relay"
 
 
 def test_the_selected_direction_tells_what_was_done_to_its_frames() -> None:
     view = View(panel=1, keys=("", "n2:eth0--s1:2 forward", "", "", ""))
-    text = "\n".join(shown(two_nodes(), view))
+    text = "\n".join(screen_lines(two_nodes(), view))
     assert "9,000 frames, 12.9M bytes; dropped 451 loss, 12 queue; 7 corrupted" in text
     assert "declared: delay 1ms; injected: loss 5%" in text
 
 
 def test_faults_and_events_have_panels() -> None:
-    faults = shown(two_nodes(), View(panel=3))
+    faults = screen_lines(two_nodes(), View(panel=3))
     assert "loss 5% on n2 (n2-s1)" in row(faults, "     3")
     assert "7 s" in row(faults, "     3")
-    events = shown(two_nodes(), View(panel=4))
+    events = screen_lines(two_nodes(), View(panel=4))
     assert "relay behind" in events[4]  # the newest first
     assert "inject" in events[5]
 
 
 def test_the_head_tells_the_sum_and_who_carries() -> None:
-    first, second, tabs = shown(two_nodes(), width=120)[:3]
+    first, second, tabs = screen_lines(two_nodes(), width=120)[:3]
     assert first.startswith(" pair  2 nodes, 1 switch, 2 links")
     assert "up for 3 min 12 s" in first
     assert "1.11k frames/s  13.3Mbit/s  43 drops/s  1 injected  relay 8% CPU" in second
     assert all(panel.name in tabs for panel in PANELS)
 
 
-def test_what_is_wrong_with_the_cluster_stands_in_place_of_the_sum() -> None:
-    assert "its relay is GONE" in shown(replace(two_nodes(), warning="its relay is GONE"))[1]
+def test_a_problem_of_the_cluster_replaces_the_summary() -> None:
+    assert "its relay is GONE" in screen_lines(replace(two_nodes(), warning="its relay is GONE"))[1]
 
 
-def test_where_there_is_no_cluster_its_sentence_is_shown() -> None:
+def test_the_message_without_a_cluster_is_shown() -> None:
     assert "no cluster is up; 'testbed up star-4' brings one up" in "\n".join(
-        shown(Absent("no cluster is up; 'testbed up star-4' brings one up"))
+        screen_lines(Absent("no cluster is up; 'testbed up star-4' brings one up"))
     )
 
 
 def test_the_selected_row_is_in_sight_however_many_there_are() -> None:
     for name in ("n1", "n50", "n100"):
-        lines = shown(star(100), View(keys=(name, "", "", "", "")))
+        lines = screen_lines(star(100), View(keys=(name, "", "", "", "")))
         assert [line for line in lines if line.startswith(f"▸{name} ")]
 
 
 def test_sorting_puts_the_highest_first() -> None:
     view = View(sorts=(1, 0, 0, 0, 0))
-    lines = shown(star(100), view)
+    lines = screen_lines(star(100), view)
     assert lines[4][1:].startswith("n100 ")
     assert "by traffic" in lines[2]
-    assert shown(star(100), replace(view, reverse=True))[4][1:].startswith("n1 ")
+    assert screen_lines(star(100), replace(view, reverse=True))[4][1:].startswith("n1 ")
 
 
 def test_colours_tell_of_faults_and_losses_and_are_left_out_where_there_are_none() -> None:
@@ -133,7 +133,7 @@ def test_colours_tell_of_faults_and_losses_and_are_left_out_where_there_are_none
     plain = coded(two_nodes(), view, color=False)
     assert "\x1b[3" not in plain
     assert "\x1b[7m" in plain  # the selection is told by more than a colour
-    assert "▸n1:eth0 → s1:1" in "\n".join(shown(two_nodes(), view))
+    assert "▸n1:eth0 → s1:1" in "\n".join(screen_lines(two_nodes(), view))
 
 
 def test_a_terminal_that_knows_letters_only_gets_letters_only() -> None:
@@ -144,20 +144,20 @@ def test_a_terminal_that_knows_letters_only_gets_letters_only() -> None:
 
 def test_no_program_can_write_to_the_terminal_by_its_name() -> None:
     evil = Node("n1", "up", (), (Program(1, "\x1b[2Jx\r\n", 0.5, 1),))
-    text = "\n".join(shown(replace(two_nodes(), nodes=(evil,)), width=200))
+    text = "\n".join(screen_lines(replace(two_nodes(), nodes=(evil,)), width=200))
     assert "?[2Jx??" in text
     assert "\x1b" not in text
 
 
 def test_a_prompt_stands_in_the_last_line_with_its_end_in_sight() -> None:
     prompt = Prompt("inject n1", ("inject", "n1"), "--delay " + 20 * "12345", 108)
-    last = shown(two_nodes(), View(prompt=prompt), width=40)[-1]
+    last = screen_lines(two_nodes(), View(prompt=prompt), width=40)[-1]
     assert last.startswith(" inject n1 ")
     assert last.rstrip().endswith("345")
 
 
 def test_messages_stay_in_their_line() -> None:
-    lines = shown(two_nodes(), View(message="x" * 300, failed=True))
+    lines = screen_lines(two_nodes(), View(message="x" * 300, failed=True))
     assert len(lines) == 24
     assert lines[-1].rstrip().endswith("…")
 

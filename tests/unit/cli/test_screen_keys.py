@@ -55,9 +55,9 @@ def test_keys_that_come_in_pieces_are_the_same_keys(parts: list[bytes], data: st
     whole = b"".join(parts)
     cut = data.draw(st.integers(0, len(whole)))
     keys = Keys()
-    found = [key for piece in (whole[:cut], whole[cut:]) if piece for key in keys.feed(piece)]
-    assert found == Keys().feed(whole)
-    assert len(found) == len(parts)
+    actual = [key for piece in (whole[:cut], whole[cut:]) if piece for key in keys.feed(piece)]
+    assert actual == Keys().feed(whole)
+    assert len(actual) == len(parts)
 
 
 @given(st.binary(max_size=40))
@@ -110,7 +110,7 @@ def test_quitting() -> None:
 # Doing something
 
 
-def test_what_is_typed_becomes_the_options_of_inject() -> None:
+def test_typed_text_becomes_options_of_inject() -> None:
     view, actions = after(View(), ["j", "i", *"--loss 5% --rule 'drop udp'", "enter"])
     assert actions == [Command(("inject", "n2", "--loss", "5%", "--rule", "drop udp"))]
     assert view.prompt is None
@@ -132,7 +132,7 @@ def test_letters_that_do_something_elsewhere_are_letters_in_a_prompt() -> None:
     assert view.prompt.text == "qdhHp?s "
 
 
-def test_what_was_typed_in_vain_is_there_again() -> None:
+def test_rejected_input_stays_editable() -> None:
     view, _ = after(View(), ["i", *"--los 5%", "enter"])
     view, _ = after(show_result(view, "No such option", failed=True), ["i"])
     assert view.prompt is not None

@@ -51,16 +51,16 @@ class Viewed:
 
 @asynccontextmanager
 async def viewed(runs: Path, interval: float = 0.05) -> AsyncIterator[Viewed]:
-    found = Viewed(runs, interval)
-    sampling = asyncio.create_task(found.view.sample())
+    view = Viewed(runs, interval)
+    sampling = asyncio.create_task(view.view.sample())
     try:
-        yield found
+        yield view
     finally:
         sampling.cancel()
         with suppress(asyncio.CancelledError):
             await sampling
-        await found.view.jobs.finish()
-        found.runs.close()
+        await view.view.jobs.finish()
+        view.runs.close()
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -83,9 +83,9 @@ async def test_the_page_and_its_files_are_there_for_who_has_the_token(tmp_path: 
     assert page.status == 200
     assert "<!doctype html>" in page.text
     for file in STATIC.iterdir():
-        found = await request(app, f"/{TOKEN}/static/{file.name}", OURS)
-        assert (found.status, found.body) == (200, file.read_bytes())
-        assert found.headers["x-content-type-options"] == "nosniff"
+        actual = await request(app, f"/{TOKEN}/static/{file.name}", OURS)
+        assert (actual.status, actual.body) == (200, file.read_bytes())
+        assert actual.headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ async def test_the_page_and_its_files_are_there_for_who_has_the_token(tmp_path: 
 )
 @in_loop
 async def test_without_the_token_everything_is_refused(tmp_path: Path, path: str) -> None:
-    found = await request(Viewed(tmp_path).app, path, OURS)
-    assert found.status == 403
-    assert "testbed top --web" in found.text
+    actual = await request(Viewed(tmp_path).app, path, OURS)
+    assert actual.status == 403
+    assert "testbed top --web" in actual.text
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ async def test_a_socket_without_the_token_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 @in_loop
-async def test_nothing_but_reading_is_done_by_a_request(tmp_path: Path, method: str) -> None:
+async def test_requests_only_read(tmp_path: Path, method: str) -> None:
     for path in ("", "runs/a", "static/view.js"):
         assert (await request(Viewed(tmp_path).app, f"/{TOKEN}/{path}", PAGE, method)).status == 405
 
@@ -148,18 +148,18 @@ async def test_the_page_may_load_nothing_from_elsewhere(tmp_path: Path) -> None:
 
 @in_loop
 async def test_a_page_is_sent_everything_once_and_then_only_what_has_changed(tmp_path: Path) -> None:
-    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         assert (await socket.message())["type"] == "websocket.accept"
         await socket.until("picture")
         assert {"forms", "jobs", "runs", "head", "nodes", "links", "faults", "events"} <= set(socket.parts)
         snapshot = two_nodes()
-        found.sampler.snapshot = replace(snapshot, faults=())
+        view.sampler.snapshot = replace(snapshot, faults=())
         assert set(await socket.fresh()) == {"faults", "head"}
 
 
 @in_loop
 async def test_a_page_is_sent_the_table_and_the_details_that_it_shows(tmp_path: Path) -> None:
-    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
         await socket.until("picture")
         socket.send({"show": {"panel": "Links", "kind": "node", "name": "n1"}})
@@ -171,9 +171,9 @@ async def test_a_page_is_sent_the_table_and_the_details_that_it_shows(tmp_path: 
 @in_loop
 async def test_pages_do_not_see_each_others_selection(tmp_path: Path) -> None:
     async with (
-        viewed(tmp_path) as found,
-        connected(found.app, SOCKET, PAGE) as first,
-        connected(found.app, SOCKET, PAGE) as second,
+        viewed(tmp_path) as view,
+        connected(view.app, SOCKET, PAGE) as first,
+        connected(view.app, SOCKET, PAGE) as second,
     ):
         for socket, panel in ((first, "Links"), (second, "Faults")):
             await socket.message()
@@ -186,40 +186,40 @@ async def test_pages_do_not_see_each_others_selection(tmp_path: Path) -> None:
 
 @in_loop
 async def test_the_cluster_is_not_looked_at_while_nobody_watches(tmp_path: Path) -> None:
-    async with viewed(tmp_path, interval=0.001) as found:
-        async with connected(found.app, SOCKET, PAGE) as socket:
+    async with viewed(tmp_path, interval=0.001) as view:
+        async with connected(view.app, SOCKET, PAGE) as socket:
             await socket.message()
             await socket.until("picture")
-            while len(found.sampler.looks) < 5:
+            while len(view.sampler.looks) < 5:
                 await asyncio.sleep(0.001)  # the interval
-        seen = len(found.sampler.looks)
+        seen = len(view.sampler.looks)
         for _ in range(20):
             await asyncio.sleep(0.001)  # twenty intervals
-        assert len(found.sampler.looks) <= seen + 1  # one may have been under way
+        assert len(view.sampler.looks) <= seen + 1  # one may have been under way
 
 
 @in_loop
 async def test_agents_of_nics_are_asked_while_a_page_shows_their_counters(tmp_path: Path) -> None:
-    async with viewed(tmp_path, interval=60.0) as found, connected(found.app, SOCKET, PAGE) as socket:
+    async with viewed(tmp_path, interval=60.0) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
         await socket.until("picture")
         socket.send({"show": {"panel": "NICs"}})
         await socket.until("panel")
-        while len(found.sampler.looks) < 2:
+        while len(view.sampler.looks) < 2:
             await asyncio.sleep(0.001)  # the sample follows at once, not after the interval
-        assert found.sampler.looks[0] is False
-        assert found.sampler.looks[-1] is True
+        assert view.sampler.looks[0] is False
+        assert view.sampler.looks[-1] is True
 
 
 @in_loop
 async def test_a_page_is_told_that_the_cluster_has_gone_and_that_it_is_back(tmp_path: Path) -> None:
-    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
         await socket.until("picture")
-        found.sampler.snapshot = Absent("pair has been taken down")
+        view.sampler.snapshot = Absent("pair has been taken down")
         await socket.until("absent")
         assert socket.parts["absent"] == "pair has been taken down"
-        found.sampler.snapshot = two_nodes()
+        view.sampler.snapshot = two_nodes()
         await socket.until("absent")
         assert socket.parts["absent"] == ""
 
@@ -238,7 +238,7 @@ async def test_a_page_is_told_that_the_cluster_has_gone_and_that_it_is_back(tmp_
 )  # fmt: skip
 @in_loop
 async def test_an_order_that_no_page_of_ours_sends_ends_its_socket(tmp_path: Path, order: object) -> None:
-    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
         await socket.until("picture")
         socket.send(order)
@@ -246,7 +246,7 @@ async def test_an_order_that_no_page_of_ours_sends_ends_its_socket(tmp_path: Pat
             pass
         assert message["code"] == 1008
         assert message["reason"]
-        assert found.view.jobs.to_json() == []
+        assert view.view.jobs.to_json() == []
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ async def test_an_order_that_no_page_of_ours_sends_ends_its_socket(tmp_path: Pat
 async def test_a_form_that_cannot_be_carried_out_fails_with_its_reason(
     tmp_path: Path, command: str, values: dict[str, str], words: str
 ) -> None:
-    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
         await socket.until("picture")
         socket.send({"command": command, "values": values, "name": "mine"})
@@ -273,8 +273,8 @@ async def test_a_form_that_cannot_be_carried_out_fails_with_its_reason(
 
 @in_loop
 async def test_without_a_cluster_a_command_fails_with_the_reason(tmp_path: Path) -> None:
-    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
-        found.sampler.snapshot = Absent("no cluster is up")
+    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+        view.sampler.snapshot = Absent("no cluster is up")
         await socket.message()
         await socket.until("absent")
         socket.send({"command": "heal", "values": {}})
@@ -294,8 +294,8 @@ async def test_only_the_last_jobs_are_kept(tmp_path: Path) -> None:
 
 @in_loop
 async def test_a_command_is_run_as_a_user_would_and_its_message_comes_back(tmp_path: Path) -> None:
-    async with viewed(tmp_path, interval=60.0) as found, connected(found.app, SOCKET, PAGE) as socket:
-        found.sampler.snapshot = replace(two_nodes(), cluster="no-such-cluster")
+    async with viewed(tmp_path, interval=60.0) as view, connected(view.app, SOCKET, PAGE) as socket:
+        view.sampler.snapshot = replace(two_nodes(), cluster="no-such-cluster")
         await socket.message()
         await socket.until("picture")
         socket.send({"command": "inject", "values": {"target": "n1", "loss": "5%"}, "name": "mine"})
@@ -305,20 +305,20 @@ async def test_a_command_is_run_as_a_user_would_and_its_message_comes_back(tmp_p
         assert job["command"] == "testbed inject --name no-such-cluster --loss=5% -- n1"
         assert (job["name"], job["state"]) == ("mine", "failed")
         assert job["message"].startswith("no cluster is named no-such-cluster")
-        while len(found.sampler.looks) < 2:
+        while len(view.sampler.looks) < 2:
             await asyncio.sleep(0.001)  # the cluster is looked at again, to show what has changed
 
 
 @in_loop
 async def test_commands_that_change_the_cluster_are_run_one_after_the_other(tmp_path: Path) -> None:
-    async with viewed(tmp_path, interval=60.0) as found:
+    async with viewed(tmp_path, interval=60.0) as view:
         states: list[list[str]] = []
         for _ in range(2):
-            found.view.jobs.start(["heal", "--name", "no-such-cluster"])
+            view.view.jobs.start(["heal", "--name", "no-such-cluster"])
         await asyncio.sleep(0)  # both have begun
 
         def sample() -> list[str]:
-            jobs = found.view.jobs.to_json()
+            jobs = view.view.jobs.to_json()
             assert isinstance(jobs, list)
             return [str(job["state"]) for job in jobs if isinstance(job, dict)]
 
@@ -331,8 +331,8 @@ async def test_commands_that_change_the_cluster_are_run_one_after_the_other(tmp_
 
 @in_loop
 async def test_half_a_character_in_an_event_is_sent_too(tmp_path: Path) -> None:
-    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
-        found.sampler.snapshot = replace(two_nodes(), warning="\ud800")
+    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+        view.sampler.snapshot = replace(two_nodes(), warning="\ud800")
         await socket.message()
         await socket.until("head")
         assert socket.parts["head"]["warning"] == "\ud800"
@@ -342,8 +342,8 @@ async def test_half_a_character_in_an_event_is_sent_too(tmp_path: Path) -> None:
 async def test_markup_in_what_nodes_and_events_contain_is_text(tmp_path: Path) -> None:
     """The page sets text only; here its JSON carries it unchanged."""
     hostile = FormattedEvent(0, "<script>alert(1)</script>", "</script>", "<img src=x onerror=alert(1)>")
-    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
-        found.sampler.snapshot = replace(two_nodes(), events=(hostile,))
+    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+        view.sampler.snapshot = replace(two_nodes(), events=(hostile,))
         await socket.message()
         await socket.until("events")
         assert socket.parts["events"][0]["cells"][1:] == ["<script>alert(1)</script>", "</script>", hostile.what]

@@ -93,7 +93,7 @@ class Kernel:
         return ExistingState(
             {
                 key: Contents(
-                    {interface.name: interface for interface in found.values()},
+                    {interface.name: interface for interface in actual.values()},
                     {index: frozenset(texts) for index, texts in self.addresses[key].items() if texts},
                     frozenset(self.routes[key]),
                     dict(self.forwarding) if key == namespace_names.WIRE else {},
@@ -107,7 +107,7 @@ class Kernel:
                     dict(self.classifiers) if key == namespace_names.WIRE else {},
                     self._seen_diversions() if key == namespace_names.WIRE else {},
                 )
-                for key, found in self.interfaces.items()
+                for key, actual in self.interfaces.items()
             },
             dict(self.limits),
             frozenset(self.nics),
@@ -131,7 +131,7 @@ class Kernel:
         for index, out in self.redirections.items():
             assert not wire[index].master, f"{wire[index].name} is plugged in and joined after: {after}"
             assert out not in wire or not wire[out].master, f"two ways lead to {wire[out].name} after: {after}"
-        by_name = {found.name: found for found in wire.values()}
+        by_name = {actual.name: actual for actual in wire.values()}
         for port in wire.values():
             patch, free = (by_name.get(name) for name in namespace_names.patch(port.name))
             if port.index in self.patched:
@@ -193,18 +193,20 @@ class Kernel:
         return next(at for at, to in self.staged.items() if to == port.index)
 
     def _by_name(self, name: str) -> Interface | None:
-        return next((found for found in self.interfaces[namespace_names.WIRE].values() if found.name == name), None)
+        return next(
+            (interface for interface in self.interfaces[namespace_names.WIRE].values() if interface.name == name), None
+        )
 
     def change(self, key: str, index: int, **values: object) -> None:
         self.interfaces[key][index] = replace(self.interfaces[key][index], **values)  # type: ignore[arg-type]
 
     def make(self, key: str, index: int, name: str, kind: str, mac: str, mtu: int, **more: int) -> None:
-        there = self.interfaces[key]
-        assert index not in there, f"index {index} is taken in {key!r}"
-        assert name not in {interface.name for interface in there.values()}, f"{name} is taken in {key!r}"
+        interfaces = self.interfaces[key]
+        assert index not in interfaces, f"index {index} is taken in {key!r}"
+        assert name not in {interface.name for interface in interfaces.values()}, f"{name} is taken in {key!r}"
         assert 1 <= len(name) <= 15
         up, master, peer = bool(more.get("up")), more.get("master", 0), more.get("peer", 0)
-        there[index] = Interface(index, name, kind, mac, mtu, up, master, peer, "", UNUSED)
+        interfaces[index] = Interface(index, name, kind, mac, mtu, up, master, peer, "", UNUSED)
         if kind in ("veth", "vxlan"):
             self.offloads[key][index] = Offloads.ALL
 
@@ -220,8 +222,8 @@ class Kernel:
             self.staged = {at: 0 if to == index else to for at, to in self.staged.items()}
             self.patched = {at: 0 if to == index else to for at, to in self.patched.items()}
         self.offloads[key].pop(index, None)
-        for other, found in self.interfaces.items():
-            partner = found.get(gone.peer)
+        for other, interface in self.interfaces.items():
+            partner = interface.get(gone.peer)
             if partner is not None and gone.kind == partner.kind == "veth" and partner.peer == index:
                 self.remove(other, gone.peer)
                 break
@@ -238,8 +240,8 @@ class Kernel:
 
     def _seen_diversions(self) -> dict[int, Diversion]:
         """Return the diversions as dumped: -1 stands for a removed interface."""
-        there = {*self.interfaces[namespace_names.WIRE], 0}
-        return {at: Diversion(*(to if to in there else -1 for to in way)) for at, way in self.diversions.items()}
+        present = {*self.interfaces[namespace_names.WIRE], 0}
+        return {at: Diversion(*(to if to in present else -1 for to in way)) for at, way in self.diversions.items()}
 
     def carry_out(self, operation: Operation) -> None:
         match operation:
@@ -263,14 +265,14 @@ class Kernel:
             case MakeSwitch(_, device, index, mac):
                 self.make(namespace_names.WIRE, index, device, "bridge", mac, 1500, up=1)
             case MakeCable():
-                here, there = operation.index, operation.peer_index
+                local, remote = operation.index, operation.peer_index
                 self.make(
-                    operation.key, here, operation.device, "veth", operation.mac, operation.mtu,
-                    up=operation.up, master=operation.switch, peer=there,
+                    operation.key, local, operation.device, "veth", operation.mac, operation.mtu,
+                    up=operation.up, master=operation.switch, peer=remote,
                 )  # fmt: skip
                 self.hooks |= {*operation.hooks}
-                peer = operation.peer_key, there, operation.peer_device
-                self.make(*peer, "veth", operation.peer_mac, operation.mtu, peer=here)
+                peer = operation.peer_key, remote, operation.peer_device
+                self.make(*peer, "veth", operation.peer_mac, operation.mtu, peer=local)
             case MakeTunnel(_, device, index, mtu, tunnel):
                 self.make(namespace_names.WIRE, index, device, "vxlan", "", mtu)
                 self.change(namespace_names.WIRE, index, alias=tunnel.alias)
@@ -378,7 +380,7 @@ class Kernel:
             case RemoveAddress(key, _, index, address):
                 self.addresses[key][index].discard(address)
             case AddRoute(key, destination, via):
-                assert any(found.up and found.name != "lo" for found in self.interfaces[key].values())
+                assert any(interface.up and interface.name != "lo" for interface in self.interfaces[key].values())
                 self.routes[key].add((destination, via))
             case RemoveRoute(key, destination, via):
                 self.routes[key].discard((destination, via))
@@ -386,8 +388,8 @@ class Kernel:
 
 def qdisc(index: int, kind: str, handle: int, options: bytes, sized: bool) -> Qdisc:
     """A discipline that nothing has gone through."""
-    said = {"index": index, "kind": kind, "handle": handle, "options": options, "sized": sized}
-    return Qdisc(**{field.name: said.get(field.name, 0) for field in fields(Qdisc)})  # type: ignore[arg-type]
+    reported = {"index": index, "kind": kind, "handle": handle, "options": options, "sized": sized}
+    return Qdisc(**{field.name: reported.get(field.name, 0) for field in fields(Qdisc)})  # type: ignore[arg-type]
 
 
 def netem_reports(options: netem.Options) -> bytes:

@@ -20,7 +20,7 @@ from testbed.kernel.offloads import Offloads
 from testbed.runtime.relay.orders import Orders, Plug
 from testbed.spec.dilation import slow_layout
 from testbed.spec.elements import Link, Node, Switch
-from testbed.spec.layout import Asked, Layout
+from testbed.spec.layout import ConfiguredDatapath, Layout
 from testbed.spec.layout_json import from_json, to_json
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
@@ -49,20 +49,22 @@ def _relay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "probe_capabilities", lambda: Capabilities(relay=True))
 
 
-def decided(whole: Layout, *injected: Injection, asked: Asked = "auto") -> Decisions:
+def decided(whole: Layout, *injected: Injection, asked: ConfiguredDatapath = "auto") -> Decisions:
     return decide(whole, injected, asked, Path())
 
 
 def test_switches_and_the_cables_between_them_are_nothing_of_the_kernels() -> None:
     operations = plan(layout(), ExistingState(), decided(layout()).link_services)
-    assert [one.name for one in operations if isinstance(one, MakeSwitch)] == ["s3"]
-    cables = {one.label: one for one in operations if isinstance(one, MakeCable)}
+    assert [operation.name for operation in operations if isinstance(operation, MakeSwitch)] == ["s3"]
+    cables = {operation.label: operation for operation in operations if isinstance(operation, MakeCable)}
     assert set(cables) == {"n1:eth0--s1:1", "n2:eth0--s2:1", "n3:eth0--s3:1", "n4:eth0--s3:2"}
     assert not cables["n1:eth0--s1:1"].switch
     assert free_ends(layout(), "n1:eth0--s1:1") == ("n1.eth0", "")
     assert free_ends(layout(), TRUNK) == ("", "")
     lowered = [
-        (one.key, one.device) for one in operations if isinstance(one, SetOffloads) and one.taken is Offloads.NONE
+        (operation.key, operation.device)
+        for operation in operations
+        if isinstance(operation, SetOffloads) and operation.taken is Offloads.NONE
     ]
     assert sorted(lowered) == [("n1", "eth0"), ("n2", "eth0")]
     assert set(Wiring(layout()).ports) == {"s3"}
@@ -88,20 +90,24 @@ def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
     }  # fmt: skip
     assert Orders.from_json(decisions.orders.to_json()) == decisions.orders
     operations = plan(layout(), ExistingState(), decisions.link_services)
-    assert not [one for one in operations if isinstance(one, SetDown)], "what is made down is not set down"
-    (first,) = [one for one in operations if isinstance(one, MakeCable) and one.label == "n1:eth0--s1:1"]
+    assert not [operation for operation in operations if isinstance(operation, SetDown)], (
+        "what is made down is not set down"
+    )
+    (first,) = [
+        operation for operation in operations if isinstance(operation, MakeCable) and operation.label == "n1:eth0--s1:1"
+    ]
     assert not first.up
 
 
 @pytest.mark.parametrize("asked", ["direct", "netem", "tc"])
-def test_nobody_but_the_relay_carries_them(asked: Asked) -> None:
+def test_nobody_but_the_relay_carries_them(asked: ConfiguredDatapath) -> None:
     with pytest.raises(UnsupportedError, match=r"n1:eth0--s1:1: the datapath .* cannot carry this: Myrinet's switches"):
         decided(layout(), asked=asked)
 
 
-def test_who_is_routed_and_what_keeps_order_follows_from_the_layout() -> None:
+def test_routed_nodes_and_ordered_links_follow_from_the_layout() -> None:
     whole = layout()
-    assert whole.routed().keys() == {"n1", "n2"}
+    assert whole.source_routed_nodes().keys() == {"n1", "n2"}
     assert whole.keeps_order()
     for link in (
         Link(ends=["n1", "n2"], delay="1ms", reorder="1%"),
@@ -109,7 +115,7 @@ def test_who_is_routed_and_what_keeps_order_follows_from_the_layout() -> None:
     ):
         other = resolve(Description(name="pair", nodes=[Node(name="n1"), Node(name="n2")], links=[link]))
         assert not other.keeps_order()
-        assert not other.routed()
+        assert not other.source_routed_nodes()
 
 
 def test_a_slowed_cluster_tells_its_relay_by_how_much() -> None:

@@ -70,7 +70,7 @@ def test_nothing_can_be_injected_over_something() -> None:
     assert forward(injection(1, loss=0.0)) == Impairment(delay=5)
 
 
-def test_of_two_that_exclude_each_other_the_injected_one_displaces_the_other() -> None:
+def test_an_injected_impairment_replaces_a_declared_one_that_excludes_it() -> None:
     rated = replace(LINK, forward=Impairment(rate=1000, queue_frames=5))
     traced = in_force(rated, "forward", [injection(1, rate_trace="t", queue=5000)]).impairment
     assert traced == Impairment(rate_trace="t", queue=5000)
@@ -113,7 +113,7 @@ def test_a_link_is_down_as_long_as_any_injection_has_it_down() -> None:
 # A layout that has changed
 
 
-def test_what_was_injected_into_a_link_that_is_gone_goes_with_it() -> None:
+def test_injections_on_a_removed_link_are_removed() -> None:
     smaller = Layout(STAR.name, STAR.seed, STAR.nodes, STAR.switches, STAR.links[1:])
     gone = injection(1)
     both = Injection(
@@ -182,8 +182,8 @@ def test_directions_are_named_in_many_ways(target: str, direction: str, expected
 
 
 def test_out_of_a_switch_is_towards_every_node() -> None:
-    found = places_of(links_of(STAR, "s1"), "s1", "out")
-    assert found == tuple((link.name, "backward") for link in STAR.links)
+    actual = places_of(links_of(STAR, "s1"), "s1", "out")
+    assert actual == tuple((link.name, "backward") for link in STAR.links)
 
 
 def test_a_direction_that_there_is_not_is_refused_with_those_that_there_are() -> None:
@@ -233,7 +233,7 @@ def test_an_injection_comes_back_from_its_state(found: Injection) -> None:
     assert Injection.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
-def described(*nodes: str) -> Layout:
+def star_layout(*nodes: str) -> Layout:
     links = [Link(ends=[node, "s1"]) for node in nodes]
     trunks = [Link(ends=["s1", "s2"]), Link(ends=["s1", "s2"]), Link(ends=["last", "s2"])]
     return resolve(
@@ -247,7 +247,7 @@ def described(*nodes: str) -> Layout:
 
 
 def test_an_injection_stays_with_its_cable_when_other_cables_make_its_ports_others() -> None:
-    before, after = described("n1", "n2", "n3"), described("n1", "n3")
+    before, after = star_layout("n1", "n2", "n3"), star_layout("n1", "n3")
     assert before.links[2].name != after.links[1].name
     kept = Injection(
         1, "x", ((before.links[2].name, "forward"),), {"delay": 1}, (((before.links[4].name, "backward"), "drop"),)

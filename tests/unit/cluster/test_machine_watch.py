@@ -75,7 +75,7 @@ def test_sequence_numbers_begin_anew() -> None:
     assert machine.lost_at is None
 
 
-def test_who_is_unreachable_at_the_end_of_the_events() -> None:
+def test_unreachable_machines_at_the_end_of_the_events() -> None:
     def event(what: str, machine: str) -> dict[str, object]:
         return {"event": f"machine {what}", "machine": machine}
 

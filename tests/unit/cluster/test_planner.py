@@ -42,7 +42,7 @@ def lines(operations: Sequence[Operation]) -> list[str]:
     return [str(operation) for operation in operations]
 
 
-def described(links: Sequence[Link], nodes: int = 3, switches: int = 2, **more: object) -> Description:
+def make_description(links: Sequence[Link], nodes: int = 3, switches: int = 2, **more: object) -> Description:
     return Description(
         name="test",
         nodes=[Node(name=f"n{number}") for number in range(1, nodes + 1)],
@@ -54,7 +54,7 @@ def described(links: Sequence[Link], nodes: int = 3, switches: int = 2, **more: 
 
 def linked(*ends: str, nodes: int = 3, switches: int = 2, datapath: str = "auto") -> Description:
     """``linked("n1 s1", "n2 s1")``"""
-    return described([Link(ends=pair.split(), datapath=datapath) for pair in ends], nodes, switches)
+    return make_description([Link(ends=pair.split(), datapath=datapath) for pair in ends], nodes, switches)
 
 
 def changed(before: Description, after: Description) -> list[str]:
@@ -212,7 +212,7 @@ def test_a_link_becomes_direct_and_back() -> None:
     assert "make link n1:eth0--n2:eth0" in changed(joined, direct)
     assert "join n1:eth0--n2:eth0" in changed(direct, joined)
     kernel = built(direct)
-    indexes = [i for key, found in kernel.interfaces.items() for i in found if key and i != 1]
+    indexes = [i for key, interface in kernel.interfaces.items() for i in interface if key and i != 1]
     assert len(indexes) == len(set(indexes)) == 4
     assert min(indexes) >= FIRST_DIRECT_INDEX
 
@@ -238,7 +238,7 @@ def test_what_else_is_in_the_wire_namespace_goes() -> None:
     assert lines(kernel.converge(resolve(Description.star(2)))) == ["remove stray"]
 
 
-def test_what_users_add_to_a_node_stays() -> None:
+def test_users_additions_to_a_node_are_kept() -> None:
     kernel = built(Description.star(2))
     kernel.make("n1", 2, "dummy0", "dummy", "02:00:00:00:00:01", 1500)
     kernel.addresses["n1"][2] = {"192.168.0.1/24"}
@@ -259,15 +259,18 @@ def test_a_router_is_told_to_route_before_it_has_its_nics() -> None:
 
 def test_a_router_of_ipv6_has_link_local_addresses_to_ask_for_neighbours_from() -> None:
     links = [Link(ends=ends.split()) for ends in ("n1 s1", "n2 s1", "n2 s2", "n3 s2")]
-    kernel = built(described(links))
-    with_ipv6 = resolve(described(links, network6="fd00::/48"))
+    kernel = built(make_description(links))
+    with_ipv6 = resolve(make_description(links, network6="fd00::/48"))
     operations = lines(kernel.converge(with_ipv6))
     assert "let n2 route IPv6 between its NICs" in operations
     local = [line for line in operations if "add address fe80::" in line]
     assert len(local) == 2
     assert all(":" in line and " to n2:eth" in line for line in local)
     assert kernel.converge(with_ipv6) == []
-    assert len([line for line in lines(kernel.converge(resolve(described(links)))) if "remove address" in line]) == 6
+    assert (
+        len([line for line in lines(kernel.converge(resolve(make_description(links)))) if "remove address" in line])
+        == 6
+    )
 
 
 def test_routes_follow_the_router() -> None:
@@ -327,7 +330,7 @@ def test_flooding_moves_to_another_tree_without_a_cycle_on_the_way() -> None:
     for operation in operations:
         kernel.carry_out(operation)
         wire = kernel.interfaces[namespace_names.WIRE]
-        ends = [found for found in wire.values() if found.kind == "veth" and found.peer in wire and found.master]
+        ends = [actual for actual in wire.values() if actual.kind == "veth" and actual.peer in wire and actual.master]
         assert len(ends) == 8
         assert not all(end.flooding and end.up for end in ends)
 
@@ -369,7 +372,7 @@ def test_a_namespace_whose_other_cable_ends_are_still_being_freed_is_made_again(
 
 
 def by_name(kernel: Kernel, key: str, name: str) -> Interface:
-    return next(found for found in kernel.interfaces[key].values() if found.name == name)
+    return next(interface for interface in kernel.interfaces[key].values() if interface.name == name)
 
 
 BY_HAND: list[tuple[str, Callable[[Kernel], None], list[str]]] = [
@@ -403,7 +406,7 @@ BY_HAND: list[tuple[str, Callable[[Kernel], None], list[str]]] = [
 
 
 @pytest.mark.parametrize(("change", "mended"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
-def test_what_was_changed_by_hand_is_mended(change: Callable[[Kernel], None], mended: list[str]) -> None:
+def test_manual_changes_are_repaired(change: Callable[[Kernel], None], mended: list[str]) -> None:
     kernel = built(Description.star(2))
     change(kernel)
     assert lines(kernel.converge(resolve(Description.star(2)))) == mended
@@ -451,24 +454,24 @@ def test_from_anything_to_anything_and_then_nothing_is_left_to_do(data: st.DataO
     kernel = Kernel()
     description = data.draw(descriptions())
     for _ in range(3):
-        wanted = resolve(description)
-        nodes = {node.name for node in wanted.nodes}
+        expected = resolve(description)
+        nodes = {node.name for node in expected.nodes}
         links = tuple(
             replace(link, datapath="direct")
             if {link.a.owner, link.b.owner} <= nodes and data.draw(st.booleans())
             else link
-            for link in wanted.links
+            for link in expected.links
         )
-        wanted = replace(wanted, links=links)
-        kernel.converge(wanted)
-        assert kernel.converge(wanted) == []
-        for switch in wanted.switches:
+        expected = replace(expected, links=links)
+        kernel.converge(expected)
+        assert kernel.converge(expected) == []
+        for switch in expected.switches:
             bridge = by_name(kernel, namespace_names.WIRE, namespace_names.switch(switch.name)).index
             assert {mac for at, mac in kernel.forwarding if at == bridge} == switch.forwarding.keys()
         for link in links:
             if link.datapath == "direct":
-                one, other = (by_name(kernel, end.owner, end.port) for end in (link.a, link.b))
-                assert (one.peer, other.peer) == (other.index, one.index)
+                first, second = (by_name(kernel, end.owner, end.port) for end in (link.a, link.b))
+                assert (first.peer, second.peer) == (second.index, first.index)
         description = data.draw(st.one_of(edits(description), descriptions()))
 
 
@@ -488,6 +491,6 @@ def test_limits_are_set_when_they_are_wanted_changed_and_lifted() -> None:
 
 def test_a_default_mtu_for_all_changes_every_cable_and_makes_none() -> None:
     links = [Link(ends=["n1", "s1"]), Link(ends=["n2", "s2"]), Link(ends=["s1", "s2"])]
-    operations = changed(described(links, 2), described(links, 2, defaults=Defaults(mtu=9000)))
+    operations = changed(make_description(links, 2), make_description(links, 2, defaults=Defaults(mtu=9000)))
     assert len(operations) == 6
     assert all(line.startswith("set ") and line.endswith("MTU 9000") for line in operations)

@@ -104,7 +104,7 @@ def contents(kernel: Kernel) -> dict[str, object]:
 
 
 def by_name(kernel: Kernel, key: str, name: str) -> Interface:
-    return next(found for found in kernel.interfaces[key].values() if found.name == name)
+    return next(interface for interface in kernel.interfaces[key].values() if interface.name == name)
 
 
 # What is done, in which order
@@ -217,7 +217,7 @@ def test_offloads_go_down_before_the_new_way_is_opened_and_come_up_when_all_is_d
 
 
 @pytest.mark.parametrize("ends", [["n1", "s1"], ["s1", "n1"]], ids=" ".join)
-def test_who_sends_forward_is_at_the_links_first_end(ends: list[str]) -> None:
+def test_the_forward_sender_is_at_the_links_first_end(ends: list[str]) -> None:
     nodes = [Node(name="n1"), Node(name="n2")]
     links = [Link(ends=ends), Link(ends=["n2", "s1"])]
     layout = resolve(Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links))
@@ -302,7 +302,7 @@ def test_forward_is_what_leaves_the_links_first_end(ends: list[str]) -> None:
     forward, backward = Impairment(delay=1), Impairment(delay=2)
     operations = plan(layout, ExistingState(), {link(layout, "n1", "s1"): LinkService("netem", forward, backward)})
     on = {operation.device: operation.impairment for operation in operations if isinstance(operation, SetNetem)}
-    ways = {(one.device, one.out_device) for one in operations if isinstance(one, Redirect)}
+    ways = {(operation.device, operation.out_device) for operation in operations if isinstance(operation, Redirect)}
     assert ({("n1.eth0", "fwd+n1.eth0")} <= ways) == (ends[0] == "n1")
     assert ({("n1.eth0", "bwd+n1.eth0")} <= ways) == (ends[0] == "s1")
     assert on == {"fwd+n1.eth0": forward, "bwd+n1.eth0": backward}
@@ -319,11 +319,11 @@ def test_the_new_way_is_opened_when_all_of_it_stands_and_closed_before_it_is_cha
     other = {"netem": TC, "tc": NETEM}[datapath]
     layout = resolve(Description.ring(3))
     kernel = built(layout)
-    opening = kernel.converge(layout, {one.name: link_service for one in layout.links})
-    changing = kernel.converge(layout, {one.name: other for one in layout.links})
+    opening = kernel.converge(layout, {link.name: link_service for link in layout.links})
+    changing = kernel.converge(layout, {link.name: other for link in layout.links})
 
     def places(operations: list[Operation], *kinds: type[Operation]) -> list[int]:
-        return [at for at, one in enumerate(operations) if isinstance(one, kinds)]
+        return [at for at, operation in enumerate(operations) if isinstance(operation, kinds)]
 
     def of_cables(operations: list[Operation], kind: type[EndRedirect] | type[Redirect]) -> list[int]:
         return [at for at in places(operations, kind) if "+" not in operations[at].device]  # type: ignore[union-attr]
@@ -341,18 +341,18 @@ def test_the_new_way_is_opened_when_all_of_it_stands_and_closed_before_it_is_cha
 
 def test_a_link_that_runs_is_diverted_last_and_a_new_one_before_a_nic_is_up() -> None:
     layout = resolve(Description.ring(3))
-    link_services = {one.name: RELAY for one in layout.links}
+    link_services = {link.name: RELAY for link in layout.links}
     for kernel in (Kernel(), built(layout)):
         running = bool(kernel.interfaces)
         operations = kernel.converge(layout, link_services)
-        places = [at for at, one in enumerate(operations) if isinstance(one, Divert)]
-        waits = [at for at, one in enumerate(operations) if isinstance(one, AwaitCarrier)]
+        places = [at for at, operation in enumerate(operations) if isinstance(operation, Divert)]
+        waits = [at for at, operation in enumerate(operations) if isinstance(operation, AwaitCarrier)]
         assert len(places) == len(layout.links)
         assert len(waits) == 2 * len(layout.links)
         if running:
             assert [*waits, *places] == list(range(waits[0], len(operations)))
         else:
-            nodes = [at for at, one in enumerate(operations) if isinstance(one, SetUp) and one.key]
+            nodes = [at for at, operation in enumerate(operations) if isinstance(operation, SetUp) and operation.key]
             assert places[-1] < nodes[0]
 
 
@@ -379,7 +379,7 @@ def test_from_one_datapath_to_another_and_back_to_what_was_there(
     kernel = built(layout)
     before = contents(kernel)
     for link_service in path:
-        link_services = {one.name: link_service for one in layout.links}
+        link_services = {link.name: link_service for link in layout.links}
         kernel.converge(layout, link_services)
         assert kernel.converge(layout, link_services) == []
         assert_spliced(kernel, layout, link_services)
@@ -391,7 +391,7 @@ def test_from_one_datapath_to_another_and_back_to_what_was_there(
 @pytest.mark.parametrize("description", SHAPES, ids=lambda description: str(description.name))
 def test_links_come_up_spliced_as_well(description: Description) -> None:
     layout = resolve(description)
-    link_services = {one.name: TC for one in layout.links}
+    link_services = {link.name: TC for link in layout.links}
     kernel = Kernel()
     kernel.converge(layout, link_services)
     assert kernel.converge(layout, link_services) == []
@@ -423,8 +423,8 @@ def assert_spliced(kernel: Kernel, layout: Layout, link_services: LinkServices) 
         assert kinds == [expected] * 2
         assert ({a.index, b.index} <= kernel.classifiers.keys()) == (link_service.datapath == "tc")
     spliced = {device for splice in wiring.splices.values() for device in splice.senders}
-    for key, found in kernel.interfaces.items():
-        for interface in found.values():
+    for key, actual in kernel.interfaces.items():
+        for interface in actual.values():
             if interface.kind == "veth" and (key, interface.name) not in spliced:
                 assert kernel.offloads[key][interface.index] is Offloads.ALL
 
@@ -462,7 +462,9 @@ def assert_diverted(kernel: Kernel, detour: Detour) -> None:
 def test_other_links_are_left_alone() -> None:
     layout = resolve(Description.fat_tree(4))
     kernel = built(layout)
-    trunk = next(one for one in layout.links if not {one.a.owner, one.b.owner} & {node.name for node in layout.nodes})
+    trunk = next(
+        link for link in layout.links if not {link.a.owner, link.b.owner} & {node.name for node in layout.nodes}
+    )
     own = set(Wiring(layout, [trunk.name]).of_link[trunk.name])
     for link_services in ({trunk.name: NETEM}, {}):
         for operation in kernel.converge(layout, link_services):
@@ -470,10 +472,10 @@ def test_other_links_are_left_alone() -> None:
                 assert (namespace_names.WIRE, operation.device) in own, operation  # type: ignore[union-attr]
 
 
-def test_what_switches_learned_elsewhere_stays_learned() -> None:
+def test_addresses_learned_at_other_ports_are_kept() -> None:
     layout = resolve(Description.line(3))
     kernel = built(layout)
-    link_services = {one.name: RELAY for one in layout.links}
+    link_services = {link.name: RELAY for link in layout.links}
     for step in (link_services, {}):
         assert not [line for line in lines(kernel.converge(layout, step)) if line.startswith("forget")]
 
@@ -484,7 +486,7 @@ def test_what_switches_learned_elsewhere_stays_learned() -> None:
 def test_another_impairment_is_set_in_place() -> None:
     layout = resolve(Description.back_to_back())
     kernel = built(layout)
-    (name,) = [one.name for one in layout.links]
+    (name,) = [link.name for link in layout.links]
     kernel.converge(layout, {name: LinkService("netem", SLOW, SLOW)})
     slower = replace(SLOW, delay=2_000_000)
     assert lines(kernel.converge(layout, {name: LinkService("netem", slower, SLOW)})) == [
@@ -500,7 +502,7 @@ def test_another_impairment_is_set_in_place() -> None:
 def test_another_distribution_is_set_although_the_kernel_reports_none() -> None:
     layout = resolve(Description.back_to_back())
     kernel = built(layout)
-    (name,) = [one.name for one in layout.links]
+    (name,) = [link.name for link in layout.links]
     kernel.converge(layout, {name: LinkService("netem", SLOW, SLOW)})
     other = LinkService("netem", replace(SLOW, distribution="pareto"), SLOW)
     assert lines(kernel.converge(layout, {name: other})) == [
@@ -512,7 +514,7 @@ def test_another_distribution_is_set_although_the_kernel_reports_none() -> None:
 def test_a_classifier_and_a_token_bucket_change_in_place_and_go_alone() -> None:
     layout = resolve(Description.back_to_back())
     kernel = built(layout)
-    (name,) = [one.name for one in layout.links]
+    (name,) = [link.name for link in layout.links]
     kernel.converge(layout, {name: LinkService("tc", LOSSY)})
     assert lines(kernel.converge(layout, {name: LinkService("tc", replace(LOSSY, loss=0.02))})) == [
         "let a classifier lose frames that come in by n1.eth0: rate 1gbit, loss 2%"
@@ -532,11 +534,11 @@ def test_a_classifier_and_a_token_bucket_change_in_place_and_go_alone() -> None:
 
 def test_a_table_is_given_as_text() -> None:
     layout = resolve(Description.back_to_back())
-    (name,) = [one.name for one in layout.links]
+    (name,) = [link.name for link in layout.links]
     table = Impairment(delay=1000, jitter=100, distribution="table", jitter_file="/x.dist")
     operations = plan(layout, ExistingState(), {name: LinkService("netem", table)}, {"/x.dist": "-8192 0 8192"})
-    (said,) = [operation for operation in operations if isinstance(operation, SetNetem)]
-    assert said.options.table == (-8192, 0, 8192)
+    (reported,) = [operation for operation in operations if isinstance(operation, SetNetem)]
+    assert reported.options.table == (-8192, 0, 8192)
     with pytest.raises(NotFoundError, match=r"/x\.dist"):
         plan(layout, ExistingState(), {name: LinkService("netem", table)})
 
@@ -566,13 +568,13 @@ def test_a_cluster_comes_up_with_links_down(description: Description) -> None:
     layout = resolve(description)
     for link_service in (LinkService(down=True), replace(RELAY, down=True), replace(NETEM, down=True)):
         kernel = Kernel()
-        link_services = {one.name: link_service for one in layout.links}
+        link_services = {link.name: link_service for link in layout.links}
         kernel.converge(layout, link_services)
-        wire = [found for found in kernel.interfaces[""].values() if found.kind == "veth"]
+        wire = [actual for actual in kernel.interfaces[""].values() if actual.kind == "veth"]
         assert not any(found.up for found in wire)
         assert kernel.converge(layout, link_services) == []
         kernel.converge(layout)
-        assert all(found.up for found in kernel.interfaces[""].values())
+        assert all(actual.up for actual in kernel.interfaces[""].values())
 
 
 def test_a_link_is_spliced_while_it_is_down() -> None:
@@ -581,7 +583,9 @@ def test_a_link_is_spliced_while_it_is_down() -> None:
     name = link(layout, "n1", "s1")
     kernel.converge(layout, {name: LinkService(down=True)})
     kernel.converge(layout, {name: replace(RELAY, down=True)})
-    assert not any(found.up for found in kernel.interfaces[""].values() if found.kind == "veth" and "n1" in found.name)
+    assert not any(
+        actual.up for actual in kernel.interfaces[""].values() if actual.kind == "veth" and "n1" in actual.name
+    )
     kernel.converge(layout)
     assert contents(kernel) == contents(built(layout))
 
@@ -591,7 +595,7 @@ def test_a_spliced_link_goes_with_all_that_it_has() -> None:
     layout = resolve(Description(name="x", nodes=[Node(name="n1"), Node(name="n2")]))
     for link_service in (NETEM, TC, RELAY):
         star = resolve(Description.star(2))
-        kernel.converge(star, {one.name: link_service for one in star.links})
+        kernel.converge(star, {link.name: link_service for link in star.links})
         kernel.converge(layout)
         assert contents(kernel) == contents(built(layout))
 
@@ -622,10 +626,10 @@ def test_offloads_that_somebody_turned_on_are_off_again() -> None:
 
 
 @pytest.mark.parametrize("link_service", [TC, RELAY])
-def test_what_a_killed_change_left_is_mended(link_service: LinkService) -> None:
+def test_leftovers_of_a_killed_change_are_repaired(link_service: LinkService) -> None:
     """A plan that ended anywhere, and then another one, leads where it should. In CI at every fourth place."""
     layout = resolve(Description.ring(3))
-    everywhere = {one.name: link_service for one in layout.links}
+    everywhere = {link.name: link_service for link in layout.links}
     for before, after in ((everywhere, {}), ({}, everywhere)):
         kernel = Kernel()
         kernel.converge(layout, before)
@@ -633,11 +637,11 @@ def test_what_a_killed_change_left_is_mended(link_service: LinkService) -> None:
             halfway = copy.deepcopy(kernel)
             for operation in plan(layout, halfway.existing(), after)[:stop]:
                 halfway.carry_out(operation)
-            for wanted in (before, after):
+            for expected in (before, after):
                 mended = copy.deepcopy(halfway)
-                mended.converge(layout, wanted)
-                assert mended.converge(layout, wanted) == []
-                assert_spliced(mended, layout, wanted)
+                mended.converge(layout, expected)
+                assert mended.converge(layout, expected) == []
+                assert_spliced(mended, layout, expected)
 
 
 def test_hooks_that_nothing_needs_are_taken_away() -> None:
@@ -656,7 +660,7 @@ def test_a_hook_that_somebody_took_from_a_port_comes_back() -> None:
 
 
 @pytest.mark.parametrize("what", ["filters", "patch", "switch's way in"])
-def test_what_somebody_took_from_a_diverted_link_comes_back(what: str) -> None:
+def test_parts_removed_from_a_diverted_link_are_restored(what: str) -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
     link_services = {link(layout, "n1", "s1"): RELAY}
@@ -676,7 +680,7 @@ def test_what_somebody_took_from_a_diverted_link_comes_back(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["redirection", "patch", "stage", "cable", "port settings"])
-def test_what_somebody_took_from_a_spliced_link_comes_back(what: str) -> None:
+def test_parts_removed_from_a_spliced_link_are_restored(what: str) -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
     link_services = {link(layout, "n1", "s1"): TC}
@@ -699,10 +703,10 @@ def test_what_somebody_took_from_a_spliced_link_comes_back(what: str) -> None:
 
 def test_more_ports_than_a_bridge_has_are_refused() -> None:
     layout = resolve(Description.star(512))
-    link_services = {one.name: TC for one in layout.links}
+    link_services = {link.name: TC for link in layout.links}
     with pytest.raises(UnsupportedError, match="1,024 ports"):
         plan(layout, ExistingState(), link_services)
-    assert plan(layout, ExistingState(), {one.name: RELAY for one in layout.links})
+    assert plan(layout, ExistingState(), {link.name: RELAY for link in layout.links})
 
 
 @settings(max_examples=60)
@@ -715,7 +719,7 @@ def test_from_any_treatment_to_any_other(data: st.DataObject) -> None:
     for _ in range(3):
         layout = resolve(description)
         link_services = {
-            one.name: data.draw(st.sampled_from(choices)) for one in layout.links if one.datapath != "direct"
+            link.name: data.draw(st.sampled_from(choices)) for link in layout.links if link.datapath != "direct"
         }
         kernel.converge(layout, link_services)
         assert kernel.converge(layout, link_services) == []

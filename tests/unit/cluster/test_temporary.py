@@ -30,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_a_killed_process_has_left_is_collected_and_what_a_living_one_has_is_not(place: Path) -> None:
+def test_leftovers_of_killed_processes_are_collected_and_those_of_living_ones_are_kept(place: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(place)}
     command = [sys.executable, "-c", MAKES]
     with (
@@ -58,6 +58,6 @@ def test_what_nothing_can_be_told_of_stays(place: Path) -> None:
     (place / "testbed-notes").mkdir()
     (place / f"testbed-logs-{dead}-file").touch()
     (place / f"testbed-logs-{dead}-link").symlink_to(place / "testbed-notes")
-    there = set(place.iterdir())
+    present = set(place.iterdir())
     assert list(collect_temporary()) == []
-    assert set(place.iterdir()) == there
+    assert set(place.iterdir()) == present

@@ -34,7 +34,9 @@ def _quiet_if(patch: pytest.MonkeyPatch, is_quiet: str) -> None:
     def check_complete_send(self: _HistoryCheck, *rest: object) -> None:
         transfers = [one for some in (*self._histories.sends, *self._histories.receives) for one in some]
         if not (
-            any(one.error for one in transfers) if is_quiet == "error" else self._circumstances.ending is Ending.ABORTED
+            any(transfer.error for transfer in transfers)
+            if is_quiet == "error"
+            else self._circumstances.ending is Ending.ABORTED
         ):
             look(self, *rest)  # type: ignore[arg-type]  # as they came
 
@@ -68,10 +70,10 @@ def explained_again_and_again(patch: pytest.MonkeyPatch) -> None:
 
 def explained_by_the_first_that_fits(patch: pytest.MonkeyPatch) -> None:
     def claim(self: UnmatchedReceives, send: Send, before: Receive | None) -> Receive | None:
-        found = next((one for one in self._matching(send, before) if one not in self._taken), None)
-        if found is not None:
-            self._taken[found] = send, before
-        return found
+        actual = next((one for one in self._matching(send, before) if one not in self._taken), None)
+        if actual is not None:
+            self._taken[actual] = send, before
+        return actual
 
     patch.setattr(UnmatchedReceives, "claim", claim)
 

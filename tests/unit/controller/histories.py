@@ -71,13 +71,15 @@ class HistoryBuilder:
 
 def exchange_all(nodes: int, messages: Sequence[Message]) -> HistoryBuilder:
     """All of them sent and received, each before the next, so that any receive fits."""
-    told = HistoryBuilder(nodes)
-    for one in messages:
-        receive = told.begin_receive(one.sink, -1 if one.any_source else one.source, -1 if one.any_tag else one.tag)
-        send = told.begin_send(one.source, one.sink, one.tag, one.content, one.size)
-        told.received(one.sink, receive, one.source, one.tag, one.content, one.size)
-        told.sent(one.source, send)
-    return told
+    history = HistoryBuilder(nodes)
+    for message in messages:
+        receive = history.begin_receive(
+            message.sink, -1 if message.any_source else message.source, -1 if message.any_tag else message.tag
+        )
+        send = history.begin_send(message.source, message.sink, message.tag, message.content, message.size)
+        history.received(message.sink, receive, message.source, message.tag, message.content, message.size)
+        history.sent(message.source, send)
+    return history
 
 
 def positions_of(events: Mapping[str, Sequence[Event]], what: str) -> Iterator[tuple[str, int]]:

@@ -48,201 +48,201 @@ class RestartHistory(HistoryBuilder):
 
 
 def a_sender_that_is_restarted_sends_the_same_again_and_one_of_both_comes() -> None:
-    told = RestartHistory()
-    receive = told.begin_receive(1)
-    told.begin_send(0, 1, content="0a")  # on its way when the program ends
-    told.restart(0)
-    send = told.begin_send(0, 1, content="0a")
-    told.received(1, receive, 0, content="0a")
-    told.sent(0, send)
-    told.deliver(0, 1, "0b")
-    assert told.judged().passed
+    history = RestartHistory()
+    receive = history.begin_receive(1)
+    history.begin_send(0, 1, content="0a")  # on its way when the program ends
+    history.restart(0)
+    send = history.begin_send(0, 1, content="0a")
+    history.received(1, receive, 0, content="0a")
+    history.sent(0, send)
+    history.deliver(0, 1, "0b")
+    assert history.judged().passed
 
 
 def what_came_before_the_restart_is_not_taken_for_what_was_sent_after_it() -> None:
-    told = RestartHistory()
-    receive = told.begin_receive(1)
-    told.begin_send(0, 1, content="0a")
-    told.received(1, receive, 0, content="0a")  # its sender dies before it is told
-    told.restart(0)
-    told.deliver(0, 1, "0a")
-    told.deliver(0, 1, "0b")
-    report = told.judged()
+    history = RestartHistory()
+    receive = history.begin_receive(1)
+    history.begin_send(0, 1, content="0a")
+    history.received(1, receive, 0, content="0a")  # its sender dies before it is told
+    history.restart(0)
+    history.deliver(0, 1, "0a")
+    history.deliver(0, 1, "0b")
+    report = history.judged()
     assert report.passed
     assert report.checks["order"].checked == 3
 
 
 def a_message_between_the_two_says_which_of_them_came() -> None:
     """0a, 0b, 0a: the second comes, so that the first 0a must be its former life's, though that was never finished."""
-    told = RestartHistory()
-    receives = told.begin_receive(1), told.begin_receive(1)
-    told.begin_send(0, 1, content="0a")
-    told.begin_send(0, 1, content="0b")
-    told.received(1, receives[0], 0, content="0a")
-    told.received(1, receives[1], 0, content="0b")
-    told.restart(0)
-    told.deliver(0, 1, "0a")
-    assert told.judged().passed
+    history = RestartHistory()
+    receives = history.begin_receive(1), history.begin_receive(1)
+    history.begin_send(0, 1, content="0a")
+    history.begin_send(0, 1, content="0b")
+    history.received(1, receives[0], 0, content="0a")
+    history.received(1, receives[1], 0, content="0b")
+    history.restart(0)
+    history.deliver(0, 1, "0a")
+    assert history.judged().passed
 
 
 def a_receiver_takes_with_it_what_it_had_and_the_same_is_sent_again() -> None:
-    told = RestartHistory()
-    told.begin_receive(1)
-    told.acknowledged(0, 1, "0a")
-    told.restart(1)
-    told.deliver(0, 1, "0a")
-    told.deliver(0, 1, "0b")
-    assert told.judged().passed
+    history = RestartHistory()
+    history.begin_receive(1)
+    history.acknowledged(0, 1, "0a")
+    history.restart(1)
+    history.deliver(0, 1, "0a")
+    history.deliver(0, 1, "0b")
+    assert history.judged().passed
 
 
 def of_the_same_message_before_and_after_a_crash_the_one_before_is_gone() -> None:
     """Two restarts: a message that is lost with the first is none of those that came between both."""
-    told = RestartHistory()
-    told.deliver(0, 1, "0a")
-    told.begin_receive(1)
-    told.acknowledged(0, 1, "0a")
-    told.restart(1)
-    told.deliver(0, 1, "0a")
-    told.deliver(0, 1, "0b")
-    told.deliver(0, 1, "0a")
-    told.restart(1)
-    told.deliver(0, 1, "0c")
-    assert told.judged().passed
+    history = RestartHistory()
+    history.deliver(0, 1, "0a")
+    history.begin_receive(1)
+    history.acknowledged(0, 1, "0a")
+    history.restart(1)
+    history.deliver(0, 1, "0a")
+    history.deliver(0, 1, "0b")
+    history.deliver(0, 1, "0a")
+    history.restart(1)
+    history.deliver(0, 1, "0c")
+    assert history.judged().passed
 
 
 def what_is_behind_a_send_of_a_program_that_ended_then_may_be_lost_with_it() -> None:
-    told = RestartHistory()
-    told.deliver(0, 1, "0a")
-    told.acknowledged(0, 1, "0b")
-    told.restart(0)
-    told.deliver(0, 1, "0a")
-    told.begin_receive(1)
-    assert told.judged(Ending.STUCK).passed
+    history = RestartHistory()
+    history.deliver(0, 1, "0a")
+    history.acknowledged(0, 1, "0b")
+    history.restart(0)
+    history.deliver(0, 1, "0a")
+    history.begin_receive(1)
+    assert history.judged(Ending.STUCK).passed
 
 
 def what_was_lost_before_a_restart_stays_lost() -> None:
     for rank in (0, 1):
-        told = RestartHistory()
-        told.acknowledged(0, 1, "0a")
-        told.deliver(0, 1, "0b")
-        told.restart(rank)
-        told.deliver(0, 1, "0c")
-        assert told.judged().failed == (LOST,)
+        history = RestartHistory()
+        history.acknowledged(0, 1, "0a")
+        history.deliver(0, 1, "0b")
+        history.restart(rank)
+        history.deliver(0, 1, "0c")
+        assert history.judged().failed == (LOST,)
 
 
 def what_is_lost_after_a_restart_is_lost() -> None:
     for rank in (0, 1):
-        told = RestartHistory()
-        told.deliver(0, 1, "0a")
-        told.restart(rank)
-        told.deliver(0, 1, "0a")
-        told.acknowledged(0, 1, "0b")
-        told.deliver(0, 1, "0c")
-        assert told.judged().failed == (LOST,)
+        history = RestartHistory()
+        history.deliver(0, 1, "0a")
+        history.restart(rank)
+        history.deliver(0, 1, "0a")
+        history.acknowledged(0, 1, "0b")
+        history.deliver(0, 1, "0c")
+        assert history.judged().failed == (LOST,)
 
 
 def of_messages_that_repeat_one_that_is_lost_is_counted_once() -> None:
-    told = RestartHistory()
+    history = RestartHistory()
     for life in range(3):
         for _ in range(4):
-            told.deliver(0, 1, "0a")
+            history.deliver(0, 1, "0a")
         if life < 2:
-            told.restart(0)
-    told.acknowledged(0, 1, "0a")
-    told.deliver(0, 1, "0a")
-    told.begin_receive(1)
-    assert told.judged(Ending.STUCK).checks[LOST].failed == 1
+            history.restart(0)
+    history.acknowledged(0, 1, "0a")
+    history.deliver(0, 1, "0a")
+    history.begin_receive(1)
+    assert history.judged(Ending.STUCK).checks[LOST].failed == 1
 
 
 def one_failed_receive_explains_one_lost_message() -> None:
-    told = RestartHistory(3)
-    told.disturbances.append(Disturbance(CRASH, 0, told.clock, frozenset({"n3"})))
-    failed = told.begin_receive(1)
-    told.failed(1, failed, ERR_PROC_FAILED)
-    told.disturbances.append(Disturbance(CRASH, 0, 0, frozenset({"n2"})))
+    history = RestartHistory(3)
+    history.disturbances.append(Disturbance(CRASH, 0, history.clock, frozenset({"n3"})))
+    failed = history.begin_receive(1)
+    history.failed(1, failed, ERR_PROC_FAILED)
+    history.disturbances.append(Disturbance(CRASH, 0, 0, frozenset({"n2"})))
     for content in ("0a", "0b"):
-        told.acknowledged(0, 1, content)
-    told.deliver(0, 1, "0c")
-    assert told.judged().checks[LOST].failed == 2, "the receive had failed before they were sent"
-    told = RestartHistory(3)
-    told.disturbances.append(Disturbance(CRASH, 0, 0, frozenset({"n2"})))
-    failed = told.begin_receive(1)
+        history.acknowledged(0, 1, content)
+    history.deliver(0, 1, "0c")
+    assert history.judged().checks[LOST].failed == 2, "the receive had failed before they were sent"
+    history = RestartHistory(3)
+    history.disturbances.append(Disturbance(CRASH, 0, 0, frozenset({"n2"})))
+    failed = history.begin_receive(1)
     for content in ("0a", "0b"):
-        told.acknowledged(0, 1, content)
-    told.failed(1, failed, ERR_PROC_FAILED)
-    told.deliver(0, 1, "0c")
-    assert told.judged().checks[LOST].failed == 1
+        history.acknowledged(0, 1, content)
+    history.failed(1, failed, ERR_PROC_FAILED)
+    history.deliver(0, 1, "0c")
+    assert history.judged().checks[LOST].failed == 1
 
 
 def receives_that_failed_are_given_to_the_messages_that_need_them() -> None:
     """The second message fits the first receive only, and the first one both."""
-    told = RestartHistory()
-    told.disturbances.append(Disturbance(CRASH, 0, 0, frozenset({"n2"})))
-    receives = told.begin_receive(1), told.begin_receive(1, tag=1)
-    told.acknowledged(0, 1, "0a", tag=1)
-    told.acknowledged(0, 1, "0b", tag=2)
+    history = RestartHistory()
+    history.disturbances.append(Disturbance(CRASH, 0, 0, frozenset({"n2"})))
+    receives = history.begin_receive(1), history.begin_receive(1, tag=1)
+    history.acknowledged(0, 1, "0a", tag=1)
+    history.acknowledged(0, 1, "0b", tag=2)
     for receive in receives:
-        told.failed(1, receive, ERR_PROC_FAILED)
-    told.deliver(0, 1, "0c", tag=1)
-    told.deliver(0, 1, "0d", tag=2)
-    assert told.judged().passed
+        history.failed(1, receive, ERR_PROC_FAILED)
+    history.deliver(0, 1, "0c", tag=1)
+    history.deliver(0, 1, "0d", tag=2)
+    assert history.judged().passed
 
 
 def a_receive_that_fails_for_no_reason_explains_nothing() -> None:
-    told = RestartHistory()
-    receive = told.begin_receive(1)
-    told.acknowledged(0, 1, "0a")
-    told.failed(1, receive, ERR_PROC_FAILED)
-    told.deliver(0, 1, "0b")
-    assert told.judged(Ending.ABORTED).failed == (LOST, "errors")
+    history = RestartHistory()
+    receive = history.begin_receive(1)
+    history.acknowledged(0, 1, "0a")
+    history.failed(1, receive, ERR_PROC_FAILED)
+    history.deliver(0, 1, "0b")
+    assert history.judged(Ending.ABORTED).failed == (LOST, "errors")
 
 
 def a_lost_message_is_told_where_another_error_has_ended_the_run() -> None:
-    told = RestartHistory(3)
-    told.acknowledged(0, 1, "0a")
-    told.deliver(0, 1, "0b")
-    told.disturbances.append(Disturbance(CRASH, told.clock, nodes=frozenset({"n3"})))
-    told.failed(0, told.begin_send(0, 2), ERR_PROC_FAILED)
-    assert told.judged(Ending.ABORTED, settled=False).failed == (LOST,)
+    history = RestartHistory(3)
+    history.acknowledged(0, 1, "0a")
+    history.deliver(0, 1, "0b")
+    history.disturbances.append(Disturbance(CRASH, history.clock, nodes=frozenset({"n3"})))
+    history.failed(0, history.begin_send(0, 2), ERR_PROC_FAILED)
+    assert history.judged(Ending.ABORTED, settled=False).failed == (LOST,)
 
 
 def a_receive_that_waits_when_the_network_has_come_to_rest_has_lost_its_message() -> None:
-    told = RestartHistory(3)
-    told.begin_receive(1)
-    told.acknowledged(0, 1, "0a")
-    told.failed(0, told.begin_send(0, 2), ERR_PROC_FAILED)
-    told.disturbances.append(Disturbance(CRASH, 0, nodes=frozenset({"n3"})))
-    assert told.judged(Ending.ABORTED, after=2 * SECOND).failed == (LOST,)
-    told.disturbances.append(Disturbance(OTHER, 0))  # a loss by chance, lifted with the run
-    assert told.judged(Ending.ABORTED, after=2 * SECOND).failed == (LOST,)
+    history = RestartHistory(3)
+    history.begin_receive(1)
+    history.acknowledged(0, 1, "0a")
+    history.failed(0, history.begin_send(0, 2), ERR_PROC_FAILED)
+    history.disturbances.append(Disturbance(CRASH, 0, nodes=frozenset({"n3"})))
+    assert history.judged(Ending.ABORTED, after=2 * SECOND).failed == (LOST,)
+    history.disturbances.append(Disturbance(OTHER, 0))  # a loss by chance, lifted with the run
+    assert history.judged(Ending.ABORTED, after=2 * SECOND).failed == (LOST,)
 
 
 def a_receiver_that_computes_is_no_proof_of_a_loss() -> None:
-    told = RestartHistory()
-    told.begin_receive(1)
-    told.acknowledged(0, 1, "0a")
-    assert told.judged(Ending.ABORTED, after=5 * SECOND, settled=False).passed
-    told.clock += 5 * SECOND
-    told.deliver(0, 1, "0b", tag=1)
-    assert told.judged(Ending.ABORTED, settled=False).failed == (LOST,), "it has heard of another one since"
+    history = RestartHistory()
+    history.begin_receive(1)
+    history.acknowledged(0, 1, "0a")
+    assert history.judged(Ending.ABORTED, after=5 * SECOND, settled=False).passed
+    history.clock += 5 * SECOND
+    history.deliver(0, 1, "0b", tag=1)
+    assert history.judged(Ending.ABORTED, settled=False).failed == (LOST,), "it has heard of another one since"
 
 
 def a_receive_that_its_program_has_left_behind_is_no_proof_of_a_loss() -> None:
-    told = RestartHistory()
-    told.begin_receive(1)
-    told.acknowledged(0, 1, "0a")
-    report = told.judged(settled=False)
+    history = RestartHistory()
+    history.begin_receive(1)
+    history.acknowledged(0, 1, "0a")
+    report = history.judged(settled=False)
     assert report.passed
     assert report.figures["messages that may have been on their way when the run was over"] == 1
 
 
 def a_long_message_may_still_come_into_a_receive_that_was_begun_before_others() -> None:
-    told = RestartHistory()
-    told.begin_receive(1)
-    told.sent(0, told.begin_send(0, 1, content="0a", size=4000))
-    told.deliver(0, 1, "0b")
-    assert told.judged(Ending.ABORTED, settled=False).passed
-    assert told.judged(Ending.STUCK).failed == (LOST,)
+    history = RestartHistory()
+    history.begin_receive(1)
+    history.sent(0, history.begin_send(0, 1, content="0a", size=4000))
+    history.deliver(0, 1, "0b")
+    assert history.judged(Ending.ABORTED, settled=False).passed
+    assert history.judged(Ending.STUCK).failed == (LOST,)
 
 
 STORIES: tuple[Callable[[], None], ...] = (

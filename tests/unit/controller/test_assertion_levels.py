@@ -62,10 +62,13 @@ def test_an_interval_of_a_quantile_misses_it_once_in_a_million_and_is_no_wider_t
     assert float(chances[high - 1 :].sum()) > LEVEL / 2
 
 
-def outcomes(asked: float, real: float, most: int) -> Iterator[tuple[float, float]]:
+def outcomes(requested: float, real: float, most: int) -> Iterator[tuple[float, float]]:
     """Run `ShareTest`'s rule on all sequences of hits at once: after each frame, the probabilities that it has failed and
     that it has passed so far. Written from Wald's definition, apart from the code."""
-    ratios = [(math.log(other / asked), math.log((1 - other) / (1 - asked))) for other in (asked * 1.2, asked * 0.8)]
+    ratios = [
+        (math.log(other / requested), math.log((1 - other) / (1 - requested)))
+        for other in (requested * 1.2, requested * 0.8)
+    ]
     alive = {(False, False): np.ones(1)}  # by what is excluded: chances by number of hits
     failed = passed = 0.0
     for count in range(1, most + 1):
@@ -93,13 +96,13 @@ def outcomes(asked: float, real: float, most: int) -> Iterator[tuple[float, floa
 
 
 def test_a_sequential_test_of_a_share_keeps_its_levels_and_ends() -> None:
-    asked = 0.5
-    most = 2 * required_frames(asked)
-    *_, (failed, passed) = outcomes(asked, asked, most)
+    requested = 0.5
+    most = 2 * required_frames(requested)
+    *_, (failed, passed) = outcomes(requested, requested, most)
     assert failed <= LEVEL
     assert passed > 0.99
-    for real in (asked * 0.8, asked * 1.2):
-        *_, (failed, passed) = outcomes(asked, real, most)
+    for real in (requested * 0.8, requested * 1.2):
+        *_, (failed, passed) = outcomes(requested, real, most)
         assert passed <= MAX_MISSED
         assert failed > 0.95
 

@@ -8,7 +8,7 @@ from testbed.controller.checkers.histories import histories_of
 def test_transfers_that_were_cancelled_are_left_out_and_the_others_stay() -> None:
     send = {"what": "send", "peer": 1, "context": 0, "tag": 3, "bytes": 1, "digest": "ab"}
     receive = {"what": "receive", "peer": -1, "context": 0, "tag": -1, "bytes": 1}
-    came = {"what": "received", "peer": 0, "context": 0, "tag": 3, "bytes": 1, "digest": "ab"}
+    arrived = {"what": "received", "peer": 0, "context": 0, "tag": 3, "bytes": 1, "digest": "ab"}
     histories = histories_of(
         {
             "n1": [
@@ -21,10 +21,12 @@ def test_transfers_that_were_cancelled_are_left_out_and_the_others_stay() -> Non
                 {"clock_ns": 1, "n": 1, **receive},
                 {"clock_ns": 2, "n": 2, **receive},
                 {"clock_ns": 3, "n": 1, "what": "cancelled"},
-                {"clock_ns": 5, "n": 2, **came},
+                {"clock_ns": 5, "n": 2, **arrived},
             ],
         }
     )
-    assert [one.number for one in histories.sends[0]] == [2]
-    assert [(one.number, one.source, one.is_complete) for one in histories.receives[1]] == [(2, 0, True)]
+    assert [send.number for send in histories.sends[0]] == [2]
+    assert [(receive.number, receive.source, receive.is_complete) for receive in histories.receives[1]] == [
+        (2, 0, True)
+    ]
     assert histories.last_time == 5

@@ -40,50 +40,52 @@ def test_a_run_with_nothing_wrong_passes(messages: list[Message]) -> None:
 
 @given(MESSAGES, st.data())
 def test_a_receive_that_never_gets_its_message_is_a_loss(messages: list[Message], data: st.DataObject) -> None:
-    told = exchange_all(NODES, messages)
-    node, at = data.draw(st.sampled_from(list(positions_of(told.events, "received"))))
-    del told.events[node][at]
-    report = told.report()
+    history = exchange_all(NODES, messages)
+    node, at = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
+    del history.events[node][at]
+    report = history.report()
     assert report.failed == ("nothing lost",)
     assert report.checks["nothing lost"].failed == 1
 
 
 @given(MESSAGES, st.data())
 def test_a_message_that_comes_once_more_is_found(messages: list[Message], data: st.DataObject) -> None:
-    told = exchange_all(NODES, messages)
+    history = exchange_all(NODES, messages)
     again = data.draw(st.sampled_from(messages))
-    told.received(again.sink, told.begin_receive(again.sink), again.source, again.tag, again.content, again.size)
-    report = told.report()
+    history.received(again.sink, history.begin_receive(again.sink), again.source, again.tag, again.content, again.size)
+    report = history.report()
     assert report.failed == ("nothing twice",)
     assert report.checks["nothing twice"].failed == 1
 
 
 @given(MESSAGES, st.data())
 def test_another_content_is_found_where_it_came(messages: list[Message], data: st.DataObject) -> None:
-    told = exchange_all(NODES, messages)
-    node, at = data.draw(st.sampled_from(list(positions_of(told.events, "received"))))
-    told.events[node][at]["digest"] = "ff"
-    report = told.report()
+    history = exchange_all(NODES, messages)
+    node, at = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
+    history.events[node][at]["digest"] = "ff"
+    report = history.report()
     assert report.failed == ("content",)
     assert report.checks["content"].failed == 1
 
 
 @given(MESSAGES, st.data())
 def test_a_message_from_another_sender_than_it_says_is_found(messages: list[Message], data: st.DataObject) -> None:
-    told = exchange_all(NODES, [Message(one.source, one.sink, one.tag, f"{at:02x}") for at, one in enumerate(messages)])
-    node, at = data.draw(st.sampled_from(list(positions_of(told.events, "received"))))
-    event = told.events[node][at]
+    history = exchange_all(
+        NODES, [Message(message.source, message.sink, message.tag, f"{at:02x}") for at, message in enumerate(messages)]
+    )
+    node, at = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
+    event = history.events[node][at]
     event["peer"] = (event["peer"] + 1) % NODES
-    assert "nothing twice" in told.report().failed or "content" in told.report().failed
+    assert "nothing twice" in history.report().failed or "content" in history.report().failed
 
 
 def test_messages_that_change_places_overtake_and_are_named() -> None:
-    told = exchange_all(
+    history = exchange_all(
         2, [Message(0, 1, content="0a"), Message(0, 1, content="0b"), Message(0, 1, tag=1, content="0c")]
     )
-    (first, second) = [event for event in told.events["n2"] if event["what"] == "received"][:2]
+    (first, second) = [event for event in history.events["n2"] if event["what"] == "received"][:2]
     first["digest"], second["digest"] = second["digest"], first["digest"]
-    report = told.report()
+    report = history.report()
     assert report.failed == ("order",)
     assert report.checks["order"].violations == [
         "message 2 of n1 to n2 (context 0, tag 0, 8 bytes; history/n1.jsonl:3) was received before message 1 of n1 to n2 "
@@ -92,81 +94,81 @@ def test_messages_that_change_places_overtake_and_are_named() -> None:
 
 
 def test_the_order_is_that_in_which_receives_began_not_in_which_they_ended() -> None:
-    told = HistoryBuilder(2)
-    receives = [told.begin_receive(1), told.begin_receive(1)]
-    sends = [told.begin_send(0, 1, content="0a"), told.begin_send(0, 1, content="0b")]
-    told.received(1, receives[1], 0, content="0b")
-    told.received(1, receives[0], 0, content="0a")
+    history = HistoryBuilder(2)
+    receives = [history.begin_receive(1), history.begin_receive(1)]
+    sends = [history.begin_send(0, 1, content="0a"), history.begin_send(0, 1, content="0b")]
+    history.received(1, receives[1], 0, content="0b")
+    history.received(1, receives[0], 0, content="0a")
     for send in sends:
-        told.sent(0, send)
-    assert told.report().passed
+        history.sent(0, send)
+    assert history.report().passed
 
 
 def test_messages_under_different_tags_may_overtake() -> None:
-    told = HistoryBuilder(2)
-    late, early = told.begin_send(0, 1, tag=1), told.begin_send(0, 1, tag=2)
-    told.received(1, told.begin_receive(1, tag=2), 0, tag=2)
-    told.received(1, told.begin_receive(1, tag=1), 0, tag=1)
-    told.sent(0, early)
-    told.sent(0, late)
-    assert told.report().passed
+    history = HistoryBuilder(2)
+    late, early = history.begin_send(0, 1, tag=1), history.begin_send(0, 1, tag=2)
+    history.received(1, history.begin_receive(1, tag=2), 0, tag=2)
+    history.received(1, history.begin_receive(1, tag=1), 0, tag=1)
+    history.sent(0, early)
+    history.sent(0, late)
+    assert history.report().passed
 
 
 def test_a_message_whose_followers_came_is_lost_though_no_receive_waits() -> None:
-    told = HistoryBuilder(2)
+    history = HistoryBuilder(2)
     for content in ("0a", "0b"):
-        told.sent(0, told.begin_send(0, 1, content=content))
-    told.received(1, told.begin_receive(1), 0, content="0b")
-    report = told.report()
+        history.sent(0, history.begin_send(0, 1, content=content))
+    history.received(1, history.begin_receive(1), 0, content="0b")
+    report = history.report()
     assert report.failed == ("nothing lost",)
     assert "though later messages of its channel were" in report.checks["nothing lost"].violations[0]
 
 
 def test_a_message_that_nobody_asks_for_is_not_lost() -> None:
-    told = HistoryBuilder(2)
-    told.sent(0, told.begin_send(0, 1, tag=5))
-    told.begin_receive(1, tag=6)
-    report = told.report()
+    history = HistoryBuilder(2)
+    history.sent(0, history.begin_send(0, 1, tag=5))
+    history.begin_receive(1, tag=6)
+    report = history.report()
     assert report.passed
     assert report.figures["messages that nobody has asked for"] == 1
 
 
 def test_what_was_on_its_way_when_a_run_was_broken_off_is_not_lost() -> None:
-    told = HistoryBuilder(2)
-    told.begin_receive(1)
-    told.sent(0, told.begin_send(0, 1))
-    assert told.report(Circumstances(Ending.ABORTED)).passed
-    assert told.report(Circumstances(Ending.ABORTED, told.clock + 5 * SECOND)).failed == ("nothing lost",)
+    history = HistoryBuilder(2)
+    history.begin_receive(1)
+    history.sent(0, history.begin_send(0, 1))
+    assert history.report(Circumstances(Ending.ABORTED)).passed
+    assert history.report(Circumstances(Ending.ABORTED, history.clock + 5 * SECOND)).failed == ("nothing lost",)
 
 
 def test_what_a_process_of_the_testbed_had_when_it_died_is_nobodys_loss_but_what_is_changed_or_doubled_is() -> None:
-    told = HistoryBuilder(3)
-    told.begin_receive(1)
-    told.sent(0, told.begin_send(0, 1))
-    told.failed(0, told.begin_send(0, 2))
-    end = told.clock + 60 * SECOND
+    history = HistoryBuilder(3)
+    history.begin_receive(1)
+    history.sent(0, history.begin_send(0, 1))
+    history.failed(0, history.begin_send(0, 2))
+    end = history.clock + 60 * SECOND
     outage = Disturbance(OUTAGE, 0)
-    assert told.report(Circumstances(Ending.ABORTED, end)).failed == ("nothing lost", "errors")
-    report = told.report(Circumstances(Ending.ABORTED, end, [outage]))
+    assert history.report(Circumstances(Ending.ABORTED, end)).failed == ("nothing lost", "errors")
+    report = history.report(Circumstances(Ending.ABORTED, end, [outage]))
     assert report.passed
     assert report.figures["messages that may be lost with a process of the testbed that died"] == 1
     elsewhere = Disturbance(OUTAGE, 0, nodes=frozenset({"n3"}))
-    assert told.report(Circumstances(Ending.ABORTED, end, [elsewhere])).failed == ("nothing lost",)
-    told.received(1, told.begin_receive(1), 0, content="0c")
-    assert told.report(Circumstances(Ending.ABORTED, end, [outage])).failed
+    assert history.report(Circumstances(Ending.ABORTED, end, [elsewhere])).failed == ("nothing lost",)
+    history.received(1, history.begin_receive(1), 0, content="0c")
+    assert history.report(Circumstances(Ending.ABORTED, end, [outage])).failed
 
 
 def test_an_error_without_a_fault_is_found() -> None:
-    told = HistoryBuilder(2)
-    told.failed(0, told.begin_send(0, 1))
-    assert told.report().failed == ("errors",)
+    history = HistoryBuilder(2)
+    history.failed(0, history.begin_send(0, 1))
+    assert history.report().failed == ("errors",)
 
 
 def test_an_error_is_allowed_by_the_faults_that_explain_it() -> None:
     def failed(disturbance: Disturbance, error_class: int = ERR_PROC_FAILED) -> bool:
-        told = HistoryBuilder(3)
-        told.failed(0, told.begin_send(0, 1), error_class)
-        return "errors" in told.report(Circumstances(disturbances=[disturbance])).failed
+        history = HistoryBuilder(3)
+        history.failed(0, history.begin_send(0, 1), error_class)
+        return "errors" in history.report(Circumstances(disturbances=[disturbance])).failed
 
     assert not failed(Disturbance(CUT, 0, SECOND))
     assert not failed(Disturbance(CRASH, 0, SECOND, frozenset({"n2"})))
@@ -178,16 +180,16 @@ def test_an_error_is_allowed_by_the_faults_that_explain_it() -> None:
 
 def test_a_program_that_ended_by_an_allowed_error_explains_its_peers_errors_in_a_run_that_was_broken_off() -> None:
     def failed(ending: Ending, goes_on: bool = False, dead: str = "n1") -> bool:
-        told = HistoryBuilder(3)
-        first, second = told.begin_receive(1, 0), told.begin_receive(2, 1)
-        told.failed(1, first)
-        told.begin_send(1, 2)  # before it awaits the failed one
+        history = HistoryBuilder(3)
+        first, second = history.begin_receive(1, 0), history.begin_receive(2, 1)
+        history.failed(1, first)
+        history.begin_send(1, 2)  # before it awaits the failed one
         if goes_on:
-            told.clock += 10 * MILLISECOND
-            told.begin_send(1, 2)
-        told.failed(2, second)
+            history.clock += 10 * MILLISECOND
+            history.begin_send(1, 2)
+        history.failed(2, second)
         crash = Disturbance(CRASH, 0, nodes=frozenset({dead}))
-        return "errors" in told.report(Circumstances(ending, disturbances=[crash])).failed
+        return "errors" in history.report(Circumstances(ending, disturbances=[crash])).failed
 
     assert not failed(Ending.ABORTED)
     assert failed(Ending.DONE), "all programs ended by themselves"
@@ -196,33 +198,35 @@ def test_a_program_that_ended_by_an_allowed_error_explains_its_peers_errors_in_a
 
 
 def test_a_message_too_long_for_its_buffer_is_cut_off_and_no_loss() -> None:
-    told = HistoryBuilder(2)
-    receive = told.begin_receive(1, size=4)
-    told.sent(0, told.begin_send(0, 1, size=8))
-    told.failed(1, receive, ERR_TRUNCATE, peer=0, tag=0, bytes=4)
-    assert told.report().passed
+    history = HistoryBuilder(2)
+    receive = history.begin_receive(1, size=4)
+    history.sent(0, history.begin_send(0, 1, size=8))
+    history.failed(1, receive, ERR_TRUNCATE, peer=0, tag=0, bytes=4)
+    assert history.report().passed
 
 
 def test_a_message_that_is_cut_off_though_it_fits_is_found() -> None:
-    told = HistoryBuilder(2)
-    receive = told.begin_receive(1, size=8)
-    told.sent(0, told.begin_send(0, 1, size=8))
-    told.failed(1, receive, ERR_TRUNCATE, peer=0, tag=0, bytes=8)
-    assert "content" in told.report().failed
+    history = HistoryBuilder(2)
+    receive = history.begin_receive(1, size=8)
+    history.sent(0, history.begin_send(0, 1, size=8))
+    history.failed(1, receive, ERR_TRUNCATE, peer=0, tag=0, bytes=8)
+    assert "content" in history.report().failed
 
 
 def test_of_messages_that_were_returned_the_other_end_knows_what_became() -> None:
-    told = HistoryBuilder(3)
-    receives = told.begin_receive(1, source=0), told.begin_receive(2, source=0)
-    sends = [told.begin_send(0, 1), told.begin_send(0, 2)]
-    nobodys = told.begin_send(1, 0)
-    told.received(1, receives[0], 0)
+    history = HistoryBuilder(3)
+    receives = history.begin_receive(1, source=0), history.begin_receive(2, source=0)
+    sends = [history.begin_send(0, 1), history.begin_send(0, 2)]
+    nobodys = history.begin_send(1, 0)
+    history.received(1, receives[0], 0)
     for send in sends:
-        told.failed(0, send)
-    told.failed(1, nobodys)
-    report = told.report(Circumstances(disturbances=[Disturbance(CUT, 0)]))
+        history.failed(0, send)
+    history.failed(1, nobodys)
+    report = history.report(Circumstances(disturbances=[Disturbance(CUT, 0)]))
     assert report.passed
-    truths = {one.message.partition(" (")[0]: (one.outcome, one.reason) for one in report.ambiguities}
+    truths = {
+        ambiguity.message.partition(" (")[0]: (ambiguity.outcome, ambiguity.reason) for ambiguity in report.ambiguities
+    }
     assert truths == {
         "message 1 of n1 to n2": ("delivered", "to receive 1 of n2 (history/n2.jsonl:1)"),
         "message 2 of n1 to n3": ("not delivered", "receive 1 of n3 (history/n3.jsonl:1) still waits for it"),
@@ -230,120 +234,122 @@ def test_of_messages_that_were_returned_the_other_end_knows_what_became() -> Non
     }
 
 
-def test_what_a_crashed_node_had_is_unknown() -> None:
-    told = HistoryBuilder(2)
-    told.begin_receive(1)
-    told.sent(0, told.begin_send(0, 1))
-    told.begin_send(0, 1)
-    report = told.report(Circumstances(disturbances=[Disturbance(CRASH, 0, told.clock, frozenset({"n2"}))]))
+def test_the_messages_of_a_crashed_node_are_unknown() -> None:
+    history = HistoryBuilder(2)
+    history.begin_receive(1)
+    history.sent(0, history.begin_send(0, 1))
+    history.begin_send(0, 1)
+    report = history.report(Circumstances(disturbances=[Disturbance(CRASH, 0, history.clock, frozenset({"n2"}))]))
     assert report.passed
-    assert [one.outcome for one in report.ambiguities] == ["unknown"]
+    assert [ambiguity.outcome for ambiguity in report.ambiguities] == ["unknown"]
 
 
 def test_a_message_and_its_receive_that_wait_for_each_other_in_a_stuck_run_make_no_progress() -> None:
-    told = HistoryBuilder(2)
-    told.begin_receive(1)
-    told.begin_send(0, 1)
-    assert told.report().passed, "a program may leave both behind"
-    report = told.report(Circumstances(Ending.STUCK))
+    history = HistoryBuilder(2)
+    history.begin_receive(1)
+    history.begin_send(0, 1)
+    assert history.report().passed, "a program may leave both behind"
+    report = history.report(Circumstances(Ending.STUCK))
     assert report.failed == ("progress",)
     assert "until no event was left" in report.checks["progress"].violations[0]
     assert report.ambiguities[0].outcome == "not delivered"
 
 
 def test_a_sender_who_is_never_told_that_its_message_was_received_makes_no_progress() -> None:
-    told = HistoryBuilder(2)
-    receive = told.begin_receive(1)
-    told.begin_send(0, 1)
-    told.received(1, receive, 0)
-    assert told.report().passed
-    report = told.report(Circumstances(Ending.STUCK))
+    history = HistoryBuilder(2)
+    receive = history.begin_receive(1)
+    history.begin_send(0, 1)
+    history.received(1, receive, 0)
+    assert history.report().passed
+    report = history.report(Circumstances(Ending.STUCK))
     assert report.failed == ("progress",)
     assert report.ambiguities[0].outcome == "delivered"
 
 
 def test_programs_that_wait_for_what_nobody_sends_are_no_fault_of_the_protocol() -> None:
-    told = HistoryBuilder(2)
-    told.begin_receive(1, tag=1)
-    told.begin_send(0, 1, tag=2)
-    assert told.report(Circumstances(Ending.STUCK)).passed
+    history = HistoryBuilder(2)
+    history.begin_receive(1, tag=1)
+    history.begin_send(0, 1, tag=2)
+    assert history.report(Circumstances(Ending.STUCK)).passed
 
 
 def test_a_run_that_was_broken_off_has_failed_only_what_waited_longer_than_the_bound() -> None:
-    told = HistoryBuilder(2)
-    told.begin_receive(1)
-    told.begin_send(0, 1)
-    end = told.clock + 10 * SECOND
-    assert told.report(Circumstances(Ending.ABORTED, end, bound=10.0)).passed
-    assert told.report(Circumstances(Ending.ABORTED, end + 1, bound=10.0)).failed == ("progress",)
-    cut = Disturbance(CUT, 0, told.clock + 5 * SECOND)
-    assert told.report(Circumstances(Ending.ABORTED, end, [cut], bound=6.0)).passed, "healed 5 s ago"
-    assert told.report(Circumstances(Ending.ABORTED, end, [cut], bound=4.0)).failed == ("progress",)
-    assert told.report(Circumstances(Ending.ABORTED, end, [Disturbance(CUT, 0)], bound=4.0)).passed, "still cut"
+    history = HistoryBuilder(2)
+    history.begin_receive(1)
+    history.begin_send(0, 1)
+    end = history.clock + 10 * SECOND
+    assert history.report(Circumstances(Ending.ABORTED, end, bound=10.0)).passed
+    assert history.report(Circumstances(Ending.ABORTED, end + 1, bound=10.0)).failed == ("progress",)
+    cut = Disturbance(CUT, 0, history.clock + 5 * SECOND)
+    assert history.report(Circumstances(Ending.ABORTED, end, [cut], bound=6.0)).passed, "healed 5 s ago"
+    assert history.report(Circumstances(Ending.ABORTED, end, [cut], bound=4.0)).failed == ("progress",)
+    assert history.report(Circumstances(Ending.ABORTED, end, [Disturbance(CUT, 0)], bound=4.0)).passed, "still cut"
 
 
 def test_recovery_is_measured_from_the_end_of_the_fault_and_bounded() -> None:
-    told = HistoryBuilder(2)
-    receive, send = told.begin_receive(1), told.begin_send(0, 1)
-    healed = told.clock + MILLISECOND
-    told.clock = healed + 3 * SECOND - MILLISECOND
-    told.received(1, receive, 0)
-    told.sent(0, send)
+    history = HistoryBuilder(2)
+    receive, send = history.begin_receive(1), history.begin_send(0, 1)
+    healed = history.clock + MILLISECOND
+    history.clock = healed + 3 * SECOND - MILLISECOND
+    history.received(1, receive, 0)
+    history.sent(0, send)
     cut = Disturbance(CUT, 0, healed)
-    report = told.report(Circumstances(disturbances=[cut], bound=3.5))
+    report = history.report(Circumstances(disturbances=[cut], bound=3.5))
     assert report.passed
     assert report.checks["recovery"].checked == 1
     assert report.figures["longest recovery, seconds"] == 3.001
-    assert told.report(Circumstances(disturbances=[cut], bound=2.5)).failed == ("recovery",)
+    assert history.report(Circumstances(disturbances=[cut], bound=2.5)).failed == ("recovery",)
     elsewhere = Disturbance(CUT, 0, healed, frozenset({"n3"}))
-    assert told.report(Circumstances(disturbances=[elsewhere], bound=2.5)).checks["recovery"].checked == 0
+    assert history.report(Circumstances(disturbances=[elsewhere], bound=2.5)).checks["recovery"].checked == 0
 
 
 def test_a_program_that_is_started_again_numbers_from_one_again() -> None:
-    told = exchange_all(2, [Message(0, 1, content="0a")])
-    told._counts = [0, 0]
-    receive, send = told.begin_receive(1), told.begin_send(0, 1, content="0b")
-    told.received(1, receive, 0, content="0b")
-    told.sent(0, send)
-    assert told.report().passed
+    history = exchange_all(2, [Message(0, 1, content="0a")])
+    history._counts = [0, 0]
+    receive, send = history.begin_receive(1), history.begin_send(0, 1, content="0b")
+    history.received(1, receive, 0, content="0b")
+    history.sent(0, send)
+    assert history.report().passed
 
 
 def started_again() -> tuple[HistoryBuilder, Circumstances]:
     """Return a history in which n2 restarts with a posted receive, and n1's next message is never received."""
-    told = HistoryBuilder(2)
-    told.begin_receive(1)
-    crash = Disturbance(CRASH, told.clock, told.clock + MILLISECOND, frozenset({"n2"}))
-    told._counts[1] = 0
-    told.clock += 2 * MILLISECOND
-    told.sent(1, told.begin_send(1, 1, tag=9))
-    return told, Circumstances(Ending.STUCK, disturbances=[crash])
+    history = HistoryBuilder(2)
+    history.begin_receive(1)
+    crash = Disturbance(CRASH, history.clock, history.clock + MILLISECOND, frozenset({"n2"}))
+    history._counts[1] = 0
+    history.clock += 2 * MILLISECOND
+    history.sent(1, history.begin_send(1, 1, tag=9))
+    return history, Circumstances(Ending.STUCK, disturbances=[crash])
 
 
-def test_what_a_program_had_begun_before_it_was_started_again_waits_for_nothing() -> None:
-    told, circumstances = started_again()
-    told.sent(0, told.begin_send(0, 1))
-    told.begin_send(0, 1)
-    report = told.report(circumstances)
+def test_transfers_of_a_restarted_programs_earlier_life_are_not_awaited() -> None:
+    reported, circumstances = started_again()
+    reported.sent(0, reported.begin_send(0, 1))
+    reported.begin_send(0, 1)
+    report = reported.report(circumstances)
     assert report.passed
     assert report.figures["messages that nobody has asked for"] == 2
 
 
 def test_a_node_that_has_forgotten_may_receive_a_message_once_more() -> None:
-    told, circumstances = started_again()
-    send = told.begin_send(0, 1)
-    told.received(1, told.begin_receive(1), 0)
-    told.received(1, told.begin_receive(1), 0)
-    told.sent(0, send)
-    assert told.report(circumstances).passed
-    assert told.report().failed == ("nothing twice",)
+    report, circumstances = started_again()
+    send = report.begin_send(0, 1)
+    report.received(1, report.begin_receive(1), 0)
+    report.received(1, report.begin_receive(1), 0)
+    report.sent(0, send)
+    assert report.report(circumstances).passed
+    assert report.report().failed == ("nothing twice",)
 
 
-def test_what_failed_is_said_in_words_and_makes_the_verdict_failed() -> None:
-    told = exchange_all(2, [Message(0, 1, content=f"{number:02x}") for number in range(40)])
-    for node, at in list(positions_of(told.events, "received")):
-        told.events[node][at]["digest"] = "ff"
-    report = told.report()
-    assert [(one.what, one.measured, one.grade) for one in report.findings()] == [("content", 40, Grade.FAILED)]
+def test_failed_checks_are_described_and_make_the_verdict_failed() -> None:
+    history = exchange_all(2, [Message(0, 1, content=f"{number:02x}") for number in range(40)])
+    for node, at in list(positions_of(history.events, "received")):
+        history.events[node][at]["digest"] = "ff"
+    report = history.report()
+    assert [(finding.what, finding.measured, finding.grade) for finding in report.findings()] == [
+        ("content", 40, Grade.FAILED)
+    ]
     assert "content: 40 of 40 messages FAILED" in report.to_text()
     assert "  and 30 more" in report.to_text()
     assert "order: holds for 0 messages" in report.to_text()

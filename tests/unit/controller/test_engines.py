@@ -85,8 +85,8 @@ def test_a_process_that_dies_is_an_error_in_a_sentence() -> None:
 
 
 def test_processes_are_others_and_the_own_one_is_not() -> None:
-    assert {found for _, found in map_unordered(SerialEngine(), process, range(3))} == {os.getpid()}
-    assert os.getpid() not in {found for _, found in map_unordered(ProcessEngine(2), process, range(3))}
+    assert {actual for _, actual in map_unordered(SerialEngine(), process, range(3))} == {os.getpid()}
+    assert os.getpid() not in {actual for _, actual in map_unordered(ProcessEngine(2), process, range(3))}
 
 
 class Threads:

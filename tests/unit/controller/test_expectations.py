@@ -37,10 +37,10 @@ def test_the_delays_are_those_of_the_wire_model(distribution: str) -> None:
     wire = LinkDirection("l", "forward", impairment, FateOptions(seed=3))
     delays = []
     for n in range(4_000):
-        begun = n * 1_000 * MILLISECOND
-        wire.offer(begun, bytes(60))
-        ((due, _),) = wire.poll(begun + 999 * MILLISECOND)
-        delays.append(due - begun)
+        start = n * 1_000 * MILLISECOND
+        wire.offer(start, bytes(60))
+        ((due, _),) = wire.poll(start + 999 * MILLISECOND)
+        delays.append(due - start)
     delays.sort()
     assert expectation.delays[0] <= delays[0]
     assert delays[-1] <= expectation.delays[-1]
@@ -74,9 +74,9 @@ def test_what_cannot_be_told_in_advance_says_why() -> None:
 
 
 def test_frames_that_skip_the_delay_are_told_from_others_where_there_is_one() -> None:
-    told = expect(Impairment(delay=10 * MILLISECOND, reorder=0.1), {})
-    assert told.skip_below == 5 * MILLISECOND
-    assert not told.reorder.unpredictable
+    report = expect(Impairment(delay=10 * MILLISECOND, reorder=0.1), {})
+    assert report.skip_below == 5 * MILLISECOND
+    assert not report.reorder.unpredictable
     assert expect(Impairment(delay=50_000, reorder=0.1), {}).reorder.unpredictable
 
 
@@ -119,7 +119,7 @@ def test_a_train_is_above_the_rate_and_long_enough(rate: int) -> None:
     assert train.duration <= 8 * 10**9
 
 
-def test_what_cannot_be_filled_has_no_train_and_says_why() -> None:
+def test_a_rate_that_cannot_be_reached_has_no_train_and_a_reason() -> None:
     fast = Impairment(rate=40_000_000_000)
     chosen = plan_for(fast, expect(fast, {}), 1, 1500)
     assert chosen.train is None

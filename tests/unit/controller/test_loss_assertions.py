@@ -46,7 +46,7 @@ def test_a_sound_link_passes_and_one_that_is_off_by_a_fifth_fails() -> None:
     assert failed >= 190, "99 of 100 were to be found"
 
 
-def test_what_it_saw_is_in_its_message() -> None:
+def test_an_assertions_message_has_the_measured_values() -> None:
     with pytest.raises(
         AssertionError, match=r"1,200 of 10,000 frames were lost, 0\.12; expected 0\.3\. The probability .*3,000"
     ):

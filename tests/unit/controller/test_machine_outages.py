@@ -58,7 +58,7 @@ def test_to_a_protocol_a_silence_is_a_cut_and_a_process_that_died_an_outage() ->
     assert (outage.kind, outage.begin) == (OUTAGE, 7)
 
 
-def test_what_may_be_the_reason_of_an_error_names_its_machine() -> None:
+def test_the_possible_cause_of_an_error_names_its_machine() -> None:
     outages = MachineOutages()
     assert list(outages.causes(ValueError())) == []
     outages.add_events("a", [{"event": "relay died", "clock": 7, "pid": 5}])

@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.controller.checkers.disturbances import CUT, FOREVER, Disturbance
 from testbed.controller.scenarios.active import ELSEWHERE
-from testbed.controller.scenarios.machine_reports import SpreadScenario, joined
+from testbed.controller.scenarios.machine_reports import SpreadScenario, join_events
 from testbed.spec.scenario import Scenario
 
 Event = dict[str, Any]
@@ -28,12 +28,12 @@ def ends(at: int, counted: Mapping[str, int], reason: str = "", begin: int = 10)
 
 
 def test_a_fault_is_in_force_when_it_is_so_on_all_machines() -> None:
-    (event,) = joined([[begins(1012, 12)], [begins(1019, 18)], []])
+    (event,) = join_events([[begins(1012, 12)], [begins(1019, 18)], []])
     assert (event["in_force"], event["clock"], event["begun"]) == (18, 1019, 10)
 
 
 def test_a_fault_that_has_an_effect_on_one_machine_has_one() -> None:
-    first, last = joined([[ends(20, {"links down": 1}), ends(35, {}, begin=30)], [ends(21, {}, ELSEWHERE)]])
+    first, last = join_events([[ends(20, {"links down": 1}), ends(35, {}, begin=30)], [ends(21, {}, ELSEWHERE)]])
     assert (first["at"], first["counted"], first["had_effect"]) == (21, {"links down": 1}, True)
     assert "reason" not in first
     assert (last["begin"], last["had_effect"]) == (30, False)
@@ -44,14 +44,14 @@ def report(*events: Event, remaining: str = "", **disturbance: Any) -> Mapping[s
 
 
 def test_a_fault_without_effect_on_any_machine_is_a_note_with_its_reason() -> None:
-    told: list[Any] = []
-    scenario = SpreadScenario(SCENARIO, 60, told.extend)
+    reported: list[Any] = []
+    scenario = SpreadScenario(SCENARIO, 60, reported.extend)
     span = 10 * MILLISECOND, 30 * MILLISECOND
     gone = ends(span[1], {}, "no program ran there any more", span[0])
     scenario.take(
         [report(gone, remaining="more to come"), report(ends(span[1], {}, ELSEWHERE, span[0]), remaining="more")]
     )
-    assert [event["event"] for event in told] == ["fault ends"]
+    assert [event["event"] for event in reported] == ["fault ends"]
     assert scenario.notes == [
         "fault[1] (down: n2) had no effect from 10ms to 30ms: no program ran there any more",
         "more to come",

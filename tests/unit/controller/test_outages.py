@@ -21,25 +21,25 @@ RELAY = [
 
 
 def test_a_death_and_what_came_after_it_are_one_outage() -> None:
-    (found,) = outages(RELAY)
-    assert (found.process, found.begin, found.gap) == ("relay", 5, 40 * MS)
-    assert found.reason.startswith(
+    (actual,) = outages(RELAY)
+    assert (actual.process, actual.begin, actual.gap) == ("relay", 5, 40 * MS)
+    assert actual.reason.startswith(
         "the relay (process 7) died by signal 9 and was restarted 40 ms later; 3 frames were lost"
     )
-    assert "counters of rules (nth, first, every) and chance continue" in found.reason
-    finding = found.finding()
+    assert "counters of rules (nth, first, every) and chance continue" in actual.reason
+    finding = actual.finding()
     assert (finding.what, finding.measured, finding.grade) == ("relay gap", 40 * MS, Grade.INVALID)
-    assert found.disturbance().affects("n1", "n2")
+    assert actual.disturbance().affects("n1", "n2")
 
 
-def test_what_died_and_is_not_back_is_an_outage_without_an_end() -> None:
-    (found,) = outages(RELAY[:1])
-    assert (found.gap, found.finding().measured) == (0, None)
+def test_a_dead_service_that_is_not_back_is_an_outage_without_an_end() -> None:
+    (actual,) = outages(RELAY[:1])
+    assert (actual.gap, actual.finding().measured) == (0, None)
 
 
 def test_an_agents_outage_is_that_of_its_node() -> None:
-    told = [event("NIC agent died", 1, node="n1", pid=5), event("NIC agent died", 2, node="n2", pid=6)]
-    first, second = outages([*told, event("NIC agent restarted", 3, node="n2", pid=9, gap=[0, 5])])
+    report = [event("NIC agent died", 1, node="n1", pid=5), event("NIC agent died", 2, node="n2", pid=6)]
+    first, second = outages([*report, event("NIC agent restarted", 3, node="n2", pid=9, gap=[0, 5])])
     assert (first.node, first.gap) == ("n1", 0)
     assert (second.node, second.gap) == ("n2", 5)
     assert second.reason == "the NIC agent of n2 (process 6) died and was restarted 5e-06 ms later"
@@ -52,7 +52,7 @@ def test_what_happened_before_and_what_concerns_nobody_is_none() -> None:
 
 
 def test_an_invalid_run_says_why_and_then_how_it_ended_once() -> None:
-    verdict = verdict_of([one.finding() for one in outages(RELAY)])
+    verdict = verdict_of([outage.finding() for outage in outages(RELAY)])
     assert str(InvalidRunError(verdict, ValueError("no more"))).endswith("\nit ended with: no more")
     reason = verdict.findings[0].reason
     assert str(InvalidRunError(verdict, ValueError(reason))) == f"the run is invalid: {reason}"

@@ -41,7 +41,9 @@ def test_frames_for_an_interface_that_was_down_degrade() -> None:
 def test_frames_for_an_interface_that_was_to_be_down_do_not() -> None:
     down = NicReport(counted={}, received=10, dropped=0, unsent=0, down=4, cpu=1)
     verdict = verdict_of(nic_findings({"n1": down, "n2": down}, ["n1", "n2"], TABLE, {"n1"}))
-    assert [(one.link, one.what) for one in verdict.findings if one.grade is Grade.DEGRADED] == [("n2", "NIC down")]
+    assert [(finding.link, finding.what) for finding in verdict.findings if finding.grade is Grade.DEGRADED] == [
+        ("n2", "NIC down")
+    ]
     assert [finding.measured for finding in verdict.of("n1", what="NIC taken down")] == [4]
 
 

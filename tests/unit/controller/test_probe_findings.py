@@ -33,16 +33,16 @@ def graded(impairment: Impairment, probed: ProbeResult, **more: object) -> dict[
     return {finding.what: finding for finding in judge(subject(impairment, **more), probed, TABLE)}
 
 
-def grades(found: dict[str, Finding]) -> set[Grade]:
-    return {finding.grade for finding in found.values()}
+def grades(findings: dict[str, Finding]) -> set[Grade]:
+    return {finding.grade for finding in findings.values()}
 
 
 def test_a_direction_that_does_what_was_asked_is_trusted() -> None:
-    found = graded(DELAYED, QUIET)
-    assert grades(found) == {Grade.TRUSTED}
-    assert found["delay p50"].asked == 10 * MILLISECOND
-    assert found["delay p50"].measured == LATE[999]
-    assert set(found) == {"delay min", "delay p50", "delay p99", "jitter", "loss", "duplicate", "order"}
+    findings = graded(DELAYED, QUIET)
+    assert grades(findings) == {Grade.TRUSTED}
+    assert findings["delay p50"].asked == 10 * MILLISECOND
+    assert findings["delay p50"].measured == LATE[999]
+    assert set(findings) == {"delay min", "delay p50", "delay p99", "jitter", "loss", "duplicate", "order"}
 
 
 def moved(by: int) -> ProbeResult:
@@ -60,49 +60,49 @@ def test_a_wrong_delay_is_degraded_then_invalid_late_and_early() -> None:
 
 def test_a_late_hundredth_degrades_the_percentile_alone() -> None:
     delays = (*LATE[:1_900], *(delay + 8 * MILLISECOND for delay in LATE[1_900:]))
-    found = graded(DELAYED, replace(QUIET, delays=delays))
-    assert found["delay p99"].grade is Grade.DEGRADED
-    assert found["delay p50"].grade is Grade.TRUSTED
+    actual = graded(DELAYED, replace(QUIET, delays=delays))
+    assert actual["delay p99"].grade is Grade.DEGRADED
+    assert actual["delay p50"].grade is Grade.TRUSTED
 
 
 def test_few_timed_probes_decide_nothing() -> None:
-    found = graded(DELAYED, replace(QUIET, delays=LATE[:50]))
-    assert found["delay p50"].grade is Grade.TRUSTED
-    assert found["delay p99"].grade is Grade.UNDECIDED
-    found = graded(DELAYED, replace(QUIET, delays=()))
-    assert found["delay p50"].grade is Grade.UNDECIDED
-    assert found["delay p50"].measured is None
+    actual = graded(DELAYED, replace(QUIET, delays=LATE[:50]))
+    assert actual["delay p50"].grade is Grade.TRUSTED
+    assert actual["delay p99"].grade is Grade.UNDECIDED
+    actual = graded(DELAYED, replace(QUIET, delays=()))
+    assert actual["delay p50"].grade is Grade.UNDECIDED
+    assert actual["delay p50"].measured is None
 
 
 def test_a_loss_that_nobody_asked_for_invalidates_even_one() -> None:
-    found = graded(DELAYED, replace(QUIET, arrived=1_999))
-    assert found["loss"].grade is Grade.INVALID
-    assert found["loss"].interval is not None
+    actual = graded(DELAYED, replace(QUIET, arrived=1_999))
+    assert actual["loss"].grade is Grade.INVALID
+    assert actual["loss"].interval is not None
 
 
 LOSSY = Impairment(loss=0.05)
 
 
-def lost(sent: int, arrived: int) -> ProbeResult:
+def result_with_loss(sent: int, arrived: int) -> ProbeResult:
     return replace(QUIET, sent=sent, arrived=arrived, delays=tuple(range(1_000, 3_000)))
 
 
 def test_an_asked_loss_within_its_interval_is_trusted_if_enough_was_sent() -> None:
-    assert graded(LOSSY, lost(30_000, 28_530))["loss"].grade is Grade.TRUSTED
-    few = graded(LOSSY, lost(3_000, 2_850))["loss"]
+    assert graded(LOSSY, result_with_loss(30_000, 28_530))["loss"].grade is Grade.TRUSTED
+    few = graded(LOSSY, result_with_loss(3_000, 2_850))["loss"]
     assert few.grade is Grade.UNDECIDED
     assert "20% needs" in few.reason
 
 
 def test_another_loss_than_asked_invalidates_even_with_few_probes() -> None:
     for arrived in (2_400, 3_000):
-        assert graded(LOSSY, lost(3_000, arrived))["loss"].grade is Grade.INVALID
-    assert graded(Impairment(loss=1.0), lost(3_000, 1))["loss"].grade is Grade.INVALID
-    assert graded(Impairment(loss=1.0), lost(3_000, 0))["loss"].grade is Grade.TRUSTED
+        assert graded(LOSSY, result_with_loss(3_000, arrived))["loss"].grade is Grade.INVALID
+    assert graded(Impairment(loss=1.0), result_with_loss(3_000, 1))["loss"].grade is Grade.INVALID
+    assert graded(Impairment(loss=1.0), result_with_loss(3_000, 0))["loss"].grade is Grade.TRUSTED
 
 
 def test_what_explains_a_loss_keeps_it_undecided() -> None:
-    wrong = lost(3_000, 2_400)
+    wrong = result_with_loss(3_000, 2_400)
     for more in ({"rules_active": True}, {"overflowed": 5}):
         assert graded(LOSSY, wrong, **more)["loss"].grade is Grade.UNDECIDED
     assert graded(LOSSY, replace(wrong, overrun=1))["loss"].grade is Grade.UNDECIDED
@@ -123,9 +123,9 @@ def test_asked_copies_flips_and_skips_are_trusted() -> None:
     probed = replace(
         QUIET, sent=20_000, arrived=20_000, duplicates=2_010, corrupted=1_985, skipped=2_040, overtaken=1_500
     )
-    found = graded(impairment, probed)
-    assert {found[what].grade for what in ("duplicate", "corrupt", "reorder")} == {Grade.TRUSTED}
-    assert "order" not in found
+    findings = graded(impairment, probed)
+    assert {findings[what].grade for what in ("duplicate", "corrupt", "reorder")} == {Grade.TRUSTED}
+    assert "order" not in findings
     assert graded(impairment, replace(probed, skipped=0))["reorder"].grade is Grade.INVALID
 
 
@@ -139,33 +139,33 @@ def test_a_frame_that_skipped_the_delay_and_was_held_up_is_not_one_delayed_too_l
         (60, stalled, Grade.INVALID),
     ):
         delays = tuple(sorted((*[7 * MILLISECOND] * early, *rest)))
-        found = graded(reordered, replace(QUIET, delays=delays, skipped=222, overtaken=200))["delay min"]
-        assert found.grade is grade
-        assert ("may have skipped" in found.reason) is (grade is Grade.UNDECIDED)
+        finding = graded(reordered, replace(QUIET, delays=delays, skipped=222, overtaken=200))["delay min"]
+        assert finding.grade is grade
+        assert ("may have skipped" in finding.reason) is (grade is Grade.UNDECIDED)
     assert graded(DELAYED, replace(QUIET, delays=(7 * MILLISECOND, *LATE)))["delay min"].grade is Grade.INVALID
 
 
 JITTERY = Impairment(delay=50 * MILLISECOND, jitter=10 * MILLISECOND, distribution="uniform")
 
 
-def drawn(low: int, high: int) -> ProbeResult:
+def result_with_delays(low: int, high: int) -> ProbeResult:
     source = random.Random(1)
     return replace(QUIET, delays=tuple(sorted(source.randrange(low, high) for _ in range(3_000))))
 
 
 def test_jitter_as_asked_is_trusted_and_none_or_another_is_not() -> None:
-    sound = graded(JITTERY, drawn(40 * MILLISECOND, 60 * MILLISECOND))
+    sound = graded(JITTERY, result_with_delays(40 * MILLISECOND, 60 * MILLISECOND))
     assert grades(sound) == {Grade.TRUSTED}
-    none = graded(JITTERY, drawn(50 * MILLISECOND, 50 * MILLISECOND + 100_000))
+    none = graded(JITTERY, result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 100_000))
     assert none["jitter"].grade is Grade.INVALID
     assert none["jitter distribution"].grade is Grade.INVALID
-    wide = graded(JITTERY, drawn(20 * MILLISECOND, 80 * MILLISECOND))
+    wide = graded(JITTERY, result_with_delays(20 * MILLISECOND, 80 * MILLISECOND))
     assert wide["jitter"].grade is Grade.INVALID
 
 
 def test_a_small_jitter_that_is_missing_is_found() -> None:
     small = replace(JITTERY, jitter=300_000)
-    none = drawn(50 * MILLISECOND, 50 * MILLISECOND + 1_000)
+    none = result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 1_000)
     assert {graded(small, none)[what].grade for what in ("jitter", "jitter distribution")} <= {
         Grade.DEGRADED,
         Grade.INVALID,
@@ -173,12 +173,12 @@ def test_a_small_jitter_that_is_missing_is_found() -> None:
 
 
 def test_jitter_that_nobody_asked_for_is_found() -> None:
-    found = graded(DELAYED, drawn(10 * MILLISECOND, 30 * MILLISECOND))
-    assert found["jitter"].grade is Grade.INVALID
+    actual = graded(DELAYED, result_with_delays(10 * MILLISECOND, 30 * MILLISECOND))
+    assert actual["jitter"].grade is Grade.INVALID
 
 
 def test_other_frames_that_are_in_the_way_keep_delays_undecided() -> None:
-    behind = replace(drawn(40 * MILLISECOND, 60 * MILLISECOND), other_frames=1_000)
+    behind = replace(result_with_delays(40 * MILLISECOND, 60 * MILLISECOND), other_frames=1_000)
     assert graded(JITTERY, behind)["delay p50"].grade is Grade.UNDECIDED
     shaped = Impairment(rate=1_000_000)
     assert graded(shaped, replace(QUIET, other_bytes=100_000))["delay p50"].grade is Grade.UNDECIDED
@@ -219,20 +219,20 @@ def train(rate: float, offered: float = 1.3e7, stop: int = 0) -> ProbeResult:
     ],
 )
 def test_the_rate_is_measured(rate: float, grade: Grade) -> None:
-    found = graded(SHAPED, train(rate))["rate"]
-    assert found.grade is grade
-    assert found.measured == pytest.approx(min(rate, 1.3e7), rel=0.02)
+    finding = graded(SHAPED, train(rate))["rate"]
+    assert finding.grade is grade
+    assert finding.measured == pytest.approx(min(rate, 1.3e7), rel=0.02)
 
 
 def test_a_sender_that_stops_for_a_while_changes_no_rate() -> None:
-    found = graded(SHAPED, train(1e7, stop=200 * MILLISECOND))["rate"]
-    assert found.measured == pytest.approx(1e7, rel=0.02)
+    finding = graded(SHAPED, train(1e7, stop=200 * MILLISECOND))["rate"]
+    assert finding.measured == pytest.approx(1e7, rel=0.02)
 
 
 def test_a_train_below_the_rate_decides_nothing() -> None:
-    found = graded(SHAPED, train(1e7, offered=0.9e7))["rate"]
-    assert found.grade is Grade.UNDECIDED
-    assert "this machine cannot send faster" in found.reason
+    finding = graded(SHAPED, train(1e7, offered=0.9e7))["rate"]
+    assert finding.grade is Grade.UNDECIDED
+    assert "this machine cannot send faster" in finding.reason
 
 
 def test_a_train_that_was_not_alone_or_not_read_decides_nothing() -> None:
@@ -247,9 +247,9 @@ def test_a_train_that_was_not_alone_or_not_read_decides_nothing() -> None:
 
 
 def test_a_train_for_which_no_time_was_left_decides_nothing() -> None:
-    found = graded(SHAPED, replace(QUIET, delays=SHORT))["rate"]
-    assert found.grade is Grade.UNDECIDED
-    assert "alone" in found.reason
+    finding = graded(SHAPED, replace(QUIET, delays=SHORT))["rate"]
+    assert finding.grade is Grade.UNDECIDED
+    assert "alone" in finding.reason
 
 
 def test_only_a_long_row_of_frames_that_waited_tells_a_rate() -> None:
@@ -258,7 +258,7 @@ def test_only_a_long_row_of_frames_that_waited_tells_a_rate() -> None:
     assert rate_of_queued(waiting, 8, 100) == pytest.approx(8e9 / 20)
 
 
-def test_nothing_may_pass_a_link_that_is_down() -> None:
+def test_no_frame_passes_a_link_that_is_down() -> None:
     down = replace(QUIET, arrived=0, delays=())
     (finding,) = judge_down(subject(Impairment()), down, TABLE)
     assert finding.grade is Grade.TRUSTED

@@ -55,7 +55,7 @@ def test_no_assignment_is_better_than_the_one_that_is_found(sent: list[tuple[str
     receives = [a_receive(at, content) for at, content in enumerate(came)]
     costs = [cost for _, cost in sent]
 
-    def left(places: tuple[int, ...] | list[int]) -> int:
+    def remaining_cost(places: tuple[int, ...] | list[int]) -> int:
         return sum(costs) - sum(costs[at] for at in places)
 
     places = align(sends, receives, costs)
@@ -64,7 +64,7 @@ def test_no_assignment_is_better_than_the_one_that_is_found(sent: list[tuple[str
         assert not others
     else:
         assert tuple(places) in others
-        assert left(places) == min(map(left, others))
+        assert remaining_cost(places) == min(map(remaining_cost, others))
 
 
 def test_many_messages_of_one_content_and_many_lives_take_no_long_time() -> None:
@@ -81,14 +81,14 @@ def test_many_messages_of_one_content_and_many_lives_take_no_long_time() -> None
 
 
 def test_a_history_that_was_broken_off_in_the_middle_of_a_line_is_continued_on_the_next(tmp_path: Path) -> None:
-    told = RestartHistory()
-    receive = told.begin_receive(1)
-    told.begin_send(0, 1)
-    told.restart(0)
-    send = told.begin_send(0, 1)
-    told.received(1, receive, 0)
-    told.sent(0, send)
-    for name, events in told.events.items():
+    history = RestartHistory()
+    receive = history.begin_receive(1)
+    history.begin_send(0, 1)
+    history.restart(0)
+    send = history.begin_send(0, 1)
+    history.received(1, receive, 0)
+    history.sent(0, send)
+    for name, events in history.events.items():
         trail = UnbufferedLines(tmp_path / f"{name}.jsonl")
         for number, event in enumerate(events):
             trail.write(event)
@@ -99,11 +99,11 @@ def test_a_history_that_was_broken_off_in_the_middle_of_a_line_is_continued_on_t
                 trail = UnbufferedLines(tmp_path / "n1.jsonl")
         trail.close()
     read = read_histories(tmp_path, ["n1", "n2"])
-    assert [(one.number, one.is_complete) for one in read.sends[0]] == [(1, True)]
+    assert [(send.number, send.is_complete) for send in read.sends[0]] == [(1, True)]
 
 
 def test_the_end_of_a_transfer_whose_beginning_is_not_told_is_passed_over() -> None:
-    told = RestartHistory()
-    told.deliver(0, 1, "0a")
-    del told.events["n1"][0]
-    assert histories_of(told.events).sends == [[], []]
+    history = RestartHistory()
+    history.deliver(0, 1, "0a")
+    del history.events["n1"][0]
+    assert histories_of(history.events).sends == [[], []]

@@ -30,19 +30,19 @@ def ports(path: RoutedPath) -> list[int]:
 
 def test_a_nics_link_is_crossed_there_and_back_and_a_cable_on_the_shortest_way_between_nics() -> None:
     layout = resolve(Cluster.ring(4, kind="myrinet"))
-    found = paths(layout)
-    nics, cables = ([one for one in found if (one[1] == THERE_AND_BACK) is there] for there in (True, False))
+    paths_found = paths(layout)
+    nics, cables = ([one for one in paths_found if (one[1] == THERE_AND_BACK) is remote] for remote in (True, False))
     assert len(nics) == 4
     assert len(cables) == 8
     for name, direction in nics:
-        path = found[name, direction]
+        path = paths_found[name, direction]
         assert path.source == path.sink
         assert [(link.name, crossed) for link, crossed in path.crossed] == [(name, "forward"), (name, "backward")]
         assert ports(path) == [0]
-    there = found["s1:2--s2:2", "forward"]
-    assert [link.name for link, _ in there.crossed] == ["n1:eth0--s1:1", "s1:2--s2:2", "n2:eth0--s2:1"]
-    assert (there.source.owner, there.sink.owner) == ("n1", "n2")
-    assert ports(there) == [1, -1]
+    remote = paths_found["s1:2--s2:2", "forward"]
+    assert [link.name for link, _ in remote.crossed] == ["n1:eth0--s1:1", "s1:2--s2:2", "n2:eth0--s2:1"]
+    assert (remote.source.owner, remote.sink.owner) == ("n1", "n2")
+    assert ports(remote) == [1, -1]
 
 
 def test_every_link_of_the_now_is_on_a_path() -> None:
@@ -52,13 +52,13 @@ def test_every_link_of_the_now_is_on_a_path() -> None:
 
 def test_probes_of_an_atm_network_are_cells_of_the_circuit_between_two_nics() -> None:
     layout = resolve(Cluster.ring(4, kind="atm"))
-    found = paths(layout)
-    there = found["s1:2--s2:2", "forward"]
-    assert [link.name for link, _ in there.crossed] == ["n1:eth0--s1:1", "s1:2--s2:2", "n2:eth0--s2:1"]
-    cell = there.along(FRAME)[14:]
+    paths_found = paths(layout)
+    remote = paths_found["s1:2--s2:2", "forward"]
+    assert [link.name for link, _ in remote.crossed] == ["n1:eth0--s1:1", "s1:2--s2:2", "n2:eth0--s2:1"]
+    cell = remote.along(FRAME)[14:]
     assert circuit_of(cell) == circuit(0, 1, 4)
     assert len(cell) == CELL
-    nics = [path for (_, direction), path in found.items() if direction == THERE_AND_BACK]
+    nics = [path for (_, direction), path in paths_found.items() if direction == THERE_AND_BACK]
     assert [circuit_of(path.along(FRAME)[14:]) for path in nics] == [circuit(node, node, 4) for node in range(4)]
 
 
@@ -72,15 +72,15 @@ def test_delays_add_up_losses_are_independent_and_bytes_pass_the_slowest_cable_o
         Impairment(rate=8_000_000),
         Impairment(rate=4_000_000, loss=0.2),
     ]
-    found = combine([(impairment, expect(impairment, {})) for impairment in impairments])
-    assert found.delays == (50 * US + 120 * US,)
-    assert found.loss.share == pytest.approx(1 - 0.9 * 0.8)
-    assert found.rate == 4_000_000
-    assert not found.loss.unpredictable
+    actual = combine([(impairment, expect(impairment, {})) for impairment in impairments])
+    assert actual.delays == (50 * US + 120 * US,)
+    assert actual.loss.share == pytest.approx(1 - 0.9 * 0.8)
+    assert actual.rate == 4_000_000
+    assert not actual.loss.unpredictable
 
 
 def test_what_flips_bits_may_change_a_route_so_losses_are_not_judged() -> None:
     impairments = [Impairment(corrupt=0.1), Impairment(loss=0.2)]
-    found = combine([(impairment, expect(impairment, {})) for impairment in impairments])
-    assert "route" in found.loss.unpredictable
-    assert "route" in found.corrupt.unpredictable
+    actual = combine([(impairment, expect(impairment, {})) for impairment in impairments])
+    assert "route" in actual.loss.unpredictable
+    assert "route" in actual.corrupt.unpredictable

@@ -1,4 +1,4 @@
-"""Run folders can be read whatever happened to the run; those of a newer format are refused."""
+"""Run folders are readable however the run ended; those of a newer format are rejected."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def folder(path: Path) -> RunFolder:
     return RunFolder(path, {"cluster": "star-4", "began": 1.0}, "name = 'star-4'\n", {"name": "star-4"})
 
 
-def test_what_was_written_can_be_read_while_the_run_goes_on_and_after_it(tmp_path: Path) -> None:
-    one = folder(tmp_path / "run")
-    one.rows.write({"p50_ns": 7})
-    one.add_event("begins", number=1)
+def test_a_run_folder_is_readable_during_and_after_the_run(tmp_path: Path) -> None:
+    run_folder = folder(tmp_path / "run")
+    run_folder.rows.write({"p50_ns": 7})
+    run_folder.add_event("begins", number=1)
     assert read_run(tmp_path / "run").status == "unfinished"
     assert list(read_run(tmp_path / "run").rows()) == [{"p50_ns": 7}]
-    one.close({"status": "done"})
-    found = read_run(tmp_path / "run")
-    assert (found.status, found.parameters["cluster"]) == ("done", "star-4")
-    assert [event["event"] for event in found.events()] == ["begins"]
+    run_folder.close({"status": "done"})
+    run = read_run(tmp_path / "run")
+    assert (run.status, run.parameters["cluster"]) == ("done", "star-4")
+    assert [event["event"] for event in run.events()] == ["begins"]
 
 
-def test_a_place_that_is_taken_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_an_existing_path_is_rejected_and_not_changed(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(ConflictError, match="a run needs a folder of its own"):
         folder(tmp_path)
@@ -45,7 +45,7 @@ def test_a_place_that_is_taken_is_refused_and_left_alone(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == ["mine"]
 
 
-def test_a_run_of_a_newer_version_is_refused_with_a_sentence_and_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_a_run_of_a_newer_version_is_rejected_and_does_not_hide_other_runs(tmp_path: Path) -> None:
     folder(tmp_path / "old").close({"status": "done"})
     folder(tmp_path / "new").close({"status": "done"})
     folder(tmp_path / "damaged")
@@ -54,8 +54,8 @@ def test_a_run_of_a_newer_version_is_refused_with_a_sentence_and_does_not_hide_t
     (tmp_path / "damaged" / "run.json").write_text("{")
     with pytest.raises(UnsupportedError, match=f"newer version of testbed .format {FORMAT + 1}"):
         read_run(tmp_path / "new")
-    found, sentences = runs(tmp_path)
-    assert [run.folder.name for run in found] == ["old"]
+    actual, sentences = runs(tmp_path)
+    assert [run.folder.name for run in actual] == ["old"]
     assert len(sentences) == 2
     with pytest.raises(TestbedError, match="damaged"):
         read_run(tmp_path / "damaged")
@@ -64,27 +64,27 @@ def test_a_run_of_a_newer_version_is_refused_with_a_sentence_and_does_not_hide_t
     assert runs(tmp_path / "nowhere") == ([], [])
 
 
-def test_repetitions_have_folders_of_their_own_and_a_single_one_has_not(tmp_path: Path) -> None:
-    one = folder(tmp_path / "run")
-    assert one.create_repetition(1, 1).logs == tmp_path / "run" / "logs"
-    assert one.create_repetition(2, 3).logs == tmp_path / "run" / "repeat-2" / "logs"
-    assert [one.create_repetition(1, 1).number, one.create_repetition(2, 3).number] == [0, 2]
+def test_repetitions_have_folders_of_their_own_unless_there_is_only_one(tmp_path: Path) -> None:
+    run_folder = folder(tmp_path / "run")
+    assert run_folder.create_repetition(1, 1).logs == tmp_path / "run" / "logs"
+    assert run_folder.create_repetition(2, 3).logs == tmp_path / "run" / "repeat-2" / "logs"
+    assert [run_folder.create_repetition(1, 1).number, run_folder.create_repetition(2, 3).number] == [0, 2]
 
 
 @given(st.lists(st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.binary())))
-def test_every_document_is_one_line_and_comes_back(
-    tmp_path_factory: pytest.TempPathFactory, told: list[dict[str, object]]
+def test_every_document_is_one_line_and_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[dict[str, object]]
 ) -> None:
     journal = Journal(tmp_path_factory.mktemp("journal") / "rows.jsonl")
-    for document in told:
+    for document in documents:
         journal.write(document)
     journal.close()
-    expected = [json.loads(json.dumps(document, default=repr)) for document in told]
-    found = list(read(journal._path)) if told else []
-    assert [sorted(document) for document in found] == [sorted(document) for document in expected]
+    expected = [json.loads(json.dumps(document, default=repr)) for document in documents]
+    actual = list(read(journal._path)) if documents else []
+    assert [sorted(document) for document in actual] == [sorted(document) for document in expected]
 
 
-def test_lines_that_are_not_whole_are_passed_over(tmp_path: Path) -> None:
+def test_incomplete_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}\n[1]\nnothing\n{"b": 2}\n{"c": ')
     assert list(read(path)) == [{"a": 1}, {"b": 2}]
@@ -95,8 +95,8 @@ def test_many_writers_do_not_mix_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     journals = [Journal(path) for _ in range(4)]
     writers = [
-        threading.Thread(target=lambda mine=mine: [mine.write({"text": "x" * 5_000}) for _ in range(50)])
-        for mine in journals
+        threading.Thread(target=lambda journal=journal: [journal.write({"text": "x" * 5_000}) for _ in range(50)])
+        for journal in journals
     ]
     for writer in writers:
         writer.start()
@@ -105,7 +105,7 @@ def test_many_writers_do_not_mix_their_lines(tmp_path: Path) -> None:
     assert sum(len(row["text"]) for row in read(path)) == 4 * 50 * 5_000
 
 
-def test_a_line_that_does_not_fit_any_more_is_taken_back_and_the_writer_is_told(tmp_path: Path) -> None:
+def test_a_line_that_exceeds_the_space_is_removed_and_raises(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
 
     def write_until_it_is_full() -> str:

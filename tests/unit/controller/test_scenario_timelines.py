@@ -40,11 +40,11 @@ EVERY_KIND = ["impair", "down", "flap", "partition", "crash", "restart", "reset"
 
 
 def times(scenario: Scenario, layout: Layout = STAR, seed: int = 0) -> list[tuple[int, str, bool]]:
-    found = moments(occurrences(scenario, layout, seed, 10 * SECOND))
-    return [(moment.when, moment.occurrence.fault.what, moment.begins) for moment in found]
+    moments_found = moments(occurrences(scenario, layout, seed, 10 * SECOND))
+    return [(moment.when, moment.occurrence.fault.what, moment.begins) for moment in moments_found]
 
 
-def test_what_ends_goes_before_what_begins_at_the_same_time() -> None:
+def test_ends_precede_begins_at_the_same_time() -> None:
     scenario = Scenario(
         faults=[Down(on="n2", from_="2s", to="3s"), Down(on="n1", from_="1s", to="2s"), Restart(on="n3", at="2s")]
     )
@@ -74,8 +74,8 @@ def test_random_faults_are_sound_and_within_their_time(seed: int, rate: float, k
     chance = RandomFaults(kinds=kinds, rate=rate, from_="1s", to="4s", shortest="20ms", longest="50ms")
     faults = draw_faults(chance, STAR, seed, 10 * SECOND)
     check(Scenario(faults=faults), STAR, "sim")
-    assert all(SECOND <= one.begin < 4 * SECOND and one.kind in kinds for one in faults)
-    assert all(one.for_ is None or 20_000_000 <= one.for_ <= 50_000_000 for one in faults)
+    assert all(SECOND <= fault.begin < 4 * SECOND and fault.kind in kinds for fault in faults)
+    assert all(fault.for_ is None or 20_000_000 <= fault.for_ <= 50_000_000 for fault in faults)
 
 
 def test_random_faults_come_as_often_as_asked() -> None:
@@ -87,21 +87,24 @@ def test_random_faults_come_as_often_as_asked() -> None:
 def test_random_faults_stay_where_they_are_asked_for() -> None:
     chance = RandomFaults(kinds=["pause", "flap"], rate=20.0, on=["n2", "n3"])
     where = {
-        name for one in draw_faults(chance, STAR, 0, 10 * SECOND) if isinstance(one, Pause | Flap) for name in one.on
+        name
+        for fault in draw_faults(chance, STAR, 0, 10 * SECOND)
+        if isinstance(fault, Pause | Flap)
+        for name in fault.on
     }
     assert where == {"n2", "n3", "n2:eth0--s1:2", "n3:eth0--s1:3"}
 
 
 def test_churn_comes_to_restarts_by_its_seed() -> None:
     scenario = Scenario(faults=[Churn(on=["n1", "n2"], mean="100ms", away="30ms", from_="1s", to="3s")])
-    found = occurrences(scenario, STAR, 7, 10 * SECOND)
-    assert found
-    assert {one.fault.what for one in found} == {"restart on n1", "restart on n2"}
-    assert all(one.end == one.begin + 30_000_000 and SECOND <= one.begin < 3 * SECOND for one in found)
+    occurrences_found = occurrences(scenario, STAR, 7, 10 * SECOND)
+    assert occurrences_found
+    assert {one.fault.what for one in occurrences_found} == {"restart on n1", "restart on n2"}
+    assert all(one.end == one.begin + 30_000_000 and SECOND <= one.begin < 3 * SECOND for one in occurrences_found)
     assert times(scenario, seed=7) == times(scenario, seed=7) != times(scenario, seed=8)
 
 
-def test_what_comes_too_often_is_refused() -> None:
+def test_faults_that_occur_too_often_are_rejected() -> None:
     with pytest.raises(DescriptionError, match=r"fault\[1\]: expected a longer time"):
         occurrences(Scenario(faults=[Flap(on="n1", at=0, every="1us", for_="1us")]), STAR, 0, SECOND)
     with pytest.raises(DescriptionError, match="random: expected at most 100,000"):
@@ -116,8 +119,8 @@ def deaf(fault: Partition) -> dict[str, set[str]]:
 
 
 def test_groups_do_not_hear_each_other_and_who_is_in_none_hears_all() -> None:
-    found = deaf(Partition(groups=[["n1", "n2"], ["n3"]], at=0))
-    assert found == {"n1": {"n3"}, "n2": {"n3"}, "n3": {"n1", "n2"}}
+    actual = deaf(Partition(groups=[["n1", "n2"], ["n3"]], at=0))
+    assert actual == {"n1": {"n3"}, "n2": {"n3"}, "n3": {"n1", "n2"}}
 
 
 def test_halves_and_one_alone() -> None:
@@ -137,12 +140,12 @@ def test_one_way_what_the_first_group_sends_is_lost() -> None:
 @given(st.integers(2, 40), st.none() | st.integers(0, 2**64 - 1))
 def test_on_a_ring_everybody_hears_a_majority_and_no_two_the_same_one(count: int, seed: int | None) -> None:
     layout = resolve(Description.star(count))
-    found = deaf_nodes(Partition(shape="ring-majority", seed=seed, at=0), layout)
+    actual = deaf_nodes(Partition(shape="ring-majority", seed=seed, at=0), layout)
     names = {node.name for node in layout.nodes}
-    heard = {name: frozenset(names - set(others)) for name, others in found.items()}
-    assert heard.keys() == names
-    assert all(name in by and 2 * len(by) > count for name, by in heard.items())
-    assert len(set(heard.values())) == count or count == 2
+    received = {name: frozenset(names - set(others)) for name, others in actual.items()}
+    assert received.keys() == names
+    assert all(name in by and 2 * len(by) > count for name, by in received.items())
+    assert len(set(received.values())) == count or count == 2
 
 
 # What is named
@@ -161,7 +164,7 @@ def refused(*faults: Fault, layout: Layout = STAR, mode: str = "sim") -> str:
 
 
 def test_what_there_is_not_is_named_all_at_once() -> None:
-    said = refused(
+    text = refused(
         Crash(on="n9", at=0),
         Impair(on="n1--n2", loss="1%", at=0),
         Impair(on="n1", direction="up", loss="1%", at=0),
@@ -170,20 +173,20 @@ def test_what_there_is_not_is_named_all_at_once() -> None:
         Traffic(senders=["n1", "n2"], receiver="n2", rate="1mbit", at=0),
         Impair(on="n1", jitter="1ms", at=0),
     ).splitlines()
-    assert said[0] == "storm, on star-5: 7 problems"
+    assert text[0] == "storm, on star-5: 7 problems"
     assert (
-        "fault[1]: found a wrong name, expected a valid one: cluster star-5 has no node 'n9'; it has n1, n2" in said[1]
+        "fault[1]: found a wrong name, expected a valid one: cluster star-5 has no node 'n9'; it has n1, n2" in text[1]
     )
-    assert "no link, node or switch 'n1--n2'" in said[2]
-    assert "no direction 'up'" in said[3]
-    assert "emp.tipe" in said[4]
-    assert "did you mean 'emp.type'" in said[4]
-    assert "no node 'm2'" in said[5]
-    assert "n2 to itself" in said[6]
-    assert "jitter without a delay" in said[7]
+    assert "no link, node or switch 'n1--n2'" in text[2]
+    assert "no direction 'up'" in text[3]
+    assert "emp.tipe" in text[4]
+    assert "did you mean 'emp.type'" in text[4]
+    assert "no node 'm2'" in text[5]
+    assert "n2 to itself" in text[6]
+    assert "jitter without a delay" in text[7]
 
 
-def test_what_a_mode_cannot_do_is_refused_with_the_reason() -> None:
+def test_a_feature_that_a_mode_lacks_is_rejected_with_the_reason() -> None:
     assert "only a cost model can slow a NIC" in refused(Slow(on="n1", factor=2.0, at=0), mode="live")
     pair = resolve(Description.back_to_back())
     direct = replace(pair, links=tuple(replace(link, datapath="direct") for link in pair.links))

@@ -18,15 +18,15 @@ SAID = re.compile(r"random on star-3, ([0-9.]+) s simulated, ([0-9,]+) events, (
 def test_time_events_and_messages_are_told_and_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = testbed.run(STAR, "random", mode="sim", settings=SETTINGS)
     monkeypatch.setattr(simulated_execution, "_PROGRESS_INTERVAL", 0.005)
-    said: list[str] = []
-    told = testbed.run(STAR, "random", mode="sim", settings=SETTINGS, on_progress=said.append)
-    found = [match.groups() for match in map(SAID.fullmatch, said) if match]
-    figures = [[float(word.replace(",", "")) for word in words] for words in found]
+    log: list[str] = []
+    report = testbed.run(STAR, "random", mode="sim", settings=SETTINGS, on_progress=log.append)
+    actual = [match.groups() for match in map(SAID.fullmatch, log) if match]
+    figures = [[float(word.replace(",", "")) for word in words] for words in actual]
     assert len(figures) > 3
     for column in zip(*figures, strict=True):
         assert list(column) == sorted(column)
         assert column[-1] > column[0] >= 0
-    assert told.rows == quiet.rows, "whoever looks changes nothing"
+    assert report.rows == quiet.rows, "whoever looks changes nothing"
 
 
 def test_a_simulation_that_is_watched_ends_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ def test_a_simulation_that_is_watched_ends_at_its_time(monkeypatch: pytest.Monke
             pass
 
     monkeypatch.setattr(simulated_execution, "_PROGRESS_INTERVAL", 0.01)
-    said: list[str] = []
+    log: list[str] = []
     with pytest.raises(simulated_execution.RunTimeoutError, match="has not ended within"):
-        testbed.run(STAR, computing, mode="sim", timeout=0.2, on_progress=said.append)
-    assert len(said) > 3
+        testbed.run(STAR, computing, mode="sim", timeout=0.2, on_progress=log.append)
+    assert len(log) > 3

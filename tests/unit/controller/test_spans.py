@@ -71,9 +71,9 @@ def event(name: str, clock: int, **facts: Any) -> dict[str, Any]:
 
 
 def test_a_quiet_span_is_trusted() -> None:
-    found = relay(BEFORE, account(2_000, direction({15: 1_000})))
-    assert {finding.grade for finding in found} == {Grade.TRUSTED}
-    assert grade_of(found, "relay lateness p99") is Grade.TRUSTED
+    actual = relay(BEFORE, account(2_000, direction({15: 1_000})))
+    assert {finding.grade for finding in actual} == {Grade.TRUSTED}
+    assert grade_of(actual, "relay lateness p99") is Grade.TRUSTED
 
 
 @pytest.mark.parametrize("cause", ["overrun", "oversized", "unsent"])
@@ -84,9 +84,9 @@ def test_a_frame_lost_in_the_relay_invalidates_and_only_in_its_span(cause: str) 
 
 
 def test_a_down_end_degrades_and_frames_that_were_finished_are_told() -> None:
-    found = relay(BEFORE, account(2_000, direction(emulator={"finished": 3, "down": 2})))
-    assert grade_of(found, "relay finished") is Grade.TRUSTED
-    assert grade_of(found, "relay at a down end") is Grade.DEGRADED
+    actual = relay(BEFORE, account(2_000, direction(emulator={"finished": 3, "down": 2})))
+    assert grade_of(actual, "relay finished") is Grade.TRUSTED
+    assert grade_of(actual, "relay at a down end") is Grade.DEGRADED
 
 
 CUT = event("inject", 1_300, number=2, what="down: n1", links=[LINK], down=[LINK])
@@ -95,8 +95,8 @@ HEALED = event("heal", 1_400, number=2, what="down: n1", links=[LINK])
 
 @pytest.mark.parametrize("told", [[CUT], [CUT, HEALED], [{**CUT, "clock": 500}, HEALED]])
 def test_an_end_that_somebody_took_down_in_the_span_degrades_nothing(told: list[dict[str, Any]]) -> None:
-    found = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *told)
-    (lost,) = [finding for finding in found if "down" in finding.what]
+    actual = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *told)
+    (lost,) = [finding for finding in actual if "down" in finding.what]
     assert (lost.what, lost.measured, lost.grade) == ("relay at an end taken down", 2, Grade.TRUSTED)
 
 
@@ -110,8 +110,8 @@ def test_an_end_that_somebody_took_down_in_the_span_degrades_nothing(told: list[
     ids=["before the span", "impaired", "another link"],
 )
 def test_an_end_that_nobody_took_down_in_the_span_still_degrades(told: list[dict[str, Any]]) -> None:
-    found = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *told)
-    assert grade_of(found, "relay at a down end") is Grade.DEGRADED
+    actual = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *told)
+    assert grade_of(actual, "relay at a down end") is Grade.DEGRADED
 
 
 def test_a_link_that_is_down_still_was_taken_down() -> None:
@@ -138,9 +138,9 @@ def test_a_relay_that_died_and_came_back_invalidates_its_span() -> None:
         event("relay restarted", 1_200, pid=8, gap=[1_100, 1_200], lost=3, also_lost="what it held"),
     ]
     after = account(2_000, direction(), begun=1_200)
-    found = relay(BEFORE, after, *died)
-    assert grade_of(found, "relay gap") is Grade.INVALID
-    (gap,) = [finding for finding in found if finding.what == "relay gap"]
+    actual = relay(BEFORE, after, *died)
+    assert grade_of(actual, "relay gap") is Grade.INVALID
+    (gap,) = [finding for finding in actual if finding.what == "relay gap"]
     assert gap.measured == 100
     assert "3 frames" in gap.reason
     later = account(1_500, direction(), begun=1_200)
@@ -158,18 +158,18 @@ def test_a_link_that_the_relay_does_not_know_invalidates() -> None:
 
 
 def test_without_an_account_of_the_beginning_what_the_relay_told_before_is_not_counted_again() -> None:
-    told = event("relay behind", 500, link=LINK, direction="forward", late=0, lost=4)
+    events = event("relay behind", 500, link=LINK, direction="forward", late=0, lost=4)
     after = account(2_000, direction(emulator={"overrun": 4}))
-    assert grade_of(relay(CounterSnapshot(1_000), after, told), "relay lost") is Grade.TRUSTED
+    assert grade_of(relay(CounterSnapshot(1_000), after, events), "relay lost") is Grade.TRUSTED
     after = account(2_000, direction(emulator={"overrun": 5}))
-    assert grade_of(relay(CounterSnapshot(1_000), after, told), "relay lost") is Grade.INVALID
+    assert grade_of(relay(CounterSnapshot(1_000), after, events), "relay lost") is Grade.INVALID
 
 
 def test_losses_are_counted_against_what_was_asked() -> None:
     def losses(*, changed: bool = False, **counters: int) -> Grade:
         after = account(2_000, direction(**counters))
-        found = spans.counted_losses(STATE, BEFORE, after, TABLE, changed=changed)
-        return grade_of(found, "loss")
+        actual = spans.counted_losses(STATE, BEFORE, after, TABLE, changed=changed)
+        return grade_of(actual, "loss")
 
     assert losses(offered=30_000, loss=1_480) is Grade.TRUSTED
     assert losses(offered=30_000, loss=6_000) is Grade.INVALID
@@ -195,31 +195,31 @@ def test_the_machine_says_what_it_lost_and_who_waited() -> None:
         BEFORE, clock=SECOND, backlog={0: 1}, ticks=100, stolen=60, waited={7: SECOND * 7 // 10}, loads={9: SECOND // 2}
     )
     before = replace(BEFORE, clock=0, waited={7: 0})
-    found = {finding.what: finding for finding in spans.machine_findings(before, after, TABLE)}
-    assert found["softnet drops"].grade is Grade.INVALID
-    assert found["steal"].grade is Grade.INVALID
-    assert found["relay waiting"].grade is Grade.INVALID
-    assert found["load"].measured == 0.5
-    assert found["load"].grade is Grade.TRUSTED
+    findings = {finding.what: finding for finding in spans.machine_findings(before, after, TABLE)}
+    assert findings["softnet drops"].grade is Grade.INVALID
+    assert findings["steal"].grade is Grade.INVALID
+    assert findings["relay waiting"].grade is Grade.INVALID
+    assert findings["load"].measured == 0.5
+    assert findings["load"].grade is Grade.TRUSTED
 
 
-def test_of_a_tick_or_two_no_share_is_told() -> None:
+def test_one_or_two_ticks_give_no_share() -> None:
     after = replace(BEFORE, clock=12 * MILLISECOND, ticks=2, stolen=2, backlog={0: 1}, waited={7: 9 * MILLISECOND})
-    found = spans.machine_findings(replace(BEFORE, clock=0, waited={7: 0}), after, TABLE)
-    grades = {finding.what: finding.grade for finding in found}
+    findings = spans.machine_findings(replace(BEFORE, clock=0, waited={7: 0}), after, TABLE)
+    grades = {finding.what: finding.grade for finding in findings}
     assert grades == {
         "softnet drops": Grade.INVALID, "steal": Grade.UNDECIDED, "relay waiting": Grade.UNDECIDED,
     }  # fmt: skip
 
 
-def test_what_the_relay_lost_on_a_link_counts_when_it_has_been_healed() -> None:
+def test_losses_of_the_relay_count_after_the_link_is_healed() -> None:
     def behind(clock: int, lost: int, link: str) -> dict[str, Any]:
         return event("relay behind", clock, link=link, direction="forward", late=1, lost=lost)
 
     healed = replace(STATE, datapaths={}, injected=())
-    told = [behind(500, 9, LINK), behind(1_500, 2, LINK), behind(1_600, 3, LINK), behind(1_700, 0, "n2--s1")]
-    found = spans.relay_findings(healed, BEFORE, replace(BEFORE, clock=2_000, relay=None), told, TABLE)
-    (finding,) = found
+    report = [behind(500, 9, LINK), behind(1_500, 2, LINK), behind(1_600, 3, LINK), behind(1_700, 0, "n2--s1")]
+    findings = spans.relay_findings(healed, BEFORE, replace(BEFORE, clock=2_000, relay=None), report, TABLE)
+    (finding,) = findings
     assert (finding.what, finding.measured, finding.grade) == ("relay lost", 5, Grade.INVALID)
 
 
@@ -232,13 +232,13 @@ def test_a_quantile_of_powers_of_two_lies_within_its_power() -> None:
     assert spans.bucket_quantile([0] * 48, 0.5) == 0
 
 
-def test_what_was_injected_and_healed_in_the_span_is_told() -> None:
-    told = [
+def test_injections_healed_within_the_span_are_reported() -> None:
+    report = [
         event("inject", 900, what="old"),
         event("inject", 1_100, what="loss 5%"),
         event("heal", 1_200, what="loss 5%"),
     ]
-    assert spans.changes(told, 1_000) == ["inject: loss 5%", "heal: loss 5%"]
+    assert spans.changes(report, 1_000) == ["inject: loss 5%", "heal: loss 5%"]
 
 
 # Agents of shared NICs
@@ -254,15 +254,15 @@ def agents(before: Mapping[str, Any], after: Mapping[str, Any], *events: Mapping
     )
 
 
-def test_where_nothing_is_shared_nothing_is_said_of_agents() -> None:
+def test_agents_are_not_mentioned_without_shared_nics() -> None:
     assert agents({}, {}) == []
     ended = {"clock": 2_000, "event": "NICs shared no more"}
     assert agents({"n1": agent()}, {}, ended) == []
 
 
 def test_agents_that_were_there_all_the_time_and_lost_nothing() -> None:
-    found = agents({"n1": agent(dropped=3)}, {"n1": agent(dropped=3)})
-    assert {one.what: one.grade for one in found} == {"NIC agent gap": Grade.TRUSTED, "NIC lost": Grade.TRUSTED}
+    actual = agents({"n1": agent(dropped=3)}, {"n1": agent(dropped=3)})
+    assert {one.what: one.grade for one in actual} == {"NIC agent gap": Grade.TRUSTED, "NIC lost": Grade.TRUSTED}
 
 
 def test_an_agent_that_was_started_again_in_the_span_is_a_gap_as_long_as_it_was_gone() -> None:

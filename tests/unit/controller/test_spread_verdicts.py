@@ -21,34 +21,34 @@ def verdict(*underlays: Underlay, findings: object = ()) -> Verdict:
     return joint_verdict(replies, underlays, CLOCKS)
 
 
-def graded(found: Verdict) -> dict[tuple[str, str], tuple[object, Grade]]:
-    return {(finding.what, finding.link): (finding.measured, finding.grade) for finding in found.findings}
+def graded(verdict: Verdict) -> dict[tuple[str, str], tuple[object, Grade]]:
+    return {(finding.what, finding.link): (finding.measured, finding.grade) for finding in verdict.findings}
 
 
 def test_networks_and_clocks_between_machines_are_in_the_verdict() -> None:
-    found = verdict(QUIET, QUIET)
-    assert graded(found) == {
+    run_verdict = verdict(QUIET, QUIET)
+    assert graded(run_verdict) == {
         ("underlay jitter", "a - b"): (40_000, Grade.TRUSTED),
         ("underlay loss", "a - b"): (0.0, Grade.TRUSTED),
         ("clock offset", "machine a"): (200_000, Grade.TRUSTED),
         ("clock offset", "machine b"): (300_000, Grade.TRUSTED),
     }
-    assert (found.grade, found.seconds) == (Grade.TRUSTED, 1.5)
-    assert found.notes == ("machine a: slow", "machine b: slow")
+    assert (run_verdict.grade, run_verdict.seconds) == (Grade.TRUSTED, 1.5)
+    assert run_verdict.notes == ("machine a: slow", "machine b: slow")
 
 
 def test_the_worst_of_all_measurements_counts_and_a_loss_degrades() -> None:
-    found = verdict(LOSSY, QUIET)
-    assert graded(found)["underlay jitter", "a - b"] == (90_000, Grade.TRUSTED)
-    assert graded(found)["underlay loss", "a - b"] == (0.05, Grade.DEGRADED)
-    assert found.grade is Grade.DEGRADED
+    run_verdict = verdict(LOSSY, QUIET)
+    assert graded(run_verdict)["underlay jitter", "a - b"] == (90_000, Grade.TRUSTED)
+    assert graded(run_verdict)["underlay loss", "a - b"] == (0.05, Grade.DEGRADED)
+    assert run_verdict.grade is Grade.DEGRADED
 
 
 def test_findings_on_a_machine_name_it() -> None:
-    found = graded(verdict(QUIET, findings=(FINDING,)))
-    assert found["processor", "machine a"] == found["processor", "machine b"] == (0.5, Grade.DEGRADED)
+    run_verdict = graded(verdict(QUIET, findings=(FINDING,)))
+    assert run_verdict["processor", "machine a"] == run_verdict["processor", "machine b"] == (0.5, Grade.DEGRADED)
 
 
 def test_a_network_that_answers_no_more_makes_a_run_invalid() -> None:
-    found = verdict(QUIET, Underlay(("a", "b"), 0, 0, 1.0))
-    assert graded(found)["underlay loss", "a - b"] == (1.0, Grade.INVALID)
+    run_verdict = verdict(QUIET, Underlay(("a", "b"), 0, 0, 1.0))
+    assert graded(run_verdict)["underlay loss", "a - b"] == (1.0, Grade.INVALID)

@@ -82,8 +82,8 @@ CHECKS: dict[str, Callable[[list[tuple[int, int]]], object]] = {
 
 
 def missing(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
-    came = {number for _, number in arrivals}
-    return (number not in came for number in range(FRAMES))
+    arrived = {number for _, number in arrivals}
+    return (number not in arrived for number in range(FRAMES))
 
 
 def doubled(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
@@ -202,7 +202,7 @@ def test_a_sample_in_which_the_deviation_could_hide_is_refused(check: Callable[[
         (lambda: block_rates([(5, 1), (5, 1)], 1), "the clock is too coarse"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(check: Callable[[], object], words: str) -> None:
+def test_an_invalid_query_is_rejected(check: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         check()
 

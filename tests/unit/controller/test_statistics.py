@@ -33,7 +33,7 @@ def test_the_interval_has_the_level_it_claims() -> None:
         assert abs(end - 0.075) / (end * (1 - end) / 4_000) ** 0.5 == pytest.approx(statistics.LEVEL_Z)
 
 
-def test_nothing_seen_excludes_no_small_share_and_everything_seen_no_great_one() -> None:
+def test_zero_hits_exclude_no_small_share_and_all_hits_no_large_one() -> None:
     low, high = share_interval(0, 1_000)
     assert low == 0
     assert 0.02 < high < 0.03

@@ -37,7 +37,7 @@ LINKS = [link.name for link in RACKS.links]
 
 def played(*faults: Fault, seed: int = 1, horizon: int = 10) -> Sequence[Fault]:
     check(Scenario(faults=faults), RACKS, "sim")
-    return [one.fault for one in occurrences(Scenario(faults=faults), RACKS, seed, horizon * SECOND)]
+    return [occurrence.fault for occurrence in occurrences(Scenario(faults=faults), RACKS, seed, horizon * SECOND)]
 
 
 def problems(*faults: Fault) -> str:
@@ -95,12 +95,14 @@ def test_of_links_what_has_the_tag_is_drawn_with_all_its_links() -> None:
 
 def test_churn_and_faults_at_random_choose_among_a_tags() -> None:
     restarts = played(Churn(on="@rack2", mean="100ms", at=0, to="5s"))
-    assert {one.on for one in restarts if isinstance(one, OnNodes)} == {("n4",), ("n5",)}
+    assert {restart.on for restart in restarts if isinstance(restart, OnNodes)} == {("n4",), ("n5",)}
     chance = RandomFaults(kinds=["pause", "flap"], rate=10.0, on=["@rack2"], to="5s")
     scenario = Scenario(random=chance)
     check(scenario, RACKS, "sim")
     drawn = {
-        one.fault.on[0] for one in occurrences(scenario, RACKS, 1, SECOND) if isinstance(one.fault, OnNodes | OnLinks)
+        occurrence.fault.on[0]
+        for occurrence in occurrences(scenario, RACKS, 1, SECOND)
+        if isinstance(occurrence.fault, OnNodes | OnLinks)
     }
     assert drawn == {"n4", "n5", LINKS[3], LINKS[4]}
 
@@ -126,7 +128,9 @@ def test_what_a_tag_cannot_mean_there_is_told_before_anything_starts() -> None:
     ],
 )
 def test_keys_that_do_not_go_together(fault: Fault, said: str) -> None:
-    assert [str(one) for one in fault.problems()] == [next(str(one) for one in fault.problems() if said in str(one))]
+    assert [str(problem) for problem in fault.problems()] == [
+        next(str(problem) for problem in fault.problems() if said in str(problem))
+    ]
 
 
 def test_it_is_written_back() -> None:

@@ -51,13 +51,13 @@ def test_a_slow_machine_may_be_late_but_may_not_lose_nor_hurry() -> None:
     assert slow.grade("delay min", 2 * MILLISECOND) is Grade.INVALID
 
 
-def test_whatever_is_lost_inside_the_emulator_invalidates() -> None:
+def test_any_loss_inside_the_emulator_is_invalid() -> None:
     for what in ("relay lost", "softnet drops", "relay gap"):
         assert TABLE.grade(what, 0) is Grade.TRUSTED
         assert TABLE.grade(what, 1) is Grade.INVALID
 
 
-def test_what_was_asked_for_approximately_degrades_at_most() -> None:
+def test_requested_approximations_only_degrade() -> None:
     assert TABLE.grade("approximation", 1.0) is Grade.DEGRADED
 
 
@@ -79,7 +79,7 @@ def test_a_verdict_is_as_bad_as_its_worst_finding() -> None:
     assert verdict_of(map(finding, [*grades, Grade.INVALID])).grade is Grade.INVALID
 
 
-def test_what_is_undecided_is_listed_and_hides_nothing() -> None:
+def test_undecided_findings_are_listed_and_hide_no_others() -> None:
     undecided = finding(Grade.UNDECIDED)
     verdict = verdict_of([undecided, finding(Grade.TRUSTED)])
     assert verdict.grade is Grade.TRUSTED

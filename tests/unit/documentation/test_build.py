@@ -44,7 +44,7 @@ def test_every_link_of_a_page_to_the_site_leads_somewhere(site: Path) -> None:
     assert broken == []
 
 
-def test_what_is_generated_is_there(site: Path) -> None:
+def test_generated_files_exist(site: Path) -> None:
     emp = (site / "protocols" / "emp.html").read_text()
     assert '<td colspan="16">destination</td>' in emp
     assert emp.count('<figure class="states"') == 2

@@ -43,7 +43,7 @@ def test_a_large_field_within_a_row_is_cut_into_its_ends_and_one_row() -> None:
     assert drawn.count(">data, 40 bytes<") == 1
 
 
-def test_what_a_layers_comments_say_stands_beside_its_fields() -> None:
-    said = frame_figures.comments(layers("am2")[1])
-    assert said["reason"].startswith("Of a NACK. Reasons up to NO_MAPPING are temporary")
-    assert said["length"] == "bytes of payload: arguments, then data"
+def test_comments_of_a_layer_are_shown_beside_its_fields() -> None:
+    reported = frame_figures.comments(layers("am2")[1])
+    assert reported["reason"].startswith("Of a NACK. Reasons up to NO_MAPPING are temporary")
+    assert reported["length"] == "bytes of payload: arguments, then data"

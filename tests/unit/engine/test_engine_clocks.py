@@ -13,8 +13,8 @@ from testbed.engine.queues import Queue
 class Late:
     """A wall clock as it is met: it begins somewhere, and every wait ends a little late."""
 
-    def __init__(self, begun: int = 1_000_003, late: int = 7) -> None:
-        self.time = begun
+    def __init__(self, start: int = 1_000_003, late: int = 7) -> None:
+        self.time = start
         self.late = late
         self.ready: list[int] = []
         self.watched: list[int] = []
@@ -42,13 +42,13 @@ class Late:
 
 def program(waiter: Waiter) -> list[tuple[str, int]]:
     """Return what a small client and server record, with times since their start."""
-    loop, said = Loop(waiter), list[tuple[str, int]]()
-    begun = loop.now()
+    loop, reported = Loop(waiter), list[tuple[str, int]]()
+    start = loop.now()
     requests: Queue[str] = Queue("requests")
 
     async def server() -> None:
         while True:
-            said.append((await requests.get(), loop.now() - begun))
+            reported.append((await requests.get(), loop.now() - start))
 
     async def client() -> None:
         for number in range(3):
@@ -59,7 +59,7 @@ def program(waiter: Waiter) -> list[tuple[str, int]]:
     loop.spawn(server(), "server", service=True)
     loop.complete(client(), "client")
     loop.close()
-    return said
+    return reported
 
 
 def test_a_program_on_the_virtual_clock_meets_its_times_exactly() -> None:
@@ -80,13 +80,13 @@ def test_on_a_dilated_clock_a_program_meets_its_times_exactly_however_late_the_m
 def test_a_dilated_clock_is_never_early() -> None:
     inner = Late(late=0)
     loop = Loop(DilatedClock(inner, 7, inner.time))
-    begun = inner.time
+    start = inner.time
     seen: list[tuple[int, int]] = []
 
     async def steps() -> None:
         for number in range(50):
             await loop.sleep(number)
-            seen.append((loop.now(), inner.time - begun))
+            seen.append((loop.now(), inner.time - start))
 
     loop.complete(steps(), "steps")
     assert [now for now, _ in seen] == [number * (number + 1) // 2 for number in range(50)]
@@ -102,17 +102,17 @@ def test_processes_that_share_origin_and_factor_share_the_dilated_time() -> None
 
 def test_what_comes_from_outside_takes_its_place_among_what_is_due() -> None:
     inner = Late(late=0)
-    begun = inner.time
-    clock = DilatedClock(inner, 10, begun)
+    start = inner.time
+    clock = DilatedClock(inner, 10, start)
     loop = Loop(clock)
     seen: list[tuple[str, int]] = []
 
-    def came(now: int) -> None:
+    def arrived(now: int) -> None:
         inner.ready.clear()
-        loop.at(max(now, clock.from_base_time(begun + 61)), lambda when: seen.append(("outside", when)))
+        loop.at(max(now, clock.from_base_time(start + 61)), lambda when: seen.append(("outside", when)))
         loop.at(now + 12, lambda _: loop.stop())
 
-    loop.watch(5, came)
+    loop.watch(5, arrived)
     for when in (3, 8, 20):
         loop.at(when, lambda now: seen.append(("due", now)))
     inner.ready.append(5)
@@ -138,24 +138,24 @@ class Done:
 def test_on_a_dilated_clock_polling_goes_on_until_something_comes_from_outside() -> None:
     inner = Late(late=0)
     loop = Loop(DilatedClock(inner, 10, inner.time))
-    found: list[int] = []
+    actual: list[int] = []
 
     async def poll() -> int:
         looks = 0
-        while not found:
+        while not actual:
             looks += 1
             if looks == 20_000:
                 inner.ready.append(5)
             await Done()
         return looks
 
-    def came(now: int) -> None:
+    def arrived(now: int) -> None:
         inner.ready.clear()
-        found.append(now)
+        actual.append(now)
 
-    loop.watch(5, came)
+    loop.watch(5, arrived)
     assert loop.complete(poll(), "poll") >= 20_000
-    assert found == [19_999_000]  # a look in a microsecond
+    assert actual == [19_999_000]  # a look in a microsecond
 
 
 @pytest.mark.parametrize("factor", [0, -3])
@@ -191,23 +191,23 @@ def test_a_callback_set_for_the_past_is_told_the_time_that_it_is() -> None:
 def test_tasks_that_wake_each_other_for_ever_hide_neither_descriptors_nor_timers() -> None:
     waiter = Late()
     loop = Loop(waiter)
-    here, there = Queue[int]("here"), Queue[int]("there")
-    said = list[str]()
+    local, remote = Queue[int]("here"), Queue[int]("there")
+    log = list[str]()
 
     async def plays(mine: Queue[int], other: Queue[int]) -> None:
         while True:
             await other.put(await mine.get())
 
-    loop.spawn(plays(here, there), "one")
-    loop.spawn(plays(there, here), "other")
-    here.offer(0)
-    loop.watch(3, lambda _: (said.append("descriptor"), waiter.ready.clear(), loop.stop()))
-    loop.at(loop.now(), said.append, "timer")
+    loop.spawn(plays(local, remote), "one")
+    loop.spawn(plays(remote, local), "other")
+    local.offer(0)
+    loop.watch(3, lambda _: (log.append("descriptor"), waiter.ready.clear(), loop.stop()))
+    loop.at(loop.now(), log.append, "timer")
     waiter.ready = []
     loop.turn()
     waiter.ready = [3]
     loop.run()
-    assert said == ["timer", "descriptor"]
+    assert log == ["timer", "descriptor"]
     assert waiter.polls > 0
     loop.close()
 
@@ -215,20 +215,20 @@ def test_tasks_that_wake_each_other_for_ever_hide_neither_descriptors_nor_timers
 def test_every_poll_on_a_machines_clock_is_a_look_at_descriptors_and_timers() -> None:
     waiter = Late()
     loop = Loop(waiter)
-    came = list[str]()
+    arrived = list[str]()
 
     async def poll() -> int:
         looks = 0
-        while len(came) < 2:
+        while len(arrived) < 2:
             looks += 1
             if looks == 5:
-                loop.watch(3, lambda _: (came.append("descriptor"), waiter.ready.clear()))
+                loop.watch(3, lambda _: (arrived.append("descriptor"), waiter.ready.clear()))
                 waiter.ready.append(3)
             if looks == 8:
-                loop.at(loop.now(), came.append, "timer")
+                loop.at(loop.now(), arrived.append, "timer")
             await Done()
         return looks
 
     assert loop.complete(poll(), "poll") == 8
-    assert came == ["descriptor", "timer"]
+    assert arrived == ["descriptor", "timer"]
     loop.unwatch(3)

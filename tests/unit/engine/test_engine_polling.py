@@ -83,16 +83,16 @@ def test_a_poller_sees_what_was_sent_behind_its_back_within_one_poll(loop: Loop)
     event = Event("there")
     when = 0
 
-    async def other() -> None:
+    async def other_task() -> None:
         nonlocal when
         while loop.now() < 10_000_000:
             await Yield()
         when = loop.now()
         loop.at(when + 50, lambda _: event.set())
 
-    loop.spawn(other(), "other")
-    found, _ = loop.complete(poll(loop, event))
-    assert when + 50 <= found <= when + 50 + POLL_TIME
+    loop.spawn(other_task(), "other")
+    actual, _ = loop.complete(poll(loop, event))
+    assert when + 50 <= actual <= when + 50 + POLL_TIME
 
 
 def test_any_number_of_pollers_do_not_hold_up_time(loop: Loop) -> None:
@@ -107,11 +107,11 @@ def test_any_number_of_pollers_do_not_hold_up_time(loop: Loop) -> None:
 def test_a_poller_sees_at_once_what_another_task_does_behind_it(loop: Loop) -> None:
     event = Event("there")
 
-    async def other() -> None:
+    async def other_task() -> None:
         event.set()
 
     task = loop.spawn(poll(loop, event), "poller")
-    loop.spawn(other(), "other")
+    loop.spawn(other_task(), "other")
     loop.at(1_000, lambda _: None)  # something far away, for which it must not wait
     loop.run()
     assert task.result() == (POLL_TIME, 1)
@@ -143,12 +143,12 @@ def test_pollers_that_wait_for_each_other_each_see_it_with_their_next_poll(loop:
 def test_pollers_of_each_other_agree_though_nothing_else_happens(loop: Loop, steps: int) -> None:
     event = Event("there")
 
-    async def other() -> None:
+    async def other_task() -> None:
         for _ in range(steps):
             await Yield()
         event.set()
 
-    loop.spawn(other(), "other")
+    loop.spawn(other_task(), "other")
     assert loop.complete(poll(loop, event))[0] == steps * POLL_TIME
 
 
@@ -182,10 +182,10 @@ def test_a_poller_is_interrupted_when_its_time_is_over(clock: str, request: pyte
     loop: Loop = request.getfixturevalue(clock)
 
     async def main() -> int:
-        begun = loop.now()
+        start = loop.now()
         with pytest.raises(TimeoutError):
             await loop.timeout(1_000_000, poll(loop, Event("never")))
-        return loop.now() - begun
+        return loop.now() - start
 
     assert loop.complete(main()) >= 1_000_000
 

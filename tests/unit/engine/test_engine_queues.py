@@ -22,7 +22,7 @@ def test_items_come_out_in_the_order_in_which_they_went_in() -> None:
     assert loop.complete(main()) == list(range(5))
 
 
-def test_who_waited_first_for_an_item_gets_the_first() -> None:
+def test_the_first_waiter_gets_the_first_item() -> None:
     loop, queue, got = Loop(VirtualClock()), Queue[str]("frames"), list[tuple[str, str]]()
 
     async def gets(name: str) -> None:
@@ -61,11 +61,11 @@ def test_a_full_queue_makes_putters_wait_and_takes_them_in_their_order() -> None
         put.append((name, loop.now()))
 
     async def gets() -> list[str]:
-        found = []
+        actual = []
         for _ in range(4):
             await loop.sleep(10)
-            found.append(await queue.get())
-        return found
+            actual.append(await queue.get())
+        return actual
 
     for name in "abcd":
         loop.spawn(puts(name), name)
@@ -139,9 +139,9 @@ def test_no_item_is_lost_or_doubled_and_each_putters_order_is_kept_whoever_gives
     for number, operations in enumerate(getters):
         loop.spawn(gets(operations), f"getter {number}")
     loop.run()
-    came = got + [queue.take() for _ in range(len(queue))]
-    assert sorted(came) == sorted(put)
-    assert len(set(came)) == len(came)
+    arrived = got + [queue.take() for _ in range(len(queue))]
+    assert sorted(arrived) == sorted(put)
+    assert len(set(arrived)) == len(arrived)
     for number in range(len(putters)):
-        mine = [n for putter, n in came if putter == number]
+        mine = [n for putter, n in arrived if putter == number]
         assert mine == sorted(mine)

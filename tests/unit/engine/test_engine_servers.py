@@ -79,7 +79,7 @@ def test_jobs_are_served_as_by_a_server_that_is_looked_at_every_nanosecond(jobs:
         arrivals.append((now, cost))
     served = begun_and_ended(arrivals)
     server = Server("core")
-    assert [server.reserve(came, cost) for came, cost in arrivals] == [end for _, end in served]
+    assert [server.reserve(arrived, cost) for arrived, cost in arrivals] == [end for _, end in served]
     assert server.jobs == len(jobs)
     assert server.busy == sum(cost for _, cost in jobs)
     assert server.waited == sum(begin - came for (begin, _), (came, _) in zip(served, arrivals, strict=True))
@@ -91,8 +91,8 @@ def test_jobs_are_served_as_by_a_server_that_is_looked_at_every_nanosecond(jobs:
 def begun_and_ended(arrivals: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return when each job begins and ends."""
     free, served = 0, []
-    for came, cost in arrivals:
-        begin = max(came, free)
+    for arrived, cost in arrivals:
+        begin = max(arrived, free)
         free = begin + cost
         served.append((begin, free))
     return served

@@ -125,7 +125,7 @@ def test_every_order_of_three_comes_equally_often() -> None:
     assert sum((count - draws / 6) ** 2 / (draws / 6) for count in counts.values()) < 37.0
 
 
-def test_nothing_can_be_drawn_from_nothing() -> None:
+def test_an_empty_choice_cannot_be_drawn_from() -> None:
     with pytest.raises(ValueError, match="bound must be 1 to"):
         Source(1).choice([])
     with pytest.raises(ValueError, match="3 cannot be drawn from 2"):

@@ -19,9 +19,9 @@ def test_a_rate_is_compared_with_simpys_of_the_same_turn(measure: str, least: fl
     """The machine was three times slower in the last turn."""
     for share, expected in ((1.01, True), (0.99, False)):
         ours = [least * share * rate for rate in (900.0, 1000.0, 300.0)]
-        found = targets([row(ENGINE, measure, *ours), row(SIMPY, measure, 900.0, 1000.0, 300.0)])
-        assert [target.reached for target in found if measure in target.name] == [expected]
-        assert [target.reached for target in found if measure not in target.name] == [None] * 3
+        target_list = targets([row(ENGINE, measure, *ours), row(SIMPY, measure, 900.0, 1000.0, 300.0)])
+        assert [target.reached for target in target_list if measure in target.name] == [expected]
+        assert [target.reached for target in target_list if measure not in target.name] == [None] * 3
 
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
@@ -33,7 +33,7 @@ def test_both_models_end_at_the_same_time(pair: tuple[Callable[[int], int], Call
 def test_a_chain_takes_what_its_slowest_server_and_the_way_to_its_end_take() -> None:
     """Each customer passes once: the last server is the slowest and is busy without a pause once the first has come."""
     costs = [models.COST + place for place in range(models.SERVERS)]
-    assert models.servers(models.AT_ONCE * models.SERVERS) == sum(costs) + (models.AT_ONCE - 1) * max(costs)
+    assert models.servers(models.CONCURRENCY * models.SERVERS) == sum(costs) + (models.CONCURRENCY - 1) * max(costs)
 
 
 def test_every_pair_has_a_target() -> None:

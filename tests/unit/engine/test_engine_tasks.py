@@ -29,53 +29,53 @@ def test_a_task_sleeps_for_exactly_as_long_as_it_says_and_gives_its_result(loop:
     assert loop.complete(main()) == [0, 7, 100]
 
 
-def test_what_happens_at_one_time_happens_in_the_order_in_which_it_was_set_whatever_it_is(loop: Loop) -> None:
-    said = list[str]()
+def test_callbacks_and_wake_ups_at_the_same_time_run_in_the_order_of_their_scheduling(loop: Loop) -> None:
+    log = list[str]()
 
     async def sleeper(name: str) -> None:
         await loop.sleep(10)
-        said.append(name)
+        log.append(name)
 
-    loop.at(10, said.append, "callback set first")
+    loop.at(10, log.append, "callback set first")
     loop.spawn(sleeper("first task"), "first")
     loop.spawn(sleeper("second task"), "second")
-    loop.at(5, lambda _: loop.at(10, said.append, "callback set last"))
+    loop.at(5, lambda _: loop.at(10, log.append, "callback set last"))
     loop.run()
-    assert said == ["callback set first", "first task", "second task", "callback set last"]
+    assert log == ["callback set first", "first task", "second task", "callback set last"]
 
 
-def test_woken_tasks_go_on_in_the_order_of_waking_before_the_next_callback_of_the_same_time(loop: Loop) -> None:
-    said = list[str]()
+def test_woken_tasks_run_in_the_order_of_waking_before_the_next_callback_of_the_same_time(loop: Loop) -> None:
+    log = list[str]()
     event = Event("go")
 
     async def waits(name: str) -> None:
         await event
-        said.append(name)
+        log.append(name)
 
     for name in ("a", "b"):
         loop.spawn(waits(name), name)
-    loop.at(10, lambda _: (event.set(), said.append("set")))
-    loop.at(10, said.append, "next")
+    loop.at(10, lambda _: (event.set(), log.append("set")))
+    loop.at(10, log.append, "next")
     loop.run()
-    assert said == ["set", "a", "b", "next"]
+    assert log == ["set", "a", "b", "next"]
 
 
-def test_sleeping_for_no_time_lets_everything_else_that_is_due_go_on_first(loop: Loop) -> None:
-    said = list[str]()
+def test_sleeping_for_zero_time_runs_all_other_due_work_first(loop: Loop) -> None:
+    log = list[str]()
 
     async def yields() -> None:
-        said.append("before")
+        log.append("before")
         await loop.sleep(0)
-        said.append("after")
+        log.append("after")
 
-    loop.at(0, said.append, "due")
+    loop.at(0, log.append, "due")
     loop.spawn(yields(), "yields")
     loop.run()
-    assert said == ["before", "due", "after"]
+    assert log == ["before", "due", "after"]
     assert loop.now() == 0
 
 
-def test_a_completion_that_is_no_part_of_the_engine_is_awaited_like_its_own(loop: Loop) -> None:
+def test_a_completion_of_the_protocols_is_awaited_like_one_of_the_engine(loop: Loop) -> None:
     received: Completion[bytes] = Completion("a message")
     failed: Completion[bytes] = Completion("another message")
 
@@ -91,7 +91,7 @@ def test_a_completion_that_is_no_part_of_the_engine_is_awaited_like_its_own(loop
     assert loop.complete(main()) == (b"hello", 30)
 
 
-def test_something_that_is_done_but_yields_nevertheless_does_not_hold_its_task_up(loop: Loop) -> None:
+def test_a_completed_awaitable_that_still_yields_does_not_block_its_task(loop: Loop) -> None:
     class Eager(Completion[int]):
         def __await__(self):  # type: ignore[no-untyped-def]
             yield self
@@ -106,8 +106,8 @@ def test_something_that_is_done_but_yields_nevertheless_does_not_hold_its_task_u
     assert loop.complete(main()) == 4
 
 
-def test_a_result_and_an_error_of_a_task_go_to_all_who_await_it(loop: Loop) -> None:
-    async def gives() -> int:
+def test_a_tasks_result_or_error_reaches_all_awaiting_tasks(loop: Loop) -> None:
+    async def returns_later() -> int:
         await loop.sleep(5)
         return 3
 
@@ -119,7 +119,7 @@ def test_a_result_and_an_error_of_a_task_go_to_all_who_await_it(loop: Loop) -> N
         return 1 + await task
 
     async def main() -> int:
-        given, broken = loop.spawn(gives(), "gives"), loop.spawn(breaks(), "breaks")
+        given, broken = loop.spawn(returns_later(), "gives"), loop.spawn(breaks(), "breaks")
         other = loop.spawn(adds(given), "adds")
         with pytest.raises(LookupError):
             await broken
@@ -128,7 +128,7 @@ def test_a_result_and_an_error_of_a_task_go_to_all_who_await_it(loop: Loop) -> N
     assert loop.complete(main()) == 7
 
 
-def test_an_error_that_nobody_awaits_ends_the_run_with_the_name_of_the_task_and_where_it_was_raised(loop: Loop) -> None:
+def test_an_unawaited_error_ends_the_run_with_the_tasks_name_and_the_location(loop: Loop) -> None:
     async def fails() -> None:
         await loop.sleep(12)
         raise ValueError("bad frame")
@@ -144,7 +144,7 @@ def test_an_error_that_nobody_awaits_ends_the_run_with_the_name_of_the_task_and_
     assert loop.now() == 20
 
 
-def test_an_error_is_not_swallowed_because_somebody_once_awaited_the_task_and_gave_up(loop: Loop) -> None:
+def test_an_error_is_raised_even_if_an_earlier_wait_for_the_task_timed_out(loop: Loop) -> None:
     async def fails() -> None:
         await loop.sleep(50)
         raise ValueError("late")
@@ -158,7 +158,7 @@ def test_an_error_is_not_swallowed_because_somebody_once_awaited_the_task_and_ga
         loop.run()
 
 
-def test_the_result_of_a_task_that_has_not_ended_cannot_be_had(loop: Loop) -> None:
+def test_the_result_of_a_running_task_is_an_error(loop: Loop) -> None:
     async def sleeps() -> None:
         await loop.sleep(1)
 
@@ -172,67 +172,67 @@ def test_the_result_of_a_task_that_has_not_ended_cannot_be_had(loop: Loop) -> No
 # Cancelling
 
 
-def test_a_cancelled_task_ends_where_it_waits_its_finally_runs_and_nobody_waits_for_its_sleep(loop: Loop) -> None:
-    said = list[str]()
+def test_a_cancelled_task_ends_at_its_wait_runs_its_finally_and_drops_its_timer(loop: Loop) -> None:
+    log = list[str]()
 
     async def sleeps() -> None:
         try:
             await loop.sleep(1_000_000)
         finally:
-            said.append(f"finally at {loop.now()}")
+            log.append(f"finally at {loop.now()}")
 
     task = loop.spawn(sleeps(), "sleeps")
     loop.at(10, lambda _: task.cancel())
     loop.run()
-    assert said == ["finally at 10"]
+    assert log == ["finally at 10"]
     assert task.cancelled
     assert loop.now() == 10
     with pytest.raises(CancelledError, match="'sleeps' was cancelled"):
         task.result()
 
 
-def test_a_task_that_is_cancelled_before_it_has_begun_never_begins(loop: Loop) -> None:
-    said = list[str]()
+def test_a_task_cancelled_before_its_start_never_starts(loop: Loop) -> None:
+    log = list[str]()
 
     async def speaks() -> None:
-        said.append("something")
+        log.append("something")
 
     task = loop.spawn(speaks(), "speaks")
     task.cancel()
     task.cancel()
     loop.run()
     assert task.cancelled
-    assert said == []
+    assert log == []
 
 
 def test_a_task_that_cancels_itself_ends_at_its_next_wait(loop: Loop) -> None:
-    said = list[str]()
+    log = list[str]()
 
     async def ends() -> None:
         tasks[0].cancel()
-        said.append("still here")
+        log.append("still here")
         await loop.sleep(1)
-        said.append("not here")
+        log.append("not here")
 
     tasks = [loop.spawn(ends(), "ends")]
     loop.run()
-    assert said == ["still here"]
+    assert log == ["still here"]
     assert tasks[0].cancelled
 
 
-def test_what_was_done_before_the_cancellation_is_delivered_first(loop: Loop) -> None:
+def test_items_offered_before_the_cancellation_are_delivered_first(loop: Loop) -> None:
     queue: Queue[str] = Queue("frames")
     got = list[str]()
 
-    async def takes() -> None:
+    async def receives() -> None:
         while True:
             got.append(await queue.get())
 
-    task = loop.spawn(takes(), "takes")
+    task = loop.spawn(receives(), "takes")
     loop.at(10, lambda _: (queue.offer("first"), task.cancel(), queue.offer("second")))
     loop.run()
     assert task.cancelled
-    assert got == ["first", "second"]  # the second was there: it did not have to wait for it
+    assert got == ["first", "second"]  # the second item was queued, so that the task did not wait for it
 
 
 def test_a_task_that_ends_without_waiting_again_was_not_cancelled(loop: Loop) -> None:
@@ -268,7 +268,7 @@ def test_a_task_may_refuse_to_be_cancelled_and_can_be_cancelled_again(loop: Loop
     assert loop.now() == 20
 
 
-def test_who_awaits_a_task_that_is_cancelled_hears_of_it_and_is_not_cancelled_itself(loop: Loop) -> None:
+def test_awaiting_a_cancelled_task_raises_and_does_not_cancel_the_awaiting_task(loop: Loop) -> None:
     async def sleeps() -> None:
         await loop.sleep(100)
 
@@ -284,7 +284,7 @@ def test_who_awaits_a_task_that_is_cancelled_hears_of_it_and_is_not_cancelled_it
     assert loop.complete(main()) == "task 'sleeps' was cancelled"
 
 
-def test_what_a_cancelled_task_had_waited_for_wakes_it_no_more(loop: Loop) -> None:
+def test_the_completion_awaited_before_a_cancellation_does_not_wake_the_task(loop: Loop) -> None:
     first, second = Completion[int]("first"), Completion[int]("second")
     got = list[int]()
 
@@ -303,37 +303,37 @@ def test_what_a_cancelled_task_had_waited_for_wakes_it_no_more(loop: Loop) -> No
     assert not task.cancelled
 
 
-def test_close_ends_all_tasks_in_their_order_begun_or_not(loop: Loop) -> None:
-    said = list[str]()
+def test_close_ends_all_tasks_in_their_order_started_or_not(loop: Loop) -> None:
+    log = list[str]()
 
     async def sleeps(name: str) -> None:
         try:
             await loop.sleep(100)
         finally:
-            said.append(name)
+            log.append(name)
 
     async def waits_for(task: Task[None]) -> None:
         try:
             await task
         finally:
-            said.append("who waited for it")
+            log.append("waiting task")
 
     first = loop.spawn(sleeps("first"), "first")
     loop.spawn(waits_for(first), "waits")
     loop.spawn(sleeps("second"), "second")
     loop.at(10, lambda _: loop.stop())
     loop.run()
-    loop.spawn(sleeps("not begun"), "not begun")
+    loop.spawn(sleeps("not started"), "not started")
     loop.close()
-    assert said == ["first", "who waited for it", "second"]
+    assert log == ["first", "waiting task", "second"]
     loop.run()
     assert loop.now() == 10
 
 
-# Time-outs
+# Timeouts
 
 
-def test_what_is_done_in_time_is_given_and_the_time_out_is_forgotten(loop: Loop) -> None:
+def test_a_result_within_the_timeout_is_returned_and_the_timer_is_removed(loop: Loop) -> None:
     async def quick() -> int:
         await loop.sleep(5)
         return 1
@@ -346,14 +346,14 @@ def test_what_is_done_in_time_is_given_and_the_time_out_is_forgotten(loop: Loop)
     assert loop.now() == 5
 
 
-def test_what_takes_longer_is_interrupted_and_its_finally_runs(loop: Loop) -> None:
-    said = list[str]()
+def test_a_task_that_exceeds_its_timeout_is_interrupted_and_its_finally_runs(loop: Loop) -> None:
+    log = list[str]()
 
     async def slow() -> None:
         try:
             await loop.sleep(50)
         finally:
-            said.append(f"finally at {loop.now()}")
+            log.append(f"finally at {loop.now()}")
 
     async def main() -> int:
         with pytest.raises(TimeoutError, match="not done within 20 ns"):
@@ -361,54 +361,52 @@ def test_what_takes_longer_is_interrupted_and_its_finally_runs(loop: Loop) -> No
         return loop.now()
 
     assert loop.complete(main()) == 20
-    assert said == ["finally at 20"]
+    assert log == ["finally at 20"]
 
 
 @pytest.mark.parametrize(("outer", "inner", "caught"), [(30, 20, ["inner", "body"]), (20, 30, ["outer"])])
-def test_of_nested_time_outs_the_one_that_has_passed_is_raised(
-    loop: Loop, outer: int, inner: int, caught: list[str]
-) -> None:
-    said = list[str]()
+def test_the_expired_one_of_nested_timeouts_is_raised(loop: Loop, outer: int, inner: int, caught: list[str]) -> None:
+    log = list[str]()
 
     async def body() -> None:
         try:
             await loop.timeout(inner, loop.sleep(100))
         except TimeoutError:
-            said.append("inner")
-        said.append("body")
+            log.append("inner")
+        log.append("body")
 
     async def main() -> None:
         try:
             await loop.timeout(outer, body())
         except TimeoutError:
-            said.append("outer")
+            log.append("outer")
 
     loop.complete(main())
-    assert said == caught
+    assert log == caught
 
 
-def test_of_nested_time_outs_at_the_same_time_the_outer_one_is_raised_as_it_was_set_first(loop: Loop) -> None:
-    said = list[str]()
+def test_of_nested_timeouts_at_the_same_time_the_outer_one_is_raised_since_it_was_set_first(loop: Loop) -> None:
+    log = list[str]()
 
     async def body() -> None:
         try:
             await loop.timeout(10, loop.sleep(100))
         except TimeoutError:
-            said.append("inner")
+            log.append("inner")
         await loop.sleep(100)
 
     async def main() -> None:
         try:
             await loop.timeout(10, body())
         except TimeoutError:
-            said.append("outer")
+            log.append("outer")
 
     loop.complete(main())
-    assert said == ["outer"]
+    assert log == ["outer"]
     assert loop.now() == 10
 
 
-def test_an_item_that_comes_at_the_very_time_of_the_time_out_is_either_given_or_stays_in_the_queue(loop: Loop) -> None:
+def test_an_item_offered_at_the_time_of_the_timeout_is_returned_or_stays_in_the_queue(loop: Loop) -> None:
     def outcome(item_first: bool) -> tuple[str, int]:
         queue: Queue[str] = Queue("frames")
 
@@ -418,40 +416,42 @@ def test_an_item_that_comes_at_the_very_time_of_the_time_out_is_either_given_or_
             except TimeoutError:
                 return "timeout"
 
-        begun = loop.now()
+        start = loop.now()
         if item_first:
-            loop.at(begun + 10, queue.offer, "item")
+            loop.at(start + 10, queue.offer, "item")
         else:
-            loop.at(begun + 9, lambda _: loop.at(begun + 10, queue.offer, "item"))
-        said = loop.complete(main())
+            loop.at(start + 9, lambda _: loop.at(start + 10, queue.offer, "item"))
+        reported = loop.complete(main())
         loop.run()
-        return said, len(queue)
+        return reported, len(queue)
 
     assert outcome(item_first=True) == ("item", 0)
     assert outcome(item_first=False) == ("timeout", 1)
 
 
-def test_a_time_out_that_passes_when_the_task_has_just_been_woken_does_not_reach_what_it_does_next(loop: Loop) -> None:
+def test_a_timeout_that_expires_just_after_the_wake_up_does_not_interrupt_the_next_wait(loop: Loop) -> None:
     event = Event("done")
     loop.at(5, lambda _: event.set())
 
     async def main() -> int:
         async def within() -> None:
             await event
-            task.interrupt(CancelledError("another's"))  # as a time-out that passes just now: it waits nowhere
+            task.interrupt(
+                CancelledError("other wait")
+            )  # like a timeout that expires now, while the task waits for nothing
 
         task = loop.current
         assert task is not None
         await loop.timeout(10, within())
-        with pytest.raises(CancelledError, match="another's"):
+        with pytest.raises(CancelledError, match="other wait"):
             await loop.sleep(100)
-        await loop.sleep(100)  # 10 ns have passed by then, but they were the time-out's of something else
+        await loop.sleep(100)  # the timeout of 10 ns belongs to the earlier wait
         return loop.now()
 
     assert loop.complete(main()) == 105
 
 
-def test_cancelling_a_task_within_a_time_out_is_no_time_out(loop: Loop) -> None:
+def test_cancelling_a_task_within_a_timeout_is_not_a_timeout(loop: Loop) -> None:
     async def main() -> None:
         await loop.timeout(50, loop.sleep(100))
 
@@ -462,10 +462,10 @@ def test_cancelling_a_task_within_a_time_out_is_no_time_out(loop: Loop) -> None:
     assert loop.now() == 10
 
 
-# Waiting for ever
+# Deadlocks
 
 
-def test_when_nothing_is_left_to_happen_who_waits_for_what_is_said(loop: Loop) -> None:
+def test_a_deadlock_lists_the_tasks_and_what_they_wait_for(loop: Loop) -> None:
     queue: Queue[int] = Queue("requests")
     full: Queue[int] = Queue("replies", 1)
     full.offer(1)
@@ -506,7 +506,7 @@ def test_when_nothing_is_left_to_happen_who_waits_for_what_is_said(loop: Loop) -
     loop.close()
 
 
-def test_services_that_wait_are_no_deadlock(loop: Loop) -> None:
+def test_waiting_services_are_not_a_deadlock(loop: Loop) -> None:
     queue: Queue[int] = Queue("requests")
     served = list[int]()
 
@@ -532,18 +532,18 @@ def test_a_loop_cannot_be_run_or_closed_from_within(loop: Loop) -> None:
 
 
 def test_tasks_that_wake_each_other_a_hundred_thousand_times_do_not_grow_the_stack(loop: Loop) -> None:
-    here: Queue[int] = Queue("here")
-    there: Queue[int] = Queue("there")
+    local: Queue[int] = Queue("here")
+    remote: Queue[int] = Queue("there")
 
     async def answers() -> None:
         while True:
-            await there.put(await here.get() + 1)
+            await remote.put(await local.get() + 1)
 
     async def main() -> int:
         number = 0
         while number < 100_000:
-            await here.put(number)
-            number = await there.get()
+            await local.put(number)
+            number = await remote.get()
         return number
 
     loop.spawn(answers(), "answers", service=True)

@@ -29,9 +29,9 @@ class Jumping:
         self.waited.append(deadline)
         if self.ready and (deadline is None or self.ready[0][0] <= deadline):
             self.time = max(self.time, self.ready[0][0])
-            found = [descriptor for when, descriptor in self.ready if when <= self.time]
+            actual = [descriptor for when, descriptor in self.ready if when <= self.time]
             self.ready = [entry for entry in self.ready if entry[0] > self.time]
-            return [descriptor for descriptor in found if descriptor in self.watched]
+            return [descriptor for descriptor in actual if descriptor in self.watched]
         assert deadline is not None, "it would wait for ever"
         self.time = max(self.time, deadline)
         return []
@@ -102,7 +102,7 @@ def test_a_timer_for_a_time_that_has_passed_is_called_in_the_same_turn() -> None
     assert called == [10, 10]
 
 
-def test_what_is_ready_is_called_before_what_is_due() -> None:
+def test_ready_descriptors_are_handled_before_due_timers() -> None:
     waiter = Jumping((10, 7))
     loop, called = Loop(waiter), list[str]()
     loop.at(10, lambda _: called.append("timer"))
@@ -126,7 +126,7 @@ def test_a_descriptor_that_another_callback_has_unwatched_is_not_called() -> Non
     assert waiter.watched == [7]
 
 
-def test_nothing_is_waited_for_longer_than_until_the_earliest_timer() -> None:
+def test_no_wait_exceeds_the_earliest_timer() -> None:
     waiter = Jumping((5, 7))
     loop = Loop(waiter)
     loop.watch(7, lambda now: loop.at(now + 1, lambda _: loop.stop()))
@@ -141,7 +141,7 @@ def test_nothing_is_waited_for_longer_than_until_the_earliest_timer() -> None:
     )
 )
 @example([("timer a", 5), ("callback", 5), ("timer a", 3), ("timer a", 5)])
-def test_whatever_is_set_and_set_again_comes_in_the_order_of_times_and_of_setting(
+def test_timers_expire_in_the_order_of_times_and_of_setting(
     settings: list[tuple[str, int | None]],
 ) -> None:
     """Both clocks are tried: the virtual one, which has its own path in the loop, and one that waits."""

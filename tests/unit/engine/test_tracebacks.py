@@ -23,10 +23,10 @@ def raised(program: str, path: str) -> BaseException:
 
 
 def test_a_programs_own_lines_and_what_they_call_are_shown() -> None:
-    said = program_traceback(raised("units.parse_rate('fast')", "/home/me/work.py"))
-    assert said.splitlines()[1] == '  File "/home/me/work.py", line 1, in <module>'
-    assert "units.py" in said
-    assert said.splitlines()[-1].startswith("testbed.spec.units.UnitError: found 'fast'")
+    text = program_traceback(raised("units.parse_rate('fast')", "/home/me/work.py"))
+    assert text.splitlines()[1] == '  File "/home/me/work.py", line 1, in <module>'
+    assert "units.py" in text
+    assert text.splitlines()[-1].startswith("testbed.spec.units.UnitError: found 'fast'")
 
 
 @pytest.mark.parametrize("ours", [units.__file__, "testbed/engine/tasks.py"], ids=["interpreted", "compiled"])
@@ -42,12 +42,12 @@ def test_what_runs_a_program_is_left_out_but_in_the_log(ours: str) -> None:
 
 
 def test_the_traceback_of_an_mpi_error_ends_with_the_programs_line() -> None:
-    said = program_traceback(raised("def call():\n  MPI.INT.Free()\ncall()", "/home/me/work.py")).splitlines()
-    assert [line for line in said if "File" in line] == [
+    text = program_traceback(raised("def call():\n  MPI.INT.Free()\ncall()", "/home/me/work.py")).splitlines()
+    assert [line for line in text if "File" in line] == [
         '  File "/home/me/work.py", line 3, in <module>',
         '  File "/home/me/work.py", line 2, in call',
     ]
-    assert said[-1].endswith("the predefined datatype MPI_INT cannot be freed")
+    assert text[-1].endswith("the predefined datatype MPI_INT cannot be freed")
 
 
 def test_an_mpi_error_that_another_task_awaits_shows_the_programs_line_once_and_nothing_of_ours() -> None:
@@ -65,13 +65,13 @@ def carry(work):
     exec(compile("def wait(what):\n  what()\ndef work(): wait(notice)", "/home/me/work.py", "exec"), names)
     with pytest.raises(MPIError) as caught:
         names["wait"](lambda: names["carry"](names["work"]))
-    said = program_traceback(caught.value.with_traceback(caught.tb.tb_next))
-    assert [line for line in said.splitlines() if "File" in line and __file__ not in line] == [
+    text = program_traceback(caught.value.with_traceback(caught.tb.tb_next))
+    assert [line for line in text.splitlines() if "File" in line and __file__ not in line] == [
         '  File "/home/me/work.py", line 2, in wait',
         '  File "/home/me/work.py", line 3, in work',
         '  File "/home/me/work.py", line 2, in wait',
     ]
-    assert "ZeroDivisionError" not in said
+    assert "ZeroDivisionError" not in text
 
 
 def test_a_shipped_workload_is_a_program() -> None:
@@ -88,6 +88,6 @@ def test_an_error_of_ours_that_no_program_has_to_do_with_is_its_sentence() -> No
 
 
 def test_a_mistake_of_ours_is_shown_whole() -> None:
-    said = program_traceback(raised("1 / 0", units.__file__))
-    assert said.startswith("Traceback (most recent call last):\n")
-    assert units.__file__ in said
+    text = program_traceback(raised("1 / 0", units.__file__))
+    assert text.startswith("Traceback (most recent call last):\n")
+    assert units.__file__ in text

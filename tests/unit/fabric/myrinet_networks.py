@@ -37,7 +37,7 @@ class MyrinetNetwork:
         rules: RuleSet | None = None,
         ports: int = 8,
     ) -> None:
-        """impairments: of both directions, by the cable's name."""
+        """impairments: impairments of both directions, by the cable's name."""
         settings = replace(settings or Settings(hop=HOP), ports=ports)
         self.dropped: list[tuple[int, str, int, str]] = []
         self.network = Network(settings, lambda *what: self.dropped.append((*what[:3], CAUSES[what[4]])))
@@ -76,10 +76,7 @@ class MyrinetNetwork:
             self.network.poll(now)
         return now
 
-    def waiting(self, nic: str) -> int:
-        return len(self._queues[nic])
-
-    def counted(self, cause: str) -> int:
+    def counter(self, cause: str) -> int:
         return sum(counters[cause] for counters in self.network.switches.values())
 
     def _pump(self, now: int, nic: str) -> None:

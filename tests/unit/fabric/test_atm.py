@@ -50,8 +50,8 @@ class Star:
         options = FateOptions(7, rules=rules, fields=known_fields())
         for number in range(nodes):
             port, impaired = Plug("s1", number + 1), impairment or Impairment()
-            link, there, back = f"n{number}--s1", "forward", "backward"
-            self.up.append(self._join(link, there, impaired, options, None, port))
+            link, forward, back = f"n{number}--s1", "forward", "backward"
+            self.up.append(self._join(link, forward, impaired, options, None, port))
             self.down.append(self._join(link, back, impaired, options, port, None))
             self.down[number].receive = self._receiver(number)
         self.network.keep({"s1": {str(number): number + 1 for number in range(nodes)}})
@@ -121,13 +121,13 @@ def test_back_to_back_cells_leave_at_the_rate_to_the_fraction_of_a_nanosecond() 
 
 def test_a_nics_full_output_takes_no_cell_and_says_when_it_does() -> None:
     star = Star(2, hardware=replace(HARDWARE, fifo=4))
-    told: list[int] = []
-    star.up[0].on_space = told.append
+    report: list[int] = []
+    star.up[0].on_space = report.append
     accepted = [star.send(0, 0, 1, number) for number in range(8)]
     assert accepted == [True] * 5 + [False] * 3, "one is being sent, and four wait"
     assert star.up[0].entrance.counters.blocked == 3
     star.network.poll(CELL_TIME)
-    assert told == [CELL_TIME], "told once, when the second cell's first bit is sent"
+    assert report == [CELL_TIME], "told once, when the second cell's first bit is sent"
     assert star.send(CELL_TIME, 0, 1, 99)
     star.run()
     assert [number for _, number in star.came[1]] == [0, 1, 2, 3, 4, 99]
@@ -140,11 +140,11 @@ def test_a_switchs_full_output_buffer_loses_whole_cells_and_counts_them() -> Non
         for number in range(cells):
             assert star.send(0, source, senders, number)
     star.run()
-    came = len(star.came[senders])
+    arrived = len(star.came[senders])
     lost = star.network.switches["s1"][FULL]
-    assert came + lost == senders * cells
+    assert arrived + lost == senders * cells
     assert lost == star.down[senders].entrance.counters.queue == len(star.dropped)
-    assert came == cells + buffer, "one in each cell time, and those that wait when the last ones come"
+    assert arrived == cells + buffer, "one in each cell time, and those that wait when the last ones come"
     assert {reason for *_, reason in star.dropped} == {"the output's buffer is full"}
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.fabric.delivery_trace import OPPORTUNITY, parse_delivery_trace
+from testbed.fabric.delivery_trace import OPPORTUNITY_SIZE, parse_delivery_trace
 from testbed.fabric.direction import LinkDirection
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.text_files import BrokenFileError
@@ -88,7 +88,7 @@ def test_the_mean_rate_decides_the_queue() -> None:
         ("1\n2.5\n", 2, "'2.5'"),
         ("1\n" + "9" * 30, 2, "'9999"),
         ("", 0, "no line"),
-        ("0\n0\n", 2, "a trace that ends at 0"),
+        ("0\n0\n", 2, "a last time of 0 ms"),
     ],
 )
 def test_a_broken_line_is_named_with_its_file(text: str, line: int, found: str) -> None:
@@ -110,12 +110,12 @@ def test_no_opportunity_carries_more_than_its_bytes(times: list[int], frames: li
     for gap, size in frames:
         now += gap
         schedule.append((now, size))
-    found = dues(wire, schedule)
-    assert all(later >= earlier for earlier, later in pairwise(found))
-    assert all(due > at for due, (at, _) in zip(found, schedule, strict=True))
-    for place, due in enumerate(found):
+    dues_found = dues(wire, schedule)
+    assert all(later >= earlier for earlier, later in pairwise(dues_found))
+    assert all(due > at for due, (at, _) in zip(dues_found, schedule, strict=True))
+    for place, due in enumerate(dues_found):
         rounds, rest = divmod(round(due), times[-1])
         assert rest in times or (rest == 0 and rounds)
         # All that has been delivered by then fits into all opportunities until then.
         opportunities = rounds * len(times) + sum(time <= rest for time in times)
-        assert sum(size for _, size in schedule[: place + 1]) <= opportunities * OPPORTUNITY
+        assert sum(size for _, size in schedule[: place + 1]) <= opportunities * OPPORTUNITY_SIZE

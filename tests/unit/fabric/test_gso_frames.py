@@ -14,7 +14,7 @@ GSO_FRAME = tcp(data=bytes(4000))
 SEGMENT = tcp(data=bytes(100))
 
 
-def counted(as_gso: bool, *, rules: bool) -> tuple[list[tuple[int, int]], dict[str, int], list[Record]]:
+def offer_and_count(as_gso: bool, *, rules: bool) -> tuple[list[tuple[int, int]], dict[str, int], list[Record]]:
     """Three frames of a flow, singly or as a GSO frame, then a fourth; then three more, of which a rule drops the second."""
     log: list[Record] = []
     known = RuleSet(standard_fields()) if rules else None
@@ -43,11 +43,11 @@ def counted(as_gso: bool, *, rules: bool) -> tuple[list[tuple[int, int]], dict[s
 
 @pytest.mark.parametrize("rules", [False, True])
 def test_a_gso_frame_counts_as_its_segments(rules: bool) -> None:
-    assert counted(True, rules=rules) == counted(False, rules=rules)
+    assert offer_and_count(True, rules=rules) == offer_and_count(False, rules=rules)
 
 
 def test_segments_of_a_gso_frame_are_numbered_in_their_flow() -> None:
-    _, _, log = counted(True, rules=True)
+    _, _, log = offer_and_count(True, rules=True)
     assert [record.n for record in log] == [6]
 
 

@@ -152,13 +152,13 @@ def test_a_change_applies_to_what_is_offered_later_and_order_is_kept() -> None:
 def test_the_deadline_is_that_of_the_earliest_frame_whichever_was_offered_first() -> None:
     wire = direction(Impairment(delay=100, rules=("delay 1us nth(2)",)))
     assert wire.deadline is None
-    found = []
+    actual = []
     for number in range(3):
         wire.offer(number, numbered(number))
-        found.append(wire.deadline)
+        actual.append(wire.deadline)
     assert wire.poll(99) == []
     assert [number_of(frame) for _, frame in wire.poll(105)] == [0, 2]
-    assert [*found, wire.deadline] == [100, 100, 100, 1101]  # only the delayed one is left
+    assert [*actual, wire.deadline] == [100, 100, 100, 1101]  # only the delayed one is left
     wire.change(110, Impairment(delay=50))
     wire.offer(110, numbered(3))
     assert wire.deadline == 160

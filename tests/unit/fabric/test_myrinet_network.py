@@ -28,8 +28,8 @@ SLACK = Settings().slack
 
 def line(switches: int, cables: int = 1) -> list[tuple[End, End]]:
     """Switches s1, s2, ... from port 8 to port 7 of the next; NICs n<switch><port> at their ports 1 to 4."""
-    along = [((f"s{one}", 8), (f"s{one + 1}", 7)) for one in range(1, switches)]
-    nics = [((f"n{one}{port}", 0), (f"s{one}", port)) for one in range(1, switches + 1) for port in range(1, 5)]
+    along = [((f"s{index}", 8), (f"s{index + 1}", 7)) for index in range(1, switches)]
+    nics = [((f"n{index}{port}", 0), (f"s{index}", port)) for index in range(1, switches + 1) for port in range(1, 5)]
     return nics + along[:cables] + along[cables:]
 
 
@@ -69,22 +69,22 @@ def test_a_switch_takes_one_byte_of_the_route_and_the_crc_is_right_on_every_link
     net = MyrinetNetwork(line(3))
     net.send(0, "n11", frame([7, 1, -6], 100, mark=9))
     net.run()
-    ((_, came),) = net.came["n31"]
-    assert came == append_crc(HEAD, TYPE + bytes([0, 0, 0, 9]) + bytes(96))
+    ((_, arrived),) = net.came["n31"]
+    assert arrived == append_crc(HEAD, TYPE + bytes([0, 0, 0, 9]) + bytes(96))
 
 
 def test_a_route_of_step_0_sends_a_frame_back_where_it_came_from() -> None:
     net = MyrinetNetwork(line(2))
     net.send(0, "n11", frame([7, 0, -7], mark=1), frame([0], mark=2))
     net.run()
-    assert sorted(mark_of(came) for _, came in net.came["n11"]) == [1, 2]
+    assert sorted(mark_of(arrived) for _, arrived in net.came["n11"]) == [1, 2]
 
 
 def test_a_route_that_is_not_used_up_is_left_to_the_nic() -> None:
     net = MyrinetNetwork(star(2))
     net.send(0, "n1", frame([1, 3]))
     net.run()
-    assert [came[14] for _, came in net.came["n2"]] == [route_byte(3)]
+    assert [arrived[14] for _, arrived in net.came["n2"]] == [route_byte(3)]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_frame_that_leads_nowhere_is_counted_and_holds_nothing(steps: list[int
     net.run()
     assert [(name, port, why) for _, name, port, why in net.dropped] == [("s", 2, cause)]
     assert net.network.switches["s"] == {**dict.fromkeys(CAUSES, 0), cause: 1}
-    assert [mark_of(came) for _, came in net.came["n3"]] == [1]
+    assert [mark_of(arrived) for _, arrived in net.came["n3"]] == [1]
 
 
 @pytest.mark.parametrize("size", range(len(HEAD) + 3))
@@ -104,7 +104,7 @@ def test_a_frame_that_is_cut_short_anywhere_is_dropped(size: int) -> None:
     net = MyrinetNetwork(star(2))
     net.send(0, "n1", frame([1])[:size])
     net.run()
-    assert net.counted("route_used_up") == (size < 16)
+    assert net.counter("route_used_up") == (size < 16)
     assert len(net.came["n2"]) == (size >= 16)
 
 
@@ -143,14 +143,14 @@ def test_a_link_takes_of_a_blocked_frame_what_the_input_and_the_cable_hold() -> 
 def test_a_nic_is_told_that_its_link_is_held_and_when_there_is_space_again() -> None:
     net = MyrinetNetwork(star(2))
     channel = net.channels[("n1", 0), ("s", 1)]
-    told: list[int] = []
-    channel.on_space = told.append
+    report: list[int] = []
+    channel.on_space = report.append
     first = frame([1], 1000)
     assert net.network.offer(0, channel, first)
     assert not net.network.offer(10, channel, frame([1], 1000))
     assert not net.network.offer(20, channel, frame([1], 1000))
     net.run()
-    assert told == [wire_time(first)]
+    assert report == [wire_time(first)]
     assert channel.entrance.counters.blocked == 2
     assert channel.entrance.counters.offered == 1
 
@@ -160,7 +160,7 @@ def test_four_senders_flood_one_output_and_share_it_one_by_one() -> None:
     for nic in (1, 2, 3, 4):
         net.send(0, f"n{nic}", *[frame([5 - nic], 1000, mark=nic)] * 50)
     net.run()
-    order = [mark_of(came) for _, came in net.came["n5"]]
+    order = [mark_of(arrived) for _, arrived in net.came["n5"]]
     assert Counter(order) == dict.fromkeys((1, 2, 3, 4), 50)
     assert order == [1, 2, 3, 4] * 50
     assert not net.dropped
@@ -175,7 +175,7 @@ def test_senders_of_different_sizes_get_as_many_frames_each() -> None:
     net.send(0, "n1", *[frame([2], 4000, mark=1)] * 20)
     net.send(0, "n2", *[frame([1], 40, mark=2)] * 20)
     net.run()
-    order = [mark_of(came) for _, came in net.came["n3"]]
+    order = [mark_of(arrived) for _, arrived in net.came["n3"]]
     assert all(abs(order[:seen].count(1) - order[:seen].count(2)) <= 1 for seen in range(40))
 
 
@@ -192,8 +192,8 @@ def test_traffic_that_meets_nobody_is_not_held_up() -> None:
 
 def ring(switches: int = 4) -> list[tuple[End, End]]:
     """Cables of a ring: port 2 of each switch to port 1 of the next, a NIC at port 3 of each."""
-    around = [((f"s{one}", 2), (f"s{one % switches + 1}", 1)) for one in range(1, switches + 1)]
-    return around + [((f"n{one}", 0), (f"s{one}", 3)) for one in range(1, switches + 1)]
+    around = [((f"s{index}", 2), (f"s{index % switches + 1}", 1)) for index in range(1, switches + 1)]
+    return around + [((f"n{index}", 0), (f"s{index}", 3)) for index in range(1, switches + 1)]
 
 
 def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_network_goes_on() -> None:
@@ -207,10 +207,12 @@ def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_netw
     end = net.run()
     assert [what[1:] for what in net.dropped] == [(f"s{number}", 1, "truncated") for number in (2, 3, 4)]
     assert {when for when, *_ in net.dropped} == {TIMEOUT + 2 * HOP}
-    whole = {nic: [mark_of(came) for _, came in net.came[nic] if is_intact(came)] for nic in net.came}
+    whole = {nic: [mark_of(arrived) for _, arrived in net.came[nic] if is_intact(arrived)] for nic in net.came}
     assert whole == {"n1": [14], "n2": [4, 11], "n3": [12], "n4": [13]}
-    left = [came for nic in net.came for _, came in net.came[nic] if not is_intact(came)]
-    assert [len(came) for came in left] == [len(HEAD) + SLACK // 2 - 2] * 3  # two switches more have taken their bytes
+    left = [arrived for nic in net.came for _, arrived in net.came[nic] if not is_intact(arrived)]
+    assert [len(arrived) for arrived in left] == [
+        len(HEAD) + SLACK // 2 - 2
+    ] * 3  # two switches more have taken their bytes
     assert end < TIMEOUT + 50_000
     net.send(end, "n1", frame([-1, 1, 2], 4000, mark=99))
     net.run()
@@ -238,9 +240,9 @@ def test_losses_are_the_same_as_on_any_link_and_hold_nothing() -> None:
     net.send(0, "n1", *[frame([1], 500, mark=number) for number in range(100)])
     net.run()
     channel = net.channels[("s", 2), ("n2", 0)]
-    came = [mark_of(one) for _, one in net.came["n2"]]
-    assert came == [number for number in range(100) if number + 1 not in {record.n for record in net.log}]
-    assert channel.entrance.counters.loss == len(net.log) == 100 - len(came) > 10
+    arrived = [mark_of(frame) for _, frame in net.came["n2"]]
+    assert arrived == [number for number in range(100) if number + 1 not in {record.n for record in net.log}]
+    assert channel.entrance.counters.loss == len(net.log) == 100 - len(arrived) > 10
     plain: list[Record] = []
     direction = LinkDirection("n2:0--s:2", "backward", Impairment(loss=0.3), FateOptions(seed=7, log=plain.append))
     for number in range(100):
@@ -248,12 +250,12 @@ def test_losses_are_the_same_as_on_any_link_and_hold_nothing() -> None:
     assert net.log == plain
 
 
-def test_what_one_link_corrupts_is_still_corrupt_three_switches_on() -> None:
+def test_a_frame_corrupted_on_one_link_stays_corrupted_over_three_switches() -> None:
     net = MyrinetNetwork(line(4), {"s1:8--s2:7": Impairment(corrupt=1.0)})
     net.send(0, "n11", *[frame(along(1, 1, 4), 500)] * 40)
     net.run()
-    came = [one for _, one in net.came["n41"]]
-    behind = [one for one in came if one[: len(HEAD)] == HEAD]  # the CRC-8 covers no Ethernet header
+    arrived = [frame for _, frame in net.came["n41"]]
+    behind = [one for one in arrived if one[: len(HEAD)] == HEAD]  # the CRC-8 covers no Ethernet header
     assert len(behind) > 30
     assert not any(map(is_intact, behind))
     assert len(net.log) == 40
@@ -265,7 +267,7 @@ def test_a_cut_cable_loses_what_enters_and_frees_what_is_behind_it() -> None:
     net.send(0, "n11", frame(along(1, 1, 2), 4000), frame([1], 100, mark=5))
     net.run()
     assert net.channels[("s1", 8), ("s2", 7)].entrance.lost == 1
-    assert [mark_of(one) for _, one in net.came["n12"]] == [5]
+    assert [mark_of(frame) for _, frame in net.came["n12"]] == [5]
 
 
 def test_a_rules_delay_lets_the_others_go_by_and_gives_the_frame_back_at_its_time() -> None:
@@ -274,7 +276,7 @@ def test_a_rules_delay_lets_the_others_go_by_and_gives_the_frame_back_at_its_tim
     rules.add(0, "delay 1ms nth(1)")
     net.send(0, "n1", *[frame([1], 100, mark=number) for number in range(3)])
     net.run()
-    marks = [mark_of(one) for _, one in net.came["n2"]]
+    marks = [mark_of(frame) for _, frame in net.came["n2"]]
     assert sorted(marks) == [0, 1, 2]
     assert marks[-1] == 0
     assert net.came["n2"][-1][0] >= 1_000_000
@@ -285,7 +287,7 @@ def test_a_frame_that_is_doubled_comes_twice_one_behind_the_other() -> None:
     net = MyrinetNetwork(star(2), {"n1:0--s:1": Impairment(duplicate=1.0)})
     net.send(0, "n1", frame([1], 100, mark=1), frame([1], 100, mark=2))
     net.run()
-    assert Counter(mark_of(one) for _, one in net.came["n2"]) == {1: 2, 2: 2}
+    assert Counter(mark_of(frame) for _, frame in net.came["n2"]) == {1: 2, 2: 2}
 
 
 @pytest.mark.parametrize("key", ["reorder", "jitter", "queue", "overhead"])
@@ -369,12 +371,12 @@ def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
         sent_bytes += size
     net.run()
     assert not net.dropped
-    came: dict[str, list[int]] = {nic: [mark_of(one) for _, one in net.came[nic]] for nic in names}
-    assert all(is_intact(one) for nic in names for _, one in net.came[nic])
-    assert sum(len(one) - len(HEAD) - 3 for nic in names for _, one in net.came[nic]) == sent_bytes
+    arrived: dict[str, list[int]] = {nic: [mark_of(frame) for _, frame in net.came[nic]] for nic in names}
+    assert all(is_intact(frame) for nic in names for _, frame in net.came[nic])
+    assert sum(len(frame) - len(HEAD) - 3 for nic in names for _, frame in net.came[nic]) == sent_bytes
     for (_, other), numbers in expected.items():
-        assert [number for number in came[other] if number in set(numbers)] == numbers
-    assert sum(map(len, came.values())) == len(sending)
+        assert [number for number in arrived[other] if number in set(numbers)] == numbers
+    assert sum(map(len, arrived.values())) == len(sending)
     assert all(channel.in_flight == 0 and not channel.requests for channel in net.channels.values())
 
 
@@ -392,11 +394,11 @@ def test_around_a_ring_every_frame_arrives_or_is_counted_and_nothing_stays(switc
         net.run(until=when)
         net.send(when, f"n{(nic - 1) % switches + 1}", frame([-1, *[1] * turns, 2], size, mark=number))
     net.run()
-    came = sum(map(len, net.came.values()))
+    arrivals = sum(map(len, net.came.values()))
     # What is left of a truncated frame may end within its route.
-    assert came + net.counted("swallowed") + net.counted("route_used_up") == len(sending)
+    assert arrivals + net.counter("swallowed") + net.counter("route_used_up") == len(sending)
     whole = sum(is_intact(one) for arrived in net.came.values() for _, one in arrived)
-    assert whole >= len(sending) - net.counted("swallowed") - net.counted("truncated")
+    assert whole >= len(sending) - net.counter("swallowed") - net.counter("truncated")
     assert all(channel.in_flight == 0 and not channel.requests for channel in net.channels.values())
     for channel in net.channels.values():
         counters = channel.entrance.counters
@@ -427,17 +429,17 @@ def test_a_channel_is_free_when_the_last_byte_has_passed_byte_by_byte(data: st.D
     for place in range(count):
         worm.add(Hop(worm, None, b"", size, starts[place], rates[place], delays[place], windows[place]))
     at_once = ends_of(worm, hop)
-    found = []
+    actual = []
     for place in range(count):
-        found.append(end_of(worm, hop))
-        worm.hops[place].freed = found[-1]
+        actual.append(end_of(worm, hop))
+        worm.hops[place].freed = actual[-1]
         worm.settled = place + 1
     expected = _byte_by_byte(size, starts, [8e9 / rate for rate in rates], delays, windows, hop)
-    for one, other in zip(found, expected, strict=True):
-        assert abs(one - other) <= 8 * count + max(8e9 / rate for rate in rates) * count
+    for first, second in zip(actual, expected, strict=True):
+        assert abs(first - second) <= 8 * count + max(8e9 / rate for rate in rates) * count
     if at_once is not None:
         assert len(set(rates)) == 1
-        assert all(abs(one - other) <= count for one, other in zip(at_once, found, strict=True))
+        assert all(abs(first - second) <= count for first, second in zip(at_once, actual, strict=True))
 
 
 def _byte_by_byte(

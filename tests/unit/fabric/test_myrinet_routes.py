@@ -63,9 +63,7 @@ def test_a_frame_that_is_corrupt_stays_so_behind_every_switch(route: bytes, rest
 
 
 @given(routes, st.binary(max_size=100), st.data())
-def test_what_is_left_of_a_truncated_frame_is_never_taken_for_a_whole_one(
-    route: bytes, rest: bytes, data: st.DataObject
-) -> None:
+def test_a_truncated_frame_is_never_accepted_as_complete(route: bytes, rest: bytes, data: st.DataObject) -> None:
     frame = append_crc(HEAD, route + b"\0\4" + rest)
     size = data.draw(st.integers(1, len(frame) - len(HEAD) - 1))
     left = truncate(frame, size)

@@ -26,15 +26,15 @@ MAC = "02:00:00:00:00:01"
 
 
 @given(FRAMES)
-def test_what_is_written_is_read_again(frames: list[tuple[int, int, bytes, pcapng.Bound, str]]) -> None:
+def test_written_values_are_read_back(frames: list[tuple[int, int, bytes, pcapng.Bound, str]]) -> None:
     blocks = [pcapng.section_header("a test"), pcapng.interface("n1:eth0", "a link", MAC), pcapng.interface("ü", "")]
-    blocks += [pcapng.packet(*one) for one in frames]
+    blocks += [pcapng.packet(*frame) for frame in frames]
     blocks += [pcapng.statistics(number, 5, 1 << 40, 7, 2) for number in (0, 1)]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "x.pcapng"
         path.write_bytes(b"".join(blocks))
         with RawPcapNgReader(str(path)) as reader:
-            found = [
+            actual = [
                 (
                     about.ifname.decode(),
                     (about.tshigh << 32) + about.tslow,
@@ -43,7 +43,7 @@ def test_what_is_written_is_read_again(frames: list[tuple[int, int, bytes, pcapn
                 )
                 for frame, about in reader
             ]
-    assert found == [(("n1:eth0", "ü")[number], time, frame, comment) for number, time, frame, _, comment in frames]
+    assert actual == [(("n1:eth0", "ü")[number], time, frame, comment) for number, time, frame, _, comment in frames]
 
 
 def test_an_interface_has_its_name_its_link_and_its_hardware_address() -> None:

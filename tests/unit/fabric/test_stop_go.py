@@ -45,9 +45,9 @@ class Line:
 
     def frames(self) -> list[Frame]:
         """Return the frames sent since the last call."""
-        found = [one for one in self.sent if not isinstance(one, ControlFrame)]
+        events = [one for one in self.sent if not isinstance(one, ControlFrame)]
         self.sent.clear()
-        return found
+        return events
 
 
 def numbered(*numbers: int) -> list[Frame]:
@@ -59,7 +59,7 @@ def send(line: Line, *numbers: int) -> None:
         line.outlet.send(frame)
 
 
-def test_nothing_leaves_before_the_network_has_answered() -> None:
+def test_no_frame_leaves_before_the_network_has_answered() -> None:
     line = Line()
     send(line, 1, 2)
     assert list(line.sent) == [ControlFrame(ASK, 0)]
@@ -69,15 +69,15 @@ def test_nothing_leaves_before_the_network_has_answered() -> None:
 
 
 def test_it_tells_when_the_frames_that_waited_are_gone_and_not_before() -> None:
-    line, told = Line(), []
+    line, log = Line(), []
     assert line.outlet.send(b"1")
-    line.outlet.when_sent(lambda: told.append(1))
+    line.outlet.when_sent(lambda: log.append(1))
     assert line.outlet.send(b"2")
-    line.outlet.when_sent(lambda: told.append(2))
+    line.outlet.when_sent(lambda: log.append(2))
     line.on_control_frame(GO, 0, 1)
-    assert told == [1]
+    assert log == [1]
     line.on_control_frame(GO, 1, 8)
-    assert told == [1, 2]
+    assert log == [1, 2]
     assert not line.outlet.send(b"3")
 
 
@@ -115,7 +115,7 @@ def test_what_a_pulled_cable_refuses_takes_nothing_of_the_window() -> None:
     assert line.frames() == numbered(21)
 
 
-def test_what_was_lost_under_way_is_made_good_by_the_next_answer() -> None:
+def test_a_lost_answer_is_made_up_by_the_next_one() -> None:
     line = Line()
     line.on_control_frame(GO, 0, 4)
     line.leaks = True
@@ -155,7 +155,7 @@ def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order
     """The network answers in order, stops and resumes at random, and a cable leaks at times."""
     line = Line()
     sent, stopped, answered = 0, False, 0
-    came: list[Frame] = []
+    arrived: list[Frame] = []
 
     def take_one() -> None:
         nonlocal answered
@@ -164,7 +164,7 @@ def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order
             answered = one.count
             line.on_control_frame(STOP if stopped else GO, answered, window)
         else:
-            came.append(one)
+            arrived.append(one)
 
     for step in steps:
         if step == "send":
@@ -183,5 +183,5 @@ def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order
         while line.sent:
             take_one()
         line.outlet.repeat_ask()
-    assert came == sorted(came, key=bytes)
+    assert arrived == sorted(arrived, key=bytes)
     assert not line.outlet.waiting_frames

@@ -17,20 +17,22 @@ class TooSmallError(AssertionError):
     """The sample cannot see a deviation of 20 %."""
 
 
-def check_mean(found: float, asked: float, standard_error: float, what: str) -> float:
+def check_mean(found: float, requested: float, standard_error: float, what: str) -> float:
     """Returns the smallest deviation that the sample can see."""
-    visible = smallest_visible(asked, standard_error)
+    visible = smallest_visible(requested, standard_error)
     if visible > MIN_DEVIATION:
         raise TooSmallError(
             f"{what}: the sample sees deviations from {visible:.0%} on only; {MIN_DEVIATION:.0%} is asked for"
         )
-    assert abs(found - asked) <= LEVEL_Z * standard_error, f"{what}: {found:.6g}, not {asked:.6g} (sees {visible:.1%})"
+    assert abs(found - requested) <= LEVEL_Z * standard_error, (
+        f"{what}: {found:.6g}, not {requested:.6g} (sees {visible:.1%})"
+    )
     return visible
 
 
-def check_share(hits: int, samples: int, asked: float, what: str) -> float:
+def check_share(hits: int, samples: int, requested: float, what: str) -> float:
     """A binomial share. Returns the smallest relative deviation that the sample can see."""
-    return check_mean(hits / samples, asked, math.sqrt(asked * (1 - asked) / samples), what)
+    return check_mean(hits / samples, requested, math.sqrt(requested * (1 - requested) / samples), what)
 
 
 def check_distribution(sample: Sequence[float], cumulative: Callable[[float], float], what: str) -> None:

@@ -54,13 +54,13 @@ def test_gilbert_elliott_has_the_burst_lengths_and_gaps_of_its_parameters(p: flo
     model = GilbertElliott((p, r, 1.0, 0.0), KEY)
     fates = [model.step(n) for n in range(1, 200_001)]
     bursts, gaps = run_lengths(fates)
-    for found, parameter, what in ((bursts, r, "bursts"), (gaps, p, "gaps")):
+    for actual, parameter, what in ((bursts, r, "bursts"), (gaps, p, "gaps")):
         # Lengths are geometric: mean 1 / parameter, variance (1 - parameter) / parameter^2.
-        error = math.sqrt(1 - parameter) / parameter / math.sqrt(len(found))
-        check_mean(statistics.fmean(found), 1 / parameter, error, f"mean length of {what}")
-        ones = sum(length == 1 for length in found)
-        if smallest_share(parameter, len(found)) <= MIN_DEVIATION:
-            check_share(ones, len(found), parameter, f"{what} of one frame")
+        error = math.sqrt(1 - parameter) / parameter / math.sqrt(len(actual))
+        check_mean(statistics.fmean(actual), 1 / parameter, error, f"mean length of {what}")
+        ones = sum(length == 1 for length in actual)
+        if smallest_share(parameter, len(actual)) <= MIN_DEVIATION:
+            check_share(ones, len(actual), parameter, f"{what} of one frame")
 
 
 def smallest_share(share: float, samples: int) -> float:
@@ -87,8 +87,8 @@ def test_gilbert_elliott_uses_all_four_parameters() -> None:
         model = GilbertElliott((p, r, bad, good), fate_hash.direction_key(1, str(link), "forward"))
         fates = [model.step(n) for n in range(1, 401)]
         shares.append(sum(fates[100:]) / 300)
-    asked = (p * bad + r * good) / (p + r)
-    check_mean(statistics.fmean(shares), asked, statistics.stdev(shares) / math.sqrt(len(shares)), "share lost")
+    requested = (p * bad + r * good) / (p + r)
+    check_mean(statistics.fmean(shares), requested, statistics.stdev(shares) / math.sqrt(len(shares)), "share lost")
 
 
 def test_gilbert_elliott_steps_with_the_direction_and_begins_in_the_good_state() -> None:
@@ -195,13 +195,13 @@ def test_reordered_frames_skip_the_delay_and_no_other_does() -> None:
     assert rest == sorted(rest)
 
 
-def test_what_is_in_order_and_what_is_not_come_out_by_time() -> None:
+def test_ordered_and_unordered_events_are_merged_by_time() -> None:
     wire = direction(Impairment(delay=10, rules=("delay 5ns nth(1)", "delay 4ns nth(1)")))
     for now in range(8):
         wire.offer(now, numbered(now))
     # Frame 0 is due at 15 like frame 5, frame 1 at 15 too: what is in order first, then in the order of offering.
-    found = [(due, number_of(frame)) for due, frame in wire.poll(100)]
-    assert found == [(12, 2), (13, 3), (14, 4), (15, 5), (15, 0), (15, 1), (16, 6), (17, 7)]
+    actual = [(due, number_of(frame)) for due, frame in wire.poll(100)]
+    assert actual == [(12, 2), (13, 3), (14, 4), (15, 5), (15, 0), (15, 1), (16, 6), (17, 7)]
 
 
 def test_order_is_kept_under_jitter_however_large() -> None:

@@ -223,10 +223,10 @@ def parsed(text: str) -> Rule | RuleError:
 @given(st.text(st.sampled_from([*string.ascii_lowercase, *'0123456789.:/-_ ()=!<>&|,"{}\tä']), max_size=40))
 def test_any_text_is_a_rule_or_an_error_with_a_column(text: str) -> None:
     for prefix in ("", "drop ", "corrupt 3 tcp.dport == ", "delay 1ms nth("):
-        found = parsed(prefix + text)
-        if isinstance(found, RuleError):
-            assert 1 <= found.column <= len(prefix + text) + 1
-            assert isinstance(found, TestbedError)
+        actual = parsed(prefix + text)
+        if isinstance(actual, RuleError):
+            assert 1 <= actual.column <= len(prefix + text) + 1
+            assert isinstance(actual, TestbedError)
 
 
 WORDS = [
@@ -238,9 +238,9 @@ WORDS = [
 @given(st.lists(st.sampled_from(WORDS), max_size=14))
 def test_any_words_are_a_rule_or_an_error_with_a_column(words: list[str]) -> None:
     text = " ".join(["drop", *words])
-    found = parsed(text)
-    if isinstance(found, RuleError):
-        assert 1 <= found.column <= len(text) + 1
+    actual = parsed(text)
+    if isinstance(actual, RuleError):
+        assert 1 <= actual.column <= len(text) + 1
     else:
-        test = found.when.compile(standard_fields(), LINK, "forward")
+        test = actual.when.compile(standard_fields(), LINK, "forward")
         assert {test(0, frame, locate(frame)) for frame in FRAMES.values()} <= {True, False}

@@ -37,8 +37,8 @@ def test_every_vector_holds() -> None:
     for row in VECTORS["draw"]:
         assert getattr(fate_hash, row["name"]) == row["stream"]
         assert fate_hash.absorb(word(row["flow_key"]), row["stream"]) == word(row["start"])
-        for one in row["draws"]:
-            assert fate_hash.draw(word(row["start"]), one["n"]) == word(one["result"])
+        for draw in row["draws"]:
+            assert fate_hash.draw(word(row["start"]), draw["n"]) == word(draw["result"])
     for row in VECTORS["threshold"]:
         assert fate_hash.threshold(row["probability"]) == word(row["result"])
     for row in VECTORS["below"]:
@@ -73,7 +73,7 @@ def test_a_threshold_is_the_probability_exactly(probability: float) -> None:
 
 
 @pytest.mark.parametrize("probability", [-0.1, 1.1, float("nan")])
-def test_what_is_no_probability_has_no_threshold(probability: float) -> None:
+def test_only_probabilities_have_thresholds(probability: float) -> None:
     with pytest.raises(ValueError, match="probability must be 0 to 1"):
         fate_hash.threshold(probability)
 
@@ -101,11 +101,11 @@ def test_streams_and_neighbouring_flows_are_independent() -> None:
     starts += [fate_hash.absorb(keys[1], stream) for stream in (1, 2)]
     hits = [[fate_hash.draw(start, n) >> 11 < limit for n in range(1, samples + 1)] for start in starts]
     both = 0
-    pairs = [(one, other) for place, one in enumerate(hits) for other in hits[:place]]
-    for one, other in pairs:
-        both += sum(a and b for a, b in zip(one, other, strict=True))
+    pairs = [(hit, second) for place, hit in enumerate(hits) for second in hits[:place]]
+    for first, second in pairs:
+        both += sum(a and b for a, b in zip(first, second, strict=True))
     check_share(both, samples * len(pairs), 0.01, "two draws of 10 % at once")
-    again = sum(a and b for one in hits for a, b in itertools.pairwise(one))
+    again = sum(a and b for hit in hits for a, b in itertools.pairwise(hit))
     check_share(again, (samples - 1) * len(hits), 0.01, "a draw of 10 % twice in a row")
 
 

@@ -88,8 +88,8 @@ def test_a_flow_has_the_same_fates_whatever_the_timing_and_the_other_flows(
     for gap, frame in zip(gaps, shuffled, strict=False):
         now += gap
         irregular.append((now, frame))
-    _, found = fates_of(replace(CHANCES, rate=10**7, queue=3000), irregular, seed=seed)
-    assert by_flow(found) == by_flow(expected)
+    _, actual = fates_of(replace(CHANCES, rate=10**7, queue=3000), irregular, seed=seed)
+    assert by_flow(actual) == by_flow(expected)
     alone = [(place, frame) for place, frame in enumerate(frames) if frame is KINDS[0]]
     _, own = fates_of(CHANCES, alone, seed=seed)
     flow = flow_of(KINDS[0], {})
@@ -122,8 +122,8 @@ def test_what_a_frame_carries_never_enters_so_that_a_retransmission_has_another_
     different = [(place, numbered(place, 60 + place)) for place in range(200)]
     losses = Impairment(loss=0.3)
     _, one = fates_of(losses, same)
-    _, other = fates_of(losses, different)
-    assert one == other
+    _, second = fates_of(losses, different)
+    assert one == second
     assert 20 < len(one) < 100
 
 

@@ -19,7 +19,7 @@ from scapy.packet import Packet, Raw
 import protocols.am2.codec as am2
 import protocols.emp.codec as emp
 from protocols.core.malformed import MalformedError
-from protocols.myrinet.envelope import opened, sealed
+from protocols.myrinet.envelope import add_envelope, remove_envelope
 from testbed.fates.checksums import internet_checksum
 from testbed.fates.field_changes import ChangeError, mend_checks
 from testbed.fates.headers import standard_fields
@@ -85,13 +85,13 @@ def test_flags_and_enumerated_values_are_set_by_name_and_alone() -> None:
 
 @pytest.mark.parametrize("route", [b"", ROUTE])
 def test_on_a_source_routed_link_the_crc_of_the_rest_of_the_route_is_mended_too(route: bytes) -> None:
-    changed = arrives("set am2.tag = 0x1234", sealed(AM2_PACKET, route))
-    packet = opened(sealed(changed[:14] + changed[14 + len(route) : -1], b""))
-    assert changed == sealed(packet, route), "the CRC-8 at its end is right"
+    changed = arrives("set am2.tag = 0x1234", add_envelope(AM2_PACKET, route))
+    packet = remove_envelope(add_envelope(changed[:14] + changed[14 + len(route) : -1], b""))
+    assert changed == add_envelope(packet, route), "the CRC-8 at its end is right"
     assert am2.unpack_message(packet)
     assert packet[52:60] == (0x1234).to_bytes(8, "big")
-    kept = arrives("set am2.tag = 0x1234 keep-check", sealed(AM2_PACKET, route))
-    assert kept[-5:] == sealed(AM2_PACKET, route)[-5:]
+    kept = arrives("set am2.tag = 0x1234 keep-check", add_envelope(AM2_PACKET, route))
+    assert kept[-5:] == add_envelope(AM2_PACKET, route)[-5:]
 
 
 def test_a_tagged_frame_is_mended_as_one_without_a_tag() -> None:

@@ -107,7 +107,7 @@ def test_a_protocol_registers_its_fields_as_plain_data() -> None:
         ("emp", 0x88B5, {"type": (0, 1)}, ["kind"], "not one of its fields"),
     ],
 )
-def test_what_cannot_be_registered_adds_nothing(
+def test_a_failed_registration_adds_no_fields(
     protocol: str, ethertype: int, table: dict[str, tuple[object, ...]], flow: list[str], expected: str
 ) -> None:
     fields = standard_fields()

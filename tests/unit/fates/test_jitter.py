@@ -28,25 +28,25 @@ def deviations(distribution: str, count: int = 6_000, text: str = "") -> list[in
 
 
 def test_uniform_is_even_between_both_ends() -> None:
-    found = deviations("uniform")
-    assert -SPREAD <= min(found) < -SPREAD * 0.99
-    assert SPREAD >= max(found) > SPREAD * 0.99
-    check_distribution(found, lambda value: (value + SPREAD) / (2 * SPREAD), "uniform jitter")
+    deviations_found = deviations("uniform")
+    assert -SPREAD <= min(deviations_found) < -SPREAD * 0.99
+    assert SPREAD >= max(deviations_found) > SPREAD * 0.99
+    check_distribution(deviations_found, lambda value: (value + SPREAD) / (2 * SPREAD), "uniform jitter")
 
 
 def test_normal_has_the_jitter_as_standard_deviation() -> None:
-    found = deviations("normal")
-    check_distribution(found, lambda value: statistics.NormalDist(0, SPREAD).cdf(value), "normal jitter")
+    deviations_found = deviations("normal")
+    check_distribution(deviations_found, lambda value: statistics.NormalDist(0, SPREAD).cdf(value), "normal jitter")
     # The standard error of a standard deviation of n normal values is sigma / sqrt(2n).
-    check_mean(statistics.stdev(found), SPREAD, SPREAD / math.sqrt(2 * len(found)), "its spread")
+    check_mean(statistics.stdev(deviations_found), SPREAD, SPREAD / math.sqrt(2 * len(deviations_found)), "its spread")
 
 
 def test_pareto_is_netems_table() -> None:
-    found = deviations("pareto")
+    deviations_found = deviations("pareto")
     table = sorted(pareto_table())
-    assert set(found) <= {(SPREAD * value + SCALE // 2) // SCALE for value in table}
+    assert set(deviations_found) <= {(SPREAD * value + SCALE // 2) // SCALE for value in table}
     check_distribution(
-        found,
+        deviations_found,
         lambda value: bisect_right(table, math.ceil((value + 0.5) * SCALE / SPREAD)) / len(table),
         "pareto jitter",
     )
@@ -55,9 +55,14 @@ def test_pareto_is_netems_table() -> None:
 
 
 def test_a_table_is_drawn_from_evenly() -> None:
-    found = deviations("table", text="# two values\n -8192 4096\n 4096\n4096\n")
-    assert set(found) == {-SPREAD, SPREAD // 2}
-    check_mean(found.count(-SPREAD) / len(found), 0.25, math.sqrt(0.25 * 0.75 / len(found)), "share of the first entry")
+    deviations_found = deviations("table", text="# two values\n -8192 4096\n 4096\n4096\n")
+    assert set(deviations_found) == {-SPREAD, SPREAD // 2}
+    check_mean(
+        deviations_found.count(-SPREAD) / len(deviations_found),
+        0.25,
+        math.sqrt(0.25 * 0.75 / len(deviations_found)),
+        "share of the first entry",
+    )
 
 
 def test_the_normal_table_is_symmetric_and_exact() -> None:
@@ -102,8 +107,8 @@ def test_jitter_is_a_function_of_flow_and_number_as_any_fate() -> None:
 def test_uniform_reaches_every_nanosecond() -> None:
     impairment = Impairment(delay=100, jitter=2, distribution="uniform")
     delivered, _ = fates_of(impairment, [(place * 1000, numbered(place)) for place in range(500)])
-    found = [due - place * 1000 - 100 for place, (due, _) in enumerate(delivered)]
-    assert sorted(set(found)) == [-2, -1, 0, 1, 2]
+    actual = [due - place * 1000 - 100 for place, (due, _) in enumerate(delivered)]
+    assert sorted(set(actual)) == [-2, -1, 0, 1, 2]
 
 
 @pytest.mark.parametrize(

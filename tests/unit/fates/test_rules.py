@@ -32,7 +32,7 @@ def rules() -> RuleSet:
     return RuleSet(standard_fields())
 
 
-def lost(rules: RuleSet, frames: list[bytes], impairment: Impairment | None = None) -> list[int]:
+def dropped_numbers(rules: RuleSet, frames: list[bytes], impairment: Impairment | None = None) -> list[int]:
     """The numbers, from 1, of the frames that a rule drops."""
     wire = direction(impairment or Impairment(), rules=rules)
     return [number for number, frame in enumerate(frames, 1) if wire.offer(number, frame) is Outcome.RULE]
@@ -53,15 +53,15 @@ def lost(rules: RuleSet, frames: list[bytes], impairment: Impairment | None = No
 )
 def test_counting_counts_what_the_rest_of_the_rule_matches(rules: RuleSet, text: str, expected: list[int]) -> None:
     rules.add(0, text)
-    assert lost(rules, [tcp(), udp()] * 5) == expected
+    assert dropped_numbers(rules, [tcp(), udp()] * 5) == expected
 
 
 def test_counting_apart_for_each_value_of_a_field_or_each_flow(rules: RuleSet) -> None:
     frames = [udp(destination=port) for port in (53, 54, 53, 53, 54, 55)]
     with rules.add(0, "drop nth(2, udp.dport)"):
-        assert lost(rules, frames) == [3, 5]
+        assert dropped_numbers(rules, frames) == [3, 5]
     with rules.add(0, "drop first(1, flow)"):
-        assert lost(rules, [*frames, tcp(destination=53)]) == [1, 2, 6, 7]
+        assert dropped_numbers(rules, [*frames, tcp(destination=53)]) == [1, 2, 6, 7]
 
 
 def test_the_second_acknowledgement_of_every_message_is_one_line() -> None:
@@ -70,7 +70,7 @@ def test_the_second_acknowledgement_of_every_message_is_one_line() -> None:
     rules = RuleSet(fields)
     rules.add(0, "drop emp.type == 2 and nth(2, emp.message)")
     frames = [ethernet(bytes([kind, 0, message])) for kind, message in [(2, 7), (1, 7), (2, 8), (2, 7), (2, 7), (2, 8)]]
-    assert lost(rules, frames) == [4, 6]
+    assert dropped_numbers(rules, frames) == [4, 6]
 
 
 def test_each_direction_of_each_link_counts_by_itself(rules: RuleSet) -> None:

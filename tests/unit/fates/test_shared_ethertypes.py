@@ -35,17 +35,17 @@ def shared(routed: bool = True, common: tuple[str, ...] = ()) -> Fields:
 @pytest.mark.parametrize("route", [b"", b"\x81", b"\xbf\x80\x81"])
 def test_a_header_is_there_only_where_it_begins_as_its_protocol_says(route: bytes) -> None:
     fields = shared()
-    found = {}
+    actual = {}
     for begins in (b"\0\4", b"\0\5", b"\0\6", b"\0"):
         frame = HEAD + route + begins + b"\2\7"
         located = locate(frame)
         names = ("mine", "other", "all")
-        found[begins] = [name for name in names if fields.presence(name)(frame, located) >= 0]
+        actual[begins] = [name for name in names if fields.presence(name)(frame, located) >= 0]
         values = [fields.reader(f"{name}.kind")(frame, located) for name in ("mine", "other")]
-        assert values == [2 if name in found[begins] else -1 for name in ("mine", "other")]
+        assert values == [2 if name in actual[begins] else -1 for name in ("mine", "other")]
         if begins != b"\0":
             assert fields.reader("all.type")(frame, located) == begins[1]
-    assert found == {b"\0\4": ["mine", "all"], b"\0\5": ["other", "all"], b"\0\6": ["all"], b"\0": ["all"]}
+    assert actual == {b"\0\4": ["mine", "all"], b"\0\5": ["other", "all"], b"\0\6": ["all"], b"\0": ["all"]}
 
 
 @pytest.mark.parametrize(("common", "unclaimed"), [((), ()), (("type",), (6,))])
@@ -86,8 +86,8 @@ def test_a_rule_may_call_values_as_their_protocol_does_and_hits_no_other_protoco
     wire = LinkDirection("l", "forward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
     rules.add(0, "drop mine.kind == ACK and nth(2)")
     frames = [b"\0\4\2", b"\0\5\2", b"\0\4\1", b"\0\4\2"]
-    said = [wire.offer(now, HEAD + b"\x81" + frame + bytes(20)).value for now, frame in enumerate(frames)]
-    assert said == ["accepted", "accepted", "accepted", "rule"]
+    reported = [wire.offer(now, HEAD + b"\x81" + frame + bytes(20)).value for now, frame in enumerate(frames)]
+    assert reported == ["accepted", "accepted", "accepted", "rule"]
 
 
 def test_a_value_that_has_no_such_name_is_an_error_with_the_names_that_there_are() -> None:

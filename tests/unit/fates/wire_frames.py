@@ -34,7 +34,7 @@ def ipv4(
     offset: int = 0,
     macs: tuple[int, int] = (A, B),
 ) -> bytes:
-    """offset: of a fragment, in units of eight bytes."""
+    """offset: offset of a fragment, in units of eight bytes."""
     length = 20 + len(options)
     header = bytes([0x40 | length // 4, 0]) + (length + len(payload)).to_bytes(2, "big") + b"\x12\x34"
     header += offset.to_bytes(2, "big") + bytes([64, protocol, 0, 0])

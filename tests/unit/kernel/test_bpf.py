@@ -61,9 +61,9 @@ def test_an_entry_is_added_and_changed(table: bpf.Map) -> None:
 def test_all_entries_are_read_in_batches(table: bpf.Map, entries: int) -> None:
     for key in range(entries):
         table.update(number(key), number(key * 3, 16))
-    found = list(table.items())
-    assert len(found) == entries
-    assert dict(found) == {number(key): number(key * 3, 16) for key in range(entries)}
+    actual = list(table.items())
+    assert len(actual) == entries
+    assert dict(actual) == {number(key): number(key * 3, 16) for key in range(entries)}
 
 
 def test_a_full_table_says_so() -> None:
@@ -90,13 +90,13 @@ def test_a_program_and_its_maps_are_found_by_number() -> None:
     with (
         bpf.make_map("array", "words", 4, 16, 1) as words,
         bpf.load_classifier(program.assemble({"words": words.descriptor}), "reads") as loaded,
-        bpf.program_by_id(loaded.id) as found,
-        bpf.map_by_id(*found.maps) as same,
+        bpf.program_by_id(loaded.id) as actual,
+        bpf.map_by_id(*actual.maps) as same,
     ):
-        assert (found.id, found.name, found.maps) == (loaded.id, "reads", loaded.maps)
+        assert (actual.id, actual.name, actual.maps) == (loaded.id, "reads", loaded.maps)
         assert (same.name, same.key_size, same.value_size, same.max_entries) == ("words", 4, 16, 1)
         same.update(number(0, 4), number(5) + number(77))
-        assert run_on(found, bytes(64)).result == 77
+        assert run_on(actual, bytes(64)).result == 77
         assert list(words.items()) == [(number(0, 4), number(5) + number(77))]
 
 

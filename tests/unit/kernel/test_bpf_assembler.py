@@ -144,7 +144,7 @@ def test_arithmetic_is_modulo_two_to_the_64(name: str, machine: Machine) -> None
     choose, meant = ARITHMETIC[name]
 
     @given(WORDS, WORDS)
-    def holds(left: int, right: int) -> None:
+    def check_operation(left: int, right: int) -> None:
         def build(program: Program) -> None:
             program.constant(R2, left)
             program.constant(R3, right)
@@ -152,7 +152,7 @@ def test_arithmetic_is_modulo_two_to_the_64(name: str, machine: Machine) -> None
 
         assert machine.compute(build) == meant(left, right) & MASK
 
-    holds()
+    check_operation()
 
 
 @pytest.mark.requires("bpf")
@@ -161,21 +161,21 @@ def test_shifts_take_zeros_in(name: str, machine: Machine) -> None:
     choose, meant = SHIFTS[name]
 
     @given(WORDS, st.integers(0, 63))
-    def holds(word: int, by: int) -> None:
+    def check_operation(word: int, by: int) -> None:
         def build(program: Program) -> None:
             program.constant(R2, word)
             choose(program)(R2, by)
 
         assert machine.compute(build) == meant(word, by) & MASK
 
-    holds()
+    check_operation()
 
 
 @pytest.mark.requires("bpf")
 @pytest.mark.parametrize("comparison", COMPARISONS)
 def test_comparisons_are_of_unsigned_numbers(comparison: Comparison, machine: Machine) -> None:
     @given(WORDS, st.one_of(WORDS, st.integers(-5, 5)), st.booleans())
-    def holds(left: int, right: int, immediate: bool) -> None:
+    def check_operation(left: int, right: int, immediate: bool) -> None:
         immediate = immediate and -(2**31) <= right < 2**31
 
         def build(program: Program) -> None:
@@ -188,7 +188,7 @@ def test_comparisons_are_of_unsigned_numbers(comparison: Comparison, machine: Ma
 
         assert machine.compute(build) == COMPARISONS[comparison](left, right & MASK)
 
-    holds()
+    check_operation()
 
 
 @pytest.mark.requires("bpf")

@@ -296,7 +296,7 @@ def test_a_name_says_what_is_decided() -> None:
         Impairment(loss_pattern="1 every 2"),
         Impairment(gemodel=(0.1, 0.2, 1.0, 0.0)),
     ]
-    names = {name_of(losses_of(key, one, FIELDS)) for one in impairments for key in (KEY, KEY + 1)}
+    names = {name_of(losses_of(key, impairment, FIELDS)) for impairment in impairments for key in (KEY, KEY + 1)}
     names.add(name_of(losses_of(KEY, Impairment(loss=0.1))))  # other flow keys
     assert len(names) == 11
     # What decides nothing does not enter.
@@ -304,12 +304,12 @@ def test_a_name_says_what_is_decided() -> None:
         (Impairment(loss=0.1, rate=10**6, queue=3000), Impairment(loss=0.1)),
         (Impairment(loss_pattern="1, 2, 3"), Impairment(loss_pattern="1-3")),
     ]
-    for one, other in alike:
-        assert name_of(losses_of(KEY, one)) == name_of(losses_of(KEY, other))
+    for first, second in alike:
+        assert name_of(losses_of(KEY, first)) == name_of(losses_of(KEY, second))
     assert all(len(name) < 64 for name in names)
 
 
-def test_what_cannot_be_decided_exactly_is_refused_with_the_reason() -> None:
+def test_what_cannot_be_decided_exactly_is_rejected_with_the_reason() -> None:
     loss = Impairment(loss=0.1)
     assert refusal(loss, FIELDS) == ""
     assert refusal(Impairment(loss_pattern=", ".join(str(3 * n) for n in range(1, 1_002)))) == (

@@ -10,7 +10,7 @@ from testbed.errors import UnsupportedError
 from testbed.kernel import datapaths, netem
 from testbed.kernel.datapaths import LADDER, NAMES, TABLE, Capabilities, Choice, Fit, assess, choose
 from testbed.spec.contradictions import contradictions
-from testbed.spec.layout import Asked, Datapath, Impairment
+from testbed.spec.layout import ConfiguredDatapath, Datapath, Impairment
 
 NOTHING = Impairment()
 MS = 10**6
@@ -59,13 +59,15 @@ ASKING: dict[str, Impairment] = {
 PROPERTIES = {"repeatable fates", "live change", "counters by cause"}
 
 
-def chosen(forward: Impairment, abilities: Capabilities = ALL, asked: Asked = "auto") -> Datapath:
-    return choose(forward, NOTHING, abilities, asked).datapath
+def chosen(forward: Impairment, abilities: Capabilities = ALL, requested: ConfiguredDatapath = "auto") -> Datapath:
+    return choose(forward, NOTHING, abilities, requested).datapath
 
 
-def refused(asked: Asked, forward: Impairment, abilities: Capabilities = ALL, backward: Impairment = NOTHING) -> str:
+def refused(
+    requested: ConfiguredDatapath, forward: Impairment, abilities: Capabilities = ALL, backward: Impairment = NOTHING
+) -> str:
     with pytest.raises(UnsupportedError) as caught:
-        choose(forward, backward, abilities, asked)
+        choose(forward, backward, abilities, requested)
     return str(caught.value)
 
 
@@ -98,7 +100,7 @@ def test_an_impairment_is_judged_by_what_it_asks_for(name: str) -> None:
         assert judged[name].bound.startswith(TABLE[name][datapath].bound)
 
 
-def test_what_is_not_asked_for_is_not_judged() -> None:
+def test_only_requested_features_are_judged() -> None:
     for datapath in LADDER:
         assert assess(datapath, NOTHING) == []
     assert [assessment.feature for assessment in assess("netem", DELAY)] == ["delay"]
@@ -110,18 +112,18 @@ def test_every_key_of_an_impairment_is_looked_at() -> None:
     """A key added to impairments must have a feature, else the datapath `direct` would accept it."""
     harmless = {"distribution", "jitter_file", "queue", "queue_frames", "corrupt_bits", "minimum_frame", "overhead"}
     harmless |= {"cell_size", "cell_overhead"}
-    asked: dict[str, object] = {
+    requested: dict[str, object] = {
         "delay": 1, "jitter": 1, "rate": 1, "loss": 0.1, "corrupt": 0.1, "duplicate": 0.1, "reorder": 0.1,
         "rate_trace": "t", "gemodel": (0.1, 1.0, 1.0, 0.0), "loss_pattern": "5", "rules": ("drop udp",),
     }  # fmt: skip
-    assert set(asked) | harmless == {field.name for field in fields(Impairment)}
-    for key, value in asked.items():
+    assert set(requested) | harmless == {field.name for field in fields(Impairment)}
+    for key, value in requested.items():
         assert assess("relay", Impairment(**{key: value})), key  # type: ignore[arg-type]
 
 
 def test_figures_are_those_of_the_impairment() -> None:
     def bound(datapath: Datapath, impairment: Impairment, feature: str) -> str:
-        return next(found.bound for found in assess(datapath, impairment) if found.feature == feature)
+        return next(actual.bound for actual in assess(datapath, impairment) if actual.feature == feature)
 
     tenth = Impairment(loss=0.1, duplicate=0.1)
     assert bound("netem", tenth, "duplicate with loss").endswith(
@@ -132,7 +134,7 @@ def test_figures_are_those_of_the_impairment() -> None:
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_what_the_table_promises_of_netem_can_be_told_to_netem(name: str) -> None:
+def test_features_of_netem_in_the_table_are_accepted_by_netem(name: str) -> None:
     impairment = ASKING[name]
     absent = any(assessment.fit is Fit.ABSENT for assessment in assess("netem", impairment))
     assert bool(netem.unsupported(impairment)) is absent
@@ -208,7 +210,7 @@ def test_an_approximation_is_carried_when_asked_for_and_said() -> None:
 
 
 @pytest.mark.parametrize("datapath", LADDER[1:])
-def test_what_is_exact_has_no_notes(datapath: Datapath) -> None:
+def test_an_exact_datapath_has_no_notes(datapath: Datapath) -> None:
     assert choose(LOSS, NOTHING, ALL, datapath) == Choice(datapath)
     assert choose(NOTHING, NOTHING, ALL, datapath) == Choice(datapath)
 
@@ -217,14 +219,14 @@ def test_a_direct_link_refuses_impairments() -> None:
     assert refused("direct", LOSS) == "the datapath 'direct' cannot carry this: it carries no impairment"
 
 
-def test_what_a_datapath_cannot_do_is_refused_with_the_reason() -> None:
+def test_a_feature_that_a_datapath_lacks_is_rejected_with_the_reason() -> None:
     assert refused("tc", DELAY) == (
         "the datapath 'tc' cannot carry this: delay: nothing in it can hold a frame for a time"
     )
     assert refused("netem", NOTHING, backward=ASKING["rules"]).endswith("rules: it has none")
 
 
-def test_what_the_machine_does_not_have_is_refused_with_the_reason() -> None:
+def test_features_that_the_machine_lacks_are_rejected_with_the_reason() -> None:
     assert refused("netem", DELAY, WITHOUT_NETEM) == "the datapath 'netem' cannot carry this: no netem"
     assert refused("tc", LOSS, ROOTLESS) == "the datapath 'tc' cannot carry this: needs root"
     assert refused("tc", RATE, replace(ALL, tbf=False)).endswith("this machine does not have it")
@@ -247,10 +249,10 @@ def test_the_classifier_can_refuse_what_it_could_do_in_general() -> None:
 
 
 def test_without_a_relay_a_link_that_needs_it_is_refused_with_everything_that_speaks_against_it() -> None:
-    said = refused(
+    text = refused(
         "auto", DELAY, replace(WITHOUT_NETEM, relay=False, reasons={"netem": "no netem", "relay": "no socket"})
     )
-    assert said == (
+    assert text == (
         "no datapath can carry this here: netem not taken: no netem; "
         "tc not taken: delay: nothing in it can hold a frame for a time; relay not taken: no socket"
     )

@@ -30,26 +30,26 @@ def story(test: Callable[[RouteSocket], None]) -> None:
 
     def inside() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)
-        here = open_path(HERE)
+        namespace = open_path(HERE)
         with open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
             setting.write("1")
-        here.route.execute(
+        namespace.route.execute(
             [
-                netlink_messages.make_veth("sender", SENDER, 1500, here.descriptor, "port", PORT),
-                netlink_messages.make_veth("tap", TAP, 1500, here.descriptor, "back", BACK),
+                netlink_messages.make_veth("sender", SENDER, 1500, namespace.descriptor, "port", PORT),
+                netlink_messages.make_veth("tap", TAP, 1500, namespace.descriptor, "back", BACK),
                 netlink_messages.add_clsact(PORT),
                 netlink_messages.add_clsact(TAP),
                 *[netlink_messages.set_up(index) for index in (SENDER, PORT, TAP, BACK)],
             ]
         )
-        while not all(rtnl_dump.interface(here.route, index).sends for index in (SENDER, PORT, TAP, BACK)):
+        while not all(rtnl_dump.interface(namespace.route, index).sends for index in (SENDER, PORT, TAP, BACK)):
             pass
-        test(here.route)
+        test(namespace.route)
 
     in_child(inside)
 
 
-def opened(device: str, mark: int = 0) -> PacketSocket:
+def open_socket(device: str, mark: int = 0) -> PacketSocket:
     return PacketSocket(device, Arena(), BUFFER, mark=mark)
 
 
@@ -57,14 +57,14 @@ def frame(number: int) -> bytes:
     return bytes.fromhex("ffffffffffff 020000000001 88b5") + number.to_bytes(4, "big") + bytes(46)
 
 
-def numbers(found: PacketSocket) -> list[int]:
+def numbers(packet_socket: PacketSocket) -> list[int]:
     """Return the numbers of received frames; veth delivers before the send returns."""
-    return [int.from_bytes(one[14:18], "big") for _, one in found.receive(0)]
+    return [int.from_bytes(one[14:18], "big") for _, one in packet_socket.receive(0)]
 
 
 def test_what_comes_in_is_taken_from_request_to_request() -> None:
     def test(route: RouteSocket) -> None:
-        sender, tap = opened("sender"), opened("tap")
+        sender, tap = open_socket("sender"), open_socket("tap")
         sender.send([frame(1)])
         route.execute([diversion.divert(PORT, INGRESS, TAP, MARK)])
         sender.send([frame(2)])
@@ -77,7 +77,12 @@ def test_what_comes_in_is_taken_from_request_to_request() -> None:
 
 def test_what_is_to_leave_is_taken_but_for_frames_with_the_mark() -> None:
     def test(route: RouteSocket) -> None:
-        sender, back, port, marked = opened("sender"), opened("back"), opened("port"), opened("port", MARK)
+        sender, back, port, marked = (
+            open_socket("sender"),
+            open_socket("back"),
+            open_socket("port"),
+            open_socket("port", MARK),
+        )
         route.execute([diversion.divert(PORT, EGRESS, TAP, MARK, as_outgoing=True)])
         port.send([frame(1)])
         marked.send([frame(2)])
@@ -91,7 +96,12 @@ def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> N
     """Frames with the mark are not diverted a second time."""
 
     def test(route: RouteSocket) -> None:
-        port, tap, back, marked = opened("port"), opened("tap", MARK), opened("back"), opened("back", MARK)
+        port, tap, back, marked = (
+            open_socket("port"),
+            open_socket("tap", MARK),
+            open_socket("back"),
+            open_socket("back", MARK),
+        )
         route.execute([diversion.put_back(TAP, PORT, MARK), diversion.divert(PORT, INGRESS, TAP, MARK)])
         back.send([frame(1)])
         marked.send([frame(2)])
@@ -104,25 +114,25 @@ def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> N
 def test_a_capture_hears_what_is_put_back_once_and_what_leaves() -> None:
     def test(route: RouteSocket) -> None:
         ring = Ring(HERE, "port", 1 << 20)
-        sender, back, port = opened("sender"), opened("back", PORT), opened("port", PORT)
-        tap = opened("tap", PORT)
+        sender, back, port = open_socket("sender"), open_socket("back", PORT), open_socket("port", PORT)
+        tap = open_socket("tap", PORT)
         route.execute([diversion.put_back(TAP, PORT, PORT), diversion.divert(PORT, INGRESS, TAP, PORT)])
         sender.send([frame(1)])
         back.send([frame for _, frame in tap.receive(0)])
         port.send([frame(2)])
-        found: list[tuple[bool, int]] = []
-        while len(found) < 2:
+        actual: list[tuple[bool, int]] = []
+        while len(actual) < 2:
             assert select.select([ring], [], [], 30)[0]
-            found += [(left, int.from_bytes(one[14:18], "big")) for _, left, one in ring.read()]
-        assert found == [(False, 1), (True, 2)]
+            actual += [(left, int.from_bytes(one[14:18], "big")) for _, left, one in ring.read()]
+        assert actual == [(False, 1), (True, 2)]
 
     story(test)
 
 
 def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends() -> None:
     def test(route: RouteSocket) -> None:
-        heard = Tap(HERE, "tap", pass_any([(12, 2, 0x88B5)]), BUFFER, "port")
-        sender, back, port = opened("sender"), opened("back", PORT), opened("port")
+        received = Tap(HERE, "tap", pass_any([(12, 2, 0x88B5)]), BUFFER, "port")
+        sender, back, port = open_socket("sender"), open_socket("back", PORT), open_socket("port")
         route.execute(
             [
                 diversion.put_back(TAP, PORT, PORT),
@@ -133,14 +143,14 @@ def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends(
         sender.send([frame(1)])
         back.send([frame(2)])
         port.send([frame(3)])
-        assert [(left, int.from_bytes(head[14:18], "big")) for left, _, _, head in heard.read(10)] == [
+        assert [(left, int.from_bytes(head[14:18], "big")) for left, _, _, head in received.read(10)] == [
             (False, 2), (True, 3),
         ]  # fmt: skip
 
     story(test)
 
 
-def test_what_is_diverted_is_read_back() -> None:
+def test_diversions_are_read_back() -> None:
     def test(route: RouteSocket) -> None:
         assert diversions(route, [PORT, TAP]) == {}
         route.execute([diversion.divert(PORT, INGRESS, TAP, MARK)])

@@ -51,16 +51,16 @@ def on_both(story: Story) -> None:
 
 def _inside(story: Story, path: ModuleType) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNET)
-    here = open_path("/proc/thread-self/ns/net")
-    here.route.execute([netlink_messages.make_veth("a", A, MTU, here.descriptor, "b", B)])
-    here.route.execute([netlink_messages.set_up(A), netlink_messages.set_up(B)])
-    sender, receiver = opened("a"), opened("b")
+    namespace = open_path("/proc/thread-self/ns/net")
+    namespace.route.execute([netlink_messages.make_veth("a", A, MTU, namespace.descriptor, "b", B)])
+    namespace.route.execute([netlink_messages.set_up(A), netlink_messages.set_up(B)])
+    sender, receiver = open_socket("a"), open_socket("b")
     while not select.select([receiver], [], [], 0.01)[0]:  # the kernel gives an interface its carrier some time later
         sender.send(frame(0, 60))
     story(path)
 
 
-def opened(device: str) -> socket.socket:
+def open_socket(device: str) -> socket.socket:
     on_device = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
     on_device.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
     on_device.bind((device, ETHERTYPE))
@@ -73,7 +73,7 @@ def frame(number: int, size: int) -> bytes:
 
 
 def calls_on(path: ModuleType, device: str, longest: int = LONGEST) -> FrameCalls:
-    calls: FrameCalls = path.FrameCalls(opened(device), longest)
+    calls: FrameCalls = path.FrameCalls(open_socket(device), longest)
     return calls
 
 
@@ -83,8 +83,8 @@ def received(calls: FrameCalls, count: int) -> list[bytes]:
     until = time.monotonic() + 30
     while len(frames) < count:
         assert time.monotonic() < until, f"{count - len(frames)} frames do not come"
-        if (found := calls.receive()) is not None:
-            frames.append(found)
+        if (actual := calls.receive()) is not None:
+            frames.append(actual)
     return frames
 
 
@@ -108,7 +108,7 @@ def test_frames_come_in_order_however_many_wait() -> None:
         chance = random.Random(7)
         for count in (1, 2, 3, 16, 17, 18, 33, 100):
             sent = [frame(next(numbers), chance.randrange(60, LONGEST + 1)) for _ in range(count)]
-            assert [sender.send(one) for one in sent] == [len(one) for one in sent]
+            assert [sender.send(entry) for entry in sent] == [len(entry) for entry in sent]
             assert received(receiver, count) == sent
             assert receiver.receive() is None
 
@@ -134,9 +134,9 @@ def test_a_frame_that_is_too_long_is_cut_also_among_others() -> None:
     def story(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b", 100)
         sent = [frame(number, size) for number, size in enumerate((60, 99, 100, 101, 1_000, 60))]
-        for one in sent:
-            sender.send(one)
-        assert received(receiver, len(sent)) == [one[:100] for one in sent]
+        for entry in sent:
+            sender.send(entry)
+        assert received(receiver, len(sent)) == [entry[:100] for entry in sent]
 
     on_both(story)
 
@@ -150,7 +150,7 @@ def test_a_frame_of_no_byte_is_refused() -> None:
     on_both(story)
 
 
-def test_what_cannot_be_sent_fails_with_the_kernels_reason() -> None:
+def test_a_failed_send_raises_the_kernels_reason() -> None:
     def story(path: ModuleType) -> None:
         sender = calls_on(path, "a")
         assert reason_of(lambda: sender.send(frame(1, LONGEST + 5))) == "EMSGSIZE"
@@ -190,9 +190,9 @@ def test_an_interface_that_goes_down_has_no_frame_and_is_received_from_when_it_i
         set_link(netlink_messages.set_down, B)
         assert [receiver.receive() for _ in range(3)] == [None] * 3
         set_link(netlink_messages.set_up, B)
-        while (found := receiver.receive()) is None:
+        while (actual := receiver.receive()) is None:
             sender.send(frame(1, 60))
-        assert found == frame(1, 60)
+        assert actual == frame(1, 60)
 
     on_both(story)
 
@@ -201,8 +201,8 @@ def test_frames_that_came_before_an_interface_went_down_are_received() -> None:
     def story(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         sent = [frame(number, 60) for number in range(20)]
-        for one in sent:
-            sender.send(one)
+        for entry in sent:
+            sender.send(entry)
         set_link(netlink_messages.set_down, B)
         assert received(receiver, 20) == sent
         assert receiver.receive() is None
@@ -229,28 +229,28 @@ def test_a_signal_that_interrupts_a_send_runs_its_handler_and_the_frame_is_sent(
     """A full send buffer makes `send` wait; nothing takes its frames until the handler lets them go."""
 
     def story(path: ModuleType) -> None:
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sender = path.FrameCalls(here, LONGEST)
+        local, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sender = path.FrameCalls(local, LONGEST)
         interrupted: list[int] = []
 
         def let_go_at_the_third(number: int, _: object) -> None:
             interrupted.append(number)
             if len(interrupted) == 3:
-                while select.select([there], [], [], 0)[0]:
-                    there.recv(100)
+                while select.select([remote], [], [], 0)[0]:
+                    remote.recv(100)
 
-        fill(here)
+        fill(local)
         signal.signal(signal.SIGALRM, let_go_at_the_third)
         signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
         assert sender.send(b"sent") == 4
         signal.setitimer(signal.ITIMER_REAL, 0)
         assert len(interrupted) >= 3
-        assert there.recv(100) == b"sent"
+        assert remote.recv(100) == b"sent"
 
         def fail(_number: int, _: object) -> None:
             raise KeyError("the handler's own")
 
-        fill(here)
+        fill(local)
         signal.signal(signal.SIGALRM, fail)
         signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(KeyError, match="the handler's own"):
@@ -270,11 +270,11 @@ def fill(sender: socket.socket) -> None:
 
 def on_arena(path: ModuleType, device: str) -> tuple[interpreted_frames.Arena, socket.socket]:
     """Return an arena, and a socket with the options that it needs."""
-    heard = opened(device)
+    received = open_socket(device)
     for option in (PACKET_AUXDATA, PACKET_VNET_HDR):
-        heard.setsockopt(SOL_PACKET, option, 1)
-    heard.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    return path.Arena(), heard
+        received.setsockopt(SOL_PACKET, option, 1)
+    received.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    return path.Arena(), received
 
 
 def test_a_batch_that_fails_says_where_and_why() -> None:
@@ -299,10 +299,10 @@ def test_a_batch_that_fails_says_where_and_why() -> None:
 
 def test_nothing_is_received_of_an_interface_that_is_down_and_a_closed_socket_is_an_error() -> None:
     def story(path: ModuleType) -> None:
-        arena, heard = on_arena(path, "b")
+        arena, received = on_arena(path, "b")
 
         def receive(most: int = BATCH) -> tuple[int, int, list[tuple[int, bytes]]]:
-            return arena.receive(heard.fileno(), most, 0, LONGEST, lambda *_: None)
+            return arena.receive(received.fileno(), most, 0, LONGEST, lambda *_: None)
 
         assert receive() == (0, 0, [])
         set_link(netlink_messages.set_down, B)
@@ -310,7 +310,7 @@ def test_nothing_is_received_of_an_interface_that_is_down_and_a_closed_socket_is
         for most in (0, BATCH + 1, -1):
             with pytest.raises(ValueError, match=f"a batch has 1 to 64 frames, not {most}"):
                 receive(most)
-        heard.close()
+        received.close()
         assert reason_of(receive) == "EBADF"
 
     on_both(story)
@@ -318,7 +318,7 @@ def test_nothing_is_received_of_an_interface_that_is_down_and_a_closed_socket_is
 
 def test_the_error_of_who_judges_unusual_frames_comes_out_and_its_view_ends() -> None:
     def story(path: ModuleType) -> None:
-        arena, heard = on_arena(path, "b")
+        arena, received = on_arena(path, "b")
         sender = calls_on(path, "a")
         kept: list[memoryview] = []
 
@@ -332,13 +332,13 @@ def test_the_error_of_who_judges_unusual_frames_comes_out_and_its_view_ends() ->
 
         for judge in (keep, fail):
             sender.send(frame(1, 100))
-            while not select.select([heard], [], [], 1)[0]:
+            while not select.select([received], [], [], 1)[0]:
                 pass
             if judge is keep:
-                assert arena.receive(heard.fileno(), BATCH, 0, 99, keep)[::2] == (1, [])
+                assert arena.receive(received.fileno(), BATCH, 0, 99, keep)[::2] == (1, [])
             else:
                 with pytest.raises(KeyError, match="its own"):
-                    arena.receive(heard.fileno(), BATCH, 0, 99, fail)
+                    arena.receive(received.fileno(), BATCH, 0, 99, fail)
         with pytest.raises(ValueError, match="released"):
             bytes(kept[0])
 
@@ -351,16 +351,16 @@ def test_no_call_leaks() -> None:
 
     def story(path: ModuleType) -> None:
         sender, receiver, deaf = calls_on(path, "a"), calls_on(path, "b"), calls_on(path, "b")
-        arena, heard = on_arena(path, "b")
+        arena, received = on_arena(path, "b")
         deaf.close()
         one, long = frame(1, 1_000), frame(1, LONGEST + 5)
 
         def once() -> None:
             sender.send(one)
             receiver.receive()
-            arena.send(heard.fileno(), B, [one, long], [])
-            arena.receive(heard.fileno(), BATCH, 0, LONGEST, lambda *_: None)
-            arena.receive(heard.fileno(), BATCH, 0, 99, lambda _header, seen, *_: bytes(seen))
+            arena.send(received.fileno(), B, [one, long], [])
+            arena.receive(received.fileno(), BATCH, 0, LONGEST, lambda *_: None)
+            arena.receive(received.fileno(), BATCH, 0, 99, lambda _header, seen, *_: bytes(seen))
             reason_of(lambda: sender.send(long))
             reason_of(deaf.receive)
 

@@ -36,13 +36,13 @@ def test_messages_need_little_of_it() -> None:
         ["import pyroute2", "pyroute2.netlink.rtnl", "found = pyroute2.IPRoute"],
     ],
 )
-def test_whoever_wants_the_whole_package_gets_it(lines: list[str]) -> None:
+def test_the_whole_package_can_be_imported(lines: list[str]) -> None:
     before = "from testbed.kernel import netlink_messages as messages"
     one = "print(json.dumps([found.__name__, messages.ifinfmsg is sys.modules['pyroute2.netlink.rtnl.ifinfmsg'].ifinfmsg]))"
     assert after(before, *lines, one) == ["IPRoute", True]
 
 
-def test_what_is_not_in_it_is_an_attribute_error() -> None:
+def test_a_missing_name_is_an_attribute_error() -> None:
     lines = [
         "from testbed.kernel import netlink_messages as messages",
         "import pyroute2",

@@ -31,10 +31,10 @@ def test_one_process_holds_a_lock_and_everybody_knows_who(path: Path) -> None:
     assert locks.holder_pidfd(path) is None
     held = holding(path)
     assert locks.holder(path) == held.pid
-    found = locks.holder_pidfd(path)
-    assert found is not None
-    assert found[0] == held.pid
-    os.close(found[1])
+    actual = locks.holder_pidfd(path)
+    assert actual is not None
+    assert actual[0] == held.pid
+    os.close(actual[1])
     with pytest.raises(locks.LockedError, match=f"is locked by process {held.pid}"):
         locks.Lock(path)
     with pytest.raises(locks.LockedError):

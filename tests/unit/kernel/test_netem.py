@@ -45,8 +45,8 @@ def test_a_request_is_laid_out_as_the_kernels_header_says() -> None:
     assert payload(request, netlink.TCA_KIND) == b"netem\0"
     raw = payload(request)
     assert struct.unpack_from("=6I", raw) == (10, 5, 6, 1, 8, 2)
-    found = {kind: bytes(value) for kind, value in attributes(memoryview(raw)[24:])}
-    assert found == {
+    actual = {kind: bytes(value) for kind, value in attributes(memoryview(raw)[24:])}
+    assert actual == {
         1: struct.pack("=3I", 0, 0, 0),
         3: struct.pack("=2I", 9, 0),
         4: struct.pack("=2I", 0, 0),
@@ -69,7 +69,7 @@ def test_models_of_loss_are_nested_with_their_parameters_in_the_kernels_order() 
     assert model(Options(gemodel=(1, 2, 3, 4))) == {2: struct.pack("=4I", 1, 2, 3, 4)}
 
 
-def test_what_other_requests_have_encoded_before_changes_nothing() -> None:
+def test_encoding_does_not_depend_on_earlier_requests() -> None:
     """pyroute2 keeps encoding state in its message classes, which subclasses inherit."""
     given = Options(latency=640, seed=10, sizes=qdiscs.size_table(lambda size: size, MTU))
     netlink_messages.remove_qdisc(7)
@@ -101,15 +101,15 @@ OPTIONS = st.builds(
 
 
 @given(OPTIONS)
-def test_whatever_is_encoded_is_decoded_again(given: Options) -> None:
+def test_encoded_values_are_decoded(given: Options) -> None:
     assert netem.decode(payload(netem.request(7, given))) == given
 
 
 def test_what_the_kernel_reports_is_compared_without_what_it_does_not_report() -> None:
-    asked = options(Impairment(delay=1, jitter=1, rate=8, minimum_frame=60))
-    assert asked.table
-    assert asked.sizes is not None
-    assert asked.reportable == netem.decode(payload(netem.request(7, asked.reportable)))
+    requested = options(Impairment(delay=1, jitter=1, rate=8, minimum_frame=60))
+    assert requested.table
+    assert requested.sizes is not None
+    assert requested.reportable == netem.decode(payload(netem.request(7, requested.reportable)))
 
 
 # Probabilities
@@ -117,12 +117,12 @@ def test_what_the_kernel_reports_is_compared_without_what_it_does_not_report() -
 
 @given(st.floats(0, 1))
 def test_a_probability_is_the_nearest_share_and_never_none_or_all_by_rounding(probability: float) -> None:
-    found = netem.share(probability)
-    assert abs(Fraction(found, 2**32 - 1) - Fraction(probability)) <= Fraction(1, 2**32 - 1)
-    assert (found == 0) is (probability == 0)
-    assert (found == 2**32 - 1) is (probability == 1)
+    actual = netem.share(probability)
+    assert abs(Fraction(actual, 2**32 - 1) - Fraction(probability)) <= Fraction(1, 2**32 - 1)
+    assert (actual == 0) is (probability == 0)
+    assert (actual == 2**32 - 1) is (probability == 1)
     if 2**-32 < probability < 1 - 2**-32:
-        assert abs(found - Fraction(probability) * (2**32 - 1)) <= Fraction(1, 2) + Fraction(1, 2**16)
+        assert abs(actual - Fraction(probability) * (2**32 - 1)) <= Fraction(1, 2) + Fraction(1, 2**16)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_an_impairment_in_netems_units() -> None:
         cell_size=48,
         cell_overhead=5,
     )
-    found = options(everything, seed=7)
+    actual = options(everything, seed=7)
     wire = -(-(1514 + 24) // 48) * 53
-    assert replace(found, table=(), sizes=None) == Options(
+    assert replace(actual, table=(), sizes=None) == Options(
         latency=5_000_001,
         jitter=1_000_001,
         limit=10 + 1 + -(-everything.rate * 6_000_002 // (8 * 10**9 * wire)),
@@ -175,12 +175,12 @@ def test_an_impairment_in_netems_units() -> None:
         cell_overhead=5,
         seed=7,
     )
-    assert found.table == normal_table()
-    assert found.sizes is not None
-    assert [found.sizes.sizes[size] for size in (14, 59, 60, 61, 1514)] == [60, 60, 60, 61, 1514]
+    assert actual.table == normal_table()
+    assert actual.sizes is not None
+    assert [actual.sizes.sizes[size] for size in (14, 59, 60, 61, 1514)] == [60, 60, 60, 61, 1514]
 
 
-def test_nothing_is_asked_of_netem_that_was_not_asked_for() -> None:
+def test_netem_gets_only_the_requested_options() -> None:
     assert options(Impairment()) == Options(limit=1000)
     without_rate = options(Impairment(delay=1, minimum_frame=60, overhead=24, cell_size=48, cell_overhead=5))
     assert without_rate == Options(latency=1, limit=1000)
@@ -261,7 +261,7 @@ def test_a_table_that_is_too_long_or_broken_is_refused_with_its_name() -> None:
         (Impairment(delay=1, jitter=2**31), "its jitter is 2,147,483,647 ns at most"),
     ],
 )
-def test_what_netem_cannot_be_told_is_refused(impairment: Impairment, said: str) -> None:
+def test_options_that_netem_lacks_are_rejected(impairment: Impairment, said: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         options(impairment)
     assert str(caught.value) == f"netem cannot do this: {said}"

@@ -36,11 +36,11 @@ def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500)
 
     def inside(path: ModuleType) -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)
-        here = open_path("/proc/thread-self/ns/net")
+        namespace = open_path("/proc/thread-self/ns/net")
         with open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
             setting.write("1")
-        here.route.execute([netlink_messages.make_veth("a", 101, mtu, here.descriptor, "b", 102)])
-        here.route.execute([netlink_messages.set_up(101), netlink_messages.set_up(102)])
+        namespace.route.execute([netlink_messages.make_veth("a", 101, mtu, namespace.descriptor, "b", 102)])
+        namespace.route.execute([netlink_messages.set_up(101), netlink_messages.set_up(102)])
         arena = path.Arena()
         a, b = PacketSocket("a", arena, BUFFER), PacketSocket("b", arena, BUFFER)
         for sender, receiver in ((a, b), (b, a)):  # the kernel gives an interface its carrier some time after it is up
@@ -55,17 +55,17 @@ def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500)
         in_child(partial(inside, path))
 
 
-def taken(found: PacketSocket, count: int, earliest: int = 0) -> list[tuple[int, bytes]]:
+def receive_frames(packet_socket: PacketSocket, count: int, earliest: int = 0) -> list[tuple[int, bytes]]:
     """Receive `count` frames, waiting for the kernel to deliver them."""
     got: list[tuple[int, bytes]] = []
     while len(got) < count:
-        assert select.select([found], [], [], 30)[0], f"{count - len(got)} frames do not come"
-        got += found.receive(earliest)
+        assert select.select([packet_socket], [], [], 30)[0], f"{count - len(got)} frames do not come"
+        got += packet_socket.receive(earliest)
     return got
 
 
-def contents(found: PacketSocket, count: int) -> list[bytes]:
-    return [frame for _, frame in taken(found, count)]
+def contents(packet_socket: PacketSocket, count: int) -> list[bytes]:
+    return [frame for _, frame in receive_frames(packet_socket, count)]
 
 
 def test_frames_come_in_batches_in_their_order_and_whole() -> None:
@@ -74,7 +74,7 @@ def test_frames_come_in_batches_in_their_order_and_whole() -> None:
         a.send(sent)
         got: list[bytes] = []
         while len(got) < len(sent):
-            batch = taken(b, 1)
+            batch = receive_frames(b, 1)
             assert b.is_full is (len(batch) == BATCH)
             got += [frame for _, frame in batch]
         assert got == sent
@@ -100,7 +100,7 @@ def test_every_frame_comes_with_the_time_at_which_it_came_not_that_at_which_it_w
         after = time.monotonic_ns()
         while time.monotonic_ns() < after + 5_000_000:
             pass
-        times = [when for when, _ in taken(b, 10)]
+        times = [when for when, _ in receive_frames(b, 10)]
         assert times == sorted(times)
         assert before - 10_000 <= times[0]
         assert times[0] <= after + 10_000
@@ -112,7 +112,7 @@ def test_no_frame_is_older_than_the_caller_says_nor_than_the_one_before_it() -> 
     def story(a: PacketSocket, b: PacketSocket) -> None:
         a.send([numbered(number) for number in range(5)])
         later = time.monotonic_ns() + 10**9
-        assert [when for when, _ in taken(b, 5, later)] == [later] * 5
+        assert [when for when, _ in receive_frames(b, 5, later)] == [later] * 5
 
     between(story)
 
@@ -166,13 +166,13 @@ def gso_frame(version: int, size: int, segment: int = 1400, flags: str = "PA", t
     frame[start + 16 : start + 18] = (pseudo % 0xFFFF).to_bytes(2, "big")
     kind = (gso.TCP_OVER_IPV4 if version == 4 else gso.TCP_OVER_IPV6) if size > segment else 0
     header = gso.HEADER.pack(gso.NEEDS_CHECKSUM, kind, start + 32, segment if kind else 0, start, 16)
-    found = gso.gso_frame(header, bytes(frame), tag)
-    assert found is not None
-    return found
+    actual = gso.gso_frame(header, bytes(frame), tag)
+    assert actual is not None
+    return actual
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_is_unfinished_is_passed_on_as_it_came(version: int) -> None:
+def test_gso_frames_are_forwarded_unsegmented(version: int) -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
         sent = [gso_frame(version, 60_000), numbered(1), gso_frame(version, 100), gso_frame(version, 1401), numbered(2)]
         a.send_offloaded(list(sent))
@@ -203,8 +203,8 @@ def test_the_kernel_finishes_frames_as_we_do(version: int, flags: str, tag: byte
             gso_frame(version, 1401, 1000, flags, tag),
         ]
         a.send_offloaded(list(sent))
-        wanted = [frame for one in sent for frame in one.segment()]
-        assert contents(b, len(wanted)) == wanted
+        expected = [frame for entry in sent for frame in entry.segment()]
+        assert contents(b, len(expected)) == expected
         assert not b.has_offloaded
 
     between(story)
@@ -280,9 +280,9 @@ def test_a_socket_does_not_hear_frames_with_its_own_mark() -> None:
 def test_an_interface_takes_what_it_is_allowed() -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
         usual = offloads.active(a.fileno(), "a")
-        for wanted in (Offloads.NONE, Offloads.TCP, Offloads.ALL, Offloads.TCP, Offloads.NONE):
-            offloads.allow("a", wanted)
-            assert offloads.accepted(a.fileno(), "a") is wanted
+        for expected in (Offloads.NONE, Offloads.TCP, Offloads.ALL, Offloads.TCP, Offloads.NONE):
+            offloads.allow("a", expected)
+            assert offloads.accepted(a.fileno(), "a") is expected
             assert offloads.accepted(b.fileno(), "b") is Offloads.ALL
         assert not offloads.accepts_gso(a.fileno(), "a")
         offloads.allow("a", Offloads.ALL)
@@ -298,7 +298,7 @@ def test_an_interface_takes_what_it_is_allowed() -> None:
 # What goes wrong
 
 
-def test_what_cannot_be_sent_is_counted_by_its_reason() -> None:
+def test_unsent_frames_are_counted_by_reason() -> None:
     def story(a: PacketSocket, _: PacketSocket) -> None:
         a.send([numbered(1), numbered(2, 3000), numbered(3)])
         assert (a.statistics.unsent, a.statistics.down) == (1, 0)
@@ -367,18 +367,18 @@ def test_a_socket_that_has_stopped_listening_gives_what_it_has_heard_and_still_s
 def test_an_interface_that_was_made_anew_is_not_the_one_that_was_opened() -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
         assert a.is_current()
-        here = open_path("/proc/thread-self/ns/net")
-        here.route.execute([netlink_messages.remove_link(101)])
+        namespace = open_path("/proc/thread-self/ns/net")
+        namespace.route.execute([netlink_messages.remove_link(101)])
         assert not a.is_current()
         assert not b.is_current()
-        here.route.execute([netlink_messages.make_veth("a", 103, 1500, here.descriptor, "b", 104)])
+        namespace.route.execute([netlink_messages.make_veth("a", 103, 1500, namespace.descriptor, "b", 104)])
         assert not a.is_current()
         assert b.receive(0) == []
 
     between(story)
 
 
-def test_where_there_is_no_such_interface_it_is_an_error() -> None:
+def test_an_unknown_interface_is_an_error() -> None:
     with pytest.raises(OSError, match="no interface"):
         PacketSocket("no-such-thing", Arena(), 4096)
     assert socket.if_nameindex()

@@ -67,13 +67,13 @@ def route() -> Iterator[RecordedRun]:
 
 def decoded(layer: Any, entries: list[memoryview]) -> list[Any]:
     """Decode the entries with pyroute2, which needs a netlink header before each."""
-    found = []
+    actual = []
     for entry in entries:
         header = (len(entry) + 16).to_bytes(4, "little") + bytes(12)
         message = layer(header + bytes(entry))
         message.decode()
-        found.append(message)
-    return found
+        actual.append(message)
+    return actual
 
 
 def test_interfaces_are_decoded_alike(route: RecordedRun) -> None:

@@ -52,7 +52,7 @@ def test_a_deadline_is_never_come_back_from_early(waiter: Waiter, ahead: int) ->
         assert waiter.now() >= deadline
 
 
-def test_what_is_ready_is_told_long_before_the_deadline(waiter: Waiter, pipe: tuple[int, int]) -> None:
+def test_a_ready_descriptor_is_reported_long_before_the_deadline(waiter: Waiter, pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     waiter.watch(reader)
     os.write(writer, b"x")

@@ -25,7 +25,7 @@ def request(number: int, call: str) -> bytes:
     return json.dumps({"number": number, "call": call, "arguments": {}}).encode() + b"\n"
 
 
-def said(answers: io.BytesIO) -> list[dict[str, object]]:
+def parse_answers(answers: io.BytesIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in answers.getvalue().splitlines()]
 
 
@@ -34,7 +34,7 @@ def test_a_machine_says_where_it_is_and_goes_on_when_it_is_told(pipe: tuple[int,
     answers = io.BytesIO()
     os.write(writer, b"\n" + request(7, PROCEED))
     Dialogue(RequestReader(reader), answers, 7).barrier("ready")
-    assert said(answers) == [{"number": 7, "reached": "ready"}]
+    assert parse_answers(answers) == [{"number": 7, "reached": "ready"}]
     os.close(writer)
 
 
@@ -52,7 +52,7 @@ def test_a_machine_ends_when_another_has_failed_or_the_controller_is_gone(pipe: 
         dialogue.barrier("done")
 
 
-def test_what_is_said_to_a_call_that_has_ended_is_no_request(pipe: tuple[int, int]) -> None:
+def test_input_for_an_ended_call_is_not_a_request(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     os.write(writer, request(1, "fail") + request(1, STOP) + request(1, PROCEED) + request(2, "answer"))
     os.close(writer)
@@ -62,7 +62,7 @@ def test_what_is_said_to_a_call_that_has_ended_is_no_request(pipe: tuple[int, in
         raise TestbedError("not here")
 
     serve(RequestReader(reader), answers, {"fail": fail}, {"answer": lambda: 42})
-    assert said(answers) == [
+    assert parse_answers(answers) == [
         {"number": 1, "error": "not here", "class": "TestbedError"},
         {"number": 2, "reply": 42},
     ]

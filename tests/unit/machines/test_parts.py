@@ -14,7 +14,7 @@ from testbed.cluster.plan.link_decisions import decide
 from testbed.errors import UnsupportedError
 from testbed.machines.node_placement import placement_of
 from testbed.machines.parts import Underlays, complete_layout, pairs, parts
-from testbed.machines.spread_faults import merged, share
+from testbed.machines.spread_faults import merge_injections, share
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.layout_json import from_json, to_json
 from testbed.spec.model import Description
@@ -38,72 +38,72 @@ def spread(layout: Layout, network: Underlays = NETWORK) -> dict[str, Layout]:
 
 def test_each_machine_has_its_nodes_and_every_link_that_ends_there() -> None:
     layout = pair()
-    found = spread(layout)
+    layouts = spread(layout)
     assert pairs(layout, placement_of(layout, WHERE)) == [("a", "b")]
-    assert [node.name for node in found["a"].nodes] == ["n1"]
-    assert [node.name for node in found["b"].nodes] == ["n2"]
-    assert [switch.name for switch in found["a"].switches] == ["s1"]
-    assert found["b"].switches == ()
-    assert [link.name for link in found["a"].links] == [link.name for link in layout.links]
-    (link,) = found["b"].links
+    assert [node.name for node in layouts["a"].nodes] == ["n1"]
+    assert [node.name for node in layouts["b"].nodes] == ["n2"]
+    assert [switch.name for switch in layouts["a"].switches] == ["s1"]
+    assert layouts["b"].switches == ()
+    assert [link.name for link in layouts["a"].links] == [link.name for link in layout.links]
+    (link,) = layouts["b"].links
     assert link.name == layout.links[1].name
 
 
 def test_both_machines_have_the_two_ends_of_one_tunnel() -> None:
-    found = spread(pair())
-    assert found["a"].part is not None
-    assert found["b"].part is not None
-    (here,), (there,) = found["a"].part.tunnels, found["b"].part.tunnels
-    assert here.vni == there.vni > 0
-    assert (here.local, here.remote) == (there.remote, there.local) == ("10.9.0.1", "10.9.0.2")
-    assert (here.end.owner, there.end.owner) == ("n2", "s1")
-    assert (here.machine, there.machine) == ("b", "a")
-    assert [node.name for node in found["a"].part.nodes] == ["n1", "n2"]
-    assert [node.name for node in found["a"].nodes_elsewhere()] == ["n2"]
+    layouts = spread(pair())
+    assert layouts["a"].part is not None
+    assert layouts["b"].part is not None
+    (local,), (remote,) = layouts["a"].part.tunnels, layouts["b"].part.tunnels
+    assert local.vni == remote.vni > 0
+    assert (local.local, local.remote) == (remote.remote, remote.local) == ("10.9.0.1", "10.9.0.2")
+    assert (local.end.owner, remote.end.owner) == ("n2", "s1")
+    assert (local.machine, remote.machine) == ("b", "a")
+    assert [node.name for node in layouts["a"].part.nodes] == ["n1", "n2"]
+    assert [node.name for node in layouts["a"].nodes_elsewhere()] == ["n2"]
 
 
 def test_the_parts_together_are_the_cluster() -> None:
     layout = pair(Impairment(delay=DELAY, loss=0.1), Impairment(delay=2 * DELAY, rate=10**9))
-    found = complete_layout(spread(layout).values())
-    assert replace(found, links=()) == replace(layout, links=())
-    assert [link.datapath for link in found.links] == ["auto", "relay"]
-    assert tuple(replace(link, datapath="auto") for link in found.links) == layout.links
+    actual = complete_layout(spread(layout).values())
+    assert replace(actual, links=()) == replace(layout, links=())
+    assert [link.datapath for link in actual.links] == ["auto", "relay"]
+    assert tuple(replace(link, datapath="auto") for link in actual.links) == layout.links
 
 
 def test_each_machine_has_the_directions_of_an_injection_that_arrive_there() -> None:
-    found = spread(pair())
+    layouts = spread(pair())
     everywhere = compose_impairment(pair(), (), "all", {"loss": 0.1}, rules=["drop udp"])
     own, between = "n1:eth0--s1:1", "n2:eth0--s1:2"
-    at_switch, at_node = share(everywhere, found["a"]), share(everywhere, found["b"])
+    at_switch, at_node = share(everywhere, layouts["a"]), share(everywhere, layouts["b"])
     assert at_switch is not None
     assert at_node is not None
     assert at_switch.places == ((own, "forward"), (own, "backward"), (between, "forward"))
     assert at_node.places == ((between, "backward"),)
     assert at_node.rules == (((between, "backward"), "drop udp"),)
-    assert merged([[at_switch], [at_node]]) == (
+    assert merge_injections([[at_switch], [at_node]]) == (
         replace(everywhere, places=(*at_switch.places, *at_node.places), rules=(*at_switch.rules, *at_node.rules)),
     )
-    assert share(compose_impairment(pair(), (), "n2", {"loss": 0.1}, direction="in"), found["a"]) is None
+    assert share(compose_impairment(pair(), (), "n2", {"loss": 0.1}, direction="in"), layouts["a"]) is None
 
 
 def test_a_cut_concerns_both_machines_and_a_partition_each_deaf_nodes() -> None:
-    found = spread(pair())
+    layouts = spread(pair())
     cut = compose_cut(pair(), "n2")
-    assert [share(cut, part) for part in found.values()] == [cut, cut]
+    assert [share(cut, part) for part in layouts.values()] == [cut, cut]
     divided = compose_partition(pair(), [["n1"], ["n2"]])
-    rules = {machine: placed.rules for machine, part in found.items() if (placed := share(divided, part)) is not None}
+    rules = {machine: placed.rules for machine, part in layouts.items() if (placed := share(divided, part)) is not None}
     assert [place for place, _ in rules["a"]] == [("n1:eth0--s1:1", "backward")]
     assert [place for place, _ in rules["b"]] == [("n2:eth0--s1:2", "backward")]
 
 
 def test_a_direction_is_impaired_where_it_arrives() -> None:
     forward, backward = Impairment(delay=DELAY), Impairment(delay=2 * DELAY, loss=0.1)
-    found = spread(pair(forward, backward))
-    at_switch, at_node = found["a"].links[1], found["b"].links[0]
+    layouts = spread(pair(forward, backward))
+    at_switch, at_node = layouts["a"].links[1], layouts["b"].links[0]
     # n2:eth0 -> s1 is forward: it arrives at the switch.
     assert (at_switch.forward, at_switch.backward) == (forward, NOTHING)
     assert (at_node.forward, at_node.backward) == (NOTHING, backward)
-    assert found["a"].links[0] == pair(forward, backward).links[0]
+    assert layouts["a"].links[0] == pair(forward, backward).links[0]
 
 
 def test_the_datapath_adds_what_the_underlay_does_not_have() -> None:
@@ -142,34 +142,36 @@ def test_a_part_survives_being_sent() -> None:
 def test_ids_depend_on_the_clusters_name() -> None:
     layout = pair()
     placement = placement_of(layout, WHERE)
-    one, other = (parts(layout, name, placement, NETWORK)["a"].part for name in ("lab", "lab2"))
-    assert one is not None
-    assert other is not None
-    assert one.tunnels[0].vni != other.tunnels[0].vni
+    first, second = (parts(layout, name, placement, NETWORK)["a"].part for name in ("lab", "lab2"))
+    assert first is not None
+    assert second is not None
+    assert first.tunnels[0].vni != second.tunnels[0].vni
 
 
 def test_a_tunnel_is_plugged_into_a_switch_or_joined_to_a_node_and_goes_with_its_link() -> None:
-    found = spread(pair())
+    layouts = spread(pair())
     at_switch, at_node = Kernel(), Kernel()
-    operations = at_switch.converge(found["a"])
-    assert [type(one) for one in operations if isinstance(one, MakeTunnel | MakeCable)].count(MakeTunnel) == 1
-    assert any(isinstance(one, AddHook) for one in operations)
-    assert at_switch.converge(found["a"]) == []
-    operations = at_node.converge(found["b"])
-    assert any(isinstance(one, MakeTunnel) for one in operations)
-    assert any(isinstance(one, Join) for one in operations)
-    assert at_node.converge(found["b"]) == []
-    alone = replace(found["a"], links=found["a"].links[:1], part=None)
+    operations = at_switch.converge(layouts["a"])
+    assert [type(operation) for operation in operations if isinstance(operation, MakeTunnel | MakeCable)].count(
+        MakeTunnel
+    ) == 1
+    assert any(isinstance(operation, AddHook) for operation in operations)
+    assert at_switch.converge(layouts["a"]) == []
+    operations = at_node.converge(layouts["b"])
+    assert any(isinstance(operation, MakeTunnel) for operation in operations)
+    assert any(isinstance(operation, Join) for operation in operations)
+    assert at_node.converge(layouts["b"]) == []
+    alone = replace(layouts["a"], links=layouts["a"].links[:1], part=None)
     assert any(isinstance(one, RemoveDevice) and one.device.startswith("tun+") for one in at_switch.converge(alone))
 
 
 def test_a_tunnel_to_another_machine_is_made_anew() -> None:
-    found = spread(pair())["b"]
-    assert found.part is not None
+    layouts = spread(pair())["b"]
+    assert layouts.part is not None
     kernel = Kernel()
-    kernel.converge(found)
-    (tunnel,) = found.part.tunnels
-    moved = replace(found, part=replace(found.part, tunnels=(replace(tunnel, remote="10.9.0.3"),)))
+    kernel.converge(layouts)
+    (tunnel,) = layouts.part.tunnels
+    moved = replace(layouts, part=replace(layouts.part, tunnels=(replace(tunnel, remote="10.9.0.3"),)))
     kinds = [type(one) for one in kernel.converge(moved)]
     assert RemoveDevice in kinds
     assert MakeTunnel in kinds

@@ -82,9 +82,9 @@ def without(ability: Ability, detail: str) -> MachineReport:
 
 def test_machines_that_can_carry_it_are_planned_without_a_change() -> None:
     running = two(FakeWorker(lab2()))
-    found = plan(running)
-    assert {*found.parts} == {"lab1", "lab2"}
-    assert found.placement.cut
+    actual = plan(running)
+    assert {*actual.parts} == {"lab1", "lab2"}
+    assert actual.placement.cut
     assert not any(CHANGES & {*worker.calls} for worker in running.values())
 
 
@@ -130,7 +130,7 @@ def test_an_underlay_whose_mtu_is_too_small() -> None:
 def test_a_part_that_cannot_be_made_leaves_none() -> None:
     failure = TestbedError("machine lab2: the VXLAN id 7 is taken")
     running = two(FakeWorker(lab2(), up=failure))
-    found = plan(running)
+    actual = plan(running)
     with pytest.raises(TestbedError, match=r"^machine lab2: the VXLAN id 7 is taken$"):
-        spread.up(cast("spread.Workers", running), found, "star", "here", "auto")
+        spread.up(cast("spread.Workers", running), actual, "star", "here", "auto")
     assert running["lab1"].calls[-1] == "down"

@@ -35,9 +35,9 @@ def test_silence_ends_the_requests_and_a_pulse_does_not(pipe: tuple[int, int]) -
         time.sleep(0.5)
         os.write(writer, b"\n")
         assert line.is_open()
-    begun = time.monotonic()
+    start = time.monotonic()
     assert list(line) == []
-    assert 1.4 < time.monotonic() - begun < 10
+    assert 1.4 < time.monotonic() - start < 10
     assert not line.is_open()
     os.close(writer)
 

@@ -83,7 +83,7 @@ class Card:
                 self.nic.post_completion(given)
             self.done.append(("answered", index))
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         with self.entered("host"):
             self.done.append(("seen", index))
             for rung in self._rings.get(index, ()):

@@ -45,7 +45,7 @@ def test_time_is_counted_that_it_is_busy_and_that_events_wait() -> None:
     assert [event.start_time for event in events] == [0, 10, 30]
 
 
-def test_what_takes_no_time_is_done_at_once_but_not_before_its_turn() -> None:
+def test_zero_cost_work_is_done_at_once_in_its_order() -> None:
     watched = Watched()
     watched.add(RING, "free", 0)
     assert watched.ended == [("free", 0)]

@@ -82,14 +82,14 @@ class Machine:
     def on_timer(self, now: int) -> None:
         """None is set."""
 
-    def completed(self, index: int) -> bool:
+    def on_completion(self, index: int) -> bool:
         self.seen.append((self.clock.time, index))
         return True
 
-    def counted(self) -> Mapping[str, int]:
+    def counter_values(self) -> Mapping[str, int]:
         return {}
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return []
 
 

@@ -17,7 +17,9 @@ def raw(mac: str) -> bytes:
     return bytes.fromhex(mac.replace(":", ""))
 
 
-def first(message: int, payload: bytes, total: int, *, source: str = A, destination: str = B, sender: int = 1) -> bytes:
+def first_frame(
+    message: int, payload: bytes, total: int, *, source: str = A, destination: str = B, sender: int = 1
+) -> bytes:
     return emp.pack_message(
         raw(destination), raw(source), 0, 3, sender, 2, message, 0, 0, 0, 1, 0x20, total, message, payload
     )
@@ -36,4 +38,4 @@ def capture(frames: Iterable[tuple[int, int, bytes, pcapng.Bound, str]], *, nics
     ends = [("n1:eth0", A), ("n2:eth0", B)]
     blocks = [pcapng.section_header("a test")]
     blocks += [pcapng.interface(name, LINK if nics else "", mac if nics else "") for name, mac in ends]
-    return b"".join([*blocks, *(pcapng.packet(*one) for one in frames)])
+    return b"".join([*blocks, *(pcapng.packet(*frame) for frame in frames)])

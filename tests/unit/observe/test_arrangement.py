@@ -25,14 +25,14 @@ def dumbbell(nodes: int) -> Graph:
 
 def overlaps(graph: Graph) -> list[tuple[str, str]]:
     places = sorted(arrange(graph, NODE).items(), key=lambda item: item[1])
-    found = []
+    actual = []
     for index, (name, (x, y)) in enumerate(places):
         for other, (other_x, other_y) in places[index + 1 :]:
             if other_x - x > NODE[0]:
                 break
             if abs(other_y - y) < NODE[1]:
-                found.append((name, other))
-    return found
+                actual.append((name, other))
+    return actual
 
 
 @pytest.mark.parametrize("nodes", SIZES)
@@ -64,11 +64,11 @@ def test_a_hundred_nodes_are_readable_on_a_screen() -> None:
 
 def test_links_between_the_same_two_elements_are_side_by_side() -> None:
     graph = Graph(["a"], ["s"], [("a", "s"), ("s", "a"), ("a", "s")])
-    found = list(curves(graph, arrange(graph, NODE)))
-    assert found[1] is None  # the middle one
-    assert found[0] is not None
-    assert found[2] is not None
-    assert math.dist(found[0], found[2]) == pytest.approx(120.0)
+    actual = list(curves(graph, arrange(graph, NODE)))
+    assert actual[1] is None  # the middle one
+    assert actual[0] is not None
+    assert actual[2] is not None
+    assert math.dist(actual[0], actual[2]) == pytest.approx(120.0)
 
 
 def test_a_horizontal_link_passes_above_what_is_between_its_ends() -> None:

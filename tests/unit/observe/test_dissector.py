@@ -32,7 +32,7 @@ from scapy.utils import PcapNgWriter
 from protocols.atm import frames as atm
 from protocols.core.frames import CheckField, LastByteField, RouteField, SizedLayer
 from protocols.myrinet import frames as myrinet
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from protocols.ssam import frames as ssam
 from testbed import registry
 from testbed.errors import TestbedError
@@ -54,10 +54,10 @@ pytestmark = pytest.mark.requires("tshark")
 def layers_of(module: ModuleType) -> list[type[Packet]]:
     """All above Ethernet."""
     below = (Ether, myrinet.Myrinet)
-    found = [layer for one in below for _, layer in one.payload_guess if layer.__module__ == module.__name__]
-    for layer in found:
-        found += [above for above in announced(layer).values() if above not in found]
-    return found
+    actual = [layer for one in below for _, layer in one.payload_guess if layer.__module__ == module.__name__]
+    for layer in actual:
+        actual += [above for above in announced(layer).values() if above not in actual]
+    return actual
 
 
 def announced(layer: type[Packet]) -> dict[tuple[tuple[str, int], ...], type[Packet]]:
@@ -81,7 +81,7 @@ def called(layer: type[Packet], name: str, module: ModuleType) -> str:
     return f"{layer.__name__.lower()}.{name}" if count[name] > 1 else name
 
 
-def drawn(chance: random.Random, field: object) -> object:
+def random_value(chance: random.Random, field: object) -> object:
     """A value, often at an edge."""
     inner = field.fld if isinstance(field, ConditionalField) else field
     if isinstance(inner, MACField):
@@ -117,7 +117,7 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
         while layer is not None:
             lengths = getattr(module, "LENGTH", ())
             made = {*([lengths] if isinstance(lengths, str) else lengths), getattr(module, "CHECK", ""), "size"}
-            values = {each.name: drawn(chance, each) for each in layer.fields_desc if each.name not in made}
+            values = {each.name: random_value(chance, each) for each in layer.fields_desc if each.name not in made}
             if layer is myrinet.Myrinet:
                 values["type"] = chance.choice([8, 9, 0x7FFF])  # no protocol has them
             above = announced(layer)
@@ -131,12 +131,12 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
         padding = bytes(chance.randrange(0, 20)) if getattr(module, "LENGTH", "") else b""
         whole, padding = bytes(packet / Raw(payload) if payload else packet), padding if number % 3 == 0 else b""
         route = bytes([0x81, 0xBF, 0x80][: number % 4])
-        yield sealed(whole[:-1] + padding, route) if is_carried(module) else whole + padding
+        yield add_envelope(whole[:-1] + padding, route) if is_carried(module) else whole + padding
 
 
 def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
     """Return every present field, with numbers to base 10."""
-    found: dict[str, str] = {}
+    actual: dict[str, str] = {}
     packet: Packet = Ether(frame).payload
     if is_carried(module):
         packet = packet.payload
@@ -148,20 +148,20 @@ def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
             if isinstance(each, ConditionalField) and not each.cond(packet):
                 continue
             if isinstance(inner, StrField):
-                found |= {name: bytes(value).hex()} if value else {}
+                actual |= {name: bytes(value).hex()} if value else {}
             elif isinstance(inner, FlagsField):
-                found[name] = str(int(value))
+                actual[name] = str(int(value))
                 flags = enumerate(inner.names)
-                found |= {f"{name}.{str(flag).lower()}": str(int(value) >> bit & 1) for bit, flag in flags}
+                actual |= {f"{name}.{str(flag).lower()}": str(int(value) >> bit & 1) for bit, flag in flags}
             else:
-                found[name] = f"{value:g}" if isinstance(value, float) else str(value)
+                actual[name] = f"{value:g}" if isinstance(value, float) else str(value)
         packet = packet.payload
     fields = {field.name for layer in layers_of(module) for field in layer.fields_desc}
     while not isinstance(packet, NoPayload):
         own = "padding" if isinstance(packet, Padding) else "payload"
-        found[own if own not in fields else f"{own}_bytes"] = bytes(packet.load).hex()
+        actual[own if own not in fields else f"{own}_bytes"] = bytes(packet.load).hex()
         packet = packet.payload
-    return found
+    return actual
 
 
 def by_tshark(folder: Path, modules: dict[str, ModuleType], sent: list[bytes], *more: str) -> list[list[str]]:
@@ -201,14 +201,14 @@ def test_tshark_finds_in_every_field_of_every_layer_what_scapy_finds(tmp_path: P
     module = MODULES[name]
     sent = list(frames(module, 7))
     expected = [by_scapy(module, frame) for frame in sent]
-    asked = sorted({field for one in expected for field in one})
+    requested = sorted({field for one in expected for field in one})
     assert {called(layer, field.name, module) for layer in layers_of(module) for field in layer.fields_desc} <= set(
-        asked
+        requested
     )
-    found = by_tshark(tmp_path, with_carrier(name), sent, *[f"-e{name}.{field}" for field in asked])
-    for frame, values, one in zip(sent, found, expected, strict=True):
-        said = {field: plain(value) for field, value in zip(asked, values, strict=True) if value}
-        assert said == one, frame.hex()
+    decoded = by_tshark(tmp_path, with_carrier(name), sent, *[f"-e{name}.{field}" for field in requested])
+    for frame, values, one in zip(sent, decoded, expected, strict=True):
+        reported = {field: plain(value) for field, value in zip(requested, values, strict=True) if value}
+        assert reported == one, frame.hex()
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -218,11 +218,11 @@ def test_a_frame_that_is_cut_off_within_a_header_is_told_so_and_is_no_error_of_t
     module = MODULES[name]
     whole = [max((frame for frame in frames(module, seed)), key=len) for seed in range(3)]
     sent = [frame[:size] for frame in whole for size in range(15, len(frame) + 1)]
-    found = by_tshark(tmp_path, with_carrier(name), sent, f"-e{name}.short", "-emyrinet.short", "-e_ws.lua.error")
-    assert not any(error for *_, error in found)
-    said = [bool(own or carrier) for own, carrier, _ in found]
-    assert said[0]
-    assert not said[-1]
+    decoded = by_tshark(tmp_path, with_carrier(name), sent, f"-e{name}.short", "-emyrinet.short", "-e_ws.lua.error")
+    assert not any(error for *_, error in decoded)
+    reported = [bool(own or carrier) for own, carrier, _ in decoded]
+    assert reported[0]
+    assert not reported[-1]
 
 
 class Other(Packet):
@@ -236,10 +236,10 @@ def test_protocols_that_share_an_ethertype_each_take_their_own_frames(tmp_path: 
     bind_layers(Ether, Other, type=emp.ETHERTYPE)
     try:
         own, others = next(frames(emp, 1)), bytes(Ether(type=emp.ETHERTYPE)) + bytes(Other(value=77))
-        found = by_tshark(tmp_path, {"emp": emp, "other": other}, [own, others], "-eemp.version", "-eother.value")
+        decoded = by_tshark(tmp_path, {"emp": emp, "other": other}, [own, others], "-eemp.version", "-eother.value")
     finally:
         split_layers(Ether, Other, type=emp.ETHERTYPE)
-    assert found == [["1", ""], ["", "77"]]
+    assert decoded == [["1", ""], ["", "77"]]
 
 
 def test_the_list_of_packets_has_the_words_of_the_protocol(tmp_path: Path) -> None:
@@ -247,8 +247,8 @@ def test_the_list_of_packets_has_the_words_of_the_protocol(tmp_path: Path) -> No
     packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / emp.EMP(type=1, flags=1, message=9)
     sent = [bytes(packet / emp.EMPMessage(destination=1, tag=0x20, total=5) / Raw(b"hello"))]
     sent.append(bytes(Ether() / emp.EMP(type=3, message=9, frame=4, status=1)))
-    found = by_tshark(tmp_path, {"emp": emp}, sent, "-e_ws.col.Info")
-    assert found == [
+    decoded = by_tshark(tmp_path, {"emp": emp}, sent, "-e_ws.col.Info")
+    assert decoded == [
         ["EMP MESSAGE LAST message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"],
         ["EMP ACK message 9 frame 4, RESTARTED"],
     ]
@@ -261,16 +261,16 @@ def test_a_packet_of_myrinets_is_told_of_by_who_stands_on_it_with_its_route_and_
     probe = head / myrinet.Myrinet() / mapper.Mapping(kind=1, number=9, source=3)
     others = head / myrinet.Myrinet(type=6) / Raw(b"what it is")
     sent = [bytes(one) for one in (nack, probe, others)]
-    sent += [one[:-1] + bytes([one[-1] ^ 1]) for one in sent]
-    asked = ("-e_ws.col.Info", "-emyrinet.source_route", "-emyrinet.wrong", "-emyrinet.payload")
-    found = by_tshark(tmp_path, {"am2": am2, "mapper": mapper, "myrinet": myrinet}, sent, *asked)
-    said = "AM-II NACK channel 7 sequence 8, OVERRUN, route +1 -1"
+    sent += [entry[:-1] + bytes([entry[-1] ^ 1]) for entry in sent]
+    requested = ("-e_ws.col.Info", "-emyrinet.source_route", "-emyrinet.wrong", "-emyrinet.payload")
+    decoded = by_tshark(tmp_path, {"am2": am2, "mapper": mapper, "myrinet": myrinet}, sent, *requested)
+    text = "AM-II NACK channel 7 sequence 8, OVERRUN, route +1 -1"
     payload = b"what it is".hex()
-    assert found == [
-        [said, "81bf", "", ""],
+    assert decoded == [
+        [text, "81bf", "", ""],
         ["mapping PROBE 9 of node 3", "", "", ""],
         ["MYRINET", "", "", payload],
-        [f"{said}, wrong CRC-8", "81bf", "1", ""],
+        [f"{text}, wrong CRC-8", "81bf", "1", ""],
         ["mapping PROBE 9 of node 3, wrong CRC-8", "", "1", ""],
         ["MYRINET, wrong CRC-8", "", "1", payload],
     ]
@@ -283,8 +283,8 @@ def test_a_cell_is_told_of_by_the_protocol_of_its_circuit(tmp_path: Path) -> Non
     sent = [bytes(request), bytes(introduction), bytes(introduction)[:40]]
     own = [f"-essam.{name}" for name in ("kind", "session", "number", "handler", "length", "short")]
     carrier = [f"-etestbed_atm.{name}" for name in ("vpi", "vci", "clp", "payload")]
-    found = by_tshark(tmp_path, {"atm": atm, "ssam": ssam}, sent, "-e_ws.col.Info", *own, *carrier)
-    assert found == [
+    decoded = by_tshark(tmp_path, {"atm": atm, "ssam": ssam}, sent, "-e_ws.col.Info", *own, *carrier)
+    assert decoded == [
         [
             "SSAM REQUEST 7 of session 3, handler 0x12, 6 bytes",
             "0",

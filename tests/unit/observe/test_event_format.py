@@ -35,7 +35,7 @@ def test_a_link_that_changes_hands_says_what_it_cost() -> None:
     assert format_event(event).what == "from direct to relay, 2 frames lost"
 
 
-def test_what_died_and_came_back_says_how_and_after_what_time() -> None:
+def test_an_outage_has_its_cause_and_duration() -> None:
     assert format_event({"event": "relay died", "pid": 7}).what == "process 7"
     assert (
         format_event({"event": "node process died", "node": "n1", "pid": 7, "code": -9}).what == "process 7, signal 9"

@@ -70,7 +70,7 @@ def capture(
     Between two frames the classifier's maps are read at times, as a capture does, and sometimes between the capture of
     a frame and its classification.
     """
-    found = []
+    actual = []
     due = now
     for _ in range(count):
         now += chance.randrange(gap // 2, gap)
@@ -79,12 +79,12 @@ def capture(
         if chance.random() < 0.1 and teller.needs_reading:
             moment = itertools.count(now + 500, 100)
             teller.read(kernel, lambda: next(moment))  # noqa: B023  it is called here and now
-        found.append((frame, kernel.meet(frame)))
+        actual.append((frame, kernel.meet(frame)))
         if now > due and teller.needs_reading:
             clock = itertools.count(now + gap // 4, 100)
             teller.read(kernel, lambda: next(clock))  # noqa: B023
             due = now + 20_000_000
-    return found, now
+    return actual, now
 
 
 @pytest.mark.parametrize("gap", [100_000, 3_000_000], ids=["busy", "quiet"])
@@ -98,10 +98,10 @@ def test_every_frame_is_told_what_became_of_it_wherever_the_capture_begins(
     for _ in range(before):
         kernel.meet(chance.choice(FRAMES))
     teller = FateReconstruction("l", "forward", 3, losses)
-    found, now = capture(teller, kernel, chance, gap, 10**18)
+    actual, now = capture(teller, kernel, chance, gap, 10**18)
     if teller.needs_reading:
         teller.read(kernel, lambda: now + 10**8)
-    assert [teller.decide(frame, now + 10**9)[0] for frame, _ in found] == [cause for _, cause in found]
+    assert [teller.decide(frame, now + 10**9)[0] for frame, _ in actual] == [cause for _, cause in actual]
     assert teller.undecided == 0
 
 
@@ -113,39 +113,39 @@ def test_bursts_that_have_gone_on_for_long_are_taken_up_in_their_state(monkeypat
         kernel.meet(chance.choice(FRAMES))
     teller = FateReconstruction("l", "forward", 3, losses)
     teller.read(kernel, lambda: 10**18 - 10**9)
-    found, now = capture(teller, kernel, chance, 100_000, 10**18)
-    assert [teller.decide(frame, now)[0] for frame, _ in found] == [cause for _, cause in found]
+    actual, now = capture(teller, kernel, chance, 100_000, 10**18)
+    assert [teller.decide(frame, now)[0] for frame, _ in actual] == [cause for _, cause in actual]
 
 
 def test_a_classifier_that_takes_anothers_place_decides_from_its_first_frame_on() -> None:
     chance = random.Random(5)
     first, second = Kernel(LOSSES[0]), Kernel(Impairment(loss=0.6))
     old = FateReconstruction("l", "forward", 3, LOSSES[0])
-    found, now = capture(old, first, chance, 3_000_000, 10**18)
+    actual, now = capture(old, first, chance, 3_000_000, 10**18)
     new = FateReconstruction("l", "forward", 3, Impairment(loss=0.6), old)
     # It is expected already, but the old one decides some frames more.
     for _ in range(20):
         now += 2_000_000
         frame = chance.choice(FRAMES)
         new.add(now, frame)
-        found.append((frame, first.meet(frame)))
+        actual.append((frame, first.meet(frame)))
     more, now = capture(new, second, chance, 3_000_000, now)
-    told = [old.decide(frame, now)[0] for frame, _ in found[:-20]]
-    told += [new.decide(frame, now)[0] for frame, _ in found[-20:] + more]
-    assert told == [cause for _, cause in found + more]
+    report = [old.decide(frame, now)[0] for frame, _ in actual[:-20]]
+    report += [new.decide(frame, now)[0] for frame, _ in actual[-20:] + more]
+    assert report == [cause for _, cause in actual + more]
 
 
 def test_when_frames_were_not_heard_their_numbers_are_found_again() -> None:
     chance = random.Random(7)
     kernel = Kernel(LOSSES[0])
     teller = FateReconstruction("l", "forward", 3, LOSSES[0])
-    found, now = capture(teller, kernel, chance, 3_000_000, 10**18)
-    assert [teller.decide(frame, now)[0] for frame, _ in found] == [cause for _, cause in found]
+    actual, now = capture(teller, kernel, chance, 3_000_000, 10**18)
+    assert [teller.decide(frame, now)[0] for frame, _ in actual] == [cause for _, cause in actual]
     for _ in range(13):
         kernel.meet(chance.choice(FRAMES))
     teller.forget()
-    found, now = capture(teller, kernel, chance, 3_000_000, now)
-    assert [teller.decide(frame, now)[0] for frame, _ in found] == [cause for _, cause in found]
+    actual, now = capture(teller, kernel, chance, 3_000_000, now)
+    assert [teller.decide(frame, now)[0] for frame, _ in actual] == [cause for _, cause in actual]
 
 
 def test_what_cannot_be_known_is_counted_and_not_made_up() -> None:

@@ -16,13 +16,13 @@ SECOND = 1_000_000_000
 
 def frames(*, nics: bool = True) -> list[Frame]:
     """Data from n1 to n2 and its acknowledgement, at both ends, a second apart."""
-    said: list[tuple[int, int, bytes, pcapng.Bound, str]] = [
+    reported: list[tuple[int, int, bytes, pcapng.Bound, str]] = [
         (0, 1 * SECOND, data(7, 1, b"x"), "outbound", ""),
         (1, 2 * SECOND, data(7, 1, b"x"), "inbound", ""),
         (1, 3 * SECOND, ack(7, 1), "outbound", ""),
         (0, 4 * SECOND, ack(7, 1), "inbound", ""),
     ]
-    return CaptureReader("it").feed(capture(said, nics=nics))
+    return CaptureReader("it").feed(capture(reported, nics=nics))
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def frames(*, nics: bool = True) -> list[Frame]:
 def test_frames_of_which_a_condition_is_true_are_meant_and_times_begin_with_the_first(
     text: str, numbers: list[int]
 ) -> None:
-    there = frames()
+    remote = frames()
     chosen = Filter(text)
     # Frames come some at a time.
-    assert [*chosen.select(there[:1]), *chosen.select(there[1:])] == [there[number] for number in numbers]
+    assert [*chosen.select(remote[:1]), *chosen.select(remote[1:])] == [remote[number] for number in numbers]
 
 
 @pytest.mark.parametrize(("text", "what"), [("link == x", "link"), ("emp and not direction == forward", "direction")])

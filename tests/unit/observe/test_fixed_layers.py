@@ -9,7 +9,7 @@ from scapy.fields import BitField, ByteField, ConditionalField, FlagsField, Shor
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw, bind_layers, split_layers
 
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from testbed.observe.format.fixed_layers import FixedLayers, UnfitError
 from testbed.observe.format.layers import format_by_scapy, format_layers, frame_modules
 from tests.unit.protocols.frame_strategies import PACKAGES, PER_STACK, drawn_frames, frames_of, on_a_link
@@ -28,7 +28,7 @@ def test_whole_frames_are_shown_alike_and_none_is_left_to_scapy(
     drawn = data.draw(drawn_frames(frames_of(package), stack))
     raw = on_a_link(drawn.layers, drawn.raw + padding)
     if raw != drawn.raw + padding:  # it is Myrinet's
-        raw = sealed(drawn.raw + padding, route)
+        raw = add_envelope(drawn.raw + padding, route)
     assert FIXED.format(raw) == list(format_by_scapy(raw))
 
 

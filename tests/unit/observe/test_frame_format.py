@@ -11,7 +11,7 @@ from protocols.core.frame_kinds import Kind
 from protocols.emp import codec as emp
 from testbed.fates.headers import standard_fields
 from testbed.observe.format.frame_format import FrameFormatter, formatters
-from tests.unit.observe.emp_captures import A, B, ack, data, first, raw
+from tests.unit.observe.emp_captures import A, B, ack, data, first_frame, raw
 from tests.unit.protocols import synthetic_frames
 
 
@@ -27,19 +27,24 @@ def teller(**more: object) -> tuple[FrameFormatter, ModuleType]:
 
 
 def of_emp() -> FrameFormatter:
-    one = formatters()[emp.ETHERTYPE].formatter_of(first(9, b"", 0))
+    one = formatters()[emp.ETHERTYPE].formatter_of(first_frame(9, b"", 0))
     assert one is not None
     return one
 
 
 def test_every_registered_protocol_whose_codec_has_fields_is_told_of() -> None:
-    assert {one.name for sharers in formatters().values() for one in sharers} >= {"am2", "emp", "mapper", "myrinet"}
+    assert {sharer.name for sharers in formatters().values() for sharer in sharers} >= {
+        "am2",
+        "emp",
+        "mapper",
+        "myrinet",
+    }
     assert of_emp().kinds == emp.KINDS
 
 
 def test_a_kind_is_told_with_its_fields_its_flags_and_without_what_is_zero() -> None:
     words = of_emp().format
-    assert words(first(9, b"hello", 5)) == "EMP MESSAGE message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"
+    assert words(first_frame(9, b"hello", 5)) == "EMP MESSAGE message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"
     last = emp.pack_frame(raw(B), raw(A), emp.TYPE_DATA, emp.FLAGS_LAST, 3, 1, 2, 9, 4, 0, b"more")
     assert words(last) == "EMP DATA LAST message 9 frame 4, 4 bytes"
     assert words(ack(9, 4)) == "EMP ACK message 9 frame 4"
@@ -51,29 +56,29 @@ def test_what_the_protocol_would_throw_away_is_broken_and_what_is_not_its_own_is
     words, frame = of_emp().format, data(9, 4, b"more")
     assert words(frame[:-1] + b"X") == "EMP, broken (check)"
     assert words(frame[:15] + b"\x09" + frame[16:]) == "EMP, broken (type)"
-    assert words(first(9, b"hello", 5)[:-3]) == "EMP, broken (length)"
-    assert words(first(9, b"hello", 5)[:50]) == "EMP, broken (short)"
+    assert words(first_frame(9, b"hello", 5)[:-3]) == "EMP, broken (length)"
+    assert words(first_frame(9, b"hello", 5)[:50]) == "EMP, broken (short)"
     assert words(frame[:14] + b"\x07" + frame[15:]) == ""
     assert words(frame[:30]) == ""
 
 
 def test_a_protocol_that_says_nothing_of_it_is_told_by_all_its_fields() -> None:
-    one, codec = teller()
+    first, codec = teller()
     frame = codec.pack_order(bytes(6), bytes(6), 0x123, codec.FLAGS_LAST, 7, 0xABCD)
-    assert one.format(frame) == "MADE credit 291, flags 2, kind ORDER, hash 7, raw 43981"
+    assert first.format(frame) == "MADE credit 291, flags 2, kind ORDER, hash 7, raw 43981"
     call = codec.pack_call(bytes(6), bytes(6), 1, 0, 2, 3, 4, 5, 6)
-    assert one.format(call).startswith("MADE credit 1, flags 0, kind CALL, hash 2, raw 3, address 4, call.id 5")
+    assert first.format(call).startswith("MADE credit 1, flags 0, kind CALL, hash 2, raw 3, address 4, call.id 5")
 
 
 def test_bit_fields_flags_and_names_of_values_are_told_as_the_words_ask() -> None:
     kind = Kind("data", "{kind} credit {credit:#x}[ {flags}][, raw {raw}] {{braces}}")
-    one, codec = teller(KIND="kind", KINDS={9: kind})
+    first, codec = teller(KIND="kind", KINDS={9: kind})
     both = codec.FLAGS_FIRST | codec.FLAGS_LAST
-    assert one.format(codec.pack_order(bytes(6), bytes(6), 0x123, both, 7, 5)) == (
+    assert first.format(codec.pack_order(bytes(6), bytes(6), 0x123, both, 7, 5)) == (
         "ORDER credit 0x123 FIRST+LAST, raw 5 {braces}"
     )
-    assert one.format(codec.pack_order(bytes(6), bytes(6), 0, 0, 7, 0)) == "ORDER credit 0x0 {braces}"
-    assert one.format(codec.pack_reply(bytes(6), bytes(6), 0, 0, 7, 0, bytes(6), 1)).startswith("MADE ")
+    assert first.format(codec.pack_order(bytes(6), bytes(6), 0, 0, 7, 0)) == "ORDER credit 0x0 {braces}"
+    assert first.format(codec.pack_reply(bytes(6), bytes(6), 0, 0, 7, 0, bytes(6), 1)).startswith("MADE ")
 
 
 def test_of_a_codec_that_reads_no_frames_a_short_one_is_told_as_far_as_it_goes() -> None:

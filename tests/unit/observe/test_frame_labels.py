@@ -66,6 +66,6 @@ def test_emps_frames_are_named_by_type_and_message() -> None:
 
 
 @given(st.binary(max_size=80), st.sampled_from([b"\x08\x00", b"\x86\xdd", b"\x08\x06", b"\x88\xb5", b"\x81\x00"]))
-def test_whatever_a_frame_is_it_has_a_name_of_one_line(rest: bytes, ethertype: bytes) -> None:
+def test_any_frame_has_a_summary_of_one_line(rest: bytes, ethertype: bytes) -> None:
     for frame in (rest, A + B + ethertype + rest):
         assert label(frame).isprintable()

@@ -21,8 +21,8 @@ def met(stamp: int, frame: bytes, words: str = "dropped", direction: str = "forw
     return FrameFates("l", direction, stamp, crc32(frame), ("loss",), words)
 
 
-def told(frames: Sequence[CapturedFrame]) -> list[tuple[int, str]]:
-    return [(one.when, one.met) for one in frames]
+def times_and_fates(frames: Sequence[CapturedFrame]) -> list[tuple[int, str]]:
+    return [(frame.when, frame.met) for frame in frames]
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.booleans())), st.lists(st.integers(1, 120)))
@@ -30,7 +30,7 @@ def test_frames_of_two_places_come_out_once_and_in_order(passed: list[tuple[int,
     joining = FrameMerge(0)
     joining.add(N1, [(when, False, b"a") for when, first in sorted(passed) if first])
     joining.add(N2, [(when, True, b"a") for when, first in sorted(passed) if not first])
-    given_out = [one for limit in [*sorted(until), 200] for one in joining.release(limit)]
+    given_out = [frame for limit in [*sorted(until), 200] for frame in joining.release(limit)]
     assert [one.when for one in given_out] == sorted(when for when, _ in passed)
     assert all(one.entering == (one.point is N1) for one in given_out)
 
@@ -40,7 +40,7 @@ def test_it_does_not_matter_whether_a_fate_is_told_before_or_after_its_frame() -
     joining.add_fates([met(20, b"b")])
     joining.add(N1, [(10, False, b"a"), (20, False, b"b"), (30, False, b"c")])
     joining.add_fates([met(30, b"c")])
-    assert told(joining.release(40)) == [(10, ""), (20, "dropped"), (30, "dropped")]
+    assert times_and_fates(joining.release(40)) == [(10, ""), (20, "dropped"), (30, "dropped")]
     assert joining.unplaced == 0
 
 
@@ -48,14 +48,14 @@ def test_pieces_of_one_frame_have_one_stamp_and_are_told_apart_by_content() -> N
     joining = FrameMerge(0)
     joining.add(N1, [(10, False, b"a"), (10, False, b"b"), (10, False, b"c")])
     joining.add_fates([met(10, b"b")])
-    assert [(one.frame, one.met) for one in joining.release(40)] == [(b"a", ""), (b"b", "dropped"), (b"c", "")]
+    assert [(frame.frame, frame.met) for frame in joining.release(40)] == [(b"a", ""), (b"b", "dropped"), (b"c", "")]
 
 
 def test_frames_alike_at_one_time_are_not_told_of_twice() -> None:
     joining = FrameMerge(0)
     joining.add(N1, [(10, False, b"a")] * 3)
     joining.add_fates([met(10, b"a", "first"), met(10, b"a", "second")])
-    assert [one.met for one in joining.release(40)] == ["first", "second", ""]
+    assert [frame.met for frame in joining.release(40)] == ["first", "second", ""]
 
 
 def test_a_stamp_that_is_a_little_off_means_the_nearest_frame_of_that_content() -> None:
@@ -70,7 +70,7 @@ def test_a_stamp_that_is_a_little_off_means_the_nearest_frame_of_that_content() 
         ],
     )
     joining.add_fates([met(2_000, b"a"), met(2_000, b"c")])
-    assert told(joining.release(10 * MAX_STAMP_DIFFERENCE)) == [
+    assert times_and_fates(joining.release(10 * MAX_STAMP_DIFFERENCE)) == [
         (1_000, "dropped"),
         (2_000, ""),
         (9_000, ""),
@@ -84,7 +84,7 @@ def test_a_fate_is_told_at_its_own_direction_and_where_the_frame_enters() -> Non
     joining.add(N1, [(10, False, b"a"), (20, True, b"a")])
     joining.add(N2, [(20, False, b"a")])
     joining.add_fates([met(10, b"a"), met(20, b"a", "corrupted", "backward")])
-    assert [(one.point.device, one.met) for one in joining.release(40)] == [
+    assert [(frame.point.device, frame.met) for frame in joining.release(40)] == [
         ("n1.eth0", "dropped"),
         ("n1.eth0", ""),
         ("n2.eth0", "corrupted"),
@@ -95,7 +95,7 @@ def test_what_was_before_the_beginning_is_nobodys_business() -> None:
     joining = FrameMerge(100)
     joining.add(N1, [(90, False, b"a"), (110, False, b"b")])
     joining.add_fates([met(90, b"a")])
-    assert told(joining.release(200)) == [(110, "")]
+    assert times_and_fates(joining.release(200)) == [(110, "")]
     assert (joining.unplaced, joining.late) == (0, 0)
 
 
@@ -104,5 +104,5 @@ def test_a_frame_that_comes_too_late_is_given_out_and_counted_and_so_is_a_fate_w
     assert joining.release(5 * MAX_STAMP_DIFFERENCE) == []
     joining.add(N1, [(10, False, b"a")])
     joining.add_fates([met(3 * MAX_STAMP_DIFFERENCE, b"b")])
-    assert told(joining.release(6 * MAX_STAMP_DIFFERENCE)) == [(10, "")]
+    assert times_and_fates(joining.release(6 * MAX_STAMP_DIFFERENCE)) == [(10, "")]
     assert (joining.unplaced, joining.late) == (1, 1)

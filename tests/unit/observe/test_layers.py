@@ -10,13 +10,13 @@ from scapy.layers.l2 import Ether
 from testbed.observe.decoding.capture_reader import Frame, Interface
 from testbed.observe.decoding.frame_output import Facts
 from testbed.observe.format.layers import format_layers
-from tests.unit.observe.emp_captures import A, B, data, first, raw
+from tests.unit.observe.emp_captures import A, B, data, first_frame, raw
 
 ETHERTYPES = [b"\x08\x00", b"\x86\xdd", b"\x08\x06", b"\x88\xb5", b"\x88\xb6", b"\x81\x00", b"\x00\x26", b"\x88\xcc"]
 
 
 def test_each_layer_is_a_line_with_its_fields_and_what_none_explains_is_bytes() -> None:
-    frame = first(9, bytes(range(40)), 40)
+    frame = first_frame(9, bytes(range(40)), 40)
     ethernet, emp, message, rest = format_layers(frame)
     assert ethernet == f"Ethernet: dst {B}, src {A}, type 0x88b5"
     assert emp.startswith("EMP: version EMP, type MESSAGE, flags '', unit 3, sender 0x1, ")
@@ -24,17 +24,17 @@ def test_each_layer_is_a_line_with_its_fields_and_what_none_explains_is_bytes() 
     assert rest == f"Raw: 40 bytes, {bytes(range(32)).hex(' ')} ..."
 
 
-def test_what_stands_above_ip_is_shown_too() -> None:
+def test_layers_above_ip_are_shown() -> None:
     lines = list(format_layers(bytes(Ether(src=A, dst=B) / IP(src="10.0.0.1") / TCP(dport=80, flags="SA"))))
     assert [line.partition(":")[0] for line in lines] == ["Ethernet", "IP", "TCP"]
     assert "dport http" in lines[2] or "dport 80" in lines[2]
 
 
 @given(st.binary(max_size=90), st.sampled_from(ETHERTYPES))
-def test_whatever_a_frame_is_its_layers_and_fields_can_be_told(rest: bytes, ethertype: bytes) -> None:
+def test_any_frames_layers_and_fields_can_be_formatted(rest: bytes, ethertype: bytes) -> None:
     facts = Facts({})
     for frame in (rest, raw(A) + raw(B) + ethertype + rest, data(9, 1, b"x")[: len(rest)] + rest):
         for line in format_layers(frame):
             assert line.isprintable()
-        said = facts.of(Frame(5, Interface("n1:eth0"), "inbound", frame, len(frame)))
-        assert said["bytes"] == len(frame)
+        reported = facts.of(Frame(5, Interface("n1:eth0"), "inbound", frame, len(frame)))
+        assert reported["bytes"] == len(frame)

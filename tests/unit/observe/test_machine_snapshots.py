@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from testbed.cli.screen.live_view import arguments
 from testbed.cli.screen.view import Command
 from testbed.observe.format.event_format import FormattedEvent
-from testbed.observe.live.machine_snapshots import from_json, merged
+from testbed.observe.live.machine_snapshots import from_json, merge_snapshots
 from testbed.observe.live.snapshot import Direction, Fault, Link, Nic, Node, Program, Snapshot, Switch
 
 HERE, THERE, UNSEEN = Direction(frames=5, dropped={"loss": 1}), Direction(frames=7), Direction(frames=99)
@@ -30,23 +30,23 @@ B = part("n1", replace(CROSSING, forward=UNSEEN, backward=THERE), events=(Format
 
 def test_directions_between_machines_are_those_of_the_machine_where_they_arrive() -> None:
     for parts in ({"a": A, "b": B}, {"b": B, "a": A}):
-        found = merged(parts)
-        (link,), (node,) = found.links, found.nodes
+        actual = merge_snapshots(parts)
+        (link,), (node,) = actual.links, actual.nodes
         assert (link.forward, link.backward) == (HERE, THERE)
         assert (node.nics[0].out, node.nics[0].back) == (HERE, THERE)
-        assert found.summary == f"1 node, 1 switch, 1 link on {', '.join(parts)}"
-        (fault,) = found.faults
+        assert actual.summary == f"1 node, 1 switch, 1 link on {', '.join(parts)}"
+        (fault,) = actual.faults
         assert fault.links == ("only on a", "only on n1")
-        assert [(event.kind, event.where) for event in found.events] == [("inject", "n1 on b"), ("heal", "on a")]
+        assert [(event.kind, event.where) for event in actual.events] == [("inject", "n1 on b"), ("heal", "on a")]
 
 
 def test_a_link_is_down_if_it_is_at_one_end_and_warnings_name_their_machine() -> None:
     down = replace(B, links=(replace(B.links[0], state="down"),), warning="the relay is gone", phase="changing")
     for parts in ({"a": A, "b": down}, {"b": down, "a": A}):
-        found = merged(parts, ["machine c is lost"])
-        assert found.links[0].state == "down"
-        assert found.warning == "machine c is lost; machine b: the relay is gone"
-        assert found.phase == "changing"
+        actual = merge_snapshots(parts, ["machine c is lost"])
+        assert actual.links[0].state == "down"
+        assert actual.warning == "machine c is lost; machine b: the relay is gone"
+        assert actual.phase == "changing"
 
 
 def test_a_snapshot_comes_back_from_json() -> None:

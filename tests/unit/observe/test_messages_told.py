@@ -15,16 +15,16 @@ from testbed.observe.decoding.capture_reader import CaptureReader, Frame, Interf
 from testbed.observe.decoding.frame_output import Timelines, summary
 from testbed.observe.decoding.message_timelines import Message, Messages, Names
 from testbed.observe.format.frame_format import make_formatters
-from tests.unit.observe.emp_captures import LINK, N1, N2, A, B, ack, capture, data, first, raw
+from tests.unit.observe.emp_captures import LINK, N1, N2, A, B, ack, capture, data, first_frame, raw
 from tests.unit.protocols import synthetic_frames
 
 Said = list[tuple[int, int, bytes, pcapng.Bound, str]]
 NICS = {raw(A): "n1:eth0", raw(B): "n2:eth0"}
 
 LOSSY: Said = [
-    (N1, 1_000, first(7, b"abc", 6), "outbound", ""),
+    (N1, 1_000, first_frame(7, b"abc", 6), "outbound", ""),
     (N1, 1_100, data(7, 1, b"def"), "outbound", "dropped by loss, frame 1 of flow x"),
-    (N2, 2_000, first(7, b"abc", 6), "inbound", ""),
+    (N2, 2_000, first_frame(7, b"abc", 6), "inbound", ""),
     (N1, 5_000, data(7, 1, b"def"), "outbound", ""),
     (N2, 6_000, data(7, 1, b"def"), "inbound", ""),
     (N2, 6_100, ack(7, 1), "outbound", "queue full"),
@@ -35,10 +35,10 @@ LOSSY: Said = [
 ]
 
 
-def grouped(said: Said, *, nics: bool = True) -> list[Message]:
+def grouped(reported: Said, *, nics: bool = True) -> list[Message]:
     reader = CaptureReader("it")
     messages = Messages(reader.nics, lambda _: True)
-    messages.add(reader.feed(capture(said, nics=nics)))
+    messages.add(reader.feed(capture(reported, nics=nics)))
     assert not messages.strays
     return messages.found
 
@@ -49,12 +49,12 @@ def test_a_message_has_its_frames_its_losses_and_its_acknowledgements() -> None:
     assert (message.begun, message.ended, message.total) == (1_000, 11_000, 6)
     assert message.sent == {"data": 4, "ack": 2}
     assert (message.lost, message.again) == (2, 3)
-    assert [one.again for one in message.sightings] == [False] * 3 + [True] + [False] * 2 + [True] + [
+    assert [sighting.again for sighting in message.sightings] == [False] * 3 + [True] + [False] * 2 + [True] + [
         False,
         True,
         False,
     ]
-    assert [one.lost for one in message.sightings] == [False, True, False, False, False, True] + [False] * 4
+    assert [sighting.lost for sighting in message.sightings] == [False, True, False, False, False, True] + [False] * 4
     assert summary(message) == "EMP, 6 bytes, 4 frames, 2 acknowledgements, 2 lost, 3 sent again, in 10.000 us"
 
 
@@ -78,35 +78,35 @@ def test_where_the_capture_does_not_know_nics_frames_are_counted_where_they_were
 
 
 def test_messages_of_one_id_are_told_apart_by_their_ends_and_by_incarnations_of_a_nic() -> None:
-    other = first(7, b"back", 4, source=B, destination=A, sender=9)
-    said: Said = [
-        (N1, 1, first(7, b"abc", 3), "outbound", ""),
+    other = first_frame(7, b"back", 4, source=B, destination=A, sender=9)
+    reported: Said = [
+        (N1, 1, first_frame(7, b"abc", 3), "outbound", ""),
         (N2, 2, other, "outbound", ""),
         (N2, 3, ack(7, 0), "outbound", ""),
         (N1, 4, ack(7, 0, source=A, destination=B, sender=9), "outbound", ""),
-        (N1, 5, first(7, b"abc", 3, sender=4), "outbound", ""),
+        (N1, 5, first_frame(7, b"abc", 3, sender=4), "outbound", ""),
     ]
-    found = grouped(said)
-    assert [Names(NICS).of(one) for one in found] == ["n1/n2/7", "n2/n1/7", "n1/n2/7"]
-    assert [one.sent for one in found] == [{"data": 1, "ack": 1}, {"data": 1, "ack": 1}, {"data": 1}]
-    assert [one.total for one in found] == [3, 4, 3]
+    actual = grouped(reported)
+    assert [Names(NICS).of(one) for one in actual] == ["n1/n2/7", "n2/n1/7", "n1/n2/7"]
+    assert [one.sent for one in actual] == [{"data": 1, "ack": 1}, {"data": 1, "ack": 1}, {"data": 1}]
+    assert [one.total for one in actual] == [3, 4, 3]
 
 
 def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> None:
-    whole = first(7, b"abc", 6)
+    whole = first_frame(7, b"abc", 6)
     broken = whole[:-1] + b"X"
     lonely = data(8, 1, b"abc")[:-1] + b"X"
     reader = CaptureReader("it")
     messages = Messages(reader.nics, lambda _: True)
-    said: Said = [
+    reported: Said = [
         (N1, 1, whole, "outbound", "1 bit flipped by corrupt, frame 1 of flow x"),
         (N2, 2, broken, "inbound", ""),
         (N2, 3, lonely, "inbound", ""),
         (N2, 4, b"\xff" * 60, "inbound", ""),  # of no protocol
     ]
-    messages.add(reader.feed(capture(said)))
+    messages.add(reader.feed(capture(reported)))
     (message,) = messages.found
-    assert [one.what for one in message.sightings][1] == "EMP, broken (check)"
+    assert [sighting.what for sighting in message.sightings][1] == "EMP, broken (check)"
     assert messages.strays == 1
 
 
@@ -175,7 +175,7 @@ def test_frames_that_name_a_message_by_handles_belong_to_the_one_that_has_taken_
     messages.add(frames)
     messages.add([Frame(99, Interface("n1:eth0"), "outbound", made_up.pack_reply(b, a, 0, 0, 0, 1, bytes(6), 77), 40)])
     assert [one.id for one in messages.found] == [(100,), (101,)]
-    assert [[one.frame.when for one in message.sightings] for message in messages.found] == [
+    assert [[sighting.frame.when for sighting in message.sightings] for message in messages.found] == [
         [0, 1, 2, 3, 8],
         [4, 5, 6, 7],
     ]

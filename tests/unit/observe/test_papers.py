@@ -54,7 +54,7 @@ why = "an input"
 """
 
 
-def wrong(text: str) -> list[str]:
+def document_problems(text: str) -> list[str]:
     with pytest.raises(DescriptionError) as caught:
         parse(text, "the paper")
     return [str(problem) for problem in caught.value.problems]
@@ -71,10 +71,12 @@ def test_a_paper_is_read() -> None:
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    found = wrong(GOOD.replace('meaning = "the same"', 'meening = "the same"').replace('why = "an input"\n', ""))
-    assert any("row[2]: found unknown setting 'meening'" in one and "did you mean 'meaning'" in one for one in found)
-    assert any("row[2].meaning: expected a value" in one for one in found)
-    assert any("unmatched[1].why: expected a value" in one for one in found)
+    actual = document_problems(
+        GOOD.replace('meaning = "the same"', 'meening = "the same"').replace('why = "an input"\n', "")
+    )
+    assert any("row[2]: found unknown setting 'meening'" in one and "did you mean 'meaning'" in one for one in actual)
+    assert any("row[2].meaning: expected a value" in one for one in actual)
+    assert any("unmatched[1].why: expected a value" in one for one in actual)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +92,13 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     ],
 )
 def test_a_name_that_leads_nowhere_is_an_error(right: str, mistake: str, said: str) -> None:
-    assert any(said in problem for problem in wrong(GOOD.replace(right, mistake)))
+    assert any(said in problem for problem in document_problems(GOOD.replace(right, mistake)))
 
 
 def test_more_than_three_rows_do_not_calibrate() -> None:
     row = GOOD[GOOD.index('[[row]]\nname = "another"') : GOOD.index("[[shape]]")]
     more = "".join(row.replace("another", f"another {number}") for number in range(2))
-    assert any("expected at most 3" in problem for problem in wrong(GOOD + more))
+    assert any("expected at most 3" in problem for problem in document_problems(GOOD + more))
 
 
 def test_emp_has_one_and_another_name_says_so() -> None:
@@ -162,7 +164,7 @@ def test_a_figure_has_curves_with_the_points_of_rows_and_what_is_shown_has_its_p
     ],
 )
 def test_a_mistake_in_a_figure_or_a_shown_value_is_an_error(right: str, mistake: str, said: str) -> None:
-    assert any(said in problem for problem in wrong(GOOD + DRAWN.replace(right, mistake)))
+    assert any(said in problem for problem in document_problems(GOOD + DRAWN.replace(right, mistake)))
 
 
 def test_a_relation_has_two_sides_and_a_table_its_columns() -> None:
@@ -186,7 +188,7 @@ def test_a_relation_has_two_sides_and_a_table_its_columns() -> None:
 )
 def test_a_relation_or_table_that_leads_nowhere_is_an_error(right: str, mistake: str, said: str) -> None:
     assert right in RELATED
-    assert any(said in problem for problem in wrong(GOOD + RELATED.replace(right, mistake)))
+    assert any(said in problem for problem in document_problems(GOOD + RELATED.replace(right, mistake)))
 
 
 ROWS: list[dict[str, Any]] = [

@@ -39,30 +39,30 @@ def read(pieces: list[bytes]) -> list[Frame]:
 
 
 @given(FRAMES, st.lists(st.integers(0, 3000), max_size=6))
-def test_what_we_write_is_read_in_pieces_of_any_size(
+def test_written_captures_are_read_in_chunks_of_any_size(
     frames: list[tuple[int, int, bytes, pcapng.Bound, str]], cuts: list[int]
 ) -> None:
     whole = capture(frames)
     places = sorted({0, len(whole), *(cut % (len(whole) + 1) for cut in cuts)})
-    found = read([whole[begin:end] for begin, end in pairwise(places)])
+    actual = read([whole[begin:end] for begin, end in pairwise(places)])
     names = ("n1:eth0", "n2:eth0")
-    assert [(one.interface.name, one.when, one.raw, one.bound, one.comment) for one in found] == [
+    assert [(one.interface.name, one.when, one.raw, one.bound, one.comment) for one in actual] == [
         (names[number], *rest) for number, *rest in frames
     ]
-    assert all(one.length == len(one.raw) and one.interface.link == LINK for one in found)
-    assert {one.interface.mac for one in found if one.interface.name == "n1:eth0"} <= {A}
+    assert all(one.length == len(one.raw) and one.interface.link == LINK for one in actual)
+    assert {one.interface.mac for one in actual if one.interface.name == "n1:eth0"} <= {A}
 
 
 @given(FRAMES)
-def test_of_a_capture_that_is_cut_off_anywhere_all_whole_frames_are_given_and_the_rest_is_told(
+def test_a_capture_truncated_anywhere_gives_its_complete_frames_and_reports_the_rest(
     frames: list[tuple[int, int, bytes, pcapng.Bound, str]],
 ) -> None:
     whole = capture(frames)
     ends = [len(capture(frames[:count])) for count in range(len(frames) + 1)]
     for size in range(1, len(whole), 7):
         reader = CaptureReader("it")
-        found = reader.feed(whole[:size])
-        assert len(found) == max(0, sum(end <= size for end in ends) - 1)
+        actual = reader.feed(whole[:size])
+        assert len(actual) == max(0, sum(end <= size for end in ends) - 1)
         if size in ends:
             reader.end()
         elif size > ends[0]:
@@ -103,9 +103,9 @@ def test_pcap_of_other_programs_is_read_in_both_byte_orders(tmp_path: Path, orde
     frame.time = 1_700_000_000.25
     with PcapWriter(str(path), linktype=1, endianness=order, nano=nano) as writer:
         writer.write(frame)
-    (found,) = read([path.read_bytes()])
-    assert (found.when, found.raw, found.bound) == (1_700_000_000_250_000_000, bytes(frame), "")
-    assert found.interface == Interface("")
+    (actual,) = read([path.read_bytes()])
+    assert (actual.when, actual.raw, actual.bound) == (1_700_000_000_250_000_000, bytes(frame), "")
+    assert actual.interface == Interface("")
     with pytest.raises(BrokenCaptureError, match="cut off"):
         read([path.read_bytes()[:-1]])
 
@@ -116,9 +116,9 @@ def test_pcapng_of_another_program_is_read(tmp_path: Path) -> None:
     frame.time, frame.sniffed_on, frame.comment = 1_700_000_000.25, "eth7", b"a comment"
     with PcapNgWriter(str(path)) as writer:
         writer.write(frame)
-    (found,) = read([path.read_bytes()])
-    assert (found.when, found.raw, found.comment) == (1_700_000_000_250_000_000, bytes(frame), "a comment")
-    assert found.interface.name == "eth7"
+    (actual,) = read([path.read_bytes()])
+    assert (actual.when, actual.raw, actual.comment) == (1_700_000_000_250_000_000, bytes(frame), "a comment")
+    assert actual.interface.name == "eth7"
 
 
 def block(order: str, kind: int, body: bytes) -> bytes:
@@ -136,16 +136,16 @@ def test_sections_in_the_other_byte_order_simple_and_old_blocks_units_and_offset
     simple = block(order, 3, struct.pack(f"{order}I", 4) + b"efgh")
     old = block(order, 2, struct.pack(f"{order}HHIIII", 0, 0, 0, 1024, 4, 4) + b"ijkl")
     unknown = block(order, 0x0BAD, b"1234")
-    found = read(
+    actual = read(
         [section + interface + block(order, 6, whole) + unknown + simple + old, capture([(0, 5, b"x", "inbound", "")])]
     )
-    assert [(one.when, one.raw, one.length) for one in found] == [
+    assert [(one.when, one.raw, one.length) for one in actual] == [
         (1_000_500_000_000, b"abcd", 9),
         (1_000_000_000_000, b"efgh", 4),
         (1_001_000_000_000, b"ijkl", 4),
         (5, b"x", 1),
     ]
-    assert [one.interface.name for one in found] == ["if0", "if0", "if0", "n1:eth0"]
+    assert [one.interface.name for one in actual] == ["if0", "if0", "if0", "n1:eth0"]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
     reader = CaptureReader("it")
     frames = reader.feed(section + other + pcapng.interface("n1:eth0"))
     frames += reader.feed(pcapng.packet(0, 1, b"cooked", "inbound") + pcapng.packet(1, 2, b"frame", "inbound"))
-    assert [one.raw for one in frames] == [b"frame"]
+    assert [frame.raw for frame in frames] == [b"frame"]
     assert reader.skipped == 1
     with pytest.raises(BrokenCaptureError, match="link type 113; only Ethernet"):
         CaptureReader("it").feed(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 113))
@@ -185,7 +185,7 @@ def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
         (b"\x0a\x0d\x0d\x0a\x1c\x00\x00\x00abcdefgh", "x is damaged at byte 8: invalid byte order 'abcd'"),
     ],
 )
-def test_what_is_no_capture_says_so(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_file_that_is_no_capture_is_reported(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "x"
     path.write_bytes(content)
     with pytest.raises(BrokenCaptureError) as raised:
@@ -220,7 +220,12 @@ def test_the_captures_of_a_folder_are_merged_by_time_and_one_that_is_broken_ends
         broken = parts / "repeat-2" / "capture.pcapng"
         broken.write_bytes(broken.read_bytes()[:-3])
         batches = Source(folder).batches()
-        found = [(one.when, str(one.interface)) for one in next(batches)]
+        actual = [(one.when, str(one.interface)) for one in next(batches)]
         with pytest.raises(BrokenCaptureError, match=r"repeat-2/capture\.pcapng is cut off within"):
             next(batches)
-    assert found == [(1, "repeat-2 n1:eth0"), (5, "repeat-1 n1:eth0"), (7, "repeat-2 n1:eth0"), (9, "repeat-1 n1:eth0")]
+    assert actual == [
+        (1, "repeat-2 n1:eth0"),
+        (5, "repeat-1 n1:eth0"),
+        (7, "repeat-2 n1:eth0"),
+        (9, "repeat-1 n1:eth0"),
+    ]

@@ -86,7 +86,7 @@ def test_each_value_has_a_line_with_its_place_and_kind(paper: Paper) -> None:
     assert [line.error for line in lines[:4]] == pytest.approx([0.1, 0, 0.1, -0.25])
 
 
-def test_what_is_no_measurement_of_ours_has_the_papers_value_alone(paper: Paper) -> None:
+def test_unmeasured_values_show_the_papers_value_only(paper: Paper) -> None:
     shown = [line for line in scores(paper, 10, 22, 30).lines if line.kind == "paper"]
     assert [(line.paper, line.unit, line.ours, line.error) for line in shown] == [
         (120, "us", None, None), (29.8, "%", None, None), (12, "%", None, None),
@@ -94,18 +94,18 @@ def test_what_is_no_measurement_of_ours_has_the_papers_value_alone(paper: Paper)
 
 
 def test_errors_are_of_all_predicted_rows_and_by_table(paper: Paper) -> None:
-    found = scores(paper, 10, 22, 30)
-    assert found.overall is not None
-    assert (found.overall.rows, found.overall.median) == (3, pytest.approx(0.1))
-    assert found.overall.worst == found.overall.p90 == 0.25
-    assert {table: errors.rows for table, errors in found.errors.items()} == {"": 1, "latency": 2}
-    assert found.errors["latency"].worst == 0.25
+    scores_found = scores(paper, 10, 22, 30)
+    assert scores_found.overall is not None
+    assert (scores_found.overall.rows, scores_found.overall.median) == (3, pytest.approx(0.1))
+    assert scores_found.overall.worst == scores_found.overall.p90 == 0.25
+    assert {table: errors.rows for table, errors in scores_found.errors.items()} == {"": 1, "latency": 2}
+    assert scores_found.errors["latency"].worst == 0.25
 
 
 def test_of_twenty_errors_eighteen_are_at_most_the_90th_percentile() -> None:
-    found = Errors.of([number / 100 * (-1) ** number for number in range(20, 0, -1)])
-    assert (found.rows, found.p90, found.worst) == (20, 0.18, 0.2)
-    assert found.median == pytest.approx(0.105)
+    actual = Errors.of([number / 100 * (-1) ** number for number in range(20, 0, -1)])
+    assert (actual.rows, actual.p90, actual.worst) == (20, 0.18, 0.2)
+    assert actual.median == pytest.approx(0.105)
 
 
 def test_a_calibrated_row_fails_beyond_three_per_cent_and_a_prediction_does_not(paper: Paper) -> None:
@@ -149,9 +149,9 @@ def test_a_system_without_predictions_has_dashes() -> None:
         .partition("[[row]]")[0],
         "a paper",
     )
-    found = Scores("a system", calibrated, {"latency": [{"size_bytes": 1, "p50_ns": 1e4}]})
-    assert found.overall is None
-    assert summary_rows([found])[0][3:] == ["–", "–", "–", "–", "0 of 0 hold"]
+    actual = Scores("a system", calibrated, {"latency": [{"size_bytes": 1, "p50_ns": 1e4}]})
+    assert actual.overall is None
+    assert summary_rows([actual])[0][3:] == ["–", "–", "–", "–", "0 of 0 hold"]
 
 
 @pytest.mark.parametrize("system", systems())

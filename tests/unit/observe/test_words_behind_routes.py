@@ -16,7 +16,7 @@ from protocols.am2 import codec as am2
 from protocols.core.frame_kinds import Kind
 from protocols.emp import codec as emp
 from protocols.myrinet import fields as myrinet
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.mapper import codec as mapper
 from testbed.fates.header_fields import ETHERNET_HEADER
 from testbed.fates.headers import standard_fields
@@ -30,7 +30,7 @@ HINT = mapper.pack_frame(*MACS, mapper.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0)
 ACK_SAID, HINT_SAID = "AM-II ACK channel 5 sequence 7", "mapping HINT 9 of node 2"
 
 
-def told(routed: bool) -> FrameFormatter:
+def emp_formatter(routed: bool) -> FrameFormatter:
     """EMP, as if its frames had a route."""
     module = ModuleType("routed")
     vars(module).update({**vars(emp), "ROUTED": routed})
@@ -41,9 +41,9 @@ def told(routed: bool) -> FrameFormatter:
 
 @pytest.mark.parametrize("route", [b"", b"\x81", b"\x81\xbf\x80"])
 def test_a_frame_is_told_of_in_the_same_words_whatever_is_left_of_its_route(route: bytes) -> None:
-    one = told(routed=True)
+    one = emp_formatter(routed=True)
     frame = FRAME[:ETHERNET_HEADER] + route + FRAME[ETHERNET_HEADER:]
-    assert one.format(frame) == told(routed=False).format(FRAME) != ""
+    assert one.format(frame) == emp_formatter(routed=False).format(FRAME) != ""
     bare, _, _ = one.strip(frame)
     assert bare == FRAME
     assert one.kind_of(bare) == emp.TYPE_DATA
@@ -64,16 +64,16 @@ def words(frame: bytes, more: Mapping[str, object] | None = None) -> str:
 
 
 def test_protocols_that_share_an_ethertype_are_each_told_of_in_their_own_words() -> None:
-    assert words(sealed(ACK, b"")) == ACK_SAID
-    assert words(sealed(HINT, b"")) == HINT_SAID
-    assert words(sealed(ACK[:14] + b"\0\7" + b"what", b"")) == "MYRINET type 7"
+    assert words(add_envelope(ACK, b"")) == ACK_SAID
+    assert words(add_envelope(HINT, b"")) == HINT_SAID
+    assert words(add_envelope(ACK[:14] + b"\0\7" + b"what", b"")) == "MYRINET type 7"
 
 
-def test_what_is_left_of_a_route_is_told_and_a_wrong_crc() -> None:
-    frame = sealed(ACK, b"\x81\xbf\x80")
+def test_a_partial_route_and_a_wrong_crc_are_reported() -> None:
+    frame = add_envelope(ACK, b"\x81\xbf\x80")
     assert words(frame) == f"{ACK_SAID}, route +1 -1 +0"
     assert words(frame[:-1] + bytes([frame[-1] ^ 1])) == f"{ACK_SAID}, route +1 -1 +0, wrong CRC-8"
-    damaged = bytearray(sealed(HINT, b"\x81"))
+    damaged = bytearray(add_envelope(HINT, b"\x81"))
     damaged[30] ^= 1
     assert words(bytes(damaged)) == "MAPPER, broken (check), route +1, wrong CRC-8"
 
@@ -93,9 +93,9 @@ def test_a_packet_type_of_somebody_elses_is_told_of_as_its_package_says() -> Non
     kinds = {1: Kind("control", "MINE number {number}")}
     vars(mine).update(ETHERTYPE=myrinet.ETHERTYPE, BEGINS=b"\0\7", ROUTED=True, KIND="kind", KINDS=kinds)
     vars(mine).update(FIELDS={"kind": (2, 1), "number": (3, 1)}, FLOW=("kind",))
-    frame = sealed(ACK[:14] + b"\0\7\1\x2a", b"\x81")
+    frame = add_envelope(ACK[:14] + b"\0\7\1\x2a", b"\x81")
     assert words(frame, {"mine": mine}) == "MINE number 42, route +1"
-    assert words(sealed(ACK, b""), {"mine": mine}) == ACK_SAID
+    assert words(add_envelope(ACK, b""), {"mine": mine}) == ACK_SAID
 
 
 OUTSIDE = """
@@ -119,14 +119,14 @@ import importlib, json, pathlib, sys
 from protocols.core.codegen import generate
 frames = importlib.import_module("outside.frames")
 pathlib.Path(frames.__file__).with_name("codec.py").write_text(generate(frames, "the tests"))
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from testbed.fields import known_fields
 from testbed.observe.dissector.lua import generate_dissector
 from testbed.observe.format.layers import format_layers
 from testbed.observe.format.frame_labels import label
 from testbed.fates.rules import Rule
 codec = importlib.import_module("outside.codec")
-frame = sealed(codec.pack_frame(bytes(6), bytes(6), 1, 42), bytes([0x81]))
+frame = add_envelope(codec.pack_frame(bytes(6), bytes(6), 1, 42), bytes([0x81]))
 Rule.parse("drop outside.number == 42", known_fields())
 text, lacking = generate_dissector()
 told = [label(frame), *format_layers(frame), 'register_above("Myrinet", function(values)' in text, *lacking]
@@ -145,13 +145,13 @@ def test_a_package_of_somebody_elses_with_a_packet_type_of_its_own_is_as_good_as
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    told, flows = json.loads(done.stdout)
-    assert told == [
+    document, flows = json.loads(done.stdout)
+    assert document == [
         "00:00:00:00:00:00 > 00:00:00:00:00:00 OUTSIDE 42, route +1, 21 bytes",
         "Ethernet: dst 00:00:00:00:00:00, src 00:00:00:00:00:00, type 0x88b6",
-        told[2],
+        document[2],
         "Outside: kind 1, number 42",
         True,
     ]
-    assert told[2].startswith("Myrinet: source_route +1, type 0x7, crc8 0x")
+    assert document[2].startswith("Myrinet: source_route +1, type 0x7, crc8 0x")
     assert str((0x88B6, b"\0\7")) in flows

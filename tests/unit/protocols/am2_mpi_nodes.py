@@ -47,7 +47,7 @@ class Nodes:
             while frames := [frame for nic in range(len(self.devices)) for frame in self.wires.take(nic)]:
                 for frame in frames:
                     if not lost(frame):
-                        self.wires.give(frame)
+                        self.wires.deliver(frame)
             deadline = self.wires.deadline
             if deadline is None or deadline > end:
                 break

@@ -28,7 +28,7 @@ _ANSWER = ("dst", "src", "kind", "reason", "source", "destination", "sender", "r
 
 
 class SentMessage(NamedTuple):
-    """Packet of a message. origin: the sending endpoint. message: its number. offset: of the packet's data."""
+    """Packet of a message. origin: the sending endpoint. message: its number. offset: offset of the packet's data."""
 
     kind: int
     channel: int
@@ -158,7 +158,7 @@ class SingleNic:
         self.firmware.receive(self.now, build_answer(begin, 0, 0, 0, 1, b""))
 
     def answer(self, packet: SentMessage, reason: int = 0, *, stamp: int | None = None) -> None:
-        """Receive the peer's answer to a message's packet. stamp: of the answer; None: the packet's."""
+        """Receive the peer's answer to a message's packet. stamp: stamp of the answer; None: the packet's."""
         kind = codec.KIND_NACK if reason else codec.KIND_ACK
         begin = frame_prefix(ADDRESSES[0], ADDRESSES[1], kind, reason, 1, 0, 1, 1)
         sent = packet.stamp if stamp is None else stamp
@@ -202,5 +202,5 @@ class SingleNic:
             self.firmware.on_timer(self.now)
         self.now = end
 
-    def counted(self, name: str) -> int:
-        return self.firmware.counted()[name]
+    def counter(self, name: str) -> int:
+        return self.firmware.counter_values()[name]

@@ -29,13 +29,13 @@ def joined_nics(
 
 
 def hosts(wires: Wires) -> list[Endpoint]:
-    found = [agent.host for agent in wires.agents]
-    assert all(isinstance(host, Endpoint) for host in found)
-    return found  # type: ignore[return-value]  # as asserted
+    actual = [agent.host for agent in wires.agents]
+    assert all(isinstance(host, Endpoint) for host in actual)
+    return actual  # type: ignore[return-value]  # as asserted
 
 
 def total_counters(wires: Wires, number: int, name: str) -> int:
-    return wires.agents[number].firmware.counted()[name]
+    return wires.agents[number].firmware.counter_values()[name]
 
 
 DROPPED = (

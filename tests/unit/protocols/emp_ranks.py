@@ -32,9 +32,9 @@ class Ranks:
             self.wires, *(program(comm) for program, comm in zip(programs, self.world, strict=True)), deliver=deliver
         )
 
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no descriptor is in use and no rank waits."""
         return not any(
-            agent.host.waiting() or agent.firmware.waiting() or device.waiting()
+            agent.host.pending_work() or agent.firmware.pending_work() or device.pending_work()
             for agent, device in zip(self.wires.agents, self.devices, strict=True)
         )

@@ -16,7 +16,7 @@ from scapy.packet import NoPayload, Packet, Padding, Raw
 
 import protocols
 from protocols.core.frames import MutableField, SizedLayer, trailing
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 
 _ROOT = Path(protocols.__path__[0])
 PACKAGES = sorted(
@@ -63,7 +63,7 @@ def lengths_of(module: ModuleType) -> tuple[str, ...]:
 
 def on_a_link(layers: tuple[type[Packet], ...], raw: bytes) -> bytes:
     """A frame of a codec's as Scapy's layers have it."""
-    return sealed(raw, b"") if trailing(layers) else raw
+    return add_envelope(raw, b"") if trailing(layers) else raw
 
 
 def own_layers(module: ModuleType, stack: str) -> list[type[Packet]]:

@@ -65,6 +65,6 @@ def _waiting(wires: Wires, waits: dict[int, Awaited]) -> Sequence[str]:
         *[
             f"node {number}: {what}"
             for number, agent in enumerate(wires.agents)
-            for what in (*agent.host.waiting(), *agent.firmware.waiting())
+            for what in (*agent.host.pending_work(), *agent.firmware.pending_work())
         ],
     ]

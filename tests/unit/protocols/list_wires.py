@@ -31,8 +31,8 @@ class ListNic:
 
     def leave(self) -> None:
         """All frames leave now."""
-        told, self._then = self._then, []
-        for then in told:
+        report, self._then = self._then, []
+        for then in report:
             then(self._wires.now)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
@@ -43,7 +43,7 @@ class ListNic:
 
     def post_completion(self, index: int) -> None:
         assert self.agent is not None
-        self.agent.host.completed(index)
+        self.agent.host.on_completion(index)
 
     def interrupt(self, index: int) -> None:
         self.post_completion(index)
@@ -84,7 +84,7 @@ class Wires:
         sent, self.nics[number].sent = self.nics[number].sent, []
         return sent
 
-    def give(self, frame: bytes) -> None:
+    def deliver(self, frame: bytes) -> None:
         """A frame arrives where its destination says, or nowhere."""
         if frame[:6] in self.addresses:
             self.agents[self.addresses.index(frame[:6])].firmware.receive(self.now, frame)
@@ -96,7 +96,7 @@ class Wires:
             for number in range(len(self.nics)):
                 for frame in self.take(number):
                     count += 1
-                    self.give(frame)
+                    self.deliver(frame)
         return count
 
     def elapse(self, span: int) -> None:
@@ -114,12 +114,12 @@ class Wires:
         deadlines = [agent.firmware.deadline for agent in self.agents]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Return what every NIC and host waits for."""
         return [
             f"{number}: {sentence}"
             for number, agent in enumerate(self.agents)
-            for sentence in [*agent.host.waiting(), *agent.firmware.waiting()]
+            for sentence in [*agent.host.pending_work(), *agent.firmware.pending_work()]
         ]
 
     def tick(self) -> bool:

@@ -238,11 +238,11 @@ class Myrinet:
                     far = None  # a host that says nothing cannot be told from none
                 end = ends.get(port - base)
                 if isinstance(end, Port):
-                    there: Place | None = (places[end.switch][0], places[end.switch][1] + end.port)
+                    remote: Place | None = (places[end.switch][0], places[end.switch][1] + end.port)
                 else:
-                    there = None if end is None else (end, 0)
-                if far != there:
-                    wrong.append(f"{name}:{port} leads to {far}, not {there}")
+                    remote = None if end is None else (end, 0)
+                if far != remote:
+                    wrong.append(f"{name}:{port} leads to {far}, not {remote}")
             wrong += [f"{name} has no port {base + port}" for port in ends if not 0 <= base + port < self.ports]
         if {topology.me, *topology.hosts} != self.reached(topology.me):
             wrong.append(f"hosts {sorted(topology.hosts)}")
@@ -323,7 +323,7 @@ def star(hosts: int) -> list[Cable]:
 
 
 def ring(switches: int, hosts: int) -> list[Cable]:
-    """hosts: of each switch."""
+    """hosts: hosts of each switch."""
     around = [(f"s{number}", f"s{(number + 1) % switches}") for number in range(switches)]
     return plug_cables([*around, *((number, f"s{number // hosts}") for number in range(switches * hosts))])
 
@@ -356,17 +356,17 @@ def random_network(seed: int, most: int = 64, ports: int = 8) -> list[Cable]:
         free[far] -= 1
         ends.append((f"s{near}", f"s{far}"))
 
-    def drawn(among: Iterable[int]) -> int | None:
+    def draw_switch(among: Iterable[int]) -> int | None:
         able = [switch for switch in among if free[switch] > 0]
         return random.choice(able) if able else None
 
     for switch in range(1, switches):
-        near = drawn(range(switch))
+        near = draw_switch(range(switch))
         assert near is not None
         join(near, switch)
     for _ in range(random.randint(0, 2 * switches)):
-        near = drawn(range(switches))
-        far = drawn(switch for switch in range(switches) if switch != near)
+        near = draw_switch(range(switches))
+        far = draw_switch(switch for switch in range(switches) if switch != near)
         if near is not None and far is not None:
             join(near, far)
     populated = random.sample(range(switches), random.randint(1, switches))

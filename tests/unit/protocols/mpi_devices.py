@@ -16,7 +16,7 @@ from tests.unit.protocols.list_wires import Wires
 from tests.unit.protocols.nicless_endpoints import by_library
 
 RanksOf = Callable[..., Ranks]
-"""Makes so many; mtu: of their links."""
+"""Makes so many; mtu: MTU of their links."""
 
 
 class Am2Ranks(Ranks):
@@ -27,10 +27,10 @@ class Am2Ranks(Ranks):
         self.devices = [am2.device(agent.host) for agent in self.wires.agents]  # type: ignore[arg-type]
         self.world = self.communicators(0)
 
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Wait until all is at rest, as EMP's ranks do, when answers that programs need not wait for have come."""
         self.wires.elapse(10 * SECOND)
-        return super().at_rest()
+        return super().is_idle()
 
 
 class ViaRanks(Ranks):
@@ -41,12 +41,12 @@ class ViaRanks(Ranks):
         self.devices = [via_device(agent.host) for agent in self.wires.agents]  # type: ignore[arg-type]
         self.world = self.communicators(0)
 
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Wait for the acknowledgements that programs need not wait for."""
         self.wires.elapse(10 * SECOND)
-        return super().at_rest()
+        return super().is_idle()
 
 
-everywhere = pytest.mark.parametrize(
+on_every_device = pytest.mark.parametrize(
     "ranks_of", [Ranks, Am2Ranks, ViaRanks, by_library], ids=["emp", "am2", "via", "by library"]
 )

@@ -22,7 +22,7 @@ class Mutant:
 
     name: str
     mistake: str
-    put_in: Callable[[pytest.MonkeyPatch], None]
+    apply: Callable[[pytest.MonkeyPatch], None]
 
     def __str__(self) -> str:
         return self.name
@@ -30,7 +30,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Found:
-    """cases: how many were tried. seed: of the failing one. complaint: its error."""
+    """cases: how many were tried. seed: seed of the failing one. complaint: its error."""
 
     cases: int
     seed: int
@@ -70,7 +70,7 @@ def find(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: 
 
 def _found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Found:
     with pytest.MonkeyPatch.context() as patch:
-        mutant.put_in(patch)
+        mutant.apply(patch)
         for cases, seed in enumerate(range(first_seed, first_seed + most), 1):
             try:
                 trial(seed)

@@ -35,14 +35,14 @@ class Post:
     def on_timer(self, now: int) -> None:
         raise AssertionError
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         raise AssertionError
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         waiting = self.endpoint.matching.posted_count()
         return [f"{waiting} receives"] if waiting else []
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         return {}
 
 

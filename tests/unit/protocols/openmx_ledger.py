@@ -54,12 +54,12 @@ class Ledger:
         """Send the next message of a direction; its memory has other bytes as soon as the send is done."""
         sent = self.sent.setdefault(direction, [])
         data = bytearray(message(direction, len(sent), size))
-        request, told = (end.issend if synchronous else end.isend)([data], to, direction[0]), list[Status]()
-        request.on_arrival = told.append
+        request, statuses = (end.issend if synchronous else end.isend)([data], to, direction[0]), list[Status]()
+        request.on_arrival = statuses.append
         if request.is_settled:
-            told.append(request.result().status)
+            statuses.append(request.result().status)
         request.add_callback(lambda _: data.__setitem__(slice(None), bytes(len(data))))
-        sent.append(Sent(len(sent), told))
+        sent.append(Sent(len(sent), statuses))
         return request
 
     def receive(self, end: Endpoint, sink: int, source: int = ANYONE) -> Request:
@@ -73,7 +73,7 @@ class Ledger:
     def received(self, sink: int) -> dict[Direction, list[int]]:
         """Return the numbers of the messages that an endpoint has received, in the order of its receives. AssertionError if
         one is changed."""
-        found: dict[Direction, list[int]] = {}
+        samples: dict[Direction, list[int]] = {}
         for source, request, buffer in self.posted.get(sink, ()):
             if not request.done or request.result().status is not Status.SUCCESS:
                 continue
@@ -84,8 +84,8 @@ class Ledger:
             assert bytes(buffer[:length]) == message(direction, number, length), (
                 f"{direction}: message {number} is changed"
             )
-            found.setdefault(direction, []).append(number)
-        return found
+            samples.setdefault(direction, []).append(number)
+        return samples
 
     def check(self, is_complete: bool, may_err: Callable[[Direction], bool]) -> None:
         """is_complete: nothing may be missing. may_err: whether a direction's messages may count as arrived that are not.
@@ -102,7 +102,7 @@ class Ledger:
     def _check_arrived(
         direction: Direction, sent: list[Sent], numbers: list[int], is_complete: bool, may_err: bool
     ) -> None:
-        arrived = [one.number for one in sent if one.told == [Status.SUCCESS]]
+        arrived = [entry.number for entry in sent if entry.told == [Status.SUCCESS]]
         missing = Counter(arrived) - Counter(numbers)
         assert not missing or may_err, f"{direction}: said to have arrived, but not received: {sorted(missing)}"
         assert not is_complete or numbers == list(range(len(sent))), f"{direction}: lost, of {len(sent)}: {numbers}"

@@ -50,7 +50,7 @@ class EveryNth:
         return loses
 
 
-class Two:
+class EndpointPair:
     """Two nodes. ends: their endpoints. to: for each its partner at the other, connected. lose: whether a frame is lost."""
 
     def __init__(
@@ -79,28 +79,28 @@ class Two:
     def driver(self, number: int) -> Firmware:
         return cast(Firmware, self.wires.agents[number].firmware)
 
-    def counted(self, number: int, name: str) -> int:
-        return self.driver(number).counted()[name]
+    def counter(self, number: int, name: str) -> int:
+        return self.driver(number).counter_values()[name]
 
-    def carry(self) -> None:
+    def deliver_frames(self) -> None:
         """Deliver frames until no node sends any more."""
         while any(nic.sent for nic in self.wires.nics):
             for number in range(2):
                 for frame in self.wires.take(number):
                     self.sent.append(kind_of(frame))
                     if not self.lose(frame):
-                        self.wires.give(frame)
+                        self.wires.deliver(frame)
 
     def run(self, *programs: Program[T]) -> list[T]:
-        return run(self.wires, *programs, deliver=self.carry)
+        return run(self.wires, *programs, deliver=self.deliver_frames)
 
     def elapse(self, span: int) -> None:
         """Let time pass."""
         end = self.wires.now + span
-        self.carry()
+        self.deliver_frames()
         while (deadline := self.wires.deadline) is not None and deadline <= end:
             self.wires.tick()
-            self.carry()
+            self.deliver_frames()
         self.wires.now = end
 
     def send(self, data: bytes, match: int = 5, *, synchronous: bool = False) -> Request:
@@ -135,6 +135,6 @@ def pattern(size: int) -> bytes:
     return bytes(index * 7 + (index >> 8) * 13 + (index >> 16) & 0xFF for index in range(size))
 
 
-def partner_of(two: Two, number: int) -> Partner:
+def partner_of(pair: EndpointPair, number: int) -> Partner:
     """How a node's endpoint knows the other's."""
-    return two.ends[number].partner(1 - number)
+    return pair.ends[number].partner(1 - number)

@@ -54,7 +54,7 @@ class Schedule:
             entries=chance.choice((32, 1_024)),
         )
         self.wires = Wires(plug(settings), 2)
-        self.loop_outside()
+        self.loop_through_nic()
         self.ends: list[Endpoint] = [
             self.library(end // self.per_node).open_endpoint(end % self.per_node) for end in range(2 * self.per_node)
         ]
@@ -66,10 +66,10 @@ class Schedule:
     def library(self, node: int) -> Library:
         return cast(Library, self.wires.agents[node].host)
 
-    def loop_outside(self) -> None:
+    def loop_through_nic(self) -> None:
         """Let frames between endpoints of a node be lost and repeated as all others."""
         for agent in self.wires.agents:
-            cast(Firmware, agent.firmware).loop_outside()
+            cast(Firmware, agent.firmware).loop_through_nic()
 
     def run(self) -> None:
         """Run it. AssertionError for what is wrong."""
@@ -116,21 +116,21 @@ class Schedule:
                 self.old.append(Late(frame, connections))
 
     def connections(self) -> int:
-        return sum(agent.firmware.counted()["connections"] for agent in self.wires.agents) + 9 * sum(self.lives)
+        return sum(agent.firmware.counter_values()["connections"] for agent in self.wires.agents) + 9 * sum(self.lives)
 
     def deliver(self) -> None:
         chance = self.chance
         if chance.random() < 0.1 and self.old:
             late = chance.choice(self.old)
             if self.connections() - late.connections <= YOUNG:
-                self.wires.give(late.frame)
+                self.wires.deliver(late.frame)
         if not self.air:
             return
         if chance.random() < 0.2:
             self.air.rotate(chance.randrange(len(self.air)))
         frame = self.air.popleft()
         if chance.random() > 0.1:
-            self.wires.give(frame)
+            self.wires.deliver(frame)
 
     def disconnect(self) -> None:
         source, sink = self.direction()
@@ -141,7 +141,7 @@ class Schedule:
         for end in range(node * self.per_node, (node + 1) * self.per_node):
             self.ends[end].close()
         self.wires.restart(node)
-        self.loop_outside()
+        self.loop_through_nic()
         for end in range(node * self.per_node, (node + 1) * self.per_node):
             self.ends[end] = self.library(node).open_endpoint(end % self.per_node)
             self.lives[end] += 1
@@ -161,14 +161,14 @@ class Schedule:
                     self.send(direction)
                     self.receive(direction)
             while self.air:
-                self.wires.give(self.air.popleft())
+                self.wires.deliver(self.air.popleft())
                 self.take()
-            if not any(waits_for(agent.host.waiting(), "a receive") for agent in self.wires.agents):
+            if not any(waits_for(agent.host.pending_work(), "a receive") for agent in self.wires.agents):
                 break
             self.wires.tick()
             self.take()
         else:
-            raise AssertionError(f"no progress without losses: {waits_for(self.wires.waiting(), 'a receive')}")
+            raise AssertionError(f"no progress without losses: {waits_for(self.wires.pending_work(), 'a receive')}")
         for end in self.ends:
             end.close()
         for node in range(2):

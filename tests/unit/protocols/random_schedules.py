@@ -38,12 +38,12 @@ class Endpoint(Protocol):
     """Interface of a host library that a schedule drives."""
 
     @property
-    def free(self) -> int: ...
+    def free_descriptors(self) -> int: ...
     @property
     def pinned(self) -> int: ...
     def post_send(self, destination: int, tag: int, data: bytearray) -> Completion[Delivered]: ...
     def post_receive(self, source: int, tag: int, buffer: memoryview) -> Completion[Delivered]: ...
-    def waiting(self) -> list[str]: ...
+    def pending_work(self) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Schedule:
         self.library = library
         self.wires = Wires(plug, count, mtu)
         self.hosts: list[Endpoint] = [agent.host for agent in self.wires.agents]  # type: ignore[misc]  # as it must be
-        self.descriptors = self.hosts[0].free
+        self.descriptors = self.hosts[0].free_descriptors
         self.faults = Faults.drawn(random)
         self.digest = hashlib.sha256()
         tags = random.choice([1, 3, 20])
@@ -137,7 +137,7 @@ class Schedule:
             if not self._go_on() and not self._unfinished():
                 break
         else:
-            raise AssertionError(f"no end after {healed} rounds: {self.wires.waiting()}")
+            raise AssertionError(f"no end after {healed} rounds: {self.wires.pending_work()}")
         self._check()
 
     def _receives(self) -> list[Receive]:
@@ -168,7 +168,7 @@ class Schedule:
         due = [flying for flying in self._flying if flying[0] <= self._round]
         self._flying = [flying for flying in self._flying if flying[0] > self._round]
         for _, _, frame in sorted(due):
-            wires.give(frame)
+            wires.deliver(frame)
         if due or posted or self._flying:
             if random.random() < 0.02:
                 wires.tick()  # sooner than the frames that fly
@@ -187,7 +187,9 @@ class Schedule:
                 self._sends.append((message, send))
                 posted = True
         waiting = Counter(
-            one.of.destination for one in self.receives if one.completion is not None and not one.completion.done
+            receive.of.destination
+            for receive in self.receives
+            if receive.completion is not None and not receive.completion.done
         )
         for receive in list(self._to_post):
             node = receive.of.destination
@@ -221,26 +223,26 @@ class Schedule:
         return (
             bool(self._to_send or self._to_post)
             or any(not send.done for _, send in self._sends)
-            or any(one.completion is not None and not one.completion.done for one in self.receives)
+            or any(receive.completion is not None and not receive.completion.done for receive in self.receives)
         )
 
     def _check(self) -> None:
         """Check that each message arrived once, complete and in order, without overrun, and that nothing is left."""
         for message, send in self._sends:
-            assert send.done, ("a send is never done", self.wires.waiting())
+            assert send.done, ("a send is never done", self.wires.pending_work())
             assert send.result().length == len(message.content)
-        came: dict[tuple[int, int, int], list[Receive]] = {}
+        arrived: dict[tuple[int, int, int], list[Receive]] = {}
         for node in range(len(self.hosts)):
             for receive in (one for one in self._posted if one.of.destination == node):
                 assert receive.completion is not None
-                assert receive.completion.done, ("a receive is never done", self.wires.waiting())
+                assert receive.completion.done, ("a receive is never done", self.wires.pending_work())
                 got = self.library.truncated(receive.completion) or receive.completion.result()
                 assert receive.any_source or got.source == receive.of.source
                 assert receive.any_tag or got.tag == receive.of.tag
-                came.setdefault((got.source, node, got.tag), []).append(receive)
+                arrived.setdefault((got.source, node, got.tag), []).append(receive)
                 cut = self.library.truncated(receive.completion) is not None
                 assert cut == (got.length > receive.room), "a receive fails if, and only if, its message is longer"
-        for flow, receives in came.items():
+        for flow, receives in arrived.items():
             sent = [m.content for m in self.messages if (m.source, m.destination, m.tag) == flow]
             assert len(receives) == len(sent), "each message is received once"
             for content, receive in zip(sent, receives, strict=True):
@@ -248,8 +250,8 @@ class Schedule:
                 rest = b"\xee" * (receive.room - len(filled) + GUARD)
                 assert receive.memory == b"\xee" * GUARD + filled + rest, "whole, in order, nothing overrun"
         for host, agent in zip(self.hosts, self.wires.agents, strict=True):
-            assert host.free == self.descriptors, "no descriptor is lost"
+            assert host.free_descriptors == self.descriptors, "no descriptor is lost"
             assert host.pinned == 0, "no memory stays pinned"
-            assert host.waiting() == []
-            assert agent.firmware.waiting() == []
+            assert host.pending_work() == []
+            assert agent.firmware.pending_work() == []
             assert agent.firmware.deadline is None

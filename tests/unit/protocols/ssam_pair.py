@@ -48,7 +48,7 @@ class Node:
         self.device.on_doorbell(self.now, index)
 
     def post_completion(self, index: int) -> None:
-        self.library.completed(index)
+        self.library.on_completion(index)
 
     def interrupt(self, index: int) -> None:
         raise AssertionError(f"no interrupt, {index}")
@@ -63,7 +63,7 @@ class Node:
         self.send(make())
 
     def counters(self) -> dict[str, int]:
-        return {name: count for name, count in self.device.counted().items() if count}
+        return {name: count for name, count in self.device.counter_values().items() if count}
 
 
 class Pair:
@@ -78,7 +78,7 @@ class Pair:
     def __iter__(self) -> object:
         return iter(self.nodes)
 
-    def carry(self) -> bool:
+    def deliver_frames(self) -> bool:
         """Deliver everything that is on the way; return whether there was anything."""
         moved = False
         for node, other in (self.nodes, self.nodes[::-1]):
@@ -94,7 +94,7 @@ class Pair:
     def settle(self, time_outs: int = 0) -> None:
         """Carry until nothing moves, through so many time-outs."""
         for _ in range(time_outs + 1):
-            while self.carry():
+            while self.deliver_frames():
                 pass
             for node in self.nodes:
                 if node.device.deadline is not None:
@@ -112,7 +112,7 @@ class Pair:
                 except StopIteration:
                     self._waits = None
                     return True
-            if not self.carry():
+            if not self.deliver_frames():
                 self.settle(time_outs=1)
         return False
 

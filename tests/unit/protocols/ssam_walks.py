@@ -35,10 +35,10 @@ def trial(seed: int) -> None:
     pair.lose = lose
     sent: list[list[bytes]] = [[], []]
     for number in range(REQUESTS):
-        for here, node in enumerate(pair.nodes):
-            data = bytes((here, number))
-            if node.library.try_request(1 - here, random.choice((ECHO, COUNT)), data):
-                sent[here].append(data)
+        for local, node in enumerate(pair.nodes):
+            data = bytes((local, number))
+            if node.library.try_request(1 - local, random.choice((ECHO, COUNT)), data):
+                sent[local].append(data)
         if random.random() < 0.5:
             pair.settle(time_outs=random.randrange(2))
         while repeated and random.random() < 0.5:
@@ -47,15 +47,15 @@ def trial(seed: int) -> None:
             pair.nodes[to(frame)].device.receive(pair.nodes[to(frame)].now, frame)
     loss = 0.0
     pair.settle(time_outs=40)
-    for here, node in enumerate(pair.nodes):
-        counted = pair.nodes[1 - here].counted
-        assert sorted(node.echoed + counted) == sent[here], f"requests of node {here} are lost or handled again"
-        assert counted == sorted(counted), f"requests of node {here} are handled out of order"
-        assert not node.library.waiting(), f"node {here} waits"
+    for local, node in enumerate(pair.nodes):
+        counted = pair.nodes[1 - local].counted
+        assert sorted(node.echoed + counted) == sent[local], f"requests of node {local} are lost or handled again"
+        assert counted == sorted(counted), f"requests of node {local} are handled out of order"
+        assert not node.library.pending_work(), f"node {local} waits"
         free = 0
-        while free < window and node.library.try_request(1 - here, COUNT):
+        while free < window and node.library.try_request(1 - local, COUNT):
             free += 1
-        assert free == window, f"{free} of {window} slots of node {here}'s window are free"
-        counts = node.device.counted()
+        assert free == window, f"{free} of {window} slots of node {local}'s window are free"
+        counts = node.device.counter_values()
         cells = counts["cells_read"] + counts["overruns"] + counts["bad_headers"]
-        assert cells == arrived[here], f"{arrived[here]} cells came to node {here}, and {cells} are accounted for"
+        assert cells == arrived[local], f"{arrived[local]} cells came to node {local}, and {cells} are accounted for"

@@ -49,7 +49,7 @@ class Host:
 
     def notify(self, endpoint: Endpoint, subject: int) -> None:
         """Post a completion, as the NIC does."""
-        self.am.completed(endpoint.name.endpoint << layout.SUBJECT_BITS | subject)
+        self.am.on_completion(endpoint.name.endpoint << layout.SUBJECT_BITS | subject)
 
     def state(self, endpoint: Endpoint) -> Residence:
         return self.am.driver.state(endpoint)
@@ -72,7 +72,7 @@ def start_waiting(host: Host, endpoint: Endpoint) -> Callable[[], bool]:
             return
 
     go_on()
-    assert host.am.waiting() or has_ended
+    assert host.am.pending_work() or has_ended
     return lambda: bool(has_ended)
 
 
@@ -257,7 +257,7 @@ def test_a_request_that_waits_for_a_credit_serves_its_whole_bundle_and_no_other(
     waiting = request.send(None)
     assert str(waiting) == "a credit, or room, to send to endpoint 0 of node 1"
     for endpoint in (elsewhere, beside):
-        arrived(endpoint)
+        deliver_request(endpoint)
         host.notify(endpoint, layout.ARRIVED_REQUESTS)
     assert waiting.done, "the task is woken"
     request.send(None)
@@ -268,7 +268,7 @@ def test_a_request_that_waits_for_a_credit_serves_its_whole_bundle_and_no_other(
 # Residency.
 
 
-def arrived(endpoint: Endpoint) -> None:
+def deliver_request(endpoint: Endpoint) -> None:
     """Put a short request for handler 1 into the endpoint's ring, as the NIC does."""
     page = endpoint.inbox.page
     assert page is not None
@@ -298,14 +298,19 @@ def test_the_least_recently_used_idle_endpoint_gives_up_its_frame() -> None:
     busy.try_request(0, 1)
     for endpoint in (old, new):
         host.notify(endpoint, 5)  # a slot is free: it is used
-    wanted = host.endpoint(resident=False)
-    host.notify(wanted, layout.FAULT)
+    expected = host.endpoint(resident=False)
+    host.notify(expected, layout.FAULT)
     assert host.doorbells == [(1, layout.UNLOAD)]
     host.notify(old, layout.RELEASE)
     assert old.outbox.page is None
     host.notify(old, layout.UNLOADED)
     assert host.doorbells == [(1, layout.UNLOAD), (1, layout.RELEASED), (3, layout.LOAD)]
-    assert [host.state(one).name for one in (busy, old, new, wanted)] == ["RESIDENT", "ON_HOST", "RESIDENT", "LOADING"]
+    assert [host.state(one).name for one in (busy, old, new, expected)] == [
+        "RESIDENT",
+        "ON_HOST",
+        "RESIDENT",
+        "LOADING",
+    ]
 
 
 def test_an_endpoint_with_unsent_messages_faults_again() -> None:
@@ -347,14 +352,14 @@ def test_an_endpoint_is_not_released_while_its_handler_runs() -> None:
 
 def test_requested_regions_are_mapped_and_excess_ones_of_non_resident_endpoints_unmapped() -> None:
     host = Host(Settings(mappings=1, medium=512, packet=512))
-    away, here = host.endpoint(resident=False), host.endpoint()
-    regions = [one.name.endpoint << layout.SUBJECT_BITS | layout.RECEIVE_STAGING for one in (away, here)]
+    away, local = host.endpoint(resident=False), host.endpoint()
+    regions = [one.name.endpoint << layout.SUBJECT_BITS | layout.RECEIVE_STAGING for one in (away, local)]
     for region in regions:
-        host.am.completed(region << layout.SUBJECT_BITS | layout.UNMAPPED)
+        host.am.on_completion(region << layout.SUBJECT_BITS | layout.UNMAPPED)
         assert host.doorbells.pop() == (region, layout.MAPPED)
     assert list(host.memory.mapped_regions) == regions[1:]
-    nowhere = here.name.endpoint << layout.SUBJECT_BITS | layout.SEGMENT
-    host.am.completed(nowhere << layout.SUBJECT_BITS | layout.UNMAPPED)
+    nowhere = local.name.endpoint << layout.SUBJECT_BITS | layout.SEGMENT
+    host.am.on_completion(nowhere << layout.SUBJECT_BITS | layout.UNMAPPED)
     assert host.doorbells == [(nowhere, layout.ABSENT)]
 
 
@@ -396,7 +401,7 @@ def test_notifications_about_a_freed_endpoint_are_ignored() -> None:
     endpoint.free()
     for subject in (layout.ARRIVED_REQUESTS, layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.UNMAPPED, 0):
         host.notify(endpoint, subject)
-    assert host.am.waiting() == []
+    assert host.am.pending_work() == []
     endpoint.free()
 
 
@@ -455,7 +460,7 @@ def test_accepted_requests_to_a_gone_endpoint_are_returned_and_the_nic_returns_t
     assert endpoint.try_request(1, 1)
     page = cast(memoryview, endpoint.outbox.page)
     page[layout.SLOT_OFFSETS[0]] = page[layout.SLOT_OFFSETS[2]] = layout.FREE  # they have been taken
-    host.am.completed(gone)
+    host.am.on_completion(gone)
     assert endpoint.is_ready
     assert returned == []
     assert endpoint.handle() == 2
@@ -466,7 +471,7 @@ def test_accepted_requests_to_a_gone_endpoint_are_returned_and_the_nic_returns_t
     for message in (1, 2):
         reply(host, endpoint, message)
     assert (replies, endpoint.credits(0), endpoint.inbox.stray_replies) == ([2], 4, 1)
-    host.am.completed(gone)
+    host.am.on_completion(gone)
     assert endpoint.is_empty
 
 
@@ -476,7 +481,7 @@ def test_accepted_requests_are_determined_when_the_page_is_accessible() -> None:
     endpoint.error_handler = lambda _: None
     page = cast(memoryview, endpoint.outbox.page)
     endpoint.set_page(None)
-    host.am.completed(GONE)
+    host.am.on_completion(GONE)
     assert endpoint.is_empty
     page[layout.SLOT_OFFSETS[0]] = layout.FREE
     endpoint.set_page(page)

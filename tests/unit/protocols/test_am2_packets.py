@@ -16,7 +16,7 @@ from protocols.am2.transport import (
     unpack_body,
 )
 from protocols.core.malformed import MalformedError
-from protocols.myrinet.envelope import opened, sealed
+from protocols.myrinet.envelope import add_envelope, remove_envelope
 
 TO, OWN = b"\2\0\0\0\0\1", b"\2\0\0\0\0\2"
 BYTE, SHORT, WORD = st.integers(0, 255), st.integers(0, 0xFFFF), st.integers(0, 0xFFFF_FFFF)
@@ -53,7 +53,7 @@ def test_a_message_in_the_page_equals_the_codecs(
         TO, OWN, 0, *identity, *sending, form, int(is_reply), handler, count, origin, endpoint, tag, message, offset, total,
         payload,
     )  # fmt: skip
-    assert frame == sealed(whole, route)
+    assert frame == add_envelope(whole, route)
     assert unpack_body(whole) == (*sending, body)
     assert page.READ_ARGUMENTS[count](memory, at + page.ARGUMENTS_OFFSET) == tuple(arguments)
     assert len(body) == MESSAGE_HEADER_SIZE + 4 * count + len(data)
@@ -66,9 +66,9 @@ def test_an_answer_equals_the_codecs(
     kind = codec.KIND_NACK if reason else codec.KIND_ACK
     frame = build_answer(frame_prefix(TO, OWN, kind, reason, *identity), *sending, route)
     whole = codec.pack_answer(TO, OWN, kind, reason, *identity, *sending)
-    assert frame == sealed(whole, route)
+    assert frame == add_envelope(whole, route)
     if not route:
-        assert unpack_answer(opened(frame)) == unpack_answer(frame) == sending
+        assert unpack_answer(remove_envelope(frame)) == unpack_answer(frame) == sending
 
 
 @given(st.integers(0, 8 * 60 - 1), st.booleans())

@@ -48,7 +48,7 @@ def nic_with_pending_notices() -> SingleNic:
     card = nic_with_freed_endpoints()
     card.elapse(GIVEN_UP)
     assert announced_endpoints(card) == [*FREED] * 4
-    assert card.firmware.waiting() == ["node 1 does not acknowledge that these endpoints are gone: 4, 5, 6"]
+    assert card.firmware.pending_work() == ["node 1 does not acknowledge that these endpoints are gone: 4, 5, 6"]
     return card
 
 
@@ -63,7 +63,7 @@ def next_notice(card: SingleNic) -> SentMessage:
 
 def is_idle_for_a_day(card: SingleNic) -> bool:
     card.elapse(DAY)
-    return (card.sent, card.firmware.deadline, card.firmware.waiting()) == ([], None, [])
+    return (card.sent, card.firmware.deadline, card.firmware.pending_work()) == ([], None, [])
 
 
 @pytest.mark.parametrize("frame", ["message", "answer"])
@@ -103,7 +103,7 @@ def test_a_silent_peer_gets_single_notices_with_growing_intervals_and_then_none(
         card.sent.clear()
     assert times[:5] == [1, 3, 7, 15, 31]
     assert (len(times), times[-1] // 3600) == (17, 36)
-    assert len(card.firmware.waiting()) == 1
+    assert len(card.firmware.pending_work()) == 1
     card.arrive(OTHER, 1, channel=5)
     card.elapse(MILLISECOND + MILLISECOND // 2)
     assert sorted(announced_endpoints(card)) == [*FREED]
@@ -155,8 +155,8 @@ def test_a_notice_given_up_for_lack_of_a_route_is_sent_when_a_route_is_known() -
     assert announced_endpoints(card) == [*FREED]
     card.elapse(10 * SECOND)
     assert card.sent == []
-    assert len(card.firmware.waiting()) == 1
+    assert len(card.firmware.pending_work()) == 1
     card.arrive(OTHER, 1, channel=5)
-    assert len(card.firmware.waiting()) == 1  # it is there, but no way leads to it
+    assert len(card.firmware.pending_work()) == 1  # it is there, but no way leads to it
     card.firmware.install(card.now, Table(3, 1, ROUTES_TO_PEER))
     assert sorted(announced_endpoints(card)) == [*FREED]

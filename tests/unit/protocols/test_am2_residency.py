@@ -47,7 +47,7 @@ def test_a_copy_of_a_refused_packet_is_not_accepted_when_the_endpoint_is_residen
     card.arrive(4, 1, stamp=7)
     card.load(4)
     assert card.arrive(4, 1, stamp=7) == []
-    assert card.counted("old") == 1
+    assert card.counter("old") == 1
 
 
 def test_a_doorbell_of_a_non_resident_endpoint_sends_nothing() -> None:
@@ -55,7 +55,7 @@ def test_a_doorbell_of_a_non_resident_endpoint_sends_nothing() -> None:
     card.create(4, load=False)
     card.ring(4, 0)
     assert card.take_packets() == []
-    assert card.counted("invalid") == 1
+    assert card.counter("invalid") == 1
 
 
 def test_messages_written_before_a_load_are_sent_after_it() -> None:
@@ -222,7 +222,7 @@ def test_a_packet_refused_before_does_not_keep_an_endpoint_from_leaving() -> Non
     card.ring(4, layout.UNLOAD)
     card.ring(4, layout.RELEASED)
     assert card.notifications[-1] == (4, UNLOADED)
-    assert card.counted("taken_back") == 1
+    assert card.counter("taken_back") == 1
 
 
 def test_a_partly_sent_bulk_message_continues_after_the_next_load() -> None:
@@ -274,8 +274,8 @@ def test_a_freed_endpoint_receives_nothing_and_answers_to_it_are_ignored() -> No
     card.ring(4, layout.DESTROY)
     card.answer(sent)
     assert card.arrive(4, 1)[0][0] == KIND_NACK
-    assert card.counted("bad_endpoints") == 1
-    assert card.firmware.waiting() == []
+    assert card.counter("bad_endpoints") == 1
+    assert card.firmware.pending_work() == []
 
 
 STATES = ("absent", "on the host", "resident", "asked to leave", "leaving", "released")
@@ -287,7 +287,7 @@ TOLD: dict[tuple[str, int], list[int]] = {
     ("leaving", layout.RELEASED): [],
     ("absent", layout.CREATE): [],
     **{(state, layout.DESTROY): [UNLOADED] for state in STATES[1:]},
-    **{(state, said): [] for state in STATES[1:] for said in SAID},
+    **{(state, reported): [] for state in STATES[1:] for reported in SAID},
 }
 """In which state the host's kernel may say what, and what it is told for it."""
 
@@ -314,7 +314,7 @@ def test_doorbells_that_are_invalid_in_a_state_are_only_counted(state: str, comm
     if state == "leaving" and command == layout.RELEASED:
         expected = [UNLOADED]
     assert card.notifications == [(4, subject) for subject in expected or ()]
-    assert card.counted("invalid") == (expected is None)
+    assert card.counter("invalid") == (expected is None)
 
 
 def test_tags_are_those_of_the_page() -> None:

@@ -52,12 +52,12 @@ def test_a_host_gets_a_frame_when_two_others_have_all() -> None:
     assert card.notifications == [(first, LOADED), (second, LOADED), (first, RELEASE)]
     lets_go(card, first)
     assert card.notifications[-2:] == [(first, UNLOADED), (third, LOADED)]
-    assert card.counted("forced") == card.counted("invalid") == 0
+    assert card.counter("forced") == card.counter("invalid") == 0
 
 
 def test_a_frame_is_taken_from_the_host_that_has_most() -> None:
     card = sharing(3)
-    other, many, third = card.number(1), [card.number(0, one) for one in range(2)], card.number(2)
+    other, many, third = card.number(1), [card.number(0, index) for index in range(2)], card.number(2)
     card.create(other)  # in its frame for longest
     for endpoint in many:
         card.create(endpoint)
@@ -65,19 +65,19 @@ def test_a_frame_is_taken_from_the_host_that_has_most() -> None:
     assert card.notifications[-1] == (many[0], RELEASE)
 
 
-def test_of_a_hosts_endpoints_one_with_nothing_under_way_gives_up_its_frame() -> None:
+def test_an_idle_endpoint_of_a_host_gives_up_its_frame() -> None:
     card = sharing()
-    busy, idle, wanted = card.number(0), card.number(0, 1), card.number(1)
+    busy, idle, expected = card.number(0), card.number(0, 1), card.number(1)
     card.create(busy)
     card.create(idle)
     card.request(busy)
-    card.create(wanted)
+    card.create(expected)
     assert card.notifications[-1] == (idle, RELEASE)
 
 
 def test_a_host_that_has_most_gets_no_frame_of_another() -> None:
     card = sharing(3, hosts=2)
-    mine, theirs = [card.number(0, one) for one in range(3)], card.number(1)
+    mine, theirs = [card.number(0, index) for index in range(3)], card.number(1)
     card.create(theirs)
     for endpoint in mine:
         card.create(endpoint)
@@ -88,8 +88,8 @@ def test_a_host_that_has_most_gets_no_frame_of_another() -> None:
 def test_a_host_that_releases_slowly_gets_no_frame_of_another_meanwhile() -> None:
     """A frame counts as its host's until vacated; else a slow host would get the others' frames too."""
     card = sharing(7)
-    mine = [card.number(0, one) for one in range(7)]
-    theirs = [card.number(place, one) for place in (1, 2) for one in range(2)]
+    mine = [card.number(0, index) for index in range(7)]
+    theirs = [card.number(place, index) for place in (1, 2) for index in range(2)]
     for endpoint in (*mine[:3], *theirs):
         card.create(endpoint)
     for endpoint in mine[:3]:
@@ -99,13 +99,13 @@ def test_a_host_that_releases_slowly_gets_no_frame_of_another_meanwhile() -> Non
         card.create(endpoint)
     card.elapse(10 * MILLISECOND)
     assert [card.notifications_of(one) for one in theirs] == [[LOADED]] * 4
-    assert card.counted("invalid") == 0
+    assert card.counter("invalid") == 0
 
 
 def test_the_host_with_fewer_frames_gets_the_next_one() -> None:
     """However many of another's wait before it."""
     card = sharing(3)
-    mine, theirs, third = [card.number(0, one) for one in range(3)], card.number(1), card.number(2)
+    mine, theirs, third = [card.number(0, index) for index in range(3)], card.number(1), card.number(2)
     card.create(theirs)
     for endpoint in mine:
         card.create(endpoint)
@@ -118,7 +118,7 @@ def test_the_host_with_fewer_frames_gets_the_next_one() -> None:
 
 def test_no_more_endpoints_leave_than_others_wait() -> None:
     card = sharing(4, stay=MILLISECOND, hosts=2)
-    mine, theirs = [card.number(0, one) for one in range(4)], [card.number(1, one) for one in range(2)]
+    mine, theirs = [card.number(0, index) for index in range(4)], [card.number(1, index) for index in range(2)]
     for endpoint in mine:
         card.create(endpoint)
     for endpoint in theirs:
@@ -140,7 +140,7 @@ def test_an_endpoint_keeps_its_frame_for_the_minimum_residence_though_another_ho
     card.create(second)
     assert card.notifications == [(first, LOADED)]
     assert card.arrive(first, 1)[0][0] == KIND_ACK
-    assert card.firmware.waiting() == [
+    assert card.firmware.pending_work() == [
         f"endpoint {first} is to leave its frame: 0 packets are unacknowledged",
         f"endpoint {second} waits for a frame that other host processes use",
     ]
@@ -162,7 +162,7 @@ def test_at_most_as_many_endpoints_of_a_host_wait_as_it_has_frames() -> None:
         card.create(endpoint, load=False)
         window.bind(extra % 2, endpoint)
         card.ring(endpoint, layout.LOAD)
-    assert card.counted("invalid") == 7
+    assert card.counter("invalid") == 7
     assert card.notifications_of(card.number(0)) == [LOADED]
 
 
@@ -174,7 +174,7 @@ def test_an_endpoint_that_its_host_has_not_bound_is_skipped() -> None:
     card.windows[1].bind(0, NO_ENDPOINT)
     lets_go(card, first)
     assert card.notifications_of(second) == []
-    assert card.counted("invalid") == 1
+    assert card.counter("invalid") == 1
     card.load(first)
     assert card.notifications[-1] == (first, LOADED)
 
@@ -216,11 +216,11 @@ def test_an_endpoint_that_its_host_does_not_release_is_forced_out() -> None:
     card = sharing(1)
     first, second = wanted(card)
     card.elapse(TIMEOUT - 1)
-    assert card.counted("forced") == 0
+    assert card.counter("forced") == 0
     assert card.firmware.deadline == TIMEOUT
     card.elapse(1)
     assert card.notifications[-2:] == [(first, UNLOADED), (second, LOADED)]
-    assert card.counted("forced") == 1
+    assert card.counter("forced") == 1
     assert card.firmware.deadline is None
 
 
@@ -234,7 +234,7 @@ def test_the_time_to_release_begins_with_the_request() -> None:
     card.firmware.on_timer(card.now)
     assert card.notifications[-1] == (first, RELEASE)
     card.elapse(TIMEOUT - 1)
-    assert card.counted("forced") == 0
+    assert card.counter("forced") == 0
     card.elapse(1)
     assert card.notifications[-1] == (second, LOADED)
 
@@ -255,7 +255,7 @@ def test_late_writes_of_a_host_are_sent_once_after_the_next_load() -> None:
     assert [(sent.origin, sent.message) for sent in card.take_packets()] == [(first, 100), (first, 101)]
     card.ring(first, 0)  # a doorbell for what is under way already
     assert card.take_packets() == []
-    assert card.counted("invalid") == 0
+    assert card.counter("invalid") == 0
 
 
 def test_refused_packets_of_a_forced_out_endpoint_are_sent_once_after_the_next_load() -> None:
@@ -266,7 +266,7 @@ def test_refused_packets_of_a_forced_out_endpoint_are_sent_once_after_the_next_l
     (sent,) = card.take_packets()
     card.create(second)
     card.elapse(TIMEOUT)
-    assert card.counted("forced") == 1
+    assert card.counter("forced") == 1
     assert UNLOADED not in card.notifications_of(first)  # its packet may be taken yet
     card.take_packets()
     card.elapse(100 * MILLISECOND)
@@ -288,7 +288,7 @@ def test_late_doorbells_of_a_host_are_no_errors(subject: int) -> None:
     card.ring(first, layout.UNLOAD)  # both have come upon it
     card.elapse(TIMEOUT)
     card.ring(first, subject)
-    assert card.counted("invalid") == 0
+    assert card.counter("invalid") == 0
     assert card.notifications[-1] == (second, LOADED)
 
 
@@ -332,12 +332,12 @@ def test_the_frame_of_a_destroyed_endpoint_goes_to_a_waiting_one(state: str, how
     if state == "awaiting":
         lets_go(card, card.number(2))
     assert card.notifications_of(second) == [LOADED]
-    assert card.counted("invalid") == 0
+    assert card.counter("invalid") == 0
     assert card.arrive(first, 1)[-1][0] == KIND_NACK
-    assert card.counted("bad_endpoints") == 1
+    assert card.counter("bad_endpoints") == 1
     card.elapse(7_000 * MILLISECOND)
     assert card.notifications_of(second) == [LOADED]
-    assert card.firmware.waiting() == []
+    assert card.firmware.pending_work() == []
     assert card.firmware.deadline is None
 
 
@@ -346,7 +346,7 @@ def test_a_detached_hosts_endpoint_is_not_forced_out() -> None:
     wanted(card)
     card.detach(0)
     card.elapse(TIMEOUT)
-    assert card.counted("forced") == 0
+    assert card.counter("forced") == 0
 
 
 def test_the_memory_of_a_detached_host_is_released() -> None:
@@ -421,11 +421,11 @@ def write(
 
 def state_of(card: SharedNic, endpoint: int) -> tuple[object, ...]:
     """Return the state that a NIC reports about an endpoint, except the counter of invalid messages."""
-    counts = {name: count for name, count in card.firmware.counted().items() if name != "invalid"}
+    counts = {name: count for name, count in card.firmware.counter_values().items() if name != "invalid"}
     return (
         counts,
         card.firmware.deadline,
-        card.firmware.waiting(),
+        card.firmware.pending_work(),
         bytes(card.windows[card.place(endpoint)].descriptors),
     )
 
@@ -443,10 +443,10 @@ def test_doorbells_for_another_hosts_endpoint_are_only_counted(state: str) -> No
     rung = [first << layout.SUBJECT_BITS | subject for subject in range(1 << layout.SUBJECT_BITS)]
     for subject in range(1 << layout.SUBJECT_BITS):
         region = first << layout.SUBJECT_BITS | subject
-        rung += [region << layout.SUBJECT_BITS | said for said in layout.REGION_SUBJECTS]
+        rung += [region << layout.SUBJECT_BITS | region_subject for region_subject in layout.REGION_SUBJECTS]
     for count, index in enumerate(rung, 1):
         intruder(card.now, index)
-        assert card.counted("invalid") == count, hex(index)
+        assert card.counter("invalid") == count, hex(index)
     assert state_of(card, first) == before
     assert card.host_notifications == []
     assert card.take_packets() == []
@@ -455,10 +455,10 @@ def test_doorbells_for_another_hosts_endpoint_are_only_counted(state: str) -> No
 def test_doorbells_of_64_bits_are_counted() -> None:
     card = sharing()
     chance = random.Random(1)
-    before = card.counted("invalid")
+    before = card.counter("invalid")
     for count in range(1, 2_000):
         card.windows[1].ring(card.now, chance.getrandbits(64) | 1 << 40)
-        assert card.counted("invalid") == before + count
+        assert card.counter("invalid") == before + count
     assert card.notifications == []
 
 
@@ -477,7 +477,7 @@ def test_a_message_whose_origin_is_another_hosts_endpoint_is_returned() -> None:
     at = layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES]
     assert page[at : at + 2] == bytes((layout.READY, 1))  # BAD_ARGUMENTS
     assert card.host_notifications[-1] == (1, second, layout.ARRIVED_REPLIES)
-    assert card.counted("invalid") == 1
+    assert card.counter("invalid") == 1
 
 
 @pytest.mark.parametrize("form", [FORM_MEDIUM, FORM_BULK])
@@ -511,7 +511,7 @@ def test_changes_of_an_entry_after_its_doorbell_are_ignored(form: int) -> None:
     assert frame[:-1].endswith(b"data")
     (sent,) = card.take_packets()
     assert sent[5:7] == (first, 100)
-    assert card.counted("invalid") == 0
+    assert card.counter("invalid") == 0
 
 
 @pytest.mark.parametrize(
@@ -543,7 +543,7 @@ def test_data_for_memory_outside_a_hosts_heap_is_refused(address: int, form: int
     for subject in (layout.RECEIVE_STAGING, layout.SEGMENT):
         layout.set_address(page, subject, address)
     assert card.arrive(first, form=form, data=b"xyz", total=3)[0][0] == KIND_NACK
-    assert card.counted("unmapped") == 1
+    assert card.counter("unmapped") == 1
 
 
 def test_answers_about_memory_that_was_not_requested_are_forgotten() -> None:
@@ -572,12 +572,12 @@ def test_all_hosts_are_notified_of_a_restarted_peer_and_of_nothing_else_of_each_
     ]
     card.host_notifications.clear()
     card.arrive(endpoints[0], sender=2)
-    told = [
+    report = [
         (place, endpoint, subject)
         for place, endpoint, subject in card.host_notifications
         if subject == layout.RESTARTED
     ]
-    assert told == [(place, 1, layout.RESTARTED) for place in range(card.settings.max_hosts)]
+    assert report == [(place, 1, layout.RESTARTED) for place in range(card.settings.max_hosts)]
 
 
 # What a host may not do to the others.
@@ -747,7 +747,7 @@ class Kernels:
                 if len(sent) == 8:
                     self.card.answer(sent)
             self.look()
-        raise AssertionError(f"{self.wanted} wait for a frame: {self.card.firmware.waiting()}")
+        raise AssertionError(f"{self.wanted} wait for a frame: {self.card.firmware.pending_work()}")
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -757,4 +757,4 @@ def test_frames_in_use_are_limited_and_all_waiting_endpoints_get_one(seed: int) 
         kernels.step()
         kernels.look()
     kernels.settle()
-    assert kernels.card.counted("loaded") > 5
+    assert kernels.card.counter("loaded") > 5

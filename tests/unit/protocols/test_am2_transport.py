@@ -13,7 +13,7 @@ from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_BAD_TA
 from protocols.am2.firmware import Firmware
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.mapper.route_tables import Path, Table
 from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, SingleNic
 
@@ -60,7 +60,7 @@ def test_a_packet_is_resent_with_growing_timeouts_until_its_message_is_returned(
     assert layout.HEAD.unpack_from(card.page(4), layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES])[1] == Status.UNREACHABLE
     assert card.owner(4, 0) == layout.RETURNED
     assert card.firmware.deadline is None
-    assert card.firmware.waiting() == []
+    assert card.firmware.pending_work() == []
 
 
 def test_a_packet_that_waits_in_its_nic_is_not_resent_before_it_has_left() -> None:
@@ -115,7 +115,7 @@ def test_a_duplicated_or_late_answer_is_only_counted() -> None:
     card.answer(sent)
     card.answer(sent, REASON_OVERRUN)
     card.answer(sent, REASON_BAD_TAG)
-    assert card.counted("late_answers") == 3
+    assert card.counter("late_answers") == 3
     assert card.owner(4, 1) == layout.IN_FLIGHT
     card.answer(second)
     assert card.owner(4, 1) == layout.FREE
@@ -176,7 +176,7 @@ def test_an_invalid_entry_is_returned_and_not_sent(place: int, value: int) -> No
     card.page(4)[layout.SLOT_OFFSETS[0] + place] = value
     card.ring(4, 0)
     assert card.take_packets() == []
-    assert card.counted("invalid") == 1
+    assert card.counter("invalid") == 1
     assert layout.HEAD.unpack_from(card.page(4), layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES])[1] == Status.BAD_ARGUMENTS
 
 
@@ -206,7 +206,7 @@ def test_the_turn_of_an_endpoint_ends_when_it_leaves() -> None:
     assert card.take_packets() == []
     card.ring(4, layout.UNLOAD)
     card.elapse(1)
-    assert [one[5] for one in card.take_packets()] == [5]
+    assert [packet[5] for packet in card.take_packets()] == [5]
 
 
 def test_an_attempt_of_0_switches_loitering_off() -> None:
@@ -216,7 +216,7 @@ def test_an_attempt_of_0_switches_loitering_off() -> None:
         card.create(5)
         card.request(4, 0, 1)
         card.request(5, 0, 1)
-        assert [one[5] for one in card.take_packets()] == sent
+        assert [packet[5] for packet in card.take_packets()] == sent
 
 
 # Receiving.
@@ -230,7 +230,7 @@ def test_a_duplicated_packet_is_answered_again_and_not_delivered() -> None:
     assert wrong[0][:2] == (KIND_NACK, REASON_BAD_TAG)
     assert card.arrive(4, 1, tag=TAG + 1, channel=1, stamp=2)[0][:2] == (KIND_NACK, REASON_BAD_TAG)
     assert len(card.notifications) == 1
-    assert card.counted("duplicates") == 2
+    assert card.counter("duplicates") == 2
 
 
 def test_a_message_to_the_own_nic_needs_no_wire() -> None:
@@ -248,8 +248,8 @@ def test_a_message_to_the_own_nic_needs_no_wire() -> None:
 def test_an_own_frame_that_returns_from_the_wire_is_dropped() -> None:
     card = loaded_nic()
     frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[0], KIND_ACK, 0, 0, 0, 1, 1, 0, 0, 0, 1)
-    card.firmware.receive(0, sealed(frame, b""))
-    assert card.counted("strangers") == 1
+    card.firmware.receive(0, add_envelope(frame, b""))
+    assert card.counter("strangers") == 1
 
 
 # Incarnations.
@@ -301,11 +301,11 @@ def test_messages_in_progress_to_a_restarted_peer_are_returned_and_later_ones_se
     card.take_packets()
     card.introduce(8)
     assert card.notifications == [(4, layout.ARRIVED_REPLIES), (1, layout.RESTARTED)]
-    assert card.counted("restarts") == 1
+    assert card.counter("restarts") == 1
     card.request(4, 1, 1)
     assert receiver_of(card.sent.pop()) == 8
     card.introduce(7)
-    assert card.counted("restarts") == 1
+    assert card.counter("restarts") == 1
     assert card.arrive(4, 1, sender=7) == []
     assert card.arrive(4, 1, sender=8)[0][0] == KIND_ACK
 
@@ -395,8 +395,8 @@ def test_unanswered_packets_wait_for_a_route_when_the_peer_is_introduced() -> No
 def test_a_frame_whose_route_is_not_used_up_is_dropped() -> None:
     card = routed()
     frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[1], KIND_ACK, 0, 1, 0, 1, 1, 0, 0, 0, 1)
-    card.firmware.receive(0, sealed(frame, b"\x81"))
-    assert card.counted("malformed") == 1
+    card.firmware.receive(0, add_envelope(frame, b"\x81"))
+    assert card.counter("malformed") == 1
 
 
 # Whatever may come.
@@ -434,7 +434,7 @@ def test_arbitrary_frames_with_right_checksums_are_harmless(
     else:
         frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[1], kind, reason, *numbers, *sending, payload)
     for _ in range(2):
-        card.firmware.receive(0, sealed(frame, b""))
+        card.firmware.receive(0, add_envelope(frame, b""))
     card.elapse(20 * MILLISECOND)
     assert card.page(4)[layout.SLOT_OFFSETS[0]] in (layout.IN_FLIGHT, layout.FREE, layout.RETURNED)
 
@@ -459,4 +459,4 @@ def test_garbage_is_dropped_and_counted(raw: bytes, is_addressed: bool) -> None:
     begin = ADDRESSES[0] + ADDRESSES[1] + b"\x88\xb6\x00\x04" if is_addressed else b""
     card.firmware.receive(0, begin + raw)
     assert card.sent == []
-    assert sum(card.counted(name) for name in ("malformed", "corrupt", "strangers", "stale")) == 1
+    assert sum(card.counter(name) for name in ("malformed", "corrupt", "strangers", "stale")) == 1

@@ -77,10 +77,10 @@ def test_every_pair_of_nodes_has_a_circuit_of_its_own(data: st.DataObject) -> No
     nodes = data.draw(st.integers(2, MAX_NODES))
     numbers = st.integers(0, nodes - 1)
     source, destination = data.draw(numbers), data.draw(numbers)
-    there = circuit(source, destination, nodes)
-    assert there.vpi < 256
-    assert FIRST_VCI <= there.vci < 65536
-    assert nodes_of(there, nodes) == (source, destination)
+    remote = circuit(source, destination, nodes)
+    assert remote.vpi < 256
+    assert FIRST_VCI <= remote.vci < 65536
+    assert nodes_of(remote, nodes) == (source, destination)
 
 
 def test_circuits_of_no_nodes_are_known_as_such() -> None:

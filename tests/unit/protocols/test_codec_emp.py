@@ -1,4 +1,4 @@
-"""EMP's frames byte by byte against their description, and frames that are not EMP's."""
+"""EMP's frames compared byte by byte with their description, and frames of other protocols."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from testbed.fates.stage import NO_IMPAIRMENT, FateOptions
 A, B = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
 
 
-def data(number: int = 1, *, message: int = 7, payload: bytes = b"", kind: int = codec.TYPE_DATA) -> bytes:
+def data_frame(number: int = 1, *, message: int = 7, payload: bytes = b"", kind: int = codec.TYPE_DATA) -> bytes:
     return codec.pack_frame(B, A, kind, 0, 3, 0x11, 0x22, message, number, codec.STATUS_OK, payload)
 
 
-def first(payload: bytes = b"") -> bytes:
+def first_frame(payload: bytes = b"") -> bytes:
     return codec.pack_message(
         B, A, codec.FLAGS_LAST, 3, 0x11, 0x22, 7, 0, codec.STATUS_OK, 4, 5, 0x66, len(payload), 6, payload
     )
 
 
-def resealed(frame: bytes, at: int, value: bytes) -> bytes:
-    """The frame with other bytes there, its check right again."""
+def with_valid_check(frame: bytes, offset: int, value: bytes) -> bytes:
+    """Return the frame with other bytes at an offset, and a valid checksum."""
     changed = bytearray(frame)
-    changed[at : at + len(value)] = value
+    changed[offset : offset + len(value)] = value
     changed[38:42] = bytes(4)
     changed[38:42] = struct.pack("!I", crc32(changed))
     return bytes(changed)
@@ -48,7 +48,7 @@ def test_the_first_frame_of_a_message_byte_by_byte() -> None:
             "0004 0005 00000066 00000002 00000006 6869"
         )
     )
-    assert first(b"hi") == bytes.fromhex(
+    assert first_frame(b"hi") == bytes.fromhex(
         "020000000002 020000000001 88b5 01 01 01 03 00000011 00000022 00000007 00000000 0002 0000"
         f"{check:08x} 0004 0005 00000066 00000002 00000006 6869"
     )
@@ -63,53 +63,53 @@ def test_an_acknowledgement_is_a_frame_header() -> None:
 
 
 def test_padding_to_the_minimum_frame_size_is_neither_payload_nor_checked() -> None:
-    frame = first(b"x").ljust(60, b"\xaa")
+    frame = first_frame(b"x").ljust(60, b"\xaa")
     assert bytes(codec.unpack_message(frame)[-1]) == b"x"
     assert bytes(Ether(frame)[Padding]) == b"\xaa"
     assert bytes(Ether(frame)[EMPMessage].payload)[:1] == b"x"
 
 
 def test_the_payload_is_a_view_and_no_copy() -> None:
-    frame = bytearray(data(payload=b"payload"))
+    frame = bytearray(data_frame(payload=b"payload"))
     view = codec.unpack_frame(frame)[-1]
     assert view.obj is frame
 
 
 @given(st.binary(max_size=60), st.booleans(), st.data())
-def test_a_bit_that_flips_anywhere_is_found(payload: bytes, begins: bool, random: st.DataObject) -> None:
-    frame = bytearray(first(payload) if begins else data(payload=payload))
+def test_a_flipped_bit_is_detected_anywhere(payload: bytes, is_first: bool, random: st.DataObject) -> None:
+    frame = bytearray(first_frame(payload) if is_first else data_frame(payload=payload))
     bit = random.draw(st.integers(0, 8 * len(frame) - 1))
     frame[bit >> 3] ^= 0x80 >> (bit & 7)
     with pytest.raises(MalformedError):
-        (codec.unpack_message if begins else codec.unpack_frame)(frame)
+        (codec.unpack_message if is_first else codec.unpack_frame)(frame)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1458, 8958])
-def test_every_single_bit_of_the_headers_and_the_edges_of_the_payload_counts(size: int) -> None:
-    frame = data(payload=bytes(size))
-    for place in [*range(42), *([42, len(frame) - 1] if size else [])]:
+def test_every_bit_of_the_headers_and_of_the_payloads_ends_is_checked(size: int) -> None:
+    frame = data_frame(payload=bytes(size))
+    for offset in [*range(42), *([42, len(frame) - 1] if size else [])]:
         for bit in range(8):
-            wrong = bytearray(frame)
-            wrong[place] ^= 1 << bit
+            damaged = bytearray(frame)
+            damaged[offset] ^= 1 << bit
             with pytest.raises(MalformedError):
-                codec.unpack_frame(wrong)
+                codec.unpack_frame(damaged)
 
 
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
         (b"", "short"),
-        (data()[:41], "short"),
-        (data(payload=b"1234")[:-1], "length"),
-        (resealed(data(), 12, b"\x08\x00"), "ether_type"),
-        (resealed(data(), 14, b"\x02"), "version"),
-        (resealed(data(), 15, b"\x00"), "type"),
-        (resealed(data(), 15, b"\x04"), "type"),
-        (resealed(data(payload=bytes(20)), 15, b"\x01"), "type"),
-        (resealed(data(), 34, b"\x00\x01"), "length"),
-        (resealed(data(), 34, b"\xff\xff"), "length"),
-        (resealed(data(), 36, b"\x00\x02"), "status"),
-        (data()[:41] + b"\x00", "check"),
+        (data_frame()[:41], "short"),
+        (data_frame(payload=b"1234")[:-1], "length"),
+        (with_valid_check(data_frame(), 12, b"\x08\x00"), "ether_type"),
+        (with_valid_check(data_frame(), 14, b"\x02"), "version"),
+        (with_valid_check(data_frame(), 15, b"\x00"), "type"),
+        (with_valid_check(data_frame(), 15, b"\x04"), "type"),
+        (with_valid_check(data_frame(payload=bytes(20)), 15, b"\x01"), "type"),
+        (with_valid_check(data_frame(), 34, b"\x00\x01"), "length"),
+        (with_valid_check(data_frame(), 34, b"\xff\xff"), "length"),
+        (with_valid_check(data_frame(), 36, b"\x00\x02"), "status"),
+        (data_frame()[:41] + b"\x00", "check"),
     ],
 )
 def test_a_malformed_frame_raises_an_error_with_the_reason(frame: bytes, reason: str) -> None:
@@ -119,11 +119,11 @@ def test_a_malformed_frame_raises_an_error_with_the_reason(frame: bytes, reason:
     assert str(raised.value) == f"malformed frame: {reason}"
 
 
-def test_the_type_alone_says_how_to_read_a_frame() -> None:
-    assert codec.type_of(first()) == codec.TYPE_MESSAGE
-    assert codec.type_of(memoryview(data())) == codec.TYPE_DATA
+def test_the_type_selects_the_unpack_function() -> None:
+    assert codec.type_of(first_frame()) == codec.TYPE_MESSAGE
+    assert codec.type_of(memoryview(data_frame())) == codec.TYPE_DATA
     with pytest.raises(MalformedError, match="short"):
-        codec.type_of(data()[:15])
+        codec.type_of(data_frame()[:15])
 
 
 @given(st.binary(max_size=100))
@@ -142,18 +142,24 @@ def test_random_bytes_have_no_type_or_are_malformed(frame: bytes) -> None:
         ("drop emp.frame > 1", [4]),
     ],
 )
-def test_rules_name_its_fields(text: str, dropped: list[int]) -> None:
+def test_rules_can_use_the_codecs_fields(text: str, dropped: list[int]) -> None:
     fields = standard_fields()
     fields.register("emp", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
     rules = RuleSet(fields)
     rules.add(0, text)
     wire = LinkDirection("n1:eth0--n2:eth0", "forward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
     ack = codec.TYPE_ACK
-    frames = [data(), first(), data(kind=ack), data(kind=ack, message=8), data(2, kind=ack)]
+    frames = [
+        data_frame(),
+        first_frame(),
+        data_frame(kind=ack),
+        data_frame(kind=ack, message=8),
+        data_frame(2, kind=ack),
+    ]
     assert [number for number, frame in enumerate(frames) if wire.offer(number, frame).dropped] == dropped
 
 
-def test_types_are_flows_of_their_own() -> None:
+def test_frame_types_are_separate_flows() -> None:
     fields = standard_fields()
     fields.register("emp", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
     assert fields.flow_fields() == {(0x88B5, b""): ("emp.type",)}

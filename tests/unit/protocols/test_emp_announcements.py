@@ -25,9 +25,9 @@ def nics_after_detach() -> tuple[Wires, Completion]:
     receive = receiver.post_receive(1, 1, bytearray(10_000))
     sender.post_send(0, 1, bytes(10_000))
     for frame in wires.take(1)[:4]:
-        wires.give(frame)
+        wires.deliver(frame)
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     wires.take(1)
     replace(wires, 2)
     return wires, receive
@@ -59,7 +59,7 @@ def replace(wires: Wires, incarnation: int, *, occupied: bool = False) -> None:
         agent = plug()(adapter, wires.nics[1])
         assert isinstance(agent.firmware, Firmware)
         assert isinstance(former, Firmware)
-        agent.firmware.succeed(former)
+        agent.firmware.take_over(former)
     else:
         shared = split_driver().nic(adapter, SingleHostActions(wires.nics[1]))
         assert isinstance(shared, Nic)
@@ -88,7 +88,7 @@ def test_a_peer_that_only_waits_to_receive_is_notified_at_once() -> None:
     frames = next_announcements(wires)
     assert dialogue(frames) == ANNOUNCEMENT
     assert wires.now == 0
-    wires.give(frames[0])
+    wires.deliver(frames[0])
     assert has_failed(receive)
 
 
@@ -98,7 +98,7 @@ def test_a_lost_announcement_is_repeated(lost: int) -> None:
     for _ in range(lost):
         assert dialogue(next_announcements(wires)) == ANNOUNCEMENT
     assert not receive.done
-    wires.give(next_announcements(wires)[0])
+    wires.deliver(next_announcements(wires)[0])
     assert has_failed(receive)
 
 
@@ -128,11 +128,11 @@ def test_a_peer_that_missed_all_announcements_learns_of_the_restart_by_its_next_
 
 def test_a_peer_that_uses_the_new_incarnation_is_not_notified_again() -> None:
     wires, receive = nics_after_detach()
-    wires.give(next_announcements(wires)[0])
+    wires.deliver(next_announcements(wires)[0])
     assert has_failed(receive)
     hosts(wires)[0].post_send(1, 1, b"to the next one")
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     for agent in wires.agents[1:]:
         assert agent.firmware.deadline is None
 
@@ -141,7 +141,7 @@ def test_announcements_continue_when_the_next_host_attaches() -> None:
     wires, receive = nics_after_detach()
     next_announcements(wires)  # and it is lost
     replace(wires, 2, occupied=True)
-    wires.give(next_announcements(wires)[0])
+    wires.deliver(next_announcements(wires)[0])
     assert has_failed(receive)
     buffer = bytearray(5)
     receive = wires.agents[1].host.post_receive(0, 1, buffer)  # type: ignore[attr-defined]  # an EMP host library

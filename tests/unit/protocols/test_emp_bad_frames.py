@@ -27,10 +27,10 @@ def valid_frames() -> list[bytes]:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(7000))
     sender.post_send(1, 1, content(7000))
-    there = wires.take(0)
-    for frame in there:
-        wires.give(frame)
-    return there + wires.take(1)
+    remote = wires.take(0)
+    for frame in remote:
+        wires.deliver(frame)
+    return remote + wires.take(1)
 
 
 VALID_FRAMES = valid_frames()
@@ -111,8 +111,8 @@ def test_no_frame_with_a_right_checksum_breaks_a_nic_or_writes_beyond_a_buffer(f
         wires.tick()
     assert total_counters(wires, 1, "frames_received") == len(frames) == total_frames_accounted(wires, 1)
     assert around[:4000] == around[8000:] == b"\xee" * 4000
-    assert isinstance(wires.waiting(), list)
-    assert sender.free == 640
+    assert isinstance(wires.pending_work(), list)
+    assert sender.free_descriptors == 640
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
@@ -120,7 +120,7 @@ def test_another_version_is_dropped(version: int) -> None:
     wires, (_, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(7000))
     for frame in VALID_FRAMES:
-        wires.give(frame[:14] + bytes([version]) + frame[15:])
+        wires.deliver(frame[:14] + bytes([version]) + frame[15:])
     assert total_counters(wires, 1, "malformed") == len(VALID_FRAMES) - 2
     assert total_counters(wires, 0, "malformed") == 2
 
@@ -130,7 +130,7 @@ def test_padding_behind_a_frame_is_ignored() -> None:
     receive = receiver.post_receive(0, 1, bytearray(2))
     sender.post_send(1, 1, b"hi")
     [frame] = wires.take(0)
-    wires.give(frame + bytes(2000))
+    wires.deliver(frame + bytes(2000))
     assert receive.result().length == 2
 
 
@@ -163,7 +163,7 @@ def test_acknowledgements_of_frames_that_were_not_sent_are_only_counted(message:
     send = sender.post_send(1, 2, bytes(1456 + 3 * 1472))
     wires.take(0)
     before = total_counters(wires, 0, counter)
-    wires.give(acknowledgement(wires, 0, 1, message, frame))
+    wires.deliver(acknowledgement(wires, 0, 1, message, frame))
     assert total_counters(wires, 0, counter) == before + 1
     assert not send.done
     assert wires.take(0) == []
@@ -176,10 +176,10 @@ def test_an_acknowledgement_of_a_frame_behind_the_last_one_is_ignored() -> None:
     wires, (sender, _) = joined_nics()
     send = sender.post_send(1, 2, b"one frame")
     for frame in (1, 2, 3):
-        wires.give(acknowledgement(wires, 0, 1, 0, frame))
+        wires.deliver(acknowledgement(wires, 0, 1, 0, frame))
     assert total_counters(wires, 0, "wrong_acknowledgements") == 3
     assert not send.done
-    wires.give(acknowledgement(wires, 0, 1, 0, 0))
+    wires.deliver(acknowledgement(wires, 0, 1, 0, 0))
     assert send.done
 
 
@@ -192,10 +192,10 @@ def test_an_acknowledgement_of_a_frame_behind_the_last_one_is_ignored() -> None:
 def test_a_header_that_contradicts_itself_is_dropped(wrong: dict[str, int]) -> None:
     wires, (_, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(10))
-    wires.give(header(wires, 1, 0, 0, b"four", **wrong))  # type: ignore[arg-type]
+    wires.deliver(header(wires, 1, 0, 0, b"four", **wrong))  # type: ignore[arg-type]
     assert total_counters(wires, 1, "malformed") == 1
     assert total_counters(wires, 1, "data_stored") == 0
-    wires.give(header(wires, 1, 0, 0, b"four"))
+    wires.deliver(header(wires, 1, 0, 0, b"four"))
     assert total_counters(wires, 1, "messages_received") == 1
 
 
@@ -203,7 +203,7 @@ def test_frames_that_contradict_their_message_are_dropped() -> None:
     wires, (_, receiver) = joined_nics()
     buffer = bytearray(30)
     receive = receiver.post_receive(0, 0, buffer)
-    wires.give(header(wires, 1, 0, 0, b"a" * 10, total=30, last=False))
+    wires.deliver(header(wires, 1, 0, 0, b"a" * 10, total=30, last=False))
     wrong = [
         data(wires, 1, 0, 0, 1, b"b" * 19, last=True),  # too short
         data(wires, 1, 0, 0, 1, b"b" * 20),  # the last one, which does not say so
@@ -212,10 +212,10 @@ def test_frames_that_contradict_their_message_are_dropped() -> None:
         data(wires, 1, 0, 0, 1, b"b" * 20, last=True, unit=4),
     ]
     for frame in wrong:
-        wires.give(frame)
+        wires.deliver(frame)
     assert total_counters(wires, 1, "malformed") == len(wrong)
     assert not receive.done
-    wires.give(data(wires, 1, 0, 0, 1, b"b" * 20, last=True))
+    wires.deliver(data(wires, 1, 0, 0, 1, b"b" * 20, last=True))
     assert receive.done
     assert buffer == b"a" * 10 + b"b" * 20
 
@@ -228,7 +228,7 @@ def test_headers_of_enormous_messages_take_no_memory() -> None:
     try:
         for message in range(1000):
             tag = 1 if message < 100 else 2
-            wires.give(header(wires, 1, 0, message, b"x", tag=tag, total=2**32 - 1, last=False, unit=1))
+            wires.deliver(header(wires, 1, 0, message, b"x", tag=tag, total=2**32 - 1, last=False, unit=1))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

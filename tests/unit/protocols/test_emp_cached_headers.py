@@ -18,7 +18,7 @@ def nics_with_cached_headers() -> tuple[Wires, list[Endpoint]]:
             hosts[receiver].post_receive(sender, 1, bytearray(size))
             hosts[sender].post_send(receiver, 1, content(size))
             wires.exchange()
-    assert hosts[0].free == hosts[1].free == 640
+    assert hosts[0].free_descriptors == hosts[1].free_descriptors == 640
     return wires, hosts
 
 
@@ -37,14 +37,14 @@ def test_a_wrong_bit_behind_a_cached_header_drops_the_frame(size: int) -> None:
     frames, dropped = wires.take(0), 0
     for frame in frames:
         for place in range(26, len(frame), 7):
-            wires.give(frame[:place] + bytes([frame[place] ^ 0x10]) + frame[place + 1 :])
+            wires.deliver(frame[:place] + bytes([frame[place] ^ 0x10]) + frame[place + 1 :])
             dropped += 1
     assert total_counters(wires, 1, "corrupt") + total_counters(wires, 1, "malformed") == dropped
     assert total_counters(wires, 1, "corrupt") > total_counters(wires, 1, "malformed")
     assert not receive.done
     assert cached_headers(wires, 1) == known
     for frame in frames:
-        wires.give(frame)
+        wires.deliver(frame)
     assert receive.done
 
 
@@ -54,7 +54,7 @@ def test_a_truncated_frame_with_a_cached_header_is_dropped() -> None:
     sender.post_send(1, 1, content(9))
     (frame,) = wires.take(0)
     for size in range(6, len(frame)):
-        wires.give(frame[:size])
+        wires.deliver(frame[:size])
     assert total_counters(wires, 1, "malformed") == len(frame) - 6
     assert not receive.done
 
@@ -72,7 +72,7 @@ def test_frames_of_an_earlier_incarnation_are_dropped_once_the_next_is_known() -
     assert total_counters(wires, 1, "restarts") == 1
     stale = total_counters(wires, 1, "stale")
     for frame in old:
-        wires.give(frame)
+        wires.deliver(frame)
     assert total_counters(wires, 1, "stale") == stale + 1
     assert not receive.done
 
@@ -82,14 +82,14 @@ def test_the_cache_of_headers_is_bounded() -> None:
     wires, _ = nics_with_cached_headers()
     before = total_counters(wires, 1, "early")
     for unit in range(1, 256):
-        wires.give(header(wires, 1, 0, 100 + unit, unit=unit, oldest=2))
-        wires.give(data(wires, 1, 0, 100 + unit, 1, b"x", unit=unit))
+        wires.deliver(header(wires, 1, 0, 100 + unit, unit=unit, oldest=2))
+        wires.deliver(data(wires, 1, 0, 100 + unit, 1, b"x", unit=unit))
     assert total_counters(wires, 1, "early") == before + 2 * 255
     assert cached_headers(wires, 1) <= 64
 
 
 def test_a_first_frame_with_a_cached_header_must_be_the_first_of_its_message() -> None:
     wires, _ = nics_with_cached_headers()
-    wires.give(header(wires, 1, 0, 2, frame=1, oldest=2))
-    wires.give(data(wires, 1, 0, 2, 0, b""))
+    wires.deliver(header(wires, 1, 0, 2, frame=1, oldest=2))
+    wires.deliver(data(wires, 1, 0, 2, 0, b""))
     assert total_counters(wires, 1, "malformed") == 2

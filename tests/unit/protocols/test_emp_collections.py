@@ -44,10 +44,10 @@ def test_messages_of_sizes_at_every_boundary_arrive(mtu: int, unit: int, edge: s
     assert send.result() == (1, 7, size)
     data = 1 if size <= first else 2 + (size - first - 1) // full
     assert frames == data + -(-data // unit)
-    assert sender.free == receiver.free == 640
+    assert sender.free_descriptors == receiver.free_descriptors == 640
     assert sender.pinned == receiver.pinned == 0
     assert wires.deadline is None
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_a_collection_of_three_frames_and_a_short_last_one_are_each_acknowledged_once() -> None:
@@ -57,11 +57,11 @@ def test_a_collection_of_three_frames_and_a_short_last_one_are_each_acknowledged
     frames = wires.take(0)
     assert dialogue(frames) == ["header 0", "data 0.1", "data 0.2", "data 0.3"]
     for frame in frames[:2]:
-        wires.give(frame)
+        wires.deliver(frame)
     assert wires.take(1) == []
-    wires.give(frames[2])
+    wires.deliver(frames[2])
     assert dialogue(wires.take(1)) == ["ack 0.2"]
-    wires.give(frames[3])
+    wires.deliver(frames[3])
     assert dialogue(wires.take(1)) == ["ack 0.3"]
 
 
@@ -73,11 +73,11 @@ def test_an_acknowledgement_is_the_header_of_the_last_frame_that_arrived() -> No
     send = sender.post_send(1, 0, content(len(buffer)))
     header, one, two = wires.take(0)
     for frame in (header, two, one):
-        wires.give(frame)
+        wires.deliver(frame)
     [acknowledgement] = wires.take(1)
     assert dialogue([acknowledgement]) == ["ack 0.1"]
     assert bytes(buffer) == content(len(buffer))
-    wires.give(acknowledgement)
+    wires.deliver(acknowledgement)
     assert send.done
     assert receive.done
 
@@ -88,14 +88,14 @@ def test_a_collection_is_resent_as_a_whole_after_its_timeout() -> None:
     sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
     frames = wires.take(0)
     for frame in frames[:4] + frames[5:]:
-        wires.give(frame)  # frame 4 is lost
+        wires.deliver(frame)  # frame 4 is lost
     for frame in wires.take(1):
-        wires.give(frame)
+        wires.deliver(frame)
     assert wires.deadline == TIMEOUT
     wires.tick()
     again = wires.take(0)
     assert dialogue(again) == ["data 0.3", "data 0.4", "data 0.5"]
-    wires.give(again[1])
+    wires.deliver(again[1])
     assert receive.done
     assert dialogue(wires.take(1)) == ["ack 0.4"]
     assert total_counters(wires, 0, "collections_resent") == 1
@@ -108,10 +108,10 @@ def test_a_timer_starts_when_its_collection_has_been_sent_also_for_a_short_last_
     receiver.post_receive(0, 0, bytearray(4 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 3 * FULL))
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     wires.now = 2_000_000
     for frame in wires.take(1):
-        wires.give(frame)
+        wires.deliver(frame)
     assert dialogue(wires.take(0)) == ["data 0.3"]  # lost
     assert wires.deadline == 2_000_000 + TIMEOUT
     wires.tick()
@@ -149,8 +149,8 @@ def test_a_frame_that_leaves_after_its_message_has_ended_starts_no_timer() -> No
     nic.holds = True
     wires.tick()
     wires.take(0)
-    wires.give(first[0])
-    wires.give(*wires.take(1))
+    wires.deliver(first[0])
+    wires.deliver(*wires.take(1))
     assert send.done
     nic.leave()
     assert wires.deadline is None
@@ -173,17 +173,17 @@ def test_a_lost_acknowledgement_is_not_covered_by_the_next_one() -> None:
     receiver.post_receive(0, 0, bytearray(6 * FULL))
     send = sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     first, second = wires.take(1)
-    wires.give(second)
+    wires.deliver(second)
     assert not send.done
     wires.tick()
     again = wires.take(0)
     assert dialogue(again) == ["header 0", "data 0.1", "data 0.2"]
     for frame in again:
-        wires.give(frame)
+        wires.deliver(frame)
     assert wires.take(1) == [first]
-    wires.give(first)
+    wires.deliver(first)
     assert send.done
 
 
@@ -195,7 +195,7 @@ def test_a_completed_message_is_acknowledged_again(frames: int) -> None:
     receive = receiver.post_receive(0, 0, buffer)
     send = sender.post_send(1, 0, content(FIRST + (frames - 1) * FULL))
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     assert receive.done
     lost = wires.take(1)
     buffer[:] = bytes(len(buffer))
@@ -211,10 +211,10 @@ def test_a_complete_collection_of_an_incomplete_message_is_acknowledged_again() 
     sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
     frames = wires.take(0)
     for frame in frames[:3]:
-        wires.give(frame)
+        wires.deliver(frame)
     assert dialogue(wires.take(1)) == ["ack 0.2"]
     for frame in frames[:3]:
-        wires.give(frame)
+        wires.deliver(frame)
     assert dialogue(wires.take(1)) == ["ack 0.2"]
 
 
@@ -223,8 +223,8 @@ def test_every_duplicated_frame_is_stored_once() -> None:
     receive = receiver.post_receive(0, 0, bytearray(6 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
     for frame in wires.take(0):
-        wires.give(frame)
-        wires.give(frame)
+        wires.deliver(frame)
+        wires.deliver(frame)
     assert receive.done
     assert total_counters(wires, 1, "data_stored") == 6
     assert total_counters(wires, 1, "duplicates") == 6
@@ -236,9 +236,9 @@ def test_the_last_collection_may_come_before_all_others() -> None:
     receive = receiver.post_receive(0, 0, buffer)
     sender.post_send(1, 0, content(len(buffer)))
     header, *others = wires.take(0)
-    wires.give(header)
+    wires.deliver(header)
     for frame in reversed(others):
-        wires.give(frame)
+        wires.deliver(frame)
     assert receive.done
     assert bytes(buffer) == content(len(buffer))
 
@@ -260,7 +260,7 @@ def test_frames_may_be_reordered_from_any_frame_on(unit: int, room: int) -> None
             frames = wires.take(0)
             for number in (*range(ahead), *rest):
                 assert not receive.done
-                wires.give(frames[number])
+                wires.deliver(frames[number])
             assert receive.done
             assert buffer[:size] == content(size)[: size + room]
             assert not any(buffer[size:])
@@ -279,11 +279,11 @@ def test_a_frame_that_arrived_in_order_is_not_stored_again(number: int) -> None:
     sender.post_send(1, 0, content(len(buffer)))
     frames = wires.take(0)
     for place, frame in enumerate(frames):
-        wires.give(frame)
+        wires.deliver(frame)
         if place == number and not receive.done:
             buffer[:] = bytes(len(buffer))
             for again in frames[: number + 1]:
-                wires.give(again)
+                wires.deliver(again)
             assert not any(buffer), "nothing is stored again"
             assert total_counters(wires, 1, "duplicates") == number + 1
     assert receive.done
@@ -296,7 +296,7 @@ def test_frames_before_their_header_are_dropped_and_repaired() -> None:
     sender.post_send(1, 0, bytes(3 * FULL - 16))
     header, one, two = wires.take(0)
     for frame in (one, two, header):
-        wires.give(frame)
+        wires.deliver(frame)
     assert total_counters(wires, 1, "unknown") == 2
     assert not receive.done
     wires.elapse(TIMEOUT)
@@ -311,11 +311,11 @@ def test_the_window_limits_unacknowledged_collections(window: int) -> None:
     while not send.done:
         frames = wires.take(0)
         for frame in frames:
-            wires.give(frame)
+            wires.deliver(frame)
         acknowledged = len(wires.nics[1].sent)
         assert acknowledged <= window
         for frame in wires.take(1):
-            wires.give(frame)
+            wires.deliver(frame)
     assert total_counters(wires, 0, "frames_resent") == 0
 
 
@@ -327,7 +327,7 @@ def test_a_peer_that_never_acknowledges_is_reported() -> None:
         wires.tick()
         wires.take(0)
     assert not send.done
-    [own, firmware] = [sentence for sentence in wires.waiting() if sentence.startswith("0")]
+    [own, firmware] = [sentence for sentence in wires.pending_work() if sentence.startswith("0")]
     assert own == "0: the send to node 1, tag 5, 10000 bytes"
     assert "no acknowledgement of 0, 1, 2" in firmware
 
@@ -344,6 +344,6 @@ def test_queues_and_incoming_messages_of_peers_are_separate() -> None:
     wires.exchange()
     assert receive.done
     assert bytes(buffer) == sent
-    assert any("not begun" in sentence for sentence in wires.waiting())
+    assert any("not begun" in sentence for sentence in wires.pending_work())
     assert [EMPTY_QUEUE, NO_INCOMING_MESSAGES] == [[], {}]
-    assert two.free == 640
+    assert two.free_descriptors == 640

@@ -20,7 +20,7 @@ from tests.unit.protocols.emp_dialogue import TIMEOUT, content, joined_nics, tot
 def test_the_641st_transfer_fails_for_lack_of_descriptors() -> None:
     wires, (sender, receiver) = joined_nics()
     receives = [receiver.post_receive(ANY_SOURCE, tag, bytearray(1)) for tag in range(640)]
-    assert receiver.free == 0
+    assert receiver.free_descriptors == 0
     with pytest.raises(DescriptorsExhaustedError, match="all 640 descriptors are in use"):
         receiver.post_receive(0, 640, bytearray(1))
     with pytest.raises(DescriptorsExhaustedError):
@@ -65,7 +65,7 @@ def test_a_transfer_takes_as_many_descriptors_as_its_pages_need(size: int, taken
     """Transfers of one page, of up to seven in a chain of up to four descriptors, of more in a list (section 4.2)."""
     _, (sender, _) = joined_nics()
     sender.post_send(1, 0, bytes(size))
-    assert sender.free == 640 - taken
+    assert sender.free_descriptors == 640 - taken
 
 
 def test_a_message_of_several_pages_takes_one_descriptor_if_none_are_consecutive() -> None:
@@ -75,11 +75,11 @@ def test_a_message_of_several_pages_takes_one_descriptor_if_none_are_consecutive
     for tag in (0, 2):
         receiver.post_receive(0, tag, bytearray(1))
     wires.elapse(TIMEOUT)
-    assert sender.free == 2
+    assert sender.free_descriptors == 2
     buffer = bytearray(2 * PAGE)
     receive = receiver.post_receive(0, 9, buffer)
     sender.post_send(1, 9, content(2 * PAGE))
-    assert sender.free == 1
+    assert sender.free_descriptors == 1
     wires.elapse(TIMEOUT)
     assert receive.done
     assert buffer == content(2 * PAGE)
@@ -100,7 +100,7 @@ def test_a_receive_shorter_than_its_message_is_filled_and_no_more(size: int, sho
         receive.result()
     assert caught.value.received == (0, 3, size)
     assert around == b"\xee" * PAGE + content(size)[:room] + b"\xee" * PAGE
-    assert receiver.free == 640
+    assert receiver.free_descriptors == 640
     assert receiver.pinned == 0
 
 
@@ -133,7 +133,7 @@ def test_a_node_that_does_not_exist_is_refused(source: int) -> None:
         host.post_receive(source, 0, bytearray(1))
     with pytest.raises(ValueError, match="destination must be 0 to 1"):
         host.post_send(source, 0, b"")
-    assert host.free == 640
+    assert host.free_descriptors == 640
     assert host.pinned == 0
 
 
@@ -196,7 +196,7 @@ def test_unpinned_memory_is_not_accessed(kind: int, pages: int) -> None:
     assert bare.shown == [0] * 5
     assert bare.firmware.counters.invalid == 5
     assert bare.sent == []
-    assert bare.firmware.waiting() == []
+    assert bare.firmware.pending_work() == []
 
 
 def test_a_list_of_pages_and_its_pages_must_be_pinned() -> None:
@@ -309,7 +309,7 @@ def test_a_doorbell_that_is_rung_again_begins_nothing_again() -> None:
     firmware.on_doorbell(wires.now, 0)
     assert shown == [0]
     assert receive.done
-    sender.completed(0)
+    sender.on_completion(0)
     assert send.done
     firmware.on_doorbell(wires.now, 0)
     assert total_counters(wires, 0, "invalid") == 3
@@ -346,7 +346,7 @@ def test_invalid_tags_and_buffers_are_refused() -> None:
         host.post_receive(1, 1 << 32, bytearray(1))
     with pytest.raises(ValueError, match="written"):
         host.post_receive(1, 1, memoryview(b"constant"))
-    assert host.free == 640
+    assert host.free_descriptors == 640
     assert host.pinned == 0
 
 

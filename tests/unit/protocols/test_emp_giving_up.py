@@ -21,7 +21,7 @@ def test_a_message_is_given_up_after_the_configured_time() -> None:
     with pytest.raises(EmpError, match="acknowledged nothing"):
         send.result()
     assert wires.deadline is None
-    assert sender.free == 640
+    assert sender.free_descriptors == 640
     assert sender.pinned == 0
 
 
@@ -36,7 +36,7 @@ def test_a_receiver_continues_after_messages_that_were_given_up() -> None:
     wires.exchange()
     half = receiver.post_receive(0, 2, bytearray(5000))
     sends.append(sender.post_send(1, 2, bytes(5000)))
-    wires.give(wires.take(0)[0])
+    wires.deliver(wires.take(0)[0])
     sends.append(sender.post_send(1, 3, b"unheard"))
     while not all(send.done for send in sends):
         wires.tick()
@@ -49,7 +49,7 @@ def test_a_receiver_continues_after_messages_that_were_given_up() -> None:
     with pytest.raises(EmpError, match="given the message up"):
         half.result()
     assert total_counters(wires, 1, "abandoned") == 2
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_an_acknowledgement_postpones_giving_up() -> None:
@@ -60,7 +60,7 @@ def test_an_acknowledgement_postpones_giving_up() -> None:
         wires.now += 2 * TIMEOUT
         for number in (0, 1):
             for frame in wires.take(number):
-                wires.give(frame)
+                wires.deliver(frame)
         wires.agents[0].firmware.on_timer(wires.now)
     assert send.result().length == 100_000
 
@@ -73,7 +73,7 @@ def test_a_late_acknowledgement_postpones_giving_up_after_everything_was_sent() 
     wires.tick()
     assert wires.now == TIMEOUT
     late = wires.now = 3 * TIMEOUT - 1
-    wires.give(acknowledgement(wires, 0, 1, 0, 2))
+    wires.deliver(acknowledgement(wires, 0, 1, 0, 2))
     wires.take(0)
     wires.tick()
     assert 3 * TIMEOUT < wires.now < late + 3 * TIMEOUT
@@ -94,13 +94,13 @@ def test_a_message_that_waited_long_for_its_turn_is_not_given_up_at_its_first_ti
     for collection in range(6):
         wires.take(0)
         wires.now += TIMEOUT - 1
-        wires.give(acknowledgement(wires, 0, 1, 0, 3 * collection + 2))
+        wires.deliver(acknowledgement(wires, 0, 1, 0, 3 * collection + 2))
     assert ahead.done
     assert dialogue(wires.take(0)) == ["header 1"]
     wires.tick()
     assert wires.now > 105 * TIMEOUT
     assert not send.done
     assert dialogue(wires.take(0)) == ["header 1"]
-    wires.give(acknowledgement(wires, 0, 1, 1, 0))
+    wires.deliver(acknowledgement(wires, 0, 1, 1, 0))
     assert send.result() == (1, 1, 0)
     assert total_counters(wires, 0, "given_up") == 0

@@ -63,7 +63,7 @@ class RestartingNics:
         for _ in range(2000):
             if not self._deliver(0, 1) and not self.wires.tick():
                 return
-        raise AssertionError(self.wires.waiting())
+        raise AssertionError(self.wires.pending_work())
 
     def _send(self, source: int, destination: int) -> None:
         sent = SentMessage(source, self.wires.incarnations[source])
@@ -119,7 +119,7 @@ class RestartingNics:
         due = [frame for when, frame in self._in_flight if when <= self._round]
         self._in_flight = [(when, frame) for when, frame in self._in_flight if when > self._round]
         for frame in due:
-            self.wires.give(frame)
+            self.wires.deliver(frame)
         return bool(due or self._in_flight)
 
 
@@ -136,6 +136,6 @@ def test_whenever_nics_restart_no_message_is_received_twice_or_lost_silently(see
         elif sent.incarnation == nics.wires.incarnations[sent.source]:
             assert sent.failed, "a host that has not restarted has the outcome of each send"
     for number, host in enumerate(hosts(nics.wires)):
-        assert host.free == 640 - 4
+        assert host.free_descriptors == 640 - 4
         assert host.pinned == 4
-        assert len(host.waiting()) == 4, number
+        assert len(host.pending_work()) == 4, number

@@ -54,8 +54,8 @@ def test_messages_of_one_tag_never_overtake_one_another() -> None:
     sender.post_send(1, 2, content(3000))
     sender.post_send(1, 2, b"2")
     header, _, _, second = wires.take(0)
-    wires.give(header)
-    wires.give(second)
+    wires.deliver(header)
+    wires.deliver(second)
     assert receives[1].done
     assert not receives[0].done
     wires.elapse(TIMEOUT)
@@ -70,7 +70,7 @@ def test_a_header_that_comes_before_an_older_one_waits_for_it() -> None:
     sender.post_send(1, 2, b"1")
     sender.post_send(1, 2, b"2")
     for frame in reversed(wires.take(0)):
-        wires.give(frame)
+        wires.deliver(frame)
     assert [receive.done for receive in receives] == [True, False]
     wires.elapse(TIMEOUT)
     assert buffers == [b"1", b"2"]
@@ -113,7 +113,7 @@ def test_receives_in_reverse_order_one_at_a_time_get_every_message(window: int, 
     longest = 20_000_000
     wires, (sender, receiver) = joined_nics(settings=Settings(window=window, descriptors=64, longest_timeout=longest))
     sends = []
-    while sender.free >= (1 if size <= 4096 else 2):
+    while sender.free_descriptors >= (1 if size <= 4096 else 2):
         sends.append(sender.post_send(1, len(sends), content(size, len(sends))))
     assert len(sends) == (64 if size == 0 else 32)
     for tag in reversed(range(len(sends))):
@@ -121,10 +121,10 @@ def test_receives_in_reverse_order_one_at_a_time_get_every_message(window: int, 
         receive = receiver.post_receive(0, tag, buffer)
         # Each window of messages that nobody receives costs a time-out, and then the wanted one's own must pass.
         wires.elapse((len(sends) // window + 3) * longest)
-        assert receive.done, (tag, wires.waiting())
+        assert receive.done, (tag, wires.pending_work())
         assert bytes(buffer) == content(size, tag)
     assert all(send.done for send in sends)
-    assert sender.free == receiver.free == 64
+    assert sender.free_descriptors == receiver.free_descriptors == 64
 
 
 def test_the_640th_message_can_be_received_first_with_the_default_settings() -> None:
@@ -147,23 +147,23 @@ def test_only_the_first_collection_of_a_message_without_a_receive_is_resent() ->
         sent += len(frames := wires.take(0))
         assert dialogue(frames) == ["header 0", "data 0.1", "data 0.2"]
         for frame in frames:
-            wires.give(frame)
+            wires.deliver(frame)
     receive = receiver.post_receive(0, 1, bytearray(200_000))
     wires.elapse(10 * Settings().longest_timeout)
     assert receive.done
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_a_message_without_a_receive_does_not_block_later_messages() -> None:
     """The long one fills the window; after one time-out the short one behind it goes."""
     wires, (sender, receiver) = joined_nics()
-    wanted = receiver.post_receive(0, 2, bytearray(1))
+    expected = receiver.post_receive(0, 2, bytearray(1))
     long = sender.post_send(1, 1, bytes(200_000))
     sender.post_send(1, 2, b"!")
     wires.exchange()
-    assert not wanted.done
+    assert not expected.done
     wires.elapse(TIMEOUT)
-    assert wanted.done
+    assert expected.done
     assert not long.done
     receiver.post_receive(0, 1, bytearray(200_000))
     wires.elapse(Settings().longest_timeout)
@@ -177,10 +177,10 @@ def test_a_receive_that_waits_because_too_few_headers_are_kept_is_reported() -> 
     receiver.post_receive(0, 2, bytearray(1))
     wires.elapse(100 * TIMEOUT)
     assert total_counters(wires, 1, "held_full") > 0
-    assert "1: node 0: 2 of its messages wait for a receive, and no more headers are kept" in wires.waiting()
+    assert "1: node 0: 2 of its messages wait for a receive, and no more headers are kept" in wires.pending_work()
     receiver.post_receive(0, 0, bytearray(1))
     wires.elapse(100 * TIMEOUT)
-    assert "tag 2" not in " ".join(wires.waiting())
+    assert "tag 2" not in " ".join(wires.pending_work())
 
 
 def test_a_message_to_oneself_needs_no_wire() -> None:
@@ -219,8 +219,8 @@ def test_posting_in_completion_callbacks_does_not_nest() -> None:
 
     again()
     assert left == 0
-    assert node.free == 640
-    assert wires.waiting() == []
+    assert node.free_descriptors == 640
+    assert wires.pending_work() == []
 
 
 def test_a_message_of_no_bytes_is_received() -> None:
@@ -244,13 +244,13 @@ def test_any_order_of_receives_finds_every_message(sends: list[tuple[int, int]],
     wires, hosts = joined_nics(4, settings=Settings(window=window, longest_timeout=20_000_000))
     for number, (source, tag) in enumerate(sends):
         hosts[source].post_send(3, tag, bytes([number]))
-    wanted = list(sends)
-    random.shuffle(wanted)  # type: ignore[attr-defined]
-    for source, tag in wanted:
+    expected = list(sends)
+    random.shuffle(expected)  # type: ignore[attr-defined]
+    for source, tag in expected:
         buffer = bytearray(1)
         receive = hosts[3].post_receive(source, tag, buffer)
         wires.elapse(40 * 20_000_000)
-        assert receive.done, wires.waiting()
+        assert receive.done, wires.pending_work()
         first = sends.index((source, tag))
         assert buffer[0] == next(n for n, sent in enumerate(sends) if sent == (source, tag) and n >= first)
         sends[buffer[0]] = (-1, -1)

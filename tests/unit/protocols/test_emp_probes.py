@@ -10,7 +10,7 @@ from protocols.emp.settings import Settings
 from tests.unit.protocols.emp_dialogue import TIMEOUT, content, hosts, joined_nics
 
 
-def found(probe: Completion[ProbeResult | None]) -> tuple[int, int, int] | None:
+def probe_fields(probe: Completion[ProbeResult | None]) -> tuple[int, int, int] | None:
     """Return a probe's result without the message's id."""
     result = probe.result()
     return None if result is None else result[:3]
@@ -23,19 +23,19 @@ def test_a_probe_without_waiting_completes_at_once() -> None:
     wires.exchange()
     assert receiver.post_probe(0, 3, wait=False).result() is None
     assert receiver.post_probe(ANY_SOURCE, any_tag(1), wait=False).result() is None
-    assert found(receiver.post_probe(0, 2, wait=False)) == (0, 2, 5)
-    assert receiver.free == 640
+    assert probe_fields(receiver.post_probe(0, 2, wait=False)) == (0, 2, 5)
+    assert receiver.free_descriptors == 640
 
 
 def test_a_waiting_probe_completes_with_a_message_that_can_then_be_received() -> None:
     wires, (sender, receiver) = joined_nics()
     probe = receiver.post_probe(ANY_SOURCE, ANY_TAG)
-    assert receiver.waiting() == [f"a message from any node, tag {0}"]
-    assert any("a probe for a message from any node, tag 0" in line for line in wires.waiting())
+    assert receiver.pending_work() == [f"a message from any node, tag {0}"]
+    assert any("a probe for a message from any node, tag 0" in line for line in wires.pending_work())
     sent = sender.post_send(1, 2, content(5000))
     wires.exchange()
-    assert found(probe) == (0, 2, 5000)
-    assert found(receiver.post_probe(0, 2, wait=False)) == (0, 2, 5000), "it is still there"
+    assert probe_fields(probe) == (0, 2, 5000)
+    assert probe_fields(receiver.post_probe(0, 2, wait=False)) == (0, 2, 5000), "it is still there"
     buffer = bytearray(5000)
     receive = receiver.post_receive(0, 2, buffer)
     wires.elapse(TIMEOUT)
@@ -43,7 +43,7 @@ def test_a_waiting_probe_completes_with_a_message_that_can_then_be_received() ->
     assert buffer == content(5000)
     assert sent.done
     assert receiver.post_probe(0, 2, wait=False).result() is None
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_a_message_that_matches_a_receive_is_not_reported_to_a_probe() -> None:
@@ -55,7 +55,7 @@ def test_a_message_that_matches_a_receive_is_not_reported_to_a_probe() -> None:
         wires.exchange()
         assert receive.done
         assert probe.done is (letter == b"b")
-    assert found(probe) == (0, 2, 3)
+    assert probe_fields(probe) == (0, 2, 3)
 
 
 def test_a_message_is_reported_to_waiting_probes_until_one_claims_it() -> None:
@@ -82,7 +82,7 @@ def test_a_claimed_message_is_received_only_by_its_receive() -> None:
     assert (receive.result(), buffers[1]) == (ReceiveResult(0, 2, 1), b"a")
     with pytest.raises(EmpError):
         receiver.post_claimed(claimed, buffers[1]).result()
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_the_receive_of_a_claimed_message_fails_if_its_sender_restarts() -> None:
@@ -96,17 +96,17 @@ def test_the_receive_of_a_claimed_message_fails_if_its_sender_restarts() -> None
     wires.elapse(TIMEOUT)
     with pytest.raises(EmpError, match="given the message up"):
         receiver.post_claimed(claimed, bytearray(3)).result()
-    assert found(receiver.post_probe(0, 2, wait=False)) == (0, 2, 3), "the room for one header is free again"
+    assert probe_fields(receiver.post_probe(0, 2, wait=False)) == (0, 2, 3), "the room for one header is free again"
 
 
 def test_a_cancelled_receive_frees_its_descriptor() -> None:
     wires, (sender, receiver) = joined_nics(settings=Settings(descriptors=1))
     receive = receiver.post_receive(0, 2, bytearray(1))
-    assert receiver.free == 0
+    assert receiver.free_descriptors == 0
     receiver.cancel(receive)
     with pytest.raises(ReceiveCancelledError, match="a receive from node 0, tag 2, 1 bytes, was cancelled"):
         receive.result()
-    assert (receiver.free, receiver.pinned) == (1, 0)
+    assert (receiver.free_descriptors, receiver.pinned) == (1, 0)
     again = receiver.post_receive(0, 2, bytearray(1))
     sender.post_send(1, 2, b"x")
     wires.exchange()
@@ -119,11 +119,11 @@ def test_a_receive_that_has_matched_is_not_cancelled() -> None:
     receive = receiver.post_receive(0, 2, buffer)
     sender.post_send(1, 2, content(3000))
     frames = wires.take(0)
-    wires.give(frames[0])
+    wires.deliver(frames[0])
     receiver.cancel(receive)
     assert not receive.done
     for frame in frames[1:]:
-        wires.give(frame)
+        wires.deliver(frame)
     wires.exchange()
     assert receive.result() == (0, 2, 3000)
     receiver.cancel(receive)

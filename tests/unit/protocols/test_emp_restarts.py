@@ -27,15 +27,15 @@ FULL = 1472
 def test_a_restart_of_the_receiver_fails_the_send_in_progress_and_not_the_next() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(10_000))
-    begun = sender.post_send(1, 1, bytes(10_000))
+    pending_send = sender.post_send(1, 1, bytes(10_000))
     for frame in wires.take(0)[:4]:
-        wires.give(frame)
+        wires.deliver(frame)
     for frame in wires.take(1):
-        wires.give(frame)
+        wires.deliver(frame)
     wires.restart(1)
     wires.elapse(TIMEOUT)
     with pytest.raises(EmpError, match="node 1 has restarted"):
-        begun.result()
+        pending_send.result()
     assert total_counters(wires, 0, "restarts") == 1
     buffer = bytearray(5)
     receive = hosts(wires)[1].post_receive(0, 1, buffer)
@@ -43,8 +43,8 @@ def test_a_restart_of_the_receiver_fails_the_send_in_progress_and_not_the_next()
     wires.exchange()
     assert receive.done
     assert buffer == b"after"
-    assert sender.free == 640
-    assert wires.waiting() == []
+    assert sender.free_descriptors == 640
+    assert wires.pending_work() == []
 
 
 def test_messages_not_begun_go_to_the_receivers_new_incarnation() -> None:
@@ -52,14 +52,14 @@ def test_messages_not_begun_go_to_the_receivers_new_incarnation() -> None:
     wires.agents[1].host.post_receive(0, 0, bytearray(1))  # type: ignore[attr-defined]
     sender.post_send(1, 0, b"")
     wires.exchange()
-    begun = sender.post_send(1, 1, b"lost")
+    pending_send = sender.post_send(1, 1, b"lost")
     waiting = sender.post_send(1, 1, b"kept")
     wires.restart(1)
     buffer = bytearray(4)
     hosts(wires)[1].post_receive(0, 1, buffer)
     wires.elapse(TIMEOUT)
     with pytest.raises(EmpError):
-        begun.result()
+        pending_send.result()
     assert waiting.done
     assert buffer == b"kept"
 
@@ -71,7 +71,7 @@ def test_a_restart_of_the_sender_fails_the_receive_in_progress() -> None:
     other = receiver.post_receive(0, 1, buffer)
     sender.post_send(1, 1, bytes(10_000))
     for frame in wires.take(0)[:4]:
-        wires.give(frame)
+        wires.deliver(frame)
     wires.restart(0)
     hosts(wires)[0].post_send(1, 1, b"after")
     wires.exchange()
@@ -79,7 +79,7 @@ def test_a_restart_of_the_sender_fails_the_receive_in_progress() -> None:
         half.result()
     assert other.done
     assert buffer == b"after"
-    assert receiver.free == 640
+    assert receiver.free_descriptors == 640
     assert receiver.pinned == 0
 
 
@@ -96,7 +96,7 @@ def test_a_restarted_sender_may_reuse_message_ids() -> None:
             assert list(buffer) == [round_, number]
         wires.restart(0)
     assert total_counters(wires, 1, "restarts") == 2
-    assert sender.free == 640
+    assert sender.free_descriptors == 640
 
 
 def test_kept_messages_of_a_restarted_sender_are_dropped() -> None:
@@ -111,7 +111,7 @@ def test_kept_messages_of_a_restarted_sender_are_dropped() -> None:
     receiver.post_receive(0, 1, buffer)
     wires.elapse(2 * TIMEOUT)  # it has been sent twice: before its sender had heard of the receiver, and then
     assert buffer == b"new"
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 def test_late_frames_of_a_former_incarnation_are_dropped() -> None:
@@ -126,7 +126,7 @@ def test_late_frames_of_a_former_incarnation_are_dropped() -> None:
     receiver.post_receive(0, 1, buffer)
     before = total_counters(wires, 1, "stale")
     for frame in late:
-        wires.give(frame)
+        wires.deliver(frame)
     assert total_counters(wires, 1, "stale") == before + 2
     wires.elapse(2 * TIMEOUT)
     assert buffer == b"new"
@@ -137,11 +137,11 @@ def test_acknowledgements_for_a_former_incarnation_complete_nothing_of_the_new_o
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"old")
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     [late] = wires.take(1)
     wires.restart(0)
     send = hosts(wires)[0].post_send(1, 1, b"new")
-    wires.give(late)
+    wires.deliver(late)
     assert not send.done
     assert total_counters(wires, 0, "stale") == 1
 
@@ -151,15 +151,15 @@ def test_acknowledgements_from_a_former_incarnation_complete_nothing() -> None:
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"one")
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     [late] = wires.take(1)
     wires.restart(1)
     hosts(wires)[1].post_send(0, 9, b"I am new")
     for frame in wires.take(1):
-        wires.give(frame)
+        wires.deliver(frame)
     send = sender.post_send(1, 1, b"two")
     before = total_counters(wires, 0, "stale")
-    wires.give(late)
+    wires.deliver(late)
     assert not send.done
     assert total_counters(wires, 0, "stale") == before + 1
 
@@ -174,13 +174,13 @@ def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnati
     receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
     [frame] = wires.take(0)
-    wires.give(frame)
+    wires.deliver(frame)
     for answer in wires.take(1):
-        wires.give(answer)
+        wires.deliver(answer)
     assert send.done
     wires.restart(1)
     again = hosts(wires)[1].post_receive(0, 1, bytearray(3))
-    wires.give(frame)
+    wires.deliver(frame)
     assert not again.done
     wires.exchange()
     assert total_counters(wires, 0, "restarts") == 1, "its sender has been told"
@@ -193,7 +193,7 @@ def test_a_message_received_by_a_former_incarnation_is_not_received_by_the_next(
     former = receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
     [frame] = wires.take(0)
-    wires.give(frame)
+    wires.deliver(frame)
     assert former.done
     wires.restart(1)
     later = hosts(wires)[1].post_receive(0, 1, bytearray(3))
@@ -201,7 +201,7 @@ def test_a_message_received_by_a_former_incarnation_is_not_received_by_the_next(
         for _ in range(9):
             wires.tick()
             for again in wires.take(0):
-                wires.give(again)
+                wires.deliver(again)
             wires.take(1)
         assert not send.done
     elif hears == "by what the receiver sends":
@@ -224,7 +224,7 @@ def test_sends_of_a_restarted_nic_to_a_silent_peer_do_not_fail() -> None:
     former = receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     assert not former.done
     wires.restart(1)
     later = hosts(wires)[1].post_receive(0, 1, bytearray(3))
@@ -241,12 +241,12 @@ def test_with_times_as_incarnations_the_first_message_arrives_and_no_send_fails(
     sends = [sender.post_send(1, 1, content(10_000)), sender.post_send(1, 1, b"one")]
     if again:
         for frame in wires.take(0):
-            wires.give(frame)
+            wires.deliver(frame)
         wires.restart(1)
         assert wires.tick()
     receives = [hosts(wires)[1].post_receive(0, 1, buffer) for buffer in buffers]
     wires.exchange()
-    assert all(one.done for one in receives)
+    assert all(receive.done for receive in receives)
     assert [send.result().length for send in sends] == [10_000, 3]
     assert buffers == [content(10_000), b"one"]
     assert total_counters(wires, 0, "restarts") == total_counters(wires, 1, "restarts") == 0
@@ -289,7 +289,7 @@ def test_a_send_posted_in_the_callback_of_a_restart_needs_no_timeout() -> None:
     wires.exchange()
     assert all(receive.done for receive in receives)
     assert wires.now == 0
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["", "frames are lost"])
@@ -304,11 +304,11 @@ def test_message_ids_wrap_around(lost: bool) -> None:
         sender.post_send(1, number, bytes([number]))
         frames = wires.take(0)
         for frame in frames[1:] if lost else frames:
-            wires.give(frame)
+            wires.deliver(frame)
         wires.elapse(TIMEOUT)
         assert bytes(buffers[0]) == content(5000)
         assert buffers[1] == bytes([number])
-    assert wires.waiting() == []
+    assert wires.pending_work() == []
     assert total_counters(wires, 1, "headers_admitted") == 12
 
 
@@ -320,10 +320,10 @@ def test_a_message_from_before_the_wrap_of_ids_is_acknowledged_again() -> None:
     sender.post_send(1, 0, b"a")
     sender.post_send(1, 0, b"b")
     first, second = wires.take(0)
-    wires.give(first)
-    wires.give(second)
+    wires.deliver(first)
+    wires.deliver(second)
     wires.take(1)
-    wires.give(first)
+    wires.deliver(first)
     assert dialogue(wires.take(1)) == [f"ack {2**32 - 1}.0"]
 
 
@@ -347,8 +347,8 @@ def test_a_frame_of_an_invalid_incarnation_is_dropped(incarnation: int, known: i
     sender.post_send(1, 0, b"")
     wires.exchange()
     before = [total_counters(wires, number, "stale") for number in (0, 1)]
-    wires.give(header(wires, 1, 0, 1, b"", sender=incarnation))
-    wires.give(acknowledgement(wires, 0, 1, 1, 0, sender=incarnation))
+    wires.deliver(header(wires, 1, 0, 1, b"", sender=incarnation))
+    wires.deliver(acknowledgement(wires, 0, 1, 1, 0, sender=incarnation))
     assert [total_counters(wires, number, "stale") for number in (0, 1)] == [count + 1 for count in before]
     assert total_counters(wires, 1, "restarts") == 0
 

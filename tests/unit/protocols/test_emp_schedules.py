@@ -22,7 +22,7 @@ from tests.unit.protocols.mutants import Mutant, find, searched
 
 
 def counts(wires: Wires, name: str) -> list[int]:
-    return [agent.firmware.counted()[name] for agent in wires.agents]
+    return [agent.firmware.counter_values()[name] for agent in wires.agents]
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -50,7 +50,7 @@ def test_a_seed_is_repeatable(seed: int) -> None:
 
 def test_a_seed_is_repeatable_in_another_process() -> None:
     """A schedule depends on no hash order and no memory address."""
-    said = {
+    reported = {
         subprocess.run(
             [sys.executable, "-m", emp_random_schedules.__name__, "11"],
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[3])},
@@ -60,7 +60,7 @@ def test_a_seed_is_repeatable_in_another_process() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert said == {emp_random_schedules.run(11).digest.hexdigest()}
+    assert reported == {emp_random_schedules.run(11).digest.hexdigest()}
 
 
 @pytest.mark.requires("interpreted")

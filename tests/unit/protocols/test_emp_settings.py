@@ -101,7 +101,7 @@ def test_frames_per_collection_are_changed_while_the_nic_runs() -> None:
     settings.unit = 4
     sender.post_send(1, 0, bytes(size))
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     assert dialogue(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 1.3"]
     assert all(receive.done for receive in receives)
 
@@ -117,7 +117,7 @@ def test_a_host_changes_the_frames_per_collection_of_its_nic_by_a_command() -> N
     assert command.done
     sender.post_send(1, 0, bytes(size))
     for frame in wires.take(0):
-        wires.give(frame)
+        wires.deliver(frame)
     assert dialogue(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 1.3"]
     assert all(receive.done for receive in receives)
     assert settings.unit == 2
@@ -132,7 +132,7 @@ def test_a_command_for_an_impossible_number_of_frames_is_refused_before_the_nic_
     _, (sender, _) = joined_nics()
     with pytest.raises(ValueError, match=f"^a collection of {unit!r} frames: 1 to 255, in whole numbers$"):
         sender.post_unit(unit)  # type: ignore[arg-type]  # what a program might pass
-    assert sender.free == 640
+    assert sender.free_descriptors == 640
 
 
 @pytest.mark.parametrize("changed", [1, 2, 5, 255])
@@ -168,10 +168,10 @@ def test_each_end_has_its_own_frames_per_collection() -> None:
     receives = [end.post_receive(1 - end.number, 0, bytearray(size)) for end in ends]
     for end in ends:
         end.post_send(1 - end.number, 0, bytes(size))
-    said = [wires.take(number) for number in (0, 1)]
-    assert [units(frames) for frames in said] == [{2}, {5}]
-    for frame in (*said[0], *said[1]):
-        wires.give(frame)
+    reported = [wires.take(number) for number in (0, 1)]
+    assert [units(frames) for frames in reported] == [{2}, {5}]
+    for frame in (*reported[0], *reported[1]):
+        wires.deliver(frame)
     assert dialogue(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 0.5"]
     assert dialogue(wires.take(0)) == ["ack 0.4", "ack 0.5"]
     assert all(receive.done for receive in receives)
@@ -204,10 +204,10 @@ def units(frames: list[bytes]) -> set[int]:
 def arrive(wires: Wires, frames: list[bytes]) -> list[str]:
     """Deliver frames to the second NIC and its answers to the first; return the answers."""
     for frame in frames:
-        wires.give(frame)
+        wires.deliver(frame)
     answers = wires.take(1)
     for answer in answers:
-        wires.give(answer)
+        wires.deliver(answer)
     return dialogue(answers)
 
 

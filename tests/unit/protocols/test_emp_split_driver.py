@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 from protocols.core.firmware import FIRST, Adapter
-from protocols.core.memory import HostMemory, SharedReachable
+from protocols.core.memory import HostMemory, SharedDmaMemory
 from protocols.core.split_memory import SharedActions
 from protocols.emp import codec
 from protocols.emp.descriptors import SIZE, Descriptors
@@ -34,15 +34,15 @@ def test_a_nic_without_a_host_keeps_no_message_and_the_next_host_receives_it() -
     sender.post_send(1, 7, b"early")
     [frame] = wires.take(0)
     nic.firmware.receive(wires.now, frame)
-    assert nic.firmware.counted()["headers_admitted"] == 0
-    assert nic.firmware.counted()["held_full"] == 1
+    assert nic.firmware.counter_values()["headers_admitted"] == 0
+    assert nic.firmware.counter_values()["held_full"] == 1
     assert settings == Settings()
-    nic.attach(wires.now, 0, cast("SharedReachable", HostMemory()), memoryview(bytearray(settings.descriptors * SIZE)))
+    nic.attach(wires.now, 0, cast("SharedDmaMemory", HostMemory()), memoryview(bytearray(settings.descriptors * SIZE)))
     wires.tick()
     [again] = wires.take(0)
     assert dialogue([again]) == ["header 0"]
     nic.firmware.receive(wires.now, again)
-    assert nic.firmware.counted()["headers_admitted"] == 1
+    assert nic.firmware.counter_values()["headers_admitted"] == 1
     assert actions.frames == [], "nobody receives it yet"
 
 
@@ -52,7 +52,7 @@ def test_a_host_that_attaches_begins_with_the_nics_frames_per_collection() -> No
     nic = Nic(Adapter(0, addresses), cast("SharedActions", RecordingNic()), settings, codec)
     for host, incarnation in enumerate((FIRST, FIRST + 1), 1):
         memory = memoryview(bytearray(settings.descriptors * SIZE))
-        on_doorbell = nic.attach(host, 0, cast("SharedReachable", HostMemory()), memory)
+        on_doorbell = nic.attach(host, 0, cast("SharedDmaMemory", HostMemory()), memory)
         assert nic.firmware.settings.unit == 4
         Descriptors(settings.descriptors, memory=memory).write_unit(0, 6)
         on_doorbell(host, 0)

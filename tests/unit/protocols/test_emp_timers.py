@@ -28,12 +28,12 @@ def test_timers_agree_with_a_plain_table(steps: list[tuple[str, int, int]]) -> N
             timers.cancel(key)
             table.pop(key, None)
         else:
-            due = sorted((at, place, one) for one, (at, place) in table.items() if at <= when)
+            due = sorted((at, place, first) for first, (at, place) in table.items() if at <= when)
             assert timers.expired(when) == [one for _, _, one in due]
             for _, _, one in due:
                 del table[one]
         assert timers.deadline == min((at for at, _ in table.values()), default=None)
-        assert dict(timers) == {one: at for one, (at, _) in table.items()}
+        assert dict(timers) == {first: at for first, (at, _) in table.items()}
         assert len(timers) == len(table)
 
 

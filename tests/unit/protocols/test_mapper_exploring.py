@@ -24,19 +24,19 @@ def explored(
     """The map, and the probes that were asked for."""
     network = Myrinet(cables, leaders=[])
     exploration = explore(0, 8, lambda: lossy)
-    asked: list[Probe] = []
+    requested: list[Probe] = []
     try:
         while True:
             batch = next(exploration)
             for probe in batch.probes:
                 if not batch.wanted(probe):
                     continue
-                asked.append(probe)
+                requested.append(probe)
                 end, _ = network.leads_to(0, probe.route)
                 if isinstance(end, int) and (probe.host or end == 0) and not is_lost(probe):
                     batch.answered(probe, answered(HostAnswer(end, 1, address(end)) if probe.host else None))
     except StopIteration as stop:
-        return stop.value, asked
+        return stop.value, requested
 
 
 def test_a_switch_without_hosts_that_two_cables_lead_to_is_one() -> None:
@@ -78,6 +78,6 @@ def test_two_cables_at_one_port_are_a_contradiction() -> None:
 def test_a_cable_to_a_switch_with_known_hosts_is_asked_for_one_of_them_only() -> None:
     """Both ends of the cable between b and c, when b's and c's hosts are known: up to the first, of 14 ports each."""
     hosts: list[tuple[str | int, str | int]] = [(0, "a"), (1, "b"), (2, "b"), (3, "b"), (4, "c")]
-    topology, asked = explored(plug_cables([*hosts, ("a", "b"), ("a", "c"), ("b", "c")]))
+    topology, requested = explored(plug_cables([*hosts, ("a", "b"), ("a", "c"), ("b", "c")]))
     assert len(topology.ends) == 3
-    assert len([probe for probe in asked if probe.host and len(probe.route) == 3]) <= 12
+    assert len([probe for probe in requested if probe.host and len(probe.route) == 3]) <= 12

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.mapper import codec
 from protocols.myrinet.mapper.mapper import BROADCAST, NOBODY, Mapper, MapperIdentity
 from protocols.myrinet.mapper.route_tables import Table
@@ -21,7 +21,7 @@ def leaders(network: Myrinet) -> list[int]:
 def frame_of(kind: int, source: int, *, payload: bytes = b"", to: bytes = BROADCAST, **fields: int) -> bytes:
     names = ("leader", "incarnation", "number", "epoch", "author", "part", "parts")
     values = {"leader": source, "incarnation": 1, **fields}
-    return sealed(
+    return add_envelope(
         codec.pack_frame(to, address(source), kind, source, *(values.get(name, 0) for name in names), payload), b""
     )
 
@@ -42,7 +42,7 @@ class Alone:
             self.mapper.on_timer(deadline)
 
 
-def test_of_mappers_that_start_at_once_the_lowest_number_leads() -> None:
+def test_of_mappers_started_together_the_lowest_number_leads() -> None:
     network = Myrinet(ring(6, 2), settings=Settings(stagger=1))
     assert network.settle() is not None
     assert leaders(network) == [0]
@@ -226,7 +226,7 @@ def test_a_network_is_explored_again_now_and_then() -> None:
 
 def test_two_nics_of_one_number_are_told_of() -> None:
     alone = Alone(5)
-    other = sealed(codec.pack_frame(BROADCAST, address(6), codec.KIND_PROBE, 5, 5, 1, 1, 0, 0, 0, 0), b"")
+    other = add_envelope(codec.pack_frame(BROADCAST, address(6), codec.KIND_PROBE, 5, 5, 1, 1, 0, 0, 0, 0), b"")
     alone.mapper.receive(0, other)
     assert alone.mapper.counters.strangers == 1
     assert not alone.sent
@@ -252,7 +252,7 @@ def test_a_worse_leader_is_told_of_the_better_one_and_the_better_one_of_it() -> 
     assert alone.mapper.leader == 2
 
 
-def test_who_hears_of_a_worse_leader_leads_at_once() -> None:
+def test_a_mapper_that_hears_a_worse_leader_leads_at_once() -> None:
     alone = Alone(5)
     alone.mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
     assert alone.mapper.leads
@@ -283,7 +283,7 @@ def test_answers_that_contradict_each_other_are_a_reason_to_begin_anew() -> None
             if kind == codec.KIND_PROBE and payload:  # every port leads to the same host
                 alone.mapper.receive(1, frame_of(codec.KIND_ANSWER, 7, number=number))
             elif kind == codec.KIND_LOOP:
-                alone.mapper.receive(1, sealed(frame[:-1], b""))
+                alone.mapper.receive(1, add_envelope(frame[:-1], b""))
         alone.run(alone.mapper.deadline or 0)
     alone.run(1 * SECOND)
     assert alone.mapper.counters.explorations == 2
@@ -355,7 +355,7 @@ def test_an_epoch_is_later_than_every_one_that_was_heard_of() -> None:
         (b"", "malformed"),
         (frame_of(codec.KIND_PROBE, 2)[:-1], "corrupt"),
         (frame_of(codec.KIND_PROBE, 2)[:30] + b"?" + frame_of(codec.KIND_PROBE, 2)[31:], "corrupt"),
-        (sealed(codec.pack_frame(BROADCAST, address(2), 1, 2, 2, 1, 1, 0, 0, 0, 0), b"\x81"), "malformed"),
+        (add_envelope(codec.pack_frame(BROADCAST, address(2), 1, 2, 2, 1, 1, 0, 0, 0, 0), b"\x81"), "malformed"),
         (frame_of(codec.KIND_PROBE, 2, payload=b"\x01"), "malformed"),
         (frame_of(codec.KIND_PROBE, 2, to=address(3)), "strangers"),
         (frame_of(codec.KIND_PROBE, NOBODY), "strangers"),
@@ -368,10 +368,10 @@ def test_an_epoch_is_later_than_every_one_that_was_heard_of() -> None:
         (frame_of(codec.KIND_TABLE, 2, author=2, parts=1, payload=b"\0\0\1" + bytes(6) + b"\1\x00"), "malformed"),
     ],
 )
-def test_what_makes_no_sense_is_dropped_and_counted(frame: bytes, counter: str) -> None:
+def test_invalid_frames_are_dropped_and_counted(frame: bytes, counter: str) -> None:
     alone = Alone(5)
     alone.mapper.receive(0, frame)
-    assert alone.mapper.counted()[counter] == 1
+    assert alone.mapper.counter_values()[counter] == 1
     assert not alone.sent
     assert alone.mapper.leader is None
 

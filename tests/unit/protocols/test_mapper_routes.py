@@ -1,4 +1,4 @@
-"""Routes on a map, and what carries them: no circle, none longer than the rule asks for, tables in parts, envelopes."""
+"""Routes on a map, route tables in parts, and envelopes: routes are deadlock-free and the shortest up-down routes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 
 from protocols.core.malformed import MalformedError
-from protocols.myrinet.envelope import back, crc8, opened, route_bytes, route_of, sealed
+from protocols.myrinet.envelope import add_envelope, crc8, remove_envelope, reverse_route, route_bytes, route_of
 from protocols.myrinet.mapper import codec
 from protocols.myrinet.mapper.frames import Mapping
 from protocols.myrinet.mapper.network_map import Port, Topology
 from protocols.myrinet.mapper.prober import Pacer
-from protocols.myrinet.mapper.route_tables import Collected, Path, Table, parts_of, paths_of, way_back_of
+from protocols.myrinet.mapper.route_tables import PartialTable, Path, Table, paths_of, return_route_of, split_table
 from protocols.myrinet.mapper.routes import Routing
 from protocols.myrinet.mapper.settings import Settings
 from tests.unit.protocols.mapper_networks import Cable, Myrinet, address, fat_tree, random_network
@@ -25,7 +25,7 @@ from tests.unit.protocols.mapper_networks import Cable, Myrinet, address, fat_tr
 ROUTES = st.lists(st.integers(-32, 31), max_size=20).map(tuple)
 
 
-def mapped(network: Myrinet) -> Topology:
+def map_network(network: Myrinet) -> Topology:
     assert network.settle() is not None
     topology = network.mappers[0].topology
     assert topology is not None
@@ -36,16 +36,16 @@ def test_routes_once_around_a_ring_would_deadlock() -> None:
     """The deadlock check of the other tests finds a deadlock where there is one."""
     around: list[Cable] = [((f"s{number}", 0), (f"s{(number + 1) % 4}", 1)) for number in range(4)]
     network = Myrinet([*around, *(((number, 0), (f"s{number}", 2)) for number in range(4))])
-    mapped(network)
+    map_network(network)
     assert not network.deadlock()
     for number in range(4):
-        other = (number + 2) % 4
-        network.tables[number] = Table(9, 9, {other: Path(route_bytes((-2, -1, 1)), address(other))})
-        assert network.leads_to(number, (-2, -1, 1))[0] == other
+        peer = (number + 2) % 4
+        network.tables[number] = Table(9, 9, {peer: Path(route_bytes((-2, -1, 1)), address(peer))})
+        assert network.leads_to(number, (-2, -1, 1))[0] == peer
     assert len(network.deadlock()) == 5
 
 
-def truth(cables: Sequence[Cable]) -> Topology:
+def build_topology(cables: Sequence[Cable]) -> Topology:
     """Return the network's map, made without exploration."""
     topology = Topology(0)
     numbers: dict[str | int, int] = {}
@@ -63,12 +63,12 @@ def truth(cables: Sequence[Cable]) -> Topology:
 
 
 @pytest.mark.parametrize("seeds", [range(first, first + 25) for first in range(0, 100, 25)])
-def test_every_route_goes_up_and_then_down_and_none_that_does_is_shorter(seeds: range) -> None:
+def test_every_route_is_a_shortest_up_down_route(seeds: range) -> None:
     for seed in seeds:
-        up_and_down_and_shortest(truth(random_network(seed, most=24)))
+        check_up_down_routes(build_topology(random_network(seed, most=24)))
 
 
-def up_and_down_and_shortest(topology: Topology) -> None:
+def check_up_down_routes(topology: Topology) -> None:
     routing = Routing(topology)
     rank = routing.rank
     for source, (start, port) in topology.at.items():
@@ -105,7 +105,7 @@ def legal_distances(topology: Topology, rank: Sequence[int], start: int) -> dict
 
 def test_equally_short_routes_are_spread_over_the_cables() -> None:
     network = Myrinet(fat_tree())
-    mapped(network)
+    map_network(network)
     used: Counter[tuple[str | int, int]] = Counter()
     for number, table in network.tables.items():
         for path in table.paths.values():
@@ -118,27 +118,27 @@ def test_equally_short_routes_are_spread_over_the_cables() -> None:
 
 
 @given(ROUTES)
-def test_a_route_is_read_as_it_was_written_and_back_twice_is_forth(route: tuple[int, ...]) -> None:
+def test_a_route_is_decoded_as_encoded_and_reversing_twice_restores_it(route: tuple[int, ...]) -> None:
     assert route_of(route_bytes(route)) == route
     assert all(byte & 0xC0 == 0x80 for byte in route_bytes(route))
     if -32 not in route:
-        assert back(back(route)) == route
+        assert reverse_route(reverse_route(route)) == route
 
 
-def test_the_crc_is_the_one_of_polynomial_7() -> None:
+def test_the_crc_has_polynomial_7() -> None:
     assert crc8(b"123456789") == 0xF4  # the check value of CRC-8/SMBUS in the catalogue of parametrised CRC algorithms
 
 
 @given(st.binary(min_size=16, max_size=60).map(lambda rest: rest[:14] + b"\0\5" + rest[14:]), st.integers(0, 1 << 20))
-def test_an_envelope_is_taken_off_and_one_damaged_bit_is_seen(frame: bytes, bit: int) -> None:
-    assert opened(sealed(frame, b"")) == frame
+def test_an_envelope_is_removed_and_one_damaged_bit_is_detected(frame: bytes, bit: int) -> None:
+    assert remove_envelope(add_envelope(frame, b"")) == frame
     with pytest.raises(MalformedError, match="route"):
-        opened(sealed(frame, b"\x81"))
-    damaged = bytearray(sealed(frame, b""))
+        remove_envelope(add_envelope(frame, b"\x81"))
+    damaged = bytearray(add_envelope(frame, b""))
     bit %= 8 * (len(damaged) - 14)
     damaged[14 + (bit >> 3)] ^= 1 << (bit & 7)
     with pytest.raises(MalformedError):
-        opened(bytes(damaged))
+        remove_envelope(bytes(damaged))
 
 
 @given(
@@ -149,22 +149,22 @@ def test_an_envelope_is_taken_off_and_one_damaged_bit_is_seen(frame: bytes, bit:
     st.integers(600, 1200),
     st.randoms(),
 )
-def test_a_table_in_parts_is_the_same_table(
+def test_a_table_is_restored_from_its_parts_in_any_order(
     paths: dict[int, Path], way_back: tuple[int, ...], most: int, random: st.random.Random
 ) -> None:
     table = Table(7, 3, paths)
-    parts = list(enumerate(parts_of(table, way_back, most)))
+    parts = list(enumerate(split_table(table, way_back, most)))
     assert all(len(part) <= most for _, part in parts)
-    assert all(way_back_of(part)[0] == route_bytes(way_back) for _, part in parts)
+    assert all(return_route_of(part)[0] == route_bytes(way_back) for _, part in parts)
     random.shuffle(parts)
-    collected = Collected(table.version, len(parts))
+    collected = PartialTable(table.version, len(parts))
     *early, last = [collected.add(number, paths_of(part)) for number, part in parts]
     assert last == table
     assert not any(early)
 
 
 def test_a_probe_byte_by_byte() -> None:
-    frame = sealed(
+    frame = add_envelope(
         codec.pack_frame(b"\xff" * 6, address(2), codec.KIND_PROBE, 2, 2, 7, 9, 0, 0, 0, 0, b"\x83"), b"\x83"
     )
     head = "ffffffffffff 020000000002 88b6"
@@ -177,14 +177,16 @@ def test_a_probe_byte_by_byte() -> None:
     assert Ether(frame)[Mapping].number == 9
 
 
-def test_frames_of_other_packet_types_are_no_mapping_to_scapy() -> None:
-    frame = opened(sealed(codec.pack_frame(address(1), address(2), codec.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b""))
-    assert Ether(sealed(frame, b"\x81")).summary() == "Ether / Myrinet / Mapping HINT 9 of node 2"
-    assert Mapping not in Ether(sealed(frame[:14] + b"\0\6" + frame[16:], b""))
+def test_scapy_decodes_only_mapping_packets_as_mapping() -> None:
+    frame = remove_envelope(
+        add_envelope(codec.pack_frame(address(1), address(2), codec.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b"")
+    )
+    assert Ether(add_envelope(frame, b"\x81")).summary() == "Ether / Myrinet / Mapping HINT 9 of node 2"
+    assert Mapping not in Ether(add_envelope(frame[:14] + b"\0\6" + frame[16:], b""))
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=60), st.integers(1, 100), st.integers(1, 10))
-def test_a_pacer_lets_a_burst_through_and_then_so_many_on_average(steps: list[int], interval: int, burst: int) -> None:
+def test_a_pacer_passes_a_burst_and_then_the_mean_rate(steps: list[int], interval: int, burst: int) -> None:
     pacer = Pacer(interval, burst)
     now, sent = 0, []
     for step in steps:
@@ -204,6 +206,6 @@ def test_a_pacer_lets_a_burst_through_and_then_so_many_on_average(steps: list[in
 @pytest.mark.parametrize(
     "wrong", [{"ports": 1}, {"ports": 33}, {"least": 0}, {"least": 5, "most": 4}, {"window": 0}, {"chunk": 500}]
 )
-def test_a_setting_that_makes_no_sense_is_an_error(wrong: dict[str, int]) -> None:
+def test_an_invalid_setting_is_an_error(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"more|to"):
         Settings(**wrong)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from protocols.am2 import page as layout
-from protocols.myrinet.envelope import sealed
+from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.mapper import codec
-from protocols.myrinet.mapper.route_tables import Path, Table, parts_of, paths_of
+from protocols.myrinet.mapper.route_tables import Path, Table, paths_of, split_table
 from tests.unit.protocols.am2_shared_nic import SharedNic
 from tests.unit.protocols.am2_single_nic import ADDRESSES, SingleNic
 
 ENDPOINT = 4
-PROBE = sealed(codec.pack_frame(ADDRESSES[0], ADDRESSES[1], codec.KIND_LOOP, 1, 1, 1, 7, 0, 0, 0, 0, b""), b"")
+PROBE = add_envelope(codec.pack_frame(ADDRESSES[0], ADDRESSES[1], codec.KIND_LOOP, 1, 1, 1, 7, 0, 0, 0, 0, b""), b"")
 STAGED, STAGING = (
     ENDPOINT << layout.SUBJECT_BITS | subject for subject in (layout.SEND_STAGING, layout.RECEIVE_STAGING)
 )
@@ -63,10 +63,10 @@ def test_mappers_packets_are_passed_to_the_daemon_in_order_until_its_ring_is_ful
         card.firmware.receive(0, PROBE)
     assert [card.come(place) for place in range(layout.RING_SIZE)] == [(layout.PROBE, PROBE)] * layout.RING_SIZE
     assert card.notifications == [(ENDPOINT, layout.ARRIVED_REQUESTS + place) for place in range(layout.RING_SIZE)]
-    assert card.counted("overruns") == 1
+    assert card.counter("overruns") == 1
     card.page(ENDPOINT)[layout.SLOT_OFFSETS[layout.ARRIVED_REQUESTS]] = layout.FREE
     card.firmware.receive(0, PROBE)
-    assert card.counted("overruns") == 1
+    assert card.counter("overruns") == 1
 
 
 def test_a_probe_packet_in_memory_that_is_not_mapped_goes_out_when_it_is() -> None:
@@ -82,7 +82,7 @@ def test_a_probe_packet_in_memory_that_is_not_mapped_goes_out_when_it_is() -> No
 def test_the_daemon_reads_the_routes_that_it_has_written() -> None:
     card = DaemonsNic()
     paths = {1: Path(b"\x81", ADDRESSES[1])}
-    (part,) = parts_of(Table(9, 1, paths), (), card.firmware.settings.medium)
+    (part,) = split_table(Table(9, 1, paths), (), card.firmware.settings.medium)
     card.put(layout.ROUTES, part, epoch=9, author=1)
     card.put(layout.ROUTES, b"", 1)
     form, data = card.come(0)
@@ -93,7 +93,7 @@ def test_the_daemon_reads_the_routes_that_it_has_written() -> None:
 def test_an_invalid_entry_is_only_counted(form: int, data: bytes) -> None:
     card = DaemonsNic()
     card.put(form, data)
-    assert card.counted("invalid") == 1
+    assert card.counter("invalid") == 1
     assert card.sent == []
     assert card.owner(ENDPOINT, 0) == layout.FREE
 
@@ -104,7 +104,7 @@ def test_mappers_packets_are_dropped_after_the_daemons_endpoint_is_destroyed() -
     card.notifications.clear()
     card.firmware.receive(0, PROBE)
     assert card.notifications == []
-    assert card.counted("malformed") == 1
+    assert card.counter("malformed") == 1
 
 
 def test_a_process_that_shares_its_nic_cannot_have_a_privileged_endpoint() -> None:
@@ -112,7 +112,7 @@ def test_a_process_that_shares_its_nic_cannot_have_a_privileged_endpoint() -> No
     endpoint = card.number(1)
     card.create(endpoint)
     card.ring(endpoint, layout.PRIVILEGE)
-    assert card.counted("invalid") == 1
+    assert card.counter("invalid") == 1
     card.sent.clear()
     page = card.page(endpoint)
     card.windows[1].heap.bytes[: len(PROBE)] = PROBE
@@ -139,5 +139,5 @@ def test_a_process_that_shares_its_nic_cannot_have_a_privileged_endpoint() -> No
     )
     card.ring(endpoint, 0)
     assert card.sent == []
-    assert card.counted("invalid") == 2
+    assert card.counter("invalid") == 2
     assert page[layout.SLOT_OFFSETS[0] : layout.SLOT_OFFSETS[0] + 2] == bytes((layout.RETURNED, 1))  # BAD_ARGUMENTS

@@ -12,14 +12,14 @@ from protocols.am2.plug import plug
 from protocols.am2.settings import MAX_SEQUENCES, MILLISECOND, SECOND, Settings
 from protocols.mpi import ERR_PROC_FAILED, Comm, Request, Status, am2
 from protocols.mpi.am2.pairs import WINDOW
-from protocols.mpi.am2.staging_area import MAX_SLOTS_PER_MESSAGE, SLOT, SLOTS, Staging
+from protocols.mpi.am2.staging_area import MAX_SLOTS_PER_MESSAGE, SLOT_SIZE, SLOTS, Staging
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.am2_mpi_nodes import Nodes, failure
 from tests.unit.protocols.mpi_devices import Am2Ranks
 
 IMPATIENT = Settings(retries=3, longest_timeout=20 * MILLISECOND)
-LONG = bytes(range(256)) * (4 * SLOT // 256)  # twice what one message has of the staging region
+LONG = bytes(range(256)) * (4 * SLOT_SIZE // 256)  # twice what one message has of the staging region
 
 
 def test_mpi_uses_the_first_endpoint_of_a_node() -> None:
@@ -48,7 +48,7 @@ def test_a_long_message_is_sent_only_after_the_match() -> None:
     sent = nodes.send(0, 1, LONG)
     nodes.wires.elapse(SECOND)
     assert not sent.done
-    assert nodes.wires.agents[1].firmware.counted()["packets_received"] < 10
+    assert nodes.wires.agents[1].firmware.counter_values()["packets_received"] < 10
     receipt, buffer = nodes.receive(1, 0, len(LONG))
     nodes.wires.elapse(SECOND)
     assert (sent.result().length, receipt.result().length) == (len(LONG), len(LONG))
@@ -65,19 +65,19 @@ def test_only_as_much_of_a_long_message_is_sent_as_fits_the_receive() -> None:
         with pytest.raises(MPIError, match=f"{len(LONG)} bytes .* for a buffer of {room}"):
             receipt.result()
         assert buffer == LONG[:room]
-        assert nodes.wires.agents[1].firmware.counted()["packets_received"] < 20
+        assert nodes.wires.agents[1].firmware.counter_values()["packets_received"] < 20
 
 
 def test_more_long_messages_than_slots_take_turns() -> None:
     count = 2 * SLOTS
     nodes = Nodes(3)
-    sent = [nodes.send(1 + number % 2, 0, LONG[: 2 * SLOT + number], tag=number) for number in range(count)]
-    received = [nodes.receive(0, 1 + number % 2, 3 * SLOT, tag=number) for number in range(count)]
+    sent = [nodes.send(1 + number % 2, 0, LONG[: 2 * SLOT_SIZE + number], tag=number) for number in range(count)]
+    received = [nodes.receive(0, 1 + number % 2, 3 * SLOT_SIZE, tag=number) for number in range(count)]
     nodes.wires.elapse(SECOND)
     for number, (completion, (receipt, buffer)) in enumerate(zip(sent, received, strict=True)):
         assert completion.done
-        assert buffer[: receipt.result().length] == LONG[: 2 * SLOT + number]
-    assert nodes.ranks.at_rest()
+        assert buffer[: receipt.result().length] == LONG[: 2 * SLOT_SIZE + number]
+    assert nodes.ranks.is_idle()
 
 
 def test_early_messages_are_kept_and_limited_by_the_window() -> None:
@@ -86,12 +86,12 @@ def test_early_messages_are_kept_and_limited_by_the_window() -> None:
     sent = [nodes.send(0, 1, number.to_bytes(2)) for number in range(10 * WINDOW)]
     (first, *others) = nodes.wires.take(0)
     for frame in others:
-        nodes.wires.give(frame)
+        nodes.wires.deliver(frame)
     nodes.wires.exchange()  # all but the first message's frame
     early = nodes.endpoint(1)._pairs[0].early
     assert len(early) == WINDOW - 1
     assert not nodes.endpoint(1)._pairs[0].arriving
-    nodes.wires.give(first)
+    nodes.wires.deliver(first)
     nodes.wires.exchange()
     assert not early
     assert all(completion.done for completion in sent)
@@ -118,7 +118,7 @@ def test_messages_to_a_silent_peer_fail_and_later_messages_arrive() -> None:
     nodes.drop_all_frames(SECOND)
     assert [failure(completion) for completion in sent] == [ERR_PROC_FAILED] * 3
     nodes.exchange(0, 1)
-    assert nodes.ranks.at_rest()
+    assert nodes.ranks.is_idle()
 
 
 def test_an_interrupted_long_message_fails_at_both_ends() -> None:
@@ -130,7 +130,7 @@ def test_an_interrupted_long_message_fails_at_both_ends() -> None:
     for _ in range(6):
         for number in (0, 1):
             for frame in nodes.wires.take(number):
-                nodes.wires.give(frame)
+                nodes.wires.deliver(frame)
     nodes.drop_all_frames(150 * MILLISECOND)
     assert failure(sent) == ERR_PROC_FAILED
     nodes.wires.elapse(SECOND)  # the other is told that it was begun anew with
@@ -141,7 +141,7 @@ def test_an_interrupted_long_message_fails_at_both_ends() -> None:
     assert waiting.result().length == 5
     assert buffer[:5] == b"later"
     staging = nodes.endpoint(1)._staging
-    assert not staging._held
+    assert not staging._held_back
     assert len(staging._free) == SLOTS
     nodes.exchange(0, 1)
 
@@ -157,13 +157,13 @@ def test_slots_are_held_back_until_nothing_of_the_former_session_is_in_flight() 
     staging, pair = nodes.endpoint(1)._staging, nodes.endpoint(1)._pairs[0]
     assert [failure(completion) for completion in (sent, receipt)] == [ERR_PROC_FAILED] * 2
     assert (pair.own_session, pair.is_open) == ((1, 1), True)
-    assert list(map(len, staging._held.values())) == [MAX_SLOTS_PER_MESSAGE]
+    assert list(map(len, staging._held_back.values())) == [MAX_SLOTS_PER_MESSAGE]
     nodes.send(0, 1, b"meanwhile")
     nodes.advance(MILLISECOND, lambda frame: len(frame) > 1000)
     assert nodes.receive(1, 0, 9)[1] == b"meanwhile"
-    assert staging._held
+    assert staging._held_back
     nodes.wires.elapse(SECOND)
-    assert not staging._held
+    assert not staging._held_back
     nodes.exchange(0, 1)
 
 
@@ -198,7 +198,7 @@ def test_messages_of_a_former_session_are_rejected() -> None:
     for text in (b"after1", b"after2", b"after3"):
         nodes.send(0, 1, text)
     for frame in held:
-        nodes.wires.give(frame)
+        nodes.wires.deliver(frame)
     nodes.wires.elapse(SECOND)
     assert [nodes.receive(1, 0, 6)[1] for _ in range(3)] == [b"after1", b"after2", b"after3"]
 
@@ -213,7 +213,7 @@ def test_a_late_identity_of_a_former_incarnation_is_ignored() -> None:
     sent = nodes.send(1, 0, LONG)
     nodes.wires.exchange()
     for frame in asking:
-        nodes.wires.give(frame)
+        nodes.wires.deliver(frame)
     receipt, buffer = nodes.receive(0, 1, len(LONG))
     nodes.wires.elapse(SECOND)
     assert (sent.result().length, receipt.result().length) == (len(LONG), len(LONG))
@@ -232,7 +232,7 @@ def test_transfers_in_progress_fail_when_a_peer_restarts_and_later_ones_succeed(
     nodes.wires.exchange()
     nodes.restart(renewed)
     nodes.exchange(renewed, left)
-    assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
+    assert [failure(step) for step in completion] == [ERR_PROC_FAILED] * 2
     nodes.exchange(left, renewed)
 
 
@@ -242,7 +242,7 @@ def test_a_rank_that_only_sends_detects_the_restart_of_a_peer() -> None:
     nodes.restart(1)
     completion = [nodes.send(0, 1, LONG), nodes.send(0, 1, LONG)]
     nodes.wires.elapse(SECOND)
-    assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
+    assert [failure(step) for step in completion] == [ERR_PROC_FAILED] * 2
     nodes.exchange(0, 1)
 
 
@@ -251,10 +251,10 @@ def test_replies_that_a_peer_had_not_sent_before_its_restart_are_not_awaited() -
     nodes.exchange(0, 1)
     sent = [nodes.send(0, 1, bytes(4)) for _ in range(20)]
     for frame in nodes.wires.take(0):
-        nodes.wires.give(frame)  # four requests, which are handled
+        nodes.wires.deliver(frame)  # four requests, which are handled
     for frame in nodes.wires.take(1):
         if codec.kind_of(frame) == codec.KIND_ACK:  # and not the replies
-            nodes.wires.give(frame)
+            nodes.wires.deliver(frame)
     nodes.restart(1)
     nodes.wires.elapse(10 * SECOND)
     assert [completion.done for completion in sent] == [True] * 4 + [False] * 16
@@ -292,7 +292,7 @@ def test_hello_is_repeated_until_the_peer_has_an_endpoint() -> None:
     for _ in range(50):
         for number in (0, 1):
             for frame in ranks.wires.take(number):
-                ranks.wires.give(frame)
+                ranks.wires.deliver(frame)
     assert not completion.done
     buffer = bytearray(5)
     receipt = ranks.come().receive(0, 0, 3, memoryview(buffer))
@@ -333,7 +333,7 @@ def test_all_ranks_send_long_messages_to_all_ranks_without_deadlock() -> None:
     ranks = Am2Ranks(5)
     programs: list[Callable[[Comm], object]] = [program] * 5
     ranks.run(*programs)  # type: ignore[arg-type]
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_messages_to_a_freed_endpoint_fail() -> None:
@@ -342,16 +342,16 @@ def test_messages_to_a_freed_endpoint_fail() -> None:
     nodes.wires.agents[1].host.terminate()  # type: ignore[attr-defined]
     completion = [nodes.send(0, 1, LONG), nodes.devices[0].send(1, 0, 0, memoryview(b"short"), True)]
     nodes.wires.elapse(SECOND)
-    assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
+    assert [failure(step) for step in completion] == [ERR_PROC_FAILED] * 2
 
 
 def test_slots_are_granted_in_turn_and_those_of_a_lost_peer_are_held_back() -> None:
     staging = Staging()
-    first, second = staging.take(SLOT), staging.take(10 * SLOT)
+    first, second = staging.take(SLOT_SIZE), staging.take(10 * SLOT_SIZE)
     assert (len(first), len(second)) == (1, 2)
     staging.hold_back(1, first)
     staging.free(second)
-    others = [staging.take(2 * SLOT) for _ in range(SLOTS)]
+    others = [staging.take(2 * SLOT_SIZE) for _ in range(SLOTS)]
     assert sorted(sum(others, ())) == sorted({*range(SLOTS)} - {*first})
     assert not staging.take(1)
     staging.release(1)
@@ -371,10 +371,10 @@ def test_messages_that_arrive_during_a_handler_with_a_full_ring_are_handled_late
     assert sum(completion.done for completion in sent) == 16
     host.handling_endpoint = endpoint  # type: ignore[attr-defined]
     for frame in nodes.wires.take(1):
-        nodes.wires.give(frame)
+        nodes.wires.deliver(frame)
     assert not endpoint.is_empty
     host.handling_endpoint = None  # type: ignore[attr-defined]
     nodes.wires.elapse(SECOND)
     assert all(completion.done for completion in sent)
     assert nodes.receive(0, 1, 7)[1] == b"another"
-    assert nodes.ranks.at_rest()
+    assert nodes.ranks.is_idle()

@@ -61,8 +61,8 @@ class Trial:
     def take(self) -> None:
         """Check the messages received since the last call."""
         for node, receives in enumerate(self.receives):
-            for begun, (receipt, buffer) in [one for one in receives.items() if one[1][0].done]:
-                del receives[begun]
+            for started, (receipt, buffer) in [one for one in receives.items() if one[1][0].done]:
+                del receives[started]
                 try:
                     source, _, size = receipt.result()
                 except MPIError:
@@ -71,9 +71,9 @@ class Trial:
                     continue
                 life, number = buffer[1], int.from_bytes(buffer[2:4])
                 assert buffer[:size] == content(source, life, number, size)
-                heard = self.heard[node].setdefault((source, life), {})
-                heard[begun] = number
-                in_order = [heard[place] for place in sorted(heard)]
+                received = self.heard[node].setdefault((source, life), {})
+                received[started] = number
+                in_order = [received[place] for place in sorted(received)]
                 assert in_order == sorted(set(in_order)), "it came twice, or was overtaken"
                 self.got += 1
             self.post(node)
@@ -88,7 +88,7 @@ class Trial:
             for _ in range(one):
                 for number in range(COUNT):
                     for frame in wires.take(number):
-                        wires.give(frame)
+                        wires.deliver(frame)
         elif what == "elapse":
             wires.elapse(one * MILLISECOND)
         elif what == "cut":
@@ -111,20 +111,20 @@ def test_lost_messages_are_reported_and_no_message_arrives_twice(all_steps: list
     for _ in range(20):  # receives are begun as messages come
         trial.nodes.wires.elapse(SECOND)
         trial.take()
-    for one in range(COUNT):
+    for index in range(COUNT):
         for other in range(COUNT):
-            trial.nodes.send(one, other, b"?", tag=98)  # of which nobody need hear
+            trial.nodes.send(index, other, b"?", tag=98)  # of which nobody need hear
         trial.nodes.wires.elapse(SECOND)
-    for one in range(COUNT):
-        for other in range(one):
-            trial.nodes.exchange(one, other)
-            trial.nodes.exchange(other, one)
+    for index in range(COUNT):
+        for other in range(index):
+            trial.nodes.exchange(index, other)
+            trial.nodes.exchange(other, index)
     trial.take()
     for node, life, completion in trial.sends:
         if life == trial.lives[node]:
             assert completion.done
     for node in range(COUNT):
         endpoint = trial.nodes.endpoint(node)
-        assert len(endpoint._staging._free) + sum(map(len, endpoint._staging._held.values())) == 16
+        assert len(endpoint._staging._free) + sum(map(len, endpoint._staging._held_back.values())) == 16
         assert not any(pair.queue or pair.sending or pair.arriving or pair.early for pair in endpoint._pairs.values())
     event(f"some lost: {trial.lost > 0}, some received: {trial.got > 0}")

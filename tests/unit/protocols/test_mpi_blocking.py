@@ -71,7 +71,7 @@ def test_buffers_are_sent_forth_and_back() -> None:
 
     ranks = Ranks()
     assert run(ranks, ping, pong) == [b"x" * 20_000, 20_000]
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_waits_for_several_requests_return_objects() -> None:
@@ -126,7 +126,7 @@ def test_probes_persistent_requests_and_cancelling_block_as_well() -> None:
 
     ranks = Ranks()
     assert run(ranks, sender, receiver)[1] == b"ab"
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_constructors_of_communicators_are_collective() -> None:
@@ -270,7 +270,7 @@ def test_a_send_is_buffered_if_the_buffer_has_room_and_waits_otherwise() -> None
 
     ranks = Ranks()
     assert run(ranks, sender, receiver) == [[0, 1, 2], [2, 1, 0]]
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
     def too_much() -> None:
         MPI.COMM_WORLD.wrapped.send_buffer = SendBuffer(2 * 1024)

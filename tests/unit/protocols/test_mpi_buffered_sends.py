@@ -7,10 +7,10 @@ import pytest
 from protocols.mpi import Comm, Status
 from protocols.mpi.mpi_errors import ERR_BUFFER, MPIError
 from protocols.mpi.send_buffer import BSEND_OVERHEAD
-from tests.unit.protocols.mpi_devices import RanksOf, everywhere
+from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 
 
-@everywhere
+@on_every_device
 def test_buffered_sends_copy_and_are_limited_by_the_attached_buffer(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         with pytest.raises(MPIError, match="no buffer is attached") as raised:
@@ -42,7 +42,7 @@ def test_buffered_sends_copy_and_are_limited_by_the_attached_buffer(ranks_of: Ra
 
     ranks = ranks_of()
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_statuses_are_copied_compared_and_set() -> None:

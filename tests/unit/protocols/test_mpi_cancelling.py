@@ -8,14 +8,14 @@ from protocols.emp.settings import Settings
 from protocols.mpi import ANY_SOURCE, ANY_TAG, ERR_REQUEST, Comm, Request, Status
 from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.emp_ranks import Ranks
-from tests.unit.protocols.mpi_devices import RanksOf, everywhere
+from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 
 
-async def nothing(_: Comm) -> None:
+async def idle(_: Comm) -> None:
     """A rank that takes no part."""
 
 
-@everywhere
+@on_every_device
 def test_the_status_shows_a_cancelled_receive_and_the_next_receive_gets_the_message(ranks_of: type[Ranks]) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Recv(None, 1)
@@ -35,10 +35,10 @@ def test_the_status_shows_a_cancelled_receive_and_the_next_receive_gets_the_mess
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_a_matched_receive_is_not_cancelled(ranks_of: type[Ranks]) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"hello", 1, 3)
@@ -72,8 +72,8 @@ def test_cancelled_receives_free_their_descriptors() -> None:
 
     ranks = Ranks(1, Settings(descriptors=8))
     ranks.run(program)
-    assert ranks.at_rest()
-    assert ranks.wires.agents[0].host.free == 8  # type: ignore[attr-defined]
+    assert ranks.is_idle()
+    assert ranks.wires.agents[0].host.free_descriptors == 8  # type: ignore[attr-defined]
 
 
 def test_a_posted_send_is_not_cancelled_and_a_queued_send_is() -> None:
@@ -99,7 +99,7 @@ def test_a_posted_send_is_not_cancelled_and_a_queued_send_is() -> None:
     assert got == [0, 1, 2, 3, 100]
 
 
-@everywhere
+@on_every_device
 @pytest.mark.parametrize("size", [1, 10_000])
 def test_a_receive_of_an_object_is_cancelled_or_complete(ranks_of: type[Ranks], size: int) -> None:
     async def sender(comm: Comm) -> None:
@@ -122,10 +122,10 @@ def test_a_receive_of_an_object_is_cancelled_or_complete(ranks_of: type[Ranks], 
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_a_wait_returns_when_another_task_cancels_the_receive(ranks_of: RanksOf) -> None:
     requests: list[Request] = []
 

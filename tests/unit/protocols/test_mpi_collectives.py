@@ -17,7 +17,7 @@ from protocols.mpi.collectives.choices import NAMES
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_COUNT, ERR_OP, ERR_ROOT, ERR_TRUNCATE, ERR_TYPE, MPIError
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import Program
-from tests.unit.protocols.mpi_devices import RanksOf, everywhere
+from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 from tests.unit.protocols.nicless_endpoints import by_library
 
 SIZES = st.integers(1, 9)
@@ -34,7 +34,7 @@ WHOLE = ("BAND", "BOR", "BXOR")
 def run(size: int, program: Callable[[Comm], Program[Any]], ranks_of: RanksOf = by_library) -> list[Any]:
     ranks = ranks_of(size)
     results: list[Any] = ranks.run(*[program] * size)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
     return results
 
 
@@ -226,10 +226,10 @@ def test_blocks_of_any_sizes(size: int, dtype: str, data: st.DataObject) -> None
         part = np.zeros_like(own)
         await comm.Scatterv([whole, (counts, starts[:-1]), dtype] if comm.rank == root else None, part, root)
         assert np.array_equal(part, own)
-        sent, came = matrix[comm.rank], [row[comm.rank] for row in matrix]
-        out = np.zeros(sum(came), dtype)
-        await comm.Alltoallv([np.full(sum(sent), comm.rank + 1, dtype), sent], [out, came])
-        assert np.array_equal(out, np.repeat(np.arange(1, size + 1), came).astype(dtype))
+        sent, arrived = matrix[comm.rank], [row[comm.rank] for row in matrix]
+        out = np.zeros(sum(arrived), dtype)
+        await comm.Alltoallv([np.full(sum(sent), comm.rank + 1, dtype), sent], [out, arrived])
+        assert np.array_equal(out, np.repeat(np.arange(1, size + 1), arrived).astype(dtype))
         summed = np.zeros(counts[comm.rank], dtype)
         row = np.arange(sum(counts)).astype(dtype)
         await comm.Reduce_scatter(row, summed, counts, MPI.MAX if dtype != "F" else MPI.SUM)
@@ -259,7 +259,7 @@ def test_objects(size: int) -> None:
     run(size, program)
 
 
-@everywhere
+@on_every_device
 def test_several_collective_calls_are_in_progress_on_every_protocol(ranks_of: RanksOf) -> None:
     size = 5
 
@@ -286,7 +286,7 @@ def test_several_collective_calls_are_in_progress_on_every_protocol(ranks_of: Ra
 def test_no_retransmission_on_emp_if_ranks_enter_the_call_one_by_one(count: int) -> None:
     ranks = Ranks(4)
     ranks.run(*[Comm.Barrier] * 4)  # makes the mailboxes
-    before = [agent.firmware.counted()["unmatched"] for agent in ranks.wires.agents]
+    before = [agent.firmware.counter_values()["unmatched"] for agent in ranks.wires.agents]
 
     async def program(comm: Comm) -> None:
         for number in range(20):
@@ -300,14 +300,14 @@ def test_no_retransmission_on_emp_if_ranks_enter_the_call_one_by_one(count: int)
             )
 
     ranks.run(*[program] * 4)
-    assert ranks.at_rest()
-    counted = [agent.firmware.counted() for agent in ranks.wires.agents]
+    assert ranks.is_idle()
+    counted = [agent.firmware.counter_values() for agent in ranks.wires.agents]
     assert counted[0]["messages_received"] > 40
     assert [counts["unmatched"] for counts in counted] == before
 
 
 @pytest.mark.parametrize(("sent", "expected"), [(8, 4_000), (4_000, 8), (8, 40_000), (40_000, 8), (40_000, 80_000)])
-@everywhere
+@on_every_device
 def test_a_message_of_unexpected_size_is_an_error_with_every_algorithm(
     ranks_of: RanksOf, sent: int, expected: int
 ) -> None:

@@ -6,11 +6,11 @@ import pytest
 
 from protocols.mpi import ANY_SOURCE, COMM_NULL, ERR_ARG, ERR_COMM, ERR_OTHER, UNDEFINED, Comm, Message, Status
 from protocols.mpi.mpi_errors import MPIError
-from tests.unit.protocols.mpi_devices import RanksOf, everywhere
+from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
-@everywhere
+@on_every_device
 def test_no_rank_leaves_a_barrier_before_all_ranks_have_entered(count: int, ranks_of: RanksOf) -> None:
     come: list[int] = []
 
@@ -24,11 +24,11 @@ def test_no_rank_leaves_a_barrier_before_all_ranks_have_entered(count: int, rank
 
     ranks = ranks_of(count)
     ranks.run(*[program] * count)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
-@everywhere
+@on_every_device
 def test_a_duplicate_has_equal_ranks_and_separate_messages(count: int, ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         copy = await comm.Dup()
@@ -45,10 +45,10 @@ def test_a_duplicate_has_equal_ranks_and_separate_messages(count: int, ranks_of:
 
     ranks = ranks_of(count)
     ranks.run(*[program] * count)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_a_split_orders_by_key_then_rank_and_statuses_have_ranks_of_the_communicator(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> tuple[int, int] | None:
         color = UNDEFINED if comm.rank == 4 else comm.rank % 2
@@ -57,13 +57,13 @@ def test_a_split_orders_by_key_then_rank_and_statuses_have_ranks_of_the_communic
             return None
         assert part is not None
         status, buffer = Status(), bytearray(1)
-        other = (part.rank + 1) % part.size
-        sent = await part.Isend(bytes([comm.rank]), other, part.rank)
+        peer = (part.rank + 1) % part.size
+        sent = await part.Isend(bytes([comm.rank]), peer, part.rank)
         await part.Recv(buffer, ANY_SOURCE, status=status)
         assert status.source == (part.rank - 1) % part.size == status.tag
         assert buffer[0] % 2 == comm.rank % 2
         await sent.Wait()
-        sent = await part.isend("object", other)
+        sent = await part.isend("object", peer)
         assert await part.Probe(status=status)
         message = await part.Mprobe(status.source)
         assert isinstance(message, Message)
@@ -78,7 +78,7 @@ def test_a_split_orders_by_key_then_rank_and_statuses_have_ranks_of_the_communic
     assert got == [(1, 2), (2, 3), (0, 2), (1, 3), None, (0, 3)]
 
 
-@everywhere
+@on_every_device
 def test_a_split_of_a_split_and_its_duplicate(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> int:
         half = await comm.Split(comm.rank // 2)
@@ -97,7 +97,7 @@ def test_a_split_of_a_split_and_its_duplicate(ranks_of: RanksOf) -> None:
     assert ranks_of(4).run(*[program] * 4) == [1, 0, 3, 2]
 
 
-@everywhere
+@on_every_device
 def test_freed_contexts_are_reused_and_contexts_can_run_out(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> int:
         for _ in range(300):
@@ -111,7 +111,7 @@ def test_freed_contexts_are_reused_and_contexts_can_run_out(ranks_of: RanksOf) -
     assert ranks_of(2).run(program, program) == [ERR_OTHER] * 2
 
 
-@everywhere
+@on_every_device
 def test_a_context_must_be_free_at_all_ranks(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         if comm.rank:
@@ -124,7 +124,7 @@ def test_a_context_must_be_free_at_all_ranks(ranks_of: RanksOf) -> None:
     ranks_of(2).run(program, program)
 
 
-@everywhere
+@on_every_device
 def test_a_freed_communicator_and_a_negative_color_are_errors(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         copy = await comm.Dup()

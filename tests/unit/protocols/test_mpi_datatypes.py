@@ -28,7 +28,7 @@ from protocols.mpi.buffers import as_send_data
 from protocols.mpi.iovec import to_contiguous
 from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.emp_ranks import Ranks
-from tests.unit.protocols.mpi_devices import everywhere
+from tests.unit.protocols.mpi_devices import on_every_device
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_the_bytes_of_a_message_are_those_of_the_type_map(made: tuple[Datatype, 
     assert datatype.size == len(places)
 
 
-@everywhere
+@on_every_device
 @pytest.mark.parametrize("rows", [3, 500])  # columns of short segments are copied, blocks of long ones are not
 @pytest.mark.parametrize("width", [1, 100])
 def test_columns_are_received_as_rows_and_rows_as_columns(ranks_of: type[Ranks], rows: int, width: int) -> None:
@@ -157,10 +157,10 @@ def test_columns_are_received_as_rows_and_rows_as_columns(ranks_of: type[Ranks],
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 @pytest.mark.parametrize("length", [2, 700])
 def test_a_message_longer_than_the_segments_fills_them_and_is_an_error(ranks_of: type[Ranks], length: int) -> None:
     gapped = BYTE.Create_indexed([length, length], [0, 2 * length]).Commit()
@@ -183,7 +183,7 @@ def test_a_message_longer_than_the_segments_fills_them_and_is_an_error(ranks_of:
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 @pytest.mark.parametrize("count", [2, 5, 7, 8, 300])
@@ -208,9 +208,9 @@ def test_emps_nic_gathers_and_scatters_long_segments(count: int) -> None:
             assert buffer[at + 1000 : at + 1500] == bytes(min(500, len(buffer) - at - 1000))
 
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
     hosts = [agent.host for agent in ranks.wires.agents]
-    assert all(isinstance(host, Endpoint) and host.pinned == 0 and host.free == 8 for host in hosts)
+    assert all(isinstance(host, Endpoint) and host.pinned == 0 and host.free_descriptors == 8 for host in hosts)
     assert max(fetched) in (2, 3), "a frame of 1500 bytes has parts of two or three segments"
 
 
@@ -218,10 +218,10 @@ def test_more_noncontiguous_messages_than_descriptors_all_arrive() -> None:
     blocks = BYTE.Create_vector(4, 300, 400).Commit()
 
     async def program(comm: Comm) -> None:
-        other = 1 - comm.rank
-        sends = [await comm.Isend([bytes([number]) * 1600, 1, blocks], other) for number in range(50)]
+        peer = 1 - comm.rank
+        sends = [await comm.Isend([bytes([number]) * 1600, 1, blocks], peer) for number in range(50)]
         buffers = [bytearray(1600) for _ in range(50)]
-        receives = [await comm.Irecv([buffer, 1, blocks], other) for buffer in buffers]
+        receives = [await comm.Irecv([buffer, 1, blocks], peer) for buffer in buffers]
         for request in sends + receives:
             await request.Wait()
         assert [buffer[0] for buffer in buffers] == list(range(50))
@@ -229,7 +229,7 @@ def test_more_noncontiguous_messages_than_descriptors_all_arrive() -> None:
 
     ranks = Ranks(settings=Settings(descriptors=8))
     ranks.run(program, program)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_a_persistent_send_of_a_column_sends_the_contents_at_its_start() -> None:

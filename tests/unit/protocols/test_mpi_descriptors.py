@@ -22,7 +22,7 @@ class Sparse:
     rank, size, contexts, max_tag, max_message_size = 0, 2, 2, 100, 1000
 
     def __init__(self, free: int, at_once: bool = False) -> None:
-        self.free = free
+        self.free_descriptors = free
         self.at_once = at_once
         self.begun: list[tuple[str, int]] = []
         self.under_way: list[Completion[Envelope]] = []
@@ -38,13 +38,13 @@ class Sparse:
         return self._begin("receive", tag, completion)
 
     def end(self) -> None:
-        self.free += 1
+        self.free_descriptors += 1
         self.under_way.pop(0).complete(Envelope(1, 0, 0))
 
     def _begin(self, what: str, tag: int, completion: Completion[Envelope]) -> bool:
-        if not self.free:
+        if not self.free_descriptors:
             return False
-        self.free -= 1
+        self.free_descriptors -= 1
         self.begun.append((what, tag))
         self.under_way.append(completion)
         if self.at_once:
@@ -57,12 +57,14 @@ def test_transfers_that_wait_for_descriptors_begin_in_order() -> None:
     device = Device(endpoint)
     sends = [device.send(1, 0, tag, memoryview(b"")) for tag in range(5)]
     assert endpoint.begun == [("send", 0), ("send", 1)]
-    assert device.waiting() == [f"a send to rank 1, tag {tag}, 0 bytes: no descriptor is free" for tag in (2, 3, 4)]
+    assert device.pending_work() == [
+        f"a send to rank 1, tag {tag}, 0 bytes: no descriptor is free" for tag in (2, 3, 4)
+    ]
     while endpoint.under_way:
         endpoint.end()
     assert endpoint.begun == [("send", tag) for tag in range(5)]
     assert all(send.done for send in sends)
-    assert device.waiting() == []
+    assert device.pending_work() == []
 
 
 def test_a_send_does_not_overtake_a_queued_send_although_a_descriptor_is_free() -> None:
@@ -70,7 +72,7 @@ def test_a_send_does_not_overtake_a_queued_send_although_a_descriptor_is_free() 
     device = Device(endpoint)
     for tag in (0, 1):
         device.send(1, 0, tag, memoryview(b""))
-    endpoint.free += 1  # nobody has told the device
+    endpoint.free_descriptors += 1  # nobody has told the device
     device.send(1, 0, 2, memoryview(b""))
     endpoint.end()
     endpoint.end()
@@ -106,51 +108,51 @@ def test_a_transfer_that_needs_more_descriptors_than_exist_fails() -> None:
         with pytest.raises(MPIError, match="the NIC has too few descriptors") as raised:
             transfer.result()
         assert raised.value.Get_error_class() == ERR_NO_MEM
-    assert device.waiting() == []
+    assert device.pending_work() == []
 
 
 @pytest.mark.parametrize("descriptors", [8, 640])
 def test_both_ranks_send_two_thousand_messages_before_they_receive(descriptors: int) -> None:
     async def program(comm: Comm) -> None:
-        other = 1 - comm.rank
-        sends = [await comm.Isend(number.to_bytes(2, "big"), other, number % 5) for number in range(2000)]
+        peer = 1 - comm.rank
+        sends = [await comm.Isend(number.to_bytes(2, "big"), peer, number % 5) for number in range(2000)]
         buffers = [bytearray(2) for _ in range(2000)]
-        receives = [await comm.Irecv(buffer, other) for buffer in buffers]
+        receives = [await comm.Irecv(buffer, peer) for buffer in buffers]
         await Request.Waitall(sends + receives)
         assert [int.from_bytes(buffer, "big") for buffer in buffers] == list(range(2000))
 
     ranks = Ranks(settings=Settings(descriptors=descriptors))
     ranks.run(program, program)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 @pytest.mark.parametrize("descriptors", [8, 640])
 def test_both_ranks_begin_two_thousand_receives_before_they_send(descriptors: int) -> None:
     async def program(comm: Comm) -> None:
-        other = 1 - comm.rank
-        receives = [await comm.irecv(source=other) for _ in range(2000)]
-        sends = [await comm.isend(number, other) for number in range(2000)]
+        peer = 1 - comm.rank
+        receives = [await comm.irecv(source=peer) for _ in range(2000)]
+        sends = [await comm.isend(number, peer) for number in range(2000)]
         assert await Request.waitall(receives) == list(range(2000))
         await Request.Waitall(sends)
 
     ranks = Ranks(settings=Settings(descriptors=descriptors))
     ranks.run(program, program)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_messages_of_several_descriptors_wait_for_all_of_them() -> None:
     async def program(comm: Comm) -> None:
-        other = 1 - comm.rank
+        peer = 1 - comm.rank
         sizes = [number * 3001 % 30_000 for number in range(100)]  # one page to a list: one to four descriptors
-        sends = [await comm.Isend(bytes([size % 251]) * size, other) for size in sizes]
+        sends = [await comm.Isend(bytes([size % 251]) * size, peer) for size in sizes]
         buffers = [bytearray(size) for size in sizes]
-        receives = [await comm.Irecv(buffer, other) for buffer in buffers]
+        receives = [await comm.Irecv(buffer, peer) for buffer in buffers]
         await Request.Waitall(sends + receives)
         assert all(buffer == bytes([size % 251]) * size for buffer, size in zip(buffers, sizes, strict=True))
 
     ranks = Ranks(settings=Settings(descriptors=16))
     ranks.run(program, program)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_a_failed_receive_frees_its_descriptor_for_the_next() -> None:
@@ -167,4 +169,4 @@ def test_a_failed_receive_frees_its_descriptor_for_the_next() -> None:
 
     ranks = Ranks(settings=Settings(descriptors=4))
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()

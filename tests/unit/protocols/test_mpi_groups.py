@@ -19,7 +19,7 @@ from tests.unit.protocols.nicless_endpoints import by_library
 def run(size: int, program: object) -> list[object]:
     ranks = by_library(size)
     results: list[object] = ranks.run(*[program] * size)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
     return results
 
 

@@ -78,14 +78,14 @@ def test_a_receive_may_match_an_incomplete_message() -> None:
 
 @pytest.mark.parametrize("first", ["receive", "message"])
 def test_a_rendezvous_message_calls_back_when_it_is_matched(first: str) -> None:
-    matching, asked = MatchingQueues(), list[Arrival]()
+    matching, requested = MatchingQueues(), list[Arrival]()
     if first == "message":
-        arrival = matching.arrive(1, 0, 7, 5, asked.append)
-        assert not asked
+        arrival = matching.arrive(1, 0, 7, 5, requested.append)
+        assert not requested
     completion, buffer = receive(matching, 1, 7, size=3)
     if first == "receive":
-        arrival = matching.arrive(1, 0, 7, 5, asked.append)
-    assert asked == [arrival]
+        arrival = matching.arrive(1, 0, 7, 5, requested.append)
+    assert requested == [arrival]
     assert not completion.done
     arrival.buffer[:] = b"hel"  # it has room for no more
     assert matching.complete(arrival)
@@ -110,12 +110,12 @@ def test_a_failed_arrival_fails_its_own_receive_only() -> None:
 def test_a_failed_claimed_message_fails_its_receive() -> None:
     matching = MatchingQueues()
     arrival = matching.arrive(1, 0, 7, 5)
-    found: Completion[ProbeResult | None] = Completion()
-    matching.probe(1, 0, 7, False, True, found)
+    actual: Completion[ProbeResult | None] = Completion()
+    matching.probe(1, 0, 7, False, True, actual)
     matching.fail_arrival(arrival, MPIError(ERR_PROC_FAILED, "gone"))
     completion = ReceiveCompletion(1, 7, 5)
     matching.receive_claimed(arrival, Receive(1, 7, memoryview(bytearray(5)), completion))
-    assert found.done
+    assert actual.done
     with pytest.raises(MPIError, match="gone"):
         completion.result()
 
@@ -199,11 +199,11 @@ def test_the_queues_match_as_a_linear_search_does(steps: list[tuple[bool, int, i
     receives: list[Posted] = []
     messages: list[Waiting] = []
     expected: dict[int, int] = {}
-    found: dict[int, tuple[Completion[Envelope], bytearray]] = {}
+    actual: dict[int, tuple[Completion[Envelope], bytearray]] = {}
     for number, (is_receive, source, tag) in enumerate(steps):
         if is_receive:
             completion, buffer = receive(matching, source, tag)
-            found[number] = completion, buffer
+            actual[number] = completion, buffer
             fits = [sent for sent in messages if source in (ANY_SOURCE, sent.source) and tag in (ANY_TAG, sent.tag)]
             if fits:
                 messages.remove(fits[0])
@@ -218,9 +218,9 @@ def test_the_queues_match_as_a_linear_search_does(steps: list[tuple[bool, int, i
             ]
             if hits:
                 receives.remove(hits[0])
-                expected[next(key for key, (completion, _) in found.items() if completion is hits[0].completion)] = (
+                expected[next(key for key, (completion, _) in actual.items() if completion is hits[0].completion)] = (
                     number
                 )
             else:
                 messages.append(Waiting(source, tag, number))
-    assert {number: buffer[0] for number, (completion, buffer) in found.items() if completion.done} == expected
+    assert {number: buffer[0] for number, (completion, buffer) in actual.items() if completion.done} == expected

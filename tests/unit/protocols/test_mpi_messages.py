@@ -28,19 +28,19 @@ from protocols.mpi import (
 from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import StuckError
-from tests.unit.protocols.mpi_devices import RanksOf, everywhere
+from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 
-TOO_GREAT = 1 << 40
-"""Stands for the first tag that a device has not."""
+BEYOND_TAG_UB = 1 << 40
+"""Placeholder for the first invalid tag of a device, tag_ub + 1."""
 
 
-async def nothing(_: Comm) -> None:
+async def idle(_: Comm) -> None:
     """A rank that takes no part."""
 
 
 @pytest.mark.parametrize("size", [0, 1, 1456, 1457, 4096, 4097, 30_000, 1_000_000])
 @pytest.mark.parametrize("mtu", [1500, 9000])
-@everywhere
+@on_every_device
 def test_a_message_arrives_with_its_status(size: int, mtu: int, ranks_of: RanksOf) -> None:
     ranks = ranks_of(mtu=mtu)
     data = np.random.default_rng(size).bytes(size)
@@ -56,10 +56,10 @@ def test_a_message_arrives_with_its_status(size: int, mtu: int, ranks_of: RanksO
         assert status.Get_error() == SUCCESS
 
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_numpy_arrays_are_sent_and_received(ranks_of: RanksOf) -> None:
     matrix = np.arange(3000, dtype=np.float64).reshape(30, 100)
 
@@ -79,8 +79,8 @@ def test_numpy_arrays_are_sent_and_received(ranks_of: RanksOf) -> None:
     ranks_of().run(sender, receiver)
 
 
-@everywhere
-def test_a_count_of_items_that_are_not_whole_is_undefined(ranks_of: RanksOf) -> None:
+@on_every_device
+def test_the_count_of_an_incomplete_item_is_undefined(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"12345", 1)
 
@@ -92,7 +92,7 @@ def test_a_count_of_items_that_are_not_whole_is_undefined(ranks_of: RanksOf) -> 
     ranks_of().run(sender, receiver)
 
 
-@everywhere
+@on_every_device
 def test_messages_of_one_tag_do_not_overtake_and_tags_are_received_in_any_order(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await Request.Waitall([await comm.Isend(bytes([number]), 1, tag=number % 3) for number in range(30)])
@@ -109,7 +109,7 @@ def test_messages_of_one_tag_do_not_overtake_and_tags_are_received_in_any_order(
     assert ranks_of().run(sender, receiver)[1] == [*range(2, 30, 3), *range(0, 30, 3), *range(1, 30, 3)]
 
 
-@everywhere
+@on_every_device
 def test_wildcard_receives_report_source_and_tag_in_the_status(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(bytes([comm.rank] * 3), 0, tag=10 + comm.rank)
@@ -126,7 +126,7 @@ def test_wildcard_receives_report_source_and_tag_in_the_status(ranks_of: RanksOf
     assert got == {(1, 11, b"\1\1\1"), (2, 12, b"\2\2\2"), (3, 13, b"\3\3\3")}
 
 
-@everywhere
+@on_every_device
 def test_a_receive_for_any_source_or_tag_is_for_its_own_communicator(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
     first, second = ranks.world, ranks.communicators(1)
@@ -145,8 +145,8 @@ def test_a_receive_for_any_source_or_tag_is_for_its_own_communicator(ranks_of: R
     ranks.run(sender, receiver)
 
 
-@everywhere
-def test_the_greatest_tag_does_not_match_the_next_communicators_least_tag(ranks_of: RanksOf) -> None:
+@on_every_device
+def test_the_largest_tag_does_not_match_the_next_communicators_smallest_tag(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
     other = ranks.communicators(1)
 
@@ -154,15 +154,15 @@ def test_the_greatest_tag_does_not_match_the_next_communicators_least_tag(ranks_
         await Request.Waitall([await comm.Isend(b"a", 1, comm.tag_ub), await other[0].Isend(b"b", 1, 0)])
 
     async def receiver(comm: Comm) -> None:
-        least, greatest, status = bytearray(1), bytearray(1), Status()
-        await other[1].Recv(least)
-        await comm.Recv(greatest, status=status)
-        assert (least, greatest, status.tag) == (b"b", b"a", comm.tag_ub)
+        smallest, largest, status = bytearray(1), bytearray(1), Status()
+        await other[1].Recv(smallest)
+        await comm.Recv(largest, status=status)
+        assert (smallest, largest, status.tag) == (b"b", b"a", comm.tag_ub)
 
     ranks.run(sender, receiver)
 
 
-@everywhere
+@on_every_device
 def test_a_message_to_oneself(ranks_of: RanksOf) -> None:
     async def alone(comm: Comm) -> None:
         buffer, status = bytearray(5000), Status()
@@ -176,10 +176,10 @@ def test_a_message_to_oneself(ranks_of: RanksOf) -> None:
 
     ranks = ranks_of(1)
     ranks.run(alone)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_all_ranks_exchange_with_a_neighbour_concurrently(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         got, status = bytearray(10_000), Status()
@@ -191,7 +191,7 @@ def test_all_ranks_exchange_with_a_neighbour_concurrently(ranks_of: RanksOf) -> 
     ranks_of(4).run(program, program, program, program)
 
 
-@everywhere
+@on_every_device
 def test_transfers_with_proc_null_complete_at_once(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         buffer, status = bytearray(b"as it was"), Status()
@@ -206,7 +206,7 @@ def test_transfers_with_proc_null_complete_at_once(ranks_of: RanksOf) -> None:
     ranks_of(1).run(program)
 
 
-@everywhere
+@on_every_device
 def test_a_message_longer_than_its_receive_fails_the_receive_only(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"0123456789", 1, 6)
@@ -224,52 +224,58 @@ def test_a_message_longer_than_its_receive_fails_the_receive_only(ranks_of: Rank
 
     ranks = ranks_of()
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 @pytest.mark.parametrize(
     ("dest", "number", "error_class"),
-    [(2, 0, ERR_RANK), (ANY_SOURCE, 0, ERR_RANK), (-3, 0, ERR_RANK), (1, ANY_TAG, ERR_TAG), (1, TOO_GREAT, ERR_TAG)],
+    [
+        (2, 0, ERR_RANK),
+        (ANY_SOURCE, 0, ERR_RANK),
+        (-3, 0, ERR_RANK),
+        (1, ANY_TAG, ERR_TAG),
+        (1, BEYOND_TAG_UB, ERR_TAG),
+    ],
 )
-@everywhere
+@on_every_device
 def test_a_send_with_invalid_arguments_is_rejected_without_effect(
     dest: int, number: int, error_class: int, ranks_of: RanksOf
 ) -> None:
     ranks = ranks_of()
 
     async def program(comm: Comm) -> None:
-        tag = comm.tag_ub + 1 if number == TOO_GREAT else number
+        tag = comm.tag_ub + 1 if number == BEYOND_TAG_UB else number
         for send in (comm.Send, comm.Isend, comm.send, comm.isend, comm.Sendrecv, comm.sendrecv):
             with pytest.raises(MPIError) as raised:
                 await send(b"", dest, tag)
             assert raised.value.Get_error_class() == error_class
 
-    ranks.run(program, nothing)
-    assert ranks.at_rest()
+    ranks.run(program, idle)
+    assert ranks.is_idle()
 
 
 @pytest.mark.parametrize(
     ("source", "number", "error_class"),
-    [(2, 0, ERR_RANK), (-3, 0, ERR_RANK), (0, -2, ERR_TAG), (0, TOO_GREAT, ERR_TAG)],
+    [(2, 0, ERR_RANK), (-3, 0, ERR_RANK), (0, -2, ERR_TAG), (0, BEYOND_TAG_UB, ERR_TAG)],
 )
-@everywhere
+@on_every_device
 def test_a_receive_with_invalid_arguments_is_rejected(
     source: int, number: int, error_class: int, ranks_of: RanksOf
 ) -> None:
     ranks = ranks_of()
 
     async def program(comm: Comm) -> None:
-        tag = comm.tag_ub + 1 if number == TOO_GREAT else number
+        tag = comm.tag_ub + 1 if number == BEYOND_TAG_UB else number
         for receive in (comm.Recv(bytearray(1), source, tag), comm.recv(source=source, tag=tag)):
             with pytest.raises(MPIError) as raised:
                 await receive
             assert raised.value.Get_error_class() == error_class
 
-    ranks.run(program, nothing)
-    assert ranks.at_rest()
+    ranks.run(program, idle)
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_a_buffer_of_none_sends_and_receives_empty_messages(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
 
@@ -281,11 +287,11 @@ def test_a_buffer_of_none_sends_and_receives_empty_messages(ranks_of: RanksOf) -
             await comm.Sendrecv(b"bytes", 1, 0, b"fixed", 1)
         assert raised.value.Get_error_class() == ERR_BUFFER
 
-    ranks.run(program, nothing)
-    assert ranks.at_rest()
+    ranks.run(program, idle)
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_there_are_128_communicators(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
     ranks.communicators(127)
@@ -295,7 +301,7 @@ def test_there_are_128_communicators(ranks_of: RanksOf) -> None:
         assert raised.value.Get_error_class() == ERR_COMM
 
 
-@everywhere
+@on_every_device
 def test_a_message_longer_than_the_maximum_is_rejected(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
     ranks.devices[0].max_message_size = 10
@@ -304,7 +310,7 @@ def test_a_message_longer_than_the_maximum_is_rejected(ranks_of: RanksOf) -> Non
         with pytest.raises(MPIError, match="a message must have at most 10 bytes, got 11"):
             await comm.Isend(bytes(11), 1)
 
-    ranks.run(program, nothing)
+    ranks.run(program, idle)
 
 
 def test_a_send_to_a_silent_peer_fails() -> None:
@@ -315,10 +321,10 @@ def test_a_send_to_a_silent_peer_fails() -> None:
             await comm.Send(b"anybody?", 1)
         assert raised.value.Get_error_class() == ERR_PROC_FAILED
 
-    ranks.run(sender, nothing)
+    ranks.run(sender, idle)
 
 
-@everywhere
+@on_every_device
 def test_a_deadlock_of_two_ranks_is_reported(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         await comm.Recv(bytearray(4), 1 - comm.rank, 3)
@@ -327,7 +333,7 @@ def test_a_deadlock_of_two_ranks_is_reported(ranks_of: RanksOf) -> None:
         ranks_of().run(program, program)
 
 
-@everywhere
+@on_every_device
 def test_a_test_is_false_until_the_message_arrives_and_lets_other_tasks_run(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Recv(None, 1)
@@ -348,7 +354,7 @@ def test_a_test_is_false_until_the_message_arrives_and_lets_other_tasks_run(rank
     ranks_of().run(sender, receiver)
 
 
-@everywhere
+@on_every_device
 def test_calls_of_an_inactive_request_return_at_once(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         receive = await comm.Irecv(bytearray(5), 0)
@@ -380,18 +386,18 @@ def test_waitany_returns_each_request_once_in_order_of_completion() -> None:
             order.append((await Request.Waitany(requests, status), status.tag))
         return order
 
-    # One at a time, so that each is over before the next comes.
+    # One frame at a time, so that each message is complete before the next arrives.
     ranks = Ranks()
 
     def deliver() -> None:
         for number in (0, 1):
             for frame in ranks.wires.take(number):
-                ranks.wires.give(frame)
+                ranks.wires.deliver(frame)
 
     assert ranks.run(sender, receiver, deliver=deliver)[1] == [(2, 2), (0, 0), (3, 3), (1, 1)]
 
 
-@everywhere
+@on_every_device
 def test_waitall_waits_for_all_requests_even_if_one_fails(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         for size in (1, 20, 3):

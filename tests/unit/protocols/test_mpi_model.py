@@ -94,9 +94,9 @@ def program(steps: Sequence[Step], all_seen: Sequence[Seen]) -> Callable[[Comm],
                 seen.received.append(Received(now, peer, tag, await comm.Irecv(buffer, peer, tag), buffer))
             elif what == "iprobe":
                 status = Status()
-                found = await comm.Iprobe(peer, tag, status)
-                seen.probed.append((now, peer, tag, (status.source, status.tag) if found else None))
-                if found:
+                probe_result = await comm.Iprobe(peer, tag, status)
+                seen.probed.append((now, peer, tag, (status.source, status.tag) if probe_result else None))
+                if probe_result:
                     assert status.count == 2
             elif what == "improbe":
                 status = Status()
@@ -105,7 +105,9 @@ def program(steps: Sequence[Step], all_seen: Sequence[Seen]) -> Callable[[Comm],
                     one = Received(now, peer, tag, message, bytearray(2))
                     seen.received.append(one)
             elif what == "cancel":
-                waiting = [one for one in seen.received if isinstance(one.request, Request) and one.request.active]
+                waiting = [
+                    entry for entry in seen.received if isinstance(entry.request, Request) and entry.request.active
+                ]
                 if waiting:
                     chosen = waiting[peer % len(waiting)]
                     await chosen.request.Cancel()  # type: ignore[union-attr]
@@ -160,8 +162,8 @@ def check(seen: Sequence[Seen]) -> None:
     for rank, mine in enumerate(seen):
         messages = {
             (source, number): tag
-            for source, other in enumerate(seen)
-            for number, (to, tag) in enumerate(other.sent)
+            for source, second in enumerate(seen)
+            for number, (to, tag) in enumerate(second.sent)
             if to == rank
         }
         got = [one.got for one in mine.received if one.got is not None]
@@ -172,11 +174,11 @@ def check(seen: Sequence[Seen]) -> None:
                 continue
             source, number = one.got
             assert fits(one, source, messages[one.got])
-            for place, other in enumerate(mine.received):
+            for place, second in enumerate(mine.received):
                 # Of two messages of one sender that fit, a receive gets the one sent first, unless one begun before it has
                 # that. A claim is a receive that begins when it finds its message.
-                if other.got is not None and other.got[0] == source and other.got[1] < number:
-                    older = other.got
+                if second.got is not None and second.got[0] == source and second.got[1] < number:
+                    older = second.got
                     if fits(one, source, messages[older]):
                         assert place < mine.received.index(one), f"{one.got} overtook {older}"
         for _, source, tag, found in mine.probed:
@@ -210,15 +212,15 @@ def test_random_programs_match_as_in_the_standard(
                 if fate < 1:
                     late.append(frame)
                 elif fate >= 2:
-                    wires.give(frame)
+                    wires.deliver(frame)
                     if fate < 2.5:
-                        wires.give(frame)
+                        wires.deliver(frame)
         if late and chance.random() < 0.5:
-            wires.give(late.pop(0))
+            wires.deliver(late.pop(0))
 
     seen = [Seen() for _ in range(count)]
     programs = [program(mine, seen) for mine in steps]
     ranks.run(*programs, deliver=deliver)  # type: ignore[arg-type]
     check(seen)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
     event(f"{device}, cancelled: {sum(one.got is None for mine in seen for one in mine.received) > 0}")

@@ -13,7 +13,7 @@ from protocols.mpi.device import FIRST_SIZE
 from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import StuckError
-from tests.unit.protocols.mpi_devices import RanksOf, everywhere
+from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 
 LARGEST_IN_ONE = FIRST_SIZE - (len(pickle.dumps(bytes(3000), protocol=5)) - 3000)
 """The most bytes of a `bytes` whose pickle goes in one message."""
@@ -32,7 +32,7 @@ LARGEST_IN_ONE = FIRST_SIZE - (len(pickle.dumps(bytes(3000), protocol=5)) - 3000
     ],
     ids=lambda obj: f"{type(obj).__name__} of {len(pickle.dumps(obj))}",
 )
-@everywhere
+@on_every_device
 def test_an_object_arrives_with_its_status(obj: object, ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.send(obj, dest=1, tag=11)
@@ -45,7 +45,7 @@ def test_an_object_arrives_with_its_status(obj: object, ranks_of: RanksOf) -> No
 
     ranks = ranks_of()
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 @pytest.mark.parametrize(("size", "messages"), [(LARGEST_IN_ONE, 1), (LARGEST_IN_ONE + 1, 2)])
@@ -58,7 +58,7 @@ def test_an_object_up_to_the_first_size_is_one_message(size: int, messages: int)
 
     ranks = Ranks()
     ranks.run(sender, receiver)
-    assert ranks.wires.agents[1].firmware.counted()["messages_received"] == messages
+    assert ranks.wires.agents[1].firmware.counter_values()["messages_received"] == messages
 
 
 def test_the_receive_of_a_continuation_is_posted_in_time() -> None:
@@ -74,12 +74,14 @@ def test_the_receive_of_a_continuation_is_posted_in_time() -> None:
 
     ranks = Ranks()
     ranks.run(sender, receiver)
-    counted = ranks.wires.agents[1].firmware.counted()
-    assert ranks.wires.agents[0].firmware.counted()["frames_resent"] <= 3  # the very first object may have come early
+    counted = ranks.wires.agents[1].firmware.counter_values()
+    assert (
+        ranks.wires.agents[0].firmware.counter_values()["frames_resent"] <= 3
+    )  # the very first object may have come early
     assert counted["messages_received"] == 10
 
 
-@everywhere
+@on_every_device
 def test_large_and_small_objects_of_all_tags_keep_their_order_under_wildcards(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await Request.waitall(
@@ -101,10 +103,10 @@ def test_large_and_small_objects_of_all_tags_keep_their_order_under_wildcards(ra
     got = ranks.run(receiver, sender, sender)[0]
     for rank in (1, 2):
         assert [number for who, number in got if who == rank] == list(range(12))
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_an_object_may_change_when_its_send_has_begun(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         numbers = [1, 2, 3]
@@ -118,18 +120,18 @@ def test_an_object_may_change_when_its_send_has_begun(ranks_of: RanksOf) -> None
     assert ranks_of().run(sender, receiver)[1] == [1, 2, 3]
 
 
-@everywhere
+@on_every_device
 def test_objects_are_exchanged_concurrently_and_with_the_rank_itself(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
-        other = 1 - comm.rank
-        got = await comm.sendrecv(np.full(10_000, comm.rank), other, 3, source=other, recvtag=3)
-        assert (got == np.full(10_000, other)).all()
+        peer = 1 - comm.rank
+        got = await comm.sendrecv(np.full(10_000, comm.rank), peer, 3, source=peer, recvtag=3)
+        assert (got == np.full(10_000, peer)).all()
         assert await comm.sendrecv("x" * 10_000, comm.rank, source=comm.rank) == "x" * 10_000
 
     ranks_of().run(program, program)
 
 
-@everywhere
+@on_every_device
 def test_a_receive_for_any_tag_does_not_match_a_continuation(ranks_of: RanksOf) -> None:
     """The continuation comes while a receive for anything waits."""
 
@@ -152,7 +154,7 @@ def test_a_receive_for_any_tag_does_not_match_a_continuation(ranks_of: RanksOf) 
 @pytest.mark.parametrize(
     "data", [b"short", bytes(100), bytes(FIRST_SIZE), bytes(FIRST_SIZE + 1), bytes(50_000)], ids=len
 )
-@everywhere
+@on_every_device
 def test_a_buffer_received_as_an_object_is_an_error(data: bytes, ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(data, 1, 8)
@@ -168,11 +170,11 @@ def test_a_buffer_received_as_an_object_is_an_error(data: bytes, ranks_of: Ranks
 
     ranks = ranks_of()
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 @pytest.mark.parametrize("obj", [None, 7, {"k": [1.5, "v"] * 100}, bytes(4000)], ids=lambda obj: type(obj).__name__)
-@everywhere
+@on_every_device
 def test_pickled_bytes_are_received_as_an_object_and_an_object_as_its_bytes(obj: object, ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(pickle.dumps(obj), 1)
@@ -186,7 +188,7 @@ def test_pickled_bytes_are_received_as_an_object_and_an_object_as_its_bytes(obj:
 
     ranks = ranks_of()
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_two_large_objects_whose_beginnings_are_acknowledged_in_the_other_order() -> None:
@@ -200,7 +202,7 @@ def test_two_large_objects_whose_beginnings_are_acknowledged_in_the_other_order(
                 if number == 0 and not lost:
                     lost.append(frame)  # the acknowledgement of the first object's beginning
                 else:
-                    ranks.wires.give(frame)
+                    ranks.wires.deliver(frame)
 
     async def receiver(comm: Comm) -> None:
         requests = [await comm.irecv(), await comm.irecv()]
@@ -210,11 +212,11 @@ def test_two_large_objects_whose_beginnings_are_acknowledged_in_the_other_order(
         await Request.waitall([await comm.isend("a" * 50_000, 0), await comm.isend("b" * 50_000, 0)])
 
     ranks.run(receiver, sender, deliver=deliver)
-    assert ranks.wires.agents[1].firmware.counted()["frames_resent"]
-    assert ranks.at_rest()
+    assert ranks.wires.agents[1].firmware.counter_values()["frames_resent"]
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_an_object_that_cannot_be_pickled_is_not_sent(ranks_of: RanksOf) -> None:
     ranks = ranks_of(1)
 
@@ -223,7 +225,7 @@ def test_an_object_that_cannot_be_pickled_is_not_sent(ranks_of: RanksOf) -> None
             await comm.send(lambda: None, 0)
 
     ranks.run(program)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def _refuse(_: int) -> object:
@@ -237,7 +239,7 @@ class Unwilling:
         return _refuse, (1,)
 
 
-@everywhere
+@on_every_device
 def test_an_object_that_cannot_be_unpickled_raises_in_the_wait(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.send(Unwilling(), 1)
@@ -251,7 +253,7 @@ def test_an_object_that_cannot_be_unpickled_raises_in_the_wait(ranks_of: RanksOf
     ranks_of().run(sender, receiver)
 
 
-@everywhere
+@on_every_device
 def test_an_object_longer_than_the_maximum_is_rejected(ranks_of: RanksOf) -> None:
     ranks = ranks_of(1)
     ranks.devices[0].max_message_size = 5000
@@ -262,7 +264,7 @@ def test_an_object_longer_than_the_maximum_is_rejected(ranks_of: RanksOf) -> Non
         assert raised.value.Get_error_class() == ERR_COUNT
 
     ranks.run(program)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 @pytest.mark.parametrize("size", [10, 50_000])
@@ -272,13 +274,13 @@ def test_a_send_of_an_object_to_a_silent_peer_fails(size: int) -> None:
             await comm.send(bytes(size), 1)
         assert raised.value.Get_error_class() == ERR_PROC_FAILED
 
-    async def nothing(_: Comm) -> None:
+    async def idle(_: Comm) -> None:
         pass
 
-    Ranks(settings=Settings(give_up=1_000_000_000)).run(sender, nothing)
+    Ranks(settings=Settings(give_up=1_000_000_000)).run(sender, idle)
 
 
-@everywhere
+@on_every_device
 def test_a_stalled_receive_of_an_object_is_described_in_the_report(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         await comm.recv(tag=9)

@@ -20,13 +20,13 @@ from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import StuckError
-from tests.unit.protocols.mpi_devices import everywhere
+from tests.unit.protocols.mpi_devices import on_every_device
 from tests.unit.protocols.nicless_endpoints import DescriptorsOnly, by_library
 
 Kind = Callable[[int], Ranks]
 
 
-@everywhere
+@on_every_device
 def test_a_probe_describes_the_message_that_a_receive_matches(ranks_of: Kind) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"0123456789", 1, 7)
@@ -44,10 +44,10 @@ def test_a_probe_describes_the_message_that_a_receive_matches(ranks_of: Kind) ->
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_a_probe_waits_for_a_matching_message_and_finds_the_oldest(ranks_of: Kind) -> None:
     async def sender(comm: Comm) -> None:
         requests = [await comm.Isend(bytes(tag), 1, tag) for tag in (3, 1, 2, 1)]
@@ -65,7 +65,7 @@ def test_a_probe_waits_for_a_matching_message_and_finds_the_oldest(ranks_of: Kin
     assert ranks_of(2).run(sender, receiver)[1] == [3, 1, 2, 1]
 
 
-@everywhere
+@on_every_device
 def test_a_probe_does_not_find_a_message_for_a_posted_receive(ranks_of: Kind) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"first", 1, 1)
@@ -83,7 +83,7 @@ def test_a_probe_does_not_find_a_message_for_a_posted_receive(ranks_of: Kind) ->
     ranks_of(2).run(sender, receiver)
 
 
-@everywhere
+@on_every_device
 def test_polling_with_a_probe_finds_a_message_eventually(ranks_of: Kind) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Recv(None, 1)
@@ -102,7 +102,7 @@ def test_polling_with_a_probe_finds_a_message_eventually(ranks_of: Kind) -> None
     ranks_of(2).run(sender, receiver)
 
 
-@everywhere
+@on_every_device
 def test_a_claimed_message_matches_no_other_receive_or_probe(ranks_of: Kind) -> None:
     async def sender(comm: Comm) -> None:
         await Request.Waitall([await comm.Isend(data, 1, 4) for data in (b"first", b"second", b"third")])
@@ -130,10 +130,10 @@ def test_a_claimed_message_matches_no_other_receive_or_probe(ranks_of: Kind) -> 
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 @pytest.mark.parametrize("size", [10, 50_000])
 def test_probes_find_objects(ranks_of: Kind, size: int) -> None:
     async def sender(comm: Comm) -> None:
@@ -146,14 +146,14 @@ def test_probes_find_objects(ranks_of: Kind, size: int) -> None:
         assert await comm.recv(source=status.source, tag=status.tag) == [1] * size
         message = await comm.mprobe(tag=2)
         assert await message.recv() == [2] * size
-        while (found := await comm.improbe(0)) is None:
+        while (probe_result := await comm.improbe(0)) is None:
             assert not await comm.iprobe(0, 1)
-        assert await (await found.irecv()).wait(status) == [3] * size
+        assert await (await probe_result.irecv()).wait(status) == [3] * size
         assert (status.source, status.tag) == (0, 3)
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_a_probe_of_proc_null_finds_the_null_message() -> None:
@@ -178,7 +178,7 @@ def test_a_probe_does_not_find_a_message_for_a_queued_receive() -> None:
     device.receive(0, 0, 5, memoryview(bytearray(1)))
     waits = device.receive(0, 0, 7, memoryview(bytearray(1)))
     endpoint.unexpected = [(0, 0, 7, 1), (0, 0, 9, 1)]
-    assert device.waiting() == ["a receive from rank 0, tag 7, 1 bytes: no descriptor is free"]
+    assert device.pending_work() == ["a receive from rank 0, tag 7, 1 bytes: no descriptor is free"]
     assert device.probe(0, 0, 7, wait=False).result() is None
     assert device.probe(0, 0, 9, wait=False).result() is not None
     assert device.probe(0, 0, 9, wait=False, claim=True).result() is None, "it cannot be known before it is done"
@@ -186,10 +186,10 @@ def test_a_probe_does_not_find_a_message_for_a_queued_receive() -> None:
     assert device.probe(0, 0, 7, wait=False).result() is not None
 
 
-@everywhere
+@on_every_device
 @pytest.mark.parametrize("by_object", [False, True])
 def test_a_synchronous_send_completes_when_it_is_matched(ranks_of: Kind, by_object: bool) -> None:
-    begun = []
+    started = []
 
     async def sender(comm: Comm) -> None:
         request = await comm.issend("x", 1, 2) if by_object else await comm.Issend(b"x", 1, 2)
@@ -197,12 +197,12 @@ def test_a_synchronous_send_completes_when_it_is_matched(ranks_of: Kind, by_obje
         assert not await request.Test()
         await comm.Recv(None, 1)
         assert not await request.Test()
-        assert not begun
+        assert not started
         await comm.Send(b"go", 1, 1)
         await request.Wait()
-        assert begun
+        assert started
         await (comm.ssend("y", 1, 3) if by_object else comm.Ssend(b"y", 1, 3))
-        assert len(begun) == 2
+        assert len(started) == 2
 
     async def receiver(comm: Comm) -> None:
         await comm.Recv(bytearray(3), 0, 1)
@@ -211,15 +211,15 @@ def test_a_synchronous_send_completes_when_it_is_matched(ranks_of: Kind, by_obje
         await comm.Send(None, 0)
         await comm.Recv(bytearray(2), 0, 1)
         for tag in (2, 3):
-            begun.append(tag)
+            started.append(tag)
             await (comm.recv(source=0, tag=tag) if by_object else comm.Recv(bytearray(1), 0, tag))
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_a_synchronous_send_without_a_receive_never_completes(ranks_of: Kind) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Ssend(b"x", 1, 2)
@@ -251,4 +251,4 @@ def test_two_hundred_concurrent_synchronous_sends_complete_with_their_own_receiv
     ranks = by_library(2)
     ranks.run(sender, receiver)
     assert sorted(ended) == list(range(200))
-    assert ranks.at_rest()
+    assert ranks.is_idle()

@@ -42,8 +42,8 @@ class Message:
 class Trial:
     """Random program of sends and receives, ordered per rank.
 
-    any_source, any_tag: of a receiving rank and context, for all of its receives alike, since a wildcard could rightly
-    take the message that another receive waits for.
+    any_source, any_tag: wildcards of a receiving rank and context, for all of its receives alike, since a
+    wildcard could rightly take the message that another receive waits for.
 
     build: makes the ranks. actions: for each rank, what it begins: a message that it sends, or (context, source, tag)
     of a receive.
@@ -186,23 +186,23 @@ def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
                 if 2 <= fate < 3:
                     late.append(frame)
                 elif fate >= 1:
-                    wires.give(frame)
+                    wires.deliver(frame)
                     if fate < 2:
-                        wires.give(frame)
+                        wires.deliver(frame)
         if late and chance.random() < 0.5:
             for frame in late:
-                wires.give(frame)
+                wires.deliver(frame)
             late.clear()
 
     by_number = {message.number: message for message in trial.messages}
     programs = [
         program(actions, (worlds[0][rank], worlds[1][rank]), by_number) for rank, actions in enumerate(trial.actions)
     ]
-    matches = [match for found in ranks.run(*programs, deliver=deliver) for match in found]
+    matches = [match for actual in ranks.run(*programs, deliver=deliver) for match in actual]
     event(f"{trial.ranks} {type(ranks).__name__}, faults {trial.faults}")
 
     assert sorted(match.message.number for match in matches) == list(range(len(trial.messages)))
-    assert ranks.at_rest()
+    assert ranks.is_idle()
     # MPI 4.1, section 3.5: of two messages of one sender that match a receive, it gets the one sent first; of two receives
     # that match a message, the one begun first gets it.
     for first in matches:

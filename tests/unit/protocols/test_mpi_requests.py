@@ -19,11 +19,11 @@ from protocols.mpi import (
     Status,
 )
 from protocols.mpi.mpi_errors import MPIError
-from tests.unit.protocols.mpi_devices import RanksOf, everywhere
+from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 
 
 @pytest.mark.parametrize("synchronous", [False, True])
-@everywhere
+@on_every_device
 def test_persistent_requests_transfer_the_buffers_contents_at_each_start(synchronous: bool, ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         buffer = bytearray(1)
@@ -50,16 +50,16 @@ def test_persistent_requests_transfer_the_buffers_contents_at_each_start(synchro
 
     ranks = ranks_of()
     assert ranks.run(sender, receiver)[1] == list(range(5))
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_startall_starts_in_order(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> list[int]:
-        other = 1 - comm.rank
+        peer = 1 - comm.rank
         data, buffers = bytearray(b"ab"), [bytearray(1), bytearray(1)]
-        requests = [await comm.Recv_init(buffer, other, 1) for buffer in buffers]
-        requests += [await comm.Send_init(memoryview(data)[place : place + 1], other, 1) for place in range(2)]
+        requests = [await comm.Recv_init(buffer, peer, 1) for buffer in buffers]
+        requests += [await comm.Send_init(memoryview(data)[place : place + 1], peer, 1) for place in range(2)]
         requests.append(await comm.Send_init(data, PROC_NULL))
         for letters in (b"ab", b"cd"):
             data[:] = letters
@@ -74,10 +74,10 @@ def test_startall_starts_in_order(ranks_of: RanksOf) -> None:
 
     ranks = ranks_of()
     assert ranks.run(program, program) == [[0, 1, 2, 3, 4]] * 2
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_a_persistent_request_that_is_active_cannot_be_started_and_can_be_cancelled(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         request = await comm.Recv_init(bytearray(1))
@@ -96,10 +96,10 @@ def test_a_persistent_request_that_is_active_cannot_be_started_and_can_be_cancel
 
     ranks = ranks_of(1)
     ranks.run(program)
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_a_persistent_request_with_invalid_arguments_is_rejected_when_it_is_created(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         for make in (comm.Send_init, comm.Ssend_init, comm.Recv_init):
@@ -110,7 +110,7 @@ def test_a_persistent_request_with_invalid_arguments_is_rejected_when_it_is_crea
     ranks_of(1).run(program)
 
 
-@everywhere
+@on_every_device
 def test_testall_completes_all_requests_or_none(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"1", 1, 1)
@@ -133,7 +133,7 @@ def test_testall_completes_all_requests_or_none(ranks_of: RanksOf) -> None:
     ranks_of().run(sender, receiver)
 
 
-@everywhere
+@on_every_device
 def test_testany_returns_an_index_and_whether_any_request_is_active(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         status = Status()
@@ -151,7 +151,7 @@ def test_testany_returns_an_index_and_whether_any_request_is_active(ranks_of: Ra
     ranks_of(1).run(program)
 
 
-@everywhere
+@on_every_device
 def test_waitsome_returns_all_completed_requests(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         requests = [await comm.irecv(source=0, tag=tag) for tag in range(4)]
@@ -173,7 +173,7 @@ def test_waitsome_returns_all_completed_requests(ranks_of: RanksOf) -> None:
     ranks_of(1).run(program)
 
 
-@everywhere
+@on_every_device
 def test_waitsome_raises_for_a_failed_request_after_completing_all(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         requests = [await comm.Irecv(bytearray(2), 0, tag) for tag in range(3)]
@@ -191,7 +191,7 @@ def test_waitsome_raises_for_a_failed_request_after_completing_all(ranks_of: Ran
     ranks_of(1).run(program)
 
 
-@everywhere
+@on_every_device
 def test_get_status_leaves_the_request_active(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         status = Status()

@@ -15,7 +15,7 @@ from scapy.packet import Packet, Raw, bind_layers, split_layers
 from protocols.core.codegen import generate
 from protocols.core.malformed import MalformedError
 from protocols.myrinet import fields
-from protocols.myrinet.envelope import crc8, deltas, opened, route_bytes, sealed, stripped
+from protocols.myrinet.envelope import add_envelope, crc8, deltas, remove_envelope, route_bytes, stripped
 from protocols.myrinet.frames import Myrinet
 from testbed.fates.header_fields import MAX_HOPS, locate
 from testbed.fates.headers import standard_fields
@@ -28,7 +28,7 @@ TYPES = st.integers(0, 0x7FFF).map(lambda number: number.to_bytes(2, "big"))
 
 @given(ROUTES, TYPES, st.binary(max_size=40))
 def test_scapy_builds_and_reads_what_the_envelope_does(route: tuple[int, ...], kind: bytes, rest: bytes) -> None:
-    frame = sealed(HEAD + kind + rest, route_bytes(route))
+    frame = add_envelope(HEAD + kind + rest, route_bytes(route))
     packet = Ether(frame)
     number, crc = int.from_bytes(kind, "big"), frame[-1]
     assert (packet[Myrinet].source_route, packet[Myrinet].type, packet[Myrinet].crc8) == (
@@ -44,7 +44,7 @@ def test_scapy_builds_and_reads_what_the_envelope_does(route: tuple[int, ...], k
 
 @given(ROUTES, TYPES, st.binary(max_size=40), st.integers(0, 1 << 20))
 def test_a_damaged_bit_is_seen_by_both(route: tuple[int, ...], kind: bytes, rest: bytes, bit: int) -> None:
-    frame = bytearray(sealed(HEAD + kind + rest, route_bytes(route)))
+    frame = bytearray(add_envelope(HEAD + kind + rest, route_bytes(route)))
     bit %= 8 * (len(frame) - 14)
     frame[14 + (bit >> 3)] ^= 1 << (bit & 7)
     assert not stripped(bytes(frame))[2]
@@ -57,14 +57,14 @@ def test_a_damaged_bit_is_seen_by_both(route: tuple[int, ...], kind: bytes, rest
 
 
 @given(st.binary(max_size=90))
-def test_of_whatever_bytes_there_are_both_find_the_same_route(rest: bytes) -> None:
+def test_both_parsers_find_the_same_route_in_any_bytes(rest: bytes) -> None:
     raw, route, _ = stripped(HEAD + rest)
     packet = Ether(HEAD + rest)
     if Myrinet in packet:
         assert deltas(packet[Myrinet].source_route) == route
         assert raw.startswith(HEAD)
     try:
-        assert opened(HEAD + rest) == raw
+        assert remove_envelope(HEAD + rest) == raw
     except MalformedError:
         assert crc8(rest) or len(rest) < 3 or rest[0] & 0x80
 
@@ -83,7 +83,9 @@ def test_a_packet_type_of_somebody_elses_has_a_codec_fields_and_flows_beside_our
     try:
         exec(generate(frames, "the tests"), codec.__dict__)
         frame = codec.pack_frame(HEAD[:6], HEAD[6:12], 3, 77)
-        assert sealed(frame, b"\x81") == bytes(Ether(HEAD) / Myrinet(source_route=b"\x81") / Mine(kind=3, number=77))
+        assert add_envelope(frame, b"\x81") == bytes(
+            Ether(HEAD) / Myrinet(source_route=b"\x81") / Mine(kind=3, number=77)
+        )
     finally:
         split_layers(Myrinet, Mine, type=0x0007)
     assert codec.unpack_frame(frame) == (HEAD[:6], HEAD[6:12], 3, 77, b"")
@@ -93,7 +95,7 @@ def test_a_packet_type_of_somebody_elses_has_a_codec_fields_and_flows_beside_our
     known = standard_fields()
     register(known, "mine", codec)
     register(known, "myrinet", fields)
-    whole = sealed(frame, b"\x81\x82")
+    whole = add_envelope(frame, b"\x81\x82")
     assert known.reader("mine.number")(whole, locate(whole)) == 77
     assert known.flow_readers()[codec.ETHERTYPE](whole, locate(whole)) == (7, 3)
     assert "crc8" not in " ".join(known.names())

@@ -14,7 +14,7 @@ from protocols.openmx.mx_names import MATCH_NONE, MAX_SEGMENTS, MxError, Status
 from protocols.openmx.mx_requests import Result
 from protocols.openmx.settings import Settings
 from tests.unit.protocols.host_programs import Program
-from tests.unit.protocols.openmx_pair import RESEND, Two, partner_of, pattern
+from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, partner_of, pattern
 
 MILLISECOND = 1_000_000
 SIZES = [0, 1, 32, 33, 128, 129, 1454, 1455, 4096, 32_768, 32_769, 1 << 20]
@@ -26,10 +26,10 @@ CALLS = [
 ]  # fmt: skip
 
 
-def status_of(two: Two, program: Program[object]) -> Status:
+def status_of(pair: EndpointPair, program: Program[object]) -> Status:
     """The code with which a call fails."""
     with pytest.raises(MxError) as caught:
-        two.run(program)
+        pair.run(program)
     return caught.value.status
 
 
@@ -53,175 +53,175 @@ def test_status_codes_have_the_numbers_of_the_library() -> None:
 
 
 def test_a_connection_needs_the_endpoints_key() -> None:
-    two = Two(connects=False)
-    keyed = two.library(1).open_endpoint(1, key=0xC0FFEE)
-    assert status_of(two, two.ends[0].connect(1, 1, key=0xC0FFED)) is Status.BAD_KEY
-    assert two.counted(0, "connections_refused") == 1
-    assert two.run(two.ends[0].connect(1, 1, key=0xC0FFEE)) == [two.ends[0].partner(1, 1)]
-    assert keyed.partner(0, 0).session == two.ends[0].session
+    pair = EndpointPair(connects=False)
+    keyed = pair.library(1).open_endpoint(1, key=0xC0FFEE)
+    assert status_of(pair, pair.ends[0].connect(1, 1, key=0xC0FFED)) is Status.BAD_KEY
+    assert pair.counter(0, "connections_refused") == 1
+    assert pair.run(pair.ends[0].connect(1, 1, key=0xC0FFEE)) == [pair.ends[0].partner(1, 1)]
+    assert keyed.partner(0, 0).session == pair.ends[0].session
 
 
 def test_both_ends_may_connect_at_once() -> None:
-    two = Two(connects=False)
-    two.run(two.ends[0].connect(1), two.ends[1].connect(0))
-    assert [two.counted(number, "connections") for number in (0, 1)] == [1, 1]
-    assert not two.counted(0, "connections_lost") + two.counted(1, "connections_lost")
+    pair = EndpointPair(connects=False)
+    pair.run(pair.ends[0].connect(1), pair.ends[1].connect(0))
+    assert [pair.counter(number, "connections") for number in (0, 1)] == [1, 1]
+    assert not pair.counter(0, "connections_lost") + pair.counter(1, "connections_lost")
     for source in (0, 1):
         buffer = bytearray(3)
-        request = two.ends[1 - source].irecv(buffer, 1)
-        sent = two.ends[source].isend([b"abc"], two.to[source], 1)
-        two.finish(request, sent)
+        request = pair.ends[1 - source].irecv(buffer, 1)
+        sent = pair.ends[source].isend([b"abc"], pair.to[source], 1)
+        pair.finish(request, sent)
         assert buffer == b"abc"
 
 
 def test_the_first_message_connects() -> None:
-    two = Two(connects=False)
-    buffer, request = two.receive(2)
-    two.finish(two.send(b"hi"), request)
+    pair = EndpointPair(connects=False)
+    buffer, request = pair.receive(2)
+    pair.finish(pair.send(b"hi"), request)
     assert buffer == b"hi"
-    assert two.counted(0, "connections") == 1
+    assert pair.counter(0, "connections") == 1
 
 
 def test_a_request_for_an_endpoint_that_is_not_open_yet_waits_for_it() -> None:
-    two = Two(connects=False)
-    connecting = two.ends[0].iconnect(two.ends[0].partner(1, 3))
-    two.carry()
+    pair = EndpointPair(connects=False)
+    connecting = pair.ends[0].iconnect(pair.ends[0].partner(1, 3))
+    pair.deliver_frames()
     assert not connecting.done
-    assert two.counted(1, "early_connects") == 1
-    two.library(1).open_endpoint(3)
-    two.carry()
+    assert pair.counter(1, "early_connects") == 1
+    pair.library(1).open_endpoint(3)
+    pair.deliver_frames()
     assert connecting.result() is Status.SUCCESS
 
 
 def test_a_closed_endpoint_refuses_connections() -> None:
-    two = Two(connects=False)
-    two.ends[1].close()
-    assert status_of(two, two.ends[0].connect(1)) is Status.ENDPOINT_CLOSED
-    assert two.counted(1, "drop_bad_endpoint") == 1
+    pair = EndpointPair(connects=False)
+    pair.ends[1].close()
+    assert status_of(pair, pair.ends[0].connect(1)) is Status.ENDPOINT_CLOSED
+    assert pair.counter(1, "drop_bad_endpoint") == 1
 
 
 def test_a_node_that_never_answers_is_unreachable_after_the_resends() -> None:
-    two = Two(Settings(resends=3), connects=False)
-    two.lose = lambda _: True
-    assert status_of(two, two.ends[0].connect(1)) is Status.ENDPOINT_UNREACHABLE
-    assert two.sent == ["CONNECT"] * 4
+    pair = EndpointPair(Settings(resends=3), connects=False)
+    pair.lose = lambda _: True
+    assert status_of(pair, pair.ends[0].connect(1)) is Status.ENDPOINT_UNREACHABLE
+    assert pair.sent == ["CONNECT"] * 4
 
 
 def test_impossible_addresses_and_endpoints_are_refused() -> None:
-    two = Two(connects=False)
+    pair = EndpointPair(connects=False)
     for node, index in ((2, 0), (-1, 0), (1, 256), (1, -1)):
         with pytest.raises(MxError, match="no endpoint"):
-            two.ends[0].partner(node, index)
+            pair.ends[0].partner(node, index)
     for index in (0, 255):
         with pytest.raises(MxError) as caught:
-            two.library(0).open_endpoint(index)
+            pair.library(0).open_endpoint(index)
         assert caught.value.status is Status.NO_RESOURCES
 
 
 def test_a_disconnect_fails_what_is_under_way_and_another_connection_begins_anew() -> None:
-    two = Two(Settings(zombies=0))
-    two.lose = lambda _: True
-    lost = two.send(b"lost")
-    two.carry()
-    two.ends[0].disconnect(two.to[0])
+    pair = EndpointPair(Settings(zombies=0))
+    pair.lose = lambda _: True
+    lost = pair.send(b"lost")
+    pair.deliver_frames()
+    pair.ends[0].disconnect(pair.to[0])
     assert lost.result().status is Status.ENDPOINT_CLOSED
-    two.lose = lambda _: False
-    two.run(two.ends[0].connect(1))
-    buffer, request = two.receive(5)
-    two.finish(two.send(b"again"), request)
+    pair.lose = lambda _: False
+    pair.run(pair.ends[0].connect(1))
+    buffer, request = pair.receive(5)
+    pair.finish(pair.send(b"again"), request)
     assert buffer == b"again"
-    assert two.counted(1, "connections_lost") == 1
+    assert pair.counter(1, "connections_lost") == 1
 
 
 def test_each_connection_has_another_session_and_the_fifth_the_first_ones_number() -> None:
-    two = Two()
+    pair = EndpointPair()
     for count in range(9):
-        buffer, request = two.receive(1)
-        two.finish(two.send(bytes([count])), request)
+        buffer, request = pair.receive(1)
+        pair.finish(pair.send(bytes([count])), request)
         assert buffer == bytes([count])
-        two.ends[0].disconnect(two.to[0])
-        two.run(two.ends[0].connect(1))
+        pair.ends[0].disconnect(pair.to[0])
+        pair.run(pair.ends[0].connect(1))
 
 
 def test_after_a_restart_messages_of_the_former_session_are_refused_and_the_next_connection_works() -> None:
-    two = Two()
-    buffer, request = two.receive(3)
-    two.finish(two.send(b"one"), request)
-    two.restart(1)
-    late = two.send(b"two")
-    told: list[Status] = []
-    late.on_arrival = told.append
-    two.elapse(RESEND)
-    assert told == [Status.BAD_SESSION]
-    assert two.counted(1, "drop_bad_session") >= 1
-    two.run(two.ends[0].connect(1))
-    buffer, request = two.receive(5)
-    two.finish(two.send(b"three"), request)
+    pair = EndpointPair()
+    buffer, request = pair.receive(3)
+    pair.finish(pair.send(b"one"), request)
+    pair.restart(1)
+    late = pair.send(b"two")
+    statuses: list[Status] = []
+    late.on_arrival = statuses.append
+    pair.elapse(RESEND)
+    assert statuses == [Status.BAD_SESSION]
+    assert pair.counter(1, "drop_bad_session") >= 1
+    pair.run(pair.ends[0].connect(1))
+    buffer, request = pair.receive(5)
+    pair.finish(pair.send(b"three"), request)
     assert buffer == b"three"
 
 
 def test_the_restarted_node_may_connect_to_one_that_knows_its_former_session() -> None:
-    two = Two()
-    two.restart(0)
-    two.to[0] = partner_of(two, 0)
-    two.run(two.ends[0].connect(1))
-    buffer, request = two.receive(4)
-    two.finish(two.send(b"back"), request)
+    pair = EndpointPair()
+    pair.restart(0)
+    pair.to[0] = partner_of(pair, 0)
+    pair.run(pair.ends[0].connect(1))
+    buffer, request = pair.receive(4)
+    pair.finish(pair.send(b"back"), request)
     assert buffer == b"back"
-    assert two.counted(1, "connections_lost") == 1
+    assert pair.counter(1, "connections_lost") == 1
 
 
 # Matching.
 
 
 def test_a_receive_takes_the_oldest_message_that_its_mask_matches() -> None:
-    two = Two()
+    pair = EndpointPair()
     for match in (0x10, 0x21, 0x11):
-        two.send(bytes([match]), match)
-    two.carry()
+        pair.send(bytes([match]), match)
+    pair.deliver_frames()
     buffer = bytearray(1)
-    request = two.ends[1].irecv(buffer, 0x01, 0x0F)
-    result = two.finish(request)[0]
-    assert (buffer, result.match_info, result.source) == (b"\x21", 0x21, two.to[1])
-    assert two.finish(two.ends[1].irecv(buffer, 0, 0))[0].match_info == 0x10
-    assert two.counted(1, "unexpected") == 3
+    request = pair.ends[1].irecv(buffer, 0x01, 0x0F)
+    result = pair.finish(request)[0]
+    assert (buffer, result.match_info, result.source) == (b"\x21", 0x21, pair.to[1])
+    assert pair.finish(pair.ends[1].irecv(buffer, 0, 0))[0].match_info == 0x10
+    assert pair.counter(1, "unexpected") == 3
 
 
 def test_a_message_takes_the_oldest_receive_that_matches() -> None:
-    two = Two()
+    pair = EndpointPair()
     narrow, wide = bytearray(1), bytearray(1)
-    first = two.ends[1].irecv(narrow, 7)
-    second = two.ends[1].irecv(wide, 0, 0)
-    two.send(b"a", 8)
-    two.send(b"b", 7)
-    assert [result.match_info for result in two.finish(first, second)] == [7, 8]
+    first = pair.ends[1].irecv(narrow, 7)
+    second = pair.ends[1].irecv(wide, 0, 0)
+    pair.send(b"a", 8)
+    pair.send(b"b", 7)
+    assert [result.match_info for result in pair.finish(first, second)] == [7, 8]
     assert (narrow, wide) == (b"b", b"a")
 
 
 def test_a_receive_names_no_bits_outside_of_its_mask() -> None:
-    two = Two()
+    pair = EndpointPair()
     for match, mask in ((2, 1), (1 << 64, (1 << 64) - 1), (0, 1 << 64), (-1, 0)):
         with pytest.raises(MxError):
-            two.ends[1].irecv(bytearray(1), match, mask)
+            pair.ends[1].irecv(bytearray(1), match, mask)
     with pytest.raises(MxError, match="64 bits"):
-        two.send(b"", 1 << 64)
+        pair.send(b"", 1 << 64)
     with pytest.raises(MxError, match="read-only"):
-        two.ends[1].irecv(b"constant")
+        pair.ends[1].irecv(b"constant")
 
 
 def test_contexts_have_queues_of_their_own_and_no_receive_may_leave_them_open() -> None:
-    two = Two(context_bits=8, context_shift=56)
+    pair = EndpointPair(context_bits=8, context_shift=56)
     for context in (1, 2):
-        two.send(bytes([context]), context << 56 | 9)
-    two.carry()
+        pair.send(bytes([context]), context << 56 | 9)
+    pair.deliver_frames()
     buffer = bytearray(1)
-    two.finish(two.ends[1].irecv(buffer, 2 << 56, 0xFF << 56))
+    pair.finish(pair.ends[1].irecv(buffer, 2 << 56, 0xFF << 56))
     assert buffer == b"\x02"
     with pytest.raises(MxError, match="context"):
-        two.ends[1].irecv(buffer, 0, 0)
+        pair.ends[1].irecv(buffer, 0, 0)
     for bits, shift in ((17, 0), (8, 57), (-1, 0)):
         with pytest.raises(MxError, match="context"):
-            two.library(0).open_endpoint(9, context_bits=bits, context_shift=shift)
+            pair.library(0).open_endpoint(9, context_bits=bits, context_shift=shift)
 
 
 # Messages.
@@ -230,75 +230,75 @@ def test_contexts_have_queues_of_their_own_and_no_receive_may_leave_them_open() 
 @pytest.mark.parametrize("is_posted", [True, False], ids=["posted", "unexpected"])
 @pytest.mark.parametrize("size", SIZES)
 def test_messages_of_every_size_arrive_in_segments_or_whole(size: int, is_posted: bool) -> None:
-    two, data = Two(), pattern(size)
+    pair, data = EndpointPair(), pattern(size)
     cut = size // 3
     for synchronous in (False, True):
-        end = two.ends[0]
+        end = pair.ends[0]
         send = end.issend if synchronous else end.isend
         if not is_posted:
-            sent = send([data[:cut], memoryview(data)[cut:]], two.to[0], 5)
-            two.carry()
+            sent = send([data[:cut], memoryview(data)[cut:]], pair.to[0], 5)
+            pair.deliver_frames()
             assert sent.done == (not synchronous and size <= 32_768)
-        buffer, request = two.receive(size + 3)
+        buffer, request = pair.receive(size + 3)
         if is_posted:
-            sent = send([data[:cut], memoryview(data)[cut:]], two.to[0], 5)
-        results = two.finish(sent, request)
+            sent = send([data[:cut], memoryview(data)[cut:]], pair.to[0], 5)
+        results = pair.finish(sent, request)
         assert bytes(buffer) == data + bytes(3)
-        assert results[1] == Result(Status.SUCCESS, two.to[1], 5, size, size)
-        assert results[0] == Result(Status.SUCCESS, two.to[0], 5, size, size)
-    two.elapse(RESEND)
-    assert two.wires.waiting() == []
-    assert pinned(two) == 2  # the receive rings
+        assert results[1] == Result(Status.SUCCESS, pair.to[1], 5, size, size)
+        assert results[0] == Result(Status.SUCCESS, pair.to[0], 5, size, size)
+    pair.elapse(RESEND)
+    assert pair.wires.pending_work() == []
+    assert pinned(pair) == 2  # the receive rings
 
 
-def pinned(two: Two) -> int:
-    return sum(len(cast(HostMemory, two.library(number).memory)) for number in (0, 1))
+def pinned(pair: EndpointPair) -> int:
+    return sum(len(cast(HostMemory, pair.library(number).memory)) for number in (0, 1))
 
 
 @pytest.mark.parametrize("room", [0, 1, 40])
 @pytest.mark.parametrize("is_posted", [True, False], ids=["posted", "unexpected"])
 @pytest.mark.parametrize("size", [32, 128, 4096, 32_768, 32_769, 100_000])
 def test_a_message_beyond_its_buffer_is_truncated(size: int, is_posted: bool, room: int) -> None:
-    two, data = Two(), pattern(size)
+    pair, data = EndpointPair(), pattern(size)
     whole = bytearray(b"\xee" * (min(room, size - 1) + 8))
     buffer = memoryview(whole)[:-8]
     if not is_posted:
-        two.send(data)
-        two.carry()
-    request = two.ends[1].irecv(buffer, 5)
+        pair.send(data)
+        pair.deliver_frames()
+    request = pair.ends[1].irecv(buffer, 5)
     if is_posted:
-        two.send(data)
-    result = two.finish(request)[0]
-    assert result == Result(Status.TRUNCATED, two.to[1], 5, size, len(buffer))
-    two.elapse(RESEND)
+        pair.send(data)
+    result = pair.finish(request)[0]
+    assert result == Result(Status.TRUNCATED, pair.to[1], 5, size, len(buffer))
+    pair.elapse(RESEND)
     assert bytes(whole) == data[: len(buffer)] + b"\xee" * 8
-    assert two.wires.waiting() == []
+    assert pair.wires.pending_work() == []
 
 
 def test_a_synchronous_send_is_done_only_when_its_message_has_been_received() -> None:
-    two = Two()
-    sent = two.send(b"held", synchronous=True)
-    two.elapse(10 * RESEND)
+    pair = EndpointPair()
+    sent = pair.send(b"held", synchronous=True)
+    pair.elapse(10 * RESEND)
     assert not sent.done
-    buffer, request = two.receive(4)
-    two.finish(request, sent)
+    buffer, request = pair.receive(4)
+    pair.finish(request, sent)
     assert buffer == b"held"
 
 
 def test_too_many_segments_are_refused() -> None:
-    two = Two()
-    buffer, request = two.receive(MAX_SEGMENTS)
-    two.finish(two.ends[0].isend([b"s"] * MAX_SEGMENTS, two.to[0], 5), request)
+    pair = EndpointPair()
+    buffer, request = pair.receive(MAX_SEGMENTS)
+    pair.finish(pair.ends[0].isend([b"s"] * MAX_SEGMENTS, pair.to[0], 5), request)
     assert buffer == b"s" * MAX_SEGMENTS
     with pytest.raises(MxError, match="256 segments, got 257"):
-        two.ends[0].isend([b"s"] * (MAX_SEGMENTS + 1), two.to[0], 5)
+        pair.ends[0].isend([b"s"] * (MAX_SEGMENTS + 1), pair.to[0], 5)
 
 
 @pytest.mark.parametrize("size", [4, 40_000])
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_an_endpoint_sends_to_itself(size: int, synchronous: bool) -> None:
-    two, data = Two(connects=False), pattern(size)
-    end = two.ends[0]
+    pair, data = EndpointPair(connects=False), pattern(size)
+    end = pair.ends[0]
     own = end.partner(0)
     assert end.iconnect(own).result() is Status.SUCCESS
     sent = (end.issend if synchronous else end.isend)([data], own, 1)
@@ -307,79 +307,79 @@ def test_an_endpoint_sends_to_itself(size: int, synchronous: bool) -> None:
     assert end.irecv(buffer, 1).result().status is Status.SUCCESS
     assert bytes(buffer) == data
     assert sent.result().status is Status.SUCCESS
-    assert two.sent == []
+    assert pair.sent == []
 
 
 def test_two_endpoints_of_a_node_talk_to_each_other() -> None:
-    two, data = Two(connects=False), pattern(50_000)
-    there = two.library(0).open_endpoint(1)
+    pair, data = EndpointPair(connects=False), pattern(50_000)
+    remote = pair.library(0).open_endpoint(1)
     buffer = bytearray(50_000)
-    request = there.irecv(buffer, 1)
-    two.finish(request, two.ends[0].isend([data], two.ends[0].partner(0, 1), 1))
+    request = remote.irecv(buffer, 1)
+    pair.finish(request, pair.ends[0].isend([data], pair.ends[0].partner(0, 1), 1))
     assert bytes(buffer) == data
 
 
 def test_more_large_sends_than_there_are_regions_wait_for_one() -> None:
-    two, count, size = Two(), 300, 33_000
-    sent = [two.send(pattern(size), match) for match in range(count)]
-    two.carry()
-    assert two.counted(0, "send_rndv") == 256
-    received = [two.receive(size, match) for match in reversed(range(count))]
-    results = two.finish(*sent, *[request for _, request in received])
+    pair, count, size = EndpointPair(), 300, 33_000
+    sent = [pair.send(pattern(size), match) for match in range(count)]
+    pair.deliver_frames()
+    assert pair.counter(0, "send_rndv") == 256
+    received = [pair.receive(size, match) for match in reversed(range(count))]
+    results = pair.finish(*sent, *[request for _, request in received])
     assert {result.status for result in results} == {Status.SUCCESS}
     assert {bytes(buffer) for buffer, _ in received} == {pattern(size)}
 
 
 def test_more_pulls_than_may_be_under_way_wait() -> None:
-    two, count, size = Two(), 70, 33_000
-    two.lose = lambda frame: frame[16] == 42
-    received = [two.receive(size, match) for match in range(count)]
-    sent = [two.send(pattern(size), match) for match in range(count)]
-    two.carry()
-    assert two.counted(1, "send_pull_req") == Settings().pulls
-    two.lose = lambda _: False
-    results = two.finish(*sent, *[request for _, request in received])
+    pair, count, size = EndpointPair(), 70, 33_000
+    pair.lose = lambda frame: frame[16] == 42
+    received = [pair.receive(size, match) for match in range(count)]
+    sent = [pair.send(pattern(size), match) for match in range(count)]
+    pair.deliver_frames()
+    assert pair.counter(1, "send_pull_req") == Settings().pulls
+    pair.lose = lambda _: False
+    results = pair.finish(*sent, *[request for _, request in received])
     assert {result.status for result in results} == {Status.SUCCESS}
     assert {bytes(buffer) for buffer, _ in received} == {pattern(size)}
 
 
 def test_receives_that_wait_for_a_pull_end_when_the_sender_is_gone() -> None:
-    two, count, size = Two(), 70, 33_000
-    two.lose = lambda frame: frame[16] == 42
-    received = [two.receive(size, match)[1] for match in range(count)]
-    sent = [two.send(pattern(size), match) for match in range(count)]
-    two.carry()
-    two.ends[1].disconnect(two.to[1])
+    pair, count, size = EndpointPair(), 70, 33_000
+    pair.lose = lambda frame: frame[16] == 42
+    received = [pair.receive(size, match)[1] for match in range(count)]
+    sent = [pair.send(pattern(size), match) for match in range(count)]
+    pair.deliver_frames()
+    pair.ends[1].disconnect(pair.to[1])
     assert {request.result().status for request in received} == {Status.ENDPOINT_CLOSED}
-    two.ends[0].disconnect(two.to[0])
+    pair.ends[0].disconnect(pair.to[0])
     assert {request.result().status for request in sent} == {Status.ENDPOINT_CLOSED}
-    assert pinned(two) == 2
+    assert pinned(pair) == 2
 
 
 def test_a_rendezvous_of_a_lost_connection_matches_no_later_receive() -> None:
-    two = Two()
-    two.send(pattern(40_000))
-    two.carry()
-    two.ends[0].disconnect(two.to[0])
-    two.run(two.ends[0].connect(1))
-    buffer, request = two.receive(40_000)
-    two.finish(two.send(b"new"), request)
+    pair = EndpointPair()
+    pair.send(pattern(40_000))
+    pair.deliver_frames()
+    pair.ends[0].disconnect(pair.to[0])
+    pair.run(pair.ends[0].connect(1))
+    buffer, request = pair.receive(40_000)
+    pair.finish(pair.send(b"new"), request)
     assert bytes(buffer[:3]) == b"new"
     assert request.result().length == 3
 
 
 @pytest.mark.parametrize("size", [20_000, 40_000])
 def test_a_claimed_message_whose_sender_is_gone_ends_its_receive(size: int) -> None:
-    two = Two()
-    two.lose = lambda frame: frame[16] == 39 and frame[42] == 1
-    two.send(pattern(size))
-    two.carry()
-    found = two.ends[1].iprobe()
-    assert found is not None
-    two.ends[1].claim(found)
-    assert two.ends[1].iprobe() is None
-    two.ends[1].disconnect(two.to[1])
-    request = two.ends[1].receive_claimed(found, bytearray(size))
+    pair = EndpointPair()
+    pair.lose = lambda frame: frame[16] == 39 and frame[42] == 1
+    pair.send(pattern(size))
+    pair.deliver_frames()
+    probe_result = pair.ends[1].iprobe()
+    assert probe_result is not None
+    pair.ends[1].claim(probe_result)
+    assert pair.ends[1].iprobe() is None
+    pair.ends[1].disconnect(pair.to[1])
+    request = pair.ends[1].receive_claimed(probe_result, bytearray(size))
     assert request.result().status is Status.ENDPOINT_CLOSED
 
 
@@ -387,108 +387,108 @@ def test_a_claimed_message_whose_sender_is_gone_ends_its_receive(size: int) -> N
 
 
 def test_a_receive_may_be_cancelled_until_a_message_matches_it() -> None:
-    two = Two()
-    _, request = two.receive(4)
-    assert two.ends[1].cancel(request)
+    pair = EndpointPair()
+    _, request = pair.receive(4)
+    assert pair.ends[1].cancel(request)
     assert request.result().status is Status.CANCELLED
-    buffer, other = two.receive(4)
-    sent = two.send(b"data")
-    two.finish(other)
+    buffer, second = pair.receive(4)
+    sent = pair.send(b"data")
+    pair.finish(second)
     assert buffer == b"data"
-    assert not two.ends[1].cancel(other)
-    assert not two.ends[0].cancel(sent)
+    assert not pair.ends[1].cancel(second)
+    assert not pair.ends[0].cancel(sent)
 
 
 def test_a_pull_in_progress_cannot_be_cancelled() -> None:
-    two = Two()
-    two.lose = lambda frame: frame[16] == 42
-    _, request = two.receive(40_000)
-    two.send(pattern(40_000))
-    two.carry()
-    assert not two.ends[1].cancel(request)
+    pair = EndpointPair()
+    pair.lose = lambda frame: frame[16] == 42
+    _, request = pair.receive(40_000)
+    pair.send(pattern(40_000))
+    pair.deliver_frames()
+    assert not pair.ends[1].cancel(request)
 
 
 def test_test_returns_none_until_a_request_is_done() -> None:
-    two = Two()
-    end, (_, request) = two.ends[1], two.receive(4)
-    assert two.run(end.test(request)) == [None]
-    two.send(b"data")
-    two.carry()
-    [result] = two.run(end.test(request))
+    pair = EndpointPair()
+    end, (_, request) = pair.ends[1], pair.receive(4)
+    assert pair.run(end.test(request)) == [None]
+    pair.send(b"data")
+    pair.deliver_frames()
+    [result] = pair.run(end.test(request))
     assert result is not None
     assert result.status is Status.SUCCESS
     assert end.ipeek() is None
 
 
 def test_wait_with_a_time_out_returns_none_when_it_has_passed_and_not_before() -> None:
-    two = Two()
-    _, request = two.receive(4)
-    assert two.run(two.ends[1].wait(request, 100 * MILLISECOND)) == [None]
-    assert 100 * MILLISECOND <= two.wires.now <= 100 * MILLISECOND + 3 * Settings().tick
+    pair = EndpointPair()
+    _, request = pair.receive(4)
+    assert pair.run(pair.ends[1].wait(request, 100 * MILLISECOND)) == [None]
+    assert 100 * MILLISECOND <= pair.wires.now <= 100 * MILLISECOND + 3 * Settings().tick
     assert not request.done
-    two.send(b"data")
-    [result] = two.run(two.ends[1].wait(request, 100 * MILLISECOND))
+    pair.send(b"data")
+    [result] = pair.run(pair.ends[1].wait(request, 100 * MILLISECOND))
     assert result is not None
 
 
 def test_another_requests_end_does_not_end_a_wait() -> None:
-    two = Two()
-    (_, first), (_, second) = two.receive(4, 1), two.receive(4, 2)
+    pair = EndpointPair()
+    (_, first), (_, second) = pair.receive(4, 1), pair.receive(4, 2)
 
     async def waits() -> tuple[Result | None, bool]:
-        result = await two.ends[1].wait(first, 1000 * MILLISECOND)
+        result = await pair.ends[1].wait(first, 1000 * MILLISECOND)
         return result, second.done
 
     async def sends() -> tuple[None, bool]:
-        await two.ends[0].wait(two.send(b"2", 2))
+        await pair.ends[0].wait(pair.send(b"2", 2))
         idle: bytearray = bytearray(1)
-        await two.ends[0].wait(two.ends[0].irecv(idle, 99), 200 * MILLISECOND)
-        two.send(b"1", 1)
+        await pair.ends[0].wait(pair.ends[0].irecv(idle, 99), 200 * MILLISECOND)
+        pair.send(b"1", 1)
         return None, second.done
 
-    (result, was_done), _ = two.run(waits(), sends())
+    (result, was_done), _ = pair.run(waits(), sends())
     assert was_done
     assert result is not None
     assert result.match_info == 1
 
 
 def test_wait_any_waits_for_one_that_matches_though_others_end() -> None:
-    two = Two()
-    two.receive(4, 1)
-    two.receive(4, 2)
+    pair = EndpointPair()
+    pair.receive(4, 1)
+    pair.receive(4, 2)
 
     async def sends() -> None:
-        two.send(b"1", 1)
-        await two.ends[0].wait(two.ends[0].irecv(bytearray(1), 99), 200 * MILLISECOND)
-        two.send(b"2", 2)
+        pair.send(b"1", 1)
+        await pair.ends[0].wait(pair.ends[0].irecv(bytearray(1), 99), 200 * MILLISECOND)
+        pair.send(b"2", 2)
 
-    found, _ = two.run(two.ends[1].wait_any(2, 3, 1000 * MILLISECOND), sends())
-    assert found is not None
-    assert found.match_info == 2
-    assert two.run(two.ends[1].test_any(2, 3)) == [None]
-    [other] = two.run(two.ends[1].test_any(1, 3))
+    actual, _ = pair.run(pair.ends[1].wait_any(2, 3, 1000 * MILLISECOND), sends())
+    assert actual is not None
+    assert actual.match_info == 2
+    assert pair.run(pair.ends[1].test_any(2, 3)) == [None]
+    [other] = pair.run(pair.ends[1].test_any(1, 3))
     assert other is not None
-    assert two.run(two.ends[1].wait_any(0, 0, 50 * MILLISECOND)) == [None]
+    assert pair.run(pair.ends[1].wait_any(0, 0, 50 * MILLISECOND)) == [None]
 
 
 def test_peek_tells_of_requests_in_the_order_of_their_ends_and_not_of_forgotten_ones() -> None:
-    two = Two()
-    forgotten = two.ends[1].irecv(bytearray(1), 3, forget=True)
-    (_, first), (_, second) = two.receive(1, 1), two.receive(1, 2)
+    pair = EndpointPair()
+    forgotten = pair.ends[1].irecv(bytearray(1), 3, forget=True)
+    (_, first), (_, second) = pair.receive(1, 1), pair.receive(1, 2)
     for match in (3, 2, 1):
-        two.send(b"x", match)
-    two.carry()
+        pair.send(b"x", match)
+    pair.deliver_frames()
     assert forgotten.done
-    assert two.run(two.ends[1].peek()) == [second]
-    two.run(two.ends[1].wait(second))
-    assert two.ends[1].ipeek() is first
-    two.run(two.ends[1].wait(first))
-    assert two.run(two.ends[1].peek(50 * MILLISECOND)) == [None]
+    assert pair.run(pair.ends[1].peek()) == [second]
+    pair.run(pair.ends[1].wait(second))
+    assert pair.ends[1].ipeek() is first
+    pair.run(pair.ends[1].wait(first))
+    assert pair.run(pair.ends[1].peek(50 * MILLISECOND)) == [None]
 
 
 def test_wakeup_ends_waits_but_no_later_one() -> None:
-    two = Two()
-    end = two.ends[1]
+    pair = EndpointPair()
+    end = pair.ends[1]
 
     async def wakes() -> None:
         end.wakeup()
@@ -496,38 +496,38 @@ def test_wakeup_ends_waits_but_no_later_one() -> None:
     async def probes() -> object:
         return await end.probe(1, 1)
 
-    assert two.run(end.peek(), end.wait_any(), probes(), wakes()) == [None] * 4
-    _, request = two.receive(1)
-    two.send(b"x")
-    [found] = two.run(end.wait_any())
-    assert found is not None
+    assert pair.run(end.peek(), end.wait_any(), probes(), wakes()) == [None] * 4
+    _, request = pair.receive(1)
+    pair.send(b"x")
+    [actual] = pair.run(end.wait_any())
+    assert actual is not None
     assert request.done
 
 
 def test_probe_sees_a_message_and_leaves_it() -> None:
-    two = Two()
-    end = two.ends[1]
+    pair = EndpointPair()
+    end = pair.ends[1]
     assert end.iprobe() is None
 
     async def probes() -> int:
-        found = await end.probe(4, 6)
-        assert found is not None
-        return found.length
+        probe_result = await end.probe(4, 6)
+        assert probe_result is not None
+        return probe_result.length
 
     async def sends() -> int:
-        return len(two.send(pattern(40_000)).buffer)
+        return len(pair.send(pattern(40_000)).buffer)
 
-    assert two.run(probes(), sends()) == [40_000] * 2
-    found = end.iprobe(5, MATCH_NONE)
-    assert found is not None
+    assert pair.run(probes(), sends()) == [40_000] * 2
+    probe_result = end.iprobe(5, MATCH_NONE)
+    assert probe_result is not None
     assert end.iprobe(4, MATCH_NONE) is None
-    assert (found.match_info, found.length, found.source) == (5, 40_000, two.to[1])
-    buffer, request = two.receive(40_000)
-    two.finish(request)
+    assert (probe_result.match_info, probe_result.length, probe_result.source) == (5, 40_000, pair.to[1])
+    buffer, request = pair.receive(40_000)
+    pair.finish(request)
     assert bytes(buffer) == pattern(40_000)
     assert end.iprobe() is None
     for program in (end.wait_any(5, 2), end.test_any(5, 2)):
-        assert status_of(two, program) is Status.NO_RESOURCES
+        assert status_of(pair, program) is Status.NO_RESOURCES
     for call in (end.probe, end.iprobe):
         with pytest.raises(MxError, match="outside of its mask"):
             call(5, 2)
@@ -535,149 +535,149 @@ def test_probe_sees_a_message_and_leaves_it() -> None:
 
 @pytest.mark.parametrize("size", [3, 100, 5000, 40_000])
 def test_the_unexpected_handler_sees_messages_without_a_receive_and_may_take_them(size: int) -> None:
-    two = Two()
+    pair = EndpointPair()
     seen: list[tuple[object, int, int]] = []
 
     def handler(source: object, match: int, length: int) -> bool:
         seen.append((source, match, length))
         return match == 1
 
-    two.ends[1].on_unexpected = handler
-    taken, kept = two.send(pattern(size), 1), two.send(pattern(size), 2)
-    two.carry()
-    assert seen == [(two.to[1], 1, size), (two.to[1], 2, size)]
-    assert two.ends[1].iprobe(1, MATCH_NONE) is None
-    assert two.ends[1].iprobe(2, MATCH_NONE) is not None
-    buffer, request = two.receive(size, 2)
-    two.finish(taken, kept, request)
+    pair.ends[1].on_unexpected = handler
+    taken, kept = pair.send(pattern(size), 1), pair.send(pattern(size), 2)
+    pair.deliver_frames()
+    assert seen == [(pair.to[1], 1, size), (pair.to[1], 2, size)]
+    assert pair.ends[1].iprobe(1, MATCH_NONE) is None
+    assert pair.ends[1].iprobe(2, MATCH_NONE) is not None
+    buffer, request = pair.receive(size, 2)
+    pair.finish(taken, kept, request)
     assert bytes(buffer) == pattern(size)
     assert len(seen) == 2
 
 
 def test_the_handler_may_disconnect() -> None:
-    two = Two()
+    pair = EndpointPair()
 
     def handler(_source: object, _match: int, _length: int) -> bool:
-        two.ends[1].disconnect(two.to[1])
+        pair.ends[1].disconnect(pair.to[1])
         return False
 
-    two.ends[1].on_unexpected = handler
-    two.send(pattern(5000))
-    two.carry()
-    two.ends[1].on_unexpected = None
-    two.ends[0].disconnect(two.to[0])
-    two.run(two.ends[0].connect(1))
+    pair.ends[1].on_unexpected = handler
+    pair.send(pattern(5000))
+    pair.deliver_frames()
+    pair.ends[1].on_unexpected = None
+    pair.ends[0].disconnect(pair.to[0])
+    pair.run(pair.ends[0].connect(1))
     requests = []
     for size in range(5000, 5009):
-        requests.append(two.receive(size)[1])
-        two.send(pattern(size))
-    two.finish(*requests)
-    two.elapse(RESEND)
-    assert two.counted(0, "resent") == 0
+        requests.append(pair.receive(size)[1])
+        pair.send(pattern(size))
+    pair.finish(*requests)
+    pair.elapse(RESEND)
+    assert pair.counter(0, "resent") == 0
 
 
 def test_ibuffered_tells_whether_the_buffer_is_free() -> None:
-    two = Two(Settings(zombies=0))
-    two.lose = lambda _: True
-    small, large = two.send(b"abc"), two.send(pattern(40_000))
-    two.carry()
+    pair = EndpointPair(Settings(zombies=0))
+    pair.lose = lambda _: True
+    small, large = pair.send(b"abc"), pair.send(pattern(40_000))
+    pair.deliver_frames()
     assert not small.done
-    assert two.ends[0].ibuffered(small)
-    assert not two.ends[0].ibuffered(large)
+    assert pair.ends[0].ibuffered(small)
+    assert not pair.ends[0].ibuffered(large)
 
 
 def test_the_error_handler_hears_of_requests_that_fail() -> None:
-    two = Two()
-    heard: list[Status] = []
-    two.ends[1].on_error = heard.append
-    _, request = two.receive(2)
-    two.send(b"long")
-    two.finish(request)
-    assert heard == [Status.TRUNCATED]
+    pair = EndpointPair()
+    statuses: list[Status] = []
+    pair.ends[1].on_error = statuses.append
+    _, request = pair.receive(2)
+    pair.send(b"long")
+    pair.finish(request)
+    assert statuses == [Status.TRUNCATED]
 
 
 # Closing.
 
 
 def test_close_ends_what_is_in_progress_and_forgets_the_memory() -> None:
-    two = Two()
-    two.lose = lambda frame: frame[16] == 42
-    (_, pulling), (_, posted) = two.receive(40_000, 1), two.receive(5, 2)
-    sent, own = two.send(pattern(40_000), 1), two.ends[1].issend([b"own"], two.ends[1].partner(1), 3)
-    two.carry()
-    two.ends[1].close()
-    two.ends[1].close()
+    pair = EndpointPair()
+    pair.lose = lambda frame: frame[16] == 42
+    (_, pulling), (_, posted) = pair.receive(40_000, 1), pair.receive(5, 2)
+    sent, own = pair.send(pattern(40_000), 1), pair.ends[1].issend([b"own"], pair.ends[1].partner(1), 3)
+    pair.deliver_frames()
+    pair.ends[1].close()
+    pair.ends[1].close()
     assert [one.result().status for one in (pulling, posted, own)] == [Status.ENDPOINT_CLOSED] * 3
     with pytest.raises(MxError, match="closed"):
-        two.ends[1].irecv(bytearray(1))
-    late = two.send(b"late", 4)
-    told: list[Status] = []
-    late.on_arrival = told.append
-    two.elapse(RESEND)
-    assert told == [Status.ENDPOINT_CLOSED]
+        pair.ends[1].irecv(bytearray(1))
+    late = pair.send(b"late", 4)
+    statuses: list[Status] = []
+    late.on_arrival = statuses.append
+    pair.elapse(RESEND)
+    assert statuses == [Status.ENDPOINT_CLOSED]
     assert sent.result().status is Status.ENDPOINT_CLOSED
-    assert pinned(two) == 1
+    assert pinned(pair) == 1
 
 
 def test_close_acknowledges_what_has_come() -> None:
     """The source's omx__flush_partners_to_ack."""
-    two = Two()
-    told: list[Status] = []
-    _, request = two.receive(4)
-    two.send(b"data").on_arrival = told.append
-    two.finish(request)
-    assert told == []
-    two.ends[1].close()
-    two.carry()
-    assert told == [Status.SUCCESS]
+    pair = EndpointPair()
+    statuses: list[Status] = []
+    _, request = pair.receive(4)
+    pair.send(b"data").on_arrival = statuses.append
+    pair.finish(request)
+    assert statuses == []
+    pair.ends[1].close()
+    pair.deliver_frames()
+    assert statuses == [Status.SUCCESS]
 
 
 def test_an_endpoint_that_is_opened_again_is_another_session() -> None:
-    two = Two()
-    two.ends[1].close()
-    again = two.library(1).open_endpoint()
-    late = two.send(b"late")
-    told: list[Status] = []
-    late.on_arrival = told.append
-    two.elapse(RESEND)
-    assert told == [Status.BAD_SESSION]
+    pair = EndpointPair()
+    pair.ends[1].close()
+    again = pair.library(1).open_endpoint()
+    late = pair.send(b"late")
+    statuses: list[Status] = []
+    late.on_arrival = statuses.append
+    pair.elapse(RESEND)
+    assert statuses == [Status.BAD_SESSION]
     buffer = bytearray(4)
     request = again.irecv(buffer, 5)
-    two.finish(two.send(b"data"), request)
+    pair.finish(pair.send(b"data"), request)
     assert buffer == b"data"
 
 
-def test_what_waits_is_told() -> None:
-    two = Two()
-    two.lose = lambda _: True
-    two.receive(4, 1)
-    two.send(b"x")
-    two.send(pattern(40_000))
-    sentences = "\n".join(two.wires.waiting())
+def test_pending_work_is_reported() -> None:
+    pair = EndpointPair()
+    pair.lose = lambda _: True
+    pair.receive(4, 1)
+    pair.send(b"x")
+    pair.send(pattern(40_000))
+    sentences = "\n".join(pair.wires.pending_work())
     assert "a receive of 4 bytes, match 0x1" in sentences
     assert "until <endpoint 0 of node 1> has pulled it" in sentences
     assert "acknowledgements of 2 messages to endpoint 0 of node 1" in sentences
 
 
 def test_closing_ends_messages_that_wait_for_a_region_too() -> None:
-    two = Two()
-    two.lose = lambda _: True
-    sent = [two.send(pattern(33_000), match) for match in range(300)]
-    two.ends[0].close()
+    pair = EndpointPair()
+    pair.lose = lambda _: True
+    sent = [pair.send(pattern(33_000), match) for match in range(300)]
+    pair.ends[0].close()
     assert {request.result().status for request in sent} == {Status.ENDPOINT_CLOSED}
 
 
 def test_endpoints_of_one_nic_talk_by_its_loop_back() -> None:
     """Messages are acknowledged before their sends return."""
-    two = Two(Settings(acknowledge=1), connects=False)
-    first, second = two.ends[0], two.library(0).open_endpoint(1)
-    two.run(first.connect(0, 1))
+    pair = EndpointPair(Settings(acknowledge=1), connects=False)
+    first, second = pair.ends[0], pair.library(0).open_endpoint(1)
+    pair.run(first.connect(0, 1))
     requests = []
     for size in (4, 5_000, 40_000):
         buffer = bytearray(size)
         requests.append(second.irecv(buffer, 9))
-        two.finish(first.isend([pattern(size)], first.partner(0, 1), 9), requests[-1])
+        pair.finish(first.isend([pattern(size)], first.partner(0, 1), 9), requests[-1])
         assert bytes(buffer) == pattern(size)
-    assert two.sent == []
+    assert pair.sent == []
     assert first._zombies == 0
-    assert pinned(two) == 3  # the receive rings
+    assert pinned(pair) == 3  # the receive rings

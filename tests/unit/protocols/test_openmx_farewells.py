@@ -16,27 +16,27 @@ from protocols.openmx.firmware import Firmware
 from protocols.openmx.host import Library
 from protocols.openmx.mx_names import SEQNUM_MASK, Status
 from protocols.openmx.settings import Settings
-from tests.unit.protocols.openmx_pair import RESEND, Two, kind_of, partner_of
+from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, kind_of, partner_of
 
 SECOND = 1_000_000_000
 
 
-def succeed(two: Two, number: int, settings: Settings) -> None:
+def succeed(pair: EndpointPair, number: int, settings: Settings) -> None:
     """Replace a node's host, which has died, by one without endpoints."""
-    wires, memory, commands, counters = two.wires, HostMemory(), OwnCommands(), Counters()
+    wires, memory, commands, counters = pair.wires, HostMemory(), OwnCommands(), Counters()
     wires.incarnations[number] += 1
     adapter = Adapter(number, wires.addresses, 1500, wires.incarnations[number])
     driver = Firmware(adapter, wires.nics[number], memory, commands, settings, codec, counters)
-    driver.succeed(wires.now, two.driver(number))
+    driver.take_over(wires.now, pair.driver(number))
     library = Library(adapter, wires.nics[number], memory, commands, settings, counters)
     wires.nics[number].agent = wires.agents[number] = Agent(driver, library)
 
 
-def lost(two: Two, number: int) -> list[Status]:
+def record_lost_connections(pair: EndpointPair, number: int) -> list[Status]:
     """Note why a node's connections end from now on."""
-    told: list[Status] = []
-    two.ends[number].on_lost = lambda _, status: told.append(status)
-    return told
+    statuses: list[Status] = []
+    pair.ends[number].on_lost = lambda _, status: statuses.append(status)
+    return statuses
 
 
 @pytest.mark.parametrize("first", [0, SEQNUM_MASK - 3])
@@ -44,22 +44,22 @@ def lost(two: Two, number: int) -> list[Status]:
 def test_one_that_only_waits_learns_that_its_partners_host_has_died(victim: int, first: int) -> None:
     """Node 0 has asked for the connection, and node 1 has answered. The first notices are lost."""
     settings = Settings(first_seqnum=first)
-    two = Two(settings)
+    pair = EndpointPair(settings)
     for _ in range(6):  # numbers advance beyond the wrap
-        _, request = two.receive(4)
-        two.finish(two.send(b"data"), request)
-    two.elapse(RESEND)
-    told = lost(two, 1 - victim)
+        _, request = pair.receive(4)
+        pair.finish(pair.send(b"data"), request)
+    pair.elapse(RESEND)
+    report = record_lost_connections(pair, 1 - victim)
     lose = iter([True, True, True, False])
-    two.lose = lambda frame: kind_of(frame) == "NACK_LIB" and next(lose, False)
-    succeed(two, victim, settings)
-    two.elapse(SECOND)
-    assert told == [Status.ENDPOINT_CLOSED]
-    assert not partner_of(two, 1 - victim).is_connected
+    pair.lose = lambda frame: kind_of(frame) == "NACK_LIB" and next(lose, False)
+    succeed(pair, victim, settings)
+    pair.elapse(SECOND)
+    assert report == [Status.ENDPOINT_CLOSED]
+    assert not partner_of(pair, 1 - victim).is_connected
 
 
 def test_notices_end_when_the_partner_connects_to_the_next_host_and_a_late_one_ends_no_later_connection() -> None:
-    two, settings = Two(), Settings()
+    pair, settings = EndpointPair(), Settings()
     kept: list[bytes] = []
 
     def keeps_notices(frame: bytes) -> bool:
@@ -68,62 +68,62 @@ def test_notices_end_when_the_partner_connects_to_the_next_host_and_a_late_one_e
         kept.append(frame)
         return True
 
-    two.lose = keeps_notices
-    succeed(two, 0, settings)
-    two.elapse(RESEND // 2)
+    pair.lose = keeps_notices
+    succeed(pair, 0, settings)
+    pair.elapse(RESEND // 2)
     assert kept == [], "what is sent again is refused later"
-    two.elapse(RESEND)
+    pair.elapse(RESEND)
     assert len(kept) > 1, "repeated"
-    two.lose = lambda _: False
-    two.wires.give(kept[0])
-    two.ends[0] = two.library(0).open_endpoint()
-    two.run(two.ends[1].connect(0))
-    told = lost(two, 1)
-    two.sent.clear()
+    pair.lose = lambda _: False
+    pair.wires.deliver(kept[0])
+    pair.ends[0] = pair.library(0).open_endpoint()
+    pair.run(pair.ends[1].connect(0))
+    report = record_lost_connections(pair, 1)
+    pair.sent.clear()
     for frame in kept:
-        two.wires.give(frame)
-    two.elapse(10 * SECOND)
-    assert "NACK_LIB" not in two.sent
-    assert told == []
-    request = two.ends[0].irecv(buffer := bytearray(4), 5)
-    two.finish(two.ends[1].isend([b"data"], two.to[1], 5), request)
+        pair.wires.deliver(frame)
+    pair.elapse(10 * SECOND)
+    assert "NACK_LIB" not in pair.sent
+    assert report == []
+    request = pair.ends[0].irecv(buffer := bytearray(4), 5)
+    pair.finish(pair.ends[1].isend([b"data"], pair.to[1], 5), request)
     assert buffer == b"data"
 
 
 def test_a_partner_that_never_hears_a_notice_is_told_by_the_refusal_of_its_message() -> None:
-    two = Two()
-    two.lose = lambda frame: kind_of(frame) == "NACK_LIB"
-    succeed(two, 0, Settings())
-    two.elapse(60 * SECOND)
-    assert two.sent.count("NACK_LIB") == 9
-    told = lost(two, 1)
-    two.lose = lambda _: False
-    two.ends[1].isend([b"data"], two.to[1], 5)
-    two.elapse(RESEND)
-    assert told == [Status.ENDPOINT_CLOSED]
+    pair = EndpointPair()
+    pair.lose = lambda frame: kind_of(frame) == "NACK_LIB"
+    succeed(pair, 0, Settings())
+    pair.elapse(60 * SECOND)
+    assert pair.sent.count("NACK_LIB") == 9
+    report = record_lost_connections(pair, 1)
+    pair.lose = lambda _: False
+    pair.ends[1].isend([b"data"], pair.to[1], 5)
+    pair.elapse(RESEND)
+    assert report == [Status.ENDPOINT_CLOSED]
 
 
 def test_partners_of_a_closed_endpoint_are_not_told() -> None:
     """The source tells them neither."""
-    two = Two()
-    two.ends[0].close()
-    two.sent.clear()
-    succeed(two, 0, Settings())
-    two.elapse(SECOND)
-    assert "NACK_LIB" not in two.sent
+    pair = EndpointPair()
+    pair.ends[0].close()
+    pair.sent.clear()
+    succeed(pair, 0, Settings())
+    pair.elapse(SECOND)
+    assert "NACK_LIB" not in pair.sent
 
 
 @pytest.mark.requires("interpreted")
 def test_nothing_keeps_the_driver_of_a_host_that_has_died() -> None:
     """The driver refers to the host's memory, and a shared NIC's agent does not collect cycles."""
-    two = Two()
-    former = weakref.ref(two.driver(0))
+    pair = EndpointPair()
+    former = weakref.ref(pair.driver(0))
     gc.disable()
     try:
-        succeed(two, 0, Settings())
+        succeed(pair, 0, Settings())
         assert former() is None
-        between = weakref.ref(two.driver(0))
-        succeed(two, 0, Settings())
+        between = weakref.ref(pair.driver(0))
+        succeed(pair, 0, Settings())
         assert between() is None
     finally:
         gc.enable()

@@ -11,59 +11,59 @@ from protocols.core.malformed import MalformedError
 from protocols.openmx import codec
 from protocols.openmx.endpoint_memory import Command, Op
 from protocols.openmx.mx_names import MATCH_NONE, Status
-from tests.unit.protocols.openmx_pair import RESEND, Two, checked, kind_of, pattern
+from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, checked, kind_of, pattern
 
 
-def works(two: Two) -> None:
+def works(pair: EndpointPair) -> None:
     """Assert that a new connection carries messages."""
-    two.lose = lambda _: False
-    for end, to in zip(two.ends, two.to, strict=True):
+    pair.lose = lambda _: False
+    for end, to in zip(pair.ends, pair.to, strict=True):
         end.disconnect(to)
-    two.elapse(RESEND)
-    two.run(two.ends[0].connect(1))
-    buffer, request = two.receive(50_000, 0xFFFF)
-    two.finish(two.send(pattern(50_000), 0xFFFF), request)
+    pair.elapse(RESEND)
+    pair.run(pair.ends[0].connect(1))
+    buffer, request = pair.receive(50_000, 0xFFFF)
+    pair.finish(pair.send(pattern(50_000), 0xFFFF), request)
     assert bytes(buffer) == pattern(50_000)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_changed_frames_with_right_checks_harm_only_the_connection_that_they_claim_to_be_of(seed: int) -> None:
-    two, chance = Two(), random.Random(seed)
+    pair, chance = EndpointPair(), random.Random(seed)
     guard = bytearray(b"\xee" * 3 * 45_000)
     view = memoryview(guard)
-    requests = [two.ends[1].irecv(view[45_000:90_000], 0, 0, forget=True)]
+    requests = [pair.ends[1].irecv(view[45_000:90_000], 0, 0, forget=True)]
 
     def changes(frame: bytes) -> bool:
         if chance.random() < 0.5:
             at = chance.randrange(14, len(frame) - 4)
             spoilt = frame[:at] + chance.randbytes(1) + frame[at + 1 :]
-            two.wires.give(checked(spoilt) if chance.random() < 0.8 else spoilt)
+            pair.wires.deliver(checked(spoilt) if chance.random() < 0.8 else spoilt)
         return chance.random() < 0.2
 
-    two.lose = changes
+    pair.lose = changes
     for size in (1, 100, 5_000, 40_000, 0, 33_000, 20_000) * 3:
-        two.send(pattern(size))
-        two.ends[1].isend([pattern(size)], two.to[1], 3)
-        requests.append(two.ends[0].irecv(bytearray(45_000), 0, 0, forget=True))
-        two.elapse(RESEND // 4)
+        pair.send(pattern(size))
+        pair.ends[1].isend([pattern(size)], pair.to[1], 3)
+        requests.append(pair.ends[0].irecv(bytearray(45_000), 0, 0, forget=True))
+        pair.elapse(RESEND // 4)
     assert view[:45_000] == view[90_000:] == b"\xee" * 45_000
-    works(two)
+    works(pair)
 
 
 def test_random_frames_are_dropped() -> None:
-    two, chance = Two(), random.Random(1)
-    head = two.wires.addresses[1] + two.wires.addresses[0] + b"\x86\xdf"
+    pair, chance = EndpointPair(), random.Random(1)
+    head = pair.wires.addresses[1] + pair.wires.addresses[0] + b"\x86\xdf"
     for _ in range(3_000):
         body = b"\0\0" + bytes((chance.randrange(30, 50),)) + chance.randbytes(chance.randrange(80))
-        two.wires.give(checked(head + body + bytes(4)) if chance.random() < 0.8 else head + body)
-        two.carry()
-    works(two)
+        pair.wires.deliver(checked(head + body + bytes(4)) if chance.random() < 0.8 else head + body)
+        pair.deliver_frames()
+    works(pair)
 
 
 def test_a_sender_with_anothers_index_is_dropped() -> None:
-    two = Two()
-    two.wires.give(codec.pack_tiny(two.wires.addresses[1], two.wires.addresses[0], 1, 0, 0, 0, 0, 0, 1, b"x"))
-    assert two.counted(1, "drop_bad_peer_addr") == 1
+    pair = EndpointPair()
+    pair.wires.deliver(codec.pack_tiny(pair.wires.addresses[1], pair.wires.addresses[0], 1, 0, 0, 0, 0, 0, 1, b"x"))
+    assert pair.counter(1, "drop_bad_peer_addr") == 1
 
 
 @pytest.mark.parametrize(
@@ -71,26 +71,26 @@ def test_a_sender_with_anothers_index_is_dropped() -> None:
     [(3_000, 0, 1_000), (3_000, 2, 1_462), (3_000, 3, 1), (3_000, 31, 10), (0, 0, 0), (40_000, 0, 1_462), (10, 0, 11)],
 )
 def test_fragments_that_do_not_fit_their_message_are_dropped(total: int, number: int, size: int) -> None:
-    two = Two()
-    session, seqnum = two.ends[1].session, two.to[0]._next_send
-    to, source = two.wires.addresses[1], two.wires.addresses[0]
+    pair = EndpointPair()
+    session, seqnum = pair.ends[1].session, pair.to[0]._next_send
+    to, source = pair.wires.addresses[1], pair.wires.addresses[0]
     frame = codec.pack_medium(to, source, 0, 0, 0, total, seqnum, 0, 5, session, number, bytes(size))
-    two.wires.give(frame)
-    assert two.counted(1, "drop_bad_header_datalen") == 1
-    assert two.ends[1].iprobe(5, MATCH_NONE) is None
+    pair.wires.deliver(frame)
+    assert pair.counter(1, "drop_bad_header_datalen") == 1
+    assert pair.ends[1].iprobe(5, MATCH_NONE) is None
 
 
 def test_a_wrong_check_and_an_unknown_type_are_counted() -> None:
-    two = Two()
+    pair = EndpointPair()
     frames: list[bytes] = []
-    two.lose = lambda frame: bool(frames.append(frame)) or True  # type: ignore[func-returns-value]  # all are lost
-    two.send(b"data")
-    two.carry()
+    pair.lose = lambda frame: bool(frames.append(frame)) or True  # type: ignore[func-returns-value]  # all are lost
+    pair.send(b"data")
+    pair.deliver_frames()
     [frame] = frames
     assert kind_of(frame) == "TINY"
-    two.wires.give(frame[:-1] + bytes((frame[-1] ^ 1,)))
-    two.wires.give(checked(frame[:16] + b"\x7f" + frame[17:]))
-    assert (two.counted(1, "drop_bad_check"), two.counted(1, "drop_invalid_type")) == (1, 1)
+    pair.wires.deliver(frame[:-1] + bytes((frame[-1] ^ 1,)))
+    pair.wires.deliver(checked(frame[:16] + b"\x7f" + frame[17:]))
+    assert (pair.counter(1, "drop_bad_check"), pair.counter(1, "drop_invalid_type")) == (1, 1)
     with pytest.raises(MalformedError):
         codec.unpack_tiny(frame[:20])
 
@@ -98,32 +98,32 @@ def test_a_wrong_check_and_an_unknown_type_are_counted() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_driver_survives_random_commands(seed: int) -> None:
     """A host is not trusted: each field has any value that its slot has room for."""
-    two, chance = Two(), random.Random(seed)
+    pair, chance = EndpointPair(), random.Random(seed)
     limits = (None, 1, 1, 1, 2, 2, 2, 2, 1, 4, 4, 4, 8, 8, 8)
-    library = two.library(0)
+    library = pair.library(0)
     for _ in range(2_000):
-        op = chance.choice([*[one for one in Op if one != Op.CLOSE], 99])
+        op = chance.choice([*[operation for operation in Op if operation != Op.CLOSE], 99])
         fields = [
             chance.choice((0, 0, 1, 5, 200, (1 << 8 * width) - 1, chance.getrandbits(8 * width)))
             % (1 << 8 * width)
             for width in limits[1:]
             if width is not None
         ]  # fmt: skip
-        two.wires.nics[0].ring_doorbell(library.commands.write(Command(op, *fields)), 0, 0)
-        two.carry()
-    assert two.counted(0, "invalid") > 0
-    two.ends[0].close()
-    two.restart(0)
-    two.to[0] = two.ends[0].partner(1)
-    two.ends[1].disconnect(two.to[1])
-    two.run(two.ends[0].connect(1))
-    buffer, request = two.receive(4, 0xFFFF)
-    assert two.finish(two.send(b"data", 0xFFFF), request)[1].status is Status.SUCCESS
+        pair.wires.nics[0].ring_doorbell(library.commands.write(Command(op, *fields)), 0, 0)
+        pair.deliver_frames()
+    assert pair.counter(0, "invalid") > 0
+    pair.ends[0].close()
+    pair.restart(0)
+    pair.to[0] = pair.ends[0].partner(1)
+    pair.ends[1].disconnect(pair.to[1])
+    pair.run(pair.ends[0].connect(1))
+    buffer, request = pair.receive(4, 0xFFFF)
+    assert pair.finish(pair.send(b"data", 0xFFFF), request)[1].status is Status.SUCCESS
     assert buffer == b"data"
 
 
 def test_a_ring_of_a_wrong_size_is_refused() -> None:
-    two = Two(connects=False)
+    pair = EndpointPair(connects=False)
     for entries in (0, 1, 31, 16_385, 1 << 40):
-        two.ends[0].write(Command(Op.OPEN, 7, session=1, length=entries, address=two.ends[0]._ring_address))
-    assert two.counted(0, "invalid") == 5
+        pair.ends[0].write(Command(Op.OPEN, 7, session=1, length=entries, address=pair.ends[0]._ring_address))
+    assert pair.counter(0, "invalid") == 5

@@ -12,7 +12,7 @@ from protocols.openmx import steering
 from protocols.openmx.mx_names import SEQNUM_MASK
 from tests.unit.protocols.mutants import Mutant, find
 from tests.unit.protocols.openmx_mutants import MUTANTS, WRAP
-from tests.unit.protocols.openmx_pair import RESEND, Two
+from tests.unit.protocols.openmx_pair import RESEND, EndpointPair
 from tests.unit.protocols.openmx_random_schedules import trial
 from tests.unit.protocols.test_openmx_wire import STEERED
 from tests.unit.protocols.test_openmx_wire import (
@@ -46,8 +46,8 @@ def test_a_request_of_a_connection_that_is_over_begins_no_other_one() -> None:
 @pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_random_schedules_find_a_mistake(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    found = find(mutant, trial, 10_000, MOST)
-    record_property("note", f"{mutant} ({mutant.mistake}): found within {found.cases} cases: {found.complaint}")
+    actual = find(mutant, trial, 10_000, MOST)
+    record_property("note", f"{mutant} ({mutant.mistake}): found within {actual.cases} cases: {actual.complaint}")
 
 
 @pytest.mark.requires("interpreted")
@@ -55,18 +55,18 @@ def test_messages_across_the_wrap_find_acknowledgements_that_are_compared_withou
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     across_the_wrap()
-    WRAP.put_in(monkeypatch)
+    WRAP.apply(monkeypatch)
     with pytest.raises(AssertionError, match=r"not acknowledged|a send of 1 bytes"):
         across_the_wrap()
 
 
 def across_the_wrap() -> None:
-    two = Two()
+    pair = EndpointPair()
     for _ in range(0, SEQNUM_MASK + 500, 1000):
-        received = [two.receive(1)[1] for _ in range(1000)]
-        two.finish(*[two.send(b"x") for _ in range(1000)], *received)
-        two.elapse(2 * RESEND)
-        assert two.wires.waiting() == [], "not acknowledged"
+        received = [pair.receive(1)[1] for _ in range(1000)]
+        pair.finish(*[pair.send(b"x") for _ in range(1000)], *received)
+        pair.elapse(2 * RESEND)
+        assert pair.wires.pending_work() == [], "not acknowledged"
 
 
 def test_pull_replies_show_a_hash_of_the_wrong_byte_with_three_queues(monkeypatch: pytest.MonkeyPatch) -> None:

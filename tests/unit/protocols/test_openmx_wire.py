@@ -124,8 +124,8 @@ def test_the_shipped_hash_of_pull_replies_agrees_with_the_others_only_if_the_que
         queues
         for queues in range(1, 129)
         if all(
-            myri10ge_queue(codec.pack_pull_reply(DST, SRC, 3, 0, 0, 0, one ^ PULL_MAGIC), queues) == one % queues
-            for one in range(256)
+            myri10ge_queue(codec.pack_pull_reply(DST, SRC, 3, 0, 0, 0, index ^ PULL_MAGIC), queues) == index % queues
+            for index in range(256)
         )
     }
     assert agree == {1, 2, 4, 8, 16, 32, 64, 128}

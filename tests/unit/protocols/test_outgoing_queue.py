@@ -1,4 +1,4 @@
-"""A queue of items that wait for credits: in order, in parts, and called again while it sends."""
+"""A queue of items that wait for credits: in order, in parts, and reentrant calls."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_item_queued_during_a_send_follows_it_without_recursion() -> None:
         deepest = max(deepest, depth)
         sent.append(item)
         if item < 5_000:
-            queue.put(item + 1)  # as a send that is complete at once, and whose program sends the next
+            queue.put(item + 1)  # like a send that completes at once and makes its program send again
         depth -= 1
         return True
 

@@ -26,13 +26,13 @@ class Log:
     def __init__(self) -> None:
         self.events: list[tuple[str, int, int]] = []
 
-    def introduced(self, _now: int, peer: Peer) -> None:
+    def on_peer_introduced(self, _now: int, peer: Peer) -> None:
         self.events.append(("introduced", peer.number, peer.incarnation))
 
-    def restarting(self, peer: Peer) -> None:
+    def on_peer_restarting(self, peer: Peer) -> None:
         self.events.append(("restarting", peer.number, peer.incarnation))
 
-    def restarted(self, _now: int, peer: Peer) -> None:
+    def on_peer_restarted(self, _now: int, peer: Peer) -> None:
         self.events.append(("restarted", peer.number, peer.incarnation))
 
 
@@ -214,8 +214,8 @@ def test_the_loopback_continues_after_an_error_of_the_firmware() -> None:
 
 
 def test_announcements_are_repeated_with_doubled_intervals_until_the_peer_uses_the_incarnation() -> None:
-    said: list[tuple[int, int]] = []
-    announcements = Announcements[int](lambda number, incarnation: said.append((number, incarnation)))
+    reported: list[tuple[int, int]] = []
+    announcements = Announcements[int](lambda number, incarnation: reported.append((number, incarnation)))
     announcements.begin(1, 7)
     announcements.begin(2, 3)
     times = []
@@ -224,5 +224,5 @@ def test_announcements_are_repeated_with_doubled_intervals_until_the_peer_uses_t
         announcements.on_timer(now, 10, 50)
         announcements.stop(2)
         assert announcements.pending() == ({1: 7} if announcements.timers.deadline is not None else {})
-    assert said == [(1, 7), (2, 3), *[(1, 7)] * 8]
+    assert reported == [(1, 7), (2, 3), *[(1, 7)] * 8]
     assert times == [0, 10, 30, 70, 120, 170, 220, 270, 320, 370]

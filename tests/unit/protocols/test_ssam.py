@@ -104,8 +104,8 @@ def test_a_message_is_read_as_it_was_written_and_as_scapys_layer_has_it(message:
         data=message.data, length=len(message.data) + 4,
     )  # fmt: skip
     assert bytes(layer) == payload
-    there = Circuit(0, 40)
-    dissected = Ether(bytes(Ether(type=ETHERTYPE)) + header(there) + payload)
+    circuit = Circuit(0, 40)
+    dissected = Ether(bytes(Ether(type=ETHERTYPE)) + header(circuit) + payload)
     assert (dissected[Cell].vci, dissected[Ssam].handler, dissected[Ssam].number) == (
         40,
         message.handler,
@@ -130,7 +130,7 @@ def test_a_request_runs_its_handler_and_the_reply_runs_its_own() -> None:
     pair.settle()
     assert first.echoed == [b"forty bytes at most"]
     assert second.counters()["handled"] == first.counters()["replies"] == 1
-    assert first.library.waiting() == second.library.waiting() == []
+    assert first.library.pending_work() == second.library.pending_work() == []
 
 
 def test_a_request_without_a_reply_is_acknowledged() -> None:
@@ -199,7 +199,7 @@ def test_a_duplicate_request_is_answered_by_the_held_answer_and_its_handler_does
     assert second.counters()["handled"] == 1
     assert second.counters()["answered_again"] == 1
     assert first.echoed + second.counted == [b"once"]
-    assert first.library.waiting() == []
+    assert first.library.pending_work() == []
 
 
 def test_a_held_answer_is_the_one_of_its_own_request_until_the_window_has_moved_on() -> None:
@@ -270,7 +270,7 @@ def test_a_silent_node_is_given_up_and_answers_again_later() -> None:
     pair.lose = lambda _: True
     run(library.request(1, COUNT, b"lost"))
     pair.settle(time_outs=8)
-    assert library.waiting() == []
+    assert library.pending_work() == []
     with pytest.raises(ReturnedError, match=r"a request to handler 3 of node 1 was returned: .* not answered"):
         library.try_request(1, COUNT, b"2")
     pair.lose = lambda _: False

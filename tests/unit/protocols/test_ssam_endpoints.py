@@ -156,7 +156,10 @@ def test_a_message_that_is_not_accepted_is_returned_with_the_reason(spoil, statu
     ends.pair.lose = lose
     spoil(ends)
     ends.run(ends.first.request_bulk(ends.place, DATA, bytes(2000), 0, 5), time_outs=60)
-    assert [(one.status, one.handler, one.arguments) for one in ends.returned] == [(status, DATA, (5,))]
+    assert [
+        (returned_message.status, returned_message.handler, returned_message.arguments)
+        for returned_message in ends.returned
+    ] == [(status, DATA, (5,))]
     assert not ends.heard
     assert ends.first.credits(ends.place) == Settings().window
 
@@ -174,7 +177,7 @@ def test_a_request_to_a_node_that_has_restarted_is_returned_as_unreachable_in_th
     ends.pair.start(work, rounds=6)
     ends.pair.restart(1)
     ends.run(work)
-    assert [one.status for one in ends.returned] == [Status.UNREACHABLE]
+    assert [returned_message.status for returned_message in ends.returned] == [Status.UNREACHABLE]
     assert ends.first.credits(ends.place) == 4
 
 
@@ -186,7 +189,7 @@ def test_an_abandoned_request_is_returned_once_and_a_late_reply_dropped() -> Non
     assert ends.first.abandon(ends.place) == 0
     ends.pair.lose = lambda _: False
     ends.pair.settle(time_outs=8)
-    assert [one.status for one in ends.returned] == [Status.ABANDONED]
+    assert [returned_message.status for returned_message in ends.returned] == [Status.ABANDONED]
     assert not ends.heard
 
 

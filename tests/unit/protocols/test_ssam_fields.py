@@ -42,10 +42,10 @@ messages = st.builds(
 )
 
 
-def cell_of(message: Message, there: Circuit = THERE) -> bytes:
+def cell_of(message: Message, circuit: Circuit = THERE) -> bytes:
     payload = bytearray(CELL - 5)
     pack_into(payload, 0, message)
-    return HEAD + header(there) + with_crc(payload)
+    return HEAD + header(circuit) + with_crc(payload)
 
 
 @given(messages)
@@ -54,8 +54,8 @@ def test_rules_and_scapy_read_in_a_cell_what_the_host_has_written(message: Messa
     fields, located = known_fields(), locate(frame)
     read = {name: fields.reader(f"ssam.{name}")(frame, located) for name in FIELDS}
     check = read.pop("check")
-    said = {"kind": message.kind, "session": message.session, "number": message.number, "handler": message.handler}
-    assert read == {**said, "length": len(message.data) + 4}
+    reported = {"kind": message.kind, "session": message.session, "number": message.number, "handler": message.handler}
+    assert read == {**reported, "length": len(message.data) + 4}
     layer = Ether(frame)[frames.Ssam]
     assert {name: getattr(layer, name) for name in read} == read
     assert layer.check == check
@@ -124,8 +124,8 @@ def test_a_field_that_a_rule_sets_makes_another_valid_message() -> None:
 def test_cells_of_ssam_have_the_flows_of_their_circuits() -> None:
     classifier = Classifier(known_fields())
     flows = [
-        classifier.of(cell_of(Message(kind, 1, number, 9, b""), there))[0]
-        for there in (THERE, Circuit(0, 34))
+        classifier.of(cell_of(Message(kind, 1, number, 9, b""), remote))[0]
+        for remote in (THERE, Circuit(0, 34))
         for kind in WORDS
         for number in (1, 2)
     ]

@@ -85,8 +85,8 @@ def exchange(own: Settings, fates: str, scope: Scope) -> None:
     assert bytes(ends.second.segment[40:140]) == BULK
     assert not ends.returned
     for node in ends.pair.nodes:
-        assert not node.library.waiting()
-        assert not node.device.waiting()
+        assert not node.library.pending_work()
+        assert not node.device.pending_work()
 
 
 def every_schedule(plan: str, scope: Scope) -> None:
@@ -110,6 +110,6 @@ def test_requests_and_a_bulk_message_are_handled_once_and_answered_once_in_every
 @pytest.mark.parametrize("mutant", NATIVE, ids=str)
 def test_schedules_find(mutant: Mutant) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        mutant.put_in(patch)
+        mutant.apply(patch)
         with pytest.raises(AssertionError):
             every_schedule("as the paper", SCOPES["answers"])

@@ -9,16 +9,16 @@ from protocols.via.vip_descriptors import Memory, Segment
 from protocols.via.vipl_names import OP_RDMAWRITE, OP_SENDRECV, Done, Reliability, Result, ViaError
 from protocols.via.virtual_interface import Descriptor
 from tests.unit.protocols.host_programs import run
-from tests.unit.protocols.via_nics import Two
+from tests.unit.protocols.via_nics import NicPair
 
 
 def test_a_send_arrives_in_the_posted_receive_in_several_frames() -> None:
-    two = Two()
-    two.bytes[0][:] = bytes(range(256)) * 16
-    receive = Descriptor(data=(two.memory[1].segment(),))
-    two.vis[1].post_receive(receive)
-    sent = two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(),)))
-    assert two.bytes[1] == two.bytes[0]
+    pair = NicPair()
+    pair.bytes[0][:] = bytes(range(256)) * 16
+    receive = Descriptor(data=(pair.memory[1].segment(),))
+    pair.vis[1].post_receive(receive)
+    sent = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(),)))
+    assert pair.bytes[1] == pair.bytes[0]
     assert (receive.length, receive.has_failed, sent.has_failed) == (4096, False, False)
 
 
@@ -28,58 +28,58 @@ def test_a_send_arrives_in_the_posted_receive_in_several_frames() -> None:
 def test_an_rdma_write_elsewhere_breaks_the_connection_and_touches_nothing(
     offset: int, handle: int, length: int
 ) -> None:
-    two = Two()
-    two.bytes[0][:] = b"x" * 4096
-    target = two.memory[1]
+    pair = NicPair()
+    pair.bytes[0][:] = b"x" * 4096
+    target = pair.memory[1]
     remote = Segment(target.address + offset, target.handle + handle)
-    sent = two.transfer(Descriptor(OP_RDMAWRITE, (two.memory[0].segment(0, length),), remote))
+    sent = pair.transfer(Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(0, length),), remote))
     assert sent.status & Done.RDMA_PROT_ERROR
-    assert bytes(two.bytes[1]) == bytes(4096)
-    assert [agent.firmware.counted()["connections_lost"] for agent in two.wires.agents] == [1, 1]
+    assert bytes(pair.bytes[1]) == bytes(4096)
+    assert [agent.firmware.counter_values()["connections_lost"] for agent in pair.wires.agents] == [1, 1]
 
 
 def test_an_rdma_write_into_memory_of_another_protection_tag_is_refused() -> None:
-    two = Two()
-    nic, other = two.nics[1], memoryview(bytearray(64))
+    pair = NicPair()
+    nic, other = pair.nics[1], memoryview(bytearray(64))
 
     async def register() -> Memory:
         return await nic.register(other, await nic.create_ptag(), rdma_write=True)
 
-    target = run(two.wires, register())[0]
-    sent = two.transfer(
-        Descriptor(OP_RDMAWRITE, (two.memory[0].segment(0, 8),), Segment(target.address, target.handle))
+    target = run(pair.wires, register())[0]
+    sent = pair.transfer(
+        Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(0, 8),), Segment(target.address, target.handle))
     )
     assert sent.status & Done.RDMA_PROT_ERROR
 
 
 def test_a_descriptor_with_unregistered_memory_fails_alone() -> None:
-    two = Two()
-    receive = Descriptor(data=(two.memory[1].segment(),))
-    two.vis[1].post_receive(receive)
-    wrong = two.transfer(Descriptor(OP_SENDRECV, (Segment(1, 99, 8),)))
-    right = two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),)))
+    pair = NicPair()
+    receive = Descriptor(data=(pair.memory[1].segment(),))
+    pair.vis[1].post_receive(receive)
+    wrong = pair.transfer(Descriptor(OP_SENDRECV, (Segment(1, 99, 8),)))
+    right = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
     assert wrong.status & Done.PROTECTION_ERROR
     assert (right.has_failed, receive.length) == (False, 8)
 
 
 def test_a_descriptor_with_too_many_segments_is_not_posted() -> None:
-    two = Two()
+    pair = NicPair()
     with pytest.raises(ViaError) as caught:
-        two.vis[0].post_send(Descriptor(OP_SENDRECV, [two.memory[0].segment(0, 1)] * 7))
+        pair.vis[0].post_send(Descriptor(OP_SENDRECV, [pair.memory[0].segment(0, 1)] * 7))
     assert caught.value.result is Result.DESCRIPTOR_ERROR
 
 
 def test_a_request_that_no_server_waits_for_has_no_match() -> None:
-    two = Two(connects=False)
+    pair = NicPair(connects=False)
     with pytest.raises(ViaError) as caught:
-        run(two.wires, two.vis[0].connect_request(1, b"nobody"))
+        run(pair.wires, pair.vis[0].connect_request(1, b"nobody"))
     assert caught.value.result is Result.NO_MATCH
 
 
 @pytest.mark.parametrize("first_answer", ["no match", "accepted and disconnected"])
 def test_a_delayed_copy_of_an_answered_request_is_not_accepted_again(first_answer: str) -> None:
     """The peer has given the request up; its next one must find the server."""
-    two = Two(connects=False)
+    two = NicPair(connects=False)
     requests: list[bytes] = []
     client, server = two.vis
 
@@ -95,7 +95,7 @@ def test_a_delayed_copy_of_an_answered_request_is_not_accepted_again(first_answe
 
     def deliver_copies_first() -> None:
         while requests:
-            two.wires.give(requests.pop())
+            two.wires.deliver(requests.pop())
         two.wires.exchange()
 
     if first_answer == "no match":
@@ -114,23 +114,23 @@ def test_a_delayed_copy_of_an_answered_request_is_not_accepted_again(first_answe
 
 
 def test_a_lost_frame_is_resent_at_the_reliable_level() -> None:
-    two = Two()
-    receive = Descriptor(data=(two.memory[1].segment(),))
-    two.vis[1].post_receive(receive)
-    two.vis[0].post_send(Descriptor(OP_SENDRECV, (two.memory[0].segment(),)))
-    del two.wires.nics[0].sent[0]
-    two.wires.elapse(1_000_000_000)
+    pair = NicPair()
+    receive = Descriptor(data=(pair.memory[1].segment(),))
+    pair.vis[1].post_receive(receive)
+    pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(),)))
+    del pair.wires.nics[0].sent[0]
+    pair.wires.elapse(1_000_000_000)
     assert (receive.length, receive.has_failed) == (4096, False)
-    assert two.wires.agents[0].firmware.counted()["frames_resent"]
+    assert pair.wires.agents[0].firmware.counter_values()["frames_resent"]
 
 
 def test_a_lost_frame_loses_its_message_at_the_unreliable_level_and_the_next_one_arrives() -> None:
-    two = Two(Settings(reliability=int(Reliability.UNRELIABLE)))
-    receive = Descriptor(data=(two.memory[1].segment(),))
-    two.vis[1].post_receive(receive)
-    two.vis[0].post_send(Descriptor(OP_SENDRECV, (two.memory[0].segment(),)))
-    del two.wires.nics[0].sent[0]
-    two.wires.elapse(1_000_000_000)
+    pair = NicPair(Settings(reliability=int(Reliability.UNRELIABLE)))
+    receive = Descriptor(data=(pair.memory[1].segment(),))
+    pair.vis[1].post_receive(receive)
+    pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(),)))
+    del pair.wires.nics[0].sent[0]
+    pair.wires.elapse(1_000_000_000)
     assert receive.is_posted
-    two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 16),)))
+    pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 16),)))
     assert (receive.length, receive.has_failed) == (16, False)

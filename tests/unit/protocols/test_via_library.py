@@ -28,7 +28,7 @@ from protocols.via.vipl_names import (
 )
 from protocols.via.virtual_interface import CompletionEntry, CompletionQueue, Descriptor, ErrorReport, Vi
 from tests.unit.protocols.host_programs import Program, T, run
-from tests.unit.protocols.via_nics import Two
+from tests.unit.protocols.via_nics import NicPair
 
 MILLISECOND = 1_000_000
 UNRELIABLE = Settings(reliability=1)
@@ -43,10 +43,10 @@ CALLS = [
 ]  # fmt: skip
 
 
-def result_of(two: Two, program: Program[T]) -> Result:
+def result_of(pair: NicPair, program: Program[T]) -> Result:
     """The code with which a call fails."""
     with pytest.raises(ViaError) as caught:
-        run(two.wires, program)
+        run(pair.wires, program)
     return caught.value.result
 
 
@@ -61,17 +61,17 @@ def errors_of(nic: ViaNic) -> list[tuple[AsyncError, Resource]]:
     return errors
 
 
-def registered(two: Two, number: int, size: int = 64, *, write: bool = True, read: bool = False) -> Memory:
+def registered(pair: NicPair, number: int, size: int = 64, *, write: bool = True, read: bool = False) -> Memory:
     """Other memory of a node, with its VI's protection tag."""
-    nic, ptag = two.nics[number], two.memory[number].ptag
+    nic, ptag = pair.nics[number], pair.memory[number].ptag
     buffer = memoryview(bytearray(size))
-    return run(two.wires, nic.register(buffer, ptag, rdma_write=write, rdma_read=read))[0]
+    return run(pair.wires, nic.register(buffer, ptag, rdma_write=write, rdma_read=read))[0]
 
 
-def receive(two: Two, size: int = 4096) -> Descriptor:
+def receive(pair: NicPair, size: int = 4096) -> Descriptor:
     """A receive that the second node has posted."""
-    descriptor = Descriptor(data=(two.memory[1].segment(0, size),))
-    two.vis[1].post_receive(descriptor)
+    descriptor = Descriptor(data=(pair.memory[1].segment(0, size),))
+    pair.vis[1].post_receive(descriptor)
     return descriptor
 
 
@@ -84,171 +84,171 @@ def test_every_call_of_the_specifications_library_has_its_name_in_a_docstring(ca
 
 @LEVELS
 def test_messages_arrive_in_order_at_every_level(level: Reliability) -> None:
-    two = Two(level=level)
-    receives = [receive(two) for _ in range(3)]
+    pair = NicPair(level=level)
+    receives = [receive(pair) for _ in range(3)]
     for size in (0, 1, 4096):
-        two.transfer(Descriptor(OP_SENDRECV | IMMEDIATE, (two.memory[0].segment(0, size),), immediate=size + 7))
-    assert [(one.length, one.immediate) for one in receives] == [(0, 7), (1, 8), (4096, 4103)]
-    assert all(one.status == Done.DONE | Done.COMPLETED_RECEIVE | Done.IMMEDIATE for one in receives)
+        pair.transfer(Descriptor(OP_SENDRECV | IMMEDIATE, (pair.memory[0].segment(0, size),), immediate=size + 7))
+    assert [(receive.length, receive.immediate) for receive in receives] == [(0, 7), (1, 8), (4096, 4103)]
+    assert all(receive.status == Done.DONE | Done.COMPLETED_RECEIVE | Done.IMMEDIATE for receive in receives)
 
 
 @pytest.mark.parametrize("level", [Reliability.RELIABLE_DELIVERY, Reliability.RELIABLE_RECEPTION])
 def test_a_reliable_send_is_done_when_its_data_is_in_the_targets_memory(level: Reliability) -> None:
-    two = Two(level=level)
-    receive(two)
-    two.bytes[0][:5] = b"hello"
-    sent = Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 5),))
-    two.vis[0].post_send(sent)
+    pair = NicPair(level=level)
+    receive(pair)
+    pair.bytes[0][:5] = b"hello"
+    sent = Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 5),))
+    pair.vis[0].post_send(sent)
     assert sent.is_posted
-    two.wires.give(two.wires.take(0)[0])
-    assert bytes(two.bytes[1][:5]) == b"hello"
+    pair.wires.deliver(pair.wires.take(0)[0])
+    assert bytes(pair.bytes[1][:5]) == b"hello"
     assert sent.is_posted
-    two.wires.exchange()
+    pair.wires.exchange()
     assert sent.status == Done.DONE
 
 
 def test_levels_above_the_providers_are_refused() -> None:
-    two = Two(UNRELIABLE)
+    pair = NicPair(UNRELIABLE)
 
     async def create() -> None:
-        await two.nics[0].create_vi(two.memory[0].ptag, Reliability.RELIABLE_RECEPTION)
+        await pair.nics[0].create_vi(pair.memory[0].ptag, Reliability.RELIABLE_RECEPTION)
 
-    assert result_of(two, create()) is Result.INVALID_RELIABILITY_LEVEL
-    assert two.nics[0].query().rdma_reads == ()
-    assert Two().nics[0].query().reliability is Reliability.RELIABLE_RECEPTION
+    assert result_of(pair, create()) is Result.INVALID_RELIABILITY_LEVEL
+    assert pair.nics[0].query().rdma_reads == ()
+    assert NicPair().nics[0].query().reliability is Reliability.RELIABLE_RECEPTION
 
 
 # RDMA.
 
 
-def read(two: Two, offset: int, length: int, control: int = 0) -> Descriptor:
+def read(pair: NicPair, offset: int, length: int, control: int = 0) -> Descriptor:
     """An RDMA Read of the second node's memory into the first's."""
-    source = two.memory[1]
+    source = pair.memory[1]
     remote = Segment(source.address + offset, source.handle)
-    return Descriptor(OP_RDMAREAD | control, (two.memory[0].segment(0, length),), remote)
+    return Descriptor(OP_RDMAREAD | control, (pair.memory[0].segment(0, length),), remote)
 
 
 def test_an_rdma_read_gets_several_frames_of_the_peers_memory() -> None:
-    two = Two()
-    two.bytes[1][:] = bytes(range(256)) * 16
-    done = two.transfer(read(two, 10, 4000))
+    pair = NicPair()
+    pair.bytes[1][:] = bytes(range(256)) * 16
+    done = pair.transfer(read(pair, 10, 4000))
     assert (done.status, done.length) == (Done.DONE | Done.COMPLETED_RDMA_READ, 4000)
-    assert two.bytes[0][:4000] == two.bytes[1][10:4010]
-    assert not two.vis[1].receive_queue.done()
+    assert pair.bytes[0][:4000] == pair.bytes[1][10:4010]
+    assert not pair.vis[1].receive_queue.done()
 
 
 def test_lost_frames_of_a_read_come_again_in_both_directions() -> None:
-    two = Two()
-    two.bytes[1][:] = bytes(range(256)) * 16
-    done = read(two, 0, 4096)
-    two.vis[0].post_send(done)
-    two.wires.nics[0].sent.clear()
-    two.wires.tick()
-    two.wires.give(two.wires.take(0)[0])
-    answers = two.wires.take(1)
+    pair = NicPair()
+    pair.bytes[1][:] = bytes(range(256)) * 16
+    done = read(pair, 0, 4096)
+    pair.vis[0].post_send(done)
+    pair.wires.nics[0].sent.clear()
+    pair.wires.tick()
+    pair.wires.deliver(pair.wires.take(0)[0])
+    answers = pair.wires.take(1)
     for frame in (*answers[:1], *answers[2:]):
-        two.wires.give(frame)
-    two.wires.elapse(1_000 * MILLISECOND)
+        pair.wires.deliver(frame)
+    pair.wires.elapse(1_000 * MILLISECOND)
     assert (done.has_failed, done.is_posted) == (False, False)
-    assert two.bytes[0] == two.bytes[1]
+    assert pair.bytes[0] == pair.bytes[1]
 
 
 def test_a_descriptor_with_a_fence_waits_for_the_reads_before_it() -> None:
-    two = Two()
-    two.vis[0].post_send(read(two, 0, 4096))
-    two.vis[0].post_send(Descriptor(OP_SENDRECV | QFENCE, (two.memory[0].segment(0, 8),)))
-    assert len(two.wires.nics[0].sent) == 1
-    later = receive(two)
-    two.wires.exchange()
+    pair = NicPair()
+    pair.vis[0].post_send(read(pair, 0, 4096))
+    pair.vis[0].post_send(Descriptor(OP_SENDRECV | QFENCE, (pair.memory[0].segment(0, 8),)))
+    assert len(pair.wires.nics[0].sent) == 1
+    later = receive(pair)
+    pair.wires.exchange()
     assert (later.length, later.has_failed) == (8, False)
 
 
 def test_descriptors_are_done_in_order_though_a_read_takes_longer_than_the_send_behind_it() -> None:
-    two = Two()
-    receive(two)
-    posted = [read(two, 0, 4096), Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),))]
+    pair = NicPair()
+    receive(pair)
+    posted = [read(pair, 0, 4096), Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),))]
     for descriptor in posted:
-        two.vis[0].post_send(descriptor)
-    two.wires.exchange()
-    assert [two.vis[0].send_queue.done() for _ in range(3)] == [*posted, None]
+        pair.vis[0].post_send(descriptor)
+    pair.wires.exchange()
+    assert [pair.vis[0].send_queue.done() for _ in range(3)] == [*posted, None]
 
 
 @pytest.mark.parametrize(
     "what", ["beyond its region", "unknown handle", "memory without permission", "VI without permission"]
 )
 def test_a_read_that_is_not_allowed_breaks_the_connection_and_tells_nothing(what: str) -> None:
-    two = Two()
-    reader, target = 0, two.memory[1]
+    pair = NicPair()
+    reader, target = 0, pair.memory[1]
     if what == "VI without permission":
-        reader, target = 1, registered(two, 0, read=True)
+        reader, target = 1, registered(pair, 0, read=True)
     elif what == "memory without permission":
-        target = registered(two, 1)
-    errors = errors_of(two.nics[1 - reader])
+        target = registered(pair, 1)
+    errors = errors_of(pair.nics[1 - reader])
     handle = target.handle + 50 * (what == "unknown handle")
     offset = 4090 if what == "beyond its region" else 0
-    before = bytes(two.bytes[reader])
-    done = Descriptor(OP_RDMAREAD, (two.memory[reader].segment(0, 8),), Segment(target.address + offset, handle))
-    two.vis[reader].post_send(done)
-    two.wires.exchange()
+    before = bytes(pair.bytes[reader])
+    done = Descriptor(OP_RDMAREAD, (pair.memory[reader].segment(0, 8),), Segment(target.address + offset, handle))
+    pair.vis[reader].post_send(done)
+    pair.wires.exchange()
     assert done.status == Done.DONE | Done.COMPLETED_RDMA_READ | Done.RDMA_PROT_ERROR
-    assert bytes(two.bytes[reader]) == before
+    assert bytes(pair.bytes[reader]) == before
     assert errors == [(AsyncError.RDMAR_PROT, Resource.VI)]
 
 
 def test_reads_are_an_option_of_the_provider() -> None:
-    two = Two(UNRELIABLE)
-    done = two.transfer(read(two, 0, 8))
+    pair = NicPair(UNRELIABLE)
+    done = pair.transfer(read(pair, 0, 8))
     assert done.status & Done.FORMAT_ERROR
-    nic, buffer = two.nics[0], memoryview(bytearray(8))
-    assert result_of(two, nic.register(buffer, two.memory[0].ptag, rdma_read=True)) is Result.INVALID_RDMAREAD
-    assert result_of(two, nic.create_vi(two.memory[0].ptag, rdma_read=True)) is Result.INVALID_RDMAREAD
+    nic, buffer = pair.nics[0], memoryview(bytearray(8))
+    assert result_of(pair, nic.register(buffer, pair.memory[0].ptag, rdma_read=True)) is Result.INVALID_RDMAREAD
+    assert result_of(pair, nic.create_vi(pair.memory[0].ptag, rdma_read=True)) is Result.INVALID_RDMAREAD
 
 
 def test_memory_deregistered_while_a_message_is_cut_breaks_the_connection_and_is_not_read() -> None:
-    two = Two(Settings(window=1, acknowledge=1))
-    receive(two)
-    sent = Descriptor(OP_SENDRECV, (two.memory[0].segment(),))
-    two.vis[0].post_send(sent)
-    run(two.wires, two.nics[0].deregister(two.memory[0]), deliver=lambda: two.wires.tick())
-    two.wires.exchange()
+    pair = NicPair(Settings(window=1, acknowledge=1))
+    receive(pair)
+    sent = Descriptor(OP_SENDRECV, (pair.memory[0].segment(),))
+    pair.vis[0].post_send(sent)
+    run(pair.wires, pair.nics[0].deregister(pair.memory[0]), deliver=lambda: pair.wires.tick())
+    pair.wires.exchange()
     assert sent.status == Done.DONE | Done.PROTECTION_ERROR
 
 
 def test_memory_deregistered_while_a_peer_writes_it_breaks_the_connection() -> None:
-    two = Two()
-    target = two.memory[1]
-    sent = Descriptor(OP_RDMAWRITE, (two.memory[0].segment(),), Segment(target.address, target.handle))
-    two.vis[0].post_send(sent)
-    frames = two.wires.take(0)
-    two.wires.give(frames[0])
-    run(two.wires, two.nics[1].deregister(target))
-    two.bytes[1][:] = bytes(4096)
-    two.bytes[0][:] = b"x" * 4096
+    pair = NicPair()
+    target = pair.memory[1]
+    sent = Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(),), Segment(target.address, target.handle))
+    pair.vis[0].post_send(sent)
+    frames = pair.wires.take(0)
+    pair.wires.deliver(frames[0])
+    run(pair.wires, pair.nics[1].deregister(target))
+    pair.bytes[1][:] = bytes(4096)
+    pair.bytes[0][:] = b"x" * 4096
     for frame in frames[1:]:
-        two.wires.give(frame)
-    two.wires.exchange()
+        pair.wires.deliver(frame)
+    pair.wires.exchange()
     assert sent.status & Done.RDMA_PROT_ERROR
-    assert bytes(two.bytes[1]) == bytes(4096)
+    assert bytes(pair.bytes[1]) == bytes(4096)
 
 
 def test_a_message_longer_than_its_receive_breaks_the_connection_with_a_length_error() -> None:
-    two = Two()
-    posted = receive(two, size=10)
-    sent = two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 11),)))
+    pair = NicPair()
+    posted = receive(pair, size=10)
+    sent = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 11),)))
     assert posted.status == Done.DONE | Done.COMPLETED_RECEIVE | Done.LENGTH_ERROR
     assert sent.status == Done.DONE | Done.REMOTE_DESC_ERROR
-    assert bytes(two.bytes[1]) == bytes(4096)
+    assert bytes(pair.bytes[1]) == bytes(4096)
 
 
 @LEVELS
 def test_a_message_without_a_receive_is_dropped_or_breaks_the_connection(level: Reliability) -> None:
-    two = Two(level=level)
-    errors = errors_of(two.nics[1])
-    sent = two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),)))
+    pair = NicPair(level=level)
+    errors = errors_of(pair.nics[1])
+    sent = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
     assert errors == [(AsyncError.RECVQ_EMPTY, Resource.VI)]
     is_unreliable = level is Reliability.UNRELIABLE
     assert sent.status == Done.DONE | (0 if is_unreliable else Done.REMOTE_DESC_ERROR)
-    state = run(two.wires, two.vis[1].query())[0].state
+    state = run(pair.wires, pair.vis[1].query())[0].state
     assert state is (ViState.CONNECTED if is_unreliable else ViState.ERROR)
 
 
@@ -256,54 +256,54 @@ def test_a_message_without_a_receive_is_dropped_or_breaks_the_connection(level: 
 
 
 def test_a_protection_tag_in_use_is_not_destroyed_and_a_destroyed_one_gives_no_access() -> None:
-    two = Two()
-    nic, ptag = two.nics[0], two.memory[0].ptag
-    assert result_of(two, nic.destroy_ptag(ptag)) is Result.ERROR_RESOURCE
-    other = run(two.wires, nic.create_ptag())[0]
-    run(two.wires, nic.destroy_ptag(other))
-    assert result_of(two, nic.register(memoryview(bytearray(8)), other)) is Result.INVALID_PTAG
-    assert result_of(two, nic.create_vi(other)) is Result.INVALID_PTAG
-    assert result_of(two, nic.destroy_ptag(other)) is Result.INVALID_PARAMETER
+    pair = NicPair()
+    nic, ptag = pair.nics[0], pair.memory[0].ptag
+    assert result_of(pair, nic.destroy_ptag(ptag)) is Result.ERROR_RESOURCE
+    other = run(pair.wires, nic.create_ptag())[0]
+    run(pair.wires, nic.destroy_ptag(other))
+    assert result_of(pair, nic.register(memoryview(bytearray(8)), other)) is Result.INVALID_PTAG
+    assert result_of(pair, nic.create_vi(other)) is Result.INVALID_PTAG
+    assert result_of(pair, nic.destroy_ptag(other)) is Result.INVALID_PARAMETER
 
 
 def test_attributes_of_memory_change_what_peers_may_do() -> None:
-    two = Two()
-    target = two.memory[1]
-    assert two.nics[1].query_memory(target) == MemoryAttributes(target.ptag, True, True)
-    run(two.wires, two.nics[1].set_memory_attributes(target, MemoryAttributes(target.ptag, False, False)))
-    sent = two.transfer(
-        Descriptor(OP_RDMAWRITE, (two.memory[0].segment(0, 8),), Segment(target.address, target.handle))
+    pair = NicPair()
+    target = pair.memory[1]
+    assert pair.nics[1].query_memory(target) == MemoryAttributes(target.ptag, True, True)
+    run(pair.wires, pair.nics[1].set_memory_attributes(target, MemoryAttributes(target.ptag, False, False)))
+    sent = pair.transfer(
+        Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(0, 8),), Segment(target.address, target.handle))
     )
     assert sent.status & Done.RDMA_PROT_ERROR
-    run(two.wires, two.nics[1].deregister(target))
+    run(pair.wires, pair.nics[1].deregister(target))
     with pytest.raises(ViaError, match="INVALID_PARAMETER"):
-        two.nics[1].query_memory(target)
+        pair.nics[1].query_memory(target)
 
 
 def test_attributes_of_a_vi_change_only_while_it_is_idle() -> None:
-    two = Two()
-    vi = two.vis[0]
-    found = run(two.wires, vi.query())[0]
-    assert (found.state, found.sends_empty, found.receives_empty) == (ViState.CONNECTED, True, True)
-    changed = found.attributes._replace(max_transfer=100)
-    assert result_of(two, vi.set_attributes(changed)) is Result.INVALID_STATE
-    run(two.wires, vi.disconnect())
-    run(two.wires, vi.set_attributes(changed))
+    pair = NicPair()
+    vi = pair.vis[0]
+    actual = run(pair.wires, vi.query())[0]
+    assert (actual.state, actual.sends_empty, actual.receives_empty) == (ViState.CONNECTED, True, True)
+    changed = actual.attributes._replace(max_transfer=100)
+    assert result_of(pair, vi.set_attributes(changed)) is Result.INVALID_STATE
+    run(pair.wires, vi.disconnect())
+    run(pair.wires, vi.set_attributes(changed))
     assert vi.attributes.max_transfer == 100
-    assert result_of(two, vi.set_attributes(changed._replace(max_transfer=0))) is Result.INVALID_MTU
+    assert result_of(pair, vi.set_attributes(changed._replace(max_transfer=0))) is Result.INVALID_MTU
 
 
 def test_a_vi_with_a_posted_receive_is_not_destroyed() -> None:
-    two = Two(connects=False)
-    posted = receive(two)
-    assert result_of(two, two.vis[1].destroy()) is Result.ERROR_RESOURCE
-    run(two.wires, two.vis[1].disconnect())
+    pair = NicPair(connects=False)
+    posted = receive(pair)
+    assert result_of(pair, pair.vis[1].destroy()) is Result.ERROR_RESOURCE
+    run(pair.wires, pair.vis[1].disconnect())
     assert posted.status & Done.DESC_FLUSHED_ERROR
-    run(two.wires, two.vis[1].destroy())
+    run(pair.wires, pair.vis[1].destroy())
 
 
 def test_names_are_found_until_the_name_service_is_shut_down() -> None:
-    nic = Two().nics[0]
+    nic = NicPair().nics[0]
     assert nic.node_by_name(nic.name_by_node(1)) == 1
     with pytest.raises(ViaError, match="ERROR_NAMESERVICE"):
         nic.node_by_name("nobody")
@@ -316,49 +316,49 @@ def test_names_are_found_until_the_name_service_is_shut_down() -> None:
 
 
 def test_a_closed_nic_ends_its_connections_and_takes_commands_again_when_it_is_opened() -> None:
-    two = Two()
-    errors = errors_of(two.nics[1])
-    run(two.wires, two.nics[0].close())
-    two.wires.exchange()
+    pair = NicPair()
+    errors = errors_of(pair.nics[1])
+    run(pair.wires, pair.nics[0].close())
+    pair.wires.exchange()
     assert errors == [(AsyncError.CONN_LOST, Resource.VI)]
-    assert result_of(two, two.nics[0].create_ptag()) is Result.INVALID_STATE
-    run(two.wires, two.vis[1].disconnect())
-    run(two.wires, two.nics[0].open())
+    assert result_of(pair, pair.nics[0].create_ptag()) is Result.INVALID_STATE
+    run(pair.wires, pair.vis[1].disconnect())
+    run(pair.wires, pair.nics[0].open())
 
     async def again() -> Vi:
-        return await two.nics[0].create_vi(await two.nics[0].create_ptag())
+        return await pair.nics[0].create_vi(await pair.nics[0].create_ptag())
 
-    vi = run(two.wires, again())[0]
-    run(two.wires, vi.connect_peer(1, b"again"), two.vis[1].connect_peer(0, b"again"))
+    vi = run(pair.wires, again())[0]
+    run(pair.wires, vi.connect_peer(1, b"again"), pair.vis[1].connect_peer(0, b"again"))
     assert vi.state is ViState.CONNECTED
 
 
 # Queues.
 
 
-def bound(two: Two, entries: int) -> tuple[Vi, CompletionQueue]:
+def bound(pair: NicPair, entries: int) -> tuple[Vi, CompletionQueue]:
     """A VI of the second node whose receives complete in a completion queue, connected to one of the first."""
-    nic, cq = two.nics[1], two.nics[1].create_cq(entries)
-    vi = run(two.wires, nic.create_vi(two.memory[1].ptag, receive_cq=cq))[0]
-    run(two.wires, two.vis[0].connect_peer(1, b"cq"), vi.connect_peer(0, b"cq"))
+    nic, cq = pair.nics[1], pair.nics[1].create_cq(entries)
+    vi = run(pair.wires, nic.create_vi(pair.memory[1].ptag, receive_cq=cq))[0]
+    run(pair.wires, pair.vis[0].connect_peer(1, b"cq"), vi.connect_peer(0, b"cq"))
     for _ in range(3):
-        vi.post_receive(Descriptor(data=(two.memory[1].segment(),)))
+        vi.post_receive(Descriptor(data=(pair.memory[1].segment(),)))
     return vi, cq
 
 
-def send_three(two: Two) -> None:
+def send_three(pair: NicPair) -> None:
     for _ in range(3):
-        two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),)))
+        pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
 
 
 def test_a_queue_bound_to_a_completion_queue_is_waited_on_only_there() -> None:
-    two = Two(connects=False)
-    vi, cq = bound(two, 3)
+    pair = NicPair(connects=False)
+    vi, cq = bound(pair, 3)
     with pytest.raises(ViaError, match="wait on that queue"):
         vi.receive_queue.wait()
     with pytest.raises(ViaError, match="wait on that queue"):
         vi.receive_queue.notify(print)
-    send_three(two)
+    send_three(pair)
     for _ in range(3):
         entry = cq.done()
         assert entry == CompletionEntry(vi, True)
@@ -367,245 +367,245 @@ def test_a_queue_bound_to_a_completion_queue_is_waited_on_only_there() -> None:
 
 
 def test_a_completion_queue_that_is_too_small_loses_completions_and_reports_it() -> None:
-    two = Two(connects=False)
-    vi, cq = bound(two, 2)
-    errors = errors_of(two.nics[1])
-    send_three(two)
+    pair = NicPair(connects=False)
+    vi, cq = bound(pair, 2)
+    errors = errors_of(pair.nics[1])
+    send_three(pair)
     assert errors == [(AsyncError.VI_OVERRUN, Resource.CQ)]
     with pytest.raises(ViaError, match="INVALID_PARAMETER"):
         cq.resize(1)
     cq.resize(5)
-    vi.post_receive(Descriptor(data=(two.memory[1].segment(),)))
-    two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),)))
+    vi.post_receive(Descriptor(data=(pair.memory[1].segment(),)))
+    pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
     assert [cq.done() is not None for _ in range(4)] == [True, True, True, False]
 
 
 def test_a_handler_is_called_once_and_several_are_called_in_turn() -> None:
-    two = Two(connects=False)
-    _, cq = bound(two, 3)
+    pair = NicPair(connects=False)
+    _, cq = bound(pair, 3)
     called: list[str] = []
     cq.notify(lambda _: called.append("first"))
     cq.notify(lambda _: called.append("second"))
-    two.vis[0].send_queue.notify(lambda _: called.append("sent"))
-    send_three(two)
+    pair.vis[0].send_queue.notify(lambda _: called.append("sent"))
+    send_three(pair)
     assert sorted(called) == ["first", "second", "sent"]
     cq.notify(lambda _: called.append("at once"))
     assert called[-1] == "at once"
 
 
 def test_a_completion_queue_is_destroyed_when_no_vi_is_bound_to_it() -> None:
-    two = Two(connects=False)
-    vi, cq = bound(two, 3)
+    pair = NicPair(connects=False)
+    vi, cq = bound(pair, 3)
     with pytest.raises(ViaError, match="ERROR_RESOURCE"):
         cq.destroy()
-    run(two.wires, vi.disconnect())
-    run(two.wires, vi.destroy())
+    run(pair.wires, vi.disconnect())
+    run(pair.wires, vi.destroy())
     cq.destroy()
-    assert result_of(two, two.nics[1].create_vi(two.memory[1].ptag, send_cq=cq)) is Result.INVALID_PARAMETER
+    assert result_of(pair, pair.nics[1].create_vi(pair.memory[1].ptag, send_cq=cq)) is Result.INVALID_PARAMETER
 
 
 def test_a_program_waits_for_two_completion_queues() -> None:
-    two = Two(connects=False)
-    vi, cq = bound(two, 3)
-    other = two.nics[0].create_cq(1)
+    pair = NicPair(connects=False)
+    vi, cq = bound(pair, 3)
+    other = pair.nics[0].create_cq(1)
 
     async def wait(queue: CompletionQueue) -> CompletionEntry:
         return await queue.wait()
 
     async def send() -> None:
-        two.vis[0].post_send(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),)))
+        pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
 
-    entry, _ = run(two.wires, wait(cq), send())
+    entry, _ = run(pair.wires, wait(cq), send())
     assert entry.vi is vi
     assert other.done() is None
 
 
 def test_waits_end_after_their_time() -> None:
-    two = Two(connects=False)
-    _, cq = bound(two, 3)
+    pair = NicPair(connects=False)
+    _, cq = bound(pair, 3)
 
     async def wait_for_cq() -> None:
         await cq.wait(3 * MILLISECOND)
 
     async def wait_for_queue() -> None:
-        await two.vis[0].receive_queue.wait(3 * MILLISECOND)
+        await pair.vis[0].receive_queue.wait(3 * MILLISECOND)
 
     async def wait_for_request() -> None:
-        await two.nics[0].connect_wait(b"nobody", 3 * MILLISECOND)
+        await pair.nics[0].connect_wait(b"nobody", 3 * MILLISECOND)
 
     for program in (wait_for_cq(), wait_for_queue(), wait_for_request()):
-        begun = two.wires.now
-        assert result_of(two, program) is Result.TIMEOUT
-        assert two.wires.now == begun + 3 * MILLISECOND
-    assert result_of(two, two.nics[0].connect_wait(b"no", MILLISECOND)) is Result.TIMEOUT
+        start = pair.wires.now
+        assert result_of(pair, program) is Result.TIMEOUT
+        assert pair.wires.now == start + 3 * MILLISECOND
+    assert result_of(pair, pair.nics[0].connect_wait(b"no", MILLISECOND)) is Result.TIMEOUT
 
 
 def test_a_wait_that_ends_before_its_time_leaves_no_timer() -> None:
-    two = Two(connects=False)
-    _, cq = bound(two, 3)
+    pair = NicPair(connects=False)
+    _, cq = bound(pair, 3)
 
     async def wait() -> None:
         await cq.wait(3_000 * MILLISECOND)
 
     async def send() -> None:
-        two.vis[0].post_send(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),)))
+        pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
 
-    run(two.wires, wait(), send())
-    two.wires.exchange()
-    assert two.wires.deadline is None
-    assert not two.wires.waiting()
+    run(pair.wires, wait(), send())
+    pair.wires.exchange()
+    assert pair.wires.deadline is None
+    assert not pair.wires.pending_work()
 
 
 # Connections.
 
 
 def test_a_server_accepts_one_client_and_rejects_another() -> None:
-    two = Two(connects=False)
-    client, server = two.nics
+    pair = NicPair(connects=False)
+    client, server = pair.nics
 
     async def serve() -> None:
         request = await server.connect_wait(b"door")
         assert (request.node, request.discriminator, request.is_peer) == (0, b"door", False)
         await server.reject(request)
-        await two.vis[1].accept(await server.connect_wait(b"door"))
+        await pair.vis[1].accept(await server.connect_wait(b"door"))
 
     async def ask() -> Result:
         with pytest.raises(ViaError) as caught:
-            await two.vis[0].connect_request(1, b"door")
-        while two.vis[0].state is not ViState.CONNECTED:
+            await pair.vis[0].connect_request(1, b"door")
+        while pair.vis[0].state is not ViState.CONNECTED:
             try:
-                await two.vis[0].connect_request(1, b"door")
+                await pair.vis[0].connect_request(1, b"door")
             except ViaError:  # the server does not wait yet
                 continue
         return caught.value.result
 
-    assert run(two.wires, serve(), ask())[1] is Result.REJECT
-    assert two.vis[1].state is ViState.CONNECTED
+    assert run(pair.wires, serve(), ask())[1] is Result.REJECT
+    assert pair.vis[1].state is ViState.CONNECTED
     assert client.query().max_segments == 6
 
 
 def test_a_peer_request_is_asked_for_and_then_done() -> None:
-    two = Two(connects=False)
-    first, second = two.vis
+    pair = NicPair(connects=False)
+    first, second = pair.vis
     with pytest.raises(ViaError, match="INVALID_STATE"):
         first.connect_peer_done()
     first.connect_peer_request(1, b"x")
     assert first.connect_peer_done() is None
     second.connect_peer_request(0, b"x")
-    two.wires.exchange()
+    pair.wires.exchange()
     assert first.connect_peer_done() == first.attributes
-    assert run(two.wires, second.connect_peer_wait())[0] == second.attributes
+    assert run(pair.wires, second.connect_peer_wait())[0] == second.attributes
 
 
 @pytest.mark.parametrize("lost", range(4))
 def test_a_connection_is_made_though_any_frame_of_it_is_lost(lost: int) -> None:
-    two = Two(connects=False)
-    for number, vi in enumerate(two.vis):
+    pair = NicPair(connects=False)
+    for number, vi in enumerate(pair.vis):
         vi.connect_peer_request(1 - number, b"x")
     passed = 0
-    while any(nic.sent for nic in two.wires.nics) or two.wires.tick():
+    while any(nic.sent for nic in pair.wires.nics) or pair.wires.tick():
         for number in range(2):
-            for frame in two.wires.take(number):
+            for frame in pair.wires.take(number):
                 if passed != lost:
-                    two.wires.give(frame)
+                    pair.wires.deliver(frame)
                 passed += 1
-        if all(vi.connect_peer_done() for vi in two.vis):
+        if all(vi.connect_peer_done() for vi in pair.vis):
             break
-    assert [vi.state for vi in two.vis] == [ViState.CONNECTED] * 2
+    assert [vi.state for vi in pair.vis] == [ViState.CONNECTED] * 2
 
 
 def test_peers_that_ask_each_other_before_they_know_their_incarnations_are_connected() -> None:
     """Each request names an incarnation that its receiver does not have. What is said of that comes when the other's request
     has been answered, and does not end the connection."""
-    two = Two(connects=False, incarnation=7)
-    for number, vi in enumerate(two.vis):
+    pair = NicPair(connects=False, incarnation=7)
+    for number, vi in enumerate(pair.vis):
         vi.connect_peer_request(1 - number, b"x")
-    (first,), (second,) = two.wires.take(0), two.wires.take(1)
-    two.wires.give(first)
-    two.wires.give(second)
-    two.wires.elapse(1_000 * MILLISECOND)
-    assert [vi.state for vi in two.vis] == [ViState.CONNECTED] * 2
-    assert [agent.firmware.counted()["connections_lost"] for agent in two.wires.agents] == [0, 0]
+    (first,), (second,) = pair.wires.take(0), pair.wires.take(1)
+    pair.wires.deliver(first)
+    pair.wires.deliver(second)
+    pair.wires.elapse(1_000 * MILLISECOND)
+    assert [vi.state for vi in pair.vis] == [ViState.CONNECTED] * 2
+    assert [agent.firmware.counter_values()["connections_lost"] for agent in pair.wires.agents] == [0, 0]
 
 
 @pytest.mark.parametrize("other", ["reliability", "max_transfer"])
 def test_a_request_with_other_attributes_is_not_accepted(other: str) -> None:
-    two = Two(connects=False)
-    own = two.vis[1].attributes
+    pair = NicPair(connects=False)
+    own = pair.vis[1].attributes
     changed = own._replace(reliability=Reliability.UNRELIABLE, rdma_read=False)
     if other == "max_transfer":
         changed = own._replace(max_transfer=8)
-    run(two.wires, two.vis[1].set_attributes(changed))
+    run(pair.wires, pair.vis[1].set_attributes(changed))
 
     async def serve() -> None:
-        await two.vis[1].accept(await two.nics[1].connect_wait(b"x"))
+        await pair.vis[1].accept(await pair.nics[1].connect_wait(b"x"))
 
     async def ask() -> None:
-        await two.vis[0].connect_request(1, b"x", timeout=20 * MILLISECOND)
+        await pair.vis[0].connect_request(1, b"x", timeout=20 * MILLISECOND)
 
     with pytest.raises(ViaError) as caught:
-        run(two.wires, serve(), ask())
-    wanted = Result.INVALID_MTU if other == "max_transfer" else Result.INVALID_RELIABILITY_LEVEL
-    assert caught.value.result is wanted
+        run(pair.wires, serve(), ask())
+    expected = Result.INVALID_MTU if other == "max_transfer" else Result.INVALID_RELIABILITY_LEVEL
+    assert caught.value.result is expected
 
 
 def test_a_request_to_nobody_ends_after_its_time() -> None:
-    two = Two(connects=False)
-    assert result_of(two, two.vis[0].connect_peer(1, b"x", 20 * MILLISECOND)) is Result.TIMEOUT
-    assert two.wires.now == 20 * MILLISECOND
-    assert result_of(two, two.vis[0].connect_request(7, b"x")) is Result.NOT_REACHABLE
-    assert result_of(two, two.vis[0].connect_request(1, b"x" * 41)) is Result.INVALID_PARAMETER
+    pair = NicPair(connects=False)
+    assert result_of(pair, pair.vis[0].connect_peer(1, b"x", 20 * MILLISECOND)) is Result.TIMEOUT
+    assert pair.wires.now == 20 * MILLISECOND
+    assert result_of(pair, pair.vis[0].connect_request(7, b"x")) is Result.NOT_REACHABLE
+    assert result_of(pair, pair.vis[0].connect_request(1, b"x" * 41)) is Result.INVALID_PARAMETER
 
 
 def test_a_peer_that_restarts_while_it_is_asked_is_asked_again_and_one_that_is_connected_is_lost() -> None:
-    two = Two(connects=False)
-    two.vis[0].connect_peer_request(1, b"x")
-    two.wires.exchange()
-    two.wires.restart(1)
-    two.wires.elapse(500 * MILLISECOND)
-    assert two.vis[0].connect_peer_done() is None
-    two = Two()
-    errors = errors_of(two.nics[0])
-    two.wires.restart(1)
-    sent = two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),)))
+    pair = NicPair(connects=False)
+    pair.vis[0].connect_peer_request(1, b"x")
+    pair.wires.exchange()
+    pair.wires.restart(1)
+    pair.wires.elapse(500 * MILLISECOND)
+    assert pair.vis[0].connect_peer_done() is None
+    pair = NicPair()
+    errors = errors_of(pair.nics[0])
+    pair.wires.restart(1)
+    sent = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
     assert errors == [(AsyncError.CONN_LOST, Resource.VI)]
     assert sent.has_failed
 
 
 def test_a_frame_of_a_former_connection_is_none_of_the_new_ones() -> None:
-    two = Two()
-    two.vis[0].post_send(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),)))
-    old = two.wires.take(0)
-    for vi in two.vis:
-        run(two.wires, vi.disconnect())
-    run(two.wires, *(vi.connect_peer(1 - number, b"again") for number, vi in enumerate(two.vis)))
-    posted = receive(two)
+    pair = NicPair()
+    pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
+    old = pair.wires.take(0)
+    for vi in pair.vis:
+        run(pair.wires, vi.disconnect())
+    run(pair.wires, *(vi.connect_peer(1 - number, b"again") for number, vi in enumerate(pair.vis)))
+    posted = receive(pair)
     for frame in old:
-        two.wires.give(frame)
-    two.wires.exchange()
+        pair.wires.deliver(frame)
+    pair.wires.exchange()
     assert posted.is_posted
-    two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 3),)))
+    pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 3),)))
     assert posted.length == 3
 
 
 def test_a_doorbell_for_a_vi_that_there_is_not_is_reported() -> None:
-    two = Two()
-    errors = errors_of(two.nics[0])
-    two.vis[0].post_receive(Descriptor(data=()))
-    run(two.wires, two.vis[0].disconnect())
-    run(two.wires, two.vis[0].destroy())
+    pair = NicPair()
+    errors = errors_of(pair.nics[0])
+    pair.vis[0].post_receive(Descriptor(data=()))
+    run(pair.wires, pair.vis[0].disconnect())
+    run(pair.wires, pair.vis[0].destroy())
     with pytest.raises(KeyError):  # it has no state any more
-        two.nics[0]._vis[two.vis[0].number]
-    two.vis[0].post_send(Descriptor(OP_SENDRECV, ()))
+        pair.nics[0]._vis[pair.vis[0].number]
+    pair.vis[0].post_send(Descriptor(OP_SENDRECV, ()))
     assert errors == [(AsyncError.POST_DESC, Resource.DESCRIPTOR)]
 
 
 @pytest.mark.parametrize("bits", [17, 32, 62])
 def test_a_doorbell_for_a_number_that_no_vi_has_is_counted_and_harms_nothing(bits: int) -> None:
     """Doorbells of a shared NIC are rung by processes that nobody trusts."""
-    two = Two()
-    errors, firmware = errors_of(two.nics[0]), two.wires.agents[0].firmware
+    pair = NicPair()
+    errors, firmware = errors_of(pair.nics[0]), pair.wires.agents[0].firmware
     firmware.on_doorbell(0, doorbell(Queue.SEND, 1 << bits, 9))
-    assert (errors, firmware.counted()["invalid"]) == ([], 1)
-    receive(two)
-    assert not two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),))).has_failed
+    assert (errors, firmware.counter_values()["invalid"]) == ([], 1)
+    receive(pair)
+    assert not pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),))).has_failed

@@ -55,9 +55,9 @@ def received(reserve: int, patch: pytest.MonkeyPatch) -> tuple[list[bool], int]:
             await request.Wait()
         return all(buffer == bytes([number]) * SIZE for number, buffer in enumerate(buffers))
 
-    found = run(wires, *(exchange(device) for device in devices), deliver=stopping.deliver)
-    counted = [agent.firmware.counted() for agent in wires.agents]
-    return found, sum(one["receive_queue_empty"] + one["connections_lost"] for one in counted)
+    actual = run(wires, *(exchange(device) for device in devices), deliver=stopping.deliver)
+    counted = [agent.firmware.counter_values() for agent in wires.agents]
+    return actual, sum(one["receive_queue_empty"] + one["connections_lost"] for one in counted)
 
 
 def test_ranks_out_of_credit_in_both_directions_do_not_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_each_function_of_lam_is_named_in_a_docstring_and_in_the_table(name: str
 def test_a_request_from_build_to_destroy() -> None:
     wires, (first, second) = ranks()
     run(wires, begin(first), begin(second))
-    assert all(agent.firmware.counted()["connections_made"] == 1 for agent in wires.agents)
+    assert all(agent.firmware.counter_values()["connections_made"] == 1 for agent in wires.agents)
     buffer = bytearray(8)
 
     async def send() -> None:
@@ -57,9 +57,9 @@ def test_a_request_from_build_to_destroy() -> None:
         first.finalize()
 
     async def receive() -> Request:
-        while (found := await second.iprobe(ANY_SOURCE, CONTEXT, ANY_TAG)) is None:
+        while (probe_result := await second.iprobe(ANY_SOURCE, CONTEXT, ANY_TAG)) is None:
             await second.advance([], blocks=False)
-        assert found == Envelope(0, TAG, 5)
+        assert probe_result == Envelope(0, TAG, 5)
         request = second.build(Kind.RECEIVE, ANY_SOURCE, CONTEXT, TAG, memoryview(buffer))
         second.start(request)
         await second.advance([request], blocks=True)
@@ -74,17 +74,17 @@ def test_a_request_from_build_to_destroy() -> None:
 def test_a_destroyed_receive_matches_no_message() -> None:
     wires, (first, second) = ranks()
     run(wires, begin(first), begin(second))
-    forgotten, wanted = (second.build(Kind.RECEIVE, 0, CONTEXT, TAG, memoryview(bytearray(1))) for _ in range(2))
+    forgotten, expected = (second.build(Kind.RECEIVE, 0, CONTEXT, TAG, memoryview(bytearray(1))) for _ in range(2))
 
     async def exchange() -> None:
         second.start(forgotten)
         second.destroy(forgotten)
-        second.start(wanted)
+        second.start(expected)
         first.start(first.build(Kind.SEND, 1, CONTEXT, TAG, memoryview(b"x")))
-        await second.advance([wanted], blocks=True)
+        await second.advance([expected], blocks=True)
 
     run(wires, exchange())
-    assert bytes(wanted.buffer) == b"x"
+    assert bytes(expected.buffer) == b"x"
     assert bytes(forgotten.buffer) == b"\0"
 
 

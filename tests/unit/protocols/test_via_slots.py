@@ -22,7 +22,7 @@ SIZE = 9
 
 
 class Ranks:
-    """Ranks on list wires. slots: of each NIC."""
+    """Ranks on list wires. slots: slots of each NIC."""
 
     def __init__(self, size: int = SIZE, **settings: int) -> None:
         self.wires = Wires(
@@ -33,7 +33,7 @@ class Ranks:
         self.comms = [Comm(device) for device in self.devices]
 
 
-async def told(comm: Comm, peer: int) -> str:
+async def send_error(comm: Comm, peer: int) -> str:
     """Send to a peer; return the error, if there is one."""
     try:
         await comm.Ssend(b"data", peer, 1)
@@ -42,16 +42,16 @@ async def told(comm: Comm, peer: int) -> str:
     return ""
 
 
-async def hear(comm: Comm, peer: int) -> str:
+async def receive_text(comm: Comm, peer: int) -> str:
     await comm.Recv(buffer := bytearray(4), peer, 1)
     return bytes(buffer).decode()
 
 
 def test_a_connection_beyond_the_slots_fails_with_an_error_that_names_the_setting() -> None:
     ranks = Ranks()
-    asked = [told(ranks.comms[0], peer) for peer in range(1, SIZE)]
-    heard = [hear(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)]
-    results = run(ranks.wires, *asked, *heard)
+    requested = [send_error(ranks.comms[0], peer) for peer in range(1, SIZE)]
+    received = [receive_text(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)]
+    results = run(ranks.wires, *requested, *received)
     assert results[:CONNECTIONS] == [""] * CONNECTIONS
     assert results[SIZE - 1 :] == ["data"] * CONNECTIONS
     for peer, error in enumerate(results[CONNECTIONS : SIZE - 1], CONNECTIONS + 1):
@@ -61,11 +61,11 @@ def test_a_connection_beyond_the_slots_fails_with_an_error_that_names_the_settin
 
 def test_a_connection_request_beyond_the_slots_is_rejected() -> None:
     ranks = Ranks()
-    run(ranks.wires, *(told(ranks.comms[0], peer) for peer in range(1, CONNECTIONS + 1)),
-        *(hear(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)))  # fmt: skip
-    [error] = run(ranks.wires, told(ranks.comms[SIZE - 1], 0))
+    run(ranks.wires, *(send_error(ranks.comms[0], peer) for peer in range(1, CONNECTIONS + 1)),
+        *(receive_text(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)))  # fmt: skip
+    [error] = run(ranks.wires, send_error(ranks.comms[SIZE - 1], 0))
     assert "rank 0 cannot be connected" in error
-    assert run(ranks.wires, told(ranks.comms[0], 1), hear(ranks.comms[1], 0)) == ["", "data"]
+    assert run(ranks.wires, send_error(ranks.comms[0], 1), receive_text(ranks.comms[1], 0)) == ["", "data"]
 
 
 def test_all_connections_are_lost_at_once_and_restored() -> None:
@@ -73,7 +73,11 @@ def test_all_connections_are_lost_at_once_and_restored() -> None:
     ranks = Ranks(CONNECTIONS + 1)
     peers = range(1, CONNECTIONS + 1)
     endpoint, comm = ranks.endpoints[0], ranks.comms[0]
-    run(ranks.wires, *(told(comm, peer) for peer in peers), *(hear(ranks.comms[peer], 0) for peer in peers))
+    run(
+        ranks.wires,
+        *(send_error(comm, peer) for peer in peers),
+        *(receive_text(ranks.comms[peer], 0) for peer in peers),
+    )
 
     async def flood(peer: int) -> None:
         for number in range(20):
@@ -81,14 +85,18 @@ def test_all_connections_are_lost_at_once_and_restored() -> None:
 
     run(ranks.wires, *(flood(peer) for peer in peers), deliver=lambda: None)
     host = cast(ViaNic, ranks.wires.agents[0].host)
-    assert host.free < 12
+    assert host.free_descriptors < 12
     for pair in list(endpoint.pairs.values()):
         endpoint._end_connection(pair, "is lost")
     ranks.wires.exchange()
     assert endpoint.pairs == {}
-    assert host.free == SLOTS - 2
+    assert host.free_descriptors == SLOTS - 2
     assert host.registered == 0
-    again = run(ranks.wires, *(told(comm, peer) for peer in peers), *(hear(ranks.comms[peer], 0) for peer in peers))
+    again = run(
+        ranks.wires,
+        *(send_error(comm, peer) for peer in peers),
+        *(receive_text(ranks.comms[peer], 0) for peer in peers),
+    )
     assert again == [""] * CONNECTIONS + ["data"] * CONNECTIONS
 
 

@@ -8,7 +8,7 @@ from protocols.core.memory import HostMemory
 from protocols.mpi.via import rdma_pairs
 from protocols.mpi.via.rdma_pairs import Pair
 from protocols.via.card import Card, Region, ViolationError
-from protocols.via.endings import Endings
+from protocols.via.pending_disconnects import PendingDisconnects
 from protocols.via.vip_descriptors import Segment
 from tests.unit.protocols.mutants import Mutant
 
@@ -75,7 +75,7 @@ def any_tag(patch: pytest.MonkeyPatch) -> None:
 
 
 def told_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Endings, "begin", lambda endings, _now: endings._new.clear())
+    patch.setattr(PendingDisconnects, "begin", lambda disconnects, _now: disconnects._new.clear())
 
 
 MPI_MUTANTS = [

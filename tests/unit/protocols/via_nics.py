@@ -14,7 +14,7 @@ from tests.unit.protocols.host_programs import run
 from tests.unit.protocols.list_wires import Wires
 
 
-class Two:
+class NicPair:
     """Two NICs with a connected VI and 4,096 bytes of registered memory each; the second's is open to RDMA."""
 
     def __init__(

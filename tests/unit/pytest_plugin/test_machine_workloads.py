@@ -10,7 +10,7 @@ from testbed.errors import UnsupportedError
 from testbed.pytest_plugin.marker import MarkerError, read_markers
 from testbed.pytest_plugin.spread_under_test import workload_reference
 from testbed.workloads.form import Comm, Node
-from testbed.workloads.lookup import choose, file_of, named
+from testbed.workloads.lookup import choose, file_of, lookup_text
 from testbed.workloads.random_traffic import RandomTraffic
 
 
@@ -53,6 +53,6 @@ def test_a_folder_of_a_workload_may_have_a_colon(tmp_path: Path) -> None:
     assert choose(str(file)).name == str(file)
     assert choose(f"{file}:hello").name == "hello"
     assert file_of(f"{file}:hello") == file_of(str(file)) == file
-    assert named(f"{file}:hello") == f"{file}:hello"
-    assert named("./hello.py") == str(Path.cwd() / "hello.py")
-    assert (named("pingpong"), file_of("pingpong")) == ("pingpong", None)
+    assert lookup_text(f"{file}:hello") == f"{file}:hello"
+    assert lookup_text("./hello.py") == str(Path.cwd() / "hello.py")
+    assert (lookup_text("pingpong"), file_of("pingpong")) == ("pingpong", None)

@@ -18,15 +18,15 @@ from testbed.spec.resolver import resolve
 cluster = pytest.mark.cluster
 
 
-def found(*markers: pytest.MarkDecorator, base: Path = Path(), source: object = None) -> MarkerArguments:
+def read_arguments(*markers: pytest.MarkDecorator, base: Path = Path(), source: object = None) -> MarkerArguments:
     return read_markers([decorator.mark for decorator in markers], base, source)
 
 
 def test_impairments_count_for_all_links_and_those_of_one_link_more() -> None:
-    wanted = found(
+    expected = read_arguments(
         cluster("star-4", loss="1%", delay="2ms", links={"n1": {"delay": "5ms", "direction": "out"}}, seed=9)
     )
-    layout = resolve(wanted.description())
+    layout = resolve(expected.description())
     assert layout.seed == 9
     first, *others = layout.links
     assert (first.forward.delay, first.backward.delay) == (5_000_000, 2_000_000)
@@ -37,28 +37,28 @@ def test_impairments_count_for_all_links_and_those_of_one_link_more() -> None:
 
 def test_the_nearest_marker_that_names_a_cluster_begins_and_nearer_ones_add_to_it() -> None:
     of_module, of_class = cluster("ring-4", loss="9%"), cluster("star-4", loss="1%", delay="1ms")
-    wanted = found(cluster(loss="3%", links={"n1": {"rate": "1mbit"}}), of_class, of_module)
-    assert wanted.source == "star-4"
-    assert wanted.impairments == {"loss": "3%", "delay": "1ms"}
-    assert wanted.links == {"n1": {"rate": "1mbit"}}
+    expected = read_arguments(cluster(loss="3%", links={"n1": {"rate": "1mbit"}}), of_class, of_module)
+    assert expected.source == "star-4"
+    assert expected.impairments == {"loss": "3%", "delay": "1ms"}
+    assert expected.links == {"n1": {"rate": "1mbit"}}
 
 
 def test_a_parameter_is_stronger_than_the_marker() -> None:
-    layout = resolve(found(cluster("star-4", loss="1%"), source="star-2").description())
+    layout = resolve(read_arguments(cluster("star-4", loss="1%"), source="star-2").description())
     assert (layout.name, layout.links[0].forward.loss) == ("star-2", 0.01)
 
 
 def test_a_description_made_in_python_is_taken_as_it_is() -> None:
     star = Cluster.star(3, delay="1ms")
-    assert found(cluster(star)).description() == star
-    assert found(cluster(star)).origin == ""
+    assert read_arguments(cluster(star)).description() == star
+    assert read_arguments(cluster(star)).origin == ""
 
 
 def test_a_file_lies_beside_the_test(tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text('[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[link]]\nends = ["a", "b"]\n')
-    wanted = found(cluster("two.toml", loss="5%"), base=tmp_path)
-    assert resolve(wanted.description()).links[0].backward.loss == 0.05
-    assert wanted.origin == str(tmp_path / "two.toml")
+    expected = read_arguments(cluster("two.toml", loss="5%"), base=tmp_path)
+    assert resolve(expected.description()).links[0].backward.loss == 0.05
+    assert expected.origin == str(tmp_path / "two.toml")
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_a_file_lies_beside_the_test(tmp_path: Path) -> None:
         (cluster("star-4", requires=[3]), MarkerError, "requires"),
     ],
 )
-def test_what_a_marker_cannot_say(decorator: pytest.MarkDecorator, error: type[Exception], sentence: str) -> None:
+def test_invalid_markers(decorator: pytest.MarkDecorator, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
-        found(decorator).description()
+        read_arguments(decorator).description()
 
 
 def test_a_test_runs_in_the_modes_that_it_can_run_in() -> None:

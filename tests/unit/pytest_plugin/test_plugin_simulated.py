@@ -242,7 +242,7 @@ def test_right(cluster):
     result.assert_outcomes(failed=1, passed=1)
     folder = only(suite)
     result.stdout.fnmatch_lines([f"artefacts: {folder}", f"testbed: *::test_wrong?sim?: {folder}"])
-    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    present = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert {
         "report.txt",
         "description.toml",
@@ -251,7 +251,7 @@ def test_right(cluster):
         "runs/1/result.json",
         "runs/1/logs/n2.log",
         "runs/1/capture.pcapng",
-    } <= there
+    } <= present
     assert "assert" in (folder / "report.txt").read_text()
     assert "n2 has heard 20" in (folder / "runs/1/logs/n2.log").read_text()
     again = json.loads((folder / "environment.json").read_text())["again"]
@@ -280,7 +280,7 @@ def test_broken(cluster):
     result.stdout.no_fnmatch_line("*running.py:*")
 
 
-def test_what_a_marker_cannot_say_is_a_sentence(suite: pytest.Pytester) -> None:
+def test_an_invalid_marker_is_an_error_of_one_line(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
 import pytest

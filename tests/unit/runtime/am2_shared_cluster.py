@@ -53,11 +53,11 @@ def attached(split_driver: SplitDriver, heap: int = HEAP) -> AttachedHost:
     memory = make_sealed("side by side", layout.size)
     region = Region(memory, layout)
     os.close(memory)
-    one, other = socket.socketpair()
-    other.close()
+    first, second = socket.socketpair()
+    second.close()
     reading, writing = os.pipe2(os.O_NONBLOCK)
     os.close(reading)
-    return AttachedHost(region, one, os.getpid(), os.pidfd_open(os.getpid()), os.eventfd(0), writing)
+    return AttachedHost(region, first, os.getpid(), os.pidfd_open(os.getpid()), os.eventfd(0), writing)
 
 
 def content(serial: int, size: int) -> bytes:
@@ -125,7 +125,7 @@ class Host:
         head, tail = completions.words[16], completions.words[0]
         for place in range(head, min(head + most, tail)):
             completions.words[16] = place + 1
-            self.am.completed(completions.numbers[place % len(completions.numbers)])
+            self.am.on_completion(completions.numbers[place % len(completions.numbers)])
         for endpoint in self.am.endpoints:
             endpoint.handle(4)
 
@@ -294,7 +294,7 @@ class Cluster:
                 for _ in range(4):  # what one does may be a reason for another
                     firmware.on_timer(self.now)
                 deadline = firmware.deadline  # else the agent would do nothing but this
-                assert deadline is None or deadline > self.now, firmware.waiting()
+                assert deadline is None or deadline > self.now, firmware.pending_work()
 
     def turn(self) -> None:
         """Perform one random step of a random host."""

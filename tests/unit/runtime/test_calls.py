@@ -1,4 +1,4 @@
-"""Requests between processes with immediate or later replies, background calls of a loop, orders, events: no cluster."""
+"""Requests between processes with immediate or later replies, background calls, relay orders, events; no cluster."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_each_request_gets_its_reply(tmp_path: Path) -> None:
     assert replies_to(tmp_path / "socket", handler, [{"n": 1}, {"n": 21}]) == [{"twice": 2}, {"twice": 42}]
 
 
-def test_an_error_of_the_handler_is_raised_at_the_caller(tmp_path: Path) -> None:
+def test_an_error_of_the_handler_is_raised_in_the_caller(tmp_path: Path) -> None:
     def fail(_: Loop, request: Mapping[str, Any]) -> Mapping[str, object]:
         raise TestbedError(f"no {request['what']} today")
 
@@ -100,7 +100,7 @@ def test_a_pending_reply_does_not_delay_other_replies(tmp_path: Path) -> None:
             case "wait":
                 waiting.append(PendingReply())
                 return waiting[0]
-            case "is one waiting":
+            case "has pending":
                 return {"waits": bool(waiting)}
             case _:
                 loop.at(loop.now() + 1_000_000, lambda _: waiting[0].complete({"waited": True}))
@@ -108,7 +108,7 @@ def test_a_pending_reply_does_not_delay_other_replies(tmp_path: Path) -> None:
 
     def requests() -> Iterator[Mapping[str, object]]:
         caller.start()
-        while call(path, {"do": "is one waiting"}) != {"waits": True}:
+        while call(path, {"do": "has pending"}) != {"waits": True}:
             pass
         yield {"do": "tell"}
         caller.join()
@@ -161,7 +161,7 @@ def test_blocking_calls_run_in_parallel_and_the_callback_follows_the_last_one(lo
     assert sorted(ended) == list(range(8))
 
 
-def test_the_callback_follows_no_calls_and_very_many_calls(loop: Loop) -> None:
+def test_the_callback_follows_zero_calls_and_many_calls(loop: Loop) -> None:
     calls: list[int] = []
     with contextlib.closing(BackgroundCalls(loop)) as background:
         background.run([], lambda: background.run([lambda: calls.append(1)] * 500, loop.stop))

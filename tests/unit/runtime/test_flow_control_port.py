@@ -62,19 +62,19 @@ def test_frames_wait_until_the_network_accepts_them() -> None:
 
 def test_ask_is_repeated_while_frames_wait() -> None:
     interface, wire = interface_with_wire()
-    assert wire.due is None
+    assert wire.deadline is None
     wire.send(FRAMES[0])
-    due = wire.due
+    due = wire.deadline
     assert due is not None
     assert due <= time.monotonic_ns() + ASK_INTERVAL
     wire.on_timer(due - 1)
     assert len(interface.sent) == 1
     wire.on_timer(due)
     assert [decode(frame) for frame in interface.sent] == [ControlFrame(ASK, 0)] * 2
-    assert wire.due == due + ASK_INTERVAL
+    assert wire.deadline == due + ASK_INTERVAL
     feed_control_frame(wire, GO)
     wire.on_timer(due + ASK_INTERVAL)
-    assert wire.due is None
+    assert wire.deadline is None
     assert interface.sent[2:] == FRAMES[:1]
 
 

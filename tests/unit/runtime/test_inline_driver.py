@@ -91,7 +91,7 @@ class Machine:
     def on_doorbell(self, _now: int, _index: int) -> None:
         raise AssertionError("no doorbell is rung")
 
-    def completed(self, _index: int) -> None:
+    def on_completion(self, _index: int) -> None:
         raise AssertionError("nothing was posted")
 
     def _sleep(self, _deadline: int | None) -> list[int]:

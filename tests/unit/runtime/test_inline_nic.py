@@ -43,7 +43,7 @@ class Card:
         if index in self.when:
             self.when[index]()
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         """Ring two doorbells, as a host library that handles a completion."""
         self.nic.ring_doorbell(index + 1, 0, 0)
         assert self.nic.busy, "the host still handles the completion"

@@ -173,7 +173,7 @@ def test_with_many_waiting_frames_the_nic_gets_stop_and_its_socket_is_not_read_u
     pair.clock.run(0)
     assert pair.n1.control_frames() == [ControlFrame(GO, 0, 100), ControlFrame(STOP, 0, 100)]
     assert pair.links[0].uplinks["forward"].stops == 1
-    assert pair.links[0].uplinks["forward"].waiting[1] == 29
+    assert pair.links[0].uplinks["forward"].queued[1] == 29
     pair.send(31)
     pair.clock.run(MILLISECOND)
     assert len(pair.n1.received) == 1, "it waits in the interface's buffer"

@@ -14,10 +14,10 @@ class Library:
     def __init__(self) -> None:
         self.completions: list[int] = []
 
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         self.completions.append(index)
 
-    def waiting(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         return ["a message"]
 
 
@@ -26,23 +26,23 @@ def test_the_end_of_a_transfer_reaches_the_library_and_sets_the_time() -> None:
     wrapped = progress.wrap(1, library)
     assert progress.last_times() == [0, 0, 0]
     started = time.monotonic_ns()
-    wrapped.completed(7)
-    wrapped.completed(8)
+    wrapped.on_completion(7)
+    wrapped.on_completion(8)
     assert library.completions == [7, 8]
     first, second, third = progress.last_times()
     assert (first, third) == (0, 0)
     assert started <= second <= time.monotonic_ns()
-    assert wrapped.waiting() == ["a message"]
+    assert wrapped.pending_work() == ["a message"]
 
 
 def test_an_answered_probe_is_no_progress() -> None:
     class Probing(Library):
-        def completed(self, index: int) -> bool:  # type: ignore[override]
+        def on_completion(self, index: int) -> bool:  # type: ignore[override]
             self.completions.append(index)
             return False
 
     progress, library = Progress(1), Probing()
-    progress.wrap(0, library).completed(7)
+    progress.wrap(0, library).on_completion(7)
     assert library.completions == [7]
     assert progress.last_times() == [0]
 
@@ -53,7 +53,7 @@ def test_the_time_of_each_program_is_visible_in_another_process(program: int) ->
     wrapped = progress.wrap(program, Library())
     child = os.fork()
     if not child:
-        wrapped.completed(0)
+        wrapped.on_completion(0)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert [number for number, when in enumerate(progress.last_times()) if when] == [program]

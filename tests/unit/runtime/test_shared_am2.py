@@ -67,8 +67,8 @@ def send(cluster: Cluster, serials: list[int]) -> None:
 
 
 def complaints(cluster: Cluster) -> list[str]:
-    return [one for node in (0, 1) for one in cluster.nic(node).firmware.waiting()] + [
-        f"host {host.place} of node {host.node}: {one}" for host in cluster.hosts for one in host.am.waiting()
+    return [one for node in (0, 1) for one in cluster.nic(node).firmware.pending_work()] + [
+        f"host {host.place} of node {host.node}: {one}" for host in cluster.hosts for one in host.am.pending_work()
     ]
 
 
@@ -78,7 +78,7 @@ def settle(cluster: Cluster) -> None:
     for _ in range(TIMEOUT):
         cluster.all_turn()
         firmware = [cluster.nic(node).firmware for node in (0, 1)]
-        quiet = quiet + 1 if cluster.is_quiet and not any(one.waiting() for one in firmware) else 0
+        quiet = quiet + 1 if cluster.is_quiet and not any(one.pending_work() for one in firmware) else 0
         if quiet > 20:
             return
     raise AssertionError(f"it does not end: {complaints(cluster)}")
@@ -93,7 +93,7 @@ def is_clean(cluster: Cluster) -> None:
         assert host.heap.free == host.free, f"host {host.place} of node {host.node}"
         assert len(host.heap) == 0
     for node in (0, 1):
-        counted = cluster.nic(node).firmware.counted()
+        counted = cluster.nic(node).firmware.counter_values()
         assert counted["invalid"] == counted["malformed"] == counted["strangers"] == 0
     for host in cluster.hosts.copy():
         cluster.detach(host)
@@ -110,8 +110,8 @@ def test_every_request_among_hosts_that_share_nics_is_handled_once_and_replied_t
         assert course.replied == bool(serial % 3), f"the reply to {serial}"
         assert course.returned is None
     for host in cluster.hosts:
-        assert host.am.waiting() == []
-    assert sum(cluster.nic(node).firmware.counted()["unloaded"] for node in (0, 1)) > 0
+        assert host.am.pending_work() == []
+    assert sum(cluster.nic(node).firmware.counter_values()["unloaded"] for node in (0, 1)) > 0
     is_clean(cluster)
 
 
@@ -129,7 +129,7 @@ def test_a_host_that_dies_does_not_disturb_others(seed: int) -> None:
     for serial, course in cluster.courses.items():
         is_over(cluster, dead, serial, course)
     for host in cluster.hosts:
-        assert host.am.waiting() == []  # all credits are there, of what the dead will not reply to, too
+        assert host.am.pending_work() == []  # all credits are there, of what the dead will not reply to, too
     assert poison(dead) == len(dead.attached.region.heap)
     is_clean(cluster)
 

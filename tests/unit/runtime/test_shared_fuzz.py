@@ -43,10 +43,10 @@ def attached() -> AttachedHost:
     memory = make_sealed("fuzz", layout.size)
     region = Region(memory, layout)
     os.close(memory)
-    one, other = socket.socketpair()
-    other.close()
+    first, second = socket.socketpair()
+    second.close()
     bell, pipe = os.eventfd(0), os.eventfd(0, os.EFD_NONBLOCK)
-    return AttachedHost(region, one, os.getpid(), os.pidfd_open(os.getpid()), bell, pipe)
+    return AttachedHost(region, first, os.getpid(), os.pidfd_open(os.getpid()), bell, pipe)
 
 
 def a_descriptor(chance: random.Random, memory: memoryview, index: int) -> None:
@@ -106,14 +106,14 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
             refused += 1
             which = hosts.index(suspect)
             function = functions[which]
-            counts.append(function.nic.firmware.counted())
+            counts.append(function.nic.firmware.counter_values())
             function.detach(now, suspect, function.nic.adapter.incarnation + 1)
             hosts[which] = attached()
             function.attach(now, hosts[which], 0)
         violators.clear()
     assert refused or not seed % 2
-    counts += [function.nic.firmware.counted() for function in functions]
-    total = {name: sum(one[name] for one in counts) for name in counts[0]}
+    counts += [function.nic.firmware.counter_values() for function in functions]
+    total = {name: sum(count[name] for count in counts) for name in counts[0]}
     assert min(total["invalid"], total["frames_sent"], total["headers_admitted"], total["frames_resent"]) > 50, total
     for host in hosts:
         host.close()
@@ -131,7 +131,7 @@ def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None
     pack_head(host.region.descriptors, 0, 1, 2 << 1, 0, 0, 0, 1, count)
     host.on_doorbell(0, 0)
     assert 10 < len(wire.local) <= 64
-    assert function.nic.firmware.counted()["frames_sent"] == len(wire.local)
+    assert function.nic.firmware.counter_values()["frames_sent"] == len(wire.local)
     host.close()
 
 
@@ -150,5 +150,5 @@ def test_a_message_in_too_many_pieces_is_refused() -> None:
         host.region.heap[: 10 * count] = b"".join(entries)
         pack_head(host.region.descriptors, SIZE * (count % 16), 1, 2 << 1 | 1, 0, 0, 1, 1, count)
         host.on_doorbell(0, count % 16)
-        assert function.nic.firmware.counted()["invalid"] == invalid
+        assert function.nic.firmware.counter_values()["invalid"] == invalid
     host.close()

@@ -180,13 +180,13 @@ def test_arbitrary_writes_of_a_host_neither_break_the_firmware_nor_disturb_other
         cluster.turn()
         refused += refuse(cluster, mads)
         is_through = turn >= TURNS and (refused or mads[0].obeys)
-        if is_through and not waiting and not turn % 50 and all(one.handled for one in cluster.courses.values()):
+        if is_through and not waiting and not turn % 50 and all(course.handled for course in cluster.courses.values()):
             break
     assert not waiting
     for serial, course in cluster.courses.items():
         assert (course.handled, course.replied <= (serial % 3 > 0), course.returned) == (1, True, None), serial
-    counts = [cluster.nic(node).firmware.counted() for node in range(2)]
-    total = {name: sum(one[name] for one in counts) for name in counts[0]}
+    counts = [cluster.nic(node).firmware.counter_values() for node in range(2)]
+    total = {name: sum(count[name] for count in counts) for name in counts[0]}
     assert refused or mads[0].obeys
     assert min(total["invalid"], total["loaded"], total["returned"], total["packets_sent"]) > 50, total
     assert total["corrupt"] or not cluster.bent

@@ -119,14 +119,14 @@ def fuzzed(seed: int) -> Counter[str]:
         if not chance.randrange(300):
             violators.append(host.attached)  # it dies
         for suspect in violators:
-            which = [one.attached for one in hosts].index(suspect)
+            which = [host.attached for host in hosts].index(suspect)
             assert bytes(suspect.region.heap[NAMED:]).count(SECRET) == HEAP - NAMED
             functions[which].detach(now, suspect, functions[which].nic.adapter.incarnation + 1)
             hosts[which] = attach(which)
         violators.clear()
     total = Counter[str]()
     for function, host in zip(functions, hosts, strict=True):
-        total.update(function.nic.firmware.counted())
+        total.update(function.nic.firmware.counter_values())
         assert bytes(host.heap[NAMED:]).count(SECRET) == HEAP - NAMED
         host.attached.close()
     return total

@@ -134,13 +134,13 @@ def fuzzed(seed: int) -> Counter[str]:
             violators.append(host)  # it dies
         for suspect in violators:
             which = hosts.index(suspect)
-            total.update(functions[which].nic.firmware.counted())
+            total.update(functions[which].nic.firmware.counter_values())
             assert bytes(suspect.region.heap[REGISTERED:]).count(SECRET) == HEAP - REGISTERED
             functions[which].detach(now, suspect, functions[which].nic.adapter.incarnation + 1)
             hosts[which] = attach(which)
         violators.clear()
     for function, host in zip(functions, hosts, strict=True):
-        total.update(function.nic.firmware.counted())
+        total.update(function.nic.firmware.counter_values())
         assert bytes(host.region.heap[REGISTERED:]).count(SECRET) == HEAP - REGISTERED
         host.close()
     return total

@@ -37,13 +37,13 @@ class Process:
 
     def carry(self, *sources: int) -> list[bool]:
         """Frames from these addresses: which of them were lost."""
-        found = []
+        actual = []
         for source in sources:
             frame = bytes(6) + source.to_bytes(6, "big") + b"\x88\xb5" + bytes(46)
             counted, located = self._flows.count(frame)
             fates = [judge.decide(0, frame, located, counted) for judge in self.rules.compiled_rules(*self._place)]
-            found.append(any(fate is not None and fate.drop for fate in fates))
-        return found
+            actual.append(any(fate is not None and fate.drop for fate in fates))
+        return actual
 
 
 def test_a_rule_counts_on_in_the_next_process(tmp_path: Path) -> None:
@@ -97,11 +97,11 @@ def test_a_rules_time_windows_go_on(tmp_path: Path) -> None:
 
 def decided(stage: FateStage, begin: int, end: int) -> list[object]:
     """Decisions of a stage on frames of three flows."""
-    found: list[object] = []
+    actual: list[object] = []
     for number in range(begin, end):
         frame = bytes(6) + (1 + number % 3).to_bytes(6, "big") + b"\x88\xb5" + bytes(46)
-        found.append(stage.decide(number, frame))
-    return found
+        actual.append(stage.decide(number, frame))
+    return actual
 
 
 def stage(impairment: Impairment, tallies: Tallies, log: list[Record]) -> FateStage:
@@ -126,13 +126,13 @@ def test_chance_counts_on_in_the_next_process(tmp_path: Path, impairment: Impair
     whole: list[Record] = []
     parts: list[Record] = []
     expected = decided(stage(impairment, Tallies(), whole), 0, 300)
-    found: list[object] = []
+    actual: list[object] = []
     for begin, end in ((0, 1), (1, 2), (2, 50), (50, 50), (50, 117), (117, 300)):
         tallies = TallyFile(path)
         heir = stage(impairment, tallies, parts)
         tallies.settle()
-        found += decided(heir, begin, end)
-    assert found == expected
+        actual += decided(heir, begin, end)
+    assert actual == expected
     assert parts == whole
 
 

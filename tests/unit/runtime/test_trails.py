@@ -11,7 +11,7 @@ import pytest
 from testbed.runtime.journal import UnbufferedLines, UnwritableError, read
 
 
-def test_what_a_killed_process_has_written_is_there(tmp_path: Path) -> None:
+def test_lines_written_by_a_killed_process_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "n1.jsonl"
     child = os.fork()
     if not child:
@@ -23,7 +23,7 @@ def test_what_a_killed_process_has_written_is_there(tmp_path: Path) -> None:
     assert [line["n"] for line in read(path)] == list(range(100))
 
 
-def test_who_writes_nothing_leaves_no_file(tmp_path: Path) -> None:
+def test_a_program_without_output_has_no_file(tmp_path: Path) -> None:
     UnbufferedLines(tmp_path / "n1.jsonl").close()
     assert not (tmp_path / "n1.jsonl").exists()
 

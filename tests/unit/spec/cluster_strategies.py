@@ -45,7 +45,7 @@ def descriptions(draw: st.DrawFn, max_nodes: int = 6) -> Description:
             )
         )
     links = [
-        Link(ends=[str(plug) if plug in declared else said for plug, said in zip(pair, ends[index], strict=True)])
+        Link(ends=[str(plug) if plug in declared else end for plug, end in zip(pair, ends[index], strict=True)])
         for index, pair in enumerate(plugs)
     ]
     mtu = draw(st.sampled_from(MTUS))
@@ -75,7 +75,7 @@ def _cables(draw: st.DrawFn, nodes: Sequence[str], switches: Sequence[str]) -> l
     too."""
     pairs: list[tuple[str, str]] = []
     for name in nodes:
-        others = [*switches, *(other for other in nodes if other != name)]
+        others = [*switches, *(node for node in nodes if node != name)]
         if others:
             pairs += [(name, other) for other in draw(st.lists(st.sampled_from(others), max_size=2))]
     if len(switches) > 1:

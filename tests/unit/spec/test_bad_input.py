@@ -29,9 +29,9 @@ def problems(text: str) -> list[Problem]:
 
 
 def only(text: str) -> Problem:
-    found = problems(text)
-    assert len(found) == 1, found
-    return found[0]
+    problems_found = problems(text)
+    assert len(problems_found) == 1, problems_found
+    return problems_found[0]
 
 
 def test_a_misspelt_key_of_a_link_gets_the_nearest_key() -> None:
@@ -78,7 +78,7 @@ def test_a_rate_of_0_says_how_no_limit_and_no_traffic_are_written() -> None:
 
 
 def test_unknown_keys_are_found_everywhere() -> None:
-    found = problems(
+    problems_found = problems(
         """
         name = "c"
         colour = "red"
@@ -97,7 +97,7 @@ def test_unknown_keys_are_found_everywhere() -> None:
         forward = {rat = "1gbit"}
         """
     )
-    assert {(problem.path, problem.suggestion) for problem in found} == {
+    assert {(problem.path, problem.suggestion) for problem in problems_found} == {
         ("", ""), ("", "node"), ("defaults", "mtu"), ("defaults.link", "loss"), ("node[1] (n1)", "cpus"),
         ("node[1] (n1).nic[1]", "mac"), ("link[1].forward", "rate"), ("link[1].ends", ""),
     }  # fmt: skip
@@ -155,21 +155,21 @@ def test_an_unknown_node_in_a_link_gets_the_nearest_name() -> None:
 
 
 def test_a_name_is_given_once_among_nodes_and_switches() -> None:
-    found = problems('name = "c"\nnode = [{name = "a"}, {name = "a"}]\nswitch = [{name = "a"}]')
-    assert [problem.path for problem in found] == ["node[2] (a).name", "switch[1] (a).name"]
-    assert all("node[1] (a) has it already" in problem.expected for problem in found)
+    problems_found = problems('name = "c"\nnode = [{name = "a"}, {name = "a"}]\nswitch = [{name = "a"}]')
+    assert [problem.path for problem in problems_found] == ["node[2] (a).name", "switch[1] (a).name"]
+    assert all("node[1] (a) has it already" in problem.expected for problem in problems_found)
 
 
 def test_two_links_do_not_share_a_port() -> None:
-    found = problems(
+    problems_found = problems(
         STAR
         + '[[link]]\nends = ["n1:eth0", "s1:4"]\n[[link]]\nends = ["n1:eth0", "n2"]\n[[link]]\nends = ["n3", "s1:4"]'
     )
-    assert [(problem.path, problem.found) for problem in found] == [
+    assert [(problem.path, problem.found) for problem in problems_found] == [
         ("link[2].ends[1]", "'n1:eth0'"),
         ("link[3].ends[2]", "'s1:4'"),
     ]
-    assert all("link[1] is plugged in there" in problem.expected for problem in found)
+    assert all("link[1] is plugged in there" in problem.expected for problem in problems_found)
 
 
 def test_a_link_joins_two_different_things() -> None:
@@ -208,11 +208,11 @@ def test_a_bridge_of_more_than_1023_ports_is_told_to_be_two() -> None:
 
 
 def test_switches_of_different_kinds_do_not_fit_each_other() -> None:
-    found = only(
+    actual = only(
         'name = "c"\nnode = [{name = "n"}]\nswitch = [{name = "s"}, {name = "m", kind = "myrinet"}]\n'
         '[[link]]\nends = ["s", "m"]'
     )
-    assert found.expected == "switches of one kind"
+    assert actual.expected == "switches of one kind"
 
 
 def nic(*lines: str) -> str:
@@ -328,8 +328,8 @@ def test_a_wrong_heading_says_what_it_expected(line: str, expected: str) -> None
     ],
 )
 def test_a_wrong_shape_says_what_it_expected(generate: str, path: str, expected: str) -> None:
-    found = problems(f'name = "c"\n[generate]\n{generate}')
-    assert any(problem.path == path and expected in problem.expected for problem in found), found
+    problems_found = problems(f'name = "c"\n[generate]\n{generate}')
+    assert any(problem.path == path and expected in problem.expected for problem in problems_found), problems_found
 
 
 LINK = '[[link]]\nends = ["n1", "s1"]\n'
@@ -370,7 +370,7 @@ def test_a_switch_that_says_its_ports_has_no_more() -> None:
 
 
 def test_mistakes_of_fields_and_between_parts_are_reported_together() -> None:
-    found = problems(
+    problems_found = problems(
         """
         name = "my cluster"
         seed = "x"
@@ -391,11 +391,11 @@ def test_mistakes_of_fields_and_between_parts_are_reported_together() -> None:
         jitter = "3us"
         """
     )
-    assert {problem.path for problem in found} == {
+    assert {problem.path for problem in problems_found} == {
         "name", "seed", "node[1] (n1).memory", "node[2] (n1).name", "switch[1] (s1).kind", "link[1].delay",
         "link[2].loss", "link[2].ends[1]", "link[2].ends[2]",
     }  # fmt: skip
-    assert "my-cluster" in {problem.suggestion for problem in found}
+    assert "my-cluster" in {problem.suggestion for problem in problems_found}
 
 
 def test_what_follows_from_a_mistake_is_not_reported_again() -> None:
@@ -421,7 +421,7 @@ def test_a_direct_link_is_between_two_nodes_and_has_no_impairments() -> None:
 
 
 def test_networks_of_different_segments_do_not_overlap() -> None:
-    found = only(
+    actual = only(
         'name = "c"\n[[link]]\nends = ["a", "b"]\n[[link]]\nends = ["c", "d"]\n'
         + "".join(
             f'[[node]]\nname = "{name}"\n[[node.nic]]\naddresses = ["{address}"]\n'
@@ -433,7 +433,7 @@ def test_networks_of_different_segments_do_not_overlap() -> None:
             ]
         )
     )
-    assert "does not overlap 10.1.0.0/16" in found.expected
+    assert "does not overlap 10.1.0.0/16" in actual.expected
 
 
 def test_tables_of_the_wrong_form_are_refused() -> None:
@@ -564,7 +564,7 @@ def test_a_table_that_is_no_toml_is_refused_too() -> None:
         from_dict({"name": object(), "node": {1: 2}, 3: 4}, "python")  # type: ignore[dict-item]
 
 
-def described(data: dict[str, object]) -> Description | DescriptionError:
+def parse_or_error(data: dict[str, object]) -> Description | DescriptionError:
     try:
         return from_dict(data, "any")
     except DescriptionError as error:
@@ -615,8 +615,8 @@ _VALUES = st.recursive(
 
 @settings(max_examples=300)
 @given(st.dictionaries(_KEYS, _VALUES, max_size=6))
-def test_nothing_but_a_description_or_its_errors_comes_of_any_table(data: dict[str, object]) -> None:
-    outcome = described(data)
+def test_any_table_gives_a_description_or_its_errors(data: dict[str, object]) -> None:
+    outcome = parse_or_error(data)
     if isinstance(outcome, DescriptionError):
         assert outcome.problems
         assert all(len(str(problem)) < 1000 for problem in outcome.problems)
@@ -645,6 +645,6 @@ _PART = st.fixed_dictionaries({}, optional={
 @settings(max_examples=300)
 @given(_PART)
 def test_whatever_is_wrong_with_a_cluster_what_is_accepted_can_be_resolved(data: dict[str, object]) -> None:
-    outcome = described({"name": "c", **data})
+    outcome = parse_or_error({"name": "c", **data})
     if isinstance(outcome, Description):
         resolve(outcome)

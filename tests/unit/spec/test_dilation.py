@@ -40,11 +40,11 @@ def test_times_grow_rates_shrink_and_what_counts_frames_stays() -> None:
         ("drop emp.type == 3 and after(20us)", "drop emp.type == 3 and after(2000000ns)"),
     ],
 )
-def test_of_a_rule_only_delays_and_times_change(rule: str, expected: str) -> None:
+def test_only_delays_and_times_of_a_rule_change(rule: str, expected: str) -> None:
     assert slow_rule(rule, 100) == expected
 
 
-def test_what_lies_in_files_and_rates_below_one_bit_are_refused() -> None:
+def test_values_from_files_and_rates_below_one_bit_are_rejected() -> None:
     with pytest.raises(UnsupportedError, match="in a file cannot be slowed"):
         slow_layout(resolve(Description.star(2, rate_trace="lte.trace")), 10)
     with pytest.raises(UnsupportedError, match="500 bit/s, 1000 times slower"):
@@ -77,8 +77,8 @@ def test_frames_leave_a_slowed_link_at_the_slowed_times(
     plain, slow = times
     assert [size for _, size in plain] == [size for _, size in slow]
     rounded = factor / rate if rate else 0.0
-    for (one, _), (other, _) in zip(plain, slow, strict=True):
-        assert abs(one - other) <= 1 + len(frames) + one * rounded
+    for (one, _), (second, _) in zip(plain, slow, strict=True):
+        assert abs(one - second) <= 1 + len(frames) + one * rounded
 
 
 def test_a_faults_delays_grow_and_its_rates_shrink_and_its_times_stay() -> None:

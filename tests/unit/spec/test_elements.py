@@ -55,8 +55,10 @@ def test_absent_keys_have_their_defaults_and_each_element_a_dictionary_of_its_ow
 
 
 def test_all_mistakes_are_reported_in_the_order_of_the_keys() -> None:
-    found = problems(share=0, colour="gren", is_open=1, part=[{"size": 3}, {"size": 2000}, {"sise": 4}, 7], other=1)
-    assert [(problem.path, problem.found, problem.expected, problem.suggestion) for problem in found] == [
+    problems_found = problems(
+        share=0, colour="gren", is_open=1, part=[{"size": 3}, {"size": 2000}, {"sise": 4}, 7], other=1
+    )
+    assert [(problem.path, problem.found, problem.expected, problem.suggestion) for problem in problems_found] == [
         ("", "", "the key 'name'", ""),
         ("share", "0", "more than 0", ""),
         ("colour", "'gren'", "red or green", "green"),

@@ -30,44 +30,44 @@ class Network:
         arrived: Counter[End] = Counter()
         frames = deque([self.peer[sender]])
         while frames:
-            here = frames.popleft()
-            if here.owner not in self.switches:
-                arrived[here] += 1
+            local = frames.popleft()
+            if local.owner not in self.switches:
+                arrived[local] += 1
                 continue
             assert arrived.total() + len(frames) < 10_000, "it circulates"
-            out = [port for port in self.ports(self.switches[here.owner]) if str(port) != here.port]
-            frames += [self.peer[End(here.owner, str(port))] for port in out]
+            out = [port for port in self.ports(self.switches[local.owner]) if str(port) != local.port]
+            frames += [self.peer[End(local.owner, str(port))] for port in out]
         return arrived
 
     def unicast(self, sender: End, mac: str) -> tuple[End, int]:
         """Return where a frame to a MAC ends, and the number of switches that it crossed."""
-        here, hops = self.peer[sender], 0
-        while here.owner in self.switches:
+        local, hops = self.peer[sender], 0
+        while local.owner in self.switches:
             hops += 1
             assert hops <= len(self.switches), "it goes in circles"
-            port = self.switches[here.owner].forwarding[mac]
-            assert str(port) != here.port, "a bridge drops what would leave where it came from"
-            here = self.peer[End(here.owner, str(port))]
-        return here, hops
+            port = self.switches[local.owner].forwarding[mac]
+            assert str(port) != local.port, "a bridge drops what would leave where it came from"
+            local = self.peer[End(local.owner, str(port))]
+        return local, hops
 
     def distances(self, sender: End) -> dict[End, int]:
         """How many switches are on a shortest path to each NIC."""
         first = self.peer[sender]
         if first.owner not in self.switches:
             return {first: 0}
-        found: dict[End, int] = {}
+        actual: dict[End, int] = {}
         distance, queue = {first.owner: 1}, deque([first.owner])
         while queue:
             name = queue.popleft()
             for port in self.switches[name].ports:
                 other = self.peer[End(name, str(port))]
                 if other.owner not in self.switches:
-                    found.setdefault(other, distance[name])
+                    actual.setdefault(other, distance[name])
                 elif other.owner not in distance:
                     distance[other.owner] = distance[name] + 1
                     queue.append(other.owner)
-        found.pop(sender, None)
-        return found
+        actual.pop(sender, None)
+        return actual
 
 
 def check(layout: Layout) -> None:

@@ -40,5 +40,5 @@ def test_jitter_raises_the_mean_delay_of_frames_that_are_closer_than_it(apart: f
         wire.offer(number * gap, FRAME)
     pass_on(1 << 62)
     assert len(arrived) == count
-    mean = sum(came - number * gap for number, came in enumerate(arrived)) / count
+    mean = sum(arrivals - number * gap for number, arrivals in enumerate(arrived)) / count
     assert mean / JITTER - 5 == pytest.approx(more, abs=0.015)

@@ -22,8 +22,8 @@ from testbed.spec.resolver import resolve
 from testbed.spec.tag_tables import add_tags
 
 
-def shape(name: str, said: str) -> str:
-    return f'[generate]\nshape = "{name}"\n{said}\n'
+def shape(name: str, text: str) -> str:
+    return f'[generate]\nshape = "{name}"\n{text}\n'
 
 
 def hosts(count: int) -> str:
@@ -134,6 +134,6 @@ def test_the_time_for_a_ring_grows_with_its_size() -> None:
 
 def _seconds(text: str) -> float:
     gc.collect()
-    begun = time.process_time()
+    start = time.process_time()
     layout_of(text)
-    return time.process_time() - begun
+    return time.process_time() - start

@@ -48,7 +48,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("box", "sentence"), WRONG)
-def test_what_has_another_type_is_named_with_its_place(box: Any, sentence: str) -> None:
+def test_a_value_of_the_wrong_type_is_reported_with_its_path(box: Any, sentence: str) -> None:
     for value, kind, where, place in (
         (box, Box, "file", "file"),
         ({"box": box}, Document, "", "box"),
@@ -63,5 +63,5 @@ def test_a_value_without_a_place_is_called_it() -> None:
         check(1, str)
 
 
-def test_what_has_its_type_passes() -> None:
+def test_a_value_of_the_right_type_passes() -> None:
     check({"box": Box((Port("a", 1, up=True),), (2, "V"), {"x": ["y"]}, "z"), "rest": [1, {"a": 1.5}]}, Document)

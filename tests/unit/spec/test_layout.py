@@ -79,5 +79,5 @@ def test_a_drawing_tells_directions_apart() -> None:
 )
 def test_commands_that_parse_nothing_do_not_load_the_validation_library(module: str) -> None:
     code = f"import sys, {module}; print([m for m in ('testbed.spec.element', 'tomllib') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -55,13 +55,13 @@ def test_the_schema_accepts_what_the_parser_accepts_and_refuses_what_it_refuses(
 
 
 def test_all_mistakes_are_told_at_once_with_the_nearest_key() -> None:
-    found = problems(
+    problems_found = problems(
         '[[machine]]\nname = "a"\nprot = 22\ncores = 0\n[[machine]]\nname = "b"\nunderlay = "10.0.0.1/24"\n'
     )
-    assert len(found) == 3
-    assert any("unknown key 'prot'" in line and "did you mean 'port'?" in line for line in found)
-    assert any(line.startswith("machine[1] (a).cores: found 0") for line in found)
-    assert any(line.startswith("machine[2] (b).underlay: found '10.0.0.1/24'") for line in found)
+    assert len(problems_found) == 3
+    assert any("unknown key 'prot'" in line and "did you mean 'port'?" in line for line in problems_found)
+    assert any(line.startswith("machine[1] (a).cores: found 0") for line in problems_found)
+    assert any(line.startswith("machine[2] (b).underlay: found '10.0.0.1/24'") for line in problems_found)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def nics(layout: Layout) -> dict[End, Nic]:
     return {End(node.name, nic.name): nic for node in layout.nodes for nic in node.nics}
 
 
-def described(text: str) -> Layout:
+def resolved_layout(text: str) -> Layout:
     return resolve(parse(f'name = "c"\n{text}', "x"))
 
 
@@ -48,7 +48,7 @@ def test_a_star_is_numbered_from_one() -> None:
 
 
 def test_nics_and_ports_get_the_next_free_number_and_keep_what_is_said() -> None:
-    layout = described(
+    layout = resolved_layout(
         nodes("n1", "n2") + '[[switch]]\nname = "s1"\n' + links("n1 s1:2", "n1:eth0 n2", "n1 s1", "n2:ib0 s1", "n1 s1")
     )
     assert [link.name for link in layout.links] == [
@@ -58,7 +58,7 @@ def test_nics_and_ports_get_the_next_free_number_and_keep_what_is_said() -> None
 
 
 def test_a_declared_nic_of_another_name_takes_the_first_link_that_says_none() -> None:
-    layout = described(
+    layout = resolved_layout(
         '[[node]]\nname = "n1"\n[[node.nic]]\nname = "ib0"\nmtu = 4000\n[[node]]\nname = "n2"\n' + links("n1 n2")
     )
     assert layout.links[0].a == End("n1", "ib0")
@@ -73,8 +73,8 @@ def test_a_mac_hangs_on_the_names_alone() -> None:
 
 
 def test_names_without_numbers_get_an_address_that_stays() -> None:
-    few = described(nodes("alpha", "beta") + '[[switch]]\nname = "s"\n' + links("alpha s", "beta s"))
-    more = described(
+    few = resolved_layout(nodes("alpha", "beta") + '[[switch]]\nname = "s"\n' + links("alpha s", "beta s"))
+    more = resolved_layout(
         nodes("omega", "alpha", "n1", "beta")
         + '[[switch]]\nname = "s"\n'
         + links("omega s", "n1 s", "beta s", "alpha s")
@@ -88,7 +88,7 @@ def test_names_without_numbers_get_an_address_that_stays() -> None:
 def test_no_address_moves_when_another_node_is_renamed_or_leaves() -> None:
     def addresses(*names: str) -> dict[str, str]:
         cables = links(*(f"{name} s" for name in names))
-        layout = described(nodes(*names) + '[[switch]]\nname = "s"\n' + cables)
+        layout = resolved_layout(nodes(*names) + '[[switch]]\nname = "s"\n' + cables)
         return {node.name: node.address for node in layout.nodes}
 
     before = addresses("a1", "a2", "b1", "b2", "n2")
@@ -99,7 +99,7 @@ def test_no_address_moves_when_another_node_is_renamed_or_leaves() -> None:
 
 
 def test_a_declared_address_goes_before_a_number_in_a_name() -> None:
-    layout = described(
+    layout = resolved_layout(
         '[[node]]\nname = "n1"\n[[node]]\nname = "boss"\n[[node.nic]]\naddresses = ["10.0.0.1/16"]\n' + links("n1 boss")
     )
     assert layout.nodes[1].address == "10.0.0.1"
@@ -107,7 +107,7 @@ def test_a_declared_address_goes_before_a_number_in_a_name() -> None:
 
 
 def test_a_segment_takes_the_network_of_its_declared_address() -> None:
-    layout = described(
+    layout = resolved_layout(
         nodes("n2") + '[[node]]\nname = "n1"\n[[node.nic]]\naddresses = ["10.9.8.1/24"]\n' + links("n1 n2")
     )
     assert [node.address for node in layout.nodes] == ["10.9.8.2", "10.9.8.1"]
@@ -115,15 +115,18 @@ def test_a_segment_takes_the_network_of_its_declared_address() -> None:
 
 def test_only_a_pool_of_ipv6_gives_every_nic_an_ipv6_address() -> None:
     pair = nodes("n1", "n2") + links("n1 n2")
-    assert described('network6 = "fd00:1::/48"\n' + pair).nodes[1].nics[0].addresses == ("10.0.0.2/16", "fd00:1::2/64")
+    assert resolved_layout('network6 = "fd00:1::/48"\n' + pair).nodes[1].nics[0].addresses == (
+        "10.0.0.2/16",
+        "fd00:1::2/64",
+    )
     static = '[[node]]\nname = "n1"\n[[node.nic]]\naddresses = ["2001:db8::5/64"]\n' + nodes("n2") + links("n1 n2")
-    layout = described(static)
+    layout = resolved_layout(static)
     assert layout.nodes[0].nics[0].addresses == ("10.0.0.1/16", "2001:db8::5/64")
     assert layout.nodes[1].nics[0].addresses == ("10.0.0.2/16",)
 
 
 def test_the_i_th_segment_gets_the_i_th_network_and_nodes_on_several_forward() -> None:
-    layout = described(nodes("n1", "n2", "n3", "n4") + links("n1 n2", "n2 n3", "n3 n4"))
+    layout = resolved_layout(nodes("n1", "n2", "n3", "n4") + links("n1 n2", "n2 n3", "n3 n4"))
     networks = [nic.addresses[0] for node in layout.nodes for nic in node.nics]
     assert networks == ["10.0.0.1/16", "10.0.0.2/16", "10.1.0.2/16", "10.1.0.3/16", "10.2.0.3/16", "10.2.0.4/16"]
     assert [node.forwards for node in layout.nodes] == [False, True, True, False]
@@ -138,7 +141,7 @@ def test_one_segment_needs_no_routes() -> None:
 
 
 def test_two_nics_on_one_segment_do_not_make_a_router() -> None:
-    layout = described(nodes("n1", "n2") + '[[switch]]\nname = "s"\n' + links("n1 s", "n1 s", "n2 s"))
+    layout = resolved_layout(nodes("n1", "n2") + '[[switch]]\nname = "s"\n' + links("n1 s", "n1 s", "n2 s"))
     assert [node.forwards for node in layout.nodes] == [False, False]
     assert len({nic.addresses for nic in nics(layout).values()}) == 3
 
@@ -146,14 +149,14 @@ def test_two_nics_on_one_segment_do_not_make_a_router() -> None:
 def test_more_segments_than_large_networks_get_small_ones() -> None:
     names = [f"n{number}" for number in range(1, 302)]
     pairs = [f"n{number} n{number + 1}" for number in range(1, 301)]
-    layout = described(nodes(*names) + links(*pairs))
+    layout = resolved_layout(nodes(*names) + links(*pairs))
     networks = {ipaddress.ip_interface(nic.addresses[0]).network for nic in nics(layout).values()}
     assert len(networks) == 300
     assert {network.prefixlen for network in networks} == {24}
 
 
 def test_a_small_pool_is_shared_out() -> None:
-    layout = described('network = "192.168.7.0/24"\n' + nodes("n1", "n2", "n3") + links("n1 n2", "n2 n3"))
+    layout = resolved_layout('network = "192.168.7.0/24"\n' + nodes("n1", "n2", "n3") + links("n1 n2", "n2 n3"))
     networks = {ipaddress.ip_interface(nic.addresses[0]).network for nic in nics(layout).values()}
     assert len(networks) == 2
     assert all(network.subnet_of(ipaddress.ip_network("192.168.7.0/24")) for network in networks)  # type: ignore[arg-type]
@@ -161,12 +164,12 @@ def test_a_small_pool_is_shared_out() -> None:
 
 def test_a_pool_with_too_few_addresses_is_an_error() -> None:
     with pytest.raises(DescriptionError, match="room for 7 NICs"):
-        described('network = "10.0.0.0/29"\n[generate]\nshape = "star"\nnodes = 7\n')
-    assert len(described('network = "10.0.0.0/29"\n[generate]\nshape = "star"\nnodes = 6\n').nodes) == 6
+        resolved_layout('network = "10.0.0.0/29"\n[generate]\nshape = "star"\nnodes = 7\n')
+    assert len(resolved_layout('network = "10.0.0.0/29"\n[generate]\nshape = "star"\nnodes = 6\n').nodes) == 6
 
 
 def test_a_direction_is_stronger_than_the_link_and_the_link_than_the_defaults() -> None:
-    layout = described(
+    layout = resolved_layout(
         """
         [defaults.link]
         delay = "1ms"
@@ -189,8 +192,8 @@ def test_a_direction_is_stronger_than_the_link_and_the_link_than_the_defaults() 
     )
 
 
-def test_what_is_said_about_a_node_is_kept() -> None:
-    layout = described(
+def test_attributes_of_a_node_are_kept() -> None:
+    layout = resolved_layout(
         """
         [[node]]
         name = "n1"
@@ -248,14 +251,14 @@ def test_every_layout_keeps_what_was_said_and_repeats_nothing(description: Descr
     plugs = [end for link in layout.links for end in (link.a, link.b)]
     assert len(plugs) == len(set(plugs))
     for node in description.nodes:
-        for said in node.nics:
-            check_nic(said, every[End(node.name, said.name or "")], description)
+        for reported in node.nics:
+            check_nic(reported, every[End(node.name, reported.name or "")], description)
 
 
-def check_nic(said: SaidNic, nic: Nic, description: Description) -> None:
-    assert said.mac in (None, nic.mac)
-    assert nic.mtu == (said.mtu or description.defaults.mtu)
-    assert set(said.addresses) <= set(nic.addresses)
+def check_nic(reported: SaidNic, nic: Nic, description: Description) -> None:
+    assert reported.mac in (None, nic.mac)
+    assert nic.mtu == (reported.mtu or description.defaults.mtu)
+    assert set(reported.addresses) <= set(nic.addresses)
 
 
 @given(descriptions())
@@ -280,14 +283,14 @@ def test_every_route_leads_through_a_neighbour_to_its_network(description: Descr
     }
     for node in layout.nodes:
         for route in node.routes:
-            here, hops = node, 0
-            while route.destination not in own[here.name]:
-                via = next(other.via for other in here.routes if other.destination == route.destination)
-                shared = {text for text in own[here.name] if ipaddress.ip_address(via) in ipaddress.ip_network(text)}
+            local, hops = node, 0
+            while route.destination not in own[local.name]:
+                via = next(other.via for other in local.routes if other.destination == route.destination)
+                shared = {text for text in own[local.name] if ipaddress.ip_address(via) in ipaddress.ip_network(text)}
                 assert shared <= own[owner[via].name], "the gateway is a neighbour"
                 assert shared
-                here, hops = owner[via], hops + 1
-                assert here.forwards
+                local, hops = owner[via], hops + 1
+                assert local.forwards
                 assert hops <= len(layout.nodes)
 
 

@@ -114,7 +114,7 @@ def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
 
 
 def test_all_that_is_wrong_is_told_at_once_with_the_nearest_name() -> None:
-    found = problems(
+    problems_found = problems(
         fault(kind='"impair"', on='"n1"', at='"2s"', dealy='"1ms"', loss='"5%"')
         + fault(kind='"flapp"', at='"1s"')
         + fault(kind='"pause"', on='"n1"', at="3", for_='"1s"')
@@ -122,14 +122,14 @@ def test_all_that_is_wrong_is_told_at_once_with_the_nearest_name() -> None:
         + fault(kind='"crash"', at='"1s"')
         + "[random]\nkinds = ['flop']\nrate = 0\n"
     )
-    assert found[0].startswith("fault[1]: found unknown key 'dealy'")
-    assert found[0].endswith("did you mean 'delay'?")
-    assert found[1].startswith("fault[2].kind: found 'flapp'")
-    assert found[1].endswith("did you mean 'flap'?")
-    assert found[2].startswith("fault[3].at: found 3, expected a duration")
-    assert found[3].startswith("fault[4]: expected the key 'kind'")
-    assert found[4] == "fault[5]: expected the key 'on'"
-    assert [line.partition(":")[0] for line in found[5:]] == ["random.kinds[1]", "random.rate"]
+    assert problems_found[0].startswith("fault[1]: found unknown key 'dealy'")
+    assert problems_found[0].endswith("did you mean 'delay'?")
+    assert problems_found[1].startswith("fault[2].kind: found 'flapp'")
+    assert problems_found[1].endswith("did you mean 'flap'?")
+    assert problems_found[2].startswith("fault[3].at: found 3, expected a duration")
+    assert problems_found[3].startswith("fault[4]: expected the key 'kind'")
+    assert problems_found[4] == "fault[5]: expected the key 'on'"
+    assert [line.partition(":")[0] for line in problems_found[5:]] == ["random.kinds[1]", "random.rate"]
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ def test_all_that_is_wrong_is_told_at_once_with_the_nearest_name() -> None:
     ],
 )
 def test_what_does_not_fit_together_is_told_with_its_place(text: str, expected: str) -> None:
-    (found,) = problems(text)
-    assert found.startswith(expected)
+    (actual,) = problems(text)
+    assert actual.startswith(expected)
 
 
-def test_what_is_wrong_in_python_is_told_too() -> None:
+def test_errors_in_python_descriptions_are_reported() -> None:
     with pytest.raises(DescriptionError, match=r"fault\[1\]: expected the key 'for' or 'to': pause has an end"):
         Scenario(faults=[Pause(on="n1", at="1s")])
     with pytest.raises(DescriptionError, match="expected a duration"):
@@ -210,7 +210,7 @@ def test_the_schema_takes_what_is_right_and_refuses_what_is_not() -> None:
 def test_every_kind_has_words_for_it() -> None:
     storm = Scenario.from_toml(STORM)
     assert storm.faults[0].what == "delay 2ms, rate 100mbit, loss 5% on n1 (out)"
-    assert [one.what for one in storm.faults[2:5]] == [
+    assert [fault.what for fault in storm.faults[2:5]] == [
         "down: n1, n2",
         "partition n1,n2 / n3",
         "partition isolated of n2, one way",

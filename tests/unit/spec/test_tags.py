@@ -48,7 +48,7 @@ tags = ["slow", "rack1"]
 RACKS = resolve(Description.from_toml(TEXT))
 
 
-def wrong(text: str) -> list[str]:
+def description_problems(text: str) -> list[str]:
     with pytest.raises(DescriptionError) as caught:
         Description.from_toml(text)
     return [str(problem) for problem in caught.value.problems]
@@ -81,18 +81,18 @@ def test_they_are_written_back_and_kept_with_the_state(description: Description,
     assert [node.tags for node in layout.nodes] == [node.tags for node in nodes]
 
 
-def test_what_is_no_tag_is_refused_where_it_stands() -> None:
+def test_an_invalid_tag_is_rejected_at_its_path() -> None:
     node = 'name = "x"\n[[node]]\nname = "n1"\ntags = '
-    assert wrong(f'{node}["rack 1"]') == [
+    assert description_problems(f'{node}["rack 1"]') == [
         "node[1] (n1).tags[1]: found 'rack 1', expected a tag of 1 to 63 letters, digits, '-', '_' and '.' that begins with "
         "a letter or digit — did you mean 'rack-1'?"
     ]
-    assert "did you mean 'rack1'?" in wrong(f'{node}["@rack1"]')[0]
-    assert wrong(f'{node}["a", "b", "a"]') == [
+    assert "did you mean 'rack1'?" in description_problems(f'{node}["@rack1"]')[0]
+    assert description_problems(f'{node}["a", "b", "a"]') == [
         "node[1] (n1).tags: found ['a', 'b', 'a'], expected every tag once: 'a' is there twice"
     ]
-    assert wrong(f'{node}"rack1"') == ["node[1] (n1).tags: found 'rack1', expected a list"]
-    assert "did you mean 'tags'?" in wrong('name = "x"\n[[node]]\nname = "n1"\ntag = ["a"]')[0]
+    assert description_problems(f'{node}"rack1"') == ["node[1] (n1).tags: found 'rack1', expected a list"]
+    assert "did you mean 'tags'?" in description_problems('name = "x"\n[[node]]\nname = "n1"\ntag = ["a"]')[0]
 
 
 def test_a_table_tags_what_a_shape_has_made_and_what_is_listed() -> None:
@@ -149,8 +149,8 @@ def test_builders_take_the_same_table() -> None:
         ('[tags]\n"a b" = ["n1"]', "tags: found 'a b', expected a tag of 1 to 63 letters"),
     ],
 )
-def test_what_is_wrong_in_the_table_is_told(table: str, said: str) -> None:
-    (problem,) = wrong(f'[generate]\nshape = "star"\nnodes = 3\n{table}')
+def test_errors_in_the_table_are_reported(table: str, said: str) -> None:
+    (problem,) = description_problems(f'[generate]\nshape = "star"\nnodes = 3\n{table}')
     assert problem.startswith(said)
 
 

@@ -24,7 +24,7 @@ _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 def impairments(draw: st.DrawFn) -> dict[str, object]:
     """Draw keys of an impairment that do not contradict each other, as text or as numbers."""
     share = st.floats(0, 1) | st.sampled_from(["5%", "0.1%", 0, 1])
-    said = {
+    reported = {
         "delay": draw(st.integers(1, 10**12).map(units.format_duration)),
         "jitter": draw(st.integers(0, 10**10).map(units.format_duration)),
         "distribution": draw(st.sampled_from(["uniform", "normal", "pareto"])),
@@ -37,10 +37,10 @@ def impairments(draw: st.DrawFn) -> dict[str, object]:
         "overhead": draw(st.integers(-14, 1024)),
         "rules": draw(st.lists(st.sampled_from(["drop", 'delay 1ms link == "a--b"']), max_size=2)),
     }
-    kept = draw(st.sets(st.sampled_from(sorted(said))))
+    kept = draw(st.sets(st.sampled_from(sorted(reported))))
     kept |= {"delay", "jitter"} if kept & {"jitter", "distribution", "reorder"} else set()
     kept |= {"rate"} if kept & {"minimum_frame", "overhead"} else set()
-    return {key: value for key, value in said.items() if key in kept}
+    return {key: value for key, value in reported.items() if key in kept}
 
 
 @st.composite
@@ -93,7 +93,7 @@ def test_a_shipped_topology_survives_writing_and_reading(name: str) -> None:
     assert parse(to_toml(description), name) == description
 
 
-def test_what_is_written_reads_well() -> None:
+def test_written_text_is_readable() -> None:
     description = Description(
         name="pair",
         defaults=Defaults(link=Impairments(delay="10us")),

@@ -56,7 +56,7 @@ def test_a_probability_is_a_share_or_percent(text: object, share: float) -> None
 
 
 @pytest.mark.parametrize("text", ["10", 10, 2.5, "3 parsecs", "10us extra", "", "us", True, None])
-def test_what_is_no_duration_is_told_which_units_there_are(text: object) -> None:
+def test_an_invalid_duration_lists_the_units(text: object) -> None:
     with pytest.raises(UnitError, match="ns, us, ms, s"):
         parse_duration(text)
 
@@ -109,7 +109,7 @@ def test_a_misspelt_unit_gets_the_nearest() -> None:
         parse_rate("100mbits")
 
 
-def test_what_does_not_fit_64_bits_is_refused() -> None:
+def test_values_beyond_64_bits_are_rejected() -> None:
     with pytest.raises(UnitError, match="at most"):
         parse_rate("99999999999tbit")
     with pytest.raises(UnitError, match="at most"):

@@ -1,4 +1,4 @@
-"""Rules for the modules that can be compiled: what would mean something else there (docs/internals/compiled.md)."""
+"""Rules for modules that can be compiled: constructs that behave differently there (docs/internals/compiled.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 ROOMS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["netns-testbed"]["compiled"]
 MODULES = [f"{room}/{name}.py" for room, names in ROOMS.items() for name in names]
-BESIDE = {"ABC", "Generic", "Protocol"}
+NEUTRAL_BASES = {"ABC", "Generic", "Protocol"}
 UNKNOWN = {"object", "memoryview", "bytearray", "slice", "complex", "Exception", "BaseException"}
 
 
@@ -27,11 +27,13 @@ def broken_rules(source: str) -> Iterator[str]:
         elif isinstance(node, ast.Delete) and any(isinstance(target, ast.Attribute) for target in node.targets):
             yield f"{node.lineno}: an attribute is deleted"
         elif isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
-            yield f"{node.lineno}: attributes are made when they are read"
-        elif isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == "coroutine" for one in node.decorator_list):
+            yield f"{node.lineno}: __getattr__ creates attributes on demand"
+        elif isinstance(node, ast.FunctionDef) and any(
+            ast.unparse(decorator) == "coroutine" for decorator in node.decorator_list
+        ):
             yield f"{node.lineno}: {node.name} is a generator that is awaited"
         elif isinstance(node, ast.Constant) and node.value == "__weakref__":
-            yield f"{node.lineno}: weak references are meant"
+            yield f"{node.lineno}: __weakref__ allows weak references"
         elif isinstance(node, ast.Attribute) and node.attr == "__code__":
             yield f"{node.lineno}: code objects are read"
         elif isinstance(node, ast.Assign | ast.AnnAssign) and _is_slice(node.value):
@@ -39,8 +41,10 @@ def broken_rules(source: str) -> Iterator[str]:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _broken_by_handlers(node)
         elif isinstance(node, ast.Compare):
-            for other in node.comparators:
-                if isinstance(other, ast.Tuple) and any(isinstance(one, ast.Starred) for one in other.elts):
+            for comparator in node.comparators:
+                if isinstance(comparator, ast.Tuple) and any(
+                    isinstance(element, ast.Starred) for element in comparator.elts
+                ):
                     yield f"{node.lineno}: in a tuple with a star"
 
 
@@ -73,21 +77,21 @@ def _imported_for_types(tree: ast.Module) -> set[str]:
 
 
 def _broken_by_class(node: ast.ClassDef, absent: set[str]) -> Iterator[str]:
-    decorators = {ast.unparse(one).partition("(")[0] for one in node.decorator_list}
+    decorators = {ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list}
     if "runtime_checkable" in decorators:
         yield f"{node.lineno}: {node.name} is checked at runtime"
     bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
-    if len([base for base in bases if base not in BESIDE]) > 1 and "Protocol" not in bases:
+    if len([base for base in bases if base not in NEUTRAL_BASES]) > 1 and "Protocol" not in bases:
         yield f"{node.lineno}: {node.name} has several bases"
     is_dataclass = "dataclass" in decorators
-    sought = UNKNOWN | absent
-    if is_dataclass:  # in one, quotation marks do not help
-        sought |= {repr(name) for name in sought}
+    unknown_types = UNKNOWN | absent
+    if is_dataclass:  # quotation marks do not help in a dataclass
+        unknown_types |= {repr(name) for name in unknown_types}
     typed = is_dataclass or "NamedTuple" in bases
     for statement in node.body:
         if isinstance(statement, ast.Assign) and not _is_plain(statement):
             yield f"{statement.lineno}: {node.name}.{ast.unparse(statement)}"
-        elif typed and isinstance(statement, ast.AnnAssign) and ast.unparse(statement.annotation) in sought:
+        elif typed and isinstance(statement, ast.AnnAssign) and ast.unparse(statement.annotation) in unknown_types:
             yield f"{statement.lineno}: {node.name}.{ast.unparse(statement)}: mypyc looks for its type, and finds none"
 
 
@@ -128,19 +132,19 @@ def test_a_compiled_module_keeps_the_rules(path: str) -> None:
         "def f():\n    e = 1\n    try: g()\n    except A as e: h(e)",
     ],
 )  # fmt: skip
-def test_what_breaks_a_rule_is_found(source: str) -> None:
+def test_a_broken_rule_is_reported(source: str) -> None:
     assert len(list(broken_rules(source))) == 1
 
 
-def test_what_keeps_the_rules_is_not_found() -> None:
-    kept = "class A(Protocol, Generic[T]):\n    __slots__ = ('a',)\n    a: int\n    b = 1\nx in (1, 2)\ndel found[0]"
+def test_valid_constructs_are_not_reported() -> None:
+    valid = "class A(Protocol, Generic[T]):\n    __slots__ = ('a',)\n    a: int\n    b = 1\nx in (1, 2)\ndel found[0]"
     typed = (
         "if TYPE_CHECKING:\n    from b import B\nclass A(NamedTuple):\n    b: 'B'\n    c: 'memoryview'\n    d: B | None"
     )
     caught = (
         "def f():\n    def g():\n        try: h()\n        except A as e: ...\n    try: g()\n    except B as e: ..."
     )
-    assert not list(broken_rules(kept))
+    assert not list(broken_rules(valid))
     assert not list(broken_rules(caught))
     assert not list(broken_rules(typed))
 
@@ -150,12 +154,12 @@ def test_classes_of_compiled_modules_from_which_other_packages_inherit_permit_th
     inherited = {base for package in packages for path in package.rglob("*.py") for base in _compiled_bases(path)}
     assert ("protocols/core/peers.py", "Peer") in inherited
     for path, name in sorted(inherited):
-        (found,) = [
+        (actual,) = [
             node
             for node in ast.parse((ROOT / path).read_text()).body
             if isinstance(node, ast.ClassDef) and node.name == name
         ]
-        decorators = {ast.unparse(decorator) for decorator in found.decorator_list}
+        decorators = {ast.unparse(decorator) for decorator in actual.decorator_list}
         assert "mypyc_attr(allow_interpreted_subclasses=True)" in decorators, f"{path}: {name}"
 
 

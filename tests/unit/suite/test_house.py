@@ -29,14 +29,14 @@ def test_docstrings_of_tests_and_benchmarks_are_measured_too() -> None:
 
 
 def test_a_circle_of_imports_is_found() -> None:
-    found = [module(f"{name}.py", f'"""Module {name}."""\nimport {other}\n') for name, other in CIRCLE]
-    for each in found:
+    actual = [module(f"{name}.py", f'"""Module {name}."""\nimport {second}\n') for name, second in CIRCLE]
+    for each in actual:
         each.imports = set(HOUSE["imported"](each, {"a", "b"}))
-    assert HOUSE["circles"](found) == ["a b"]
+    assert HOUSE["circles"](actual) == ["a b"]
 
 
 def test_a_docstring_that_begins_with_a_pronoun_or_without_a_subject_is_found() -> None:
-    found = module("m.py", '''
+    actual = module("m.py", '''
 """Frames of a protocol."""
 
 COUNT = 3
@@ -51,7 +51,7 @@ def send(frame: Frame) -> None:
     """Send a frame."""
     "Nothing waits."
 ''')  # fmt: skip
-    assert HOUSE["riddles"]([found]) == ["m.py:5 Of each node.", "m.py:9 What is sent.", "m.py:14 Nothing waits."]
+    assert HOUSE["riddles"]([actual]) == ["m.py:5 Of each node.", "m.py:9 What is sent.", "m.py:14 Nothing waits."]
 
 
 def module(place: str, text: str) -> Any:

@@ -58,9 +58,9 @@ def test_each_test_is_in_one_part(suite: Path) -> None:
         "alone": ("test_time", "test_rate", "test_meaning"),
     }
     printed = {part: run(suite, part=part)[1] for part in parts}
-    for part, told in printed.items():
-        for one, names in parts.items():
-            assert [f"::{name} PASSED" in told for name in names] == [part == one] * len(names)
+    for part, report in printed.items():
+        for first, names in parts.items():
+            assert [f"::{name} PASSED" in report for name in names] == [part == first] * len(names)
     summary = (suite / "summary").read_text()
     for head in ("beside each other: 2 passed", "live, beside each other: 1 passed", "alone: 3 passed"):
         assert f"{head};" in summary
@@ -89,15 +89,15 @@ def test_a_third_of_the_simulations_is_interpreted_where_the_compiled_part_follo
 
 
 def test_a_file_of_the_other_part_that_is_asked_for_is_deselected(suite: Path) -> None:
-    code, told, _ = run(suite, "tests/live/test_wires.py", part="beside")
+    code, report, _ = run(suite, "tests/live/test_wires.py", part="beside")
     assert code == pytest.ExitCode.NO_TESTS_COLLECTED
-    assert "1 deselected" in told
+    assert "1 deselected" in report
 
 
 def test_too_much_memory_fails_a_strict_run_also_one_in_several_processes(suite: Path) -> None:
-    code, told, _ = run(suite, part="beside")
+    code, report, _ = run(suite, part="beside")
     assert code == pytest.ExitCode.OK
-    assert "more than 1: what does it keep?" in told
+    assert "more than 1: what does it keep?" in report
     code, _, summary = run(suite, "--numprocesses=2", part="beside", strict=True)
     assert code == pytest.ExitCode.TESTS_FAILED
     assert "more than 1 (strict: fails)" in summary

@@ -100,5 +100,5 @@ def test_a_script_of_mpi4py_and_a_file_of_neither_kind_are_told(tmp_path: Path) 
 
 def test_versions_of_packages_are_those_that_are_installed() -> None:
     names = ("click", "netns-testbed", "no-such-package")
-    found = registry.versions(names)
-    assert found == {name: version(name) for name in names[:2]}
+    versions_found = registry.versions(names)
+    assert versions_found == {name: version(name) for name in names[:2]}

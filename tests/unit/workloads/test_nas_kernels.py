@@ -69,13 +69,13 @@ def test_another_problem_fails(name: str) -> None:
 
 
 def test_a_random_number_is_reached_without_those_before_it() -> None:
-    state, found = 314_159_265, []
+    state, actual = 314_159_265, []
     for _ in range(3000):
         state = 5**13 * state % 2**46
-        found.append(state)
-    assert states(1, 3000).tolist() == found
-    assert states(1235, 17).tolist() == found[1234:1251]
-    assert numbers(2, 1)[0] == found[1] / 2**46
+        actual.append(state)
+    assert states(1, 3000).tolist() == actual
+    assert states(1235, 17).tolist() == actual[1234:1251]
+    assert numbers(2, 1)[0] == actual[1] / 2**46
     each = stream(1)
     assert [next(each) for _ in range(3000)] == numbers(1, 3000).tolist()
 
@@ -93,12 +93,12 @@ def test_blocks_of_the_matrix_are_the_matrix(ranks: int) -> None:
     whole = (0, problem.order)
     vector = np.linspace(0, 1, problem.order)
     expected = make_block(problem, whole, whole).multiply(vector)
-    found = np.zeros(problem.order)
+    actual = np.zeros(problem.order)
     for rank in range(ranks):
         grid = RankGrid.of(problem.order, ranks, rank)
         rows, piece = slice(*grid.rows), slice(*grid.piece)
-        found[rows] += make_block(problem, grid.rows, grid.piece).multiply(vector[piece])
-    assert np.allclose(found, expected, rtol=1e-12)
+        actual[rows] += make_block(problem, grid.rows, grid.piece).multiply(vector[piece])
+    assert np.allclose(actual, expected, rtol=1e-12)
 
 
 def test_a_schedule_takes_no_memory_for_the_grid() -> None:

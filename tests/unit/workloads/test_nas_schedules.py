@@ -27,17 +27,17 @@ HEAD = 19  # bytes of a frame before its message
 def sent(size: int, program: Callable[[Comm], Program[Any]]) -> list[list[tuple[int, int]]]:
     """Run the ranks. Returns what each has sent: receivers and sizes, in order."""
     ranks = by_library(size)
-    found: list[list[tuple[int, int]]] = [[] for _ in range(size)]
-    give = ranks.wires.give
+    actual: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+    deliver = ranks.wires.deliver
 
     def record(frame: bytes) -> None:
-        found[frame[11] - 1].append((frame[5] - 1, len(frame) - HEAD))
-        give(frame)
+        actual[frame[11] - 1].append((frame[5] - 1, len(frame) - HEAD))
+        deliver(frame)
 
-    ranks.wires.give = record  # type: ignore[method-assign]
+    ranks.wires.deliver = record  # type: ignore[method-assign]
     ranks.run(*[program] * size)
-    assert ranks.at_rest()
-    return found
+    assert ranks.is_idle()
+    return actual
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])

@@ -79,10 +79,10 @@ def test_values_are_taken_as_they_are() -> None:
 def test_all_mistakes_are_told_at_once_with_what_was_expected_and_the_nearest_name() -> None:
     with pytest.raises(DescriptionError) as caught:
         checked(Everything, {"cuont": "1", "wait": "10", "count": "x", "pattern": "tow", "quick": "perhaps"}, "it")
-    said = str(caught.value)
-    assert "5 problems" in said
+    message = str(caught.value)
+    assert "5 problems" in message
     for words in ("did you mean 'count'?", "a duration", "a whole number", "did you mean 'two'?", "one of true"):
-        assert words in said
+        assert words in message
 
 
 def test_a_setting_without_a_default_must_be_given_and_one_that_cannot_be_is_refused() -> None:

@@ -53,10 +53,10 @@ class Firmware(PostcardFirmware):
 
 
 class Host(PostcardHost):
-    def completed(self, index: int) -> None:
+    def on_completion(self, index: int) -> None:
         if index >= SENDS and self._descriptors.read(index).tag == LIBRARY_RAISES:
             raise ValueError("no such letter")
-        super().completed(index)
+        super().on_completion(index)
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:

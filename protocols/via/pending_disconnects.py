@@ -15,13 +15,13 @@ from protocols.core.peers import Peer
 from protocols.via.card import Card, Vi
 from protocols.via.codec import STEP_DISCONNECT
 
-ENDINGS: Final = 1 << 32
+DISCONNECT_TIMERS: Final = 1 << 32
 """First timer key of ends of connections; the session is added."""
 _MAX_DOUBLINGS: Final = 30
 
 
 @dataclass(slots=True)
-class Ending:
+class PendingDisconnect:
     """The end of a connection or request that the peer has not confirmed. vi, session: local end. peer_vi,
     peer_session: remote end, 0 if unknown. cause: 0 if the program disconnected, otherwise a bit of a descriptor's
     status. start_time: when the first disconnect frame was sent; None until then."""
@@ -36,13 +36,13 @@ class Ending:
     retries: int = 0
 
 
-class Endings:
+class PendingDisconnects:
     """The ends of one NIC's connections that are not confirmed yet."""
 
     def __init__(self, card: Card) -> None:
         self._card = card
-        self._open: dict[int, Ending] = {}
-        self._new: list[Ending] = []
+        self._open: dict[int, PendingDisconnect] = {}
+        self._new: list[PendingDisconnect] = []
 
     @property
     def has_new(self) -> bool:
@@ -52,67 +52,67 @@ class Endings:
     def add(self, vi: Vi, cause: int) -> None:
         """Notify the peer of a VI that its connection or request has ended."""
         assert vi.peer is not None
-        ending = Ending(vi.peer, vi.number, vi.session, vi.peer_vi, vi.peer_session, cause)
-        self._open[vi.session] = ending
-        self._new.append(ending)
-        self._send(ending)
+        disconnect = PendingDisconnect(vi.peer, vi.number, vi.session, vi.peer_vi, vi.peer_session, cause)
+        self._open[vi.session] = disconnect
+        self._new.append(disconnect)
+        self._send(disconnect)
 
     def begin(self, now: int) -> None:
         """Start the timers of new entries."""
-        for ending in self._new:
-            ending.start_time = now
-            if self._open.get(ending.session) is ending:
-                self._set_timer(now, ending)
+        for disconnect in self._new:
+            disconnect.start_time = now
+            if self._open.get(disconnect.session) is disconnect:
+                self._set_timer(now, disconnect)
         self._new.clear()
 
     def on_timer(self, now: int, session: int) -> None:
         """Resend a disconnect frame."""
-        ending = self._open[session]
+        disconnect = self._open[session]
         give_up = self._card.settings.give_up
-        if give_up and ending.start_time is not None and now - ending.start_time >= give_up:
+        if give_up and disconnect.start_time is not None and now - disconnect.start_time >= give_up:
             del self._open[session]
             return
-        ending.retries += 1
+        disconnect.retries += 1
         self._card.counters.endings_resent += 1
-        self._send(ending)
-        self._set_timer(now, ending)
+        self._send(disconnect)
+        self._set_timer(now, disconnect)
 
     def repeat(self, session: int) -> bool:
         """Resend the disconnect frame to a peer that still uses the connection. False: the session is unknown."""
-        ending = self._open.get(session)
-        if ending is None:
+        disconnect = self._open.get(session)
+        if disconnect is None:
             return False
-        self._send(ending)
+        self._send(disconnect)
         return True
 
     def on_confirmation(self, peer: Peer, session: int) -> bool:
         """Handle a peer's answer that it has no such connection. False: no disconnect frame was sent to it."""
-        ending = self._open.get(session)
-        if ending is None or ending.peer is not peer:
+        disconnect = self._open.get(session)
+        if disconnect is None or disconnect.peer is not peer:
             return False
         self._remove(session)
         return True
 
-    def restarting(self, peer: Peer) -> None:
+    def on_peer_restarting(self, peer: Peer) -> None:
         """Remove the entries of a peer that has restarted."""
-        for session in [session for session, ending in self._open.items() if ending.peer is peer]:
+        for session in [session for session, disconnect in self._open.items() if disconnect.peer is peer]:
             self._remove(session)
 
     def _remove(self, session: int) -> None:
         del self._open[session]
-        self._card.timers.cancel(ENDINGS + session)
+        self._card.timers.cancel(DISCONNECT_TIMERS + session)
 
-    def _send(self, ending: Ending) -> None:
-        card, peer = self._card, ending.peer
+    def _send(self, disconnect: PendingDisconnect) -> None:
+        card, peer = self._card, disconnect.peer
         peer.send_later(
             partial(
                 card.codec.pack_connection, peer.address, card.address, 0, card.incarnation, peer.incarnation,
-                ending.peer_vi, ending.peer_session, ending.vi, ending.session, 0, 0, ending.cause, 0, 0,
+                disconnect.peer_vi, disconnect.peer_session, disconnect.vi, disconnect.session, 0, 0, disconnect.cause, 0, 0,
                 STEP_DISCONNECT, 0, 0, b"",
             )
         )  # fmt: skip
 
-    def _set_timer(self, now: int, ending: Ending) -> None:
+    def _set_timer(self, now: int, disconnect: PendingDisconnect) -> None:
         settings = self._card.settings
-        delay = min(settings.timeout << min(ending.retries, _MAX_DOUBLINGS), settings.longest_timeout)
-        self._card.timers.set(ENDINGS + ending.session, now + delay)
+        delay = min(settings.timeout << min(disconnect.retries, _MAX_DOUBLINGS), settings.longest_timeout)
+        self._card.timers.set(DISCONNECT_TIMERS + disconnect.session, now + delay)

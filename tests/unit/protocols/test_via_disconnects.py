@@ -1,0 +1,234 @@
+"""Ends of VIA's connections: each side learns of them, whatever is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocols.via.settings import Settings
+from protocols.via.vip_descriptors import Segment
+from protocols.via.vipl_names import OP_RDMAWRITE, OP_SENDRECV, Done, Result, ViaError, ViState
+from protocols.via.virtual_interface import Descriptor
+from tests.unit.protocols.host_programs import Program, run
+from tests.unit.protocols.via_nics import NicPair
+
+MILLISECOND = 1_000_000
+LONG = 2_000 * MILLISECOND
+
+
+def is_settled(pair: NicPair) -> bool:
+    """Whether no timer runs, and no side is connected to nobody."""
+    return pair.wires.deadline is None and pair.vis[0].state is not ViState.CONNECTED is not pair.vis[1].state
+
+
+@pytest.mark.parametrize("lost", [1, 2, 5])
+def test_a_lost_disconnect_comes_again_until_the_peer_has_answered(lost: int) -> None:
+    pair = NicPair()
+    run(pair.wires, pair.vis[0].disconnect(), deliver=pair.wires.nics[0].sent.clear)
+    for _ in range(lost):
+        assert pair.vis[1].state is ViState.CONNECTED
+        pair.wires.take(0)
+        pair.wires.tick()
+    pair.wires.exchange()
+    assert pair.vis[1].state is ViState.ERROR
+    assert is_settled(pair)
+    assert pair.wires.agents[0].firmware.counter_values()["endings_resent"] == lost
+
+
+def test_an_end_whose_answer_is_lost_is_told_and_answered_again() -> None:
+    pair = NicPair()
+    run(pair.wires, pair.vis[0].disconnect(), deliver=lambda: None)
+    pair.wires.deliver(pair.wires.take(0)[0])
+    pair.wires.take(1)
+    run(pair.wires, pair.vis[1].disconnect())
+    run(pair.wires, *(vi.connect_peer(1 - number, b"again") for number, vi in enumerate(pair.vis)))
+    pair.wires.elapse(LONG)
+    assert [vi.state for vi in pair.vis] == [ViState.CONNECTED] * 2
+    assert pair.wires.deadline is None
+
+
+def test_a_peer_that_only_receives_learns_of_an_error_though_its_frame_is_lost() -> None:
+    """The second node's receive is too short for what the first sends; the first loses what it is told of it."""
+    pair = NicPair()
+    short = Descriptor(data=(pair.memory[1].segment(0, 8),))
+    pair.vis[1].post_receive(short)
+    sent = Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 9),))
+    pair.vis[0].post_send(sent)
+    pair.wires.deliver(pair.wires.take(0)[0])
+    assert short.status & Done.LENGTH_ERROR
+    pair.wires.take(1)
+    pair.wires.elapse(LONG)
+    assert sent.status & Done.REMOTE_DESC_ERROR
+    assert is_settled(pair)
+
+
+def test_the_cause_of_an_error_is_told_again_to_a_peer_that_sends_on() -> None:
+    pair = NicPair(Settings(timeout=5 * MILLISECOND))
+    target = pair.memory[1]
+    sent = Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(0, 8),), Segment(target.address, target.handle + 9))
+    pair.vis[0].post_send(sent)
+    (write,) = pair.wires.take(0)
+    pair.wires.deliver(write)
+    pair.wires.take(1)
+    pair.wires.deliver(write)  # as if resent
+    pair.wires.exchange()
+    assert sent.status & Done.RDMA_PROT_ERROR
+    assert is_settled(pair)
+
+
+def accepted_unheard(pair: NicPair, timeout: int = 0) -> Program[object]:
+    """The second node's VI has accepted the first's request, and the answer is lost. Returns the client's program."""
+    client = pair.vis[0].connect_request(1, b"x", timeout)
+
+    async def serve() -> None:
+        await pair.vis[1].accept(await pair.nics[1].connect_wait(b"x"))
+
+    async def ask() -> None:
+        client.send(None)
+
+    def lose_answers() -> None:
+        for frame in pair.wires.take(0):
+            pair.wires.deliver(frame)
+        pair.wires.take(1)
+
+    run(pair.wires, serve(), ask(), deliver=lose_answers)
+    pair.wires.take(1)
+    assert (pair.vis[0].state, pair.vis[1].state) == (ViState.CONNECT_PENDING, ViState.CONNECTED)
+    return client
+
+
+@pytest.mark.parametrize("how", ["withdrawn", "expired"])
+def test_a_server_whose_answer_is_lost_learns_that_its_client_has_gone(how: str) -> None:
+    pair = NicPair(connects=False)
+    client = accepted_unheard(pair, timeout=4 * MILLISECOND if how == "expired" else 0)
+    if how == "withdrawn":
+        run(pair.wires, pair.vis[0].disconnect(), deliver=lambda: pair.wires.take(0))
+    else:
+        pair.wires.tick()
+        assert pair.vis[0].state is ViState.IDLE
+        pair.wires.take(0)
+    client.close()
+    pair.wires.elapse(LONG)
+    assert (pair.vis[0].state, pair.vis[1].state) == (ViState.IDLE, ViState.ERROR)
+    assert is_settled(pair)
+
+
+def test_an_answer_to_a_request_that_was_withdrawn_long_ago_ends_the_servers_connection() -> None:
+    pair = NicPair(connects=False)
+    request = pair.vis[0].connect_request(1, b"x")
+    request.send(None)
+    (requested,) = pair.wires.take(0)
+    request.close()
+
+    async def serve() -> None:
+        await pair.vis[1].accept(await pair.nics[1].connect_wait(b"x"))
+
+    async def late() -> None:
+        await pair.vis[0].disconnect()
+        pair.wires.exchange()
+        pair.wires.deliver(requested)  # it was delayed
+
+    run(pair.wires, serve(), late())
+    pair.wires.elapse(LONG)
+    assert pair.vis[1].state is ViState.ERROR
+    assert is_settled(pair)
+
+
+def test_a_client_whose_server_has_accepted_and_gone_is_refused() -> None:
+    pair = NicPair(connects=False)
+    client = accepted_unheard(pair)
+    run(pair.wires, pair.vis[1].disconnect())
+    pair.wires.exchange()
+    with pytest.raises(ViaError) as caught:
+        client.send(None)
+    assert caught.value.result is Result.REJECT
+    assert is_settled(pair)
+
+
+def test_a_withdrawn_request_is_not_shown_to_a_server() -> None:
+    pair = NicPair(connects=False)
+    pair.vis[0].connect_peer_request(1, b"x")
+    pair.wires.exchange()
+    run(pair.wires, pair.vis[0].disconnect())
+    pair.wires.exchange()
+    pair.vis[1].connect_peer_request(0, b"x")
+    pair.wires.exchange()
+    assert pair.vis[1].state is ViState.CONNECT_PENDING
+
+
+def test_a_lost_rejection_is_repeated_for_the_request_that_comes_again() -> None:
+    pair = NicPair(connects=False)
+    client = pair.vis[0].connect_request(1, b"x")
+    client.send(None)
+
+    async def reject() -> None:
+        await pair.nics[1].reject(await pair.nics[1].connect_wait(b"x"))
+
+    def lose_answers() -> None:
+        for frame in pair.wires.take(0):
+            pair.wires.deliver(frame)
+        pair.wires.take(1)
+
+    run(pair.wires, reject(), deliver=lose_answers)
+    pair.wires.elapse(LONG)
+    with pytest.raises(ViaError) as caught:
+        client.send(None)
+    assert caught.value.result is Result.REJECT
+
+
+def test_the_end_of_a_connection_to_a_peer_that_has_restarted_is_not_told() -> None:
+    pair = NicPair()
+    run(pair.wires, pair.vis[0].disconnect(), deliver=lambda: pair.wires.take(0))
+    pair.wires.restart(1)
+    pair.wires.elapse(LONG)
+    assert pair.wires.agents[0].firmware.deadline is None
+
+
+def test_a_peer_that_is_silent_is_told_no_longer_than_the_provider_waits() -> None:
+    pair = NicPair(Settings(give_up=100 * MILLISECOND))
+    run(pair.wires, pair.vis[0].disconnect(), deliver=lambda: pair.wires.take(0))
+    while pair.wires.tick():
+        pair.wires.take(0)
+    assert 100 * MILLISECOND <= pair.wires.now <= 300 * MILLISECOND
+
+
+def test_an_error_right_behind_an_acceptance_leaves_the_vi_in_error() -> None:
+    """The program that has accepted goes on only when its VI has been lost: it must not take it for connected."""
+    pair = NicPair(connects=False)
+    client, server = pair.vis[0].connect_request(1, b"x"), pair.vis[1]
+    completions: list[int] = []
+
+    async def serve() -> Program[None]:
+        accepted = server.accept(await pair.nics[1].connect_wait(b"x"))
+        pair.wires.nics[1].post_completion = completions.append  # type: ignore[method-assign,assignment]  # it takes its time
+        accepted.send(None)
+        return accepted
+
+    async def ask() -> None:
+        client.send(None)
+
+    accepted, _ = run(pair.wires, serve(), ask())
+    pair.wires.exchange()
+    with pytest.raises(StopIteration):
+        client.send(None)
+    run(pair.wires, pair.vis[0].disconnect())
+    pair.wires.exchange()
+    for index in completions:
+        pair.nics[1].on_completion(index)
+    assert accepted is not None
+    with pytest.raises(StopIteration):
+        accepted.send(None)
+    assert server.state is ViState.ERROR
+
+
+def test_a_vi_that_asks_its_own_nic_for_a_peer_is_not_connected_to_itself() -> None:
+    pair = NicPair(connects=False)
+    nic, first = pair.nics[0], pair.vis[0]
+    first.connect_peer_request(0, b"x")
+    pair.wires.exchange()
+    assert first.connect_peer_done() is None
+    second = run(pair.wires, nic.create_vi(pair.memory[0].ptag))[0]
+    run(pair.wires, second.connect_peer(0, b"x"), first.connect_peer_wait())
+    posted = Descriptor(data=(pair.memory[0].segment(0, 8),))
+    second.post_receive(posted)
+    pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(8, 8),)))
+    assert (posted.is_posted, posted.length) == (False, 8)
