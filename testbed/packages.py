@@ -5,6 +5,7 @@ Two packages that share an EtherType are an error elsewhere; here both are liste
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -92,7 +93,7 @@ def _offer(name: str, entry: Entry) -> Offered:
     try:
         checked_protocol = _checked(name, registry.import_entry(registry.PROTOCOLS, name, entry))
     except TestbedError as error:
-        return Offered(name, package, version, problem=str(error).strip().rpartition("\n")[2])
+        return Offered(name, package, version, problem=_last_line(str(error)))
     if checked_protocol.uses_kernel_sockets:
         return Offered(name, package, version, modes=("live",), fabrics=_fabrics(()))
     nics = ("inline", "shared") if checked_protocol.split_driver is not None else ("inline",)
@@ -111,6 +112,13 @@ def _offer(name: str, entry: Entry) -> Offered:
         profiles,
         settings,
     )
+
+
+def _last_line(traceback: str) -> str:
+    """Return a traceback's last line, which has the error, with the file and line in which it was raised."""
+    error = traceback.strip().rpartition("\n")[2]
+    places = re.findall(r'^ *File "(.+)", line (\d+)', traceback, re.MULTILINE)
+    return f"{error} ({places[-1][0]}:{places[-1][1]})" if places else error
 
 
 def _fabrics(framings: tuple[str, ...]) -> tuple[str, ...]:

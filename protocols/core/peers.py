@@ -10,7 +10,7 @@ frame names two incarnations: its sender's, and its receiver's as known to the s
   progress to it: whether these have arrived cannot be known.
 - Frames from an earlier incarnation, or from none, are dropped.
 
-So no message is received by two incarnations. `PEER` is the state table. Firmware uses this module as follows:
+So no message is received by two incarnations. `PEER` is the state table. Firmware uses this module as follows::
 
     self.peers = Peers(adapter, nic, make_peer)
 

@@ -49,7 +49,7 @@ class Workload:
     async def rank(self, comm: Comm, node: Node) -> object:
         """Run one rank: node number r of the description is rank r of `comm`. The return value, plain data of at most
         128 KiB, is the node's result."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} needs 'async def rank(self, comm, node)'")
 
 
 class Clock(Protocol):
@@ -202,7 +202,7 @@ class Native(Workload, Generic[Library]):
 
     async def program(self, library: Library, node: Node) -> object:
         """Run one node. library: host library of its NIC. For the result see `Workload.rank`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} needs 'async def program(self, library, node)'")
 
 
 _SHIFTS: Final = 251  # a prime, so that messages with near numbers differ in every byte

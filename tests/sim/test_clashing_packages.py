@@ -154,9 +154,11 @@ def test_lists_and_doctor_say_it_and_do_not_fail(install: Install) -> None:
 
 def test_a_protocol_that_cannot_be_imported_is_listed_with_the_reason(install: Install, tmp_path: Path) -> None:
     install("broken", FREE, fields=False)
-    (tmp_path / "broken" / "protocol.py").write_text("raise RuntimeError('no licence')\n")
-    (actual,) = [protocol for protocol in packages.offered_protocols() if protocol.name == "broken"]
-    assert (actual.package, actual.modes, actual.problem) == ("broken-nic", (), "RuntimeError: no licence")
+    module = tmp_path / "broken" / "protocol.py"
+    module.write_text("raise RuntimeError('no licence')\n")
+    (found,) = [one for one in packages.offered_protocols() if one.name == "broken"]
+    reason = f"RuntimeError: no licence ({module}:1)"
+    assert (found.package, found.modes, found.problem) == ("broken-nic", (), reason)
     simulated("emp")
     with pytest.raises(TestbedError, match="cannot be imported"):
         simulated("broken")

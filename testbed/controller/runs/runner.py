@@ -383,7 +383,8 @@ def _resolve_check_of_native(
     if not chosen.protocol:
         raise UnsupportedError(
             f"workload {chosen.name} sends active messages, which {protocol} does not have: use --protocol with one of "
-            f"{', '.join(packages.with_active_messages())}"
+            f"{', '.join(packages.with_active_messages())}; a class for the host library of {protocol} sets "
+            f"protocol = {protocol!r}"
         )
     if history or check:
         raise UnsupportedError(
@@ -535,7 +536,9 @@ def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:
         )
     if codec == "scapy":
         if protocol.by_scapy is None:
-            raise UnsupportedError(f"{name} has no frames that Scapy could build: leave --codec out")
+            raise UnsupportedError(
+                f"{name} cannot have its frames built by Scapy, since its Protocol has no by_scapy: leave --codec out"
+            )
         return replace(protocol, plug=protocol.by_scapy())
     return protocol
 

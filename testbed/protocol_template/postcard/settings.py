@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from testbed.workloads.workload_settings import Duration
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """resend: nanoseconds without a receipt after which a card is sent again."""
+    """resend: time without a receipt after which a card is sent again."""
 
-    resend: int = 5_000_000
+    resend: Duration = 5_000_000  # ns
 
     def __post_init__(self) -> None:
         if self.resend < 1:
