@@ -35,7 +35,7 @@ def bring_up(
 ) -> ApplyResult:
     """Bring a cluster up or converge it. For arguments see `DesiredState` and `lifecycle.up`, whose errors it raises."""
     if not os.path.isfile(origin):
-        layout = _with_absolute_files(layout, Path.cwd())
+        layout = _with_absolute_files(layout)
     desired = DesiredState(name, layout, origin, lasting, identity(), asked=asked, log=log)
     up = partial(lifecycle.up, store, replace_other=replace_other, dry_run=dry_run)
     if userns.is_root():
@@ -83,7 +83,7 @@ def read_if_possible(store: Store, name: str) -> State | None:
     return None
 
 
-def _with_absolute_files(layout: Layout, base: Path) -> Layout:
+def _with_absolute_files(layout: Layout) -> Layout:
     """Make the paths of tables and traces absolute.
 
     In a description made in Python, paths are relative to the working directory; later changes, such as those of the
@@ -92,7 +92,7 @@ def _with_absolute_files(layout: Layout, base: Path) -> Layout:
 
     def with_absolute_paths(impairment: Impairment) -> Impairment:
         jitter_file, rate_trace = (
-            path and str(base / path) for path in (impairment.jitter_file, impairment.rate_trace)
+            path and str(Path(path).absolute()) for path in (impairment.jitter_file, impairment.rate_trace)
         )
         return replace(impairment, jitter_file=jitter_file, rate_trace=rate_trace)
 
