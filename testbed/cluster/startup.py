@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from testbed.cluster import lifecycle, removal
 from testbed.cluster.lifecycle import ApplyResult
@@ -14,7 +15,7 @@ from testbed.cluster.plan.host_requirements import check_supported
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.services import namespace_holder
 from testbed.cluster.transitions import DesiredState, Progress, no_progress
-from testbed.errors import UnreadableStateError
+from testbed.errors import DescriptionError, Problem, UnreadableStateError
 from testbed.kernel import processes, userns
 from testbed.kernel.processes import identity
 from testbed.spec.layout import Asked, Impairment, Layout
@@ -33,7 +34,10 @@ def bring_up(
     asked: Asked = "auto",
     log: str = "",
 ) -> ApplyResult:
-    """Bring a cluster up or converge it. For arguments see `DesiredState` and `lifecycle.up`, whose errors it raises."""
+    """Bring a cluster up or converge it. For arguments see `DesiredState` and `lifecycle.up`, whose errors it raises; also
+    raises DescriptionError for an unknown datapath."""
+    if asked not in get_args(Asked):
+        raise DescriptionError(name, [Problem("datapath", repr(asked), ", ".join(get_args(Asked)))])
     if not os.path.isfile(origin):
         layout = _with_absolute_files(layout)
     desired = DesiredState(name, layout, origin, lasting, identity(), asked=asked, log=log)
