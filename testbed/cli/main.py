@@ -154,5 +154,16 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        echo(f"testbed: {reason_of(error)}", err=True)
+        echo(
+            f"testbed: {reason_of(error) if _has_working_directory() else 'the working directory was removed'}",
+            err=True,
+        )
         sys.exit(1)
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -454,8 +453,12 @@ def _print_verdict(verdict: Verdict) -> None:
 
 
 def _shortest_path(folder: Path) -> str:
-    absolute = folder.absolute()
-    return os.path.relpath(absolute) if absolute.is_relative_to(Path.cwd()) else str(absolute)
+    """Return the path of a results folder: relative to the working directory, if that contains it."""
+    try:
+        directory = Path.cwd()
+    except FileNotFoundError:  # it has been removed
+        return str(folder)
+    return str(folder.relative_to(directory) if folder.is_relative_to(directory) else folder)
 
 
 def _common(result: CommandsResult | RunResult) -> dict[str, object]:

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from testbed.cluster import lifecycle, removal
 from testbed.cluster.lifecycle import ApplyResult
@@ -14,7 +15,7 @@ from testbed.cluster.plan.host_requirements import check_supported
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.services import namespace_holder
 from testbed.cluster.transitions import DesiredState, Progress, no_progress
-from testbed.errors import UnreadableStateError
+from testbed.errors import DescriptionError, Problem, UnreadableStateError
 from testbed.kernel import processes, userns
 from testbed.kernel.processes import identity
 from testbed.spec.layout import ConfiguredDatapath, Impairment, Layout
@@ -33,9 +34,12 @@ def bring_up(
     asked: ConfiguredDatapath = "auto",
     log: str = "",
 ) -> ApplyResult:
-    """Bring a cluster up or converge it. For arguments see `DesiredState` and `lifecycle.up`, whose errors it raises."""
+    """Bring a cluster up or converge it. For arguments see `DesiredState` and `lifecycle.up`, whose errors it raises; also
+    raises DescriptionError for an unknown datapath."""
+    if asked not in get_args(ConfiguredDatapath):
+        raise DescriptionError(name, [Problem("datapath", repr(asked), ", ".join(get_args(ConfiguredDatapath)))])
     if not os.path.isfile(origin):
-        layout = _with_absolute_files(layout, Path.cwd())
+        layout = _with_absolute_files(layout)
     desired = DesiredState(name, layout, origin, lasting, identity(), asked=asked, log=log)
     up = partial(lifecycle.up, store, replace_other=replace_other, dry_run=dry_run)
     if userns.is_root():
@@ -83,7 +87,7 @@ def read_if_possible(store: Store, name: str) -> State | None:
     return None
 
 
-def _with_absolute_files(layout: Layout, base: Path) -> Layout:
+def _with_absolute_files(layout: Layout) -> Layout:
     """Make the paths of tables and traces absolute.
 
     In a description made in Python, paths are relative to the working directory; later changes, such as those of the
@@ -92,7 +96,7 @@ def _with_absolute_files(layout: Layout, base: Path) -> Layout:
 
     def with_absolute_paths(impairment: Impairment) -> Impairment:
         jitter_file, rate_trace = (
-            path and str(base / path) for path in (impairment.jitter_file, impairment.rate_trace)
+            path and str(Path(path).absolute()) for path in (impairment.jitter_file, impairment.rate_trace)
         )
         return replace(impairment, jitter_file=jitter_file, rate_trace=rate_trace)
 

@@ -111,8 +111,9 @@ def intended_state(
 
 
 def _base_directory(origin: str) -> Path:
-    """Return the directory for relative paths in a description: that of its file, or the working directory."""
-    return Path(origin).parent if os.path.isfile(origin) else Path.cwd()
+    """Return the directory for relative paths in a description: that of its file, or the working directory, which may have
+    been removed if nothing is in it."""
+    return Path(origin).parent if os.path.isfile(origin) else Path()
 
 
 def decide_links(store: Store, desired: DesiredState, injected: tuple[Injection, ...]) -> Decisions:

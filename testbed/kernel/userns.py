@@ -75,7 +75,7 @@ def refusal(error: OSError) -> str:
             return f"{start} ({Path(path).name} is {value}): run as root, or have root run 'sysctl -w {assignment}'"
     if error.errno in (errno.ENOSPC, errno.EUSERS):
         return f"{start}: there are too many already (user.max_user_namespaces)"
-    return f"{start} ({error.strerror}; a container or a security module may forbid it): run as root"
+    return f"{start} ({error.strerror}; a chroot, a container or a security module may forbid it): run as root"
 
 
 def call_inside(holder: int, function: Callable[[], T]) -> T:

@@ -13,7 +13,7 @@ projects without clusters.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -123,7 +123,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "cluster(source, *, links=, seed=, datapath=, mode=, machines=, requires=, programs=, on_invalid=, "
+        "cluster(source, /, *, links=, seed=, datapath=, mode=, machines=, requires=, programs=, on_invalid=, "
         "on_degraded=, **impairments): the cluster of this test: a topology's name, a TOML file or a description, and "
         "impairments of all its links.",
     )
@@ -142,8 +142,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from testbed.pytest_plugin.marker import MarkerError, modes
 
     config, test = metafunc.config, metafunc.definition
-    parametrised = [str(mark.args[0]) for mark in test.iter_markers("parametrize") if mark.args]
-    if not any("testbed_mode" in names for names in parametrised):
+    parameters = _parameters(test.iter_markers("parametrize"))
+    if "testbed_mode" not in parameters:
         try:
             modes_found, refusal = modes(test.iter_markers("cluster"), option_or_ini(config, "testbed_mode"))
         except MarkerError as error:
@@ -151,8 +151,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marks = [pytest.mark.skip(reason=refusal)] if refusal else []
         metafunc.parametrize("testbed_mode", [pytest.param(mode, marks=marks) for mode in modes_found])
     protocols = protocols_option(config).split(",")
-    if len(protocols) > 1 and not any("protocol" in names for names in parametrised):
+    if len(protocols) > 1 and "protocol" not in parameters:
         metafunc.parametrize("protocol", protocols)
+
+
+def _parameters(marks: Iterable[pytest.Mark]) -> set[str]:
+    """Return the names that a test's ``parametrize`` marks give values to."""
+    names: set[str] = set()
+    for mark in marks:
+        given = mark.args[0] if mark.args else mark.kwargs["argnames"]
+        names.update(name.strip() for name in (given.split(",") if isinstance(given, str) else given))
+    return names
 
 
 @pytest.fixture

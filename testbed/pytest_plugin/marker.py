@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
-from testbed.errors import TestbedError
+from testbed.errors import TestbedError, did_you_mean
+from testbed.spec.layout import ConfiguredDatapath as Datapath
 
 if TYPE_CHECKING:
     import pytest
 
     from testbed.cluster.api import Cluster
-    from testbed.spec.layout import ConfiguredDatapath as Datapath
     from testbed.spec.model import Description
 
 Mode: TypeAlias = Literal["sim", "live"]
@@ -103,6 +103,7 @@ class MarkerArguments:
 
 def read_markers(markers: Iterable[pytest.Mark], base: Path, source: object = None) -> MarkerArguments:
     """Combine `markers`, in the order nearest first. source: replaces their cluster, unless None. Raises MarkerError."""
+    from testbed.spec.elements import Impairments
     from testbed.spec.model import Description
 
     keys: dict[str, Any] = {}
@@ -121,13 +122,18 @@ def read_markers(markers: Iterable[pytest.Mark], base: Path, source: object = No
             break
     if not (source is None or isinstance(source, (str, Path, Description))):
         raise MarkerError(f"found {source!r}, expected a topology's name, a TOML file or a description")
+    impairments = {key: value for key, value in keys.items() if key not in _ARGUMENTS}
+    names = (*_ARGUMENTS, *Impairments.model_fields)
+    for key in impairments:
+        if key not in names:
+            raise MarkerError(f"cluster() has no argument {key!r}{did_you_mean(key, names)}")
     return MarkerArguments(
         source,
         base,
-        impairments={key: value for key, value in keys.items() if key not in _ARGUMENTS},
+        impairments=impairments,
         links=keys.get("links", {}),
         seed=keys.get("seed"),
-        datapath=keys.get("datapath", "auto"),
+        datapath=_datapath(keys.get("datapath", "auto")),
         requires=_names("requires", keys.get("requires", ())),
         programs=_names("programs", keys.get("programs", ())),
         on_invalid=_action("on_invalid", keys),
@@ -160,6 +166,13 @@ def check_action(key: str, value: object) -> Action:
         if value == action:
             return action
     raise MarkerError(f"{key}: found {value!r}, expected 'fail', 'skip', 'xfail' or 'ignore'")
+
+
+def _datapath(value: object) -> Datapath:
+    for datapath in get_args(Datapath):
+        if value == datapath:
+            return cast("Datapath", datapath)
+    raise MarkerError(f"datapath: found {value!r}, expected {', '.join(get_args(Datapath))}")
 
 
 def _machines(base: Path, value: object) -> Path | None:

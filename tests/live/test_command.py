@@ -226,6 +226,24 @@ def test_commands_work_with_closed_standard_streams(arguments: tuple[str, ...]) 
     assert closed.returncode == 0
 
 
+def test_a_working_directory_that_was_removed_is_needed_only_for_results_in_it(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    run = f"{TESTBED} run star-2 pingpong --mode sim --set sizes=4 --set count=2"
+    script = f"""rmdir {gone}
+        set -e
+        {TESTBED} up star-2
+        {TESTBED} exec n1 -- true
+        {TESTBED} inject n1 --delay 1ms
+        {run} --output {tmp_path}/results
+        {TESTBED} down
+        {run}"""
+    done = subprocess.run(["sh", "-c", script], cwd=gone, capture_output=True, text=True, check=False, timeout=60)
+    refused(done, 1, "testbed: the working directory was removed")
+    assert f"results are in {tmp_path}/results" in done.stdout
+    assert "star-2 is down" in done.stdout
+
+
 def test_whatever_the_umask_is_programs_of_other_users_read_their_files(tmp_path: Path) -> None:
     file = tmp_path / "private.toml"
     file.write_text('[[node]]\nname = "n1"\n[node.files]\n"/etc/app/conf.d/own" = "mine\\n"\n')

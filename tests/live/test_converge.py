@@ -19,7 +19,7 @@ from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.cluster.records.state import Store
 from testbed.cluster.startup import bring_up
-from testbed.errors import ConflictError
+from testbed.errors import ConflictError, DescriptionError
 from testbed.kernel import rtnl_dump
 from testbed.kernel.namespaces import open_path
 from testbed.spec.layout import Layout
@@ -377,6 +377,11 @@ def test_a_name_from_another_origin_is_a_conflict_that_names_both(ended: None) -
     actual = assert_equal(replaced, resolve(Description.line(3)))
     assert actual["n1"] != before["n1"]
     assert up(Description.line(3), origin="/other/star.toml").operations == ()
+
+
+def test_a_datapath_that_does_not_exist_is_refused_before_anything_is_made() -> None:
+    with pytest.raises(DescriptionError, match="datapath: found 'rely', expected auto, direct, netem, tc, relay"):
+        Cluster.star(2, loss="1%").up(name=NAME, datapath="rely")  # type: ignore[arg-type]
 
 
 def test_a_cluster_of_a_running_program_is_not_converged() -> None:

@@ -54,6 +54,7 @@ def test_a_star_comes_up_pings_changes_and_goes() -> None:
 def test_a_star_of_an_ordinary_user_does_the_same(tmp_path: Path) -> None:
     for directory in (tmp_path, *tmp_path.parents[:3]):
         directory.chmod(0o777)
+    os.chown(tmp_path, USER, USER)
 
     def as_user() -> None:
         os.setgroups([])

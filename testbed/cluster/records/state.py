@@ -6,7 +6,7 @@
     ROOT/CLUSTER/ssh/           files of `secure_shell` for servers and clients, if ssh has been used
 
 The lock of a cluster is an flock on its directory: it vanishes with its holder and leaves no lock file behind. ROOT is
-/run/netns-testbed for root; for other users it is in $XDG_RUNTIME_DIR or in /tmp.
+/run/netns-testbed for root; for other users it is in $XDG_RUNTIME_DIR, if that is a directory of theirs, or in /tmp.
 """
 
 from __future__ import annotations
@@ -221,9 +221,17 @@ def default_root() -> Path:
     if is_root():
         return MACHINES_ROOT
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if runtime and os.path.isdir(runtime):
+    if os.path.isabs(runtime) and _is_own_directory(runtime):  # `su` leaves that of another user
         return Path(runtime) / "netns-testbed"
     return Path(f"/tmp/netns-testbed-{os.getuid()}")
+
+
+def _is_own_directory(path: str) -> bool:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 class Store:

@@ -225,7 +225,7 @@ def _texts(store: Store, state: State, directions: Iterable[tuple[Link, Directio
     """Read the files that impairments name: the relay's copies, or else the current files."""
     orders = RelayPaths(store.directory(state.name)).read_orders()
     texts = dict(orders.files) if orders is not None else {}
-    base = Path(state.origin).parent if os.path.isfile(state.origin) else Path.cwd()
+    base = Path(state.origin).parent if os.path.isfile(state.origin) else Path()
     for link, direction in directions:
         path = in_force(link, direction, state.injected).impairment.jitter_file
         if path and path not in texts:

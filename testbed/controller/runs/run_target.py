@@ -163,7 +163,7 @@ def _description_target(description: Description, origin: str, live: bool, seed:
     layout = resolve(description)
     if seed is not None:
         layout = replace(layout, seed=seed)
-    base = Path(origin).parent if os.path.isfile(origin) else Path.cwd()
+    base = Path(origin).parent if os.path.isfile(origin) else Path()
     return RunTarget(layout.name, origin, base, layout, to_toml(description), None, live)
 
 
@@ -177,7 +177,7 @@ def _running_target(cluster: RunningCluster, live: bool) -> RunTarget:
     state = cluster.state
     if live and state.end_reason:
         raise NotFoundError(state.end_reason)
-    base = Path(state.origin).parent if os.path.isfile(state.origin) else Path.cwd()
+    base = Path(state.origin).parent if os.path.isfile(state.origin) else Path()
     return RunTarget(cluster.name, state.origin, base, state.layout, "", cluster if live else None, live)
 
 

@@ -233,7 +233,7 @@ def _datapath_refusals(injection: Injection, layout: Layout, datapath: Configure
         direct = [link.name for link in layout.links if link.name in injection.links and link.datapath == "direct"]
         return [f'{", ".join(direct)}: datapath = "direct", which cannot impair frames'] if direct else []
     try:
-        decide(layout, (injection,), datapath, Path.cwd())
+        decide(layout, (injection,), datapath, Path())
     except UnsupportedError as error:
         return [" ".join(line.strip() for line in str(error).splitlines()[1:])]
     return []

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.cluster.records.ownership import Mark
-from testbed.cluster.records.state import State
+from testbed.cluster.records.state import State, default_root
 from testbed.kernel.processes import Identity, identity
 from testbed.spec.resolver import resolve
 from tests.unit.spec.cluster_strategies import descriptions
@@ -25,6 +27,25 @@ IDENTITIES = st.builds(
 )
 MARKS = st.builds(Mark, cluster=NAMES, key=st.one_of(st.just(""), NAMES), lasting=st.booleans(), owner=IDENTITIES)
 LONGEST_ALIAS = 255  # IFALIASZ without the NUL
+
+
+def test_a_users_clusters_are_in_the_runtime_directory_only_if_that_is_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("testbed.cluster.records.state.is_root", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    fallback = Path(f"/tmp/netns-testbed-{os.getuid()}")
+    for runtime, root in (
+        (str(tmp_path), tmp_path / "netns-testbed"),
+        ("", fallback),
+        (str(tmp_path / "missing"), fallback),
+        (".", fallback),  # the specification: a relative path is to be ignored
+    ):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        assert default_root() == root
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # as after `su`, which keeps the variable
+    assert default_root() == fallback
 
 
 @given(MARKS)

@@ -68,11 +68,18 @@ def test_a_file_lies_beside_the_test(tmp_path: Path) -> None:
         (cluster("star-4", "star-5"), MarkerError, "takes one cluster"),
         (cluster(4), MarkerError, "found 4, expected a topology's name"),
         (cluster("sta-4"), NotFoundError, "did you mean 'star-4'"),
-        (cluster("star-4", los="1%"), DescriptionError, "did you mean 'loss'"),
+        (cluster("star-4", los="1%"), MarkerError, "cluster\\(\\) has no argument 'los' — did you mean 'loss'"),
+        (cluster("star-4", require="root"), MarkerError, "has no argument 'require' — did you mean 'requires'"),
+        (cluster("star-4", links={"n1": {"los": "1%"}}), DescriptionError, "did you mean 'loss'"),
         (cluster("star-4", links="n1"), MarkerError, "links: found 'n1'"),
         (cluster("star-4", links={"n9": {"loss": "1%"}}), NotFoundError, "no link, node or switch 'n9'"),
         (cluster("star-4", jitter="1ms", rate="1mbit", rate_trace="x"), DescriptionError, "rate"),
         (cluster("star-4", requires=[3]), MarkerError, "requires"),
+        (
+            cluster("star-4", datapath="rely"),
+            MarkerError,
+            "datapath: found 'rely', expected auto, direct, netem, tc, relay",
+        ),
     ],
 )
 def test_invalid_markers(decorator: pytest.MarkDecorator, error: type[Exception], sentence: str) -> None:

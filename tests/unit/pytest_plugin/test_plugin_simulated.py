@@ -121,6 +121,43 @@ def test_own(cluster):
     result.assert_outcomes(passed=9)
 
 
+def test_only_a_parameter_of_that_very_name_replaces_the_protocols_of_the_option(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+import pytest
+
+@pytest.mark.cluster("star-2")
+@pytest.mark.parametrize("protocol_version", [1, 2])
+def test_another(cluster, protocol, protocol_version): ...
+
+@pytest.mark.cluster("star-2")
+@pytest.mark.parametrize(argnames="protocol", argvalues=["via"])
+def test_by_keyword(cluster, protocol): ...
+
+@pytest.mark.cluster("star-2")
+@pytest.mark.parametrize(["size", "protocol"], [(4, "via")])
+def test_in_a_list(cluster, protocol, size): ...
+
+@pytest.mark.cluster("star-2")
+@pytest.mark.parametrize("size, protocol", [(4, "via")])
+def test_in_a_text(cluster, protocol, size): ...
+"""
+    )
+    result = suite.runpytest("--testbed-mode=sim", "--testbed-protocol=emp,am2", "--collect-only", "-q")
+    result.stdout.fnmatch_lines(
+        [
+            "*::test_another[[]sim-emp-1]",
+            "*::test_another[[]sim-emp-2]",
+            "*::test_another[[]sim-am2-1]",
+            "*::test_another[[]sim-am2-2]",
+            "*::test_by_keyword[[]*via*]",
+            "*::test_in_a_list[[]*via*]",
+            "*::test_in_a_text[[]*via*]",
+            "7 tests collected*",
+        ]
+    )
+
+
 def test_a_failure_with_a_file_name_that_is_not_utf8_is_kept(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
