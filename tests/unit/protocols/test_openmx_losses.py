@@ -361,18 +361,33 @@ def test_a_pull_without_progress_asks_again_after_a_second_and_gives_up_after_th
     assert two.counted(1, "pull_timeout_abort") == 1
 
 
-def test_a_pull_that_gives_up_ends_the_connection_so_that_the_sender_learns_it_from_its_next_message() -> None:
+def test_a_pull_that_gives_up_ends_the_connection_and_its_sender_learns_it_once_frames_pass_again() -> None:
     two = Two(Settings(resends=3, pull_timeout=TICK))
     _, request = two.receive(40_000)
     two.lose = lambda frame: kind_of(frame) == "PULL_REPLY"
     sent = two.send(pattern(40_000))
+    two.elapse(3 * TICK)
+    two.lose = lambda _: True
     two.finish(request)
     assert not two.to[1].is_connected
-    two.lose = lambda _: False
+    two.elapse(RESEND)
     assert not sent.done
-    two.send(b"next")
+    two.lose = lambda _: False
+    two.elapse(RESEND)
+    assert sent.result().status is Status.BAD_SESSION
+    _, request = two.receive(4)
+    assert [result.status for result in two.finish(two.send(b"data"), request)] == [Status.SUCCESS] * 2
+
+
+def test_a_connection_that_is_asked_for_again_is_given_up_like_the_first() -> None:
+    two = Two(Settings(resends=3, pull_timeout=TICK))
+    _, request = two.receive(40_000)
+    two.lose = lambda frame: kind_of(frame) in ("PULL_REPLY", "CONNECT")
+    two.send(pattern(40_000))
+    two.finish(request)
+    assert two.to[1].waiting() == ["a connection to endpoint 0 of node 0"]
     two.elapse(5 * RESEND)
-    assert sent.result().status is Status.ENDPOINT_UNREACHABLE
+    assert two.to[1].waiting() == []
 
 
 def test_late_replies_of_a_former_pull_of_the_same_number_are_dropped() -> None:
