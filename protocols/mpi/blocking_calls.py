@@ -6,15 +6,15 @@ coroutine of `comm` would. `blocking_requests` has requests and messages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar, cast
 
 from protocols.mpi import comm as coroutine_comm
+from protocols.mpi.blocking_properties import PropertyCalls
 from protocols.mpi.blocking_requests import (
     MESSAGE_NO_PROC,
     MESSAGE_NULL,
     REQUEST_NULL,
-    BlockingWrapper,
     Message,
     Prequest,
     Request,
@@ -22,42 +22,35 @@ from protocols.mpi.blocking_requests import (
     Work,
     blocking,
     nonblocking,
-    persistent,
     run_completed,
 )
 from protocols.mpi.collectives.choices import Algorithms
-from protocols.mpi.comm_properties import (
-    CopyAttribute,
-    DeleteAttribute,
-    Errhandler,
-    Properties,
-    create_keyval,
-    free_keyval,
-)
+from protocols.mpi.comm_properties import Properties
 from protocols.mpi.constants import (
-    ANY_SOURCE,
-    ANY_TAG,
     CART,
     COMM_TYPE_SHARED,
+    DIST_GRAPH,
+    GRAPH,
     TAG_UB,
     UNDEFINED,
     UNIVERSE_SIZE,
 )
 from protocols.mpi.groups import Group
 from protocols.mpi.info import Info
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, MPIError
-from protocols.mpi.mpi_status import Status
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_TOPOLOGY, MPIError
 
 __all__ = [
-    "COMM_NULL", "MESSAGE_NO_PROC", "MESSAGE_NULL", "REQUEST_NULL", "Cartcomm", "Comm", "Message", "Prequest", "Request",
-    "Run", "Work",
+    "COMM_NULL", "MESSAGE_NO_PROC", "MESSAGE_NULL", "REQUEST_NULL", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm",
+    "Message", "Prequest", "Request", "Run", "Topocomm", "Work",
 ]  # fmt: skip
 
+TopocommT = TypeVar("TopocommT", bound=coroutine_comm.Topocomm[Any])
 
-class Comm(BlockingWrapper[coroutine_comm.Comm]):
+
+class Comm(PropertyCalls):
     """Blocking wrapper of `comm.Comm`. Without an argument it is COMM_NULL, which a freed communicator becomes, too."""
 
-    __slots__ = ("properties",)
+    __slots__ = ()
 
     def __init__(
         self,
@@ -86,13 +79,6 @@ class Comm(BlockingWrapper[coroutine_comm.Comm]):
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
-    def handle_error(self, error: MPIError) -> None:
-        """Call the communicator's error handler: unless it is ERRORS_RETURN, an error ends the program (SystemExit)."""
-        if self.properties.errhandler.number > 1:
-            raise SystemExit(
-                f"rank {self.wrapped.rank}: {error}, and errors are fatal here (Set_errhandler)"
-            ) from error
-
     @property
     def rank(self) -> int:
         return self.Get_rank()
@@ -113,110 +99,6 @@ class Comm(BlockingWrapper[coroutine_comm.Comm]):
     def Get_size(self) -> int:
         self._check()
         return self.wrapped.size
-
-    def _check(self) -> None:
-        if not self.wrapped.size:
-            self._raise_comm_null()
-
-    def _raise_comm_null(self) -> NoReturn:
-        raise MPIError(ERR_COMM, "the communicator is COMM_NULL, or was freed")
-
-    Send = blocking(coroutine_comm.Comm.Send)
-    Ssend = blocking(coroutine_comm.Comm.Ssend)
-    Recv = blocking(coroutine_comm.Comm.Recv)
-    Sendrecv = blocking(coroutine_comm.Comm.Sendrecv)
-    Bsend = blocking(coroutine_comm.Comm.Bsend)
-    Ibsend = nonblocking(coroutine_comm.Comm.Ibsend)
-    Bsend_init = persistent(coroutine_comm.Comm.Bsend_init)
-    Detach_buffer = blocking(coroutine_comm.Comm.Detach_buffer)
-    Sendrecv_replace = blocking(coroutine_comm.Comm.Sendrecv_replace)
-    Isendrecv = nonblocking(coroutine_comm.Comm.Isendrecv)
-    Isendrecv_replace = nonblocking(coroutine_comm.Comm.Isendrecv_replace)
-    Rsend = blocking(coroutine_comm.Comm.Rsend)
-    Irsend = nonblocking(coroutine_comm.Comm.Irsend)
-    Rsend_init = persistent(coroutine_comm.Comm.Rsend_init)
-    Isend = nonblocking(coroutine_comm.Comm.Isend)
-    Issend = nonblocking(coroutine_comm.Comm.Issend)
-    Irecv = nonblocking(coroutine_comm.Comm.Irecv)
-    Send_init = persistent(coroutine_comm.Comm.Send_init)
-    Ssend_init = persistent(coroutine_comm.Comm.Ssend_init)
-    Recv_init = persistent(coroutine_comm.Comm.Recv_init)
-
-    send = blocking(coroutine_comm.Comm.send)
-    rsend = blocking(coroutine_comm.Comm.rsend)
-    irsend = nonblocking(coroutine_comm.Comm.irsend)
-    bsend = blocking(coroutine_comm.Comm.bsend)
-    ibsend = nonblocking(coroutine_comm.Comm.ibsend)
-    ssend = blocking(coroutine_comm.Comm.ssend)
-    recv = blocking(coroutine_comm.Comm.recv)
-    sendrecv = blocking(coroutine_comm.Comm.sendrecv)
-    isend = nonblocking(coroutine_comm.Comm.isend)
-    issend = nonblocking(coroutine_comm.Comm.issend)
-    irecv = nonblocking(coroutine_comm.Comm.irecv)
-
-    Probe = blocking(coroutine_comm.Comm.Probe)
-    Iprobe = blocking(coroutine_comm.Comm.Iprobe)
-    probe = Probe
-    iprobe = Iprobe
-
-    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
-        """See `comm.Comm.Mprobe`."""
-        return Message(self.run(self.wrapped.Mprobe(source, tag, status)), self.run)
-
-    def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message | None:
-        """See `comm.Comm.Improbe`."""
-        message = self.run(self.wrapped.Improbe(source, tag, status))
-        return None if message is None else Message(message, self.run)
-
-    mprobe = Mprobe
-    improbe = Improbe
-
-    Barrier = blocking(coroutine_comm.Comm.Barrier)
-    Bcast = blocking(coroutine_comm.Comm.Bcast)
-    Gather = blocking(coroutine_comm.Comm.Gather)
-    Gatherv = blocking(coroutine_comm.Comm.Gatherv)
-    Scatter = blocking(coroutine_comm.Comm.Scatter)
-    Scatterv = blocking(coroutine_comm.Comm.Scatterv)
-    Allgather = blocking(coroutine_comm.Comm.Allgather)
-    Allgatherv = blocking(coroutine_comm.Comm.Allgatherv)
-    Alltoall = blocking(coroutine_comm.Comm.Alltoall)
-    Alltoallv = blocking(coroutine_comm.Comm.Alltoallv)
-    Alltoallw = blocking(coroutine_comm.Comm.Alltoallw)
-    Reduce = blocking(coroutine_comm.Comm.Reduce)
-    Allreduce = blocking(coroutine_comm.Comm.Allreduce)
-    Reduce_scatter_block = blocking(coroutine_comm.Comm.Reduce_scatter_block)
-    Reduce_scatter = blocking(coroutine_comm.Comm.Reduce_scatter)
-    Scan = blocking(coroutine_comm.Comm.Scan)
-    Exscan = blocking(coroutine_comm.Comm.Exscan)
-
-    Ibarrier = nonblocking(coroutine_comm.Comm.Ibarrier)
-    Ibcast = nonblocking(coroutine_comm.Comm.Ibcast)
-    Igather = nonblocking(coroutine_comm.Comm.Igather)
-    Igatherv = nonblocking(coroutine_comm.Comm.Igatherv)
-    Iscatter = nonblocking(coroutine_comm.Comm.Iscatter)
-    Iscatterv = nonblocking(coroutine_comm.Comm.Iscatterv)
-    Iallgather = nonblocking(coroutine_comm.Comm.Iallgather)
-    Iallgatherv = nonblocking(coroutine_comm.Comm.Iallgatherv)
-    Ialltoall = nonblocking(coroutine_comm.Comm.Ialltoall)
-    Ialltoallv = nonblocking(coroutine_comm.Comm.Ialltoallv)
-    Ialltoallw = nonblocking(coroutine_comm.Comm.Ialltoallw)
-    Ireduce = nonblocking(coroutine_comm.Comm.Ireduce)
-    Iallreduce = nonblocking(coroutine_comm.Comm.Iallreduce)
-    Ireduce_scatter_block = nonblocking(coroutine_comm.Comm.Ireduce_scatter_block)
-    Ireduce_scatter = nonblocking(coroutine_comm.Comm.Ireduce_scatter)
-    Iscan = nonblocking(coroutine_comm.Comm.Iscan)
-    Iexscan = nonblocking(coroutine_comm.Comm.Iexscan)
-
-    barrier = Barrier
-    bcast = blocking(coroutine_comm.Comm.bcast)
-    gather = blocking(coroutine_comm.Comm.gather)
-    scatter = blocking(coroutine_comm.Comm.scatter)
-    allgather = blocking(coroutine_comm.Comm.allgather)
-    alltoall = blocking(coroutine_comm.Comm.alltoall)
-    reduce = blocking(coroutine_comm.Comm.reduce)
-    allreduce = blocking(coroutine_comm.Comm.allreduce)
-    scan = blocking(coroutine_comm.Comm.scan)
-    exscan = blocking(coroutine_comm.Comm.exscan)
 
     @property
     def algorithms(self) -> Algorithms:
@@ -278,7 +160,7 @@ class Comm(BlockingWrapper[coroutine_comm.Comm]):
 
     def _wrap_derived(self, comm: coroutine_comm.Comm | None) -> Comm:
         """Wrap a communicator derived from this one; None becomes COMM_NULL."""
-        return Comm(comm, self.run, self._derived_properties(comm))
+        return _WRAPPERS[type(comm)](comm, self.run, self._derived_properties(comm))
 
     def _derived_properties(self, comm: coroutine_comm.Comm | None) -> Properties:
         properties = properties_of(comm, self.properties.processor)
@@ -289,11 +171,50 @@ class Comm(BlockingWrapper[coroutine_comm.Comm]):
         self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None, reorder: bool = False
     ) -> Comm:
         """See `comm.Comm.Create_cart`."""
-        subgrid = self.run(self.wrapped.Create_cart(dims, periods, reorder))
-        return (
-            self._wrap_derived(None)
-            if subgrid is None
-            else Cartcomm(subgrid, self.run, self._derived_properties(subgrid))
+        return self._wrap_derived(self.run(self.wrapped.Create_cart(dims, periods, reorder)))
+
+    def Cart_map(self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None) -> int:
+        """See `comm.Comm.Cart_map`."""
+        return self.wrapped.Cart_map(dims, periods)
+
+    def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Comm:
+        """See `comm.Comm.Create_graph`."""
+        return self._wrap_derived(self.run(self.wrapped.Create_graph(index, edges, reorder)))
+
+    def Graph_map(self, index: Sequence[int], edges: Sequence[int]) -> int:
+        """See `comm.Comm.Graph_map`."""
+        return self.wrapped.Graph_map(index, edges)
+
+    def Create_dist_graph_adjacent(
+        self,
+        sources: Sequence[int] | None,
+        destinations: Sequence[int] | None,
+        sourceweights: Sequence[int] | None = None,
+        destweights: Sequence[int] | None = None,
+        info: Info | None = None,
+        reorder: bool = False,
+    ) -> Comm:
+        """See `comm.Comm.Create_dist_graph_adjacent`."""
+        return self._wrap_derived(
+            self.run(
+                self.wrapped.Create_dist_graph_adjacent(
+                    sources, destinations, sourceweights, destweights, info, reorder
+                )
+            )
+        )
+
+    def Create_dist_graph(
+        self,
+        sources: Sequence[int],
+        degrees: Sequence[int],
+        destinations: Sequence[int],
+        weights: Sequence[int] | None = None,
+        info: Info | None = None,
+        reorder: bool = False,
+    ) -> Comm:
+        """See `comm.Comm.Create_dist_graph`."""
+        return self._wrap_derived(
+            self.run(self.wrapped.Create_dist_graph(sources, degrees, destinations, weights, info, reorder))
         )
 
     def Get_group(self) -> Group:
@@ -318,77 +239,10 @@ class Comm(BlockingWrapper[coroutine_comm.Comm]):
 
     Disconnect = Free
 
-    # Properties.
-
-    def Get_name(self) -> str:
-        self._check()
-        return self.properties.name
-
-    def Set_name(self, name: str) -> None:
-        self._check()
-        self.properties.name = name
-
-    name = property(Get_name, Set_name)
-
-    def Get_info(self) -> Info:
-        """Return a copy of the communicator's info."""
-        self._check()
-        return self.properties.info.Dup()
-
-    def Set_info(self, info: Info) -> None:
-        self._check()
-        self.properties.info = info.Dup()
-
-    info = property(Get_info, Set_info)
-
-    def Get_errhandler(self) -> Errhandler:
-        self._check()
-        return Errhandler(self.properties.errhandler)
-
-    def Set_errhandler(self, errhandler: Errhandler) -> None:
-        """Set the error handler; see `comm_properties`. Raises MPIError (ERR_ARG) for ERRHANDLER_NULL."""
-        self._check()
-        if not errhandler:
-            raise MPIError(ERR_ARG, "ERRHANDLER_NULL cannot handle errors")
-        self.properties.errhandler = Errhandler(errhandler)
-
-    def Call_errhandler(self, errorcode: int) -> None:
-        """Call the error handler with an error code; ERRORS_RETURN does nothing."""
-        self._check()
-        self.handle_error(MPIError(errorcode))
-
-    @classmethod
-    def Create_keyval(
-        cls,
-        copy_fn: CopyAttribute = None,
-        delete_fn: DeleteAttribute = None,
-        nopython: bool = False,  # noqa: ARG003
-    ) -> int:
-        """Create an attribute key. copy_fn, delete_fn: see `comm_properties`. nopython: ignored; for mpi4py's signature."""
-        return create_keyval(copy_fn, delete_fn)
-
-    @classmethod
-    def Free_keyval(cls, keyval: int) -> int:
-        """Free an attribute key; returns KEYVAL_INVALID."""
-        return free_keyval(keyval)
-
-    def Get_attr(self, keyval: int) -> Any:
-        """Return the value of an attribute; None if it was not set."""
-        self._check()
-        return self.properties.get(keyval)
-
-    def Set_attr(self, keyval: int, attrval: Any) -> None:
-        self._check()
-        self.properties.set(self, keyval, attrval)
-
-    def Delete_attr(self, keyval: int) -> None:
-        self._check()
-        self.properties.delete(self, keyval)
-
     def Get_topology(self) -> int:
-        """Return CART, or UNDEFINED for a communicator without a topology."""
+        """Return CART, GRAPH or DIST_GRAPH, or UNDEFINED for a communicator without a topology."""
         self._check()
-        return CART if isinstance(self.wrapped, coroutine_comm.Cartcomm) else UNDEFINED
+        return _TOPOLOGIES.get(type(self.wrapped), UNDEFINED)
 
     topology = property(Get_topology)
 
@@ -401,71 +255,193 @@ class Comm(BlockingWrapper[coroutine_comm.Comm]):
         raise SystemExit(f"rank {self.rank} has called Abort, with error code {errorcode}")
 
 
-class Cartcomm(Comm):
-    """Blocking wrapper of `comm.Cartcomm`."""
+class Topocomm(Comm, Generic[TopocommT]):
+    """Blocking wrapper of `comm.Topocomm`."""
 
-    __slots__ = ("_cartesian",)
-
-    def __init__(self, comm: coroutine_comm.Cartcomm, run: Run, properties: Properties | None = None) -> None:
-        super().__init__(comm, run, properties)
-        self._cartesian = comm
+    __slots__ = ()
 
     @property
-    def neighbours(self) -> list[int]:
-        """Ranks of the lower and the upper neighbour in each dimension; PROC_NULL beyond the end of the grid."""
-        return [rank for dimension in range(self.dim) for rank in self.Shift(dimension, 1)]
+    def _topocomm(self) -> TopocommT:
+        """The wrapped communicator. Raises MPIError (ERR_TOPOLOGY) if it has no topology."""
+        if not isinstance(self.wrapped, coroutine_comm.Topocomm):
+            raise MPIError(ERR_TOPOLOGY, "the communicator has no topology")
+        return cast(TopocommT, self.wrapped)
 
-    indegree = outdegree = property(lambda self: 2 * self.dim)
-    inedges = outedges = neighbours
-    inoutedges = property(lambda self: (self.neighbours, self.neighbours))
+    @property
+    def inedges(self) -> list[int]:
+        """Ranks of the incoming edges; PROC_NULL beyond the end of a grid."""
+        return list(self._topocomm.neighbourhood.sources)
+
+    @property
+    def outedges(self) -> list[int]:
+        """Ranks of the outgoing edges; PROC_NULL beyond the end of a grid."""
+        return list(self._topocomm.neighbourhood.destinations)
+
+    @property
+    def inoutedges(self) -> tuple[list[int], list[int]]:
+        return self.inedges, self.outedges
+
+    @property
+    def indegree(self) -> int:
+        return len(self.inedges)
+
+    @property
+    def outdegree(self) -> int:
+        return len(self.outedges)
+
+    @property
+    def degrees(self) -> tuple[int, int]:
+        return self.indegree, self.outdegree
+
+    Neighbor_allgather = blocking(coroutine_comm.Topocomm.Neighbor_allgather)
+    Neighbor_allgatherv = blocking(coroutine_comm.Topocomm.Neighbor_allgatherv)
+    Neighbor_alltoall = blocking(coroutine_comm.Topocomm.Neighbor_alltoall)
+    Neighbor_alltoallv = blocking(coroutine_comm.Topocomm.Neighbor_alltoallv)
+    Neighbor_alltoallw = blocking(coroutine_comm.Topocomm.Neighbor_alltoallw)
+    Ineighbor_allgather = nonblocking(coroutine_comm.Topocomm.Ineighbor_allgather)
+    Ineighbor_allgatherv = nonblocking(coroutine_comm.Topocomm.Ineighbor_allgatherv)
+    Ineighbor_alltoall = nonblocking(coroutine_comm.Topocomm.Ineighbor_alltoall)
+    Ineighbor_alltoallv = nonblocking(coroutine_comm.Topocomm.Ineighbor_alltoallv)
+    Ineighbor_alltoallw = nonblocking(coroutine_comm.Topocomm.Ineighbor_alltoallw)
+    neighbor_allgather = blocking(coroutine_comm.Topocomm.neighbor_allgather)
+    neighbor_alltoall = blocking(coroutine_comm.Topocomm.neighbor_alltoall)
+
+
+class Cartcomm(Topocomm[coroutine_comm.Cartcomm]):
+    """Blocking wrapper of `comm.Cartcomm`."""
+
+    __slots__ = ()
 
     @property
     def dim(self) -> int:
-        return len(self._cartesian.grid.dims)
+        return self.Get_dim()
 
     ndim = dim
 
     @property
     def topo(self) -> tuple[list[int], list[bool], list[int]]:
-        return self._cartesian.Get_topo()
+        return self.Get_topo()
 
     @property
     def dims(self) -> list[int]:
-        return list(self._cartesian.grid.dims)
+        return self.Get_topo()[0]
 
     @property
     def periods(self) -> list[bool]:
-        return list(self._cartesian.grid.periods)
+        return self.Get_topo()[1]
 
     @property
     def coords(self) -> list[int]:
         """This rank's coordinates."""
-        return self._cartesian.Get_coords(self.rank)
+        return self.Get_topo()[2]
 
     def Get_dim(self) -> int:
         """See `comm.Cartcomm.Get_dim`."""
-        return self._cartesian.Get_dim()
+        return self._topocomm.Get_dim()
 
     def Get_topo(self) -> tuple[list[int], list[bool], list[int]]:
         """See `comm.Cartcomm.Get_topo`."""
-        return self._cartesian.Get_topo()
+        return self._topocomm.Get_topo()
 
     def Get_coords(self, rank: int) -> list[int]:
         """See `comm.Cartcomm.Get_coords`."""
-        return self._cartesian.Get_coords(rank)
+        return self._topocomm.Get_coords(rank)
 
     def Get_cart_rank(self, coords: Sequence[int]) -> int:
         """See `comm.Cartcomm.Get_cart_rank`."""
-        return self._cartesian.Get_cart_rank(coords)
+        return self._topocomm.Get_cart_rank(coords)
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
         """See `comm.Cartcomm.Shift`."""
-        return self._cartesian.Shift(direction, disp)
+        return self._topocomm.Shift(direction, disp)
 
     def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
         """See `comm.Cartcomm.Sub`."""
-        subgrid = self.run(self._cartesian.Sub(remain_dims))
+        subgrid = self.run(self._topocomm.Sub(remain_dims))
         return Cartcomm(subgrid, self.run, self._derived_properties(subgrid))
+
+
+class Graphcomm(Topocomm[coroutine_comm.Graphcomm]):
+    """Blocking wrapper of `comm.Graphcomm`."""
+
+    __slots__ = ()
+
+    @property
+    def dims(self) -> tuple[int, int]:
+        return self.Get_dims()
+
+    @property
+    def nnodes(self) -> int:
+        return self.Get_dims()[0]
+
+    @property
+    def nedges(self) -> int:
+        return self.Get_dims()[1]
+
+    @property
+    def topo(self) -> tuple[list[int], list[int]]:
+        return self.Get_topo()
+
+    @property
+    def index(self) -> list[int]:
+        return self.Get_topo()[0]
+
+    @property
+    def edges(self) -> list[int]:
+        return self.Get_topo()[1]
+
+    @property
+    def neighbors(self) -> list[int]:
+        """This rank's neighbours."""
+        return self.Get_neighbors(self.rank)
+
+    @property
+    def nneighbors(self) -> int:
+        return len(self.neighbors)
+
+    def Get_dims(self) -> tuple[int, int]:
+        """See `comm.Graphcomm.Get_dims`."""
+        return self._topocomm.Get_dims()
+
+    def Get_topo(self) -> tuple[list[int], list[int]]:
+        """See `comm.Graphcomm.Get_topo`."""
+        return self._topocomm.Get_topo()
+
+    def Get_neighbors_count(self, rank: int) -> int:
+        """See `comm.Graphcomm.Get_neighbors_count`."""
+        return self._topocomm.Get_neighbors_count(rank)
+
+    def Get_neighbors(self, rank: int) -> list[int]:
+        """See `comm.Graphcomm.Get_neighbors`."""
+        return self._topocomm.Get_neighbors(rank)
+
+
+class Distgraphcomm(Topocomm[coroutine_comm.Distgraphcomm]):
+    """Blocking wrapper of `comm.Distgraphcomm`."""
+
+    __slots__ = ()
+
+    def Get_dist_neighbors_count(self) -> tuple[int, int, bool]:
+        """See `comm.Distgraphcomm.Get_dist_neighbors_count`."""
+        return self._topocomm.Get_dist_neighbors_count()
+
+    def Get_dist_neighbors(self) -> tuple[list[int], list[int], tuple[list[int], list[int]] | None]:
+        """See `comm.Distgraphcomm.Get_dist_neighbors`."""
+        return self._topocomm.Get_dist_neighbors()
+
+
+_WRAPPERS: Final[Mapping[type, type[Comm]]] = {
+    type(None): Comm,
+    coroutine_comm.Comm: Comm,
+    coroutine_comm.Cartcomm: Cartcomm,
+    coroutine_comm.Graphcomm: Graphcomm,
+    coroutine_comm.Distgraphcomm: Distgraphcomm,
+}
+_TOPOLOGIES: Final[Mapping[type, int]] = {
+    coroutine_comm.Cartcomm: CART,
+    coroutine_comm.Graphcomm: GRAPH,
+    coroutine_comm.Distgraphcomm: DIST_GRAPH,
+}
 
 
 def properties_of(comm: coroutine_comm.Comm | None, processor: str, name: str = "") -> Properties:

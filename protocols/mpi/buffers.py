@@ -7,12 +7,11 @@ message is then an `IoVec`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
 
-from protocols.mpi.datatypes import BY_TYPECODE, BYTE, Datatype
+from protocols.mpi.datatypes import BY_TYPECODE, BYTE, Datatype, view_bytes
 from protocols.mpi.iovec import Data, IoVec
 from protocols.mpi.mpi_errors import ERR_BUFFER, ERR_COUNT, ERR_TYPE, MPIError
 
@@ -53,12 +52,12 @@ class _MessageParts(NamedTuple):
 
 def _parse(message: Message, write: bool, is_vector: bool = False) -> _MessageParts:
     if not isinstance(message, list | tuple):
-        return _MessageParts(*_view_bytes(message, write))
+        return _MessageParts(*view_bytes(message, write))
     if not 1 <= len(message) <= 4:
         raise MPIError(
             ERR_BUFFER, f"a message has 1 to 4 parts [buffer, count, displacement, datatype], got {len(message)}"
         )
-    view, item = _view_bytes(message[0], write)
+    view, item = view_bytes(message[0], write)
     parts = list(message[1:])
     datatype = None
     if parts and isinstance(parts[-1], Datatype | str):
@@ -117,6 +116,8 @@ def equal_blocks(message: Message, number: int, write: bool) -> Data:
     parsed = _parse(message, write)
     if parsed.counts is not None:
         return _slice_items(parsed, index(parsed.counts) * number, parsed.displacements or 0)
+    if not number:
+        return parsed.view[:0]
     items = _count_items(parsed) if len(parsed.view) else 0
     if items % number:
         raise MPIError(ERR_COUNT, f"a buffer of {items} items cannot be divided into {number} equal blocks")
@@ -133,6 +134,8 @@ def vector_blocks(message: Message, number: int, write: bool) -> list[Data]:
     """
     parsed = _parse(message, write, is_vector=True)
     counts, displacements = parsed.counts, parsed.displacements
+    if counts is None and not number:
+        return []
     if counts is None:
         items = _count_items(parsed) if len(parsed.view) else 0
         if items % number:
@@ -171,7 +174,7 @@ def _datatype_of(buffer: object) -> Datatype:
     """Return the basic datatype of a buffer's items."""
     if buffer is None:
         return BYTE
-    item_format = memoryview(buffer).format.lstrip("@=<|")  # type: ignore[arg-type]  # `_view_bytes` has checked it
+    item_format = memoryview(buffer).format.lstrip("@=<|")  # type: ignore[arg-type]  # `view_bytes` has checked it
     code = {"Zf": "F", "Zd": "D"}.get(item_format, item_format)
     if code not in BY_TYPECODE:
         raise MPIError(ERR_TYPE, f"no basic datatype has the item format {item_format!r}: pass [buffer, datatype]")
@@ -202,27 +205,3 @@ def _check_datatype(datatype: Datatype | str) -> Datatype:
         return BY_TYPECODE[datatype]
     except KeyError:
         raise MPIError(ERR_TYPE, f"no basic datatype has the typecode {datatype!r}") from None
-
-
-def _view_bytes(buffer: object, write: bool) -> tuple[memoryview, int]:
-    """Return a view of a buffer's bytes, and the bytes per item."""
-    if buffer is None:
-        return memoryview(bytearray()), 1
-    try:
-        view = memoryview(buffer)  # type: ignore[arg-type]  # objects without a buffer raise TypeError
-    except (TypeError, ValueError) as error:
-        raise MPIError(
-            ERR_BUFFER,
-            f"a {type(buffer).__name__} does not support the buffer protocol: use send and recv for objects",
-        ) from error
-    if view.f_contiguous and not view.c_contiguous and hasattr(buffer, "T"):  # an array in Fortran order
-        view = memoryview(buffer.T)
-    if not view.c_contiguous:
-        raise MPIError(ERR_BUFFER, "the buffer's bytes are not contiguous: copy it first")
-    if write and view.readonly:
-        raise MPIError(ERR_BUFFER, "a receive needs a buffer that can be written, this one is read-only")
-    # References are addresses, which are meaningless in other processes. In a format, colons enclose the names of fields.
-    if "O" in view.format and "O" in re.sub(":[^:]*:", "", view.format):
-        raise MPIError(ERR_TYPE, "the buffer's items are references to Python objects: use send and recv for objects")
-    # A view with a zero in its shape cannot be cast.
-    return (view.cast("B") if view.nbytes else memoryview(bytearray())), view.itemsize or 1

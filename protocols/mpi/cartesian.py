@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
+from protocols.mpi.collectives.neighbourhoods import Neighbourhood
 from protocols.mpi.constants import PROC_NULL
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_DIMS, ERR_RANK, MPIError
 
@@ -55,6 +56,12 @@ class Grid(NamedTuple):
             is_inside = self.periods[direction] or 0 <= shifted[direction] < self.dims[direction]
             ranks.append(self.rank(shifted) if is_inside else PROC_NULL)
         return ranks[0], ranks[1]
+
+    def neighbourhood(self, rank: int) -> Neighbourhood:
+        """Return the edges of a rank: to the lower and the upper neighbour in each dimension. MPI 4.1, section 8.6: a block
+        sent to a lower neighbour is received as one of an upper neighbour, also where both are one rank."""
+        neighbours = [neighbour for dimension in range(len(self.dims)) for neighbour in self.shift(rank, dimension, 1)]
+        return Neighbourhood(neighbours, neighbours, [edge ^ 1 for edge in range(len(neighbours))])
 
 
 def make_grid(dims: Sequence[int], periods: Sequence[bool] | bool | None, size: int) -> Grid:

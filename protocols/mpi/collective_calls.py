@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from protocols.mpi.block_buffers import BlockBuffers, ContiguousBuffer, split_equally, typed_blocks
 from protocols.mpi.buffers import (
     Message,
     as_receive_buffer,
@@ -31,7 +32,7 @@ from protocols.mpi.collectives.reductions import (
 )
 from protocols.mpi.constants import ANY_SOURCE, InPlace
 from protocols.mpi.device import CallArguments, Communicator, Device
-from protocols.mpi.iovec import Data, IoVec, to_contiguous
+from protocols.mpi.iovec import to_contiguous
 from protocols.mpi.mailbox import Mailbox
 from protocols.mpi.mpi_errors import (
     ERR_BUFFER,
@@ -82,7 +83,7 @@ class CollectiveCalls(PointToPoint):
         """Send the root's buffer to all ranks."""
         self._check_collective("Bcast", root)
         data = as_send_data(buf) if self.rank == root else as_receive_buffer(buf)
-        buffer = _Contiguous(data, is_input=self.rank == root)
+        buffer = ContiguousBuffer(data, is_input=self.rank == root)
         name = self.algorithms.get("Bcast") or choices.bcast(self.size, len(data))
         broadcast = rooted.broadcast_binomial if name == "binomial" else rooted.broadcast_scatter_allgather
         await broadcast(self._begin_exchange("Bcast", root=root, size=len(data)), buffer.data, root)
@@ -92,7 +93,7 @@ class CollectiveCalls(PointToPoint):
     async def Gather(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> None:
         """Gather equal blocks at the root, by rank."""
         self._check_collective("Gather", root)
-        out = _Contiguous(equal_blocks(recvbuf, self.size, True)) if self.rank == root else None
+        out = ContiguousBuffer(equal_blocks(recvbuf, self.size, True)) if self.rank == root else None
         block = self._own_block(out, "Gather") if isinstance(sendbuf, InPlace) else to_contiguous(as_send_data(sendbuf))
         if out is not None and len(block) * self.size != len(out.data):
             raise _size_mismatch("Gather", len(block), len(out.data), self.size)
@@ -106,7 +107,7 @@ class CollectiveCalls(PointToPoint):
         """Gather blocks of any sizes at the root. recvbuf: [buffer, counts, displacements, datatype]."""
         self._check_collective("Gatherv", root)
         is_in_place = isinstance(sendbuf, InPlace)
-        out = _Blocks(vector_blocks(recvbuf, self.size, True), is_input=is_in_place) if self.rank == root else None
+        out = BlockBuffers(vector_blocks(recvbuf, self.size, True), is_input=is_in_place) if self.rank == root else None
         if isinstance(sendbuf, InPlace):
             if out is None:
                 raise _in_place_error("Gatherv")
@@ -131,9 +132,9 @@ class CollectiveCalls(PointToPoint):
         if isinstance(recvbuf, InPlace):
             if data is None:
                 raise _in_place_error("Scatter")
-            own_buffer = _Contiguous(memoryview(bytearray(len(data) // self.size)))
+            own_buffer = ContiguousBuffer(memoryview(bytearray(len(data) // self.size)))
         else:
-            own_buffer = _Contiguous(as_receive_buffer(recvbuf))
+            own_buffer = ContiguousBuffer(as_receive_buffer(recvbuf))
         if data is not None and len(own_buffer.data) * self.size != len(data):
             raise _size_mismatch("Scatter", len(own_buffer.data), len(data), self.size)
         await rooted.scatter_binomial(
@@ -150,9 +151,9 @@ class CollectiveCalls(PointToPoint):
         if isinstance(recvbuf, InPlace):
             if data is None:
                 raise _in_place_error("Scatterv")
-            own_buffer = _Contiguous(memoryview(bytearray(len(data[self.rank]))))
+            own_buffer = ContiguousBuffer(memoryview(bytearray(len(data[self.rank]))))
         else:
-            own_buffer = _Contiguous(as_receive_buffer(recvbuf))
+            own_buffer = ContiguousBuffer(as_receive_buffer(recvbuf))
         if data is not None and len(own_buffer.data) != len(data[self.rank]):
             raise _size_mismatch("Scatterv", len(own_buffer.data), len(data[self.rank]), 1)
         sizes = None if data is None else [len(block) for block in data]
@@ -163,7 +164,7 @@ class CollectiveCalls(PointToPoint):
     async def Allgather(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Gather equal blocks at all ranks."""
         self._check_collective("Allgather")
-        out = _Contiguous(equal_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
+        out = ContiguousBuffer(equal_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         block_size = len(out.data) // self.size
         if not isinstance(sendbuf, InPlace):
             block = to_contiguous(as_send_data(sendbuf))
@@ -175,7 +176,7 @@ class CollectiveCalls(PointToPoint):
             await unrooted.allgather_doubling(self._begin_exchange("Allgather", size=block_size), out.data)
         elif name == "ring":
             await unrooted.allgather_ring(
-                self._begin_exchange("Allgather", size=block_size), _split_equally(out.data, self.size)
+                self._begin_exchange("Allgather", size=block_size), split_equally(out.data, self.size)
             )
         else:
             await unrooted.allgather_bruck(self._begin_exchange("Allgather", size=block_size), out.data)
@@ -184,7 +185,7 @@ class CollectiveCalls(PointToPoint):
     async def Allgatherv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Gather blocks of any sizes at all ranks. recvbuf: [buffer, counts, displacements, datatype]."""
         self._check_collective("Allgatherv")
-        out = _Blocks(vector_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
+        out = BlockBuffers(vector_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if not isinstance(sendbuf, InPlace):
             block = to_contiguous(as_send_data(sendbuf))
             if len(block) != len(out.data[self.rank]):
@@ -198,7 +199,7 @@ class CollectiveCalls(PointToPoint):
     async def Alltoall(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Send the k-th of equal blocks to rank k; receive one from each rank."""
         self._check_collective("Alltoall")
-        out = _Contiguous(equal_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
+        out = ContiguousBuffer(equal_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         data = (
             memoryview(bytes(out.data))
             if isinstance(sendbuf, InPlace)
@@ -213,14 +214,14 @@ class CollectiveCalls(PointToPoint):
             exchange_all = unrooted.alltoall_spread if name == "spread" else unrooted.alltoall_pairwise
             await exchange_all(
                 self._begin_exchange("Alltoall", size=len(data) // self.size),
-                _split_equally(data, self.size),
-                _split_equally(out.data, self.size),
+                split_equally(data, self.size),
+                split_equally(out.data, self.size),
             )
         out.scatter()
 
     async def Alltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Send the k-th of blocks of any sizes to rank k. sendbuf, recvbuf: [buffer, counts, displacements, datatype]."""
-        out = _Blocks(vector_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
+        out = BlockBuffers(vector_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if isinstance(sendbuf, InPlace):
             data = [memoryview(bytes(block)) for block in out.data]
         else:
@@ -230,14 +231,14 @@ class CollectiveCalls(PointToPoint):
     async def Alltoallw(self, sendbuf: Sequence[Any] | InPlace, recvbuf: Sequence[Any]) -> None:
         """Send blocks of any sizes and datatypes. sendbuf, recvbuf: [buffer, (counts, displacements), datatypes], or
         [buffer, counts, displacements, datatypes]; displacements in bytes."""
-        out = _Blocks(_typed_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
+        out = BlockBuffers(typed_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if isinstance(sendbuf, InPlace):
             data = [memoryview(bytes(block)) for block in out.data]
         else:
-            data = [to_contiguous(block) for block in _typed_blocks(sendbuf, self.size, False)]
+            data = [to_contiguous(block) for block in typed_blocks(sendbuf, self.size, False)]
         await self._alltoall_blocks("Alltoallw", data, out)
 
-    async def _alltoall_blocks(self, call: str, data: list[memoryview], out: _Blocks) -> None:
+    async def _alltoall_blocks(self, call: str, data: list[memoryview], out: BlockBuffers) -> None:
         self._check_collective(call)
         if len(data[self.rank]) != len(out.data[self.rank]):
             raise _size_mismatch(call, len(data[self.rank]), len(out.data[self.rank]), 1)
@@ -345,7 +346,7 @@ class CollectiveCalls(PointToPoint):
         """Begin a reduction of `size` bytes."""
         return self._begin_exchange(call, root=root, size=size, op=reduction.op.name, datatype=reduction.datatype.name)
 
-    def _own_block(self, out: _Contiguous | None, call: str) -> memoryview:
+    def _own_block(self, out: ContiguousBuffer | None, call: str) -> memoryview:
         """Return this rank's block of the root's receive buffer, for IN_PLACE."""
         if out is None:
             raise _in_place_error(call)
@@ -423,69 +424,8 @@ class CollectiveCalls(PointToPoint):
             out[:] = data
 
 
-class _Contiguous:
-    """A buffer as contiguous memory. data: the bytes; a copy for an I/O vector."""
-
-    __slots__ = ("_iov", "data")
-
-    def __init__(self, buffer: Data, is_input: bool = False) -> None:
-        """buffer: the message's memory. is_input: whether its contents are input of the call."""
-        self._iov = buffer if isinstance(buffer, IoVec) else None
-        self.data = memoryview(bytearray(len(buffer))) if isinstance(buffer, IoVec) else buffer
-        if is_input:
-            self.gather()
-
-    def gather(self) -> None:
-        """Copy the segments of an I/O vector to `data`."""
-        if self._iov is not None:
-            self.data[:] = self._iov.gather()
-
-    def scatter(self) -> None:
-        """Copy `data` to the segments of an I/O vector."""
-        if self._iov is not None:
-            self._iov.scatter(self.data)
-
-
-class _Blocks:
-    """Blocks of a buffer, one for each rank. data: the blocks as contiguous memory."""
-
-    __slots__ = ("_blocks", "data")
-
-    def __init__(self, buffers: Sequence[Data], is_input: bool = False) -> None:
-        self._blocks = [_Contiguous(buffer, is_input) for buffer in buffers]
-        self.data = [block.data for block in self._blocks]
-
-    def scatter(self) -> None:
-        for block in self._blocks:
-            block.scatter()
-
-
-def _sizes(out: _Blocks | None) -> list[int] | None:
+def _sizes(out: BlockBuffers | None) -> list[int] | None:
     return None if out is None else [len(block) for block in out.data]
-
-
-def _split_equally(data: memoryview, number: int) -> list[memoryview]:
-    block_size = len(data) // number
-    return [data[rank * block_size : (rank + 1) * block_size] for rank in range(number)]
-
-
-def _typed_blocks(message: Sequence[Any], number: int, write: bool) -> list[Data]:
-    """Return the blocks of an Alltoallw argument, one for each rank."""
-    parts = list(message)
-    if len(parts) == 3 and isinstance(parts[1], tuple):
-        parts[1:2] = parts[1]
-    if len(parts) != 4 or any(len(part) != number for part in parts[1:]):
-        raise MPIError(
-            ERR_BUFFER,
-            f"Alltoallw takes [buffer, (counts, displacements), datatypes], each of {number} elements",
-        )
-    buffer = as_receive_buffer(parts[0]) if write else as_send_data(parts[0])
-    assert isinstance(buffer, memoryview)
-    convert = as_receive_buffer if write else as_send_data
-    return [
-        convert([buffer[displacement:], count, datatype])
-        for count, displacement, datatype in zip(*parts[1:], strict=True)
-    ]
 
 
 def _size_mismatch(call: str, block: int, buffer: int, number: int) -> MPIError:

@@ -1,40 +1,34 @@
-"""Communicators: mpi4py's calls as coroutines. This module has non-blocking collective calls, collective calls on objects,
-and the constructors of communicators. MPI 4.1, chapters 6 and 7.
+"""Communicators: mpi4py's calls as coroutines. This module has the constructors of communicators, and communicators with
+topologies. MPI 4.1, chapters 7 and 8.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import and_
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from protocols.core.completion import Completion, drive
-from protocols.mpi.buffers import Message
+from protocols.mpi.block_buffers import BlockBuffers, ContiguousBuffer, split_equally, typed_blocks
+from protocols.mpi.buffers import Message, as_send_data, equal_blocks, vector_blocks
 from protocols.mpi.cartesian import Grid, make_grid
-from protocols.mpi.collective_calls import CollectiveCalls
-from protocols.mpi.collectives import objects
-from protocols.mpi.constants import UNDEFINED, InPlace
+from protocols.mpi.collectives.neighbourhoods import Neighbourhood, exchange_blocks, exchange_objects
+from protocols.mpi.constants import UNDEFINED
+from protocols.mpi.graphs import DistributedGraph, Graph, adjacent_edges, edges_of, listed_edges, make_graph
 from protocols.mpi.groups import CONGRUENT, IDENT, Group
-from protocols.mpi.mpi_errors import (
-    ERR_ARG,
-    ERR_COMM,
-    ERR_COUNT,
-    ERR_OTHER,
-    PROC_NULL_ENVELOPE,
-    Envelope,
-    MPIError,
-)
-from protocols.mpi.operations import SUM, Op
+from protocols.mpi.iovec import to_contiguous
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_OTHER, MPIError
+from protocols.mpi.nonblocking_calls import NonblockingCalls
 from protocols.mpi.point_to_point import COMM_NULL_ERROR
 from protocols.mpi.requests import Request
 
-T = TypeVar("T")
+Topology: TypeAlias = Grid | Graph | DistributedGraph
+TopologyT = TypeVar("TopologyT", bound=Topology)
 
 
-class Comm(CollectiveCalls):
+class Comm(NonblockingCalls):
     """A communicator; see `PointToPoint`. Communicators derived from it inherit its choice of algorithms."""
 
     __slots__ = ()
@@ -46,115 +40,9 @@ class Comm(CollectiveCalls):
         comm.rank, comm.size, comm.send_buffer = UNDEFINED, 0, None
         return comm
 
-    # Non-blocking calls: each begins the blocking call and returns a request. Buffers must not change before it is complete.
-
-    async def Ibarrier(self) -> Request:
-        return self._begin(self.Barrier())
-
-    async def Ibcast(self, buf: Message, root: int = 0) -> Request:
-        return self._begin(self.Bcast(buf, root))
-
-    async def Igather(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> Request:
-        return self._begin(self.Gather(sendbuf, recvbuf, root))
-
-    async def Igatherv(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> Request:
-        return self._begin(self.Gatherv(sendbuf, recvbuf, root))
-
-    async def Iscatter(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> Request:
-        return self._begin(self.Scatter(sendbuf, recvbuf, root))
-
-    async def Iscatterv(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> Request:
-        return self._begin(self.Scatterv(sendbuf, recvbuf, root))
-
-    async def Iallgather(self, sendbuf: Message | InPlace, recvbuf: Message) -> Request:
-        return self._begin(self.Allgather(sendbuf, recvbuf))
-
-    async def Iallgatherv(self, sendbuf: Message | InPlace, recvbuf: Message) -> Request:
-        return self._begin(self.Allgatherv(sendbuf, recvbuf))
-
-    async def Ialltoall(self, sendbuf: Message | InPlace, recvbuf: Message) -> Request:
-        return self._begin(self.Alltoall(sendbuf, recvbuf))
-
-    async def Ialltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> Request:
-        return self._begin(self.Alltoallv(sendbuf, recvbuf))
-
-    async def Ialltoallw(self, sendbuf: Sequence[Any] | InPlace, recvbuf: Sequence[Any]) -> Request:
-        return self._begin(self.Alltoallw(sendbuf, recvbuf))
-
-    async def Ireduce(
-        self, sendbuf: Message | InPlace, recvbuf: Message | InPlace = None, op: Op = SUM, root: int = 0
-    ) -> Request:
-        return self._begin(self.Reduce(sendbuf, recvbuf, op, root))
-
-    async def Iallreduce(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> Request:
-        return self._begin(self.Allreduce(sendbuf, recvbuf, op))
-
-    async def Ireduce_scatter_block(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> Request:
-        return self._begin(self.Reduce_scatter_block(sendbuf, recvbuf, op))
-
-    async def Ireduce_scatter(
-        self, sendbuf: Message | InPlace, recvbuf: Message, recvcounts: Sequence[int] | None = None, op: Op = SUM
-    ) -> Request:
-        return self._begin(self.Reduce_scatter(sendbuf, recvbuf, recvcounts, op))
-
-    async def Iscan(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> Request:
-        return self._begin(self.Scan(sendbuf, recvbuf, op))
-
-    async def Iexscan(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> Request:
-        return self._begin(self.Exscan(sendbuf, recvbuf, op))
-
-    # Objects.
-
-    async def bcast(self, obj: Any, root: int = 0) -> Any:
-        """Return the root's object at all ranks."""
-        return await objects.broadcast(self._begin_exchange("bcast", root=root), obj, root)
-
-    async def gather(self, sendobj: T, root: int = 0) -> list[T] | None:
-        """Return all ranks' objects at the root, None elsewhere."""
-        return await objects.gather(self._begin_exchange("gather", root=root), sendobj, root)
-
-    async def scatter(self, sendobj: Sequence[T] | None, root: int = 0) -> T:
-        """Return the root's k-th object at rank k."""
-        self._check_collective("scatter", root)
-        if self.rank == root and (sendobj is None or len(sendobj) != self.size):
-            count = "none" if sendobj is None else str(len(sendobj))
-            raise MPIError(ERR_COUNT, f"scatter: the root must pass {self.size} objects, got {count}")
-        return await objects.scatter(self._begin_exchange("scatter", root=root), sendobj, root)
-
-    async def allgather(self, sendobj: T) -> list[T]:
-        """Return all ranks' objects at all ranks."""
-        return await objects.allgather(self._begin_exchange("allgather"), sendobj)
-
-    async def alltoall(self, sendobj: Sequence[T]) -> list[T]:
-        """Send the k-th object to rank k; return the objects from all ranks, by rank."""
-        self._check_collective("alltoall")
-        if len(sendobj) != self.size:
-            raise MPIError(ERR_COUNT, f"alltoall: each rank must pass {self.size} objects, got {len(sendobj)}")
-        return await objects.alltoall(self._begin_exchange("alltoall"), sendobj)
-
-    async def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM, root: int = 0) -> Any:
-        """Return the combination of all ranks' objects at the root, None elsewhere."""
-        return await objects.reduce(self._begin_exchange("reduce", root=root, op=_name_of(op)), sendobj, op, root)
-
-    async def allreduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
-        """Return the combination of all ranks' objects."""
-        exchange = self._begin_exchange("allreduce", op=_name_of(op))
-        return await objects.broadcast(exchange, await objects.reduce(exchange, sendobj, op, 0), 0)
-
-    async def scan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
-        """Return the combination of the objects of this rank and all lower ranks."""
-        return await objects.scan(self._begin_exchange("scan", op=_name_of(op)), sendobj, op, True)
-
-    async def exscan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
-        """Return the combination of all lower ranks' objects; None at rank 0."""
-        return await objects.scan(self._begin_exchange("exscan", op=_name_of(op)), sendobj, op, False)
-
-    # Communicators.
-
     async def Dup(self, info: None = None) -> Comm:  # noqa: ARG002  for mpi4py's signature
         """Duplicate the communicator: equal ranks, separate messages. Raises MPIError (ERR_OTHER) if no context is free."""
-        masks = await self.allgather(self._free_contexts())
-        return self._make_comm(_lowest_common_context(masks), self._ranks)
+        return await self._duplicate()
 
     async def Split(self, color: int = 0, key: int = 0) -> Comm | None:
         """Make a communicator of the ranks that pass an equal color, ordered by key, then by rank. Returns None
@@ -200,9 +88,59 @@ class Comm(CollectiveCalls):
     ) -> Cartcomm | None:
         """Make a communicator whose ranks are the points of a grid, in row-major order. Returns None (COMM_NULL) to excess
         ranks. Raises MPIError: ERR_DIMS, ERR_ARG, and as Dup does."""
-        grid = make_grid(dims, periods, self.size)
-        subgrid = await self.Split(0 if self.rank < grid.size else UNDEFINED, self.rank)
-        return None if subgrid is None else _with_grid(subgrid, grid)
+        return await self._with_first_ranks(Cartcomm, make_grid(dims, periods, self.size))
+
+    def Cart_map(self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None) -> int:
+        """Return the rank that Create_cart would give to this one; UNDEFINED if none."""
+        return self.rank if self.rank < make_grid(dims, periods, self.size).size else UNDEFINED
+
+    async def Create_graph(
+        self,
+        index: Sequence[int],
+        edges: Sequence[int],
+        reorder: bool = False,  # noqa: ARG002  ranks are never reordered
+    ) -> Graphcomm | None:
+        """Make a communicator of a graph, which all ranks pass (`graphs.make_graph`). Returns None (COMM_NULL) to excess
+        ranks. Raises MPIError: ERR_ARG, ERR_RANK, and as Dup does."""
+        return await self._with_first_ranks(Graphcomm, make_graph(index, edges, self.size))
+
+    def Graph_map(self, index: Sequence[int], edges: Sequence[int]) -> int:
+        """Return the rank that Create_graph would give to this one; UNDEFINED if none."""
+        return self.rank if self.rank < make_graph(index, edges, self.size).size else UNDEFINED
+
+    async def Create_dist_graph_adjacent(
+        self,
+        sources: Sequence[int] | None,
+        destinations: Sequence[int] | None,
+        sourceweights: Sequence[int] | None = None,
+        destweights: Sequence[int] | None = None,
+        info: object = None,  # noqa: ARG002  for mpi4py's signature
+        reorder: bool = False,  # noqa: ARG002
+    ) -> Distgraphcomm:
+        """Make a communicator of a graph; each rank passes its own edges (`graphs.adjacent_edges`). Raises MPIError:
+        ERR_RANK, ERR_ARG, and as Dup does."""
+        edges = adjacent_edges(sources, destinations, sourceweights, destweights, self.size)
+        return _with_topology(await self._duplicate(), Distgraphcomm, edges)
+
+    async def Create_dist_graph(
+        self,
+        sources: Sequence[int],
+        degrees: Sequence[int],
+        destinations: Sequence[int],
+        weights: Sequence[int] | None = None,
+        info: object = None,  # noqa: ARG002  for mpi4py's signature
+        reorder: bool = False,  # noqa: ARG002
+    ) -> Distgraphcomm:
+        """Make a communicator of a graph; each rank passes some edges, of any ranks (`graphs.listed_edges`). Raises MPIError
+        as Create_dist_graph_adjacent does."""
+        listed = listed_edges(sources, degrees, destinations, weights, self.size)
+        edges = [edge for part in await self.allgather(listed) for edge in part]
+        return _with_topology(await self._duplicate(), Distgraphcomm, edges_of(self.rank, edges, weights is not None))
+
+    async def _with_first_ranks(self, kind: type[TopocommT], topology: Grid | Graph) -> TopocommT | None:
+        """Make a communicator with a topology of as many ranks as that has; None for the other ranks."""
+        members = await self.Split(0 if self.rank < topology.size else UNDEFINED, self.rank)
+        return None if members is None else _with_topology(members, kind, topology)
 
     def Is_intra(self) -> bool:
         return True
@@ -236,6 +174,11 @@ class Comm(CollectiveCalls):
         self._device.contexts_in_use.discard(self._contexts[0] // 2)
         self.size = 0
 
+    async def _duplicate(self) -> Comm:
+        """Make a communicator of equal ranks, without a topology."""
+        masks = await self.allgather(self._free_contexts())
+        return self._make_comm(_lowest_common_context(masks), self._ranks)
+
     def _make_comm(self, context: int, ranks: Sequence[int] | None) -> Comm:
         comm = Comm(self._device, context, ranks, self.send_buffer)
         comm.algorithms.update(self.algorithms)
@@ -248,78 +191,196 @@ class Comm(CollectiveCalls):
         in_use = self._device.contexts_in_use
         return sum(1 << number for number in range(self._device.contexts // 2) if number not in in_use)
 
-    def _begin(self, coroutine: Coroutine[Any, None, None]) -> Request:
-        """Begin a collective call, and return its request."""
-        completion: Completion[Envelope] = Completion("a collective call")
 
-        async def complete() -> None:
-            try:
-                await coroutine
-            except Exception as error:  # noqa: BLE001  raised where the request is waited for
-                completion.fail(error)
-            else:
-                completion.complete(PROC_NULL_ENVELOPE)
+class Topocomm(Comm, Generic[TopologyT]):
+    """A communicator with a topology. The calls exchange data with the ranks to which edges lead, in their order: one block
+    for each edge. An edge to PROC_NULL transfers nothing and leaves its block unchanged.
 
-        drive(complete())
-        return self._make_request(completion)
+    They raise MPIError as `CollectiveCalls` do, and ERR_TRUNCATE if the blocks of two neighbours do not fit.
+    """
+
+    __slots__ = ("topology",)
+
+    topology: TopologyT
+
+    @property
+    def neighbourhood(self) -> Neighbourhood:
+        """This rank's edges."""
+        return self.topology.neighbourhood(self.rank)
+
+    async def Dup(self, info: None = None) -> Comm:
+        """Duplicate as `Comm.Dup` does; the duplicate has an equal topology."""
+        return _with_topology(await super().Dup(info), type(self), self.topology)
+
+    Clone = Dup
+
+    async def Neighbor_allgather(self, sendbuf: Message, recvbuf: Message) -> None:
+        """Send one block to all neighbours; gather equal blocks from them."""
+        block = to_contiguous(as_send_data(sendbuf))
+        out = ContiguousBuffer(equal_blocks(recvbuf, len(self.neighbourhood.sources), True), is_input=True)
+        blocks = split_equally(out.data, len(self.neighbourhood.sources))
+        await self._exchange_blocks("Neighbor_allgather", [block] * len(self.neighbourhood.destinations), blocks)
+        out.scatter()
+
+    async def Neighbor_allgatherv(self, sendbuf: Message, recvbuf: Message) -> None:
+        """Send one block to all neighbours; gather blocks of any sizes from them. recvbuf: as in Allgatherv."""
+        block = to_contiguous(as_send_data(sendbuf))
+        out = BlockBuffers(vector_blocks(recvbuf, len(self.neighbourhood.sources), True), is_input=True)
+        await self._exchange_blocks("Neighbor_allgatherv", [block] * len(self.neighbourhood.destinations), out.data)
+        out.scatter()
+
+    async def Neighbor_alltoall(self, sendbuf: Message, recvbuf: Message) -> None:
+        """Send one of equal blocks to each neighbour; receive one from each."""
+        neighbourhood = self.neighbourhood
+        data = to_contiguous(equal_blocks(sendbuf, len(neighbourhood.destinations), False))
+        out = ContiguousBuffer(equal_blocks(recvbuf, len(neighbourhood.sources), True), is_input=True)
+        blocks = split_equally(data, len(neighbourhood.destinations))
+        await self._exchange_blocks("Neighbor_alltoall", blocks, split_equally(out.data, len(neighbourhood.sources)))
+        out.scatter()
+
+    async def Neighbor_alltoallv(self, sendbuf: Message, recvbuf: Message) -> None:
+        """Send one of blocks of any sizes to each neighbour. sendbuf, recvbuf: as in Alltoallv."""
+        neighbourhood = self.neighbourhood
+        data = vector_blocks(sendbuf, len(neighbourhood.destinations), False)
+        out = BlockBuffers(vector_blocks(recvbuf, len(neighbourhood.sources), True), is_input=True)
+        await self._exchange_blocks("Neighbor_alltoallv", [to_contiguous(block) for block in data], out.data)
+        out.scatter()
+
+    async def Neighbor_alltoallw(self, sendbuf: Sequence[Any], recvbuf: Sequence[Any]) -> None:
+        """Send blocks of any sizes and datatypes. sendbuf, recvbuf: as in Alltoallw."""
+        neighbourhood = self.neighbourhood
+        data = typed_blocks(sendbuf, len(neighbourhood.destinations), False)
+        out = BlockBuffers(typed_blocks(recvbuf, len(neighbourhood.sources), True), is_input=True)
+        await self._exchange_blocks("Neighbor_alltoallw", [to_contiguous(block) for block in data], out.data)
+        out.scatter()
+
+    async def Ineighbor_allgather(self, sendbuf: Message, recvbuf: Message) -> Request:
+        return self._begin(self.Neighbor_allgather(sendbuf, recvbuf))
+
+    async def Ineighbor_allgatherv(self, sendbuf: Message, recvbuf: Message) -> Request:
+        return self._begin(self.Neighbor_allgatherv(sendbuf, recvbuf))
+
+    async def Ineighbor_alltoall(self, sendbuf: Message, recvbuf: Message) -> Request:
+        return self._begin(self.Neighbor_alltoall(sendbuf, recvbuf))
+
+    async def Ineighbor_alltoallv(self, sendbuf: Message, recvbuf: Message) -> Request:
+        return self._begin(self.Neighbor_alltoallv(sendbuf, recvbuf))
+
+    async def Ineighbor_alltoallw(self, sendbuf: Sequence[Any], recvbuf: Sequence[Any]) -> Request:
+        return self._begin(self.Neighbor_alltoallw(sendbuf, recvbuf))
+
+    async def neighbor_allgather(self, sendobj: object) -> list[Any]:
+        """Send an object to all neighbours; return theirs."""
+        neighbourhood = self.neighbourhood
+        exchange = self._begin_exchange("neighbor_allgather")
+        return await exchange_objects(exchange, neighbourhood, [sendobj] * len(neighbourhood.destinations))
+
+    async def neighbor_alltoall(self, sendobj: Sequence[object]) -> list[Any]:
+        """Send one of several objects to each neighbour; return theirs."""
+        neighbourhood = self.neighbourhood
+        if len(sendobj) != len(neighbourhood.destinations):
+            raise MPIError(
+                ERR_COUNT, f"neighbor_alltoall: {len(sendobj)} objects for {len(neighbourhood.destinations)} neighbours"
+            )
+        return await exchange_objects(self._begin_exchange("neighbor_alltoall"), neighbourhood, sendobj)
+
+    async def _exchange_blocks(self, call: str, data: Sequence[memoryview], out: Sequence[memoryview]) -> None:
+        await exchange_blocks(self._begin_exchange(call), self.neighbourhood, data, out)
 
 
-class Cartcomm(Comm):
-    """A communicator with a Cartesian topology. grid: extents, and which dimensions are periodic."""
+class Cartcomm(Topocomm[Grid]):
+    """A communicator with a Cartesian topology. topology: extents, and which dimensions are periodic."""
 
-    __slots__ = ("grid",)
-
-    grid: Grid
+    __slots__ = ()
 
     def Get_dim(self) -> int:
         """Return the number of dimensions."""
-        return len(self.grid.dims)
+        return len(self.topology.dims)
 
     def Get_topo(self) -> tuple[list[int], list[bool], list[int]]:
         """Return the extents, whether dimensions are periodic, and this rank's coordinates."""
-        return list(self.grid.dims), list(self.grid.periods), self.grid.coordinates(self.rank)
+        return list(self.topology.dims), list(self.topology.periods), self.topology.coordinates(self.rank)
 
     def Get_coords(self, rank: int) -> list[int]:
         """Return the coordinates of a rank."""
-        return self.grid.coordinates(rank)
+        return self.topology.coordinates(rank)
 
     def Get_cart_rank(self, coords: Sequence[int]) -> int:
         """Return the rank at coordinates."""
-        return self.grid.rank(coords)
+        return self.topology.rank(coords)
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
         """Return source and destination of a shift along a dimension; PROC_NULL beyond the end of one that is not
         periodic."""
-        return self.grid.shift(self.rank, direction, disp)
+        return self.topology.shift(self.rank, direction, disp)
 
     async def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
         """Make communicators of subgrids. remain_dims: for each dimension, whether the subgrids keep it."""
-        coordinates = self.grid.coordinates(self.rank)
+        dims, periods = self.topology
+        coordinates = self.topology.coordinates(self.rank)
         if len(remain_dims) != len(coordinates):
             raise MPIError(ERR_ARG, f"remain_dims must have {len(coordinates)} elements, got {len(remain_dims)}")
         kept_dimensions = [dimension for dimension, remains in enumerate(remain_dims) if remains]
         grid = Grid(
-            tuple(self.grid.dims[dimension] for dimension in kept_dimensions),
-            tuple(self.grid.periods[dimension] for dimension in kept_dimensions),
+            tuple(dims[dimension] for dimension in kept_dimensions),
+            tuple(periods[dimension] for dimension in kept_dimensions),
         )
         color = 0
-        for dimension, (extent, coordinate) in enumerate(zip(self.grid.dims, coordinates, strict=True)):
+        for dimension, (extent, coordinate) in enumerate(zip(dims, coordinates, strict=True)):
             color = color if dimension in kept_dimensions else color * extent + coordinate
         subgrid = await self.Split(color, grid.rank([coordinates[dimension] for dimension in kept_dimensions]))
         assert subgrid is not None
-        return _with_grid(subgrid, grid)
+        return _with_topology(subgrid, Cartcomm, grid)
 
 
-def _with_grid(comm: Comm, grid: Grid) -> Cartcomm:
+class Graphcomm(Topocomm[Graph]):
+    """A communicator with a graph that all ranks know."""
+
+    __slots__ = ()
+
+    def Get_dims(self) -> tuple[int, int]:
+        """Return the numbers of ranks and of edges."""
+        return self.topology.size, len(self.topology.edges)
+
+    def Get_topo(self) -> tuple[list[int], list[int]]:
+        """Return index and edges (`graphs.Graph`)."""
+        return list(self.topology.ends), list(self.topology.edges)
+
+    def Get_neighbors_count(self, rank: int) -> int:
+        """Return the number of neighbours of a rank."""
+        return len(self.topology.neighbours(rank))
+
+    def Get_neighbors(self, rank: int) -> list[int]:
+        """Return the neighbours of a rank."""
+        return self.topology.neighbours(rank)
+
+
+class Distgraphcomm(Topocomm[DistributedGraph]):
+    """A communicator of a graph of which each rank knows its own edges."""
+
+    __slots__ = ()
+
+    def Get_dist_neighbors_count(self) -> tuple[int, int, bool]:
+        """Return the numbers of incoming and outgoing edges, and whether they have weights."""
+        sources, destinations, weights = self.topology
+        return len(sources), len(destinations), weights is not None
+
+    def Get_dist_neighbors(self) -> tuple[list[int], list[int], tuple[list[int], list[int]] | None]:
+        """Return the sources, the destinations, and the weights of both; None for edges without weights."""
+        sources, destinations, weights = self.topology
+        lists = None if weights is None else (list(weights[0]), list(weights[1]))
+        return list(sources), list(destinations), lists
+
+
+TopocommT = TypeVar("TopocommT", bound=Topocomm[Any])
+
+
+def _with_topology(comm: Comm, kind: type[TopocommT], topology: Topology) -> TopocommT:
     """Make a communicator with a topology from a new one without."""
-    cart_comm = Cartcomm(comm._device, comm._contexts[0] // 2, comm._ranks, comm.send_buffer)
-    cart_comm.algorithms.update(comm.algorithms)
-    cart_comm.grid = grid
-    return cart_comm
-
-
-def _name_of(op: Callable[[Any, Any], Any]) -> str:
-    return op.name if isinstance(op, Op) else getattr(op, "__name__", "")
+    topology_comm = kind(comm._device, comm._contexts[0] // 2, comm._ranks, comm.send_buffer)
+    topology_comm.algorithms.update(comm.algorithms)
+    topology_comm.topology = topology
+    return topology_comm
 
 
 async def _no_op() -> None:

@@ -35,7 +35,14 @@ BSEND_OVERHEAD: Final = 1024
 
 COMM_TYPE_SHARED: Final = 1
 CART: Final = 1
-"""Kind of topology: Cartesian. A communicator without a topology has UNDEFINED."""
+GRAPH: Final = 2
+DIST_GRAPH: Final = 3
+"""Kinds of topologies. A communicator without a topology has UNDEFINED."""
+
+UNWEIGHTED: Final = None
+"""The edges of a graph have no weights."""
+WEIGHTS_EMPTY: Final = ()
+"""The edges of a graph have weights, and a rank has no edges."""
 
 ORDER_C: Final = 0
 ORDER_FORTRAN: Final = 1

@@ -5,15 +5,26 @@ architecture."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from operator import index
 from struct import calcsize
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
 from protocols.mpi.constants import ORDER_C
+from protocols.mpi.datatype_constructors import COMBINERS, Constructor
 from protocols.mpi.iovec import Span, merge_adjacent
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_COUNT, ERR_TYPE, Handle, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_BUFFER, ERR_COUNT, ERR_TRUNCATE, ERR_TYPE, Handle, MPIError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 _NULL: Final = "MPI_DATATYPE_NULL"
+_KINDS: Final = {
+    "c": "S", "?": "b", **dict.fromkeys("bhilq", "i"), **dict.fromkeys("BHILQ", "u"), **dict.fromkeys("fdg", "f"),
+    **dict.fromkeys("FDG", "c"),
+}  # fmt: skip
+"""NumPy's kinds of data, by typecode."""
 
 
 class Datatype(Handle):
@@ -26,7 +37,18 @@ class Datatype(Handle):
     A derived type must be committed before it is used (`Commit`).
     """
 
-    __slots__ = ("__weakref__", "committed", "extent", "lb", "name", "size", "spans", "typecode")
+    __slots__ = (
+        "__weakref__",
+        "_base",
+        "_constructor",
+        "committed",
+        "extent",
+        "lb",
+        "name",
+        "size",
+        "spans",
+        "typecode",
+    )
 
     def __init__(
         self,
@@ -37,7 +59,10 @@ class Datatype(Handle):
         extent: int = 0,
     ) -> None:
         """name: may also be a datatype, of which this becomes another handle; None: DATATYPE_NULL."""
+        self._base: Datatype | None = None  # from which it was made
+        self._constructor: Constructor | None = None
         if isinstance(name, Datatype):
+            self._base, self._constructor = name._base, name._constructor
             typecode, spans, lb, extent, name = name.typecode, name.spans, name.lb, name.extent, name.name
         elif name is not None and not isinstance(name, str):
             raise TypeError(f"a Datatype is expected, not {type(name).__name__}")
@@ -70,6 +95,22 @@ class Datatype(Handle):
         if code not in BY_TYPECODE:
             raise ValueError(f"no basic datatype has the code {code!r}")
         return BY_TYPECODE[code]
+
+    def tocode(self) -> str:
+        """Return the typecode of a basic datatype, for `fromcode`. Raises ValueError for another one."""
+        if self.typecode not in BY_TYPECODE:
+            raise ValueError(f"the datatype {self.name} has no typecode")
+        return self.typecode
+
+    @property
+    def typechar(self) -> str:
+        """The typecode; V for a datatype without one, as in NumPy, and empty for DATATYPE_NULL."""
+        return self.typecode if self.typecode in BY_TYPECODE else "V" if self else ""
+
+    @property
+    def typestr(self) -> str:
+        """NumPy's kind and size; V and the extent for a datatype without a typecode, and empty for DATATYPE_NULL."""
+        return f"{_KINDS.get(self.typecode, 'V')}{self.extent}" if self else ""
 
     @property
     def ub(self) -> int:
@@ -130,18 +171,19 @@ class Datatype(Handle):
             raise MPIError(ERR_TYPE, _NULL)
         copy = Datatype(self.name, self.typecode, self.spans, self.lb, self.extent)
         copy.committed = self.committed
-        return copy
+        return copy._made_by(self, "DUP")
 
     def Create_contiguous(self, count: int) -> Datatype:
         """Derive a type of `count` contiguous items. Raises MPIError (ERR_COUNT) for a negative count, as do the other
         constructors."""
-        return self._blocks(f"{count} of {self.name}", [(0, count)])
+        return self._blocks(f"{count} of {self.name}", [(0, count)])._made_by(self, "CONTIGUOUS", count=count)
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Derive a type of `count` blocks of items. stride: items from one block's beginning to the next one's."""
         name = f"{count} x {blocklength} of {self.name}, {stride} apart"
         _check_count(count)
-        return self._blocks(name, [(number * stride, blocklength) for number in range(count)])
+        vector = self._blocks(name, [(number * stride, blocklength) for number in range(count)])
+        return vector._made_by(self, "VECTOR", count=count, blocklength=blocklength, stride=stride)
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Derive a type of blocks. blocklengths, displacements: in items. Raises MPIError (ERR_ARG) if they are not equally
@@ -149,28 +191,33 @@ class Datatype(Handle):
         if len(blocklengths) != len(displacements):
             raise MPIError(ERR_ARG, f"{len(blocklengths)} block lengths, but {len(displacements)} displacements")
         name = f"{len(blocklengths)} blocks of {self.name}"
-        return self._blocks(name, list(zip(displacements, blocklengths, strict=True)))
+        indexed = self._blocks(name, list(zip(displacements, blocklengths, strict=True)))
+        return indexed._made_by(self, "INDEXED", blocklengths=[*blocklengths], displacements=[*displacements])
 
     def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
         """Derive a type of blocks of one length."""
-        return self.Create_indexed([blocklength] * len(displacements), displacements)
+        indexed = self.Create_indexed([blocklength] * len(displacements), displacements)
+        return indexed._made_by(self, "INDEXED_BLOCK", blocklength=blocklength, displacements=[*displacements])
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Derive as Create_vector does, with a stride in bytes."""
         _check_count(count)
         name = f"{count} x {blocklength} of {self.name}, {stride} bytes apart"
-        return self._blocks(name, [(number * stride, blocklength) for number in range(count)], 1)
+        vector = self._blocks(name, [(number * stride, blocklength) for number in range(count)], 1)
+        return vector._made_by(self, "HVECTOR", count=count, blocklength=blocklength, stride=stride)
 
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Derive as Create_indexed does, with displacements in bytes."""
         if len(blocklengths) != len(displacements):
             raise MPIError(ERR_ARG, f"{len(blocklengths)} block lengths, but {len(displacements)} displacements")
         name = f"{len(blocklengths)} blocks of {self.name}"
-        return self._blocks(name, list(zip(displacements, blocklengths, strict=True)), 1)
+        indexed = self._blocks(name, list(zip(displacements, blocklengths, strict=True)), 1)
+        return indexed._made_by(self, "HINDEXED", blocklengths=[*blocklengths], displacements=[*displacements])
 
     def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
         """Derive as Create_indexed_block does, with displacements in bytes."""
-        return self.Create_hindexed([blocklength] * len(displacements), displacements)
+        indexed = self.Create_hindexed([blocklength] * len(displacements), displacements)
+        return indexed._made_by(self, "HINDEXED_BLOCK", blocklength=blocklength, displacements=[*displacements])
 
     @classmethod
     def Create_struct(
@@ -194,7 +241,9 @@ class Datatype(Handle):
         ub = max(
             (offset + (length - 1) * datatype.extent + datatype.ub for offset, datatype, length in parts), default=0
         )
-        return cls(f"a structure of {len(parts)} blocks", "", spans, lb, ub - lb)
+        return cls(f"a structure of {len(parts)} blocks", "", spans, lb, ub - lb)._made_by(
+            None, "STRUCT", blocklengths=[*blocklengths], displacements=[*displacements], datatypes=[*datatypes]
+        )
 
     def Create_subarray(
         self, sizes: Sequence[int], subsizes: Sequence[int], starts: Sequence[int], order: int = ORDER_C
@@ -213,12 +262,106 @@ class Datatype(Handle):
             offsets = [offset + (start + number) * step for number in range(part) for offset in offsets]
             step *= size
         spans = [span for offset in offsets for span in self.spans_at(offset * self.extent, 1)]
-        return Datatype(f"a subarray of {list(sizes)} of {self.name}", "", spans, 0, step * self.extent)
+        subarray = Datatype(f"a subarray of {list(sizes)} of {self.name}", "", spans, 0, step * self.extent)
+        return subarray._made_by(self, "SUBARRAY", sizes=[*sizes], subsizes=[*subsizes], starts=[*starts], order=order)
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
         """Derive a type with other bounds, and so with another distance between items (for the columns of a matrix, for
         example)."""
-        return Datatype(f"{self.name}, resized", "", self.spans, lb, extent)
+        resized = Datatype(f"{self.name}, resized", "", self.spans, lb, extent)
+        return resized._made_by(self, "RESIZED", lb=lb, extent=extent)
+
+    def decode(self) -> tuple[Datatype | type[Datatype], str, dict[str, Any]]:
+        """Return the datatype from which this one was made, the name of its constructor in capitals (NAMED for a predefined
+        datatype), and the constructor's arguments. Raises MPIError (ERR_TYPE) for DATATYPE_NULL, as do the following."""
+        if not self:
+            raise MPIError(ERR_TYPE, _NULL)
+        if self._constructor is None:
+            return self, "NAMED", {}
+        return self._base or type(self), *self._constructor
+
+    def Get_contents(self) -> tuple[list[int], list[int], list[int], list[Datatype]]:
+        """Return the constructor's arguments: integers, addresses, counts (none), datatypes. MPI 4.1, section 5.1.13. Raises
+        MPIError (ERR_TYPE) for a predefined datatype, too."""
+        if self._constructor is None:
+            raise MPIError(ERR_TYPE, f"the predefined datatype {self.name} has no contents")
+        integers, addresses = self._constructor.integers_and_addresses()
+        datatypes = self._constructor.arguments["datatypes"] if self._base is None else [self._base]
+        return integers, addresses, [], datatypes
+
+    def Get_envelope(self) -> tuple[int, int, int, int, int]:
+        """Return the numbers of integers, addresses, counts and datatypes in the contents, and the combiner."""
+        combiner = COMBINERS[self.decode()[1]]
+        if combiner == COMBINERS["NAMED"]:
+            return 0, 0, 0, 0, combiner
+        integers, addresses, counts, datatypes = self.Get_contents()
+        return len(integers), len(addresses), len(counts), len(datatypes), combiner
+
+    envelope = property(Get_envelope)
+    contents = property(Get_contents)
+
+    @property
+    def combiner(self) -> int:
+        return self.Get_envelope()[-1]
+
+    @property
+    def is_named(self) -> bool:
+        return self._constructor is None
+
+    def _made_by(self, base: Datatype | None, combiner: str, **arguments: Any) -> Datatype:
+        """Record how this datatype was made; return it. base: None for a structure."""
+        self._base, self._constructor = base, Constructor(combiner, arguments)
+        return self
+
+    Create_dup = Dup
+    Resized = Create_resized
+
+    def Pack_size(self, count: int, comm: object) -> int:  # noqa: ARG002  for mpi4py's signature
+        """Return the bytes that `count` items take when they are packed."""
+        _check_count(count)
+        return count * self.size
+
+    def Pack(self, inbuf: ReadableBuffer, outbuf: WriteableBuffer, position: SupportsIndex, comm: object) -> int:  # noqa: ARG002
+        """Copy the items of a buffer to another one, from byte `position` on, without gaps; return the position behind them.
+        The items are as many as fit into the buffer. comm: for mpi4py's signature. Raises MPIError: ERR_TYPE for a type that
+        is not committed, ERR_ARG for an invalid position, ERR_TRUNCATE if the other buffer has no room, ERR_BUFFER."""
+        items, packed = self._spans_of(inbuf, False), view_bytes(outbuf, True)[0]
+        view, spans = items
+        begin, end = self._packed_range(position, spans, len(packed))
+        packed[begin:end] = b"".join(view[first : first + length] for first, length in spans)
+        return end
+
+    def Unpack(self, inbuf: ReadableBuffer, position: SupportsIndex, outbuf: WriteableBuffer, comm: object) -> int:  # noqa: ARG002
+        """Copy packed bytes, from byte `position` on, to the items of a buffer; return the position behind them. Raises as
+        Pack."""
+        packed, (view, spans) = view_bytes(inbuf, False)[0], self._spans_of(outbuf, True)
+        begin, end = self._packed_range(position, spans, len(packed))
+        for first, length in spans:
+            view[first : first + length] = packed[begin : begin + length]
+            begin += length
+        return end
+
+    def _spans_of(self, buffer: object, write: bool) -> tuple[memoryview, list[Span]]:
+        """Return a buffer's bytes, and the spans of its items."""
+        if not self.committed:
+            raise MPIError(ERR_TYPE, f"the datatype {self.name} is not committed: call Commit")
+        view = view_bytes(buffer, write)[0]
+        spans = self.spans_at(0, len(view) // self.extent if self.extent > 0 else 0)
+        if any(first < 0 or first + length > len(view) for first, length in spans):
+            raise MPIError(ERR_COUNT, f"items of {self.name} do not fit into the buffer of {len(view)} bytes")
+        return view, spans
+
+    def _packed_range(self, position: SupportsIndex, spans: Sequence[Span], size: int) -> tuple[int, int]:
+        """Return where packed items begin and end. size: bytes of the packed buffer."""
+        begin = index(position)
+        end = begin + sum(length for _, length in spans)
+        if not 0 <= begin <= size:
+            raise MPIError(ERR_ARG, f"position must be 0 to {size}, got {begin}")
+        if end > size:
+            raise MPIError(
+                ERR_TRUNCATE, f"{self.name}: {end - begin} bytes at {begin} exceed the buffer of {size} bytes"
+            )
+        return begin, end
 
     def spans_at(self, offset: int, count: int) -> list[Span]:
         """Return the spans of `count` consecutive items, the first at byte `offset`."""
@@ -245,6 +388,30 @@ class Datatype(Handle):
         if not offsets:
             return Datatype(name, "", (), 0, 0)
         return Datatype(name, "", spans, min(offsets) + self.lb, max(offsets) - min(offsets) + self.extent)
+
+
+def view_bytes(buffer: object, write: bool) -> tuple[memoryview, int]:
+    """Return a view of a buffer's bytes, and the bytes per item."""
+    if buffer is None:
+        return memoryview(bytearray()), 1
+    try:
+        view = memoryview(buffer)  # type: ignore[arg-type]  # objects without a buffer raise TypeError
+    except (TypeError, ValueError) as error:
+        raise MPIError(
+            ERR_BUFFER,
+            f"a {type(buffer).__name__} does not support the buffer protocol: use send and recv for objects",
+        ) from error
+    if view.f_contiguous and not view.c_contiguous and hasattr(buffer, "T"):  # an array in Fortran order
+        view = memoryview(buffer.T)
+    if not view.c_contiguous:
+        raise MPIError(ERR_BUFFER, "the buffer's bytes are not contiguous: copy it first")
+    if write and view.readonly:
+        raise MPIError(ERR_BUFFER, "a receive needs a buffer that can be written, this one is read-only")
+    # References are addresses, which are meaningless in other processes. In a format, colons enclose the names of fields.
+    if "O" in view.format and "O" in re.sub(":[^:]*:", "", view.format):
+        raise MPIError(ERR_TYPE, "the buffer's items are references to Python objects: use send and recv for objects")
+    # A view with a zero in its shape cannot be cast.
+    return (view.cast("B") if view.nbytes else memoryview(bytearray())), view.itemsize or 1
 
 
 def _check_count(count: int) -> None:

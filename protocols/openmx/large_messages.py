@@ -141,8 +141,9 @@ class LargeMessages:
             return
         incoming, receive, status = pull.incoming, pull.receive, Status(code)
         if status is Status.ENDPOINT_UNREACHABLE:
-            # The pull gave up. The sender, which waits for the notice, detects the loss at its next message.
+            # The pull gave up. The sender may send nothing more, and waits for the notice: a new session tells it the loss.
             incoming.source.lose("unreachable", status)
+            incoming.source.reconnect()
             return
         self._end_pull(number, min(len(receive.buffer), incoming.length))
         if status is Status.SUCCESS:

@@ -144,6 +144,10 @@ class Partner:
             self._begin_connecting()
         return done
 
+    def reconnect(self) -> None:
+        """Connect again after a loss, with the same key: the partner's messages in progress then end, too."""
+        self.connect(self._key)
+
     def disconnect(self) -> None:
         """Disconnect; messages in progress fail (mx_disconnect)."""
         if self.state != states.UNCONNECTED:

@@ -132,19 +132,19 @@ class Exchange:
         await self.wait_for(self.begin_send_object(destination, obj))
 
     async def receive_object(self, source: int) -> Any:
-        incoming = self._begin_receive_object(source)
+        incoming = self.begin_receive_object(source)
         await self.wait_for(incoming.completion)
         return incoming.load()
 
     async def sendrecv_objects(self, destination: int, obj: object, source: int) -> Any:
         """Send an object to a rank and receive one from a rank concurrently."""
-        incoming = self._begin_receive_object(source)
+        incoming = self.begin_receive_object(source)
         send = self.begin_send_object(destination, obj)
         await self.wait_for(incoming.completion)
         await self.wait_for(send)
         return incoming.load()
 
-    def _begin_receive_object(self, source: int) -> ObjectReceive | MailboxReceive:
+    def begin_receive_object(self, source: int) -> ObjectReceive | MailboxReceive:
         incoming: ObjectReceive | MailboxReceive
         if self._mailbox is not None:
             incoming = self._mailbox.receive(self._device_rank(source), self._context, self._tag, None)

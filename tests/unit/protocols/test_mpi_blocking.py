@@ -34,6 +34,8 @@ def run(ranks: Ranks, *functions: Callable[[], object]) -> list[object]:
     [
         (comm.Comm, blocking_calls.Comm),
         (comm.Cartcomm, blocking_calls.Cartcomm),
+        (comm.Graphcomm, blocking_calls.Graphcomm),
+        (comm.Distgraphcomm, blocking_calls.Distgraphcomm),
         (requests.Request, blocking_calls.Request),
         (requests.Prequest, blocking_calls.Prequest),
         (mpi_messages.Message, blocking_calls.Message),

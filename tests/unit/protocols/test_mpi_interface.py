@@ -177,7 +177,7 @@ def test_a_missing_name_raises_an_error_with_a_hint() -> None:
         MPI.COMM_NULL.Spawn  # noqa: B018
     for name, look_up in {
         "Comm.Get_parent": lambda: MPI.Comm.Get_parent,
-        "Datatype.Pack": lambda: MPI.INT.Pack,
+        "Datatype.Pack_external": lambda: MPI.INT.Pack_external,
         "Status.tomemory": lambda: MPI.Status().tomemory,
     }.items():
         with pytest.raises(AttributeError, match=f"^MPI.{name} is not in testbed's subset of mpi4py"):
@@ -228,6 +228,76 @@ def test_subarrays_and_structures() -> None:
         MPI.INT.Create_subarray([3], [2], [2])
 
 
+@pytest.mark.parametrize(
+    ("datatype", "envelope", "contents"),
+    [
+        (MPI.INT.Create_contiguous(3), (1, 0, MPI.COMBINER_CONTIGUOUS), ([3], [])),
+        (MPI.INT.Create_vector(3, 2, 4), (3, 0, MPI.COMBINER_VECTOR), ([3, 2, 4], [])),
+        (MPI.INT.Create_hvector(3, 2, 16), (2, 1, MPI.COMBINER_HVECTOR), ([3, 2], [16])),
+        (MPI.INT.Create_indexed([1, 2], [3, 5]), (5, 0, MPI.COMBINER_INDEXED), ([2, 1, 2, 3, 5], [])),
+        (MPI.INT.Create_hindexed([1, 2], [4, 8]), (3, 2, MPI.COMBINER_HINDEXED), ([2, 1, 2], [4, 8])),
+        (MPI.INT.Create_indexed_block(2, [3, 5]), (4, 0, MPI.COMBINER_INDEXED_BLOCK), ([2, 2, 3, 5], [])),
+        (MPI.INT.Create_hindexed_block(2, [8]), (2, 1, MPI.COMBINER_HINDEXED_BLOCK), ([1, 2], [8])),
+        (
+            MPI.INT.Create_subarray([4, 4], [2, 1], [1, 0]),
+            (8, 0, MPI.COMBINER_SUBARRAY),
+            ([2, 4, 4, 2, 1, 1, 0, MPI.ORDER_C], []),
+        ),
+        (MPI.INT.Create_resized(-4, 16), (0, 2, MPI.COMBINER_RESIZED), ([], [-4, 16])),
+        (MPI.INT.Dup(), (0, 0, MPI.COMBINER_DUP), ([], [])),
+    ],
+    ids=lambda value: value.name if isinstance(value, MPI.Datatype) else "",
+)
+def test_a_datatype_tells_how_it_was_made(
+    datatype: MPI.Datatype, envelope: tuple[int, int, int], contents: tuple[list[int], list[int]]
+) -> None:
+    """MPI 4.1, section 5.1.13."""
+    integers, addresses, combiner = envelope
+    assert datatype.Get_envelope() == (integers, addresses, 0, 1, combiner)
+    assert datatype.Get_contents() == (*contents, [], [MPI.INT])
+    base, constructor, arguments = datatype.decode()
+    assert getattr(base, f"Create_{constructor.lower()}")(**arguments) == datatype
+    assert not datatype.is_named
+    assert MPI.Datatype(datatype).combiner == combiner
+
+
+def test_structures_and_predefined_datatypes_tell_how_they_were_made() -> None:
+    record = MPI.Datatype.Create_struct([1, 2], [0, 8], [MPI.INT, MPI.DOUBLE])
+    assert record.envelope == (3, 2, 0, 2, MPI.COMBINER_STRUCT)
+    assert record.contents == ([2, 1, 2], [0, 8], [], [MPI.INT, MPI.DOUBLE])
+    base, constructor, arguments = record.decode()
+    assert (base, constructor) == (MPI.Datatype, "STRUCT")
+    assert MPI.Datatype.Create_struct(**arguments) == record
+    assert (MPI.INT.decode(), MPI.INT.envelope, MPI.INT.is_named) == (
+        (MPI.INT, "NAMED", {}), (0, 0, 0, 0, MPI.COMBINER_NAMED), True,
+    )  # fmt: skip
+    for call in (MPI.INT.Get_contents, MPI.DATATYPE_NULL.Get_envelope, MPI.DATATYPE_NULL.decode):
+        with pytest.raises(MPI.Exception) as raised:
+            call()
+        assert raised.value.Get_error_class() == MPI.ERR_TYPE
+
+
+def test_packed_items_have_no_gaps_and_are_unpacked_to_their_places() -> None:
+    column = MPI.INT.Create_vector(3, 1, 2).Create_resized(0, 24).Commit()
+    matrix, packed, copy = array.array("i", range(12)), bytearray(30), array.array("i", [-1] * 12)
+    position = column.Pack(matrix, packed, 2, MPI.COMM_NULL)
+    assert position == 2 + column.Pack_size(2, MPI.COMM_NULL) == 26
+    assert packed[2:26] == array.array("i", [0, 2, 4, 6, 8, 10]).tobytes()
+    assert MPI.INT.Pack(array.array("i", [7]), packed, position, MPI.COMM_NULL) == 30
+    assert column.Unpack(packed, 2, copy, MPI.COMM_NULL) == 26
+    assert copy.tolist() == [0, -1, 2, -1, 4, -1, 6, -1, 8, -1, 10, -1]
+    for error, call in {
+        MPI.ERR_TRUNCATE: lambda: column.Pack(matrix, packed, 8, MPI.COMM_NULL),
+        MPI.ERR_ARG: lambda: column.Unpack(packed, -1, copy, MPI.COMM_NULL),
+        MPI.ERR_TYPE: lambda: MPI.INT.Create_contiguous(2).Pack(matrix, packed, 0, MPI.COMM_NULL),
+        MPI.ERR_BUFFER: lambda: MPI.INT.Unpack(packed, 0, b"1234", MPI.COMM_NULL),
+        MPI.ERR_COUNT: lambda: MPI.INT.Create_resized(0, 2).Commit().Pack(b"12", packed, 0, MPI.COMM_NULL),
+    }.items():
+        with pytest.raises(MPI.Exception) as raised:
+            call()
+        assert raised.value.Get_error_class() == error
+
+
 def highest(left: int, right: int, _: object) -> int:
     return max(left, right)
 
@@ -243,6 +313,11 @@ def test_operations_can_be_pickled_and_communicators_cannot() -> None:
 
 
 def test_datatypes_by_numpy_type_codes() -> None:
+    assert (MPI.INT.tocode(), MPI.DOUBLE.typestr, MPI.C_BOOL.typestr, MPI.CHAR.typechar) == ("i", "f8", "b1", "c")
+    vector = MPI.INT.Create_vector(2, 1, 2)
+    assert (vector.typechar, vector.typestr, MPI.DATATYPE_NULL.typestr) == ("V", "V12", "")
+    with pytest.raises(ValueError, match="has no typecode"):
+        vector.tocode()
     assert MPI._typedict["d"] == MPI.Datatype.fromcode("f8") == MPI.DOUBLE
     with pytest.raises(ValueError, match="no basic datatype has the code 'f7'"):
         MPI.Datatype.fromcode("f7")

@@ -361,18 +361,33 @@ def test_a_pull_without_progress_repeats_its_request_after_a_second_and_gives_up
     assert pair.counter(1, "pull_timeout_abort") == 1
 
 
-def test_a_pull_that_gives_up_ends_the_connection_and_fails_the_senders_next_message() -> None:
+def test_a_pull_that_gives_up_ends_the_connection_and_its_sender_learns_it_once_frames_pass_again() -> None:
     pair = EndpointPair(Settings(resends=3, pull_timeout=TICK))
     _, request = pair.receive(40_000)
     pair.lose = lambda frame: kind_of(frame) == "PULL_REPLY"
     sent = pair.send(pattern(40_000))
+    pair.elapse(3 * TICK)
+    pair.lose = lambda _: True
     pair.finish(request)
     assert not pair.to[1].is_connected
-    pair.lose = lambda _: False
+    pair.elapse(RESEND)
     assert not sent.done
-    pair.send(b"next")
+    pair.lose = lambda _: False
+    pair.elapse(RESEND)
+    assert sent.result().status is Status.BAD_SESSION
+    _, request = pair.receive(4)
+    assert [result.status for result in pair.finish(pair.send(b"data"), request)] == [Status.SUCCESS] * 2
+
+
+def test_a_connection_that_is_asked_for_again_is_given_up_like_the_first() -> None:
+    pair = EndpointPair(Settings(resends=3, pull_timeout=TICK))
+    _, request = pair.receive(40_000)
+    pair.lose = lambda frame: kind_of(frame) in ("PULL_REPLY", "CONNECT")
+    pair.send(pattern(40_000))
+    pair.finish(request)
+    assert pair.to[1].pending_work() == ["a connection to endpoint 0 of node 0"]
     pair.elapse(5 * RESEND)
-    assert sent.result().status is Status.ENDPOINT_UNREACHABLE
+    assert pair.to[1].pending_work() == []
 
 
 def test_late_replies_of_an_earlier_pull_with_the_same_number_are_dropped() -> None:

@@ -1,0 +1,118 @@
+"""A peer that is alive and cut off for longer than a protocol sends again: requests end with an error, and once the link is
+mended messages pass again.
+
+A sender without an answer gives up after a time of its protocol. Open-MX's receiver notices the new connection, which ends
+the receive that waits; in the other protocols it waits on.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import testbed
+from protocols.mpi import ERR_PROC_FAILED
+from protocols.mpi.mpi_errors import MPIError
+from testbed import Cluster, Scenario
+from testbed.spec.fault_models import Down
+from testbed.workloads.form import Comm, Node
+
+SECOND = 1_000_000_000
+LONG = bool(os.environ.get("TESTBED_LONG"))
+CUT = 900_000_000
+LAST = 0xFFFF
+
+
+class Course(NamedTuple):
+    """Course of one rank. numbers: of messages sent or received. failures: numbers of failed sends, and when they failed;
+    for a receiver, the number of failed receives."""
+
+    numbers: list[int]
+    failures: list[tuple[int, int]]
+
+
+async def numbered(comm: Comm, node: Node, *, until: int = 0, size: int = 40) -> Course:
+    """Rank 0 sends numbered messages synchronously, one every 200 ms until `until`, and then the last one; rank 1 receives
+    them."""
+    course, buffer = Course([], []), bytearray(size)
+    number = 0
+    while number != LAST:
+        if comm.rank == 0:
+            number = LAST if node.now() > until else len(course.numbers) + len(course.failures)
+            buffer[:2] = number.to_bytes(2, "big")
+        try:
+            await (comm.Ssend(buffer, 1) if comm.rank == 0 else comm.Recv(buffer, 0))
+        except MPIError as error:
+            if error.Get_error_class() != ERR_PROC_FAILED:
+                raise
+            course.failures.append((number, node.now()))
+            number = 0
+        else:
+            number = int.from_bytes(buffer[:2], "big")
+            course.numbers.append(number)
+        if comm.rank == 0:
+            await node.sleep(SECOND // 5)
+    return course
+
+
+def run(
+    folder: Path, protocol: str, firmware: dict[str, int], seconds: int, cluster: Cluster | None = None, size: int = 40
+) -> tuple[Course, Course]:
+    """Cut the link of the receiver for so many seconds."""
+    result = testbed.run(
+        cluster or Cluster.star(2), numbered, protocol=protocol, mode="sim", firmware=firmware or None, check=True,
+        settings={"until": CUT + (seconds + 2) * SECOND, "size": size}, timeout=seconds + 60, output=folder / "run",
+        scenario=Scenario(name="long-cut", faults=[Down(on="n2", at="900ms", for_=f"{seconds}s")]),
+    )  # fmt: skip
+    assert result.checks is not None
+    assert result.checks.passed, result.checks.to_text()
+    sender, receiver = result.results["n1"], result.results["n2"]
+    assert sender.numbers[-1] == receiver.numbers[-1] == LAST
+    assert receiver.numbers == sorted(set(receiver.numbers)), "in order, and none twice"
+    assert {*sender.numbers} <= {*receiver.numbers}
+    return sender, receiver
+
+
+@pytest.mark.parametrize(
+    ("protocol", "firmware", "patience", "told"),
+    [
+        ("openmx", {"resends": 3}, 2, 1),
+        ("emp", {"give_up": SECOND}, 1, 0),
+        ("am2", {}, 5.8, 0),
+        ("ssam", {"give_up": 10}, 1.3, 0),
+        ("via", {"give_up": SECOND}, 1, 0),
+    ],
+)
+def test_sends_to_a_peer_that_is_cut_off_fail_and_pass_again_when_the_link_is_mended(
+    tmp_path: Path, protocol: str, firmware: dict[str, int], patience: float, told: int
+) -> None:
+    sender, receiver = run(tmp_path, protocol, firmware, 8)
+    first = sender.failures[0][1]
+    assert CUT + patience * SECOND < first < CUT + 1.5 * patience * SECOND
+    assert sender.failures[-1][1] < CUT + (8 + 1.5 * patience) * SECOND, "none hangs"
+    assert len(receiver.failures) == told
+
+
+@pytest.mark.parametrize("protocol", ["emp", "via"])
+def test_sends_wait_for_the_link_where_the_protocol_never_gives_up(tmp_path: Path, protocol: str) -> None:
+    sender, receiver = run(tmp_path, protocol, {}, 8)
+    assert sender.failures == receiver.failures == []
+
+
+def test_open_mx_gives_up_after_its_resends_twice_a_second(tmp_path: Path) -> None:
+    """`OMX_RESENDS_MAX` is 1000: with TESTBED_LONG=1, otherwise 20."""
+    resends = 1000 if LONG else 20
+    sender, receiver = run(tmp_path, "openmx", {"resends": resends}, resends // 2 + 4)
+    assert 0 < sender.failures[0][1] - CUT - resends * SECOND // 2 < SECOND
+    assert len(receiver.failures) == 1
+
+
+def test_a_message_that_is_being_pulled_ends_at_both_ends_though_its_sender_sends_nothing_more(tmp_path: Path) -> None:
+    """The announcement is acknowledged, so that nothing makes the sender's library look for its partner."""
+    slow = Cluster.star(2, rate="1mbit")
+    sender, receiver = run(tmp_path, "openmx", {"resends": 3, "pull_timeout": SECOND // 2}, 3, slow, size=120_000)
+    assert len(sender.failures) == len(receiver.failures) == 1
+    assert sender.failures[0][1] > CUT + 3 * SECOND, "it hears of it when frames pass again"
