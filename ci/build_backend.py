@@ -10,8 +10,12 @@ Without the variable nothing is compiled and no compiler is needed; the same fil
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import sys
+import sysconfig
 import tomllib
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +38,10 @@ def modules() -> list[str]:
 
 
 def extensions() -> list[Extension]:
-    """Translate the modules to C, and return them with the native one."""
+    """Translate the modules to C, and return them with the native one. SystemExit without a compiler or Python's headers."""
+    compiler = shlex.split(os.environ.get("CC") or str(sysconfig.get_config_var("CC") or "cc"))[0]
+    if shutil.which(compiler) is None or not Path(sysconfig.get_path("include"), "Python.h").exists():
+        sys.exit(f"NETNS_TESTBED_COMPILE=1 needs a C compiler, {compiler}, and Python's headers, Python.h")
     from mypyc.build import mypycify
 
     # Types are checked where all packages are installed, which a build environment does not have.
@@ -90,7 +97,8 @@ class _Backend(build_meta._BuildMetaBackend):
 
     def run_setup(self, setup_script: str = "setup.py") -> None:
         del setup_script
-        setup(ext_modules=extensions() if WANTED else [], cmdclass={"build_ext": CompileChanged, "sdist": WithBackend})
+        wanted = WANTED and "dist_info" not in sys.argv  # metadata tell nothing of extensions
+        setup(ext_modules=extensions() if wanted else [], cmdclass={"build_ext": CompileChanged, "sdist": WithBackend})
 
     def get_requires_for_build_wheel(self, config_settings: object = None) -> list[str]:
         del config_settings
@@ -101,6 +109,11 @@ class _Backend(build_meta._BuildMetaBackend):
     def get_requires_for_build_sdist(self, config_settings: object = None) -> list[str]:
         del config_settings
         return []
+
+    def build_editable(self, *arguments: Any, **named: Any) -> str:
+        if not WANTED:
+            remove_compiled()
+        return super().build_editable(*arguments, **named)
 
 
 _BACKEND: Final = _Backend()
@@ -114,17 +127,21 @@ prepare_metadata_for_build_editable = _BACKEND.prepare_metadata_for_build_editab
 prepare_metadata_for_build_wheel = _BACKEND.prepare_metadata_for_build_wheel
 
 
+def remove_compiled(kept: Collection[Path] = ()) -> None:
+    """Remove compiled modules beside the sources but those kept: of an earlier installation, or no longer compiled."""
+    for room in ("protocols", "testbed"):
+        for path in Path(room).rglob("*.so"):
+            if path.resolve() not in kept:
+                path.unlink()
+
+
 def compile_in_place() -> None:
     result = extensions()
     command = CompileChanged(Distribution({"ext_modules": result}))
     command.inplace = True
     command.ensure_finalized()
     command.run()
-    made = {Path(command.get_ext_fullpath(extension.name)).resolve() for extension in result}
-    for room in ("protocols", "testbed"):
-        for path in Path(room).rglob("*.so"):
-            if path.resolve() not in made:  # of a module that is no longer compiled
-                path.unlink()
+    remove_compiled({Path(command.get_ext_fullpath(extension.name)).resolve() for extension in result})
 
 
 if __name__ == "__main__":

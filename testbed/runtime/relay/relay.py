@@ -41,7 +41,7 @@ class Forwarder:
 
     __slots__ = (
         "_gso_in_flight", "_last_received", "_now", "_sink", "_source", "_timer", "gso_frames", "injected", "lateness",
-        "model", "offer", "segmented",
+        "model", "on_offered", "segmented",
     )  # fmt: skip
 
     def __init__(
@@ -49,8 +49,8 @@ class Forwarder:
     ) -> None:
         self.model = model
         self.injected: Final = injected
-        self.offer: Callable[[int, bytes], Outcome] = model.offer
-        """Offers a frame to the model; watchers wrap it."""
+        self.on_offered: Callable[[int, bytes, Outcome], object] | None = None
+        """Called with each frame that was offered to the model, and its outcome, while a capture watches."""
         self.lateness = Lateness()
         self.gso_frames = 0
         """Number of GSO frames of several segments that were forwarded unsegmented."""
@@ -81,9 +81,8 @@ class Forwarder:
         if self._source.has_offloaded:
             self._offer_batch_with_gso(frames)
         else:
-            offer = self.offer
             for when, frame in frames:
-                offer(when, frame)
+                self._offer(when, frame)
         if frames:
             # Not `now`: frames that did not fit into the batch were received before.
             self._last_received = frames[-1][0]
@@ -96,22 +95,28 @@ class Forwarder:
 
     def _offer_batch_with_gso(self, frames: Iterable[Delivery]) -> None:
         """Offer a batch that contains GSO frames."""
-        model, offer = self.model, self.offer
+        model = self.model
         keeps_gso = model.carries_gso
         for when, frame in frames:
             if not isinstance(frame, GsoFrame):
-                offer(when, frame)
+                self._offer(when, frame)
             elif not keeps_gso:
                 self.segmented += 1
                 for segment in frame.segment():
-                    offer(when, segment)
+                    self._offer(when, segment)
             else:
                 self._gso_in_flight += 1
                 if frame.segments == 1:
-                    offer(when, frame)
+                    self._offer(when, frame)
                 else:
                     self.gso_frames += 1
                     model.offer_gso(when, frame, frame.segments)
+
+    def _offer(self, when: int, frame: bytes) -> None:
+        """Offer a frame to the model."""
+        outcome = self.model.offer(when, frame)
+        if self.on_offered is not None:
+            self.on_offered(when, frame, outcome)
 
     def catch_up(self, now: int) -> None:
         """Offer all frames received until `now`, and possibly later ones."""

@@ -156,18 +156,15 @@ class Watchers:
 
     def _watch_forwarder(self, name: str, direction: str, link: LinkForwarder) -> None:
         forwarder, source = link.directions[direction], link.sockets()[direction]
-        offer = forwarder.model.offer
 
-        def watched(when: int, frame: bytes) -> Outcome:
-            outcome = offer(when, frame)
+        def report(when: int, frame: bytes, outcome: Outcome) -> None:
             if self._records or outcome is Outcome.QUEUE:
                 self._report_fates(name, direction, when + source.clock_offset, frame, is_full=outcome is Outcome.QUEUE)
-            return outcome
 
         def restore() -> None:
-            forwarder.offer = offer
+            forwarder.on_offered = None
 
-        forwarder.offer = watched
+        forwarder.on_offered = report
         self._add(name, direction, restore)
 
     def _watch_uplink(self, name: str, direction: str, link: ModelledLink) -> None:
