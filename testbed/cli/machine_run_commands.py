@@ -46,6 +46,13 @@ if TYPE_CHECKING:
               help="A timeline of faults, each at the machines that it concerns.")  # fmt: skip
 @click.option("--nics", type=click.Choice(["inline", "shared"]), default="inline", show_default=True,
               help="Where the firmware runs: in its host's process, or in an agent process.")  # fmt: skip
+@click.option("--queues", type=click.IntRange(1, 64), default=1, metavar="N",
+              help="Receive queues of each NIC, with --nics shared.  [default: 1]")  # fmt: skip
+@click.option("--steering", default="", metavar="HASH",
+              help="What deals frames out to them: a hash of the protocol, or round-robin.")  # fmt: skip
+@click.option("--bind/--no-bind", default=True, help="Give each queue, and its programs, a processor.  [default: bind]")
+@click.option("--ranks-per-node", type=click.IntRange(1), default=1, metavar="N",
+              help="Ranks on each node whose description does not set them.")  # fmt: skip
 @click.option("--history", is_flag=True, help="Record each program's sends, receives and completions.")
 @click.option("--check/--no-check", default=None,
               help="Check the history for lost, duplicated or changed messages; default if useful.")  # fmt: skip

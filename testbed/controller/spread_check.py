@@ -124,13 +124,13 @@ def _probed_directions(state: SpreadState, links: Sequence[str] | None) -> list[
     for machine, part in state.parts.items():
         machine_of |= dict.fromkeys([node.name for node in part.nodes], machine)
         machine_of |= dict.fromkeys([switch.name for switch in part.switches], machine)
+    tunnels = {machine: part.tunnels() for machine, part in state.parts.items()}
     chosen = []
     for link in state.layout.links:
         a, b = machine_of[link.a.owner], machine_of[link.b.owner]
         if a == b or (links is not None and link.name not in links):
             continue
-        tunnel = state.parts[a].tunnel_of(link)
-        assert tunnel is not None
+        tunnel = tunnels[a][link.name]
         for direction in BOTH:
             force = in_force(link, direction, state.injected)
             down = is_down(link, state.injected)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from testbed.errors import KernelError, PermissionDeniedError, TestbedError
-from testbed.kernel import cgroups, diversion, loss_classifier, mounts, netlink_messages, syscalls, userns
+from testbed.kernel import cgroups, diversion, mounts, netlink_messages, syscalls, userns
 from testbed.kernel.children import in_child
 from testbed.kernel.netlink import RequestError, RouteSocket
 
@@ -28,13 +28,22 @@ class Ability:
 
 def probe() -> list[Ability]:
     """Probe all features; the probes are cleaned up."""
-    abilities = [_privilege(), _user_namespaces()]
+    groups = _cgroups("cpu", "CPU shares of nodes"), _cgroups("memory", "memory limits of nodes")
+    return [_privilege(), _user_namespaces(), *_namespace_abilities(), *groups]
+
+
+def probe_for_tunnels() -> list[Ability]:
+    """Probe only what a cluster's links to other machines need: "root", "network namespaces", "vxlan"."""
+    return [_privilege(), *_namespace_abilities({"vxlan"})]
+
+
+def _namespace_abilities(names: Container[str] | None = None) -> list[Ability]:
+    """Run trials in a scratch namespace. names: of these trials; None: all."""
+    enter = _new_namespace if userns.is_root() else userns.become_namespace_root
     try:
-        enter = _new_namespace if userns.is_root() else userns.become_namespace_root
-        abilities += in_child(lambda: _run_trials(enter))
+        return in_child(lambda: _run_trials(enter, names))
     except TestbedError as error:
-        abilities.append(Ability("network namespaces", False, str(error), "everything", "run as root"))
-    return [*abilities, _cgroups("cpu", "CPU shares of nodes"), _cgroups("memory", "memory limits of nodes")]
+        return [Ability("network namespaces", False, str(error), "everything", "run as root")]
 
 
 def _new_namespace() -> None:
@@ -70,8 +79,8 @@ _MODULE = "load the module (modprobe {0}), or install the kernel's extra modules
 _Trial = tuple[str, Callable[[RouteSocket], None], str, str]
 
 
-def _run_trials(enter: Callable[[], None]) -> list[Ability]:
-    """Run the trials in a new namespace. Called in a child process."""
+def _run_trials(enter: Callable[[], None], names: Container[str] | None) -> list[Ability]:
+    """Run the trials of these names, or all, in a new namespace. Called in a child process."""
     enter()
     abilities = [Ability("network namespaces", True, "made one", "everything", "")]
     route = RouteSocket()
@@ -94,6 +103,8 @@ def _run_trials(enter: Callable[[], None]) -> list[Ability]:
         ("file overlays", _try_bind_file, "files of a node's own", "a kernel with tmpfs"),
     ]
     for name, attempt, meaning, remedy in trials:
+        if names is not None and name not in names:
+            continue
         try:
             attempt(route)
         except RequestError as error:
@@ -168,6 +179,8 @@ def _try_bind_file(_route: RouteSocket) -> None:
 
 
 def _try_classifier(route: RouteSocket) -> None:
+    from testbed.kernel import loss_classifier  # imports the fates, which the probe for tunnels does not need
+
     loss_classifier.try_classifier(route, 102)
 
 

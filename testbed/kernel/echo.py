@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from typing import Final
+
+REPLY_TIMEOUT: Final = 1.0
+"""Seconds after which a request of `round_trips_to_each` counts as unanswered."""
 
 _ECHO: Final = struct.Struct("!BBHHHQ")  # type, code, checksum, identifier, sequence, token
 _REQUEST_4, _REPLY_4, _REQUEST_6, _REPLY_6 = 8, 0, 128, 129  # RFC 792, RFC 4443
@@ -82,6 +87,21 @@ def round_trips(source: str, destination: str, count: int, reply_timeout: float)
             if _is_answered(echo_socket, sequence % _SEQUENCE_COUNT, start + round(reply_timeout * 1e9)):
                 round_trip_times.append(time.monotonic_ns() - start)
     return round_trip_times
+
+
+def round_trips_to_each(source: str, destinations: Sequence[str], counts: Sequence[int]) -> dict[str, list[int]]:
+    """Measure as `round_trips`, by destination; an empty list for one that nobody has or that does not answer.
+
+    counts: numbers of requests. After those of one number, there are more only if one was answered.
+    """
+    found: dict[str, list[int]] = {destination: [] for destination in destinations}
+    for destination, times in found.items():
+        with contextlib.suppress(OSError):  # nobody has the address at the moment
+            for count in counts:
+                times += round_trips(source, destination, count, REPLY_TIMEOUT)
+                if not times:
+                    break
+    return found
 
 
 def _is_answered(echo_socket: EchoSocket, sequence: int, deadline: int) -> bool:

@@ -215,6 +215,7 @@ class _Partition:
     def __init__(self, groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> None:
         self._groups = groups
         self._capacities = capacities
+        self._order = {machine: number for number, machine in enumerate(capacities)}
         self.place: dict[int, str] = {}
         self._used = dict.fromkeys(capacities, 0.0)
         self._declared = dict.fromkeys(capacities, 0.0)
@@ -285,14 +286,15 @@ class _Partition:
         attraction = self._attraction(number)
         return max(
             balanced or fitting or self._groups[number].allowed,
-            key=lambda name: (attraction[name], self._target[name] - self._used[name]),
+            key=lambda name: (attraction.get(name, 0), self._target[name] - self._used[name]),
         )
 
     def _attraction(self, number: int) -> dict[str, int]:
-        weights = dict.fromkeys(self._capacities, 0)
+        """Return how much a group is tied to each machine, of those that have neighbours of it."""
+        weights: dict[str, int] = {}
         for neighbour, weight in self._groups[number].ties.items():
-            if neighbour in self.place:
-                weights[self.place[neighbour]] += weight
+            if (machine := self.place.get(neighbour)) is not None:
+                weights[machine] = weights.get(machine, 0) + weight
         return weights
 
     def _put_checked(self, number: int, machine: str) -> None:
@@ -333,8 +335,10 @@ class _Partition:
     def _improve(self, number: int) -> bool:
         """Move a group to where it is tied more, if need be in exchange for another."""
         here, attraction = self.place[number], self._attraction(number)
-        for there in sorted(attraction, key=lambda name: -attraction[name]):
-            gain = attraction[there] - attraction[here]
+        if attraction.keys() <= {here}:
+            return False
+        for there in sorted(attraction, key=lambda name: (-attraction[name], self._order[name])):
+            gain = attraction[there] - attraction.get(here, 0)
             if gain <= 0:
                 return False
             if self._moved({number: there}):
@@ -350,7 +354,10 @@ class _Partition:
         for partner in self._borders[there, here]:
             attraction = self._attraction(partner)
             between = self._groups[number].ties.get(partner, 0)
-            if self.place[partner] == there and gain + attraction[here] - attraction[there] - 2 * between > 0:
+            if (
+                self.place[partner] == there
+                and gain + attraction.get(here, 0) - attraction.get(there, 0) - 2 * between > 0
+            ):
                 yield partner
 
     def _moved(self, moves: Mapping[int, str]) -> bool:

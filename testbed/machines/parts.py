@@ -7,13 +7,13 @@ comes in, and the relay carries it, less the underlay's own delay.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Final
 
 from testbed.errors import UnsupportedError
 from testbed.machines.node_placement import Placement
-from testbed.spec.layout import DirectionName, Impairment, Layout, Link, Part, Tunnel
+from testbed.spec.layout import DirectionName, Impairment, Layout, Link, Node, Part, Switch, Tunnel
 from testbed.spec.units import format_duration
 
 ENCAPSULATION: Final = {4: 50, 6: 70}
@@ -23,6 +23,16 @@ ENCAPSULATION: Final = {4: 50, 6: 70}
 _VNIS: Final = 2**24
 
 Pair = tuple[str, str]  # machines
+
+
+@dataclass(slots=True)
+class _Share:
+    """One machine's share of a cluster."""
+
+    nodes: list[Node] = field(default_factory=list)
+    switches: list[Switch] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    tunnels: list[Tunnel] = field(default_factory=list)
 
 
 class Underlays:
@@ -37,12 +47,13 @@ class Underlays:
 
 def pairs(layout: Layout, placement: Placement) -> list[Pair]:
     """Return the pairs of machines that links cross between, each once."""
-    machine_pairs = {
-        tuple(sorted((placement.machine_of[link.a.owner], placement.machine_of[link.b.owner])))
-        for link in layout.links
-        if link.name in placement.cut
-    }
-    return sorted((a, b) for a, b in machine_pairs)
+    return sorted({(min(a, b), max(a, b)) for _, a, b in _ends_of(layout.links, placement) if a != b})
+
+
+def _ends_of(links: Iterable[Link], placement: Placement) -> Iterator[tuple[Link, str, str]]:
+    """Yield links with the machines of their two ends."""
+    for link in links:
+        yield link, placement.machine_of[link.a.owner], placement.machine_of[link.b.owner]
 
 
 def parts(layout: Layout, name: str, placement: Placement, underlays: Underlays) -> dict[str, Layout]:
@@ -58,8 +69,31 @@ def parts(layout: Layout, name: str, placement: Placement, underlays: Underlays)
             "\n".join([f"{name} cannot be spread over these machines:", *(f"  {r}" for r in reasons)])
         )
     vnis = vxlan_ids(name, placement.cut)
-    machines = dict.fromkeys(placement.machine_of.values())
-    return {machine: _part(layout, machine, mtu, placement, underlays, vnis) for machine in machines}
+    found = {machine: _Share() for machine in placement.machine_of.values()}
+    for node in layout.nodes:
+        found[placement.machine_of[node.name]].nodes.append(node)
+    for switch in layout.switches:
+        found[placement.machine_of[switch.name]].switches.append(switch)
+    for link, a, b in _ends_of(layout.links, placement):
+        if a == b:
+            found[a].links.append(link)
+            continue
+        for machine, other, far in ((a, b, link.b), (b, a, link.a)):
+            addresses = underlays.addresses[machine], underlays.addresses[other]
+            tunnel = Tunnel(far, vnis[link.name], *addresses, underlays.one_way[a, b], other)
+            found[machine].tunnels.append(tunnel)
+            found[machine].links.append(_as_seen_at_receiver(link, "backward" if far is link.b else "forward"))
+    everywhere = tuple(replace(node, files={}, environment={}) for node in layout.nodes)  # one object for all machines
+    return {
+        machine: replace(
+            layout,
+            nodes=tuple(share.nodes),
+            switches=tuple(share.switches),
+            links=tuple(share.links),
+            part=Part(machine, mtu, tuple(share.tunnels), everywhere),
+        )
+        for machine, share in found.items()
+    }
 
 
 def _small_mtus(mtu: int, placement: Placement, underlays: Underlays) -> Iterator[str]:
@@ -78,10 +112,9 @@ def _small_mtus(mtu: int, placement: Placement, underlays: Underlays) -> Iterato
 def _refusals(layout: Layout, placement: Placement, underlays: Underlays) -> Iterator[str]:
     """Sentences on links that cannot be between machines, one for all links that share the reason."""
     links_of: dict[str, dict[str, None]] = {}
-    for link in layout.links:
-        if link.name in placement.cut:
-            pair = sorted((placement.machine_of[link.a.owner], placement.machine_of[link.b.owner]))
-            for reason in _reasons(link, pair[0], pair[1], underlays):
+    for link, a, b in _ends_of(layout.links, placement):
+        if a != b:
+            for reason in _reasons(link, min(a, b), max(a, b), underlays):
                 links_of.setdefault(reason, {})[link.name] = None
     for reason, links in links_of.items():
         yield f"{next(iter(links))}{f' and {len(links) - 1} more' if len(links) > 1 else ''}: {reason}"
@@ -115,36 +148,6 @@ def vxlan_ids(name: str, links: tuple[str, ...]) -> dict[str, int]:
     return ids
 
 
-def _part(
-    layout: Layout, machine: str, mtu: int, placement: Placement, underlays: Underlays, vnis: Mapping[str, int]
-) -> Layout:
-    links: list[Link] = []
-    tunnels: list[Tunnel] = []
-    for link in layout.links:
-        places = placement.machine_of[link.a.owner], placement.machine_of[link.b.owner]
-        if machine not in places:
-            continue
-        if link.name not in vnis:
-            links.append(link)
-            continue
-        is_first = places[0] == machine
-        far, peer_machine = (link.b, places[1]) if is_first else (link.a, places[0])
-        addresses = underlays.addresses[machine], underlays.addresses[peer_machine]
-        tunnels.append(Tunnel(far, vnis[link.name], *addresses, underlays.one_way[places], peer_machine))
-        links.append(_as_seen_at_receiver(link, "backward" if is_first else "forward"))
-    local_nodes = placement.on(machine)
-    nodes = tuple(
-        node if node.name in local_nodes else replace(node, files={}, environment={}) for node in layout.nodes
-    )
-    return replace(
-        layout,
-        nodes=tuple(node for node in layout.nodes if node.name in local_nodes),
-        switches=tuple(switch for switch in layout.switches if switch.name in local_nodes),
-        links=tuple(links),
-        part=Part(machine, mtu, tuple(tunnels), nodes),
-    )
-
-
 def _as_seen_at_receiver(link: Link, incoming: DirectionName) -> Link:
     """Return a link as the machine at which a direction arrives has it: the other direction is impaired over there."""
     nothing = Impairment()
@@ -162,13 +165,14 @@ def complete_layout(found: Iterable[Layout]) -> Layout:
     own = {node.name: node for layout in layouts for node in layout.nodes}
     links: dict[str, Link] = {}
     for layout in layouts:
+        tunnels = layout.tunnels()
         for link in layout.links:
-            if (tunnel := layout.tunnel_of(link)) is not None and link.name in links:
-                merged_link = links[link.name]
+            if link.name in tunnels and link.name in links:
+                other = links[link.name]
                 link = (
-                    replace(merged_link, forward=link.forward)
-                    if tunnel.end == link.a
-                    else replace(merged_link, backward=link.backward)
+                    replace(other, forward=link.forward)
+                    if tunnels[link.name].end == link.a
+                    else replace(other, backward=link.backward)
                 )
             links[link.name] = link
     return replace(

@@ -17,15 +17,13 @@ from testbed.machines.machine_check import contradictions
 from testbed.machines.machine_report import MachineReport
 from testbed.machines.node_placement import Capacity, Constraints, Placement, place
 from testbed.machines.parts import Pair, Underlays, pairs, parts
-from testbed.machines.remote_workers import RemoteWorker, WorkerLostError, call_each, try_call_each
+from testbed.machines.remote_workers import RemoteWorker, call_each, try_call_each
 from testbed.spec.layout import ConfiguredDatapath, Layout
-from testbed.spec.layout_json import to_json
+from testbed.spec.layout_json import nodes_to_json, to_json
 from testbed.spec.machines import Machine
 
 _ROUND_TRIPS: Final = 16
-_ECHOES: Final = 20
-_FIRST_ECHOES: Final = 3  # without a reply to any of them, no more are sent
-_ECHO_TIMEOUT: Final = 1.0  # s
+_ECHOES: Final = (3, 17)  # without a reply to the first, no more are sent
 
 Workers = Mapping[str, RemoteWorker]
 
@@ -60,11 +58,10 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
     Raises UnsupportedError where the machines are not as their file says, or cannot carry the cluster.
     """
     machines = {machine: worker.machine for machine, worker in running.items()}
-    underlays = {machine: report.underlay or "" for machine, report in machines.items()}
-    reports = {
-        machine: MachineReport.from_json(reply)
-        for machine, reply in call_each(running, "report", underlay=underlays).items()
-    }
+    underlays = {machine: found.underlay or "" for machine, found in machines.items()}
+    surveys = call_each(running, "survey", name=dict.fromkeys(running, name), underlay=underlays)
+    reports = {machine: MachineReport.from_json(survey["report"]) for machine, survey in surveys.items()}
+    present = {machine: survey["present"] for machine, survey in surveys.items()}
     wrong = [
         f"machine {machine}: {sentence}"
         for machine, report in reports.items()
@@ -73,7 +70,6 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
     if wrong:
         raise UnsupportedError("\n".join(wrong))
     capacities = {machine: capacity(machines[machine], report) for machine, report in reports.items()}
-    present = call_each(running, "present", name=dict.fromkeys(running, name))
     placement = place(layout, capacities, _with_present_pinned(layout, present, constraints))
     crossed = pairs(layout, placement)
     for machine in dict.fromkeys(machine for pair in crossed for machine in pair):
@@ -86,7 +82,7 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
             raise UnsupportedError(
                 f"machine {machine}: links of {name} lead to other machines, and the machines file has no 'underlay' for it"
             )
-    measured = tuple(_measure_or_raise(running, underlays, pair) for pair in crossed)
+    measured = tuple(_measured(running, underlays, crossed))
     recorded = _recorded_delays(present, underlays)
     network = Underlays(
         underlays,
@@ -120,51 +116,62 @@ def _recorded_delays(present: Mapping[str, Any], addresses: Mapping[str, str]) -
     return delays
 
 
-def _measure_or_raise(running: Workers, addresses: Mapping[str, str], pair: Pair) -> Underlay:
-    """Measure the network between two machines. Raises UnsupportedError if no echo request is answered."""
-    underlay = _measure(running, addresses, pair)
-    if underlay.loss == 1:
-        source, destination = pair
-        raise UnsupportedError(
-            f"machine {source} gets no answer to ICMP echo requests from {destination} ({addresses[destination]}): the "
-            "network between them must carry these, and VXLAN (UDP port 4789)"
-        )
-    return underlay
+def _measured(running: Workers, addresses: Mapping[str, str], between: Sequence[Pair]) -> list[Underlay]:
+    """Measure the networks between pairs of machines. Raises UnsupportedError if no echo request is answered in one."""
+    measured = _measure(running, addresses, between)
+    for found in measured:
+        if found.loss == 1:
+            here, there = found.machines
+            raise UnsupportedError(
+                f"machine {here} gets no answer to ICMP echo requests from {there} ({addresses[there]}): the network "
+                "between them must carry these, and VXLAN (UDP port 4789)"
+            )
+    return measured
 
 
-def _measure(running: Workers, addresses: Mapping[str, str], pair: Pair) -> Underlay:
-    source, destination = pair
-    way: dict[str, Any] = {
-        "source": addresses[source],
-        "destination": addresses[destination],
-        "reply_timeout": _ECHO_TIMEOUT,
+def _measure(running: Workers, addresses: Mapping[str, str], between: Sequence[Pair]) -> list[Underlay]:
+    """Measure the networks between pairs of machines: all machines at the same time, each its share of the pairs."""
+    order = {
+        machine: number for number, machine in enumerate(sorted({machine for pair in between for machine in pair}))
     }
-    round_trips: list[int] = []
-    for count in (_FIRST_ECHOES, _ECHOES - _FIRST_ECHOES):
-        try:
-            round_trips += running[source].call("echo", **way, count=count)
-        except WorkerLostError:
-            raise
-        except TestbedError:  # nobody has the address at the moment
-            break
-        if not round_trips:
-            break
+    shares: dict[str, list[str]] = {machine: [] for machine in order}
+    for pair in between:
+        a, b = pair if sum(order[machine] for machine in pair) % 2 else pair[::-1]  # so that shares are equal
+        here, there = (a, b) if a in running else (b, a)
+        shares[here].append(there)
+    measuring_machines = {machine: running[machine] for machine, others in shares.items() if others}
+    replies = call_each(
+        measuring_machines,
+        "round_trips",
+        source=addresses,
+        destinations={machine: [addresses[other] for other in others] for machine, others in shares.items()},
+        counts=dict.fromkeys(shares, _ECHOES),
+    )
+    return [
+        _underlay((machine, other), replies[machine][addresses[other]])
+        for machine, others in shares.items()
+        for other in others
+    ]
+
+
+def _underlay(machines: Pair, round_trips: Sequence[int]) -> Underlay:
     if not round_trips:
-        return Underlay(pair, 0, 0, 1.0)
+        return Underlay(machines, 0, 0, 1.0)
     median = round(statistics.median(round_trips) / 1000) * 1000  # in whole microseconds
-    return Underlay(pair, median, max(round_trips) - min(round_trips), 1 - len(round_trips) / _ECHOES)
+    return Underlay(machines, median, max(round_trips) - min(round_trips), 1 - len(round_trips) / sum(_ECHOES))
 
 
 def measured_underlays(running: Workers, parts_of: Mapping[str, Layout], *, carry: bool) -> list[Underlay]:
     """Measure the network between the machines of a cluster that is up. parts_of: its parts, by machine. carry: raise
     UnsupportedError for one in which no echo request is answered."""
-    ways = {
-        tuple(sorted((machine, tunnel.machine))): {machine: tunnel.local, tunnel.machine: tunnel.remote}
+    tunnels = [
+        (machine, tunnel)
         for machine, part in parts_of.items()
         for tunnel in (part.part.tunnels if part.part is not None else ())
-    }
-    measure = _measure_or_raise if carry else _measure
-    return [measure(running, addresses, (here, there)) for (here, there), addresses in ways.items()]
+    ]
+    addresses = {tunnel.machine: tunnel.remote for _, tunnel in tunnels}
+    crossed = sorted({(min(ends), max(ends)) for machine, tunnel in tunnels for ends in [(machine, tunnel.machine)]})
+    return (_measured if carry else _measure)(running, addresses, crossed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +225,12 @@ def up(
     """
     before = {machine: name in names for machine, names in call_each(running, "clusters").items()}
     concerned = {machine: running[machine] for machine in plan.parts}
+    everywhere = next((nodes_to_json(part.part.nodes) for part in plan.parts.values() if part.part is not None), None)
     replies = try_call_each(
         concerned,
         "up",
         name=dict.fromkeys(concerned, name),
-        layout={machine: to_json(part) for machine, part in plan.parts.items()},
+        layout={machine: to_json(part, everywhere) for machine, part in plan.parts.items()},
         origin=dict.fromkeys(concerned, origin),
         asked=dict.fromkeys(concerned, asked),
         lasting=dict.fromkeys(concerned, lasting),

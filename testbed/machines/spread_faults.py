@@ -46,10 +46,15 @@ class SpreadInjected:
 def spread_state(running: Workers, name: str) -> SpreadState:
     """Read a cluster's parts. NotFoundError if no machine has one."""
     workers = workers_with(running, name)
-    replies = call_each(workers, "part", name=dict.fromkeys(workers, name))
+    first = next(iter(workers))
+    everywhere = {machine: machine == first for machine in workers}  # the same on all: one machine sends them
+    replies = call_each(workers, "part", name=dict.fromkeys(workers, name), everywhere=everywhere)
     parts = {machine: from_json(reply["layout"]) for machine, reply in replies.items()}
-    if any(part.part is None for part in parts.values()):
-        raise NotFoundError(f"cluster {name} was not spread over machines: it is one machine's own")
+    complete = parts[first].part
+    for machine, layout in parts.items():
+        if layout.part is None or complete is None:
+            raise NotFoundError(f"cluster {name} was not spread over machines: it is one machine's own")
+        parts[machine] = replace(layout, part=replace(layout.part, nodes=complete.nodes))
     injected = [[Injection.from_json(data) for data in reply["injected"]] for reply in replies.values()]
     issued = max(reply["issued"] for reply in replies.values())
     return SpreadState(workers, parts, complete_layout(parts.values()), merge_injections(injected), issued)

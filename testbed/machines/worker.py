@@ -41,6 +41,11 @@ def _up(name: str, layout: Mapping[str, Any], origin: str, asked: ConfiguredData
     return {"operations": len(result.operations), "changed": result.changed}
 
 
+def _survey(name: str, underlay: str) -> object:
+    """Survey this machine for a plan: its report, not complete, and the cluster's part that is here."""
+    return {"report": asdict(machine_report.report(underlay, complete=False)), "present": _present(name)}
+
+
 def _present(name: str) -> object:
     """The nodes and switches of a cluster that are here, and the remote address and the recorded delay of each tunnel."""
     state = Store().read(name)
@@ -53,11 +58,11 @@ def _present(name: str) -> object:
     }
 
 
-def _part(name: str) -> object:
-    """The layout of a cluster's part, and what is injected into it."""
+def _part(name: str, everywhere: bool) -> object:
+    """The layout of a cluster's part, and what is injected into it. everywhere: with the nodes of all machines."""
     state = Store().choose(name)
     return {
-        "layout": to_json(state.layout),
+        "layout": to_json(state.layout, None if everywhere else []),
         "injected": [injection.to_json() for injection in state.injected],
         "issued": state.issued,
     }
@@ -124,8 +129,9 @@ CALLS: Final[Mapping[str, Callable[..., object]]] = {
     "clock": time.monotonic_ns,
     "wall_clock": time.time_ns,
     "clusters": lambda: Store().names(),
+    "survey": _survey,
     "present": _present,
-    "echo": echo.round_trips,
+    "round_trips": echo.round_trips_to_each,
     "up": _up,
     "down": _down,
     "status": _status,

@@ -175,7 +175,7 @@ class Tunnel:
 @dataclass(frozen=True, slots=True)
 class Part:
     """One machine's part of a cluster on several machines. tunnels: one for each link to another machine. mtu: MTU of the
-    tunnels. nodes: all nodes of the cluster, in its order; those on other machines without files and variables."""
+    tunnels. nodes: all nodes of the cluster, in its order; without files and variables."""
 
     machine: str
     mtu: int
@@ -233,17 +233,22 @@ class Layout:
     @property
     def with_all_nodes(self) -> Layout:
         """The layout with the cluster's nodes on all machines."""
-        return self if self.part is None else replace(self, nodes=self.part.nodes)
+        if self.part is None:
+            return self
+        own = {node.name: node for node in self.nodes}
+        return replace(self, nodes=tuple(own.get(node.name, node) for node in self.part.nodes))
 
     def nodes_elsewhere(self) -> list[Node]:
         """Return the cluster's nodes on other machines."""
         local = {node.name for node in self.nodes}
         return [node for node in self.part.nodes if node.name not in local] if self.part is not None else []
 
-    def tunnel_of(self, link: Link) -> Tunnel | None:
-        """Return the tunnel of a link that has an end on another machine; None for other links."""
-        tunnels = self.part.tunnels if self.part is not None else ()
-        return next((tunnel for tunnel in tunnels if tunnel.end in (link.a, link.b)), None)
+    def tunnels(self) -> dict[str, Tunnel]:
+        """Return the tunnels of the links that have an end on another machine, by the links' names."""
+        if self.part is None:
+            return {}
+        by_end = {tunnel.end: tunnel for tunnel in self.part.tunnels}
+        return {link.name: by_end[end] for link in self.links for end in (link.a, link.b) if end in by_end}
 
     def macs(self) -> dict[End, str]:
         """Return the hardware address of each NIC."""

@@ -5,7 +5,7 @@ Default values are left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from testbed.json_text import check
@@ -37,17 +37,23 @@ _IMPAIRMENT_KEYS = (
 )
 
 
-def to_json(layout: Layout) -> Json:
-    """Convert to dictionaries, lists, text and numbers."""
+def to_json(layout: Layout, everywhere: list[Json] | None = None) -> Json:
+    """Convert to dictionaries, lists, text and numbers. everywhere: the nodes of `Part.nodes` as `nodes_to_json` returns
+    them, for several parts of a cluster; None: they are converted."""
     return {
         "name": layout.name,
         "seed": layout.seed,
-        "nodes": [_node(node) for node in layout.nodes],
+        "nodes": nodes_to_json(layout.nodes),
         "switches": [_switch(switch) for switch in layout.switches],
         "links": [_link(link) for link in layout.links],
         **({"slowed": layout.slowed} if layout.slowed != 1 else {}),
-        **({"part": _part(layout.part)} if layout.part is not None else {}),
+        **({"part": _part(layout.part, everywhere)} if layout.part is not None else {}),
     }
+
+
+def nodes_to_json(nodes: Iterable[Node]) -> list[Json]:
+    """Convert nodes as `to_json` does."""
+    return [_node(node) for node in nodes]
 
 
 def from_json(data: Mapping[str, Any]) -> Layout:
@@ -177,7 +183,7 @@ def _link(link: Link) -> Json:
     return data
 
 
-def _part(part: Part) -> Json:
+def _part(part: Part, everywhere: list[Json] | None) -> Json:
     return {
         "machine": part.machine,
         "mtu": part.mtu,
@@ -192,7 +198,7 @@ def _part(part: Part) -> Json:
             }
             for tunnel in part.tunnels
         ],
-        "nodes": [_node(node) for node in part.nodes],
+        "nodes": nodes_to_json(part.nodes) if everywhere is None else everywhere,
     }
 
 

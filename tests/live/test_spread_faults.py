@@ -22,6 +22,7 @@ from websockets.typing import Origin
 
 from testbed.cli.documents import schema_of
 from testbed.cluster.faults.fault_injection import compose_cut, compose_impairment, compose_partition
+from testbed.controller.runs.command_runs import run_commands
 from testbed.controller.runs.machine_part import RUN
 from testbed.controller.runs.run_options import Nics
 from testbed.controller.runs.runner import run
@@ -217,6 +218,31 @@ def test_every_message_arrives_once_across_machines_that_lose_frames(
     assert {path.stem for path in (tmp_path / "run" / "history").iterdir()} == {"n1", "n2", "n3"}
     measured = {(finding.what, finding.link) for finding in result.verdict.findings}
     assert {("underlay jitter", "a - b"), ("underlay loss", "a - b"), ("clock offset", "machine a")} <= measured
+
+
+def test_ranks_of_nodes_on_two_machines_share_nics_with_two_receive_queues(running: spread.Workers) -> None:
+    result = run(SpreadCluster(NAME, running), "random", protocol="openmx", seed=3, settings={"messages": 20}, check=True,
+                 nics="shared", ranks_per_node=2, queues=2, timeout=120)  # fmt: skip
+    assert result.checks is not None
+    assert result.checks.passed, result.checks
+    ranks = [f"n{node}.{rank}" for node in (1, 2, 3) for rank in (0, 1)]
+    assert {*result.results} == {*ranks}
+    assert all(result.counters[rank]["worker_taken"] for rank in ranks)
+
+
+def test_what_runs_on_one_machine_only_is_refused_before_anything_starts(running: spread.Workers) -> None:
+    cluster = SpreadCluster(NAME, running)
+    with pytest.raises(
+        UnsupportedError, match=r"^work is on several machines, where no commands run beside a scenario"
+    ):
+        run_commands(cluster, [("n1", "true")])
+    with pytest.raises(UnsupportedError, match=r"^several receive queues in namespaces need shared NICs"):
+        run(cluster, "random", queues=2)
+    with pytest.raises(
+        UnsupportedError,
+        match=r"^several ranks on a node share the firmware of its NIC, and kernel protocols have none",
+    ):
+        run(cluster, "random", protocol="tcp", ranks_per_node=2)
 
 
 def test_a_capture_of_all_machines_is_one_file_with_each_frames_fate(running: spread.Workers, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from testbed.controller.runs.runner import run
 from testbed.controller.runs.spread_execution import SpreadCluster
 from testbed.machines import spread
 from testbed.machines.node_placement import Constraints
+from testbed.machines.remote_workers import call_each
 from testbed.machines.spread_faults import heal, inject
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description
@@ -44,7 +45,8 @@ def shapes(nodes: int) -> dict[str, Layout]:
 def measure(
     machines: Lab, nodes: int, repeat: int, observer: Observer, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """`repeat` rounds of every shape and contender, after one that is not counted; rows in seconds."""
+    """`repeat` rounds of every shape and contender, after one that is not counted; rows in seconds. Connection set-up
+    includes the start of the workers' interpreters, with their imports."""
     samples: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for turn in range(repeat + 1):
         for shape, layout in shapes(nodes).items():
@@ -61,6 +63,7 @@ def measure(
 def _brought_up(machines: Lab, file: str, layout: Layout, observer: Observer) -> Iterator[tuple[str, float]]:
     start = time.monotonic()
     with machines.workers(file) as running:
+        call_each(running, "clock")  # their interpreters have started when they answer
         connected = time.monotonic()
         plan = spread.plan_spread(running, layout, _NAME, Constraints())
         placed = time.monotonic()

@@ -63,18 +63,20 @@ def make_cable(draft: Draft, ports: SwitchPorts, cable: Cable) -> None:
 def make_tunnels(draft: Draft, ports: SwitchPorts) -> None:
     """Make the tunnels to other machines, or change the differing settings of kept ones."""
     part = draft.desired.part
-    for device, (link, tunnel) in draft.wiring.tunnels.items():
-        assert part is not None
-        if device not in draft.kept:
-            draft.operations.append(MakeTunnel(link, device[1], draft.index(device), part.mtu, tunnel))
-            if draft.switch_index(device):
-                ports.plug(device)
-        else:
-            interface = draft.kept[device]
-            if interface.master != draft.switch_index(device):
-                ports.plug(device)
-            if interface.mtu != part.mtu:
-                draft.operations.append(SetDevice(*device, interface.index, mtu=part.mtu))
+    if part is None:
+        return
+    tunnels = draft.wiring.tunnels
+    draft.operations += [  # all together: the executor makes them in one batch
+        MakeTunnel(link, device[1], draft.index(device), part.mtu, tunnel)
+        for device, (link, tunnel) in tunnels.items()
+        if device not in draft.kept
+    ]
+    for device in tunnels:
+        kept = draft.kept.get(device)
+        if (kept.master if kept is not None else 0) != draft.switch_index(device):
+            ports.plug(device)
+        if kept is not None and kept.mtu != part.mtu:
+            draft.operations.append(SetDevice(*device, kept.index, mtu=part.mtu))
         _add_hooks(draft, device)
 
 

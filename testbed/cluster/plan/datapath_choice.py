@@ -52,6 +52,7 @@ class DatapathSelector:
         self._known = known
         self._refusals: list[str] = []
         self._modelled = layout.simulated_switches()
+        self._tunnels = layout.tunnels()
         self._ends: dict[str, tuple[str, str]] = {}
         # Most links of a cluster are alike, so results are cached.
         self._gso: dict[tuple[object, ...], bool] = {}
@@ -67,7 +68,7 @@ class DatapathSelector:
         for side in sides:
             self.files.update(_texts(side, self._base, self._known))
         try:
-            if (tunnel := self._layout.tunnel_of(link)) is not None:
+            if (tunnel := self._tunnels.get(link.name)) is not None:
                 sides = [_without_underlay(side, tunnel) for side in sides]
             gso = [self._carries_gso(link, *side) for side in zip(BOTH, sides, strict=True)]
             link_service, notes = self._link_service(link, sides, kind, down=down)

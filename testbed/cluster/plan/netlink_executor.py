@@ -151,8 +151,10 @@ class NetlinkExecutor:
                 try:
                     if key is None:
                         self._execute(batch[0])
-                    else:
+                    elif isinstance(key, str):
                         self._send(key, batch)
+                    else:
+                        self._make_tunnels([operation for operation in batch if isinstance(operation, MakeTunnel)])
                 except OSError as error:
                     raise KernelError(f"{batch[0]} failed: {_describe_error(error)}") from error
                 progress(last)
@@ -163,8 +165,6 @@ class NetlinkExecutor:
         match operation:
             case MakeNamespace(key):
                 self._make_namespace(key)
-            case MakeTunnel():
-                self._make_tunnel(operation)
             case RemoveNamespace(key):
                 end_programs(self.cluster, [os.stat(self.paths[key]).st_ino])
                 if key in self._open:
@@ -194,17 +194,22 @@ class NetlinkExecutor:
             case _:
                 raise AssertionError(f"unknown operation {operation!r}")
 
-    def _make_tunnel(self, operation: MakeTunnel) -> None:
+    def _make_tunnels(self, operations: Sequence[MakeTunnel]) -> None:
         assert self._machine_route is not None
-        tunnel, wire = operation.tunnel, self.open(namespace_names.WIRE)
-        made = netlink_messages.make_vxlan(
-            operation.device, tunnel.local, tunnel.remote, tunnel.vni, operation.index, operation.mtu, wire.descriptor
-        )
+        wire = self.open(namespace_names.WIRE)
+        making, naming = [], []
+        for made in operations:
+            ends = made.tunnel.local, made.tunnel.remote
+            making.append(
+                netlink_messages.make_vxlan(made.device, *ends, made.tunnel.vni, made.index, made.mtu, wire.descriptor)
+            )
+            naming.append(netlink_messages.set_alias(made.index, made.tunnel.alias))
         try:
-            self._machine_route.execute([made], str(operation))
-            wire.route.execute([netlink_messages.set_alias(operation.index, tunnel.alias)])
+            self._machine_route.execute(making, f"netlink: {len(operations)} tunnels")
+            wire.route.execute(naming, f"netlink: the aliases of {len(operations)} tunnels")
         except RequestError as error:
             refusal = error.refusals[0]
+            operation = operations[refusal.position]
             if refusal.errno == errno.EEXIST:
                 raise ConflictError(
                     f"{operation} failed: another VXLAN of this machine has that id; take its cluster down, or give this "
@@ -296,11 +301,14 @@ def name_taken_message(name: str) -> str:
     )
 
 
-def _batch_key(operation: Operation) -> str | None:
-    """Return the key of the namespace for an operation's netlink requests; None if the operation is executed otherwise."""
+def _batch_key(operation: Operation) -> str | type[MakeTunnel] | None:
+    """Return the key of the namespace for an operation's netlink requests; MakeTunnel for those that are sent from the
+    machine's namespace; None if the operation is executed otherwise."""
+    if isinstance(operation, MakeTunnel):
+        return MakeTunnel
     if isinstance(operation, MakeNamespace | RemoveNamespace | SetRouting | SetLimits | SetNodeContext | SetOffloads):
         return None
-    if isinstance(operation, AwaitCarrier | Drain | MakeTunnel):
+    if isinstance(operation, AwaitCarrier | Drain):
         return None
     return operation.key if isinstance(operation, InNamespace | MakeCable) else namespace_names.WIRE
 

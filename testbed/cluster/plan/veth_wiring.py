@@ -231,7 +231,8 @@ class Wiring:
             first = len(self.cables)
             self._wire_link(link, ends, spliced=link.name in spliced, diverted=link.name in diverted)
             self.of_link[link.name] = _wire_side(self.cables[first:])
-            self.of_link[link.name] += [device for device, (name, _) in self.tunnels.items() if name == link.name]
+        for device, (name, _) in self.tunnels.items():
+            self.of_link[name].append(device)
         learning = {switch.name: switch.learns for switch in layout.switches}
         self.wire_devices = [*_wire_side(self.cables), *self.tunnels]
         patches = {end for cable in self.cables if cable.patch for end in (cable.near, cable.far)}

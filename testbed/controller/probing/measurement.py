@@ -159,7 +159,8 @@ def _links(state: State, target: Target) -> list[Link]:
         links = links_of(state.layout, "all" if target is None else target)
     else:
         links = [link for link in state.layout.links if link.name in target]
-    return [link for link in links if state.layout.tunnel_of(link) is None]
+    tunnels = state.layout.tunnels()
+    return [link for link in links if link.name not in tunnels]
 
 
 def _is_probed(state: State, target: Target, link: Link, direction: DirectionName) -> bool:

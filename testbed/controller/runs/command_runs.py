@@ -24,6 +24,7 @@ from testbed.errors import DescriptionError, UnsupportedError
 from testbed.spec.selection import nodes_of
 
 if TYPE_CHECKING:
+    from testbed.controller.runs.spread_execution import SpreadCluster
     from testbed.spec.model import Description
     from testbed.spec.scenario import Scenario
 
@@ -41,7 +42,7 @@ class CommandsResult:
 
 
 def run_commands(
-    cluster: str | Path | Description | RunningCluster,
+    cluster: str | Path | Description | RunningCluster | SpreadCluster,
     commands: Sequence[tuple[str, str]],
     *,
     mode: str = "live",
@@ -57,7 +58,7 @@ def run_commands(
     Commands start in this order. Each waits until the previous one listens on a port or has ended, for at most
     LISTEN_TIMEOUT seconds. Raises CommandError when a command exits with a code other than 0, and CommandTimeoutError
     after `timeout` seconds; either ends the other commands with all processes that they started. Raises UnsupportedError
-    in the simulation.
+    in the simulation and on several machines.
 
     seed: seed of the links' fates and of random faults; by default the description's. scenario: faults to inject, or the
     file that describes them; its times count from the start of the last command. A crash of a node kills its commands; this
@@ -69,6 +70,11 @@ def run_commands(
     if problems := check_seed(seed) + check_seconds("timeout", timeout):
         raise DescriptionError("the run", problems)
     target = find_target(cluster, mode, seed)
+    if target.spread is not None:
+        raise UnsupportedError(
+            f"{target.name} is on several machines, where no commands run beside a scenario: use a workload, or "
+            "'testbed machines exec'"
+        )
     node_commands = [(name, text) for node, text in commands for name in nodes_of(target.layout, [node])]
     faults, first_seed = _scenario(scenario, target), target.layout.seed if seed is None else seed
     request = {

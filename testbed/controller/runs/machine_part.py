@@ -7,10 +7,10 @@ while the NICs still serve their peers. Files that the programs have written are
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,15 +19,14 @@ from testbed.kernel.echo import round_trips
 from testbed.machines import worker
 from testbed.machines.program_streams import ATTACH, attach
 from testbed.machines.worker import Dialogue
-from testbed.observe.live.machine_snapshots import SAMPLE, PartSamplers
-from testbed.observe.machine_captures import OpenCaptures
-from testbed.workloads.lookup import file_of
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a worker imports what a call needs when it is called: bring-up waits for its start
     from testbed.cluster.running_cluster import RunningCluster
     from testbed.controller.runs.execution import Execution
     from testbed.controller.scenarios.player import ScenarioPlayer
     from testbed.fates.rules import RuleSet
+    from testbed.observe.live.machine_snapshots import PartSamplers
+    from testbed.observe.machine_captures import OpenCaptures
     from testbed.runtime.nodes.node_run import Run
     from testbed.sim.simulation import Simulation
     from testbed.spec.layout import Layout
@@ -46,11 +45,24 @@ _POLL_INTERVAL: Final = 0.05  # s
 
 def main() -> None:
     """Run the worker of a machine, which can also run workloads, probe links and capture frames."""
-    with OpenCaptures() as captures, PartSamplers() as samplers:
+    with ExitStack() as stack:
+
+        @cache
+        def captures() -> OpenCaptures:
+            from testbed.observe.machine_captures import OpenCaptures
+
+            return stack.enter_context(OpenCaptures())
+
+        @cache
+        def samplers() -> PartSamplers:
+            from testbed.observe.live.machine_snapshots import PartSamplers
+
+            return stack.enter_context(PartSamplers())
+
         calls: dict[str, Callable[..., object]] = {
-            "capture": captures.begin,
-            "captured": captures.end,
-            SAMPLE: samplers.sample,
+            "capture": lambda **arguments: captures().begin(**arguments),
+            "captured": lambda **arguments: captures().end(**arguments),
+            "sample": lambda **arguments: samplers().sample(**arguments),
             "check": partial(_call_cluster_check, "check_links"),
             "look_back": partial(_call_cluster_check, "look_back"),
             "events": partial(_call_cluster_check, "events_since"),
@@ -99,16 +111,19 @@ def run_part(
     seed: int,
     history: bool,
     ahead: int,
+    ranks: Sequence[Mapping[str, Any]],
+    queues: Mapping[str, Any],
     source: str = "",
     scenario: Mapping[str, Any] | None = None,
 ) -> object:
     """Run a workload on this machine's nodes of a cluster.
 
     asked: the run's request, as in its folder. seed: seed of the repetition. history: whether histories are written. ahead:
-    nanoseconds by which the run's clock is ahead of this machine's. source: text of the workload's file, if it has one.
-    scenario: the scenario of which this machine plays its part, see `SpreadScenario.request`. The reply has results,
-    counters and the verdict, or the error that ended the run; the programs' rows; the text of their files, by path; the
-    report of the scenario's player; and the cluster's events during the run.
+    nanoseconds by which the run's clock is ahead of this machine's. ranks: all ranks of the run, on all machines. queues:
+    receive queues of shared NICs. source: text of the workload's file, if it has one. scenario: the scenario of which this
+    machine plays its part, see `SpreadScenario.request`. The reply has results, counters and the verdict, or the error that
+    ended the run; the programs' rows; the text of their files, by path; the report of the scenario's player; and the
+    cluster's events during the run.
     """
     from testbed.cluster.records.ownership import temporary_directory
     from testbed.cluster.records.state import Store
@@ -120,7 +135,8 @@ def run_part(
     from testbed.controller.runs.runner import protocol_of
     from testbed.controller.scenarios.machine_reports import report_of
     from testbed.runtime import event_log, journal
-    from testbed.spec.placement import ranks_of
+    from testbed.runtime.shared.workers import queues_from_json
+    from testbed.spec.placement import Rank
     from testbed.workloads.lookup import choose
 
     store = Store()
@@ -134,8 +150,8 @@ def run_part(
         workload = choose(_write_workload(asked["form"], source, directory), asked["settings"])
         plan = Plan(
             workload, protocol_of(asked["protocol"], "live"), seed, asked["timeout"], asked["patience"], history,
-            companions=companions, ranks=ranks_of(state.layout.with_all_nodes), ahead=ahead,
-            shared=asked.get("nics") == "shared",
+            companions=companions, ranks=tuple(Rank(**rank) for rank in ranks), ahead=ahead,
+            shared=asked.get("nics") == "shared", queues=queues_from_json(queues),
         )  # fmt: skip
         folder = RunFolder(directory / "run", asked, "", {})
         repetition = folder.create_repetition(1, 1)
@@ -177,6 +193,8 @@ def _player(scenario: Mapping[str, Any], seed: int, events: list[Mapping[str, An
 
 def _write_workload(form: str, source: str, directory: Path) -> str:
     """Write the workload's file, if it has one, into a local directory; return the text that names the workload."""
+    from testbed.workloads.lookup import file_of
+
     path = file_of(form)
     if path is None:
         return form

@@ -286,8 +286,6 @@ def _refuse_on_machines(given: RunOptions, form: str) -> None:
     unsupported: dict[str, bool] = {
         f"mode {given['mode']}": given["mode"] != "live",
         "companions": bool(given["companions"]),
-        "NICs with several receive queues": given["queues"] != 1,
-        "several ranks on a node": given["ranks_per_node"] != 1,
         "the codec scapy": given["codec"] != "generated",
         "settings of firmware": bool(given["firmware"]),
         "a log of fates": given["fates"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from testbed.controller.runs.execution import Execution, Plan
@@ -55,6 +55,7 @@ def execute(
     before = measured_underlays(state.workers, state.parts, carry=True)
     request = {"name": cluster.name, "asked": plan.request, "seed": plan.seed, "history": plan.history,
                "source": _source(str(plan.request["form"])),
+               "ranks": [asdict(rank) for rank in plan.ranks], "queues": asdict(plan.queues),
                "scenario": scenario.request(state) if scenario is not None else None}  # fmt: skip
     numbers = {
         machine: worker.begin(RUN, **request, ahead=clocks[machine].ahead) for machine, worker in state.workers.items()

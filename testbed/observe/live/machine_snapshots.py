@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Final
+from typing import Any
 
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import format_size
@@ -18,9 +18,6 @@ from testbed.machines.spread import Workers
 from testbed.observe.format.event_format import FormattedEvent
 from testbed.observe.live.snapshot import Absent, Direction, Fault, Link, Nic, Node, Program, Snapshot, Switch
 from testbed.observe.live.snapshots import MAX_EVENTS, SnapshotSampler
-
-SAMPLE: Final = "sample"
-"""Name of the worker's call."""
 
 
 class PartSamplers:
@@ -55,7 +52,7 @@ class SpreadSampler:
     def sample(self, *, agents: bool = True) -> Snapshot | Absent:
         """Take a snapshot, as `SnapshotSampler.sample`."""
         names, asked = dict.fromkeys(self._running, self._name), dict.fromkeys(self._running, agents)
-        replies = try_call_each(self._running, SAMPLE, name=names, agents=asked)
+        replies = try_call_each(self._running, "sample", name=names, agents=asked)
         parts: dict[str, Snapshot] = {}
         reasons: list[str] = []
         for machine, reply in replies.items():

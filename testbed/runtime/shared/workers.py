@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from protocols.core.firmware import Adapter
 from protocols.core.protocol import Instruction
@@ -35,6 +35,11 @@ class ReceiveQueues:
         """Return the processor of a worker, or of a function's program."""
         processors = sorted(os.sched_getaffinity(0))
         return processors[function % self.count % len(processors)]
+
+
+def queues_from_json(data: Mapping[str, Any]) -> ReceiveQueues:
+    """Read queues that `dataclasses.asdict` made plain, and JSON turned into lists."""
+    return ReceiveQueues(data["count"], tuple(tuple(instruction) for instruction in data["program"]), data["bound"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,16 @@ def test_both_machines_have_the_two_ends_of_one_tunnel() -> None:
     assert [node.name for node in layouts["a"].nodes_elsewhere()] == ["n2"]
 
 
+def test_a_machine_has_the_files_of_its_own_nodes_only() -> None:
+    layout = pair()
+    files = {"/etc/motd": "hello\n"}
+    found = spread(replace(layout, nodes=tuple(replace(node, files=files) for node in layout.nodes)))
+    for machine, part in found.items():
+        assert {node.name: node.files for node in part.with_all_nodes.nodes} == {
+            node.name: files if WHERE[node.name] == machine else {} for node in layout.nodes
+        }
+
+
 def test_the_parts_together_are_the_cluster() -> None:
     layout = pair(Impairment(delay=DELAY, loss=0.1), Impairment(delay=2 * DELAY, rate=10**9))
     actual = complete_layout(spread(layout).values())

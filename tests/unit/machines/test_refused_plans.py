@@ -32,10 +32,9 @@ class FakeWorker:
         self.machine = machine
         self.calls: list[str] = []
         self._replies: Mapping[str, object] = {
-            "report": asdict(report),
-            "present": {"owners": [], "tunnels": []},
+            "survey": {"report": asdict(report), "present": {"owners": [], "tunnels": []}},
             "clusters": [],
-            "echo": [100_000] * 20,
+            "round_trips": {f"192.168.7.{number}": [100_000] * 20 for number in range(1, 5)},
             "up": {"operations": 5, "changed": False},
             "down": {"was_there": True},
             **replies,
@@ -85,6 +84,7 @@ def test_machines_that_can_carry_it_are_planned_without_a_change() -> None:
     actual = plan(running)
     assert {*actual.parts} == {"lab1", "lab2"}
     assert actual.placement.cut
+    assert [worker.calls for worker in running.values()] == [["survey", "round_trips"], ["survey"]]
     assert not any(CHANGES & {*worker.calls} for worker in running.values())
 
 
@@ -112,7 +112,7 @@ def test_links_to_another_machine_without_an_underlay() -> None:
 
 def test_an_underlay_in_which_nobody_answers() -> None:
     running = two(FakeWorker(lab2()))
-    running["lab1"] = FakeWorker(running["lab1"].machine, echo=[])
+    running["lab1"] = FakeWorker(running["lab1"].machine, round_trips={"192.168.7.2": []})
     assert refusal(running) == (
         "machine lab1 gets no answer to ICMP echo requests from lab2 (192.168.7.2): the network between them must carry "
         "these, and VXLAN (UDP port 4789)"
