@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -30,11 +31,22 @@ def down(store: Store, name: str, grace: float = GRACE) -> None:
             state = None
             remove_unknown(store, name, grace)
         if state is not None:
-            store.write(replace(state, phase="removing", owner=_remover(state)))
+            _record_removal(store, replace(state, owner=_remover(state)))
             remove(store, state, grace)
     tidy(store)
     if state is not None:
         end_holder(state)
+
+
+def _record_removal(store: Store, state: State) -> None:
+    """Record that a cluster is in removal. On a full disk its state goes instead; after an interruption, `remove_unknown`
+    finds the rest by its marks."""
+    try:
+        store.write(replace(state, phase="removing"))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        store.drop(state.name)
 
 
 def _remover(state: State) -> processes.Identity:
@@ -49,7 +61,7 @@ def remove(store: Store, state: State, grace: float = GRACE) -> None:
     Call `end_holder` afterwards for a held cluster; until then, its holder completes the removal if this process dies.
     """
     if state.phase != "removing":
-        store.write(replace(state, phase="removing"))
+        _record_removal(store, state)
     _end_services(store.directory(state.name))
     if state.has_tunnels:
         _remove_tunnels(state.name)

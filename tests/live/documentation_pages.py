@@ -145,6 +145,8 @@ def _shape(line: str, exactly: bool) -> str:
     they are a simulation's."""
     line = re.sub(r"\d{8}-\d{6}", "N", line)
     if not exactly:
+        line = re.sub(
+            r"^(verdict:|[\w-]+ is) (trusted|degraded|invalid).*", r"\1 V", line
+        )  # trusted on a quiet machine
         line = re.sub(r"\d[\d.,]*\s?(ns|us|ms|s|min)?\b", "N", line)
-        line = re.sub(r"^(verdict:|[\w-]+ is) (trusted|degraded|invalid).*", r"\1", line)  # trusted on a quiet machine
     return " ".join(line.split())

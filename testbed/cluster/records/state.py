@@ -37,7 +37,7 @@ from testbed.errors import (
     reason_of,
 )
 from testbed.json_text import check, loads
-from testbed.kernel.filesystem import make_directory, read_text, remove_directory, replace_file
+from testbed.kernel.filesystem import make_directory, read_text, remove_directory, remove_file, replace_file
 from testbed.kernel.namespaces import NAMES, is_namespace
 from testbed.kernel.processes import Identity
 from testbed.kernel.userns import is_root
@@ -288,6 +288,10 @@ class Store:
     def write(self, state: State) -> None:
         """Write a cluster's state. Its lock must be held."""
         replace_file(self.directory(state.name) / "state.json", state.to_json())
+
+    def drop(self, name: str) -> None:
+        """Remove a cluster's state file. Its lock must be held."""
+        remove_file(self.directory(name) / "state.json")
 
     def choose(self, name: str | None) -> State:
         """Read the state of a cluster. name: None: the only one, see `existing`. NotFoundError lists the clusters."""
