@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -41,7 +42,9 @@ from testbed.observe.live.snapshot import Absent, Snapshot
 from testbed.observe.machine_captures import capturing
 from testbed.observe.recorded import read_run
 from testbed.runtime.nodes.node_run import ProgramError
+from testbed.runtime.shared.workers import ReceiveQueues
 from testbed.spec.model import Description
+from testbed.spec.placement import ranks_of
 from testbed.spec.resolver import resolve
 from tests.live.machine_state import eventually
 from tests.live.machines_lab import Lab, lab
@@ -379,8 +382,11 @@ def test_a_controller_that_goes_leaves_no_program_of_its_run_and_the_cluster(
     machines: Lab, running: spread.Workers
 ) -> None:
     requested = {"form": "random", "settings": {}, "protocol": "emp", "timeout": 60, "patience": None}
+    ranks = [asdict(rank) for rank in ranks_of(LAYOUT)]
     with machines.workers("lab.toml") as others:
-        number = others["a"].begin(RUN, name=NAME, asked=requested, seed=1, history=False, ahead=0)
+        number = others["a"].begin(
+            RUN, name=NAME, asked=requested, seed=1, history=False, ahead=0, ranks=ranks, queues=asdict(ReceiveQueues())
+        )
         assert others["a"].joint(number, 60) == ("ready", None)
         assert programs_of(running)["n1"] > 0
     eventually(lambda: not any(programs_of(running).values()), "its programs have ended", 30)

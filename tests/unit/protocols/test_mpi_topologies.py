@@ -24,7 +24,7 @@ from protocols.mpi.comm import Cartcomm, Distgraphcomm, Graphcomm
 from protocols.mpi.mpi_errors import MPIError
 from testbed.mpi import MPI
 from tests.unit.protocols.emp_ranks import Ranks
-from tests.unit.protocols.mpi_devices import RanksOf, everywhere
+from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 from tests.unit.protocols.test_mpi_blocking import run
 
 
@@ -32,7 +32,7 @@ from tests.unit.protocols.test_mpi_blocking import run
     ("dims", "periods"),
     [([1], True), ([2], True), ([3], True), ([3], False), ([1, 2], True), ([2, 2], [False, True]), ([1, 1, 1], True)],
 )
-@everywhere
+@on_every_device
 def test_a_block_sent_down_a_dimension_arrives_as_one_from_above(
     ranks_of: RanksOf, dims: list[int], periods: bool | list[bool]
 ) -> None:
@@ -64,10 +64,10 @@ def test_a_block_sent_down_a_dimension_arrives_as_one_from_above(
 
     ranks = ranks_of(prod(dims))
     ranks.run(*[program] * prod(dims))
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_neighbours_of_a_graph_exchange_blocks_and_long_objects(ranks_of: RanksOf) -> None:
     """Two edges lead from rank 0 to rank 1 and back: what is sent on the first arrives on the first."""
 
@@ -86,10 +86,10 @@ def test_neighbours_of_a_graph_exchange_blocks_and_long_objects(ranks_of: RanksO
 
     ranks = ranks_of(4)
     assert ranks.run(*[program] * 4) == [[0, 1, 0], [0, 1], [2], None]
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
-@everywhere
+@on_every_device
 def test_ranks_name_their_own_edges_with_blocks_of_any_sizes(ranks_of: RanksOf) -> None:
     """An edge leads from each rank to all higher ones; that to rank k has k numbers."""
 
@@ -104,7 +104,7 @@ def test_ranks_name_their_own_edges_with_blocks_of_any_sizes(ranks_of: RanksOf) 
 
     ranks = ranks_of(4)
     assert ranks.run(*[program] * 4) == [[], [0], [0, 1], [0, 1, 2]]
-    assert ranks.at_rest()
+    assert ranks.is_idle()
 
 
 def test_one_rank_may_name_the_edges_of_all() -> None:
