@@ -26,7 +26,7 @@ _MAX_SHOWN = 20  # fates or faults
               help="Mode of the replay; default: the one that the run did not have.")  # fmt: skip
 @click.option("--repetition", "number", type=click.IntRange(1), default=None, metavar="N",
               help="Repetition to replay; default: the last one begun.")  # fmt: skip
-@click.option("--with", "given", type=click.Path(path_type=Path, exists=True, dir_okay=False), default=None,
+@click.option("--with", "schedule_file", type=click.Path(path_type=Path, exists=True, dir_okay=False), default=None,
               metavar="FILE", help="Another log of fates, or another scenario, than the run's own.")  # fmt: skip
 @click.option(
     "--shrink",

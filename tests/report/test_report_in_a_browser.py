@@ -39,20 +39,20 @@ def open_report(browser: Browser, report: Path) -> Browser:
     return browser
 
 
-def test_everything_is_there_and_the_console_is_silent(shown: Browser) -> None:
-    assert shown.evaluate("document.title") == "2 runs: pingpong on star-4 · testbed report"
-    assert shown.evaluate("[...document.querySelectorAll('h2')].map(one => one.textContent)") == [
+def test_everything_is_there_and_the_console_is_silent(open_report: Browser) -> None:
+    assert open_report.evaluate("document.title") == "2 runs: pingpong on star-4 · testbed report"
+    assert open_report.evaluate("[...document.querySelectorAll('h2')].map(one => one.textContent)") == [
         "Verdicts", "Comparison", "Cluster", "Timeline", "Plots", "Figures", "How to repeat it",
     ]  # fmt: skip
-    assert shown.evaluate("document.querySelectorAll('header, nav, main, footer').length") == 4
-    assert shown.evaluate(
+    assert open_report.evaluate("document.querySelectorAll('header, nav, main, footer').length") == 4
+    assert open_report.evaluate(
         "[...document.querySelectorAll('figure svg')].every(one => one.getBoundingClientRect().height > 60)"
     )
-    assert shown.messages == []
+    assert open_report.messages == []
 
 
-def test_all_parts_of_the_page_have_accessible_names(shown: Browser) -> None:
-    tree = shown.call("Accessibility.getFullAXTree")["nodes"]
+def test_all_parts_of_the_page_have_accessible_names(open_report: Browser) -> None:
+    tree = open_report.call("Accessibility.getFullAXTree")["nodes"]
     named = {"figure", "image", "table", "region", "navigation", "img"}
     nodes = [one for one in tree if one.get("role", {}).get("value") in named and not one.get("ignored")]
     assert {node["role"]["value"] for node in nodes} >= {"figure", "table", "region", "navigation"}
@@ -60,13 +60,13 @@ def test_all_parts_of_the_page_have_accessible_names(shown: Browser) -> None:
     assert nameless == []
 
 
-def test_the_keyboard_reaches_everything_that_can_be_opened_or_scrolled(shown: Browser) -> None:
-    expected = shown.evaluate("document.querySelectorAll('a, summary, .scrolls').length")
-    hidden = shown.evaluate("[...document.querySelectorAll('details:not([open]) .scrolls')].length")
+def test_the_keyboard_reaches_everything_that_can_be_opened_or_scrolled(open_report: Browser) -> None:
+    expected = open_report.evaluate("document.querySelectorAll('a, summary, .scrolls').length")
+    hidden = open_report.evaluate("[...document.querySelectorAll('details:not([open]) .scrolls')].length")
     reached = []
     for _ in range(expected + 5):
-        shown.press("Tab", 9)
-        reached.append(shown.evaluate(
+        open_report.press("Tab", 9)
+        reached.append(open_report.evaluate(
             "(() => { const all = [...document.querySelectorAll('a, summary, .scrolls')]; "
             "return all.indexOf(document.activeElement); })()"
         ))  # fmt: skip
@@ -74,32 +74,32 @@ def test_the_keyboard_reaches_everything_that_can_be_opened_or_scrolled(shown: B
     assert len(set(reached) - {-1}) == expected - hidden
 
 
-def test_the_skip_link_leads_to_the_verdict(shown: Browser) -> None:
-    shown.press("Tab", 9)
-    assert shown.evaluate("document.activeElement.getBoundingClientRect().top >= 0")
-    shown.press("Enter", 13)
-    assert shown.evaluate("location.hash") == "#verdict"
+def test_the_skip_link_leads_to_the_verdict(open_report: Browser) -> None:
+    open_report.press("Tab", 9)
+    assert open_report.evaluate("document.activeElement.getBoundingClientRect().top >= 0")
+    open_report.press("Enter", 13)
+    assert open_report.evaluate("location.hash") == "#verdict"
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_text_can_be_read_in_light_and_in_dark(shown: Browser, dark: bool) -> None:
-    shown.appear(dark=dark)
-    shown.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-    assert shown.evaluate(contrasts(WORDS)) == []
+def test_text_can_be_read_in_light_and_in_dark(open_report: Browser, dark: bool) -> None:
+    open_report.appear(dark=dark)
+    open_report.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert open_report.evaluate(contrasts(WORDS)) == []
 
 
-def test_light_and_dark_are_not_the_same(shown: Browser, tmp_path: Path) -> None:
+def test_light_and_dark_are_not_the_same(open_report: Browser, tmp_path: Path) -> None:
     for dark in (False, True):
-        shown.appear(dark=dark)
-        shown.screenshot(tmp_path / f"{dark}.png")
+        open_report.appear(dark=dark)
+        open_report.screenshot(tmp_path / f"{dark}.png")
     light, night = (tmp_path / "False.png").read_bytes(), (tmp_path / "True.png").read_bytes()
     assert struct.unpack(">II", light[16:24]) == struct.unpack(">II", night[16:24]) == (1200, 900)
     assert light != night
     background = "getComputedStyle(document.body).backgroundColor"
-    shown.appear()
-    assert shown.evaluate(background) == "rgb(251, 250, 248)"
-    shown.appear(dark=True)
-    assert shown.evaluate(background) == "rgb(20, 23, 27)"
+    open_report.appear()
+    assert open_report.evaluate(background) == "rgb(251, 250, 248)"
+    open_report.appear(dark=True)
+    assert open_report.evaluate(background) == "rgb(20, 23, 27)"
 
 
 @pytest.mark.parametrize("width", [360, 1200])
@@ -108,9 +108,9 @@ def test_the_page_is_never_wider_than_its_window(browser: Browser, report: Path,
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_words_of_a_plot_do_not_stand_on_each_other(shown: Browser) -> None:
+def test_words_of_a_plot_do_not_stand_on_each_other(open_report: Browser) -> None:
     """Fonts of the page are not those that the plot was laid out with."""
-    overlapping = shown.evaluate("""[...document.querySelectorAll('svg.plot')].flatMap(plot => {
+    overlapping = open_report.evaluate("""[...document.querySelectorAll('svg.plot')].flatMap(plot => {
       const boxes = [...plot.querySelectorAll('text')].map(one => [one.textContent, one.getBoundingClientRect()]);
       return boxes.flatMap(([first, a], place) => boxes.slice(place + 1)
         .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3)
@@ -119,10 +119,10 @@ def test_words_of_a_plot_do_not_stand_on_each_other(shown: Browser) -> None:
     assert overlapping == []
 
 
-def test_on_paper_nothing_is_cut_off_and_what_is_only_for_screens_is_left_out(shown: Browser) -> None:
-    shown.appear(media="print")
-    assert shown.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
-    assert shown.evaluate(
+def test_on_paper_nothing_is_cut_off_and_what_is_only_for_screens_is_left_out(open_report: Browser) -> None:
+    open_report.appear(media="print")
+    assert open_report.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert open_report.evaluate(
         "[...document.querySelectorAll('.scrolls')].every(one => getComputedStyle(one).overflowX == 'visible')"
     )
-    shown.appear()
+    open_report.appear()

@@ -61,5 +61,5 @@ def test_scapy_builds_the_frames_if_it_is_asked_for_and_only_then(
 
 
 def test_a_protocol_without_frames_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="tcp has no frames that Scapy could build"):
+    with pytest.raises(UnsupportedError, match="tcp cannot have its frames built by Scapy"):
         testbed.run("star-4", "pingpong", protocol="tcp", codec="scapy")

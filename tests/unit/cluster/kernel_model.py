@@ -142,7 +142,7 @@ class Kernel:
                 assert by_name.get(self.leaving[port.index][1]) == wire[self._exit_to(port)]
             if patch is not None and patch.master and free is not None and self._leads(free, port):
                 assert not patch.flooding, f"frames take two ways to {port.name} after: {after}"
-                if port.index in self.staged:
+                if port.index in self.staged and port.master:  # nothing of a switch leaves by a port that is not in it
                     returned = self.leaving.get(port.index, ("", ""))[0] != patch.name
                     assert not returned, f"{port.name} gets its own frames back after: {after}"
         for index, way in self.diversions.items():  # a port that is diverted stays plugged in, cables stay joined
