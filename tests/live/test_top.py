@@ -225,7 +225,7 @@ def test_without_a_terminal_one_snapshot_is_printed_with_its_rates(star: Running
     ("arguments", "code", "words"),
     [
         (("nobody",), 4, "no cluster is named nobody"),
-        (("star", "--name", "other"), 2, "one cluster"),
+        (("star", "--name", "other"), 2, "two clusters are named"),
         (("--interval", "soon"), 2, "--interval"),
         (("--interval", "1ms"), 2, "at least 100ms"),
     ],

@@ -274,11 +274,14 @@ class Stages:
             self._draft.operations.append(Redirect(at[1], index, out[1], out_index, prepared))
 
     def end_late(self) -> None:
-        """End the redirections of `late_ends`."""
+        """End the redirections of `late_ends`, except those that a new stage has replaced: a port of a switch may have become
+        an end of a link between nodes."""
+        redirecting = self.redirecting()
         for interface in self.late_ends:
             if interface.index in self.unhooked:
                 self._draft.operations.append(Part(interface.name, interface.index))
                 continue
             if self._plugged_patch(interface):
                 self._draft.operations.append(EndEgress(interface.name, interface.index))
-            self._draft.operations.append(EndRedirect(interface.name, interface.index))
+            if interface.index not in redirecting:
+                self._draft.operations.append(EndRedirect(interface.name, interface.index))

@@ -709,6 +709,21 @@ def test_more_ports_than_a_bridge_has_are_refused() -> None:
     assert plan(layout, ExistingState(), {link.name: RELAY for link in layout.links})
 
 
+def test_a_shaped_port_of_a_switch_becomes_an_end_of_a_shaped_link_between_nodes() -> None:
+    kernel = Kernel()
+    for links in ([["b", "s1"], ["x", "s1"]], [["b", "x"]]):
+        layout = resolve(
+            Description(
+                name="moved", nodes=[Node(name="b"), Node(name="x")], switches=[Switch(name="s1")],
+                links=[Link(ends=ends) for ends in links],
+            )
+        )  # fmt: skip
+        link_services = {link.name: TC for link in layout.links}
+        kernel.converge(layout, link_services)
+        assert kernel.converge(layout, link_services) == []
+        assert_spliced(kernel, layout, link_services)
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_from_any_treatment_to_any_other(data: st.DataObject) -> None:
