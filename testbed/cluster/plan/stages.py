@@ -274,8 +274,8 @@ class Stages:
             self._draft.operations.append(Redirect(at[1], index, out[1], out_index, prepared))
 
     def end_late(self) -> None:
-        """End the redirections of `late_ends`, except those that a new stage has replaced: a port of a switch may have become
-        an end of a link between nodes."""
+        """End the redirections of `late_ends`, except those that a new stage has replaced: a port of a switch may have
+        become an end of a link between nodes."""
         redirecting = self.redirecting()
         for interface in self.late_ends:
             if interface.index in self.unhooked:
