@@ -104,6 +104,7 @@ print(round_trips(socket.gethostbyname("n1"), socket.gethostbyname("n6"), {ECHOE
 
 
 def test_nodes_on_three_machines_are_one_cluster(clean: Lab) -> None:
+    clean.testbed("machines", "gc", "lab.toml")  # runs that other tests have killed leave temporary directories
     placed = document(clean, "up", "lab.toml", "slow.toml", "--pin", "n6=a", "--pin", "n1=c")["machines"]
     assert isinstance(placed, dict)
     (of_n1,) = (name for name, names in placed.items() if "n1" in names)

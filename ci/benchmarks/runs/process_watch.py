@@ -74,9 +74,10 @@ class Watch:
                 known = pid, os.stat(folder).st_ino  # another process of that number has another
                 if known in self._strangers:
                     continue
-                if self._wanted in (folder / "environ").read_bytes().split(b"\0"):
+                environment = (folder / "environ").read_bytes()
+                if self._wanted in environment.split(b"\0"):
                     yield pid
-                else:
+                elif environment:  # it is empty while a program is being executed
                     self._strangers.add(known)
 
     def _looks(self) -> Iterator[Look]:
