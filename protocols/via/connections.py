@@ -163,6 +163,12 @@ class Connections:
                 card.step_vi(local, "request again")
                 self._send_step(local, STEP_ACCEPT)
                 return
+        answered = self._answered.get((peer.number, vi))
+        if answered is not None and _is_copy(session, answered[0]):
+            if answered[0] == session and answered[1] != STEP_ACCEPT:
+                self._answer(peer, vi, session, answered[1])
+            return
+        for local in card.vis.values():
             is_same_vi = peer.number == card.number and local.number == vi
             if local.state == PENDING and not is_same_vi and _matches(local, request):
                 self._join(local, "matching peer request", request)
@@ -172,11 +178,6 @@ class Connections:
                 if _is_copy(session, earlier.session):
                     return
                 del self._requests[number]  # replaced by a request of a new session
-        answered = self._answered.get((peer.number, vi))
-        if answered is not None and _is_copy(session, answered[0]):
-            if answered[0] == session and answered[1] != STEP_ACCEPT:
-                self._answer(peer, vi, session, answered[1])
-            return
         is_awaited = any(discriminator == awaited for _, awaited in self._waits)
         is_full = len(self._requests) >= card.settings.requests
         if (step == STEP_REQUEST and not is_awaited) or is_full or card.state != OPEN:

@@ -106,12 +106,12 @@ def test_a_delay_as_asked_is_trusted_in_both_directions() -> None:
         verdict = check(cluster, table=PATIENT)
         assert graded(verdict, Grade.DEGRADED) | graded(verdict, Grade.INVALID) == set()
         for direction in ("forward", "backward"):
-            interfaces = by_name(verdict, link_of(cluster, "n1"), direction)
-            assert interfaces["delay min"].measured is not None
-            assert 20 * MILLISECOND - 50_000 <= interfaces["delay min"].measured < 20 * MILLISECOND + 10 * SECOND * SLOW
-            assert interfaces["delay p50"].grade is Grade.TRUSTED
-            assert interfaces["loss"].measured == 0
-            assert interfaces["order"].measured == 0
+            findings = by_name(verdict, link_of(cluster, "n1"), direction)
+            assert findings["delay min"].measured is not None
+            assert 20 * MILLISECOND - 50_000 <= findings["delay min"].measured < 20 * MILLISECOND + 10 * SECOND * SLOW
+            assert findings["delay p50"].grade is Grade.TRUSTED
+            assert findings["loss"].measured == 0
+            assert findings["order"].measured == 0
         assert {finding.what for finding in verdict.of("")} >= {*MACHINE, "relay gap"}
 
 
@@ -135,12 +135,12 @@ def test_a_rate_and_copies_and_flips_are_measured() -> None:
         cluster.inject("n1", delay="5ms", rate="5mbit", duplicate="30%", corrupt="30%", reorder="30%")
         verdict = check(cluster, seconds=2, table=PATIENT)
         assert graded(verdict, Grade.INVALID) == set()
-        interfaces = by_name(verdict, link_of(cluster, "n1"), "backward")
+        findings = by_name(verdict, link_of(cluster, "n1"), "backward")
         for what in ("duplicate", "corrupt", "reorder"):
-            interval = interfaces[what].interval
+            interval = findings[what].interval
             assert interval is not None
             assert interval[0] < 0.3 < interval[1]
-        assert interfaces["rate"].grade in (
+        assert findings["rate"].grade in (
             Grade.TRUSTED,
             Grade.UNDECIDED,
         )  # a machine may be too busy to fill 5 Mbit/s
@@ -181,9 +181,9 @@ def test_losses_that_the_kernel_decides_are_measured() -> None:
         assert set(Store().choose(cluster.name).datapaths.values()) == {"tc"}
         verdict = check(cluster, table=PATIENT)
         assert graded(verdict, Grade.INVALID) == set()
-        interfaces = by_name(verdict, link_of(cluster, "n1"), "forward")
-        assert interfaces["loss"].grade is Grade.TRUSTED
-        assert interfaces["classifier inexact"].measured == 0
+        findings = by_name(verdict, link_of(cluster, "n1"), "forward")
+        assert findings["loss"].grade is Grade.TRUSTED
+        assert findings["classifier inexact"].measured == 0
 
 
 def test_a_link_that_is_down_carries_nothing() -> None:
@@ -235,11 +235,11 @@ def test_links_at_switches_with_routes_are_probed_from_nic_to_nic() -> None:
         probed = {(finding.link, finding.direction) for finding in verdict.findings if finding.what == "delay min"}
         assert probed == expected.keys()
         for (link, direction), delay in expected.items():
-            interfaces = by_name(verdict, link, direction)
-            assert interfaces["delay min"].measured is not None
-            assert interfaces["delay min"].measured >= delay * MILLISECOND - 50_000
-            assert interfaces["delay p50"].grade is Grade.TRUSTED
-            assert interfaces["loss"].asked == pytest.approx(0.4 if link == cable else 0)
+            findings = by_name(verdict, link, direction)
+            assert findings["delay min"].measured is not None
+            assert findings["delay min"].measured >= delay * MILLISECOND - 50_000
+            assert findings["delay p50"].grade is Grade.TRUSTED
+            assert findings["loss"].asked == pytest.approx(0.4 if link == cable else 0)
         assert any("probed from NIC to NIC" in note for note in verdict.notes)
 
 
@@ -290,10 +290,10 @@ def test_a_network_with_routes_that_does_otherwise_than_the_state_says_is_found_
         cluster.inject("n1", delay="30ms")
         mislead(cluster, delay=5 * MILLISECOND, loss=0.5)
         verdict = check(cluster, seconds=3, table=PATIENT)
-        interfaces = by_name(verdict, link_of(cluster, "n1"), THERE_AND_BACK)
-        assert interfaces["delay min"].grade is Grade.INVALID
-        assert "early" in interfaces["delay min"].reason
-        assert interfaces["loss"].grade is Grade.INVALID
+        findings = by_name(verdict, link_of(cluster, "n1"), THERE_AND_BACK)
+        assert findings["delay min"].grade is Grade.INVALID
+        assert "early" in findings["delay min"].reason
+        assert findings["loss"].grade is Grade.INVALID
 
 
 def test_a_relay_that_delays_otherwise_than_the_state_says_is_found_out() -> None:
@@ -390,10 +390,10 @@ def test_a_relay_that_stops_for_a_while_degrades_its_delays() -> None:
                 os._exit(status)
         verdict = check(cluster, table=table)
         assert os.waitstatus_to_exitcode(os.waitpid(stopper, 0)[1]) == 0
-        interfaces = by_name(verdict, link, "forward")
-        assert interfaces["delay p99"].grade is Grade.DEGRADED
-        assert interfaces["relay lateness p99"].grade is Grade.DEGRADED
-        assert interfaces["loss"].grade is Grade.TRUSTED
+        findings = by_name(verdict, link, "forward")
+        assert findings["delay p99"].grade is Grade.DEGRADED
+        assert findings["relay lateness p99"].grade is Grade.DEGRADED
+        assert findings["loss"].grade is Grade.TRUSTED
         assert graded(verdict, Grade.INVALID) == set()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from protocols.via.settings import Settings
 from protocols.via.vip_descriptors import Memory, Segment
-from protocols.via.vipl_names import OP_RDMAWRITE, OP_SENDRECV, Done, Reliability, Result, ViaError
+from protocols.via.vipl_names import OP_RDMAWRITE, OP_SENDRECV, Done, Reliability, Result, ViaError, ViState
 from protocols.via.virtual_interface import Descriptor
 from tests.unit.protocols.host_programs import run
 from tests.unit.protocols.via_nics import NicPair
@@ -110,6 +110,28 @@ def test_a_delayed_copy_of_an_answered_request_is_not_accepted_again(first_answe
     assert not requests
     server.post_receive(receive := Descriptor(data=(two.memory[1].segment(),)))
     assert not two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),))).has_failed
+    assert (receive.length, receive.has_failed) == (8, False)
+
+
+def test_a_delayed_copy_of_an_ended_peer_to_peer_request_does_not_match_a_later_one() -> None:
+    pair = NicPair(connects=False)
+    requests: list[bytes] = []
+    near, far = pair.vis
+
+    def deliver() -> None:
+        requests.extend(pair.wires.nics[0].sent)
+        pair.wires.exchange()
+
+    run(pair.wires, near.connect_peer(1, b"again"), far.connect_peer(0, b"again"), deliver=deliver)
+    run(pair.wires, near.disconnect(), far.disconnect())
+    assert requests
+    far.connect_peer_request(0, b"again")
+    for frame in requests:
+        pair.wires.deliver(frame)
+    assert far.state is ViState.CONNECT_PENDING
+    run(pair.wires, near.connect_peer(1, b"again"), far.connect_peer_wait())
+    far.post_receive(receive := Descriptor(data=(pair.memory[1].segment(),)))
+    assert not pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),))).has_failed
     assert (receive.length, receive.has_failed) == (8, False)
 
 
