@@ -274,7 +274,7 @@ kind = "impair"
 on = "n2"
 direction = "in"
 from = "0s"
-to = "300ms"
+to = "1s"
 loss = "30%"
 
 [[fault]]
@@ -282,14 +282,14 @@ kind = "rule"
 on = "n3"
 direction = "out"
 from = "100ms"
-to = "400ms"
+to = "1200ms"
 rules = ["drop every(5)"]
 
 [[fault]]
 kind = "cpu"
 on = "n1"
 at = "200ms"
-for = "100ms"
+for = "400ms"
 share = "10%"
 """
 
@@ -300,7 +300,7 @@ def test_each_machine_has_the_faults_of_a_scenario_that_concern_it(
     (tmp_path / "faults.toml").write_text(SCENARIO)
     before = {machine: len(machines.events(machine, NAME, "inject")) for machine in running}
     result = run(SpreadCluster(NAME, running), "random", protocol="emp", seed=3, check=True, output=tmp_path / "run",
-                 settings={"messages": 100, "over": "600ms"}, scenario=tmp_path / "faults.toml", timeout=120)  # fmt: skip
+                 settings={"messages": 400, "over": "1500ms"}, scenario=tmp_path / "faults.toml", timeout=120)  # fmt: skip
     assert result.checks is not None
     assert result.checks.passed, result.checks
     injected = {
@@ -314,11 +314,11 @@ def test_each_machine_has_the_faults_of_a_scenario_that_concern_it(
     events = [event for event in read_run(tmp_path / "run").events() if str(event["event"]).startswith("fault ")]
     times = {(event["fault"], event["event"]): event for event in events}
     assert len(times) == len(events) == 6
-    for name, begin, end in (("fault[1]", 0, 300), ("fault[2]", 100, 400), ("fault[3]", 200, 300)):
+    for name, begin, end in (("fault[1]", 0, 1000), ("fault[2]", 100, 1200), ("fault[3]", 200, 600)):
         begins, ends = times[name, "fault begins"], times[name, "fault ends"]
         assert begins["in_force"] >= begins["at"] == begin * 1_000_000
         assert ends["at"] >= end * 1_000_000
-        assert ends["had_effect"], ends
+        assert ends["had_effect"], str(events)
     assert [injection.what for injection in spread_state(running, NAME).injected] == []
 
 
