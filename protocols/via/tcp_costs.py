@@ -32,7 +32,8 @@ CALL_TIME: Final = 5_000
 CALLS: Final = 4
 """System calls of a message: one to write envelope and data; select, and a read for each of the two, to receive it."""
 
-# The wire of the cluster lam-via-2000, in the units of the cluster description.
+# The wire of the cluster lam-via-2000, in the units of the cluster description, for frames without their check sequence,
+# which is in the overhead.
 WIRE_RATE: Final = 100_000_000
 WIRE_OVERHEAD: Final = 24
 MIN_FRAME: Final = 60

@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     session.option(parser, "--count", "10000", "round trips of a turn")
     session.option(parser, "--messages", "50", "bulk messages of 1 MiB of a turn")
     session.option(parser, "--seconds", "2", "of TCP beside them")
-    session.option(parser, "--requests", "20000", "on lossy Myrinet; 10,000,000 take hours")
+    session.option(parser, "--requests", "20000", "on lossy Myrinet; 10,000,000 take more than half an hour")
     session.subjects(parser, SUBJECTS)
     session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
 

@@ -1,0 +1,1 @@
+"""The package: the benchmark of what an install costs."""
