@@ -89,6 +89,7 @@ def test_cases_have_two_ranks_on_a_node_all_forbidden_accesses_and_all_kinds_of_
     assert {one.hostile for one in rounds} == {"", *via_verbs_swarm.FORBIDDEN}
 
 
+@pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MPI_MUTANTS, ids=str)
 def test_the_swarm_of_mpi_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:

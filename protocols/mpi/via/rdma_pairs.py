@@ -62,7 +62,7 @@ class Part(NamedTuple):
     tag: int
     total: int
     offset: int
-    data: memoryview
+    data: "memoryview"  # noqa: UP037  mypyc looks the annotation up among the names of the module
 
 
 class Outgoing:
