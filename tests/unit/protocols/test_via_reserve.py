@@ -16,6 +16,8 @@ from protocols.via.settings import Settings
 from tests.unit.protocols.host_programs import StuckError, run
 from tests.unit.protocols.list_wires import Wires
 
+pytestmark = [pytest.mark.requires("interpreted")]
+
 MESSAGES = 40
 SIZE = 200
 
