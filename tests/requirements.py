@@ -142,6 +142,7 @@ REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREME
     "ip": _tool("ip"),
     "ssh": _tool("ssh"),
     "sshd": _tool("sshd"),
+    "openssl": _tool("openssl"),
     "ping": _tool("ping"),
     "tcpdump": _tool("tcpdump"),
     "tshark": _tool("tshark"),

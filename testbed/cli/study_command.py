@@ -123,6 +123,8 @@ def _engine(options: _EngineOptions) -> Engine:
 
 def _run(study: Study, folder: StudyFolder, engine: Engine, retries: int) -> Mapping[int, Outcome]:
     from testbed.cli.progress_display import step_progress
+    from testbed.controller.engines import EngineError
+    from testbed.runtime.journal import UnwritableError
     from testbed.studies.study_runs import run_study
 
     with step_progress(f"study {study.name}") as progress:
@@ -131,6 +133,8 @@ def _run(study: Study, folder: StudyFolder, engine: Engine, retries: int) -> Map
         except KeyboardInterrupt:
             echo(f"interrupted: 'testbed study --continue {folder.path}' goes on", err=True)
             raise
+        except (EngineError, UnwritableError) as error:
+            raise type(error)(f"{error}; 'testbed study --continue {folder.path}' goes on") from error
 
 
 def _exit_code(outcomes: Mapping[int, Outcome]) -> int:

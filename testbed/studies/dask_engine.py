@@ -7,14 +7,17 @@ the scapy codec.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
+from testbed.machines.machine_report import DISTRIBUTION
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -56,11 +59,12 @@ class DaskHere:
 
 
 class DaskScheduler:
-    """Engine of a scheduler's workers."""
+    """Engine of the workers that a scheduler has when the engine is made."""
 
     def __init__(self, address: str, certificates: Certificates) -> None:
         """address: ``tls://HOST:PORT``. Raises UnsupportedError for an address without TLS, NotFoundError for a missing
-        file, TestbedError for a scheduler that does not answer or has no workers."""
+        file, TestbedError for a scheduler that does not answer or has no workers, UnsupportedError for workers without this
+        version of testbed."""
         if not address.startswith(_TLS):
             raise UnsupportedError(
                 f"scheduler {address}: without TLS anybody on its network could run programs on its workers; "
@@ -73,8 +77,9 @@ class DaskScheduler:
         self._certificates = certificates
         with self._client() as client:
             self.width = sum(worker["nthreads"] for worker in client.scheduler_info(n_workers=-1)["workers"].values())
-        if not self.width:
-            raise TestbedError(f"scheduler {address} has no workers")
+            if not self.width:
+                raise TestbedError(f"scheduler {address} has no workers")
+            check_versions(client)
 
     @contextmanager
     def open(self) -> Iterator[Executor]:
@@ -86,6 +91,8 @@ class DaskScheduler:
         from distributed import Client
         from distributed.security import Security
 
+        for name in ("distributed", "distributed.client"):  # they log losses of the scheduler with tracebacks
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         files = self._certificates
         security = Security(
             require_encryption=True, tls_ca_file=str(files.authority), tls_client_cert=str(files.certificate),
@@ -97,3 +104,14 @@ class DaskScheduler:
             raise TestbedError(f"scheduler {self._address} cannot be reached: {error}") from error
         with client:
             yield client
+
+
+def check_versions(client: Client) -> None:
+    """Check that all workers have this version of testbed. Raises UnsupportedError."""
+    local_version = metadata.version(DISTRIBUTION)
+    for worker, found in client.run(metadata.version, DISTRIBUTION, on_error="return").items():
+        if found != local_version:
+            present = f"has testbed {found}" if isinstance(found, str) else f"has no testbed ({found})"
+            raise UnsupportedError(
+                f"worker {worker} {present}, and this is testbed {local_version}: install that one there"
+            )

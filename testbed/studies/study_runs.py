@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from typing import Any, Final
 
-from testbed.controller.engines import Engine
+from testbed.controller.engines import Engine, EngineError
 from testbed.errors import UnsupportedError
 from testbed.studies.study_file import Study
 from testbed.studies.study_folder import Outcome, StudyFolder
@@ -38,8 +38,9 @@ def run_study(
     """Run the points that are not done, and return the outcome of each, by its number.
 
     retries: further attempts of a point that failed in namespaces, or whose process died; a simulated run would fail again.
-    Raises UnsupportedError if a point needs more processors than the engine has, UnwritableError. After an error or an
-    interruption `folder` has all previous outcomes, and a later call continues with the remaining points.
+    Raises UnsupportedError if a point needs more processors than the engine has, EngineError if the engine loses its
+    workers, UnwritableError. After an error or an interruption `folder` has all previous outcomes, and a later call
+    continues with the remaining points.
     """
     scheduler = _Scheduler(study, folder, engine, retries, progress)
     try:
@@ -86,16 +87,21 @@ class _Scheduler:
             if not self._running:
                 return  # the executor's process died while it was idle
             ended = wait(self._running, return_when=FIRST_COMPLETED).done
+            cancelled = {future for future in ended if future.cancelled()}
+            ended -= cancelled
             if any(isinstance(future.exception(), BrokenExecutor) for future in ended):
                 self._handle_broken_executor()
                 return
             for future in ended:
                 number = self._running.pop(future)
                 self._free_processors += self._processors_of(number)
-                if future.exception() is None:
+                error = future.exception()
+                if error is None:
                     self._add_result(number, json.loads(future.result()))
-                else:  # an exception of the executor; those of a run are in its result
-                    self._add_death(number)
+                else:  # of the executor; those of a run are in its result
+                    self._add_death(number, f"{type(error).__name__}: {error}")
+            if cancelled:  # not by us: Dask's client does so when it loses its scheduler
+                raise EngineError("the connection to the scheduler of the workers is lost")
 
     def _submit(self, executor: Executor) -> None:
         while (number := self._next()) is not None:
@@ -143,11 +149,11 @@ class _Scheduler:
         if len(running) > 1:
             self._isolated.extend(running)
         else:
-            self._add_death(running[0])
+            self._add_death(running[0], _DIED)
 
-    def _add_death(self, number: int) -> None:
+    def _add_death(self, number: int, error: str) -> None:
         self._attempts[number] += 1
-        outcome = Outcome(number, self._attempts[number], FAILED, _DIED, "", 0.0, [])
+        outcome = Outcome(number, self._attempts[number], FAILED, error, "", 0.0, [])
         self.outcomes[number] = outcome
         self._folder.keep(outcome)
         if outcome.attempt <= self._retries:

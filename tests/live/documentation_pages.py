@@ -55,7 +55,7 @@ def pages() -> list[Path]:
 
 
 def runs_something(page: Path) -> bool:
-    return any(block.language in ("console", "python") for block in blocks(page))
+    return any(block.language in ("console", "python") and not block.file for block in blocks(page))
 
 
 def write_files(page: Path, folder: Path) -> None:

@@ -21,7 +21,7 @@ SHOWN = {"text", "ini", "sh", "yaml"}
 
 
 @pytest.mark.requires(
-    "root", "tshark", "redis-server", "redis-benchmark", "postgresql", "ssh", "sshd", "mpirun", "mpi4py"
+    "root", "tshark", "redis-server", "redis-benchmark", "postgresql", "ssh", "sshd", "openssl", "mpirun", "mpi4py"
 )
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).with_suffix("").as_posix())

@@ -102,6 +102,29 @@ def test_a_machine_that_cannot_be_used_is_told_in_a_sentence_and_keeps_nothing(m
     assert report["underlay_mtu"] == 1500
 
 
+BOUND = """#!/bin/sh
+exec unshare --user --map-root-user sh -c 'echo 0 >/proc/sys/user/max_user_namespaces
+exec setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all "$@"' sh {python} "$@"
+"""
+"""A Python without capabilities, in a user namespace that may have no others."""
+
+
+@pytest.mark.requires("userns")
+def test_a_machine_without_root_and_without_user_namespaces(machines: Lab) -> None:
+    bound = machines.folder / "bound-python"
+    bound.write_text(BOUND.format(python=sys.executable))
+    bound.chmod(0o755)
+    text = machines.file("ab", b={"python": str(bound)})
+    actual = checked(machines, text)
+    assert actual["a"]["usable"]
+    assert str(actual["b"]["problem"]).startswith("it cannot make network namespaces: ")
+    done = machines.testbed("machines", "up", "other.toml", "star-4")
+    refused(done, 3, "machine b: it cannot make network namespaces: ")
+    for name in "ab":
+        eventually(lambda name=name: machines.programs(name) == [], f"nothing is left on machine {name}")  # type: ignore[misc]
+        assert machines.namespaces(name) == []
+
+
 @pytest.mark.parametrize(
     ("key_file", "words"),
     [("", "is not in known_hosts"), ("other_key.pub", "its host key is another one than in known_hosts")],

@@ -6,6 +6,7 @@ TESTBED_LONG=1 also spreads 300 nodes, and cuts a machine off from a command.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -17,7 +18,12 @@ import pytest
 
 from testbed import Cluster
 from testbed.cli.documents import schema_of
+from testbed.errors import ConflictError
+from testbed.machines import spread
+from testbed.machines.node_placement import Constraints
 from testbed.machines.parts import vxlan_ids
+from testbed.machines.remote_workers import call_each
+from testbed.spec.resolver import resolve
 from tests.live.machine_state import eventually
 from tests.live.machines_lab import NAMES, Lab, lab
 from tests.live.testbed_command import TESTBED, refused
@@ -141,6 +147,37 @@ def test_nodes_on_three_machines_are_one_cluster(clean: Lab) -> None:
 def test_a_delay_below_the_underlays_is_refused_with_the_figure(clean: Lab) -> None:
     done = clean.testbed("machines", "up", "two.toml", "fast.toml")
     refused(done, 3, "a delay of 1ms is less than the ", " that the network between machines a and ")
+
+
+def test_an_underlay_whose_mtu_is_too_small_keeps_everything_from_being_changed(clean: Lab) -> None:
+    (clean.folder / "jumbo.toml").write_text(STAR.format(name="jumbo", mtu=9000, delay="20ms", nodes=6))
+    done = clean.testbed("machines", "up", "two.toml", "jumbo.toml")
+    refused(done, 3, "its underlay has the MTU 9,000, and frames of 9,000 bytes with VXLAN's 50 need 9,050")
+
+
+def test_a_second_cluster_with_a_vxlan_id_of_the_first_is_refused_and_leaves_the_first(clean: Lab) -> None:
+    layout = resolve(Cluster.star(2))
+    pins = Constraints({"n1": "a", "s1": "a", "n2": "c"})
+    first, second = names_with_one_id("n2:eth0--s1:2")
+    with clean.workers("two.toml") as running, spread.brought_up(running, layout, first, pins, "here"):
+        plan = spread.plan_spread(running, layout, second, pins)
+        with pytest.raises(ConflictError, match=r"(?s)^machine a: make tunnel .*the VXLAN id \d+ .*another VXLAN"):
+            spread.up(running, plan, second, "here", "auto")
+        assert call_each(running, "clusters") == {"a": [first], "c": [first]}
+        address = layout.nodes[1].address
+        assert spread.execute(running, first, "n1", ["ping", "-c1", "-W10", address])[0] == 0
+
+
+def names_with_one_id(link: str) -> tuple[str, str]:
+    """Two names of clusters that give this link the same VXLAN id."""
+    found: dict[int, str] = {}
+    for number in itertools.count():
+        name = f"x{number}"
+        vni = vxlan_ids(name, (link,))[link]
+        if vni in found:
+            return found[vni], name
+        found[vni] = name
+    raise AssertionError
 
 
 def test_an_id_that_is_taken_on_one_machine_leaves_nothing_on_any(clean: Lab) -> None:

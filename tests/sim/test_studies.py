@@ -1,16 +1,22 @@
-"""Studies: every point once, in any order, after any interruption; the same rows as runs one by one."""
+"""Studies: every point once, in any order, after any interruption; the same rows as runs one by one.
+
+TESTBED_LONG=1 also kills one at random moments, again and again.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import jsonschema
@@ -21,7 +27,7 @@ from click.testing import CliRunner
 import testbed
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
-from testbed.controller.engines import ProcessEngine, SerialEngine
+from testbed.controller.engines import EngineError, ProcessEngine, SerialEngine
 from testbed.controller.runs.run_options import PlainOptions
 from testbed.errors import ConflictError, DescriptionError, NotFoundError, TestbedError, UnsupportedError
 from testbed.spec import units
@@ -30,6 +36,7 @@ from testbed.studies.study_folder import new_folder, open_folder
 from testbed.studies.study_points import compute
 from testbed.studies.study_runs import run_study
 
+LONG = bool(os.environ.get("TESTBED_LONG"))
 POINTS = 20
 """Points of the study that is killed."""
 STUDY = """
@@ -152,6 +159,30 @@ def test_a_study_that_is_killed_goes_on_and_repeats_nothing(tmp_path: Path) -> N
     assert len((place / "rows.jsonl").read_text().splitlines()) == POINTS
 
 
+if LONG:
+
+    def test_a_study_that_is_killed_again_and_again_has_the_rows_of_one_that_was_not(tmp_path: Path) -> None:
+        study = study_of(tmp_path, STUDY.replace("[1, 2]", str(list(range(60)))))
+        run_study(study, new_folder(tmp_path / "whole", study), SerialEngine())
+        place = tmp_path / "out"
+        new_folder(place, study).close()
+        command = [Path(sys.executable).with_name("testbed"), "study", "--continue", place, "--workers", "2"]
+        random, kills, code = Random(), 0, -1
+        while code != 0:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            before, until = lines(place), time.monotonic() + random.uniform(0, 4)
+            while (code := process.poll()) is None and (time.monotonic() < until or lines(place) == before):
+                time.sleep(0.001)
+            if code is None:
+                process.kill()
+                process.wait()
+                kills += 1
+        assert kills > 0
+        assert (place / "rows.jsonl").read_bytes() == (tmp_path / "whole" / "rows.jsonl").read_bytes()
+        counts = Counter(json.loads(line)["point"] for line in (place / "points.jsonl").open() if line.endswith("}\n"))
+        assert counts == dict.fromkeys(range(len(study.points)), 1), "no point that is done is repeated"
+
+
 def lines(place: Path) -> int:
     file = place / "points.jsonl"
     return file.read_text().count("\n") if file.exists() else 0
@@ -169,6 +200,66 @@ def test_a_point_whose_process_dies_once_is_done_the_second_time(tmp_path: Path)
     study = steps(tmp_path, "[0, 1, 2, 3]", "deadly = 2, alone = 1")
     outcomes = run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))
     assert all(outcome.is_done for outcome in outcomes.values())
+
+
+class LosingEngine:
+    """An engine that loses its workers after some points: what it has then is cancelled, as by Dask's client."""
+
+    width = 2
+
+    def __init__(self, computed: int) -> None:
+        self.computed = computed
+
+    @contextmanager
+    def open(self) -> Iterator[Executor]:
+        engine = self
+
+        class Losing(Executor):
+            def submit(self, function: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
+                future: Future[Any] = Future()
+                if engine.computed:
+                    engine.computed -= 1
+                    future.set_result(function(*arguments))
+                else:
+                    future.cancel()
+                    future.set_running_or_notify_cancel()
+                return future
+
+        yield Losing()
+
+
+def test_a_study_whose_engine_loses_its_workers_keeps_what_is_done_and_goes_on(tmp_path: Path) -> None:
+    study = steps(tmp_path, "[0, 1, 2, 3, 4]")
+    folder = new_folder(tmp_path / "out", study)
+    with pytest.raises(EngineError, match="the connection to the scheduler of the workers is lost"):
+        run_study(study, folder, LosingEngine(3))
+    assert tries(tmp_path) == ["0", "1", "2"]
+    outcomes = run_study(study, open_folder(tmp_path / "out")[0], SerialEngine())
+    assert all(outcomes[number].is_done for number in range(5))
+    assert tries(tmp_path) == ["0", "1", "2", "3", "4"]
+
+
+class BrokenEngine:
+    """An engine that cannot call the function."""
+
+    width = 1
+
+    @contextmanager
+    def open(self) -> Iterator[Executor]:
+        class Broken(Executor):
+            def submit(self, function: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
+                del function, arguments
+                future: Future[Any] = Future()
+                future.set_exception(ModuleNotFoundError("No module named 'testbed'"))
+                return future
+
+        yield Broken()
+
+
+def test_a_point_that_an_engine_cannot_compute_has_the_engines_error(tmp_path: Path) -> None:
+    study = steps(tmp_path, "[0]")
+    outcomes = run_study(study, new_folder(tmp_path / "out", study), BrokenEngine())
+    assert (outcomes[0].attempt, outcomes[0].error) == (2, "ModuleNotFoundError: No module named 'testbed'")
 
 
 def test_a_point_that_cannot_run_is_a_sentence_and_the_exit_code_says_so(tmp_path: Path) -> None:

@@ -1,14 +1,29 @@
-"""Studies on Dask's workers, here and of a scheduler elsewhere: the same rows; no scheduler without mutual TLS."""
+"""Studies on Dask's workers, here and of a scheduler elsewhere: the same rows; no scheduler without mutual TLS.
+
+TESTBED_LONG=1 also kills a worker and a scheduler.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from testbed.errors import UnsupportedError
+from testbed.studies import dask_engine
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
 STUDY = """
 [run]
 cluster = "star-2"
@@ -65,24 +80,114 @@ def test_dasks_workers_give_the_rows_of_our_own_and_none_of_them_imports_scapy(t
     assert rows.startswith((tmp_path / "theirs" / "rows.jsonl").read_bytes())
 
 
-def test_a_scheduler_elsewhere_knows_us_by_a_certificate_and_nobody_else(tmp_path: Path) -> None:
-    files = ["--tls-ca", str(tmp_path / "ca.pem"), "--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]  # fmt: skip  # noqa: E501
+@contextmanager
+def scheduler_elsewhere(place: Path) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """A scheduler with two workers: its process, its address, and the options of its certificates."""
+    files = [f"--tls-{name}={place / name}.pem" for name in ("ca", "cert", "key")]
     with subprocess.Popen(
-        [sys.executable, "-c", SCHEDULER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SCHEDULER, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as scheduler:
-        assert scheduler.stdout is not None
-        address = scheduler.stdout.readline().strip()
-        assert address.startswith("tls://127.0.0.1:")
+        try:
+            assert scheduler.stdout is not None
+            address = scheduler.stdout.readline().strip()
+            assert address.startswith("tls://127.0.0.1:")
+            yield scheduler, address, files
+        finally:
+            scheduler.communicate()
+
+
+def test_a_scheduler_elsewhere_knows_us_by_a_certificate_and_nobody_else(tmp_path: Path) -> None:
+    with scheduler_elsewhere(tmp_path) as (_, address, files):
         ran = study(tmp_path, "--scheduler", address, *files, "--output", str(tmp_path / "out"))
         assert outcomes(ran) == ["done", "done", "failed", "failed"]
         plain = study(tmp_path, "--scheduler", address.replace("tls", "tcp"), *files)
-        unknown = study(tmp_path, "--scheduler", address, *files[:-1], str(tmp_path / "cert.pem"))
-        scheduler.communicate()
+        unknown = study(tmp_path, "--scheduler", address, *files[:-1], f"--tls-key={tmp_path / 'cert.pem'}")
     assert plain.returncode == 3
     assert "without TLS anybody on its network could run programs" in plain.stderr
     assert unknown.returncode == 1
     assert "testbed: " in unknown.stderr
     assert "Traceback" not in unknown.stderr
+
+
+class VersionsClient:
+    """A client of workers with these versions of testbed, or errors of the question for it."""
+
+    def __init__(self, versions: Mapping[str, str | Exception]) -> None:
+        self.versions = versions
+
+    def run(self, function: object, name: str, *, on_error: str) -> Mapping[str, str | Exception]:
+        assert (function, name, on_error) == (metadata.version, "netns-testbed", "return")
+        return self.versions
+
+
+def test_workers_without_this_version_of_testbed_are_refused() -> None:
+    ours = metadata.version("netns-testbed")
+
+    def check(**versions: str | Exception) -> None:
+        dask_engine.check_versions(cast("Any", VersionsClient(versions)))
+
+    check(a=ours, b=ours)
+    with pytest.raises(UnsupportedError, match=rf"^worker b has testbed 0\.0\.1, and this is testbed {ours}: install "):
+        check(a=ours, b="0.0.1")
+    with pytest.raises(UnsupportedError, match=r"^worker a has no testbed \(No package metadata was found for "):
+        check(a=PackageNotFoundError("netns-testbed"), b=ours)
+
+
+WORKLOADS = '''
+import os, signal, time
+from pathlib import Path
+
+async def steps(comm, node, *, number: int = 0, seconds: float = 0):
+    """One row; number 1 kills its process."""
+    if comm.rank == 0:
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(seconds)
+        node.row(number=number)
+'''
+STEPS = """
+[run]
+cluster = "star-2"
+workload = "work.py:steps"
+mode = "sim"
+settings = {{ seconds = {seconds} }}
+[grid]
+"settings.number" = {numbers}
+"""
+
+if LONG:
+
+    def test_a_worker_that_dies_fails_its_point_and_no_other(tmp_path: Path) -> None:
+        (tmp_path / "work.py").write_text(WORKLOADS)
+        (tmp_path / "steps.toml").write_text(STEPS.format(seconds=0.0, numbers=[0, 1, 2, 3]))
+        command = [TESTBED, "study", tmp_path / "steps.toml", "--scheduler", "here", "--workers", "2", "--json"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
+        points = json.loads(ran.stdout)["points"]
+        assert [point["outcome"] for point in points] == ["done", "failed", "done", "done"]
+        assert (points[1]["attempt"], points[1]["error"].partition(":")[0]) == (2, "KilledWorker")
+        assert "Traceback" not in ran.stderr
+
+    def test_a_scheduler_that_is_killed_is_told_and_what_is_done_stays(tmp_path: Path) -> None:
+        (tmp_path / "work.py").write_text(WORKLOADS)
+        (tmp_path / "steps.toml").write_text(STEPS.format(seconds=0.2, numbers=[0, *range(2, 40)]))
+        out = tmp_path / "out"
+        command = [TESTBED, "study", tmp_path / "steps.toml", "--output", out]
+        with scheduler_elsewhere(tmp_path) as (scheduler, address, files):
+            running = subprocess.Popen([*command, "--scheduler", address, *files], stderr=subprocess.PIPE, text=True)
+            until = time.monotonic() + 60
+            while not (out / "points.jsonl").exists() or (out / "points.jsonl").read_text().count("\n") < 3:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            scheduler.send_signal(signal.SIGKILL)
+            _, told = running.communicate(timeout=60)
+        assert running.returncode == 1
+        assert f"is lost; 'testbed study --continue {out}' goes on" in told
+        assert "Traceback" not in told
+        kept = (out / "points.jsonl").read_text()
+        again = subprocess.run([TESTBED, "study", "--continue", out], capture_output=True, check=False)
+        assert again.returncode == 0
+        assert (out / "points.jsonl").read_text().startswith(kept)
+        assert len((out / "rows.jsonl").read_text().splitlines()) == 39
 
 
 @pytest.mark.parametrize(
