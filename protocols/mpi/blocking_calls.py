@@ -22,6 +22,7 @@ from protocols.mpi.blocking_requests import (
     Work,
     blocking,
     nonblocking,
+    persistent,
     run_completed,
 )
 from protocols.mpi.collectives.choices import Algorithms
@@ -303,6 +304,11 @@ class Topocomm(Comm, Generic[TopocommT]):
     Ineighbor_alltoall = nonblocking(coroutine_comm.Topocomm.Ineighbor_alltoall)
     Ineighbor_alltoallv = nonblocking(coroutine_comm.Topocomm.Ineighbor_alltoallv)
     Ineighbor_alltoallw = nonblocking(coroutine_comm.Topocomm.Ineighbor_alltoallw)
+    Neighbor_allgather_init = persistent(coroutine_comm.Topocomm.Neighbor_allgather_init)
+    Neighbor_allgatherv_init = persistent(coroutine_comm.Topocomm.Neighbor_allgatherv_init)
+    Neighbor_alltoall_init = persistent(coroutine_comm.Topocomm.Neighbor_alltoall_init)
+    Neighbor_alltoallv_init = persistent(coroutine_comm.Topocomm.Neighbor_alltoallv_init)
+    Neighbor_alltoallw_init = persistent(coroutine_comm.Topocomm.Neighbor_alltoallw_init)
     neighbor_allgather = blocking(coroutine_comm.Topocomm.neighbor_allgather)
     neighbor_alltoall = blocking(coroutine_comm.Topocomm.neighbor_alltoall)
 

@@ -177,7 +177,7 @@ def test_a_missing_name_raises_an_error_with_a_hint() -> None:
         MPI.COMM_NULL.Spawn  # noqa: B018
     for name, look_up in {
         "Comm.Get_parent": lambda: MPI.Comm.Get_parent,
-        "Datatype.Pack_external": lambda: MPI.INT.Pack_external,
+        "Datatype.Create_darray": lambda: MPI.INT.Create_darray,
         "Status.tomemory": lambda: MPI.Status().tomemory,
     }.items():
         with pytest.raises(AttributeError, match=f"^MPI.{name} is not in testbed's subset of mpi4py"):
