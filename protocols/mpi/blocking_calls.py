@@ -151,6 +151,12 @@ class Comm(PropertyCalls):
         self.properties.copy_to(self, copy.properties)
         return copy, Request(request, self.run)
 
+    def Idup_with_info(self, info: Info) -> tuple[Comm, Request]:
+        """See `comm.Comm.Idup`. info: the info of the duplicate."""
+        copy, request = self.Idup()
+        copy.properties.info = info.Dup() if info else Info()
+        return copy, request
+
     def Create(self, group: Group) -> Comm:
         """See `comm.Comm.Create`."""
         return self._wrap_derived(self.run(self.wrapped.Create(group)))

@@ -179,6 +179,9 @@ from protocols.mpi.mpi_errors import (
     Add_error_string,
     Get_error_class,
     Get_error_string,
+    Remove_error_class,
+    Remove_error_code,
+    Remove_error_string,
 )
 from protocols.mpi.mpi_errors import MPIError as Exception  # noqa: A004 -- mpi4py's name
 from protocols.mpi.mpi_status import Status
@@ -449,5 +452,8 @@ __all__ = [
     "Group",
     "Info",
     "Op",
+    "Remove_error_class",
+    "Remove_error_code",
+    "Remove_error_string",
     "Status",
 ]  # fmt: skip

@@ -47,7 +47,8 @@ def test_every_call_has_a_coroutine_and_a_blocking_version(coroutine_class: type
 
     properties = {
         "Abort", "Call_errhandler", "Create_keyval", "Delete_attr", "Disconnect", "Dup_with_info", "Free_keyval", "Get_attr",
-        "Get_errhandler", "Get_info", "Get_name", "Get_topology", "Set_attr", "Set_errhandler", "Set_info", "Set_name",
+        "Get_errhandler", "Get_info", "Get_name", "Get_topology", "Idup_with_info", "Set_attr", "Set_errhandler", "Set_info",
+        "Set_name",
         "Split_type",
     }  # fmt: skip
     of_handles = {"handle_error", "Free", "Probe", "Iprobe", "probe", "iprobe"}

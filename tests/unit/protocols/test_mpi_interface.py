@@ -35,7 +35,6 @@ def test_comm_null_rejects_every_call() -> None:
         MPI.COMM_NULL.Get_size,
         MPI.COMM_NULL.Barrier,
         MPI.COMM_NULL.Free,
-        MPI.COMM_NULL.Get_name,
         MPI.COMM_NULL.Get_group,
         MPI.COMM_NULL.Dup,
         lambda: MPI.COMM_NULL.send(1, 0),
@@ -47,6 +46,9 @@ def test_comm_null_rejects_every_call() -> None:
         with pytest.raises(MPI.Exception, match="COMM_NULL") as raised:
             call()
         assert raised.value.Get_error_class() == MPI.ERR_COMM
+    assert MPI.COMM_NULL.Get_name() == "MPI_COMM_NULL"
+    with pytest.raises(ValueError, match="OP_NULL"):
+        MPI.OP_NULL(1, 2)
 
 
 def test_freed_and_completed_handles_become_null() -> None:
@@ -195,6 +197,17 @@ def test_an_exception_equals_its_error_code() -> None:
     code = MPI.Add_error_code(own)
     MPI.Add_error_string(code, "mine")
     assert (MPI.Get_error_class(code), MPI.Get_error_string(code)) == (own, "mine")
+    in_use = r"not the program's own, or has a string( or codes)?$"
+    for remove, number in ((MPI.Remove_error_class, own), (MPI.Remove_error_code, code), (MPI.Remove_error_code, own)):
+        with pytest.raises(MPI.Exception, match=in_use):
+            remove(number)
+    MPI.Remove_error_string(code)
+    MPI.Remove_error_code(code)
+    MPI.Remove_error_class(own)
+    with pytest.raises(MPI.Exception, match="has no string"):
+        MPI.Remove_error_string(code)
+    assert MPI.Add_error_class() == own, "it is free again"
+    MPI.Remove_error_class(own)
 
 
 def test_a_status_is_copied_and_pickled() -> None:
