@@ -162,8 +162,8 @@ class Datatype(Handle):
         return self
 
     def Free(self) -> None:
-        """Free a derived type; transfers in progress continue. Raises MPIError (ERR_TYPE) for a basic type."""
-        if self.typecode or not self:
+        """Free a derived type or a duplicate; transfers in progress continue. Raises MPIError (ERR_TYPE) for another one."""
+        if self._constructor is None:
             raise MPIError(ERR_TYPE, f"the predefined datatype {self.name} cannot be freed")
         self.committed = False
 

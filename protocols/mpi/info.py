@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, Self
 
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_INFO, ERR_INFO_NOKEY, Handle, MPIError
 
@@ -24,15 +24,15 @@ class Info(Handle):
         self._entries: dict[str, str] | None = None if info is None else info._entries
 
     @classmethod
-    def Create(cls, items: Mapping[str, str] | Iterable[tuple[str, str]] | None = None) -> Info:
+    def Create(cls, items: Mapping[str, str] | Iterable[tuple[str, str]] | None = None) -> Self:
         """Make an info object."""
         info = cls()
         info._entries = dict(items or ())
         return info
 
-    def Dup(self) -> Info:
+    def Dup(self) -> Self:
         """Copy the info object. Raises MPIError (ERR_INFO) for INFO_NULL, as do the other upper-case calls."""
-        return Info.Create(self._valid_entries())
+        return self.Create(self._valid_entries())
 
     def Free(self) -> None:
         """Free the info object: it becomes INFO_NULL."""

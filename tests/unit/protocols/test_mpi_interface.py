@@ -151,6 +151,10 @@ def test_split_type_shared_gives_the_ranks_of_a_node() -> None:
     def program() -> tuple[int, bool]:
         world = MPI.COMM_WORLD
         none = world.Split_type(MPI.UNDEFINED)
+        for split_type in (MPI.COMM_TYPE_HW_GUIDED, MPI.COMM_TYPE_HW_UNGUIDED, MPI.COMM_TYPE_RESOURCE_GUIDED):
+            assert world.Split_type(split_type) == MPI.COMM_NULL
+        shared = MPI.Info.Create({"mpi_hw_resource_type": "mpi_shared_memory"})
+        assert world.Split_type(MPI.COMM_TYPE_HW_GUIDED, info=shared).size == 1
         return world.Split_type(MPI.COMM_TYPE_SHARED).size, none == MPI.COMM_NULL
 
     assert run(Ranks(2), program, program) == [(1, True)] * 2
@@ -345,6 +349,37 @@ class Ring(MPI.Intracomm):
     @property
     def next(self) -> int:
         return (self.rank + 1) % self.size
+
+
+class Copy(MPI.Intracomm):
+    """A subclass whose handles are of communicators of their own."""
+
+    def __new__(cls, comm: MPI.Comm) -> Copy:
+        return super().__new__(cls, comm.Dup())
+
+
+def test_a_subclass_may_make_its_communicator_and_duplicates_keep_the_class() -> None:
+    def program() -> bool:
+        copy = Copy(MPI.COMM_WORLD)
+        further, request = copy.Idup_with_info(MPI.Info.Create({"hint": "x"}))
+        request.Wait()
+        assert further.info["hint"] == "x"
+        assert [type(each) for each in (copy.Dup(), copy.Clone(), further)] == [Copy] * 3
+        assert type(copy.Split(0)) is MPI.Comm
+        copy.Free()
+        return bool(copy) or not MPI.COMM_WORLD
+
+    assert run(Ranks(2), program, program) == [False, False]
+
+
+def test_a_duplicate_of_a_basic_datatype_is_freed_and_the_basic_one_is_not() -> None:
+    copy = MPI.INT.Dup()
+    assert copy.tocode() == MPI.INT.tocode()
+    copy.Free()
+    with pytest.raises(MPI.Exception, match="not committed"):
+        copy.Pack(bytes(4), bytearray(4), 0, MPI.COMM_NULL)
+    with pytest.raises(MPI.Exception, match="predefined datatype MPI_INT cannot be freed"):
+        MPI.INT.Free()
 
 
 def test_programs_may_subclass_communicators() -> None:
