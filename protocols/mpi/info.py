@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Self
 
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_INFO, ERR_INFO_NOKEY, Handle, MPIError
@@ -29,6 +29,11 @@ class Info(Handle):
         info = cls()
         info._entries = dict(items or ())
         return info
+
+    @classmethod
+    def Create_env(cls, args: Sequence[str] | None = None) -> Self:  # noqa: ARG003  mpi4py's argument
+        """Make a copy of INFO_ENV, which is empty."""
+        return cls.Create()
 
     def Dup(self) -> Self:
         """Copy the info object. Raises MPIError (ERR_INFO) for INFO_NULL, as do the other upper-case calls."""

@@ -364,6 +364,7 @@ def test_a_subclass_may_make_its_communicator_and_duplicates_keep_the_class() ->
         further, request = copy.Idup_with_info(MPI.Info.Create({"hint": "x"}))
         request.Wait()
         assert further.info["hint"] == "x"
+        assert (bool(MPI.Info.Create_env()), len(MPI.Info.Create_env())) == (True, 0)
         assert [type(each) for each in (copy.Dup(), copy.Clone(), further)] == [Copy] * 3
         assert type(copy.Split(0)) is MPI.Comm
         copy.Free()
