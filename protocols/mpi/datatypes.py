@@ -120,7 +120,8 @@ class Datatype(Handle):
 
     @property
     def is_predefined(self) -> bool:
-        return bool(self.typecode)
+        """Whether no constructor made it; a duplicate is not predefined."""
+        return self._constructor is None
 
     @property
     def true_lb(self) -> int:
@@ -272,14 +273,18 @@ class Datatype(Handle):
         resized = Datatype(f"{self.name}, resized", "", self.spans, lb, extent)
         return resized._made_by(self, "RESIZED", lb=lb, extent=extent)
 
-    def decode(self) -> tuple[Datatype | type[Datatype], str, dict[str, Any]]:
-        """Return the datatype from which this one was made, the name of its constructor in capitals (NAMED for a predefined
-        datatype), and the constructor's arguments. Raises MPIError (ERR_TYPE) for DATATYPE_NULL, as do the following."""
+    def decode(self) -> tuple[Datatype, str, dict[str, Any]]:
+        """Return the datatype from which this one was made (DATATYPE_NULL for a structure), the name of its constructor in
+        capitals (NAMED for a predefined datatype), and the constructor's arguments. Raises MPIError (ERR_TYPE) for
+        DATATYPE_NULL, as do the following."""
         if not self:
             raise MPIError(ERR_TYPE, _NULL)
         if self._constructor is None:
             return self, "NAMED", {}
-        return self._base or type(self), *self._constructor
+        combiner, arguments = self._constructor
+        # The program may change them.
+        own = {name: [*value] if isinstance(value, list) else value for name, value in arguments.items()}
+        return self._base or DATATYPE_NULL, combiner, own
 
     def Get_contents(self) -> tuple[list[int], list[int], list[int], list[Datatype]]:
         """Return the constructor's arguments: integers, addresses, counts (none), datatypes. MPI 4.1, section 5.1.13. Raises
@@ -287,7 +292,7 @@ class Datatype(Handle):
         if self._constructor is None:
             raise MPIError(ERR_TYPE, f"the predefined datatype {self.name} has no contents")
         integers, addresses = self._constructor.integers_and_addresses()
-        datatypes = self._constructor.arguments["datatypes"] if self._base is None else [self._base]
+        datatypes = [*self._constructor.arguments["datatypes"]] if self._base is None else [self._base]
         return integers, addresses, [], datatypes
 
     def Get_envelope(self) -> tuple[int, int, int, int, int]:

@@ -116,8 +116,8 @@ class Info(Handle):
     def popitem(self) -> tuple[str, str]:
         return self._mutable_entries("popitem").popitem()
 
-    def copy(self) -> Info:
-        return Info.Create(self._entries) if self._entries is not None else Info()
+    def copy(self) -> Self:
+        return self.Create(self._entries) if self._entries is not None else type(self)()
 
     def clear(self) -> None:
         if self._entries is not None:

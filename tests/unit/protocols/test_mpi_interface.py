@@ -283,8 +283,11 @@ def test_structures_and_predefined_datatypes_tell_how_they_were_made() -> None:
     assert record.envelope == (3, 2, 0, 2, MPI.COMBINER_STRUCT)
     assert record.contents == ([2, 1, 2], [0, 8], [], [MPI.INT, MPI.DOUBLE])
     base, constructor, arguments = record.decode()
-    assert (base, constructor) == (MPI.Datatype, "STRUCT")
-    assert MPI.Datatype.Create_struct(**arguments) == record
+    assert (base, constructor) == (MPI.DATATYPE_NULL, "STRUCT")
+    assert base.Create_struct(**arguments) == record
+    arguments.pop("datatypes").clear()
+    assert record.decode()[2]["datatypes"] == [MPI.INT, MPI.DOUBLE], "they are copies"
+    assert (MPI.INT.is_predefined, MPI.INT.Dup().is_predefined, record.is_predefined) == (True, False, False)
     assert (MPI.INT.decode(), MPI.INT.envelope, MPI.INT.is_named) == (
         (MPI.INT, "NAMED", {}), (0, 0, 0, 0, MPI.COMBINER_NAMED), True,
     )  # fmt: skip
