@@ -295,3 +295,20 @@ def test_the_next_call_reports_a_failed_buffered_send() -> None:
             world.Send(b"nothing is sent", 1)
 
     run(Ranks(settings=Settings(give_up=1_000_000_000)), fails_later, lambda: None)
+
+
+def test_persistent_collective_calls_block_and_are_null_once_freed() -> None:
+    def program() -> bool:
+        word = bytearray(2)
+        request = MPI.COMM_WORLD.Bcast_init(word, root=1)
+        for round_ in range(3):
+            word[:] = bytes([round_, MPI.COMM_WORLD.rank])
+            request.Start()
+            MPI.Prequest.Waitall([request])
+            assert word == bytes([round_, 1])
+        request.Free()
+        with pytest.raises(MPIError, match="was freed"):
+            request.Start()
+        return bool(request)
+
+    assert run(Ranks(2), program, program) == [False, False]
