@@ -7,7 +7,7 @@ coroutine of `comm` would. `blocking_requests` has requests and messages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from protocols.mpi import comm as coroutine_comm
 from protocols.mpi.blocking_properties import PropertyCalls
@@ -22,12 +22,16 @@ from protocols.mpi.blocking_requests import (
     Work,
     blocking,
     nonblocking,
+    persistent,
     run_completed,
 )
 from protocols.mpi.collectives.choices import Algorithms
 from protocols.mpi.comm_properties import Properties
 from protocols.mpi.constants import (
     CART,
+    COMM_TYPE_HW_GUIDED,
+    COMM_TYPE_HW_UNGUIDED,
+    COMM_TYPE_RESOURCE_GUIDED,
     COMM_TYPE_SHARED,
     DIST_GRAPH,
     GRAPH,
@@ -44,6 +48,8 @@ __all__ = [
     "Message", "Prequest", "Request", "Run", "Topocomm", "Work",
 ]  # fmt: skip
 
+_GUIDED: Final = (COMM_TYPE_HW_GUIDED, COMM_TYPE_RESOURCE_GUIDED)
+
 TopocommT = TypeVar("TopocommT", bound=coroutine_comm.Topocomm[Any])
 
 
@@ -52,12 +58,12 @@ class Comm(PropertyCalls):
 
     __slots__ = ()
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         comm: coroutine_comm.Comm | Comm | None = None,
         run: Run | None = None,
         properties: Properties | None = None,
-    ) -> None:
+    ) -> Self:
         """comm: the communicator to wrap; a Comm is wrapped again, as a second handle."""
         if isinstance(comm, Comm):
             run, properties, comm = comm.run, comm.properties, comm.wrapped
@@ -65,8 +71,18 @@ class Comm(PropertyCalls):
             comm = coroutine_comm.Comm.null()
         elif not isinstance(comm, coroutine_comm.Comm):
             raise TypeError(f"a Comm is expected, not {type(comm).__name__}")
-        super().__init__(comm, run or run_completed)
-        self.properties: Properties = properties or Properties()
+        handle = super().__new__(cls)
+        handle.wrapped, handle.run = comm, run or run_completed
+        handle.properties = properties or Properties()
+        return handle
+
+    def __init__(
+        self,
+        comm: coroutine_comm.Comm | Comm | None = None,
+        run: Run | None = None,
+        properties: Properties | None = None,
+    ) -> None:
+        """Do nothing: as in mpi4py, `__new__` makes the handle, to which a subclass may pass another communicator."""
 
     def __bool__(self) -> bool:
         """Whether it is not COMM_NULL."""
@@ -109,9 +125,9 @@ class Comm(PropertyCalls):
         """See `point_to_point.PointToPoint.Attach_buffer`."""
         self.wrapped.Attach_buffer(buf)
 
-    def Dup(self, info: Info | None = None) -> Comm:
-        """See `comm.Comm.Dup`. Copies attributes as their copy functions determine."""
-        copy = self._wrap_derived(self.run(self.wrapped.Dup()))
+    def Dup(self, info: Info | None = None) -> Self:
+        """See `comm.Comm.Dup`. Copies attributes as their copy functions determine, and has this handle's class."""
+        copy = self._wrap_duplicate(self.run(self.wrapped.Dup()))
         self.properties.copy_to(self, copy.properties)
         if info:
             copy.properties.info = info.Dup()
@@ -134,21 +150,30 @@ class Comm(PropertyCalls):
         """See `comm.Comm.Split`."""
         return self._wrap_derived(self.run(self.wrapped.Split(color, key)))
 
-    def Split_type(self, split_type: int, key: int = 0, info: Info | None = None) -> Comm:  # noqa: ARG002  mpi4py's
-        """Make communicators of the ranks that share memory (COMM_TYPE_SHARED), which are those of one node. UNDEFINED:
-        return COMM_NULL. Raises MPIError (ERR_ARG) for other types."""
-        if split_type not in (COMM_TYPE_SHARED, UNDEFINED):
+    def Split_type(self, split_type: int, key: int = 0, info: Info | None = None) -> Comm:
+        """Make communicators of the ranks that share memory (COMM_TYPE_SHARED, or the guided types with the info
+        mpi_hw_resource_type=mpi_shared_memory), which are those of one node. UNDEFINED, and other types of hardware, which
+        is not known: return COMM_NULL. Raises MPIError (ERR_ARG) for an unknown type."""
+        if split_type not in (COMM_TYPE_SHARED, COMM_TYPE_HW_UNGUIDED, *_GUIDED, UNDEFINED):
             raise MPIError(ERR_ARG, f"split_type must be COMM_TYPE_SHARED or UNDEFINED, got {split_type}")
+        resource = info.get("mpi_hw_resource_type") if info and split_type in _GUIDED else None
+        is_shared = split_type == COMM_TYPE_SHARED or resource == "mpi_shared_memory"
         processors = self.run(self.wrapped.allgather(self.properties.processor))
-        color = processors.index(self.properties.processor) if split_type != UNDEFINED else UNDEFINED
+        color = processors.index(self.properties.processor) if is_shared else UNDEFINED
         return self.Split(color, key)
 
-    def Idup(self, info: Info | None = None) -> tuple[Comm, Request]:  # noqa: ARG002  mpi4py's
+    def Idup(self, info: Info | None = None) -> tuple[Self, Request]:  # noqa: ARG002  mpi4py's
         """See `comm.Comm.Idup`."""
         comm, request = self.run(self.wrapped.Idup())
-        copy = self._wrap_derived(comm)
+        copy = self._wrap_duplicate(comm)
         self.properties.copy_to(self, copy.properties)
         return copy, Request(request, self.run)
+
+    def Idup_with_info(self, info: Info) -> tuple[Self, Request]:
+        """See `comm.Comm.Idup`. info: the info of the duplicate."""
+        copy, request = self.Idup()
+        copy.properties.info = info.Dup() if info else Info()
+        return copy, request
 
     def Create(self, group: Group) -> Comm:
         """See `comm.Comm.Create`."""
@@ -157,6 +182,10 @@ class Comm(PropertyCalls):
     def Create_group(self, group: Group, tag: int = 0) -> Comm:
         """See `comm.Comm.Create_group`."""
         return self._wrap_derived(self.run(self.wrapped.Create_group(group, tag)))
+
+    def _wrap_duplicate(self, comm: coroutine_comm.Comm) -> Self:
+        """Wrap a duplicate. A subclass's `__new__`, which may duplicate its argument, is not called, as in mpi4py."""
+        return Comm.__new__(type(self), comm, self.run, self._derived_properties(comm))
 
     def _wrap_derived(self, comm: coroutine_comm.Comm | None) -> Comm:
         """Wrap a communicator derived from this one; None becomes COMM_NULL."""
@@ -303,6 +332,11 @@ class Topocomm(Comm, Generic[TopocommT]):
     Ineighbor_alltoall = nonblocking(coroutine_comm.Topocomm.Ineighbor_alltoall)
     Ineighbor_alltoallv = nonblocking(coroutine_comm.Topocomm.Ineighbor_alltoallv)
     Ineighbor_alltoallw = nonblocking(coroutine_comm.Topocomm.Ineighbor_alltoallw)
+    Neighbor_allgather_init = persistent(coroutine_comm.Topocomm.Neighbor_allgather_init)
+    Neighbor_allgatherv_init = persistent(coroutine_comm.Topocomm.Neighbor_allgatherv_init)
+    Neighbor_alltoall_init = persistent(coroutine_comm.Topocomm.Neighbor_alltoall_init)
+    Neighbor_alltoallv_init = persistent(coroutine_comm.Topocomm.Neighbor_alltoallv_init)
+    Neighbor_alltoallw_init = persistent(coroutine_comm.Topocomm.Neighbor_alltoallw_init)
     neighbor_allgather = blocking(coroutine_comm.Topocomm.neighbor_allgather)
     neighbor_alltoall = blocking(coroutine_comm.Topocomm.neighbor_alltoall)
 

@@ -41,8 +41,8 @@ class PropertyCalls(Transfers):
         raise MPIError(ERR_COMM, "the communicator is COMM_NULL, or was freed")
 
     def Get_name(self) -> str:
-        self._check()
-        return self.properties.name
+        """Return the name; of COMM_NULL, too."""
+        return self.properties.name if self.wrapped.size else "MPI_COMM_NULL"
 
     def Set_name(self, name: str) -> None:
         self._check()

@@ -163,6 +163,12 @@ class Request(BlockingWrapper[requests.Request]):
     waitsome = classmethod(for_requests(requests.Request.waitsome))
     Testsome = classmethod(for_requests(requests.Request.Testsome))
     testsome = classmethod(for_requests(requests.Request.testsome))
+    Get_status_all = classmethod(for_requests(requests.Request.Get_status_all))
+    Get_status_any = classmethod(for_requests(requests.Request.Get_status_any))
+    Get_status_some = classmethod(for_requests(requests.Request.Get_status_some))
+    get_status_all = Get_status_all
+    get_status_any = Get_status_any
+    get_status_some = Get_status_some
 
 
 class Prequest(Request):

@@ -30,7 +30,7 @@ from protocols.mpi.collectives.reductions import (
     reduce_scatter_pairwise,
     scan_doubling,
 )
-from protocols.mpi.constants import ANY_SOURCE, InPlace
+from protocols.mpi.constants import ANY_SOURCE, IN_PLACE, InPlace
 from protocols.mpi.device import CallArguments, Communicator, Device
 from protocols.mpi.iovec import to_contiguous
 from protocols.mpi.mailbox import Mailbox
@@ -93,6 +93,7 @@ class CollectiveCalls(PointToPoint):
     async def Gather(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> None:
         """Gather equal blocks at the root, by rank."""
         self._check_collective("Gather", root)
+        sendbuf = _as_in_place(sendbuf) if self.rank == root else sendbuf
         out = ContiguousBuffer(equal_blocks(recvbuf, self.size, True)) if self.rank == root else None
         block = self._own_block(out, "Gather") if isinstance(sendbuf, InPlace) else to_contiguous(as_send_data(sendbuf))
         if out is not None and len(block) * self.size != len(out.data):
@@ -106,6 +107,7 @@ class CollectiveCalls(PointToPoint):
     async def Gatherv(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> None:
         """Gather blocks of any sizes at the root. recvbuf: [buffer, counts, displacements, datatype]."""
         self._check_collective("Gatherv", root)
+        sendbuf = _as_in_place(sendbuf) if self.rank == root else sendbuf
         is_in_place = isinstance(sendbuf, InPlace)
         out = BlockBuffers(vector_blocks(recvbuf, self.size, True), is_input=is_in_place) if self.rank == root else None
         if isinstance(sendbuf, InPlace):
@@ -128,6 +130,7 @@ class CollectiveCalls(PointToPoint):
     async def Scatter(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> None:
         """Scatter the root's equal blocks, by rank."""
         self._check_collective("Scatter", root)
+        recvbuf = _as_in_place(recvbuf) if self.rank == root else recvbuf
         data = to_contiguous(equal_blocks(sendbuf, self.size, False)) if self.rank == root else None
         if isinstance(recvbuf, InPlace):
             if data is None:
@@ -145,6 +148,7 @@ class CollectiveCalls(PointToPoint):
     async def Scatterv(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> None:
         """Scatter the root's blocks of any sizes. sendbuf: [buffer, counts, displacements, datatype]."""
         self._check_collective("Scatterv", root)
+        recvbuf = _as_in_place(recvbuf) if self.rank == root else recvbuf
         data = (
             [to_contiguous(block) for block in vector_blocks(sendbuf, self.size, False)] if self.rank == root else None
         )
@@ -164,6 +168,7 @@ class CollectiveCalls(PointToPoint):
     async def Allgather(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Gather equal blocks at all ranks."""
         self._check_collective("Allgather")
+        sendbuf = _as_in_place(sendbuf)
         out = ContiguousBuffer(equal_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         block_size = len(out.data) // self.size
         if not isinstance(sendbuf, InPlace):
@@ -185,6 +190,7 @@ class CollectiveCalls(PointToPoint):
     async def Allgatherv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Gather blocks of any sizes at all ranks. recvbuf: [buffer, counts, displacements, datatype]."""
         self._check_collective("Allgatherv")
+        sendbuf = _as_in_place(sendbuf)
         out = BlockBuffers(vector_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if not isinstance(sendbuf, InPlace):
             block = to_contiguous(as_send_data(sendbuf))
@@ -199,6 +205,7 @@ class CollectiveCalls(PointToPoint):
     async def Alltoall(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Send the k-th of equal blocks to rank k; receive one from each rank."""
         self._check_collective("Alltoall")
+        sendbuf = _as_in_place(sendbuf)
         out = ContiguousBuffer(equal_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         data = (
             memoryview(bytes(out.data))
@@ -221,6 +228,7 @@ class CollectiveCalls(PointToPoint):
 
     async def Alltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Send the k-th of blocks of any sizes to rank k. sendbuf, recvbuf: [buffer, counts, displacements, datatype]."""
+        sendbuf = _as_in_place(sendbuf)
         out = BlockBuffers(vector_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if isinstance(sendbuf, InPlace):
             data = [memoryview(bytes(block)) for block in out.data]
@@ -231,6 +239,7 @@ class CollectiveCalls(PointToPoint):
     async def Alltoallw(self, sendbuf: Sequence[Any] | InPlace, recvbuf: Sequence[Any]) -> None:
         """Send blocks of any sizes and datatypes. sendbuf, recvbuf: [buffer, (counts, displacements), datatypes], or
         [buffer, counts, displacements, datatypes]; displacements in bytes."""
+        sendbuf = _as_in_place(sendbuf)
         out = BlockBuffers(typed_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if isinstance(sendbuf, InPlace):
             data = [memoryview(bytes(block)) for block in out.data]
@@ -274,6 +283,7 @@ class CollectiveCalls(PointToPoint):
 
     async def Reduce_scatter_block(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
         """Combine all ranks' items; rank k receives the k-th of equal blocks of the result."""
+        sendbuf = _as_in_place(sendbuf)
         block_size = None if isinstance(sendbuf, InPlace) else len(as_send_data(sendbuf)) // self.size
         await self._reduce_scatter("Reduce_scatter_block", sendbuf, recvbuf, None, block_size, op)
 
@@ -286,6 +296,7 @@ class CollectiveCalls(PointToPoint):
     ) -> None:
         """Combine all ranks' items; rank k receives the next recvcounts[k] items of the result. recvcounts: None: the sizes
         of the ranks' receive buffers."""
+        sendbuf = _as_in_place(sendbuf)
         if recvcounts is None and not isinstance(sendbuf, InPlace):
             data, datatype = reduction_operand(recvbuf, True)
             recvcounts = await objects.allgather(self._begin_exchange("Reduce_scatter"), len(data) // datatype.extent)
@@ -358,6 +369,7 @@ class CollectiveCalls(PointToPoint):
         self, call: str, sendbuf: Message | InPlace, recvbuf: Message | InPlace, op: Op, receives: bool = True
     ) -> tuple[memoryview | None, memoryview, Reduction]:
         """Return the receive buffer (None if this rank receives no result), a copy of the operand, and the reduction."""
+        sendbuf = _as_in_place(sendbuf) if receives else sendbuf
         if isinstance(recvbuf, InPlace) or (isinstance(sendbuf, InPlace) and not receives):
             raise _in_place_error(call)
         out = reduction_operand(recvbuf, True) if receives else None
@@ -422,6 +434,11 @@ class CollectiveCalls(PointToPoint):
         await scan_doubling(self._begin_reduction(call, reduction, len(data)), reduction, data, inclusive)
         if inclusive or self.rank:
             out[:] = data
+
+
+def _as_in_place(buffer: T | None) -> T | InPlace:
+    """Return IN_PLACE for None, which stands for it in mpi4py, too."""
+    return IN_PLACE if buffer is None else buffer
 
 
 def _sizes(out: BlockBuffers | None) -> list[int] | None:

@@ -7,8 +7,6 @@ topologies. MPI 4.1, chapters 7 and 8.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import and_
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from protocols.mpi.block_buffers import BlockBuffers, ContiguousBuffer, split_equally, typed_blocks
@@ -18,17 +16,18 @@ from protocols.mpi.collectives.neighbourhoods import Neighbourhood, exchange_blo
 from protocols.mpi.constants import UNDEFINED
 from protocols.mpi.graphs import DistributedGraph, Graph, adjacent_edges, edges_of, listed_edges, make_graph
 from protocols.mpi.groups import CONGRUENT, IDENT, Group
+from protocols.mpi.info import INFO_NULL, Info
 from protocols.mpi.iovec import to_contiguous
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_OTHER, MPIError
-from protocols.mpi.nonblocking_calls import NonblockingCalls
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, MPIError
+from protocols.mpi.persistent_calls import PersistentCalls, lowest_common_context
 from protocols.mpi.point_to_point import COMM_NULL_ERROR
-from protocols.mpi.requests import Request
+from protocols.mpi.requests import Prequest, Request
 
 Topology: TypeAlias = Grid | Graph | DistributedGraph
 TopologyT = TypeVar("TopologyT", bound=Topology)
 
 
-class Comm(NonblockingCalls):
+class Comm(PersistentCalls):
     """A communicator; see `PointToPoint`. Communicators derived from it inherit its choice of algorithms."""
 
     __slots__ = ()
@@ -50,7 +49,7 @@ class Comm(NonblockingCalls):
         if color < 0 and color != UNDEFINED:
             raise MPIError(ERR_ARG, f"color must be 0 or more, or UNDEFINED, got {color}")
         arguments = await self.allgather((self._free_contexts(), color, key))
-        context = _lowest_common_context([mask for mask, _, _ in arguments])
+        context = lowest_common_context([mask for mask, _, _ in arguments])
         if color == UNDEFINED:
             return None
         members = sorted((key, rank) for rank, (_, rank_color, key) in enumerate(arguments) if rank_color == color)
@@ -77,8 +76,7 @@ class Comm(NonblockingCalls):
             return None
         world = Comm(self._device, self._contexts[0] // 2, group.processes, self.send_buffer)
         world._calls = self._device.max_tag // 4 + tag  # tags far from those of the communicator's own calls
-        masks = await world.allgather(self._free_contexts())
-        return self._make_comm(_lowest_common_context(masks), group.processes)
+        return self._make_comm(await world._agree_on_context(), group.processes)
 
     async def Create_cart(
         self,
@@ -165,7 +163,7 @@ class Comm(NonblockingCalls):
 
     def make_self(self) -> Comm:
         """Make a communicator of this rank only (COMM_SELF); the other ranks need not call it. Raises as Dup does."""
-        return self._make_comm(_lowest_common_context([self._free_contexts()]), (self._device.rank,))
+        return self._make_comm(lowest_common_context([self._free_contexts()]), (self._device.rank,))
 
     def Free(self) -> None:
         """Free the communicator and its context. No transfer may be in progress in it, at any rank."""
@@ -176,20 +174,12 @@ class Comm(NonblockingCalls):
 
     async def _duplicate(self) -> Comm:
         """Make a communicator of equal ranks, without a topology."""
-        masks = await self.allgather(self._free_contexts())
-        return self._make_comm(_lowest_common_context(masks), self._ranks)
+        return self._make_comm(await self._agree_on_context(), self._ranks)
 
     def _make_comm(self, context: int, ranks: Sequence[int] | None) -> Comm:
         comm = Comm(self._device, context, ranks, self.send_buffer)
         comm.algorithms.update(self.algorithms)
         return comm
-
-    def _free_contexts(self) -> int:
-        """Return the free contexts, as a bit mask. Raises MPIError (ERR_COMM) for COMM_NULL."""
-        if not self.size:
-            raise MPIError(ERR_COMM, COMM_NULL_ERROR)
-        in_use = self._device.contexts_in_use
-        return sum(1 << number for number in range(self._device.contexts // 2) if number not in in_use)
 
 
 class Topocomm(Comm, Generic[TopologyT]):
@@ -268,6 +258,46 @@ class Topocomm(Comm, Generic[TopologyT]):
 
     async def Ineighbor_alltoallw(self, sendbuf: Sequence[Any], recvbuf: Sequence[Any]) -> Request:
         return self._begin(self.Neighbor_alltoallw(sendbuf, recvbuf))
+
+    async def Neighbor_allgather_init(
+        self,
+        sendbuf: Message,
+        recvbuf: Message,
+        info: Info = INFO_NULL,  # noqa: ARG002  mpi4py's
+    ) -> Prequest:
+        return await self._make_persistent(lambda comm: comm.Neighbor_allgather(sendbuf, recvbuf))
+
+    async def Neighbor_allgatherv_init(
+        self,
+        sendbuf: Message,
+        recvbuf: Message,
+        info: Info = INFO_NULL,  # noqa: ARG002  mpi4py's
+    ) -> Prequest:
+        return await self._make_persistent(lambda comm: comm.Neighbor_allgatherv(sendbuf, recvbuf))
+
+    async def Neighbor_alltoall_init(
+        self,
+        sendbuf: Message,
+        recvbuf: Message,
+        info: Info = INFO_NULL,  # noqa: ARG002  mpi4py's
+    ) -> Prequest:
+        return await self._make_persistent(lambda comm: comm.Neighbor_alltoall(sendbuf, recvbuf))
+
+    async def Neighbor_alltoallv_init(
+        self,
+        sendbuf: Message,
+        recvbuf: Message,
+        info: Info = INFO_NULL,  # noqa: ARG002  mpi4py's
+    ) -> Prequest:
+        return await self._make_persistent(lambda comm: comm.Neighbor_alltoallv(sendbuf, recvbuf))
+
+    async def Neighbor_alltoallw_init(
+        self,
+        sendbuf: Sequence[Any],
+        recvbuf: Sequence[Any],
+        info: Info = INFO_NULL,  # noqa: ARG002  mpi4py's
+    ) -> Prequest:
+        return await self._make_persistent(lambda comm: comm.Neighbor_alltoallw(sendbuf, recvbuf))
 
     async def neighbor_allgather(self, sendobj: object) -> list[Any]:
         """Send an object to all neighbours; return theirs."""
@@ -385,12 +415,3 @@ def _with_topology(comm: Comm, kind: type[TopocommT], topology: Topology) -> Top
 
 async def _no_op() -> None:
     """Do nothing."""
-
-
-def _lowest_common_context(masks: Sequence[int]) -> int:
-    """Return the lowest context that is free at all ranks. masks: masks of the free contexts of each rank. Raises MPIError
-    (ERR_OTHER) if there is none."""
-    free = reduce(and_, masks)
-    if not free:
-        raise MPIError(ERR_OTHER, "no context is free at all ranks for another communicator: free a communicator first")
-    return (free & -free).bit_length() - 1

@@ -34,6 +34,9 @@ BSEND_OVERHEAD: Final = 1024
 """Bytes per message that a program adds to the size of an attached buffer. A message occupies at least this many."""
 
 COMM_TYPE_SHARED: Final = 1
+COMM_TYPE_HW_GUIDED: Final = 2
+COMM_TYPE_HW_UNGUIDED: Final = 3
+COMM_TYPE_RESOURCE_GUIDED: Final = 4
 CART: Final = 1
 GRAPH: Final = 2
 DIST_GRAPH: Final = 3

@@ -9,11 +9,11 @@ COMBINERS: Final = {
     name: number
     for number, name in enumerate(
         ("NAMED", "DUP", "CONTIGUOUS", "VECTOR", "HVECTOR", "INDEXED", "HINDEXED", "INDEXED_BLOCK", "HINDEXED_BLOCK",
-         "STRUCT", "SUBARRAY", "RESIZED"),
+         "STRUCT", "SUBARRAY", "RESIZED", "DARRAY", "F90_COMPLEX", "F90_INTEGER", "F90_REAL", "VALUE_INDEX"),
         start=1,
     )
 }  # fmt: skip
-"""Constructors of datatypes, by their names after COMBINER_."""
+"""Constructors of datatypes, by their names after COMBINER_. The last five are not supported."""
 _CONTENTS: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
     "DUP": ((), ()),
     "CONTIGUOUS": (("count",), ()),

@@ -11,6 +11,7 @@ from operator import index
 from struct import calcsize
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
+from protocols.mpi import external32
 from protocols.mpi.constants import ORDER_C
 from protocols.mpi.datatype_constructors import COMBINERS, Constructor
 from protocols.mpi.iovec import Span, merge_adjacent
@@ -119,7 +120,8 @@ class Datatype(Handle):
 
     @property
     def is_predefined(self) -> bool:
-        return bool(self.typecode)
+        """Whether no constructor made it; a duplicate is not predefined."""
+        return self._constructor is None
 
     @property
     def true_lb(self) -> int:
@@ -161,8 +163,8 @@ class Datatype(Handle):
         return self
 
     def Free(self) -> None:
-        """Free a derived type; transfers in progress continue. Raises MPIError (ERR_TYPE) for a basic type."""
-        if self.typecode or not self:
+        """Free a derived type or a duplicate; transfers in progress continue. Raises MPIError (ERR_TYPE) for another one."""
+        if self._constructor is None:
             raise MPIError(ERR_TYPE, f"the predefined datatype {self.name} cannot be freed")
         self.committed = False
 
@@ -271,14 +273,18 @@ class Datatype(Handle):
         resized = Datatype(f"{self.name}, resized", "", self.spans, lb, extent)
         return resized._made_by(self, "RESIZED", lb=lb, extent=extent)
 
-    def decode(self) -> tuple[Datatype | type[Datatype], str, dict[str, Any]]:
-        """Return the datatype from which this one was made, the name of its constructor in capitals (NAMED for a predefined
-        datatype), and the constructor's arguments. Raises MPIError (ERR_TYPE) for DATATYPE_NULL, as do the following."""
+    def decode(self) -> tuple[Datatype, str, dict[str, Any]]:
+        """Return the datatype from which this one was made (DATATYPE_NULL for a structure), the name of its constructor in
+        capitals (NAMED for a predefined datatype), and the constructor's arguments. Raises MPIError (ERR_TYPE) for
+        DATATYPE_NULL, as do the following."""
         if not self:
             raise MPIError(ERR_TYPE, _NULL)
         if self._constructor is None:
             return self, "NAMED", {}
-        return self._base or type(self), *self._constructor
+        combiner, arguments = self._constructor
+        # The program may change them.
+        own = {name: [*value] if isinstance(value, list) else value for name, value in arguments.items()}
+        return self._base or DATATYPE_NULL, combiner, own
 
     def Get_contents(self) -> tuple[list[int], list[int], list[int], list[Datatype]]:
         """Return the constructor's arguments: integers, addresses, counts (none), datatypes. MPI 4.1, section 5.1.13. Raises
@@ -286,7 +292,7 @@ class Datatype(Handle):
         if self._constructor is None:
             raise MPIError(ERR_TYPE, f"the predefined datatype {self.name} has no contents")
         integers, addresses = self._constructor.integers_and_addresses()
-        datatypes = self._constructor.arguments["datatypes"] if self._base is None else [self._base]
+        datatypes = [*self._constructor.arguments["datatypes"]] if self._base is None else [self._base]
         return integers, addresses, [], datatypes
 
     def Get_envelope(self) -> tuple[int, int, int, int, int]:
@@ -327,7 +333,7 @@ class Datatype(Handle):
         is not committed, ERR_ARG for an invalid position, ERR_TRUNCATE if the other buffer has no room, ERR_BUFFER."""
         items, packed = self._spans_of(inbuf, False), view_bytes(outbuf, True)[0]
         view, spans = items
-        begin, end = self._packed_range(position, spans, len(packed))
+        begin, end = self._packed_range(position, sum(length for _, length in spans), len(packed))
         packed[begin:end] = b"".join(view[first : first + length] for first, length in spans)
         return end
 
@@ -335,11 +341,56 @@ class Datatype(Handle):
         """Copy packed bytes, from byte `position` on, to the items of a buffer; return the position behind them. Raises as
         Pack."""
         packed, (view, spans) = view_bytes(inbuf, False)[0], self._spans_of(outbuf, True)
-        begin, end = self._packed_range(position, spans, len(packed))
+        begin, end = self._packed_range(position, sum(length for _, length in spans), len(packed))
         for first, length in spans:
             view[first : first + length] = packed[begin : begin + length]
             begin += length
         return end
+
+    def Pack_external_size(self, datarep: str, count: int) -> int:
+        """Return the bytes that `count` items take in the representation "external32". Raises MPIError
+        (ERR_UNSUPPORTED_DATAREP) for another one, as do the following."""
+        external32.check_name(datarep)
+        _check_count(count)
+        return sum(run.external_size for run in self._runs(count))
+
+    def Pack_external(
+        self, datarep: str, inbuf: ReadableBuffer, outbuf: WriteableBuffer, position: SupportsIndex
+    ) -> int:
+        """Pack as Pack does, in external32. Raises MPIError as Pack, and ERR_CONVERSION for a LONG beyond 32 bits or a WCHAR
+        beyond 16."""
+        external32.check_name(datarep)
+        view, spans = self._spans_of(inbuf, False)
+        items = b"".join(view[first : first + length] for first, length in spans)
+        converted = external32.encode(items, self._runs(len(items) // (self.size or 1)))
+        packed = view_bytes(outbuf, True)[0]
+        begin, end = self._packed_range(position, len(converted), len(packed))
+        packed[begin:end] = converted
+        return end
+
+    def Unpack_external(
+        self, datarep: str, inbuf: ReadableBuffer, position: SupportsIndex, outbuf: WriteableBuffer
+    ) -> int:
+        """Unpack as Unpack does, from external32. Raises MPIError as Pack."""
+        external32.check_name(datarep)
+        spans = self._spans_of(outbuf, True)[1]
+        runs = self._runs(sum(length for _, length in spans) // (self.size or 1))
+        packed = view_bytes(inbuf, False)[0]
+        begin, end = self._packed_range(position, sum(run.external_size for run in runs), len(packed))
+        self.Unpack(external32.decode(packed[begin:end], runs), 0, outbuf, None)
+        return end
+
+    def _runs(self, count: int) -> list[external32.Run]:
+        """Return the basic items of `count` items, in the order of the type map."""
+        if self._constructor is None:
+            return [external32.Run(self.typecode, self.name, count)]
+        if self._base is not None:
+            runs = self._base._runs(self.size // (self._base.size or 1))
+        else:
+            arguments = self._constructor.arguments
+            blocks = zip(arguments["datatypes"], arguments["blocklengths"], strict=True)
+            runs = [run for datatype, length in blocks for run in datatype._runs(length)]
+        return external32.repeat(runs, count)
 
     def _spans_of(self, buffer: object, write: bool) -> tuple[memoryview, list[Span]]:
         """Return a buffer's bytes, and the spans of its items."""
@@ -351,10 +402,10 @@ class Datatype(Handle):
             raise MPIError(ERR_COUNT, f"items of {self.name} do not fit into the buffer of {len(view)} bytes")
         return view, spans
 
-    def _packed_range(self, position: SupportsIndex, spans: Sequence[Span], size: int) -> tuple[int, int]:
-        """Return where packed items begin and end. size: bytes of the packed buffer."""
+    def _packed_range(self, position: SupportsIndex, length: int, size: int) -> tuple[int, int]:
+        """Return where packed items begin and end. length: bytes of the items; size: of the packed buffer."""
         begin = index(position)
-        end = begin + sum(length for _, length in spans)
+        end = begin + length
         if not 0 <= begin <= size:
             raise MPIError(ERR_ARG, f"position must be 0 to {size}, got {begin}")
         if end > size:

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, Self
 
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_INFO, ERR_INFO_NOKEY, Handle, MPIError
 
@@ -24,15 +24,20 @@ class Info(Handle):
         self._entries: dict[str, str] | None = None if info is None else info._entries
 
     @classmethod
-    def Create(cls, items: Mapping[str, str] | Iterable[tuple[str, str]] | None = None) -> Info:
+    def Create(cls, items: Mapping[str, str] | Iterable[tuple[str, str]] | None = None) -> Self:
         """Make an info object."""
         info = cls()
         info._entries = dict(items or ())
         return info
 
-    def Dup(self) -> Info:
+    @classmethod
+    def Create_env(cls, args: Sequence[str] | None = None) -> Self:  # noqa: ARG003  mpi4py's argument
+        """Make a copy of INFO_ENV, which is empty."""
+        return cls.Create()
+
+    def Dup(self) -> Self:
         """Copy the info object. Raises MPIError (ERR_INFO) for INFO_NULL, as do the other upper-case calls."""
-        return Info.Create(self._valid_entries())
+        return self.Create(self._valid_entries())
 
     def Free(self) -> None:
         """Free the info object: it becomes INFO_NULL."""
@@ -111,8 +116,8 @@ class Info(Handle):
     def popitem(self) -> tuple[str, str]:
         return self._mutable_entries("popitem").popitem()
 
-    def copy(self) -> Info:
-        return Info.Create(self._entries) if self._entries is not None else Info()
+    def copy(self) -> Self:
+        return self.Create(self._entries) if self._entries is not None else type(self)()
 
     def clear(self) -> None:
         if self._entries is not None:

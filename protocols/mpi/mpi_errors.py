@@ -195,7 +195,7 @@ def Get_error_string(errorcode: int) -> str:
 
 def last_used_code() -> int:
     """Return the greatest error code (MPI_LASTUSEDCODE)."""
-    return ERR_LASTCODE + len(_program_codes)
+    return max(_program_codes, default=ERR_LASTCODE)
 
 
 def Add_error_class() -> int:
@@ -217,3 +217,30 @@ def Add_error_string(errorcode: int, string: str) -> None:
     if errorcode not in _program_codes:
         raise MPIError(ERR_ARG, f"error code {errorcode} was not added by Add_error_class or Add_error_code")
     _program_codes[errorcode] = _program_codes[errorcode][0], string
+
+
+def Remove_error_class(errorclass: int) -> None:
+    """Remove an error class of the program's own. Raises MPIError (ERR_ARG) for another class, and for one that has a string
+    or codes."""
+    is_in_use = any(code != errorclass and known == errorclass for code, (known, _) in _program_codes.items())
+    if is_in_use or _program_codes.get(errorclass) != (errorclass, ""):
+        raise MPIError(ERR_ARG, f"error class {errorclass} is not the program's own, or has a string or codes")
+    del _program_codes[errorclass]
+
+
+def Remove_error_code(errorcode: int) -> None:
+    """Remove an error code of the program's own. Raises MPIError (ERR_ARG) for another code or a class, and for one that
+    has a string."""
+    known, string = _program_codes.get(errorcode, (errorcode, ""))
+    if known == errorcode or string:
+        raise MPIError(ERR_ARG, f"error code {errorcode} is not the program's own, or has a string")
+    del _program_codes[errorcode]
+
+
+def Remove_error_string(errorcode: int) -> None:
+    """Remove the string of an error code of the program's own. Raises MPIError (ERR_ARG) for another code, and for one
+    without a string."""
+    known, string = _program_codes.get(errorcode, (errorcode, ""))
+    if not string:
+        raise MPIError(ERR_ARG, f"error code {errorcode} is not the program's own, or has no string")
+    _program_codes[errorcode] = known, ""

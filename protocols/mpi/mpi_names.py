@@ -15,6 +15,9 @@ from protocols.mpi.constants import (
     BOTTOM,
     BSEND_OVERHEAD,
     CART,
+    COMM_TYPE_HW_GUIDED,
+    COMM_TYPE_HW_UNGUIDED,
+    COMM_TYPE_RESOURCE_GUIDED,
     COMM_TYPE_SHARED,
     DIST_GRAPH,
     GRAPH,
@@ -179,6 +182,9 @@ from protocols.mpi.mpi_errors import (
     Add_error_string,
     Get_error_class,
     Get_error_string,
+    Remove_error_class,
+    Remove_error_code,
+    Remove_error_string,
 )
 from protocols.mpi.mpi_errors import MPIError as Exception  # noqa: A004 -- mpi4py's name
 from protocols.mpi.mpi_status import Status
@@ -229,6 +235,11 @@ COMBINER_HINDEXED_BLOCK = COMBINERS["HINDEXED_BLOCK"]
 COMBINER_STRUCT = COMBINERS["STRUCT"]
 COMBINER_SUBARRAY = COMBINERS["SUBARRAY"]
 COMBINER_RESIZED = COMBINERS["RESIZED"]
+COMBINER_DARRAY = COMBINERS["DARRAY"]
+COMBINER_F90_COMPLEX = COMBINERS["F90_COMPLEX"]
+COMBINER_F90_INTEGER = COMBINERS["F90_INTEGER"]
+COMBINER_F90_REAL = COMBINERS["F90_REAL"]
+COMBINER_VALUE_INDEX = COMBINERS["VALUE_INDEX"]
 CXX_FLOAT_COMPLEX = C_FLOAT_COMPLEX
 CXX_DOUBLE_COMPLEX = C_DOUBLE_COMPLEX
 CXX_LONG_DOUBLE_COMPLEX = C_LONG_DOUBLE_COMPLEX
@@ -249,7 +260,11 @@ __all__ = [
     "CHAR",
     "CHARACTER",
     "COMBINER_CONTIGUOUS",
+    "COMBINER_DARRAY",
     "COMBINER_DUP",
+    "COMBINER_F90_COMPLEX",
+    "COMBINER_F90_INTEGER",
+    "COMBINER_F90_REAL",
     "COMBINER_HINDEXED",
     "COMBINER_HINDEXED_BLOCK",
     "COMBINER_HVECTOR",
@@ -259,7 +274,11 @@ __all__ = [
     "COMBINER_RESIZED",
     "COMBINER_STRUCT",
     "COMBINER_SUBARRAY",
+    "COMBINER_VALUE_INDEX",
     "COMBINER_VECTOR",
+    "COMM_TYPE_HW_GUIDED",
+    "COMM_TYPE_HW_UNGUIDED",
+    "COMM_TYPE_RESOURCE_GUIDED",
     "COMM_TYPE_SHARED",
     "COMPLEX",
     "COMPLEX8",
@@ -449,5 +468,8 @@ __all__ = [
     "Group",
     "Info",
     "Op",
+    "Remove_error_class",
+    "Remove_error_code",
+    "Remove_error_string",
     "Status",
 ]  # fmt: skip

@@ -80,15 +80,20 @@ class NonblockingCalls(ObjectCalls):
 
     def _begin(self, coroutine: Coroutine[Any, None, None]) -> Request:
         """Begin a collective call, and return its request."""
-        completion: Completion[Envelope] = Completion("a collective call")
+        return self._make_request(begin_collective(coroutine))
 
-        async def complete() -> None:
-            try:
-                await coroutine
-            except Exception as error:  # noqa: BLE001  raised where the request is waited for
-                completion.fail(error)
-            else:
-                completion.complete(PROC_NULL_ENVELOPE)
 
-        drive(complete())
-        return self._make_request(completion)
+def begin_collective(coroutine: Coroutine[Any, None, None]) -> Completion[Envelope]:
+    """Begin a collective call; its errors are raised where the completion is awaited."""
+    completion: Completion[Envelope] = Completion("a collective call")
+
+    async def complete() -> None:
+        try:
+            await coroutine
+        except Exception as error:  # noqa: BLE001  raised where the request is waited for
+            completion.fail(error)
+        else:
+            completion.complete(PROC_NULL_ENVELOPE)
+
+    drive(complete())
+    return completion

@@ -102,6 +102,8 @@ class Op(Handle):
     def __call__(self, left: Any, right: Any) -> Any:
         if self._object_function is None:
             raise MPIError(ERR_OP, f"the operation {self.name} was freed")
+        if not self:
+            raise ValueError("MPI_OP_NULL cannot combine objects")  # mpi4py's exception
         return self._object_function(left, right)
 
     def Reduce_local(self, inbuf: Message, inoutbuf: Message) -> None:

@@ -186,6 +186,47 @@ class Request:
             await Yield()
         return _take_some(requests, statuses)
 
+    @classmethod
+    async def Get_status_all(cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None) -> bool:
+        """Testall without deactivating the requests, and without raising their errors, which the statuses have."""
+        if not _are_complete(requests):
+            await Yield()
+        if not _are_complete(requests):
+            return False
+        _fill_statuses(requests, statuses)
+        return True
+
+    @classmethod
+    async def Get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
+        """Testany without deactivating the request, and without raising its error."""
+        if not _complete_indices(requests):
+            await Yield()
+        indices = _complete_indices(requests)
+        if not indices and any(request.active for request in requests):
+            return UNDEFINED, False
+        if status is not None and indices:
+            requests[indices[0]]._fill_status(status)
+        elif status is not None:
+            status.fill(None)
+        return (indices[0] if indices else UNDEFINED), True
+
+    @classmethod
+    async def Get_status_some(
+        cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None
+    ) -> list[int] | None:
+        """Testsome without deactivating the requests, and without raising their errors."""
+        if not _complete_indices(requests):
+            await Yield()
+        if not any(request.active for request in requests):
+            return None
+        indices = _complete_indices(requests)
+        _fill_statuses([requests[index] for index in indices], statuses)
+        return indices
+
+    get_status_all = Get_status_all
+    get_status_any = Get_status_any
+    get_status_some = Get_status_some
+
     @property
     def is_complete(self) -> bool:
         """Whether a wait for the request would return at once."""
@@ -325,8 +366,7 @@ def _take_some(
 def _take_all(requests: Sequence[Request], statuses: Sequence[Status] | None) -> list[object]:
     """Return the results of complete requests, and deactivate the requests. Raises MPIError (ERR_IN_STATUS) if some
     failed."""
-    if isinstance(statuses, list):  # extended as needed, as in mpi4py
-        statuses += [Status() for _ in range(len(requests) - len(statuses))]
+    _extend(statuses, len(requests))
     objects: list[object] = []
     failures: list[MPIError] = []
     for index, request in enumerate(requests):
@@ -340,3 +380,16 @@ def _take_all(requests: Sequence[Request], statuses: Sequence[Status] | None) ->
         message = f"{len(failures)} of {len(requests)} requests have failed, the first because {failures[0]}"
         raise MPIError(ERR_IN_STATUS, message) from failures[0]
     return objects
+
+
+def _fill_statuses(requests: Sequence[Request], statuses: Sequence[Status] | None) -> None:
+    """Fill the statuses of complete requests, as far as they go."""
+    _extend(statuses, len(requests))
+    for request, status in zip(requests, statuses or (), strict=False):
+        request._fill_status(status)
+
+
+def _extend(statuses: Sequence[Status] | None, count: int) -> None:
+    """Extend a list of statuses as needed, as mpi4py does."""
+    if isinstance(statuses, list):
+        statuses += [Status() for _ in range(count - len(statuses))]

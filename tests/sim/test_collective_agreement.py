@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import testbed
-from protocols.mpi import INT, MAX, SUM, UNDEFINED, Comm
+from protocols.mpi import INT, MAX, SUM, UNDEFINED, Comm, Prequest
 from testbed import Cluster
 from testbed.errors import TestbedError
 from testbed.workloads.form import Node
@@ -154,3 +154,24 @@ def test_a_difference_in_another_communicator_is_told_of_that_one(tmp_path: Path
     assert report.startswith(
         "collective call 1 of ranks [0, 1, 2] (context 5), roots differ: n1 calls Bcast(root 0, 4 bytes)"
     )
+
+
+@pytest.mark.parametrize("protocol", ["emp", "openmx"])
+def test_persistent_calls_that_ranks_start_in_different_orders_agree(protocol: str) -> None:
+    async def program(comm: Comm, _: Node) -> int:
+        gathered = bytearray(comm.size * 2_000)
+        requests = [
+            await comm.Allgather_init(bytes([comm.rank]) * 2_000, gathered),
+            await comm.Barrier_init(),
+            await comm.Bcast_init(bytearray(8), 2),
+        ]
+        for _ in range(3):
+            await Prequest.Startall(requests[comm.rank :] + requests[: comm.rank])
+            await Prequest.Waitall(requests)
+        return len(set(gathered))
+
+    cluster = Cluster.star(3, loss="2%")
+    result = testbed.run(cluster, program, protocol=protocol, mode="sim", seed=4, check=True)
+    assert result.checks is not None
+    assert result.checks.passed
+    assert set(result.results.values()) == {3}

@@ -14,7 +14,6 @@ from testbed import Cluster
 from testbed.errors import DescriptionError, TestbedError
 from testbed.workloads.nas.problem_classes import MG
 
-PAPERS = [("cg", "B"), ("ft", "B"), ("is", "B"), ("is", "C")]
 LONG = bool(os.environ.get("TESTBED_LONG"))
 
 
@@ -45,6 +44,17 @@ def test_class_s_is_verified_over_cells() -> None:
 @pytest.mark.parametrize("kernel", ["is", "ft", *(["cg", "mg"] if LONG else [])])
 def test_class_w_is_verified(kernel: str) -> None:
     assert row(kernel=kernel, problem="W", protocol="via")["verified"]
+
+
+@pytest.mark.parametrize("problem", ["S", *(["C"] if LONG else [])])
+def test_the_sort_is_verified_up_to_the_papers_greatest_class(problem: str) -> None:
+    """Class C takes about 140 s of a processor, and 2 GB."""
+    cluster = Cluster.star(4, delay="5us", rate="10gbit")
+    settings = {"kernel": "is", "problem": problem}
+    (actual,) = testbed.run(
+        cluster, "nas", protocol="openmx", mode="sim", settings=settings, check=False, timeout=1800
+    ).rows
+    assert (actual["problem"], actual["ranks"], actual["verified"], actual["value"]) == (problem, 4, True, 50)
 
 
 def test_ranks_above_a_power_of_two_take_no_part() -> None:

@@ -40,8 +40,10 @@ Progress = Callable[[str], None]
 def live(
     ranks: Sequence[int], sizes: Sequence[int], count: int, repeat: int, directory: Path, progress: Progress
 ) -> Iterator[Row]:
-    """Measure all contenders in turn, in one star of nodes for each number of ranks."""
+    """Measure all contenders in turn, in one star of nodes for each number of ranks. A contender's failure is raised after
+    the rows of the others."""
     program = _compiled(directory)
+    failures: list[ContenderError] = []
     for number in ranks:
         with Cluster.star(number).up() as cluster:
             cluster.ssh()
@@ -49,10 +51,14 @@ def live(
             for turn in range(1, repeat + 1):
                 for contender in (*PROTOCOLS, *KERNEL, OPEN_MPI):
                     progress(f"{number} ranks, {contender}: {turn} of {repeat}")
-                    if contender == OPEN_MPI:
-                        lines = _open_mpi(cluster, program, sizes, count)
-                    else:
-                        lines = _ours(cluster, {**PROTOCOLS, **KERNEL}[contender], sizes, count)
+                    try:
+                        if contender == OPEN_MPI:
+                            lines = _open_mpi(cluster, program, sizes, count)
+                        else:
+                            lines = _ours(cluster, {**PROTOCOLS, **KERNEL}[contender], sizes, count)
+                    except ContenderError as error:
+                        failures.append(ContenderError(f"{number} ranks, {contender}: {error}"))
+                        continue
                     for line in lines:
                         key = contender, line["benchmark"], line["size_bytes"]
                         samples_by_key.setdefault(key, []).append(line["avg_ns"] / 1e9)
@@ -61,6 +67,8 @@ def live(
             if contender == OPEN_MPI:
                 settings |= {"mpirun": " ".join(_mpirun(number)), "waiting": "yielding"}
             yield Row(LIVE, contender, call, number, "s", tuple(samples), settings)
+    if failures:
+        raise ContenderError("; ".join(map(str, failures)))
 
 
 def simulated(contender: str, ranks: int, sizes: Sequence[int], volume: int, progress: Progress) -> Iterator[Row]:

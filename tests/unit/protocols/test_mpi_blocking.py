@@ -47,7 +47,8 @@ def test_every_call_has_a_coroutine_and_a_blocking_version(coroutine_class: type
 
     properties = {
         "Abort", "Call_errhandler", "Create_keyval", "Delete_attr", "Disconnect", "Dup_with_info", "Free_keyval", "Get_attr",
-        "Get_errhandler", "Get_info", "Get_name", "Get_topology", "Set_attr", "Set_errhandler", "Set_info", "Set_name",
+        "Get_errhandler", "Get_info", "Get_name", "Get_topology", "Idup_with_info", "Set_attr", "Set_errhandler", "Set_info",
+        "Set_name",
         "Split_type",
     }  # fmt: skip
     of_handles = {"handle_error", "Free", "Probe", "Iprobe", "probe", "iprobe"}
@@ -294,3 +295,20 @@ def test_the_next_call_reports_a_failed_buffered_send() -> None:
             world.Send(b"nothing is sent", 1)
 
     run(Ranks(settings=Settings(give_up=1_000_000_000)), fails_later, lambda: None)
+
+
+def test_persistent_collective_calls_block_and_are_null_once_freed() -> None:
+    def program() -> bool:
+        word = bytearray(2)
+        request = MPI.COMM_WORLD.Bcast_init(word, root=1)
+        for round_ in range(3):
+            word[:] = bytes([round_, MPI.COMM_WORLD.rank])
+            request.Start()
+            MPI.Prequest.Waitall([request])
+            assert word == bytes([round_, 1])
+        request.Free()
+        with pytest.raises(MPIError, match="was freed"):
+            request.Start()
+        return bool(request)
+
+    assert run(Ranks(2), program, program) == [False, False]

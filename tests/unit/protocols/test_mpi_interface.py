@@ -35,7 +35,6 @@ def test_comm_null_rejects_every_call() -> None:
         MPI.COMM_NULL.Get_size,
         MPI.COMM_NULL.Barrier,
         MPI.COMM_NULL.Free,
-        MPI.COMM_NULL.Get_name,
         MPI.COMM_NULL.Get_group,
         MPI.COMM_NULL.Dup,
         lambda: MPI.COMM_NULL.send(1, 0),
@@ -47,6 +46,9 @@ def test_comm_null_rejects_every_call() -> None:
         with pytest.raises(MPI.Exception, match="COMM_NULL") as raised:
             call()
         assert raised.value.Get_error_class() == MPI.ERR_COMM
+    assert MPI.COMM_NULL.Get_name() == "MPI_COMM_NULL"
+    with pytest.raises(ValueError, match="OP_NULL"):
+        MPI.OP_NULL(1, 2)
 
 
 def test_freed_and_completed_handles_become_null() -> None:
@@ -149,6 +151,10 @@ def test_split_type_shared_gives_the_ranks_of_a_node() -> None:
     def program() -> tuple[int, bool]:
         world = MPI.COMM_WORLD
         none = world.Split_type(MPI.UNDEFINED)
+        for split_type in (MPI.COMM_TYPE_HW_GUIDED, MPI.COMM_TYPE_HW_UNGUIDED, MPI.COMM_TYPE_RESOURCE_GUIDED):
+            assert world.Split_type(split_type) == MPI.COMM_NULL
+        shared = MPI.Info.Create({"mpi_hw_resource_type": "mpi_shared_memory"})
+        assert world.Split_type(MPI.COMM_TYPE_HW_GUIDED, info=shared).size == 1
         return world.Split_type(MPI.COMM_TYPE_SHARED).size, none == MPI.COMM_NULL
 
     assert run(Ranks(2), program, program) == [(1, True)] * 2
@@ -177,7 +183,7 @@ def test_a_missing_name_raises_an_error_with_a_hint() -> None:
         MPI.COMM_NULL.Spawn  # noqa: B018
     for name, look_up in {
         "Comm.Get_parent": lambda: MPI.Comm.Get_parent,
-        "Datatype.Pack_external": lambda: MPI.INT.Pack_external,
+        "Datatype.Create_darray": lambda: MPI.INT.Create_darray,
         "Status.tomemory": lambda: MPI.Status().tomemory,
     }.items():
         with pytest.raises(AttributeError, match=f"^MPI.{name} is not in testbed's subset of mpi4py"):
@@ -195,6 +201,17 @@ def test_an_exception_equals_its_error_code() -> None:
     code = MPI.Add_error_code(own)
     MPI.Add_error_string(code, "mine")
     assert (MPI.Get_error_class(code), MPI.Get_error_string(code)) == (own, "mine")
+    in_use = r"not the program's own, or has a string( or codes)?$"
+    for remove, number in ((MPI.Remove_error_class, own), (MPI.Remove_error_code, code), (MPI.Remove_error_code, own)):
+        with pytest.raises(MPI.Exception, match=in_use):
+            remove(number)
+    MPI.Remove_error_string(code)
+    MPI.Remove_error_code(code)
+    MPI.Remove_error_class(own)
+    with pytest.raises(MPI.Exception, match="has no string"):
+        MPI.Remove_error_string(code)
+    assert MPI.Add_error_class() == own, "it is free again"
+    MPI.Remove_error_class(own)
 
 
 def test_a_status_is_copied_and_pickled() -> None:
@@ -266,8 +283,11 @@ def test_structures_and_predefined_datatypes_tell_how_they_were_made() -> None:
     assert record.envelope == (3, 2, 0, 2, MPI.COMBINER_STRUCT)
     assert record.contents == ([2, 1, 2], [0, 8], [], [MPI.INT, MPI.DOUBLE])
     base, constructor, arguments = record.decode()
-    assert (base, constructor) == (MPI.Datatype, "STRUCT")
-    assert MPI.Datatype.Create_struct(**arguments) == record
+    assert (base, constructor) == (MPI.DATATYPE_NULL, "STRUCT")
+    assert base.Create_struct(**arguments) == record
+    arguments.pop("datatypes").clear()
+    assert record.decode()[2]["datatypes"] == [MPI.INT, MPI.DOUBLE], "they are copies"
+    assert (MPI.INT.is_predefined, MPI.INT.Dup().is_predefined, record.is_predefined) == (True, False, False)
     assert (MPI.INT.decode(), MPI.INT.envelope, MPI.INT.is_named) == (
         (MPI.INT, "NAMED", {}), (0, 0, 0, 0, MPI.COMBINER_NAMED), True,
     )  # fmt: skip
@@ -332,6 +352,38 @@ class Ring(MPI.Intracomm):
     @property
     def next(self) -> int:
         return (self.rank + 1) % self.size
+
+
+class Copy(MPI.Intracomm):
+    """A subclass whose handles are of communicators of their own."""
+
+    def __new__(cls, comm: MPI.Comm) -> Copy:
+        return super().__new__(cls, comm.Dup())
+
+
+def test_a_subclass_may_make_its_communicator_and_duplicates_keep_the_class() -> None:
+    def program() -> bool:
+        copy = Copy(MPI.COMM_WORLD)
+        further, request = copy.Idup_with_info(MPI.Info.Create({"hint": "x"}))
+        request.Wait()
+        assert further.info["hint"] == "x"
+        assert (bool(MPI.Info.Create_env()), len(MPI.Info.Create_env())) == (True, 0)
+        assert [type(each) for each in (copy.Dup(), copy.Clone(), further)] == [Copy] * 3
+        assert type(copy.Split(0)) is MPI.Comm
+        copy.Free()
+        return bool(copy) or not MPI.COMM_WORLD
+
+    assert run(Ranks(2), program, program) == [False, False]
+
+
+def test_a_duplicate_of_a_basic_datatype_is_freed_and_the_basic_one_is_not() -> None:
+    copy = MPI.INT.Dup()
+    assert copy.tocode() == MPI.INT.tocode()
+    copy.Free()
+    with pytest.raises(MPI.Exception, match="not committed"):
+        copy.Pack(bytes(4), bytearray(4), 0, MPI.COMM_NULL)
+    with pytest.raises(MPI.Exception, match="predefined datatype MPI_INT cannot be freed"):
+        MPI.INT.Free()
 
 
 def test_programs_may_subclass_communicators() -> None:

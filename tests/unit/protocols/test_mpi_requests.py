@@ -19,6 +19,7 @@ from protocols.mpi import (
     Status,
 )
 from protocols.mpi.mpi_errors import MPIError
+from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 
 
@@ -205,3 +206,42 @@ def test_get_status_leaves_the_request_active(ranks_of: RanksOf) -> None:
         assert status.source == ANY_SOURCE
 
     ranks_of(1).run(program)
+
+
+@on_every_device
+def test_get_status_of_several_requests_leaves_them_active_and_fills_statuses(ranks_of: RanksOf) -> None:
+    async def program(comm: Comm) -> None:
+        requests = [await comm.irecv(source=0, tag=tag) for tag in range(3)]
+        status, statuses = Status(), list[Status]()
+        assert await Request.Get_status_any(requests, status) == (UNDEFINED, False)
+        assert await Request.Get_status_some(requests) == []
+        for tag in (2, 1):
+            await comm.send(tag, 0, tag)
+        while await Request.Get_status_some(requests, statuses) != [1, 2]:
+            pass
+        assert [each.tag for each in statuses] == [1, 2]
+        assert await Request.Get_status_any(requests, status) == (1, True)
+        assert (status.tag, await Request.Get_status_all(requests)) == (1, False)
+        await comm.send(0, 0, 0)
+        while not await Request.Get_status_all(requests, statuses):
+            pass
+        assert [each.tag for each in statuses] == [0, 1, 2]
+        assert await Request.waitall(requests) == [0, 1, 2]
+        assert await Request.Get_status_any(requests, status) == (UNDEFINED, True)
+        assert status.source == ANY_SOURCE
+        assert (await Request.Get_status_some(requests), await Request.Get_status_all(requests)) == (None, True)
+
+    ranks_of(1).run(program)
+
+
+def test_get_status_does_not_raise_a_requests_error() -> None:
+    async def program(comm: Comm) -> None:
+        request, status = await comm.Irecv(bytearray(1), 0), Status()
+        await comm.Send(bytes(2), 0)
+        while not await Request.Get_status_all([request], [status]):
+            pass
+        assert status.error == ERR_TRUNCATE
+        with pytest.raises(MPIError, match="2 bytes"):
+            await request.Wait()
+
+    Ranks(1).run(program)
