@@ -88,6 +88,10 @@ class UnreadableStateError(TestbedError):
     """A cluster's state file exists but cannot be parsed."""
 
 
+class OtherPidNamespaceError(ConflictError):
+    """A cluster depends on processes of another pid namespace: it is unknown here whether they are alive."""
+
+
 class PermissionDeniedError(TestbedError):
     """The machine denies permission."""
 
