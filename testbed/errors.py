@@ -6,7 +6,8 @@ traceback and exits with the class's exit code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
 from testbed.lazy_dataclass import dataclass
 
@@ -87,6 +88,10 @@ class UnreadableStateError(TestbedError):
     """A cluster's state file exists but cannot be parsed."""
 
 
+class OtherPidNamespaceError(ConflictError):
+    """A cluster depends on processes of another pid namespace: it is unknown here whether they are alive."""
+
+
 class PermissionDeniedError(TestbedError):
     """The machine denies permission."""
 
@@ -117,6 +122,17 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
     near = get_close_matches(name, list(names), 1)
     return f" — did you mean {near[0]!r}?" if near else ""
+
+
+@contextlib.contextmanager
+def errors_naming(file: object) -> Iterator[None]:
+    """Add the file's name to an OSError that has none: the errors of write(2) and close(2) know only a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(file)
+        raise
 
 
 def reason_of(error: OSError) -> str:

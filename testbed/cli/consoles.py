@@ -17,6 +17,8 @@ from pathlib import Path
 
 import click
 
+from testbed.errors import errors_naming
+
 _ALLOWED_CONTROLS = "\n\t"
 _COLOUR = re.compile(r"(\x1b\[(?:3[1-6]|0)m)")
 _CONTROL_CATEGORIES = (
@@ -40,7 +42,8 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print text of any origin. Control characters are escaped, except the colours of `click.style`."""
     if not _is_plain(text):
         text = "".join(part if _COLOUR.fullmatch(part) else printable(part) for part in _COLOUR.split(text))
-    click.echo(text, err=err, nl=nl)
+    with errors_naming("standard error" if err else "standard output"):
+        click.echo(text, err=err, nl=nl)
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from testbed.cli.consoles import FORMAT, echo, json_option, to_json
-from testbed.errors import NotFoundError, TestbedError, did_you_mean, reason_of
+from testbed.errors import NotFoundError, TestbedError, did_you_mean, errors_naming, reason_of
 
 if TYPE_CHECKING:
     from testbed.observe.decoding.capture_files import Source
@@ -176,9 +176,10 @@ def dissector_command(path: str | None) -> None:
     for sentence in lacking:
         click.echo(f"warning: {sentence}", err=True)
     if path is None:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
         return
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        with errors_naming(path):
+            Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise TestbedError(f"the dissector cannot be written: {reason_of(error)}") from error

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -67,8 +70,31 @@ compare: 0 no regression, 1 a regression, 2 not comparable
 exec and shell end with the program's own code, 126 or 127 if it cannot start."""
 
 
+@contextmanager
+def _broken_pipe_exits() -> Iterator[None]:
+    """Exit as a program that SIGPIPE ends, if the output's reader has ended: ``testbed status | head -1``."""
+    try:
+        yield
+    except BrokenPipeError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):  # the interpreter flushes them at its end
+            os.dup2(null, stream.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+
+
 class _Commands(click.Group):
     """Group of commands whose modules are imported on use."""
+
+    # click exits with 1 after a BrokenPipeError of these two
+    @_broken_pipe_exits()
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        return super().make_context(info_name, args, parent, **extra)
+
+    @_broken_pipe_exits()
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_COMMANDS)
@@ -132,6 +158,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
+@_broken_pipe_exits()
 def main() -> None:
     """Run the command. A user's mistake results in a message and an exit code, not in a traceback."""
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -150,9 +177,8 @@ def main() -> None:
     except TestbedError as error:
         echo(f"testbed: {error}", err=True)
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # `testbed status | head`: the reader has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         echo(
             f"testbed: {reason_of(error) if _has_working_directory() else 'the working directory was removed'}",

@@ -1,7 +1,8 @@
 """Garbage collection: remove clusters that have lost their owner, and nothing else.
 
-Clusters that another command is changing are skipped. So are clusters of another boot or pid namespace while processes
-run in them, since it cannot be determined whether their owner is alive.
+Clusters that another command is changing are skipped. So are clusters that depend on a process of another pid namespace,
+and those whose owner is of another boot or pid namespace while processes run in them: it cannot be determined whether that
+process is alive.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from testbed.cluster import removal
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.ownership import Mark, collect_temporary
 from testbed.cluster.records.state import Store
-from testbed.errors import ConflictError, TestbedError, UnreadableStateError, reason_of
+from testbed.errors import ConflictError, OtherPidNamespaceError, TestbedError, UnreadableStateError, reason_of
 from testbed.kernel import cgroups, namespaces, processes
 from testbed.kernel.userns import is_root
 
@@ -68,6 +69,8 @@ def _cluster(store: Store, name: str) -> Iterator[Finding]:
                 removal.remove(store, state)
                 removal.end_holder(state)
                 yield Finding(what, True, f"its owner, process {state.owner.pid}, has ended")
+    except OtherPidNamespaceError as error:
+        yield Finding(what, False, str(error))
     except ConflictError:
         yield Finding(what, False, "another testbed command is at work on it")
     except (TestbedError, OSError) as error:  # continue with the other clusters

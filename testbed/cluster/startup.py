@@ -15,7 +15,7 @@ from testbed.cluster.plan.host_requirements import check_supported
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.services import namespace_holder
 from testbed.cluster.transitions import DesiredState, Progress, no_progress
-from testbed.errors import DescriptionError, Problem, UnreadableStateError
+from testbed.errors import DescriptionError, OtherPidNamespaceError, Problem, UnreadableStateError
 from testbed.kernel import processes, userns
 from testbed.kernel.processes import identity
 from testbed.spec.layout import ConfiguredDatapath, Impairment, Layout
@@ -81,8 +81,8 @@ def former_names(store: Store, layout: Layout, origin: str) -> list[str]:
 
 
 def read_if_possible(store: Store, name: str) -> State | None:
-    """Read a cluster's state; None if there is none or it is unreadable."""
-    with contextlib.suppress(UnreadableStateError):
+    """Read a cluster's state; None if there is none, it is unreadable or it is of another pid namespace."""
+    with contextlib.suppress(UnreadableStateError, OtherPidNamespaceError):
         return store.read(name)
     return None
 

@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from testbed.errors import errors_naming
 from testbed.kernel.changes import announce
 
 MAX_TEXT: Final = 256 << 20
@@ -63,9 +64,10 @@ def replace_file(path: Path, content: str, mode: int = 0o600) -> None:
     try:
         announce(f"create {temporary}")
         data = memoryview(content.encode())
-        while data:
-            data = data[os.write(descriptor, data) :]
-            announce(f"write {temporary}")
+        with errors_naming(path):
+            while data:
+                data = data[os.write(descriptor, data) :]
+                announce(f"write {temporary}")
     finally:
         os.close(descriptor)
     os.rename(temporary, path)
@@ -111,7 +113,8 @@ def write_setting(path: str, value: str) -> None:
     """Write a kernel setting (a file below /proc or /sys) in one call."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        os.write(descriptor, value.encode())
+        with errors_naming(path):
+            os.write(descriptor, value.encode())
     finally:
         os.close(descriptor)
     announce(f"write {path}")
@@ -125,7 +128,8 @@ def write_in_place(path: Path, content: str, mode: int) -> None:
         path.chmod(mode)
         announce(f"chmod {path}")
         data = content.encode()
-        written = os.pwrite(descriptor, data, 0)
+        with errors_naming(path):
+            written = os.pwrite(descriptor, data, 0)
         if written != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         announce(f"write {path}")

@@ -40,6 +40,11 @@ class Identity:
         return self.boot == boot_id() and self.pid_namespace == pid_namespace()
 
     @property
+    def is_hidden(self) -> bool:
+        """Whether it is of this boot and of another pid namespace, so that nothing here can tell whether it is alive."""
+        return self.boot == boot_id() and self.pid_namespace != pid_namespace()
+
+    @property
     def is_alive(self) -> bool:
         """Whether the process runs. A zombie does not: it holds no resources."""
         return self.is_local and _start_time(self.pid) == self.start

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.errors import TestbedError, UnsupportedError, reason_of
+from testbed.errors import TestbedError, UnsupportedError, errors_naming, reason_of
 from testbed.observe.comparing.scores import Scores
 from testbed.observe.paper_files import folder_of
 
@@ -90,7 +90,8 @@ def keep(scores: Scores) -> Path:
     if not isinstance(folder, Path):
         raise UnsupportedError(f"protocol {scores.system} is not installed as files: its rows cannot be kept")
     try:
-        (folder / _FILE).write_text(json.dumps(to_keep(scores), indent=1) + "\n", encoding="utf-8")
+        with errors_naming(folder / _FILE):
+            (folder / _FILE).write_text(json.dumps(to_keep(scores), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise TestbedError(f"the rows cannot be kept: {reason_of(error)}") from error
     return folder / _FILE

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from testbed.cluster.faults.injections import DirectionName, links_of
 from testbed.cluster.records.ownership import temporary_directory
 from testbed.cluster.records.state import Store
-from testbed.errors import TestbedError, UnsupportedError, reason_of
+from testbed.errors import TestbedError, UnsupportedError, errors_naming, reason_of
 from testbed.fabric import pcapng
 from testbed.machines.spread import Workers, clock_of
 from testbed.machines.spread_faults import incoming_directions, spread_state
@@ -124,7 +124,8 @@ def capturing(running: Workers, name: str, target: str, path: Path) -> Iterator[
             frames.append(frame)
     frames.sort(key=lambda frame: frame.when)
     try:
-        path.write_bytes(_pcapng_file(frames))
+        with errors_naming(path):
+            path.write_bytes(_pcapng_file(frames))
     except OSError as error:
         raise TestbedError(f"the capture cannot be written: {reason_of(error)}") from error
     for frame in frames:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from testbed import registry
-from testbed.errors import ConflictError, DescriptionError, Problem, TestbedError, reason_of
+from testbed.errors import ConflictError, DescriptionError, Problem, TestbedError, errors_naming, reason_of
 
 TEMPLATE: Final = "postcard"
 ETHERTYPES: Final = range(0x88B6, 0x8900)
@@ -59,7 +59,8 @@ def write_package(name: str, folder: Path, ethertype: int | None = None) -> list
     try:
         for path, text in written.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
+            with errors_naming(folder / path):
+                (folder / path).write_text(text)
     except OSError as error:
         raise TestbedError(f"{folder} cannot be written: {reason_of(error)}") from error
     _generate_codec(name, folder)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from testbed.errors import errors_naming
 from testbed.json_text import MAX_INTEGER
 from testbed.kernel.changes import announce
 from testbed.runtime import journal
@@ -30,7 +31,8 @@ def record(directory: Path, event: str, **attributes: object) -> None:
         return
     try:
         announce(f"create {directory / FILE}")
-        os.write(descriptor, line.encode() + b"\n")
+        with errors_naming(directory / FILE):
+            os.write(descriptor, line.encode() + b"\n")
         announce(f"write {directory / FILE}")
     finally:
         os.close(descriptor)

@@ -11,8 +11,9 @@ from testbed.lazy_dataclass import dataclass
 from testbed.spec.elements import Defaults, Link, Node, Switch
 from testbed.spec.generators import SHAPES
 from testbed.spec.model import NO_NODE, USUAL_NETWORK, Description, read_heading
+from testbed.spec.names import check_name
 from testbed.spec.parser import read, read_list
-from testbed.spec.problems import format_value, join_alternatives, nearest
+from testbed.spec.problems import MismatchError, format_value, join_alternatives, nearest
 from testbed.spec.tag_tables import add_tags
 from testbed.spec.validation import Parts, check
 
@@ -31,14 +32,18 @@ class _Generated:
 
 
 def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = "") -> D:
-    """Make a description of class cls. source: name for error messages. name: name of the cluster, if the document has none.
+    """Make a description of class cls. source: name for error messages. name: the file's name without its suffix, the name
+    of the cluster if the document has none; empty: there is no file.
 
     Raises DescriptionError with all problems.
     """
     generated = _generate(data["generate"]) if "generate" in data else _Generated()
-    raw = generated.heading | ({"name": name} if name else {})
-    raw |= {key: value for key, value in data.items() if key not in _LISTS}
+    raw = generated.heading | {key: value for key, value in data.items() if key not in _LISTS}
+    name_problems: list[Problem] = []
+    if name and "name" not in data:
+        raw["name"], name_problems = _name_of_file(name, str(raw.get("name", "")))
     heading, problems = read_heading(raw)
+    problems += name_problems
     # If only the name is invalid, the heading's other keys still take part in the checks.
     heading_for_checks = heading or read_heading(raw | {"name": "x"})[0]
     nodes = read_list(Node, data.get("node", ()), "node")
@@ -72,6 +77,17 @@ def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = 
         raise DescriptionError(source, problems)
     values = {key: getattr(heading, key) for key in type(heading).model_fields}
     return cls.model_construct(**values, nodes=parts.nodes, switches=parts.switches, links=parts.links)
+
+
+def _name_of_file(name: str, generated: str) -> tuple[str, list[Problem]]:
+    """Return the cluster's name and problems. name: the file's. generated: the shape's, for a file without a valid name."""
+    try:
+        return check_name(name), []
+    except MismatchError as error:
+        if generated:
+            return generated, []
+        remedy = f'add a line such as name = "{error.suggestion or "lab"}"'
+        return "x", [Problem("name", f"{format_value(name)} from the file's name", f"{error.expected}: {remedy}")]
 
 
 def _generate(raw: object) -> _Generated:

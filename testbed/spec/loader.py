@@ -12,8 +12,7 @@ from testbed.errors import DescriptionError, NotFoundError, PermissionDeniedErro
 from testbed.lazy_dataclass import dataclass
 from testbed.spec.assembly import assemble
 from testbed.spec.model import NO_NODE, Description
-from testbed.spec.names import check_name
-from testbed.spec.problems import MismatchError, format_value, nearest
+from testbed.spec.problems import format_value, nearest
 from testbed.spec.shipped import shipped_files, topologies
 
 __all__ = ["LARGEST_FILE", "Loaded", "from_dict", "load", "parse", "read_text", "table_of", "topologies"]
@@ -76,8 +75,7 @@ def parse(text: str, source: str) -> Description: ...
 @overload
 def parse(text: str, source: str, cls: type[D], name: str = "") -> D: ...
 def parse(text: str, source: str, cls: type[Description] = Description, name: str = "") -> Description:
-    """Parse the description in a TOML text. source: name for error messages. name: name of the cluster, if the text has
-    none."""
+    """Parse the description in a TOML text. source: name for error messages. name: as in `assemble`."""
     return from_dict(table_of(text, source), source, cls, name)
 
 
@@ -152,11 +150,8 @@ def read_text(path: Path) -> str:
 
 
 def _name_of(path: Path) -> str:
-    """Return the default name of a file's cluster."""
-    try:
-        return check_name(path.name.removesuffix(".toml"))
-    except MismatchError:
-        return ""
+    """Return the default name of a file's cluster; it may be invalid as a name."""
+    return path.name.removesuffix(".toml")
 
 
 def _is_file(text: str) -> bool:

@@ -57,6 +57,6 @@ def test_a_cluster_is_taken_down(store: Store) -> None:
 
 def test_an_up_that_finds_no_room_leaves_nothing(store: Store) -> None:
     fill(store)
-    with pytest.raises(KernelError, match=r"could not be brought up: No space left on device$"):
+    with pytest.raises(KernelError, match=r"could not be brought up: No space left on device: /.*/state.json$"):
         up(store)
     assert store.names() == []

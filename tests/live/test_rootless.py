@@ -11,17 +11,21 @@ from pathlib import Path
 import pytest
 
 from testbed import Cluster, RunningCluster
+from testbed.cluster.garbage import collect
 from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
-from testbed.cluster.startup import bring_up
-from testbed.errors import NotFoundError, PermissionDeniedError
-from testbed.kernel import processes, userns
+from testbed.cluster.removal import down
+from testbed.cluster.startup import bring_up, read_if_possible
+from testbed.errors import NotFoundError, OtherPidNamespaceError, PermissionDeniedError
+from testbed.kernel import processes, syscalls, userns
 from testbed.spec.resolver import resolve
 from tests.live.machine_state import eventually
 from tests.live.ordinary_user import as_user, wait_for_success
 
 pytestmark = [pytest.mark.requires("root", "userns", "ip", "ping"), pytest.mark.usefixtures("machine")]
+
+CLONE_NEWPID = 0x20000000  # include/uapi/linux/sched.h; os.CLONE_NEWPID since Python 3.12
 
 
 def up(nodes: int) -> ApplyResult:
@@ -77,6 +81,39 @@ def test_a_cluster_whose_keeper_died_is_brought_up_anew(home: Path) -> None:
         RunningCluster.attach().down()
 
     wait_for_success(as_user(home, story))
+
+
+def test_a_cluster_of_another_pid_namespace_is_neither_used_nor_removed(home: Path) -> None:
+    def first() -> None:
+        up(2)
+
+    def elsewhere() -> None:
+        store = Store()
+        hidden = r"^cluster star depends on process \d+ of another pid namespace \(pid:\[\d+\]\), which is not visible"
+        for use in (lambda: up(2), lambda: up(3), lambda: RunningCluster.attach("star"), lambda: down(store, "star")):
+            with pytest.raises(OtherPidNamespaceError, match=hidden):
+                use()
+        [finding] = collect(store)
+        assert (finding.what, finding.removed) == ("cluster star", False)
+        assert read_if_possible(store, "star") is None
+
+    def last() -> None:
+        cluster = RunningCluster.attach("star")
+        cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W5", "n2"])
+        cluster.down()
+
+    wait_for_success(as_user(home, first))
+    apart = os.fork()
+    if apart == 0:
+        status = 1
+        try:
+            syscalls.unshare(CLONE_NEWPID)  # for the children of this process
+            wait_for_success(as_user(home, elsewhere))
+            status = 0
+        finally:
+            os._exit(status)
+    wait_for_success(apart)
+    wait_for_success(as_user(home, last))
 
 
 def test_a_held_cluster_ends_with_its_block(home: Path) -> None:

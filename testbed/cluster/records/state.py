@@ -31,6 +31,7 @@ from testbed.errors import (
     ConflictError,
     KernelError,
     NotFoundError,
+    OtherPidNamespaceError,
     PermissionDeniedError,
     TestbedError,
     UnreadableStateError,
@@ -100,6 +101,11 @@ class State:
         if self.holder is not None and not self.holder.is_alive:
             return True
         return (self.phase in ("building", "removing") or not self.lasting) and not self.owner.is_alive
+
+    @property
+    def lifeline(self) -> Identity | None:
+        """The process with which the cluster ends, if there is one: its namespace holder, or its owner."""
+        return self.holder or (None if self.lasting else self.owner)
 
     @property
     def has_tunnels(self) -> bool:
@@ -266,7 +272,7 @@ class Store:
             ) from error
 
     def read(self, name: str) -> State | None:
-        """Read a cluster's state; None if it has none. Raises UnreadableStateError."""
+        """Read a cluster's state; None if it has none. Raises UnreadableStateError, OtherPidNamespaceError."""
         path = self.directory(name) / "state.json"
         try:
             self._check_owner()
@@ -283,6 +289,12 @@ class Store:
                 raise ValueError(f"it is the state of cluster {state.name!r}")
         except ValueError as error:
             raise _unreadable(path, name, error) from error
+        if (process := state.lifeline) is not None and process.is_hidden:
+            raise OtherPidNamespaceError(
+                f"cluster {name} depends on process {process.pid} of another pid namespace (pid:[{process.pid_namespace}]), "
+                "which is not visible from here: use or remove the cluster there; if that namespace has ended, "
+                f"remove {path.parent}"
+            )
         return state
 
     def write(self, state: State) -> None:
@@ -322,11 +334,11 @@ class Store:
         return name
 
     def _lasting(self, names: list[str]) -> list[str]:
-        """Return the clusters that are lasting or whose state is unreadable or missing."""
+        """Return the clusters that are lasting, or whose state is unreadable, missing or of another pid namespace."""
         lasting = []
         for name in names:
             state = None
-            with contextlib.suppress(UnreadableStateError):
+            with contextlib.suppress(UnreadableStateError, OtherPidNamespaceError):
                 state = self.read(name)
             if state is None or state.lasting:
                 lasting.append(name)

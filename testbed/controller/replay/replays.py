@@ -25,7 +25,7 @@ from testbed.controller.replay.delta_debugging import Cause, Shrunk, shrink
 from testbed.controller.runs.run_options import Mode
 from testbed.controller.runs.runner import run
 from testbed.controller.scenarios.random_faults import draw_faults
-from testbed.errors import NotFoundError, TestbedError, UnsupportedError
+from testbed.errors import NotFoundError, TestbedError, UnsupportedError, errors_naming
 from testbed.fates.records import Record, Replay, without_chance
 from testbed.observe.recorded import FATES, RecordedRun, read_layout, read_run
 from testbed.runtime.logs import read_log
@@ -181,7 +181,10 @@ def minimize(repetition: Repetition, max_runs: int) -> Shrunk[str]:
     if not fails(records):
         raise _not_reproduced(repetition)
     result = shrink(records, fails, max_runs)
-    repetition.minimal_file.write_text("".join(record.to_line() + "\n" for record in result.causes), encoding="utf-8")
+    with errors_naming(repetition.minimal_file):
+        repetition.minimal_file.write_text(
+            "".join(record.to_line() + "\n" for record in result.causes), encoding="utf-8"
+        )
     return _describe_causes(result, lambda record: f"{record.link} {record.direction}: {record.describe()}")
 
 
@@ -205,7 +208,8 @@ def _minimize_faults(repetition: Repetition, scenario: Scenario, max_runs: int) 
     if not fails(faults):
         raise _not_reproduced(repetition)
     result = shrink(faults, fails, max_runs)
-    repetition.minimal_file.write_text(with_only(result.causes).to_toml(), encoding="utf-8")
+    with errors_naming(repetition.minimal_file):
+        repetition.minimal_file.write_text(with_only(result.causes).to_toml(), encoding="utf-8")
     return _describe_causes(result, lambda fault: f"at {format_duration(fault.begin)}: {fault.what}")
 
 

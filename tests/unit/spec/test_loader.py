@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.errors import DescriptionError
 from testbed.spec.loader import load, parse
 
 ONE_NODE = '[[node]]\nname = "n1"\n'
@@ -21,9 +22,23 @@ def test_a_files_cluster_is_called_after_the_file_unless_it_says_a_name(tmp_path
     assert load(str(file)).description.name == "mine"
 
 
-def test_a_text_that_says_no_name_needs_one() -> None:
-    from testbed.errors import DescriptionError
+@pytest.mark.parametrize(("stem", "example"), [("läb", "l-b"), ("名", "lab")])
+def test_a_file_whose_name_cannot_be_a_clusters_needs_a_name(tmp_path: Path, stem: str, example: str) -> None:
+    file = tmp_path / f"{stem}.toml"
+    file.write_text(ONE_NODE)
+    with pytest.raises(DescriptionError) as refused:
+        load(file)
+    assert [str(problem) for problem in refused.value.problems] == [
+        f"name: found '{stem}' from the file's name, expected a name of 1 to 63 letters, digits, '-' and '_' that begins "
+        f'with a letter or digit: add a line such as name = "{example}"'
+    ]
+    file.write_text('generate = { shape = "star", nodes = 2 }')
+    assert load(file).description.name == "star-2"
+    file.write_text(f'name = "{example}"\n{ONE_NODE}')
+    assert load(file).description.name == example
 
+
+def test_a_text_that_says_no_name_needs_one() -> None:
     with pytest.raises(DescriptionError, match="expected the key 'name'"):
         parse(ONE_NODE, "x")
 
