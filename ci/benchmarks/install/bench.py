@@ -20,7 +20,7 @@ OUTPUT = REPOSITORY / "results" / "bench-install.jsonl"
 BASE = "base"
 TIME, SIZE, PACKAGES = "time of pip install", "size of the environment's packages", "packages"
 MAX_PACKAGES = 23
-"""Of the base install, with the project itself: what it has today, so that one more is seen."""
+"""Packages of the base install, with the project itself; one more is to be noticed."""
 
 
 def extras() -> list[str]:
