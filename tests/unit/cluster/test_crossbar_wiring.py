@@ -49,8 +49,8 @@ def _relay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "probe_capabilities", lambda: Capabilities(relay=True))
 
 
-def decided(whole: Layout, *injected: Injection, asked: ConfiguredDatapath = "auto") -> Decisions:
-    return decide(whole, injected, asked, Path())
+def decided(full_layout: Layout, *injections: Injection, configured: ConfiguredDatapath = "auto") -> Decisions:
+    return decide(full_layout, injections, configured, Path())
 
 
 def test_switches_and_the_cables_between_them_are_nothing_of_the_kernels() -> None:
@@ -99,26 +99,26 @@ def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
     assert not first.up
 
 
-@pytest.mark.parametrize("asked", ["direct", "netem", "tc"])
-def test_nobody_but_the_relay_carries_them(asked: ConfiguredDatapath) -> None:
+@pytest.mark.parametrize("configured", ["direct", "netem", "tc"])
+def test_nobody_but_the_relay_carries_them(configured: ConfiguredDatapath) -> None:
     with pytest.raises(UnsupportedError, match=r"n1:eth0--s1:1: the datapath .* cannot carry this: Myrinet's switches"):
-        decided(layout(), asked=asked)
+        decided(layout(), configured=configured)
 
 
 def test_routed_nodes_and_ordered_links_follow_from_the_layout() -> None:
-    whole = layout()
-    assert whole.source_routed_nodes().keys() == {"n1", "n2"}
-    assert whole.keeps_order()
+    cluster = layout()
+    assert cluster.source_routed_nodes().keys() == {"n1", "n2"}
+    assert cluster.keeps_order()
     for link in (
         Link(ends=["n1", "n2"], delay="1ms", reorder="1%"),
         Link(ends=["n1", "n2"], rules=["delay 1ms nth(3)"]),
     ):
-        other = resolve(Description(name="pair", nodes=[Node(name="n1"), Node(name="n2")], links=[link]))
-        assert not other.keeps_order()
-        assert not other.source_routed_nodes()
+        pair = resolve(Description(name="pair", nodes=[Node(name="n1"), Node(name="n2")], links=[link]))
+        assert not pair.keeps_order()
+        assert not pair.source_routed_nodes()
 
 
 def test_a_slowed_cluster_tells_its_relay_by_how_much() -> None:
-    slow = slow_layout(layout(), 20)
-    assert decided(slow).orders.slowed == 20
-    assert from_json(to_json(slow)) == slow
+    slowed = slow_layout(layout(), 20)
+    assert decided(slowed).orders.slowed == 20
+    assert from_json(to_json(slowed)) == slowed

@@ -42,13 +42,13 @@ def lines(operations: Sequence[Operation]) -> list[str]:
     return [str(operation) for operation in operations]
 
 
-def make_description(links: Sequence[Link], nodes: int = 3, switches: int = 2, **more: object) -> Description:
+def make_description(links: Sequence[Link], nodes: int = 3, switches: int = 2, **options: object) -> Description:
     return Description(
         name="test",
         nodes=[Node(name=f"n{number}") for number in range(1, nodes + 1)],
         switches=[Switch(name=f"s{number}") for number in range(1, switches + 1)],
         links=links,
-        **more,  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]
     )
 
 
@@ -263,9 +263,9 @@ def test_a_router_of_ipv6_has_link_local_addresses_to_ask_for_neighbours_from() 
     with_ipv6 = resolve(make_description(links, network6="fd00::/48"))
     operations = lines(kernel.converge(with_ipv6))
     assert "let n2 route IPv6 between its NICs" in operations
-    local = [line for line in operations if "add address fe80::" in line]
-    assert len(local) == 2
-    assert all(":" in line and " to n2:eth" in line for line in local)
+    link_local = [line for line in operations if "add address fe80::" in line]
+    assert len(link_local) == 2
+    assert all(":" in line and " to n2:eth" in line for line in link_local)
     assert kernel.converge(with_ipv6) == []
     assert (
         len([line for line in lines(kernel.converge(resolve(make_description(links)))) if "remove address" in line])
@@ -287,12 +287,12 @@ def test_routes_follow_the_router() -> None:
 
 def test_in_a_ring_no_port_comes_up_before_its_settings() -> None:
     operations = plan(resolve(Description.ring(3)), ExistingState())
-    up = {operation.device: at for at, operation in enumerate(operations) if isinstance(operation, SetUp)}
-    for at, operation in enumerate(operations):
+    set_up_at = {operation.device: index for index, operation in enumerate(operations) if isinstance(operation, SetUp)}
+    for index, operation in enumerate(operations):
         if isinstance(operation, MakeCable):
             assert not operation.up
         if isinstance(operation, SetPort | AddForwarding):
-            assert at < up[operation.device]
+            assert index < set_up_at[operation.device]
     ports = [operation for operation in operations if isinstance(operation, SetPort)]
     assert len(ports) == 9
     assert not any(port.learning for port in ports)
@@ -304,7 +304,7 @@ def test_a_trunk_that_closes_a_ring_comes_up_when_all_switches_have_stopped_lear
     kernel = built(before)
     operations = kernel.converge(resolve(after))
     assert [str(operation) for operation in operations if isinstance(operation, MakeCable)] == ["make link s4:3--s1:3"]
-    first_up = next(at for at, operation in enumerate(operations) if isinstance(operation, SetUp))
+    first_up = next(index for index, operation in enumerate(operations) if isinstance(operation, SetUp))
     assert not any(isinstance(operation, SetPort | AddForwarding) for operation in operations[first_up:])
     assert kernel.converge(resolve(after)) == []
 
@@ -330,7 +330,11 @@ def test_flooding_moves_to_another_tree_without_a_cycle_on_the_way() -> None:
     for operation in operations:
         kernel.carry_out(operation)
         wire = kernel.interfaces[namespace_names.WIRE]
-        ends = [actual for actual in wire.values() if actual.kind == "veth" and actual.peer in wire and actual.master]
+        ends = [
+            interface
+            for interface in wire.values()
+            if interface.kind == "veth" and interface.peer in wire and interface.master
+        ]
         assert len(ends) == 8
         assert not all(end.flooding and end.up for end in ends)
 
@@ -405,11 +409,11 @@ BY_HAND: list[tuple[str, Callable[[Kernel], None], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "mended"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
-def test_manual_changes_are_repaired(change: Callable[[Kernel], None], mended: list[str]) -> None:
+@pytest.mark.parametrize(("change", "expected"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
+def test_manual_changes_are_repaired(change: Callable[[Kernel], None], expected: list[str]) -> None:
     kernel = built(Description.star(2))
     change(kernel)
-    assert lines(kernel.converge(resolve(Description.star(2)))) == mended
+    assert lines(kernel.converge(resolve(Description.star(2)))) == expected
 
 
 def test_a_switch_removed_by_hand_gets_its_ports_back() -> None:
@@ -467,7 +471,7 @@ def test_from_anything_to_anything_and_then_nothing_is_left_to_do(data: st.DataO
         assert kernel.converge(expected) == []
         for switch in expected.switches:
             bridge = by_name(kernel, namespace_names.WIRE, namespace_names.switch(switch.name)).index
-            assert {mac for at, mac in kernel.forwarding if at == bridge} == switch.forwarding.keys()
+            assert {mac for index, mac in kernel.forwarding if index == bridge} == switch.forwarding.keys()
         for link in links:
             if link.datapath == "direct":
                 first, second = (by_name(kernel, end.owner, end.port) for end in (link.a, link.b))

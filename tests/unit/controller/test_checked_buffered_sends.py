@@ -44,8 +44,11 @@ def test_one_that_is_undelivered_is_not_lost_but_needs_a_fault_that_explains_it(
     reset = Disturbance(RESET, 0, 0, frozenset({"n2"}))
     report = returned(HistoryBuilder(2)).report(Circumstances(disturbances=[reset]))
     assert report.passed
-    (doubt,) = report.ambiguities
-    assert (doubt.notification, doubt.outcome) == ("complete, and then failed: node 1 has restarted", "not delivered")
+    (ambiguity,) = report.ambiguities
+    assert (ambiguity.notification, ambiguity.outcome) == (
+        "complete, and then failed: node 1 has restarted",
+        "not delivered",
+    )
 
 
 def test_one_that_is_undelivered_and_was_received_is_told_as_delivered() -> None:
@@ -64,8 +67,8 @@ def test_one_whose_sender_has_crashed_since_is_in_doubt_and_nobody_is_accused() 
     buffered(history)
     report = history.report(CRASHED)
     assert report.passed
-    (doubt,) = report.ambiguities
-    assert (doubt.notification, doubt.outcome) == (
+    (ambiguity,) = report.ambiguities
+    assert (ambiguity.notification, ambiguity.outcome) == (
         "complete, and without a known delivery when the run ended",
         "not delivered",
     )
@@ -94,5 +97,5 @@ def test_one_for_which_a_receive_waits_for_long_makes_no_progress() -> None:
     history = HistoryBuilder(2)
     buffered(history)
     assert history.report(Circumstances(Ending.STUCK)).failed == ("progress",)
-    late = Circumstances(Ending.ABORTED, end=history.clock + 20 * SECOND)
-    assert history.report(late).failed == ("progress",)
+    circumstances = Circumstances(Ending.ABORTED, end=history.clock + 20 * SECOND)
+    assert history.report(circumstances).failed == ("progress",)

@@ -82,7 +82,7 @@ def test_jobs_are_served_as_by_a_server_that_is_looked_at_every_nanosecond(jobs:
     assert [server.reserve(arrived, cost) for arrived, cost in arrivals] == [end for _, end in served]
     assert server.jobs == len(jobs)
     assert server.busy == sum(cost for _, cost in jobs)
-    assert server.waited == sum(begin - came for (begin, _), (came, _) in zip(served, arrivals, strict=True))
+    assert server.waited == sum(begin - arrival for (begin, _), (arrival, _) in zip(served, arrivals, strict=True))
     for moment in (now, now + 3, served[-1][1] + 5):
         busy = sum(begin <= n < end for n in range(moment) for begin, end in served)
         assert server.utilisation(moment) == pytest.approx(busy / moment if moment else 0.0)
@@ -90,9 +90,9 @@ def test_jobs_are_served_as_by_a_server_that_is_looked_at_every_nanosecond(jobs:
 
 def begun_and_ended(arrivals: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return when each job begins and ends."""
-    free, served = 0, []
+    free_at, served = 0, []
     for arrived, cost in arrivals:
-        begin = max(arrived, free)
-        free = begin + cost
-        served.append((begin, free))
+        begin = max(arrived, free_at)
+        free_at = begin + cost
+        served.append((begin, free_at))
     return served

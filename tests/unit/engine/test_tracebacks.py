@@ -29,16 +29,16 @@ def test_a_programs_own_lines_and_what_they_call_are_shown() -> None:
     assert text.splitlines()[-1].startswith("testbed.spec.units.UnitError: found 'fast'")
 
 
-@pytest.mark.parametrize("ours", [units.__file__, "testbed/engine/tasks.py"], ids=["interpreted", "compiled"])
-def test_what_runs_a_program_is_left_out_but_in_the_log(ours: str) -> None:
+@pytest.mark.parametrize("line_of_ours", [units.__file__, "testbed/engine/tasks.py"], ids=["interpreted", "compiled"])
+def test_what_runs_a_program_is_left_out_but_in_the_log(line_of_ours: str) -> None:
     names: dict[str, Callable[[], None]] = {}
     exec(compile("def work():\n  return 1 / 0", "/home/me/work.py", "exec"), names)
-    exec(compile("def run():\n  work()", ours, "exec"), names)
+    exec(compile("def run():\n  work()", line_of_ours, "exec"), names)
     with pytest.raises(ZeroDivisionError) as caught:
         names["run"]()
     error = caught.value.with_traceback(caught.tb.tb_next)
     assert program_traceback(error).splitlines()[1] == '  File "/home/me/work.py", line 2, in work'
-    assert ours in complete_traceback(error)
+    assert line_of_ours in complete_traceback(error)
 
 
 def test_the_traceback_of_an_mpi_error_ends_with_the_programs_line() -> None:
@@ -51,7 +51,7 @@ def test_the_traceback_of_an_mpi_error_ends_with_the_programs_line() -> None:
 
 
 def test_an_mpi_error_that_another_task_awaits_shows_the_programs_line_once_and_nothing_of_ours() -> None:
-    ours = """
+    script = """
 def notice():
   try:
     1 / 0
@@ -61,7 +61,7 @@ def carry(work):
   return work()
 """
     names: dict[str, Callable[..., None]] = {"MPIError": MPIError}
-    exec(compile(ours, units.__file__, "exec"), names)
+    exec(compile(script, units.__file__, "exec"), names)
     exec(compile("def wait(what):\n  what()\ndef work(): wait(notice)", "/home/me/work.py", "exec"), names)
     with pytest.raises(MPIError) as caught:
         names["wait"](lambda: names["carry"](names["work"]))

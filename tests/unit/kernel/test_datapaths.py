@@ -123,7 +123,7 @@ def test_every_key_of_an_impairment_is_looked_at() -> None:
 
 def test_figures_are_those_of_the_impairment() -> None:
     def bound(datapath: Datapath, impairment: Impairment, feature: str) -> str:
-        return next(actual.bound for actual in assess(datapath, impairment) if actual.feature == feature)
+        return next(assessment.bound for assessment in assess(datapath, impairment) if assessment.feature == feature)
 
     tenth = Impairment(loss=0.1, duplicate=0.1)
     assert bound("netem", tenth, "duplicate with loss").endswith(

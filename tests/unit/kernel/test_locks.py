@@ -29,17 +29,17 @@ def holding(path: Path, *, note: str = "") -> processes.Identity:
 def test_one_process_holds_a_lock_and_everybody_knows_who(path: Path) -> None:
     assert locks.holder(path) == 0
     assert locks.holder_pidfd(path) is None
-    held = holding(path)
-    assert locks.holder(path) == held.pid
-    actual = locks.holder_pidfd(path)
-    assert actual is not None
-    assert actual[0] == held.pid
-    os.close(actual[1])
-    with pytest.raises(locks.LockedError, match=f"is locked by process {held.pid}"):
+    lock = holding(path)
+    assert locks.holder(path) == lock.pid
+    holder = locks.holder_pidfd(path)
+    assert holder is not None
+    assert holder[0] == lock.pid
+    os.close(holder[1])
+    with pytest.raises(locks.LockedError, match=f"is locked by process {lock.pid}"):
         locks.Lock(path)
     with pytest.raises(locks.LockedError):
         holding(path)
-    processes.end(held)
+    processes.end(lock)
     assert locks.holder(path) == 0
 
 

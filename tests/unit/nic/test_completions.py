@@ -79,8 +79,8 @@ class Card:
     def on_doorbell(self, _now: int, index: int) -> None:
         with self.entered("firmware"):
             self.done.append(("rung", index))
-            for given in self._gives.get(index, ()):
-                self.nic.post_completion(given)
+            for completion in self._gives.get(index, ()):
+                self.nic.post_completion(completion)
             self.done.append(("answered", index))
 
     def on_completion(self, index: int) -> None:
@@ -168,8 +168,8 @@ def test_a_doorbell_within_a_completion_is_answered_at_once_and_what_it_gives_is
 @ANY
 def test_a_host_may_answer_each_completion_with_doorbells_for_a_long_time(executor: Executor) -> None:
     numbers = range(1, 1_001)
-    done = happened(
+    log = happened(
         executor, {number: [number] for number in numbers}, {number: [number + 1] for number in numbers[:-1]}
     )
     expected = [[("rung", number), ("answered", number), ("seen", number)] for number in numbers]
-    assert done == [step for steps in expected for step in steps]
+    assert log == [step for log_part in expected for step in log_part]

@@ -35,10 +35,10 @@ LOSSY: Said = [
 ]
 
 
-def grouped(reported: Said, *, nics: bool = True) -> list[Message]:
+def grouped(reported_frames: Said, *, nics: bool = True) -> list[Message]:
     reader = CaptureReader("it")
     messages = Messages(reader.nics, lambda _: True)
-    messages.add(reader.feed(capture(reported, nics=nics)))
+    messages.add(reader.feed(capture(reported_frames, nics=nics)))
     assert not messages.strays
     return messages.found
 
@@ -78,30 +78,30 @@ def test_where_the_capture_does_not_know_nics_frames_are_counted_where_they_were
 
 
 def test_messages_of_one_id_are_told_apart_by_their_ends_and_by_incarnations_of_a_nic() -> None:
-    other = first_frame(7, b"back", 4, source=B, destination=A, sender=9)
+    reply_frame = first_frame(7, b"back", 4, source=B, destination=A, sender=9)
     reported: Said = [
         (N1, 1, first_frame(7, b"abc", 3), "outbound", ""),
-        (N2, 2, other, "outbound", ""),
+        (N2, 2, reply_frame, "outbound", ""),
         (N2, 3, ack(7, 0), "outbound", ""),
         (N1, 4, ack(7, 0, source=A, destination=B, sender=9), "outbound", ""),
         (N1, 5, first_frame(7, b"abc", 3, sender=4), "outbound", ""),
     ]
-    actual = grouped(reported)
-    assert [Names(NICS).of(one) for one in actual] == ["n1/n2/7", "n2/n1/7", "n1/n2/7"]
-    assert [one.sent for one in actual] == [{"data": 1, "ack": 1}, {"data": 1, "ack": 1}, {"data": 1}]
-    assert [one.total for one in actual] == [3, 4, 3]
+    messages = grouped(reported)
+    assert [Names(NICS).of(message) for message in messages] == ["n1/n2/7", "n2/n1/7", "n1/n2/7"]
+    assert [message.sent for message in messages] == [{"data": 1, "ack": 1}, {"data": 1, "ack": 1}, {"data": 1}]
+    assert [message.total for message in messages] == [3, 4, 3]
 
 
 def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> None:
-    whole = first_frame(7, b"abc", 6)
-    broken = whole[:-1] + b"X"
-    lonely = data(8, 1, b"abc")[:-1] + b"X"
+    first = first_frame(7, b"abc", 6)
+    broken = first[:-1] + b"X"
+    damaged_frame = data(8, 1, b"abc")[:-1] + b"X"
     reader = CaptureReader("it")
     messages = Messages(reader.nics, lambda _: True)
     reported: Said = [
-        (N1, 1, whole, "outbound", "1 bit flipped by corrupt, frame 1 of flow x"),
+        (N1, 1, first, "outbound", "1 bit flipped by corrupt, frame 1 of flow x"),
         (N2, 2, broken, "inbound", ""),
-        (N2, 3, lonely, "inbound", ""),
+        (N2, 3, damaged_frame, "inbound", ""),
         (N2, 4, b"\xff" * 60, "inbound", ""),  # of no protocol
     ]
     messages.add(reader.feed(capture(reported)))
@@ -111,7 +111,7 @@ def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "is_meant"),
     [
         ("n1/7", True),
         ("n1/n2/7", True),
@@ -126,9 +126,9 @@ def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> 
         ("n1/n2/n3/7", False),
     ],
 )
-def test_a_message_is_meant_by_its_nodes_and_its_id(text: str, meant: bool) -> None:
+def test_a_message_is_meant_by_its_nodes_and_its_id(text: str, is_meant: bool) -> None:
     (message,) = grouped(LOSSY)
-    assert Names(NICS).matches(text, message) is meant
+    assert Names(NICS).matches(text, message) is is_meant
 
 
 def test_a_nic_is_called_by_its_port_where_its_node_has_several() -> None:
@@ -169,12 +169,15 @@ def test_frames_that_name_a_message_by_handles_belong_to_the_one_that_has_taken_
             made_up.pack_reply(b, a, 0, 0, 0, 2, bytes(6), window),
         ]
 
-    sent = [*exchange(100, 30), *exchange(101, 31), made_up.pack_reply(b, a, 0, 0, 0, 3, bytes(6), 30)]
-    frames = [Frame(when, Interface("n1:eth0", LINK), "outbound", one, len(one)) for when, one in enumerate(sent)]
+    frames_sent = [*exchange(100, 30), *exchange(101, 31), made_up.pack_reply(b, a, 0, 0, 0, 3, bytes(6), 30)]
+    frames = [
+        Frame(time, Interface("n1:eth0", LINK), "outbound", message_found, len(message_found))
+        for time, message_found in enumerate(frames_sent)
+    ]
     messages = Messages({}, lambda _: True)
     messages.add(frames)
     messages.add([Frame(99, Interface("n1:eth0"), "outbound", made_up.pack_reply(b, a, 0, 0, 0, 1, bytes(6), 77), 40)])
-    assert [one.id for one in messages.found] == [(100,), (101,)]
+    assert [message_found.id for message_found in messages.found] == [(100,), (101,)]
     assert [[sighting.frame.when for sighting in message.sightings] for message in messages.found] == [
         [0, 1, 2, 3, 8],
         [4, 5, 6, 7],

@@ -48,8 +48,8 @@ def test_a_listed_link_beside_the_generated_one_is_no_second_cable_by_accident()
         "a second cable between s1 and n2, which [generate] has joined",
     )
     assert "[defaults.link]" in problem.expected
-    meant = parse(shape + '[[link]]\nends = ["s1", "n2:eth1"]\nloss = "5%"', "cluster.toml")
-    assert len(meant.links) == 3
+    parallel_links = parse(shape + '[[link]]\nends = ["s1", "n2:eth1"]\nloss = "5%"', "cluster.toml")
+    assert len(parallel_links.links) == 3
 
 
 @pytest.mark.parametrize(
@@ -208,11 +208,11 @@ def test_a_bridge_of_more_than_1023_ports_is_told_to_be_two() -> None:
 
 
 def test_switches_of_different_kinds_do_not_fit_each_other() -> None:
-    actual = only(
+    message = only(
         'name = "c"\nnode = [{name = "n"}]\nswitch = [{name = "s"}, {name = "m", kind = "myrinet"}]\n'
         '[[link]]\nends = ["s", "m"]'
     )
-    assert actual.expected == "switches of one kind"
+    assert message.expected == "switches of one kind"
 
 
 def nic(*lines: str) -> str:
@@ -421,7 +421,7 @@ def test_a_direct_link_is_between_two_nodes_and_has_no_impairments() -> None:
 
 
 def test_networks_of_different_segments_do_not_overlap() -> None:
-    actual = only(
+    message = only(
         'name = "c"\n[[link]]\nends = ["a", "b"]\n[[link]]\nends = ["c", "d"]\n'
         + "".join(
             f'[[node]]\nname = "{name}"\n[[node.nic]]\naddresses = ["{address}"]\n'
@@ -433,7 +433,7 @@ def test_networks_of_different_segments_do_not_overlap() -> None:
             ]
         )
     )
-    assert "does not overlap 10.1.0.0/16" in actual.expected
+    assert "does not overlap 10.1.0.0/16" in message.expected
 
 
 def test_tables_of_the_wrong_form_are_refused() -> None:
@@ -481,10 +481,10 @@ def test_a_cluster_without_nodes_needs_one() -> None:
 def test_a_file_of_10_mb_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
     file = tmp_path / "huge.toml"
     file.write_bytes(b'[[node]]\nname = "n"\n' * 500_000)
-    start = time.process_time()
+    start_time = time.process_time()
     with pytest.raises(DescriptionError, match="at most 4 MiB"):
         load(file)
-    assert time.process_time() - start < 1, "it was read, or even parsed, as a whole"
+    assert time.process_time() - start_time < 1, "it was read, or even parsed, as a whole"
 
 
 def test_a_text_above_the_limit_is_refused_too() -> None:

@@ -27,17 +27,17 @@ HEAD = 19  # bytes of a frame before its message
 def sent(size: int, program: Callable[[Comm], Program[Any]]) -> list[list[tuple[int, int]]]:
     """Run the ranks. Returns what each has sent: receivers and sizes, in order."""
     ranks = by_library(size)
-    actual: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+    messages_sent: list[list[tuple[int, int]]] = [[] for _ in range(size)]
     deliver = ranks.wires.deliver
 
     def record(frame: bytes) -> None:
-        actual[frame[11] - 1].append((frame[5] - 1, len(frame) - HEAD))
+        messages_sent[frame[11] - 1].append((frame[5] - 1, len(frame) - HEAD))
         deliver(frame)
 
     ranks.wires.deliver = record  # type: ignore[method-assign]
     ranks.run(*[program] * size)
     assert ranks.is_idle()
-    return actual
+    return messages_sent
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
