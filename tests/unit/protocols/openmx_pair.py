@@ -35,10 +35,10 @@ def checked(frame: bytes) -> bytes:
 class EveryNth:
     """Loses every n-th frame of a kind, as Open-MX's own fault injection does."""
 
-    def __init__(self, kind: str, every: int) -> None:
+    def __init__(self, kind: str, period: int) -> None:
         self.lost = 0
         self._kind = kind
-        self._every = every
+        self._every = period
         self._seen = 0
 
     def __call__(self, frame: bytes) -> bool:

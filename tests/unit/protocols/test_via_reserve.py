@@ -33,8 +33,8 @@ class Stopping:
         self._wires.exchange()
         if self._held:
             del self._nic.post_completion
-            held, self._held = self._held, []
-            for index in held:
+            held_frames, self._held = self._held, []
+            for index in held_frames:
                 self._nic.post_completion(index)
 
 
@@ -55,9 +55,9 @@ def received(reserve: int, patch: pytest.MonkeyPatch) -> tuple[list[bool], int]:
             await request.Wait()
         return all(buffer == bytes([number]) * SIZE for number, buffer in enumerate(buffers))
 
-    actual = run(wires, *(exchange(device) for device in devices), deliver=stopping.deliver)
-    counted = [agent.firmware.counter_values() for agent in wires.agents]
-    return actual, sum(one["receive_queue_empty"] + one["connections_lost"] for one in counted)
+    results = run(wires, *(exchange(device) for device in devices), deliver=stopping.deliver)
+    counters = [agent.firmware.counter_values() for agent in wires.agents]
+    return results, sum(values["receive_queue_empty"] + values["connections_lost"] for values in counters)
 
 
 def test_ranks_out_of_credit_in_both_directions_do_not_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
