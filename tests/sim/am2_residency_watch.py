@@ -79,13 +79,13 @@ class _ResidencyWatch:
         """Make a method the boundary of an event: settle a change in progress before and after it."""
         method: Callable[..., object] = getattr(owner, name)
 
-        def watched(*arguments: object) -> object:
+        def observed(*arguments: object) -> object:
             self._settle()
             result = method(*arguments)
             self._settle()
             return result
 
-        self._patch.setattr(owner, name, watched)
+        self._patch.setattr(owner, name, observed)
 
     def _watch_hosts(self) -> None:
         on_doorbell, destroy = Residency.on_doorbell, Residency._destroy

@@ -63,14 +63,14 @@ def ends(
     Returns each survivor's error class, message, and time from the crash on in ns."""
 
     async def program(comm: Comm, node: Node) -> tuple[int, str, int]:
-        start, count = node.now(), 0
+        start_time, count = node.now(), 0
         while True:
             if comm.rank == victim and count == rounds:
                 await node.sleep(1_000 * MILLISECOND)
             try:
                 await call(comm, size)
             except MPIError as error:
-                return error.Get_error_class(), str(error), node.now() - start - _LATE
+                return error.Get_error_class(), str(error), node.now() - start_time - _LATE
             count += 1
             await node.sleep(MILLISECOND)
 

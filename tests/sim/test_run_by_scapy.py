@@ -30,7 +30,7 @@ def captured(folder: Path, protocol: str, codec: Codec) -> dict[str, bytes]:
         capture=True,
     )
     assert [result.results[name]["received"] for name in result.results]
-    assert sum(counted[CORRUPT[protocol]] for counted in result.counters.values())
+    assert sum(counters[CORRUPT[protocol]] for counters in result.counters.values())
     return {path.name: path.read_bytes() for path in sorted((folder / codec).rglob("*.pcapng"))}
 
 
