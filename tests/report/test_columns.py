@@ -29,13 +29,13 @@ def written(path: Path, text: str) -> Path:
 @given(rows=ROWS)
 def test_columns_have_what_rows_have_kind_by_kind(tmp_path_factory, rows) -> None:
     path = written(tmp_path_factory.mktemp("rows"), "".join(json.dumps(row) + "\n" for row in rows))
-    actual = {frozenset(kind.keys): kind for kind in read_kinds(path)}
-    assert sum(kind.count for kind in actual.values()) == len(rows)
-    for keys, kind in actual.items():
-        mine = [row for row in rows if row.keys() == keys]
-        assert kind.first == mine
+    kinds_read = {frozenset(kind.keys): kind for kind in read_kinds(path)}
+    assert sum(kind.count for kind in kinds_read.values()) == len(rows)
+    for keys, kind in kinds_read.items():
+        own_rows = [row for row in rows if row.keys() == keys]
+        assert kind.first == own_rows
         for key in keys:
-            values = [row[key] for row in mine]
+            values = [row[key] for row in own_rows]
             for found_value, value in zip(kind.frame[key], values, strict=True):
                 if isinstance(found_value, float):
                     assert found_value == float(value)

@@ -21,44 +21,50 @@ def compared(*arguments: str | Path) -> Result:
 
 
 def noisy(factor: float, seed: int, repeats: int = 10) -> list[dict[str, object]]:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     return [
-        {"repeat": repeat, "node": "n1", "size_bytes": size, "p50_ns": round(factor * chance.gauss(20_000, 300)),
-         "bandwidth_bit_s": chance.gauss(9e8, 9e6) / factor}
+        {"repeat": repeat, "node": "n1", "size_bytes": size, "p50_ns": round(factor * rng.gauss(20_000, 300)),
+         "bandwidth_bit_s": rng.gauss(9e8, 9e6) / factor}
         for repeat in range(1, repeats + 1) for size in (4, 1024)
     ]  # fmt: skip
 
 
 def test_a_run_is_as_good_as_itself_and_as_another_of_its_kind(tmp_path: Path) -> None:
     first, second = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1, 2), repeat=10)
-    for theirs in (first, second):
-        comparison = compared(first, theirs)
+    for other_run in (first, second):
+        comparison = compared(first, other_run)
         assert comparison.exit_code == 0, comparison.output
         assert "4 no difference" in comparison.output
 
 
 def test_a_regression_is_exit_code_1_and_an_improvement_is_none(tmp_path: Path) -> None:
-    good, bad = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1.2, 2), repeat=10)
-    comparison = compared(good, bad)
+    good_run, bad_run = (
+        write_run(tmp_path / "a", noisy(1, 1), repeat=10),
+        write_run(tmp_path / "b", noisy(1.2, 2), repeat=10),
+    )
+    comparison = compared(good_run, bad_run)
     assert comparison.exit_code == 1
     assert "4 worse" in comparison.output  # latency is more, bandwidth is less
-    comparison = compared(bad, good)
+    comparison = compared(bad_run, good_run)
     assert comparison.exit_code == 0
     assert "4 better" in comparison.output
 
 
 def test_the_threshold_and_the_measures_are_ones_own(tmp_path: Path) -> None:
-    good, bad = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1.2, 2), repeat=10)
-    assert compared(good, bad, "--threshold", "30%").exit_code == 0
-    comparison = compared(good, bad, "--measure", "p50")
+    good_run, bad_run = (
+        write_run(tmp_path / "a", noisy(1, 1), repeat=10),
+        write_run(tmp_path / "b", noisy(1.2, 2), repeat=10),
+    )
+    assert compared(good_run, bad_run, "--threshold", "30%").exit_code == 0
+    comparison = compared(good_run, bad_run, "--measure", "p50")
     assert comparison.exit_code == 1
     assert "2 worse;" in comparison.output
 
 
 def test_too_few_repetitions_are_undecided_and_it_says_how_many_would_do(tmp_path: Path) -> None:
-    good = write_run(tmp_path / "a", noisy(1, 1, 2), repeat=2)
-    bad = write_run(tmp_path / "b", noisy(1.5, 2, 2), repeat=2)
-    comparison = compared(good, bad)
+    good_run = write_run(tmp_path / "a", noisy(1, 1, 2), repeat=2)
+    bad_run = write_run(tmp_path / "b", noisy(1.5, 2, 2), repeat=2)
+    comparison = compared(good_run, bad_run)
     assert comparison.exit_code == 0
     assert "4 undecided" in comparison.output
     assert "run --repeat 5" in comparison.output
@@ -119,7 +125,7 @@ def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "sentence"),
+    ("second_run", "sentence"),
     [
         ({"workload": "sort"}, "is of pingpong, .* of sort: different workloads cannot be compared"),
         ({"rows": []}, "has no rows with a figure"),
@@ -129,9 +135,9 @@ def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
         ({"result": {"status": "done", "verdict": verdict("invalid")}}, "is invalid, and its figures are not used"),
     ],
 )
-def test_incomparable_runs_are_exit_code_2_and_an_error_of_one_line(tmp_path: Path, theirs, sentence: str) -> None:
+def test_incomparable_runs_are_exit_code_2_and_an_error_of_one_line(tmp_path: Path, second_run, sentence: str) -> None:
     first = write_run(tmp_path / "a", ping_pong_rows())
-    second = write_run(tmp_path / "b", **{"rows": ping_pong_rows(), **theirs})
+    second = write_run(tmp_path / "b", **{"rows": ping_pong_rows(), **second_run})
     comparison = compared(first, second)
     assert comparison.exit_code == 2
     assert len(comparison.stderr.splitlines()) == 1
@@ -159,13 +165,13 @@ def test_a_wrong_call_is_exit_code_2(tmp_path: Path, arguments: Sequence[str]) -
 
 
 def test_a_run_beside_its_protocols_paper(tmp_path: Path) -> None:
-    slow = write_run(tmp_path / "slow", ping_pong_rows(1.5, sizes=[4, 1500]), mode="sim")
-    comparison = compared(slow, "--against", "paper")
+    slow_run = write_run(tmp_path / "slow", ping_pong_rows(1.5, sizes=[4, 1500]), mode="sim")
+    comparison = compared(slow_run, "--against", "paper")
     assert comparison.exit_code == 1
     assert "latency, 4 B" in comparison.output
     assert "23 us" in comparison.output
-    as_good = write_run(tmp_path / "good", [{"size_bytes": 4, "p50_ns": 22_900}], mode="sim")
-    assert compared(as_good, "--against", "paper").exit_code == 0
+    equal_run = write_run(tmp_path / "good", [{"size_bytes": 4, "p50_ns": 22_900}], mode="sim")
+    assert compared(equal_run, "--against", "paper").exit_code == 0
     live = write_run(tmp_path / "live", [{"size_bytes": 4, "p50_ns": 99_000}])
     comparison = compared(live, "--against", "paper")
     assert (comparison.exit_code, "undecided" in comparison.output) == (0, True)
@@ -173,11 +179,15 @@ def test_a_run_beside_its_protocols_paper(tmp_path: Path) -> None:
 
 def test_what_reproduce_printed_beside_the_paper(tmp_path: Path) -> None:
     row = {"system": "emp", "name": "latency, 4 B", "paper": 23, "ours": 30, "unit": "us", "kind": "predicted"}
-    another = {**row, "name": "latency: TCP", "paper": 120, "ours": None, "kind": "paper"}
+    unmeasured_row = {**row, "name": "latency: TCP", "paper": 120, "ours": None, "kind": "paper"}
     file = tmp_path / "emp.json"
 
-    def write(ours: float) -> None:
-        document = {"kind": "reproduce", "systems": [{"paper": "a paper"}], "rows": [{**row, "ours": ours}, another]}
+    def write(measured: float) -> None:
+        document = {
+            "kind": "reproduce",
+            "systems": [{"paper": "a paper"}],
+            "rows": [{**row, "ours": measured}, unmeasured_row],
+        }
         file.write_text(json.dumps(document))
 
     write(30)

@@ -39,8 +39,8 @@ def test_a_storm_in_the_simulation_is_told_with_its_faults_messages_and_fates(tm
     assert summary.deliveries is not None
     received = sum(file.read_text().count('"received"') for file in (tmp_path / "run" / "history").iterdir())
     assert summary.deliveries.at.size == received >= 400
-    lost = {cause for _, _, cause in summary.fates}
-    assert lost == {"loss"}
+    causes = {cause for _, _, cause in summary.fates}
+    assert causes == {"loss"}
     html = page([summary])
     for name in ("verdict", "cluster", "timeline", "plots", "figures", "evidence", "origin"):
         assert f'<section id="{name}"' in html
@@ -63,7 +63,7 @@ def test_what_the_time_of_cores_was_used_for_is_told_by_cause(tmp_path: Path) ->
     called("run", "lam-via-2000", "pingpong", "--protocol", "via", "--mode", "sim", "--profile", "lam-via-2000",
            "--set", "count=5", "--set", "sizes=4", "--ranks-per-node", "2", "--output", tmp_path / "run")  # fmt: skip
     html = page([summarize_run(tmp_path / "run", "")])
-    report = html[html.index("Time of the hosts&#39; cores by cause") :]
-    for words in ("n1, core 0", "n1, core 1", "trap", "copy", "agent", "mpi"):
-        assert words in report
-    assert "reading DMA engine" not in report[: report.index("</table>")]
+    section = html[html.index("Time of the hosts&#39; cores by cause") :]
+    for label in ("n1, core 0", "n1, core 1", "trap", "copy", "agent", "mpi"):
+        assert label in section
+    assert "reading DMA engine" not in section[: section.index("</table>")]
