@@ -55,7 +55,7 @@ def write_run(
 
 
 def ping_pong_rows(factor: float = 1.0, repeats: int = 1, sizes: Iterable[int] = SIZES) -> list[dict[str, object]]:
-    """Rows of ping-pong; each repetition is a little slower than the one before."""
+    """Rows of ping-pong; each repetition is a little slower than the previous one."""
     rows: list[dict[str, object]] = []
     for repeat in range(repeats):
         for index, size in enumerate(sizes):

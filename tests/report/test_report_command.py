@@ -19,12 +19,12 @@ from tests.report.synthetic_runs import SECOND, fault_events, message_rows, ping
 EMPTY = {"meta", "link", "br", "img", "input", "path", "rect", "use"}
 
 
-def reported(*arguments: str | Path) -> Result:
+def run_report(*arguments: str | Path) -> Result:
     return CliRunner().invoke(command, ["report", *map(str, arguments)])
 
 
 def page(tmp_path: Path, *runs: Path) -> str:
-    page_text = reported(*runs, "-o", tmp_path / "report.html")
+    page_text = run_report(*runs, "-o", tmp_path / "report.html")
     assert page_text.exit_code == 0, page_text.output
     return (tmp_path / "report.html").read_text()
 
@@ -180,17 +180,17 @@ def test_a_missing_file_is_a_sentence_of_the_page(tmp_path: Path, file: str) -> 
 
 
 def test_missing_runs_and_unwritable_reports_are_errors_of_one_line(tmp_path: Path) -> None:
-    result = reported(tmp_path / "nowhere")
+    result = run_report(tmp_path / "nowhere")
     assert_says(result, 4, "is not a run's folder")
     run = write_run(tmp_path / "run", ping_pong_rows())
     (tmp_path / "file").write_text("")
-    assert_says(reported(run, "-o", tmp_path / "file" / "report.html"), 1, "cannot be written to")
-    assert_says(reported(run, "-o", tmp_path), 1, "Is a directory")
+    assert_says(run_report(run, "-o", tmp_path / "file" / "report.html"), 1, "cannot be written to")
+    assert_says(run_report(run, "-o", tmp_path), 1, "Is a directory")
     (run / "run.json").write_text('{"format": 99}')
-    assert_says(reported(run), 3, "newer version of testbed")
+    assert_says(run_report(run), 3, "newer version of testbed")
     (run / "run.json").write_text("{")
-    assert_says(reported(run), 1, "damaged")
-    assert reported(*[write_run(tmp_path / f"r{number}") for number in range(17)]).exit_code == 2
+    assert_says(run_report(run), 1, "damaged")
+    assert run_report(*[write_run(tmp_path / f"r{number}") for number in range(17)]).exit_code == 2
     assert not (tmp_path / "report.html").exists()
 
 

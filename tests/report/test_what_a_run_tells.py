@@ -43,7 +43,7 @@ def receive(clock: int, n: int) -> dict[str, object]:
     return {"clock_ns": clock, "what": "receive", "n": n, "peer": -1, "context": 0, "tag": -1, "bytes": 9999}
 
 
-def received(clock: int, n: int, peer: int, size: int, tag: int = 0) -> dict[str, object]:
+def received_event(clock: int, n: int, peer: int, size: int, tag: int = 0) -> dict[str, object]:
     return {"clock_ns": clock, "what": "received", "n": n, "peer": peer, "context": 0, "tag": tag, "bytes": size}
 
 
@@ -51,7 +51,7 @@ def test_a_message_is_delivered_to_the_receive_that_began_first_though_it_ends_l
     folder = history(
         tmp_path / "history",
         a=[send(10, 1, 1, 5000), send(11, 2, 1, 8)],
-        b=[receive(0, 1), receive(1, 2), received(20, 2, 0, 8), received(90, 1, 0, 5000)],
+        b=[receive(0, 1), receive(1, 2), received_event(20, 2, 0, 8), received_event(90, 1, 0, 5000)],
     )
     deliveries = read_deliveries(folder, ["a", "b"])
     assert deliveries is not None
@@ -62,7 +62,7 @@ def test_a_program_that_was_started_again_numbers_anew(tmp_path: Path) -> None:
     folder = history(
         tmp_path / "history",
         a=[send(10, 1, 1, 1), send(50, 2, 1, 2)],
-        b=[receive(0, 1), received(20, 1, 0, 1), receive(30, 1), received(60, 1, 0, 2)],
+        b=[receive(0, 1), received_event(20, 1, 0, 1), receive(30, 1), received_event(60, 1, 0, 2)],
     )
     deliveries = read_deliveries(folder, ["a", "b"])
     assert deliveries is not None
@@ -70,7 +70,7 @@ def test_a_program_that_was_started_again_numbers_anew(tmp_path: Path) -> None:
 
 
 def test_where_sizes_do_not_agree_nothing_is_said(tmp_path: Path) -> None:
-    folder = history(tmp_path / "history", a=[send(10, 1, 1, 5)], b=[receive(0, 1), received(20, 1, 0, 6)])
+    folder = history(tmp_path / "history", a=[send(10, 1, 1, 5)], b=[receive(0, 1), received_event(20, 1, 0, 6)])
     assert read_deliveries(folder, ["a", "b"]) is None
     assert read_deliveries(tmp_path / "nowhere", ["a", "b"]) is None
 

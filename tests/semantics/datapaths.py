@@ -94,11 +94,11 @@ class Line:
 
     @property
     def virtual(self) -> bool:
-        """Whether the carrier's clock is virtual, so that no frame is late."""
+        """Return whether the carrier's clock is virtual, so that no frame is late."""
         return self.carrier == "model"
 
     def fit(self, feature: str) -> Fit:
-        """How well the carrier does something, by the table; the model is the reference."""
+        """Return the table's fit of the carrier for a feature; the model is the reference."""
         return Fit.EXACT if self.carrier == "model" else TABLE[feature][self.carrier].fit
 
     def exact(self, feature: str) -> bool:

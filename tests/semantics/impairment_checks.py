@@ -115,13 +115,13 @@ def marks_of(frames: Iterable[bytes]) -> list[int]:
 
 
 def flipped(frame: bytes, frame_sent: bytes) -> int:
-    """How many bits differ."""
+    """Return the number of bits that differ."""
     assert len(frame) == len(frame_sent)
     return (int.from_bytes(frame, "big") ^ int.from_bytes(frame_sent, "big")).bit_count()
 
 
 def paced(count: int, gap: int = 0, size: int = 64, first: int = 0) -> list[tuple[int, bytes]]:
-    """Frames so far apart."""
+    """Schedule `count` numbered frames, `gap` ns apart."""
     return [(index * gap, marked(first + index, size)) for index in range(count)]
 
 

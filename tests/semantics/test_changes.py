@@ -27,7 +27,7 @@ DELAY = 200 * MILLISECOND
 
 
 def flips(line: Line, count: int) -> list[int]:
-    """How many bits of each frame were flipped."""
+    """Return the number of flipped bits of each frame."""
     run = line.carry(paced(count))
     check_fates(line, run)
     assert len(run.arrived) == count

@@ -50,7 +50,7 @@ class Transcript:
         self.delivered[delivery] += 1
 
     def check(self) -> None:
-        """Each request was handled once and replied to once, or it came back; never both for certain."""
+        """Check that each request was handled and replied to once, or was returned, and not certainly both."""
         assert not self.wrong
         assert all(count == 1 for count in (*self.handled.values(), *self.replied.values(), *self.delivered.values()))
         for identity in self.asked:

@@ -118,7 +118,7 @@ class _ResidencyWatch:
 
     @staticmethod
     def _is_effective(residency: Residency, endpoint: NicEndpoint, subject: int) -> bool:
-        """Whether the firmware acts on a host's doorbell; it ignores a late or invalid one."""
+        """Return whether the firmware acts on a host's doorbell; it ignores a late or invalid one."""
         if subject == layout.LOAD:
             return state_of(residency, endpoint) == NOT_RESIDENT and residency._has_free_frame(endpoint.frames)
         return endpoint.is_leaving and not endpoint.is_released

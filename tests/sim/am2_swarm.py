@@ -54,7 +54,7 @@ MISTAKES: Final = (
 
 
 class Run:
-    """A case on its way."""
+    """Run of one case."""
 
     def __init__(self, case: Case, simulation: Simulation, ledger: Ledger) -> None:
         self.case = case
@@ -137,7 +137,7 @@ class Run:
         self.rows.update({f"case: {reason}": count for reason, count in self.world.unclear.items()})
 
     def left(self) -> list[str]:
-        """Describe what is in progress, a sentence each."""
+        """Return a sentence for each operation in progress."""
         sentences = []
         for name, node in self.simulation.nodes.items():
             host, firmware = cast(ActiveMessages, node.endpoint), cast(Firmware, node.agent.firmware)

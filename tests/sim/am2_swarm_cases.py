@@ -100,7 +100,7 @@ class Case:
 
     @property
     def may_lose_touch(self) -> bool:
-        """Whether a NIC may declare another one unreachable: faults outlast its retransmissions, the peer has
+        """Return whether a NIC may declare another one unreachable: faults outlast its retransmissions, the peer has
         restarted, or no route is known."""
         return self.patience < 2 * self.until + BACKLOG or bool(self.restarts) or self.shape == CROSSBARS
 
@@ -130,7 +130,7 @@ def layout_of_shape(shape: str, nodes: int) -> Layout:
 
 
 def draw(seed: int) -> Case:
-    """The case of a seed."""
+    """Draw the case of a seed."""
     rng = source(seed, "case of am2")
     on_myrinet = rng.random() < 0.06
     shape, nodes = (CROSSBARS, 2 + rng.below(5)) if on_myrinet else draw_shape(rng)

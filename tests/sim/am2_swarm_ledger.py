@@ -50,7 +50,7 @@ class RequestFate:
 
     @property
     def is_over(self) -> bool:
-        """Whether the request has ended as far as its sender can learn."""
+        """Return whether the request has ended for its sender."""
         is_ended = self.replied or self.returned is not None or (self.request.answer == NOTHING and self.handled)
         return bool(is_ended or self.excused or self.void)
 

@@ -112,17 +112,17 @@ class SwarmEndpoint:
         elif request.answer == BULK:
             token.reply_bulk(ANSWER_DATA, payload(serial + 1, size), self.world.offsets[serial][1], serial)
         if serial % 8 == 0 and request.answer != NOTHING:
-            refused(lambda: token.reply(ANSWER, serial))
+            check_refused(lambda: token.reply(ANSWER, serial))
 
     def _break_rules(self, token: Token) -> None:
         """A handler may not send requests, and may not poll."""
         if self._places:
             index = next(iter(self._places.values()))
-            refused(lambda: self.endpoint.try_request(index, WORDS, 0))
+            check_refused(lambda: self.endpoint.try_request(index, WORDS, 0))
         if not self.endpoint.is_empty:
-            refused(self.endpoint.poll)
+            check_refused(self.endpoint.poll)
         if token.is_reply:
-            refused(lambda: token.reply(ANSWER, 0))
+            check_refused(lambda: token.reply(ANSWER, 0))
 
     def answer(self, token: Token, serial: int, *arguments: int) -> None:
         request = self._answer(token, serial)
@@ -203,7 +203,7 @@ class SwarmEndpoint:
         self.has_sent = True
 
     def _has_lost(self, index: int) -> bool:
-        """Whether credits there may not come back."""
+        """Return whether the destination may have lost credits for good."""
         return bool(self.lost[self._lead(index)])
 
     def _try(self, am: ActiveMessages, index: int, serial: int, request: Request) -> bool:
@@ -283,7 +283,7 @@ class SwarmEndpoint:
         return [f"endpoint {self.name} {sentence}" for sentence in sentences]
 
 
-def refused(act: object) -> None:
+def check_refused(act: object) -> None:
     """Check that a handler is refused this call. Raises Violation if it is allowed."""
     assert callable(act)
     try:

@@ -44,7 +44,7 @@ def walked(count: int = 250) -> Watch:
 
 
 def rows(watch: Watch) -> Counter[str]:
-    """How often each row was taken, by `label`."""
+    """Count the transitions by table row (see `label`)."""
     return Counter({label(table, row): watch.row_counts[row] for table in TABLES for row in table.rows})
 
 

@@ -59,7 +59,7 @@ CALLS: Final[dict[str, Call]] = {
 def ends(
     folder: Path, call: Call, size: int, victim: int, cluster: Cluster, rounds: int, **options: Any
 ) -> dict[str, tuple[int, str, int]]:
-    """Let all ranks make a call again and again until it fails. The victim makes it so many times, and then crashes.
+    """Let all ranks repeat a call until it fails. The victim crashes after `rounds` calls.
     Returns each survivor's error class, message, and time from the crash on in ns."""
 
     async def program(comm: Comm, node: Node) -> tuple[int, str, int]:

@@ -65,7 +65,7 @@ ENDS: Final = (Status.ENDPOINT_CLOSED, Status.ENDPOINT_UNREACHABLE, Status.BAD_S
 
 
 class Run:
-    """A case on its way. ends: the endpoints that are open, by number. done: actions that each has begun. forgetful:
+    """Run of one case. ends: the open endpoints, by number. done: actions that each has begun. forgetful:
     endpoints that were closed or restarted: they forget messages that have arrived, and frames do not tell a node's lives
     apart.
     """
@@ -196,7 +196,8 @@ class Run:
         self.ledger.check(self.case.is_calm, lambda direction: bool(self.forgetful.intersection(direction)))
 
     def talk(self) -> None:
-        """All send to all: a disconnect tells the peer nothing, so that only the next connection ends what it waits for."""
+        """Send from every endpoint to every other: a disconnect tells the peer nothing, so that only the next connection
+        ends the operations that wait for it."""
         for origin, destination in permutations(range(self.count), 2):
             sender = self.ends[origin]
             partner = sender.partner(self.case.rank_of(destination), self.case.index_of(destination))
@@ -205,7 +206,7 @@ class Run:
             self.receive(self.ends[destination], destination, origin)
 
     def left(self) -> list[str]:
-        """Describe what is in progress, a sentence each. Receives count where every message must arrive."""
+        """Return a sentence for each operation in progress. Receives count where every message must arrive."""
         sentences = self._programs_left()
         for name, node in self.simulation.nodes.items():
             firmware = node.agent.firmware
@@ -223,7 +224,7 @@ class Run:
         return [f"{task}" for name in self.simulation.hosts for task in self.simulation.programs(name) if not task.done]
 
     def check_rest(self) -> None:
-        """Close all endpoints. Raises Violation for what they leave."""
+        """Close all endpoints. Raises Violation if operations are left in progress."""
         for end in self.ends.values():
             end.close()
         self.simulation.run_until(self.simulation.now() + 1)

@@ -71,7 +71,7 @@ class Case:
 
     @property
     def is_calm(self) -> bool:
-        """Whether all messages must arrive: no connection ends."""
+        """Return whether all messages must arrive: no connection ends."""
         return not self.restarts and not any(action.kind in BREAKS for action in self.actions)
 
     @property
@@ -90,7 +90,7 @@ class Case:
 
 
 def draw(seed: int) -> Case:
-    """The case of a seed."""
+    """Draw the case of a seed."""
     rng = source(seed, "case of Open-MX")
     shape, nodes = draw_shape(rng)
     per_node, per_rank = rng.choice((1, 1, 2)), rng.choice((1, 1, 2))

@@ -14,7 +14,7 @@ SQUARES = [number * number for number in range(COUNT)]
 
 
 class PollingWorkload(Native[ActiveMessages]):
-    """Each node requests squares from the next one, one by one. awaits: whether it awaits its polls."""
+    """Request squares from the next node, one at a time. awaits: the program awaits its polls."""
 
     protocol = "am2"
 

@@ -67,7 +67,7 @@ class Case:
 
 
 def draw(protocol: str, seed: int) -> Case:
-    """The case of a seed."""
+    """Draw the case of a seed."""
     rng = source(seed, "case of requests")
     endpoints = 1 + rng.below(4)
     impairments = {"delay": rng.choice(("0s", "20us", "1ms"))}
@@ -101,7 +101,7 @@ def _begin(rng: Source) -> int:
 
 
 def run(case: Case) -> Counter[str]:
-    """Run a case; what was checked. Raises Violation with the first thing that a checker found."""
+    """Run a case; return counts of the checks. Raises Violation with the checkers' first finding."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory) / "run"
         failure = ""

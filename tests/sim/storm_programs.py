@@ -29,7 +29,7 @@ async def start_transfer(call: Callable[[], Any]) -> Any:
 
 
 async def over(request: Any) -> bool:
-    """Whether a send or receive has succeeded; its peer may be gone."""
+    """Wait for a send or receive and return whether it has succeeded; its peer may be gone."""
     try:
         await request.Wait()
     except MPIError as error:

@@ -72,7 +72,8 @@ def draw(seed: int, milliseconds: int = 120) -> Case:
 
 
 def run(case: Case, mode: Literal["sim", "live"] = "sim", timeout: float = 60.0) -> Counter[str]:
-    """How often each check looked. Raises Violation for one that fails, and for a run that ends by itself."""
+    """Run a case; return how often each check was made. Raises Violation for a failed check or a run that ends by
+    itself."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory) / "run"
         reason = ""
@@ -87,10 +88,10 @@ def run(case: Case, mode: Literal["sim", "live"] = "sim", timeout: float = 60.0)
         if reason and not (case.program == "raises" and "ValueError: enough" in reason):
             raise Violation(f"{case.program} over {case.protocol}: {reason}")
         (report,) = read_reports(read_run(folder))
-    return judged(case, report)
+    return checked_counts(case, report)
 
 
-def judged(case: Case, report: Report) -> Counter[str]:
+def checked_counts(case: Case, report: Report) -> Counter[str]:
     if not report.passed:
         first = {name: report.checks[name].violations[0] for name in report.failed}
         raise Violation(f"{case.program} over {case.protocol}: {first}")
@@ -108,7 +109,7 @@ def _settings(case: Case) -> dict[str, object]:
 
 
 def reduced_cases(case: Case) -> Iterator[Case]:
-    """Fewer faults, the largest steps first."""
+    """Yield cases with fewer faults, the largest reductions first."""
     step = len(case.faults) // 2
     while step:
         for start in range(0, len(case.faults), step):

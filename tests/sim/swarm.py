@@ -85,7 +85,7 @@ EMP: Final = Subject(
 
 
 def draw(seed: int) -> Case:
-    """The case of a seed."""
+    """Draw the case of a seed."""
     return message_swarm.draw(seed, EMP)
 
 

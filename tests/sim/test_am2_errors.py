@@ -75,7 +75,7 @@ class Pair:
         self.simulation.run(timeout=5 * SECOND)
 
     def by_hand(self) -> None:
-        """Both are in their NICs, and only the test polls."""
+        """Load both endpoints into their NICs; only the test polls."""
         for endpoint in (self.asker, self.asked):
             endpoint.library.driver.fault(endpoint)
         self.elapse()

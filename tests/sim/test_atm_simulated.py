@@ -24,7 +24,7 @@ CELL_TIME = 53 * 8 * 10**9 // 140_000_000
 
 @dataclass
 class CellFirmware:
-    """Sends one cell to the node that a descriptor names, and keeps what it receives."""
+    """Firmware that sends one cell to the node named in a descriptor, and records received cells."""
 
     adapter: Adapter
     nic: Nic

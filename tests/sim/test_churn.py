@@ -28,7 +28,7 @@ COMING_AND_GOING = (
 )
 
 
-def churned(*faults: Fault, protocol: str = "emp", **options: Any) -> testbed.RunResult:
+def run_churn(*faults: Fault, protocol: str = "emp", **options: Any) -> testbed.RunResult:
     return testbed.run(
         Cluster.star(4, delay="50us"), "churn", mode="sim", protocol=protocol, scenario=Scenario(faults=faults),
         settings={"time": "200ms", "settle": "50ms"}, **options,
@@ -39,7 +39,7 @@ def churned(*faults: Fault, protocol: str = "emp", **options: Any) -> testbed.Ru
     ("protocol", "firmware"), [("emp", {}), ("am2", {}), ("openmx", {"tick": 100_000, "resends": 100})]
 )
 def test_nodes_that_come_and_go_talk_on_and_all_is_accounted_for(protocol: str, firmware: dict[str, int]) -> None:
-    result = churned(*COMING_AND_GOING, protocol=protocol, firmware=firmware)
+    result = run_churn(*COMING_AND_GOING, protocol=protocol, firmware=firmware)
     rows = {row["node"]: row for row in result.rows}
     assert {name: row["lives"] for name, row in rows.items()} == {"n1": 2, "n2": 2, "n3": 2}
     assert all(row["received"] > 10 and row["sent"] > 10 and row["from_lives"] >= 3 for row in rows.values())
@@ -72,7 +72,7 @@ def test_what_is_not_as_it_was_sent_ends_the_run(offset: int, message: str, monk
 
     monkeypatch.setattr(HistoryDevice, "receive", spoilt)
     with pytest.raises(ProgramError, match=message):
-        churned()
+        run_churn()
 
 
 AGAIN = [

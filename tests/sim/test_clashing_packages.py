@@ -70,7 +70,7 @@ def forget() -> None:
     frame_modules.cache_clear()
 
 
-def simulated(protocol: str) -> None:
+def simulate(protocol: str) -> None:
     testbed.run(Cluster.star(2, loss="5%"), idle, protocol=protocol, mode="sim")
 
 
@@ -79,7 +79,7 @@ def test_a_package_that_takes_an_ethertype_of_ours_is_named_with_ours(install: I
     sentence = rf"EtherType 0x88B5 is claimed twice, by {OURS} and by stranger \(package stranger-nic 1\.2\)"
     for protocol in ("emp", "stranger", "am2"):
         with pytest.raises(ConflictError, match=sentence):
-            simulated(protocol)
+            simulate(protocol)
     with pytest.raises(ConflictError, match=sentence):
         known_fields()
     with pytest.raises(ConflictError, match=sentence):
@@ -92,7 +92,7 @@ def test_two_packages_of_others_clash_with_each_other(install: Install) -> None:
     with pytest.raises(
         ConflictError, match=r"0x88B7 .* aspen \(package aspen-nic 2\.0\) and by birch \(package birch-nic 0\.1\)"
     ):
-        simulated("emp")
+        simulate("emp")
     with pytest.raises(ConflictError) as raised:
         known_fields()
     assert packages.clashes() == [str(raised.value)]
@@ -103,7 +103,7 @@ def test_a_protocol_without_fields_is_found_out_as_well(install: Install) -> Non
     assert "emp.type" in known_fields()  # no field of anybody's is in question
     for protocol in ("emp", "stranger"):
         with pytest.raises(ConflictError, match=rf"{OURS} and by stranger \(package stranger-nic 1\.0\)"):
-            simulated(protocol)
+            simulate(protocol)
 
 
 def test_a_copy_that_has_kept_the_name_is_named(install: Install) -> None:
@@ -125,7 +125,7 @@ def test_packages_that_can_be_told_apart_share_an_ethertype(install: Install) ->
     install("postcards", FREE)
     assert {"letters.kind", "postcards.kind", "am2.kind"} <= set(known_fields().names())
     assert packages.clashes() == []
-    simulated("postcards")
+    simulate("postcards")
 
 
 def test_one_package_on_the_path_twice_is_one(
@@ -161,6 +161,6 @@ def test_a_protocol_that_cannot_be_imported_is_listed_with_the_reason(install: I
     (broken,) = [protocol for protocol in packages.offered_protocols() if protocol.name == "broken"]
     reason = f"RuntimeError: no licence ({module}:1)"
     assert (broken.package, broken.modes, broken.problem) == ("broken-nic", (), reason)
-    simulated("emp")
+    simulate("emp")
     with pytest.raises(TestbedError, match="cannot be imported"):
-        simulated("broken")
+        simulate("broken")

@@ -28,7 +28,7 @@ def floats(size: int) -> list[Any]:
     return [bytearray(4 * size), "f"]
 
 
-def checked(folder: Path, *calls: Call) -> dict[str, Any]:
+def run_checked(folder: Path, *calls: Call) -> dict[str, Any]:
     """Let each rank make its call, behind one that all make; return the check of collective calls."""
 
     async def program(comm: Comm, _: Node) -> None:
@@ -104,9 +104,9 @@ MUTANTS: dict[str, tuple[Call, Call, str]] = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_rank_that_differs_is_told_with_its_line(tmp_path: Path, name: str) -> None:
     right_program, wrong_program, sentence = MUTANTS[name]
-    passed_check = checked(tmp_path / "good", right_program, right_program, right_program)
+    passed_check = run_checked(tmp_path / "good", right_program, right_program, right_program)
     assert (passed_check["checked"], passed_check["failed"]) == (2, 0)
-    failed_check = checked(tmp_path / "bad", right_program, wrong_program, right_program)
+    failed_check = run_checked(tmp_path / "bad", right_program, wrong_program, right_program)
     assert failed_check["failed"] == 1
     (sentence_found,) = failed_check["violations"]
     assert sentence in sentence_found
@@ -120,7 +120,7 @@ async def idle(comm: Comm) -> None:
 
 
 def test_a_call_that_a_rank_has_not_made_is_told_when_nothing_can_happen_any_more(tmp_path: Path) -> None:
-    check = checked(tmp_path, Comm.Barrier, idle, Comm.Barrier)
+    check = run_checked(tmp_path, Comm.Barrier, idle, Comm.Barrier)
     (sentence_found,) = check["violations"]
     assert sentence_found.startswith(
         "collective call 2 of ranks [0, 1, 2] (context 1), not made by n2: n1 calls Barrier() at "
@@ -139,7 +139,7 @@ async def in_parts(comm: Comm) -> None:
 
 
 def test_communicators_are_told_apart(tmp_path: Path) -> None:
-    check = checked(tmp_path, in_parts, in_parts, in_parts)
+    check = run_checked(tmp_path, in_parts, in_parts, in_parts)
     assert check["failed"] == 0
     assert check["checked"] == 7  # the first Barrier, Split, two Dup, three Bcast
 
@@ -152,7 +152,7 @@ async def in_another_part(comm: Comm) -> None:
 
 
 def test_a_difference_in_another_communicator_is_told_of_that_one(tmp_path: Path) -> None:
-    (sentence_found,) = checked(tmp_path, in_another_part, in_another_part, in_another_part)["violations"]
+    (sentence_found,) = run_checked(tmp_path, in_another_part, in_another_part, in_another_part)["violations"]
     assert sentence_found.startswith(
         "collective call 1 of ranks [0, 1, 2] (context 5), roots differ: n1 calls Bcast(root 0, 4 bytes)"
     )

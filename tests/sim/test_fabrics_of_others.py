@@ -22,7 +22,7 @@ PACKAGES = Path(__file__).parents[1] / "packages"
 
 @pytest.fixture(autouse=True)
 def token_ring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package is installed."""
+    """Install the package."""
     monkeypatch.syspath_prepend(PACKAGES)
     yield
     registered.cache_clear()

@@ -42,7 +42,7 @@ def pingpong(firmware: dict[str, object], protocol: str = "emp", loss: float = 0
     )  # fmt: skip
 
 
-def commanded(folder: Path, *arguments: str) -> Result:
+def run_command(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(
         command, ["run", "star-2", *arguments, "--mode", "sim", "--output", str(folder), "--json"]
     )
@@ -125,12 +125,14 @@ def test_the_command_takes_settings_of_firmware(tmp_path: Path) -> None:
 
 def test_the_command_takes_emps_settings_and_says_what_they_cannot_be(tmp_path: Path) -> None:
     arguments = ["pingpong", "--set", "count=4", "--set", "sizes=8700"]
-    result = commanded(tmp_path / "run", *arguments, "--firmware", "unit=2", "--firmware", "longest-timeout=200000000")
+    result = run_command(
+        tmp_path / "run", *arguments, "--firmware", "unit=2", "--firmware", "longest-timeout=200000000"
+    )
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "run" / "run.json").read_text())["firmware"] == {
         "unit": "2", "longest_timeout": "200000000"
     }  # fmt: skip
-    rejected = commanded(tmp_path / "wrong", *arguments, "--firmware", "unit=0")
+    rejected = run_command(tmp_path / "wrong", *arguments, "--firmware", "unit=0")
     assert isinstance(rejected.exception, DescriptionError)
     assert "found a collection of 0 frames, expected 1 to 255" in str(rejected.exception)
     assert not (tmp_path / "wrong").exists()

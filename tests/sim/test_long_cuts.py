@@ -61,7 +61,7 @@ async def numbered(comm: Comm, node: Node, *, until: int = 0, size: int = 40) ->
 def run(
     folder: Path, protocol: str, firmware: dict[str, int], seconds: int, cluster: Cluster | None = None, size: int = 40
 ) -> tuple[Course, Course]:
-    """Cut the link of the receiver for so many seconds."""
+    """Cut the receiver's link for `seconds` s; return both ranks' logs."""
     result = testbed.run(
         cluster or Cluster.star(2), numbered, protocol=protocol, mode="sim", firmware=firmware or None, check=True,
         settings={"until": CUT + (seconds + 2) * SECOND, "size": size}, timeout=seconds + 60, output=folder / "run",

@@ -22,7 +22,7 @@ SHAPES: dict[str, list[Cable]] = {
 }
 
 
-def named(attachment: Place) -> tuple[str, int]:
+def wire_port(attachment: Place) -> tuple[str, int]:
     """Return a port in the wire model's terms: ports count from 1, a NIC's is 0."""
     node, port = attachment
     return (f"n{node}", 0) if isinstance(node, int) else (node, port + 1)
@@ -33,7 +33,7 @@ class Among:
 
     def __init__(self, cables: Iterable[Cable], settings: Settings) -> None:
         self.truth = Myrinet(cables, leaders=[])
-        self.net = MyrinetNetwork([(named(first), named(second)) for first, second in self.truth.cables])
+        self.net = MyrinetNetwork([(wire_port(first), wire_port(second)) for first, second in self.truth.cables])
         self.now = 0
         self._come: list[tuple[int, bytes]] = []
         for number in list(self.truth.mappers):

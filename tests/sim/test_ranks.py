@@ -48,7 +48,7 @@ ends = ["b", "s"]
 
 
 async def everybody_greets(comm: Comm, node: Node) -> list[str]:
-    """Each rank sends its name to every other; the result is what it got, by rank."""
+    """Send this rank's name to every other rank; return the received names by rank."""
     requests = [await comm.isend(node.name, rank, 1) for rank in range(comm.size) if rank != comm.rank]
     names = [await comm.recv(source=rank, tag=1) if rank != comm.rank else node.name for rank in range(comm.size)]
     for request in requests:

@@ -45,7 +45,7 @@ def cluster_toml() -> str:
     return "three.toml"
 
 
-def failing() -> Result:
+def failing_run() -> Result:
     """The first run, of 30 seeds, in which the mistake shows; its folder is run."""
     for seed in range(30):
         result = call(f"run {cluster_toml()} {RANDOM} --seed {seed}")
@@ -65,7 +65,7 @@ def test_a_run_with_nothing_wrong_says_how_much_was_checked() -> None:
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_a_failed_run_prints_the_command_that_runs_it_again_and_that_says_whether_it_fails_again() -> None:
-    failed = failing()
+    failed = failing_run()
     assert isinstance(failed.exception, TestbedError)
     assert "errors: 1 of " in failed.stderr
     printed_command = re.search(r"again in live: testbed (replay run) --mode live", failed.stderr)
@@ -78,7 +78,7 @@ def test_a_failed_run_prints_the_command_that_runs_it_again_and_that_says_whethe
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_shrinking_prints_the_runs_that_it_took_and_the_fates_that_are_enough() -> None:
-    failing()
+    failing_run()
     result = call("replay run --shrink --runs 400 --mode sim")
     assert result.exit_code == 10
     reported_fates = re.search(
@@ -95,7 +95,7 @@ def test_shrinking_prints_the_runs_that_it_took_and_the_fates_that_are_enough() 
 def test_a_failure_that_is_mended_does_not_fail_again() -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[1].apply(patch)
-        failing()
+        failing_run()
     result = call("replay run --mode sim")
     assert result.exit_code == 0
     assert "the failure was not reproduced" in result.output

@@ -49,7 +49,7 @@ def run_random(folder: Path, seed: int = 1, repeat: int = 1, scenario: Scenario 
     return folder
 
 
-def failing(directory: Path, scenario: Scenario | None = None) -> Path:
+def failing_run(directory: Path, scenario: Scenario | None = None) -> Path:
     """The first run, of 30 seeds, in which the mistake shows."""
     for seed in range(30):
         folder = run_random(directory / str(seed), seed, scenario=scenario)
@@ -61,7 +61,7 @@ def failing(directory: Path, scenario: Scenario | None = None) -> Path:
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_a_failing_run_fails_again_in_the_same_check_with_the_same_fates(tmp_path: Path) -> None:
-    repetition = read_repetition(failing(tmp_path))
+    repetition = read_repetition(failing_run(tmp_path))
     assert repetition.failed == {"errors", "nothing lost"}
     replayed = replay_repetition(repetition, "sim", output=tmp_path / "again")
     assert replayed.reproduced
@@ -74,7 +74,7 @@ def test_a_failing_run_fails_again_in_the_same_check_with_the_same_fates(tmp_pat
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
-    folder = failing(tmp_path)
+    folder = failing_run(tmp_path)
     (folder / "fates.jsonl").unlink()
     replayed = replay_repetition(read_repetition(folder), "sim")
     assert (replayed.reproduced, replayed.fates) == (True, -1)
@@ -87,7 +87,7 @@ def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
-    folder = failing(tmp_path)
+    folder = failing_run(tmp_path)
     result = json.loads((folder / "result.json").read_text())
     untold = {"fates": {"whole": False, "untold": ["it ends before the run: the disk is full"]}}
     (folder / "result.json").write_text(json.dumps(result | untold))
@@ -102,7 +102,7 @@ def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_few_of_many_fates_make_the_run_fail(tmp_path: Path) -> None:
-    repetition = read_repetition(failing(tmp_path))
+    repetition = read_repetition(failing_run(tmp_path))
     shrunk = minimize(repetition, 400)
     assert shrunk.minimal
     assert 1 <= len(shrunk.causes) < len(read_log(repetition.folder / FATES)) / 2
@@ -117,7 +117,7 @@ def test_few_of_many_fates_make_the_run_fail(tmp_path: Path) -> None:
 def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[1].apply(patch)
-        repetition = read_repetition(failing(tmp_path))
+        repetition = read_repetition(failing_run(tmp_path))
     replayed = replay_repetition(repetition, "sim")
     assert not replayed.reproduced
     assert not replayed.failed
@@ -149,7 +149,7 @@ def test_of_a_scenario_the_faults_that_make_the_run_fail_are_left(tmp_path: Path
             Impair(on="n2", at="1ms", for_="1ms", delay="10us"),
         ]
     )
-    repetition = read_repetition(failing(tmp_path, scenario))
+    repetition = read_repetition(failing_run(tmp_path, scenario))
     assert repetition.failed == {"errors", "nothing lost"}
     assert replay_repetition(repetition, "sim").reproduced
     shrunk = minimize(repetition, 100)

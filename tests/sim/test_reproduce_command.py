@@ -62,7 +62,7 @@ def test_side_by_side_or_one_after_the_other_the_rows_are_equal() -> None:
 
 def test_points_are_measured_on_the_engine_that_is_given() -> None:
     class Noting(SerialEngine):
-        """An engine that notes what it computes."""
+        """Engine that records the points that it computes."""
 
         def __init__(self) -> None:
             self.points: list[str] = []

@@ -33,7 +33,7 @@ def test_the_documentation_has_these_rows(emp: Reproduction) -> None:
     assert otherwise_documented(emp) == []
 
 
-def doubled(*keys: str) -> Profile:
+def doubled_profile(*keys: str) -> Profile:
     return replace(EMP_2001, name="doubled", **{key: 2 * getattr(EMP_2001, key) for key in keys})
 
 
@@ -72,7 +72,7 @@ def test_every_row_says_where_its_value_stands(emp: Reproduction) -> None:
     ids=["receive path", "other events", "DMA set-up"],
 )
 def test_a_profile_with_one_constant_doubled_fails(keys: tuple[str, ...]) -> None:
-    reproduction = reproduce("emp", profile=doubled(*keys), runs=["latency"])
+    reproduction = reproduce("emp", profile=doubled_profile(*keys), runs=["latency"])
     assert any("latency, 4 B" in sentence for sentence in reproduction.failures)
 
 

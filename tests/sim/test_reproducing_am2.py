@@ -72,7 +72,7 @@ def test_a_round_trip_between_idle_nics_takes_the_sum_of_its_components(am2: Rep
 
 
 class PagesIn(Native[ActiveMessages]):
-    """How long it takes an idle node to have an endpoint in its NIC."""
+    """Measure how long an idle node takes to load an endpoint into its NIC."""
 
     protocol = "am2"
 

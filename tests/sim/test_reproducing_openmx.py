@@ -79,7 +79,7 @@ def test_each_cost_of_the_receive_path_is_in_the_way_of_a_message(kind: str) -> 
     assert latency(replace(OPENMX_2009, work=work))[0] >= latency(OPENMX_2009)[0] + 900
 
 
-def used(profile: Profile, ranks: int, **options: object) -> dict[str, float]:
+def interrupt_times(profile: Profile, ranks: int, **options: object) -> dict[str, float]:
     """Nanoseconds of interrupts by core of node n1, in an exchange among all ranks."""
     result = testbed.run(
         "openmx-2009", "random", protocol="openmx", mode="sim", profile=profile, ranks_per_node=ranks, seed=1,
@@ -89,7 +89,9 @@ def used(profile: Profile, ranks: int, **options: object) -> dict[str, float]:
 
 
 def test_each_policy_interrupts_the_cores_that_it_says() -> None:
-    first, robin, multi = (used(profile, 4) for profile in (OPENMX_2009_SINGLE, OPENMX_2009_ROUND_ROBIN, OPENMX_2009))
+    first, robin, multi = (
+        interrupt_times(profile, 4) for profile in (OPENMX_2009_SINGLE, OPENMX_2009_ROUND_ROBIN, OPENMX_2009)
+    )
     assert {core for core, interrupt_time in first.items() if interrupt_time} == {"core 0"}
     assert all(robin.values())
     assert max(robin.values()) < 1.5 * min(robin.values())
@@ -122,7 +124,7 @@ def test_an_idle_core_wakes_up_and_one_with_a_program_that_waits_does_not() -> N
 
 def test_interrupts_that_are_coalesced_come_later_and_are_fewer() -> None:
     coalesced = replace(OPENMX_2009, coalescing=20_000)
-    assert sum(used(coalesced, 2).values()) < sum(used(OPENMX_2009, 2).values())
+    assert sum(interrupt_times(coalesced, 2).values()) < sum(interrupt_times(OPENMX_2009, 2).values())
 
 
 def test_a_profile_names_its_hash_and_the_time_of_coalescing(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ PRICED = Profile(
 
 
 async def send(endpoint: Endpoint, node: SimNode, destinations: Sequence[int], size: int) -> int:
-    """A message to each of these, all at once; when all have been acknowledged."""
+    """Send a message to each destination, all at once; return when all have been acknowledged."""
     for completion in [endpoint.post_send(peer, node.number, _content(node.number, size)) for peer in destinations]:
         await completion
     return node.now()

@@ -39,7 +39,7 @@ def frame(destination: bytes, source: bytes) -> bytes:
 
 
 def received_counts(plug: EchoPlug) -> list[int]:
-    """How many frames each NIC got."""
+    """Return the number of frames that each NIC has received."""
     return [len(endpoint.firmware.frames) for endpoint in plug.endpoints]
 
 

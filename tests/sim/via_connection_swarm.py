@@ -63,7 +63,7 @@ class Session:
 
 
 def draw(seed: int) -> Case[Session]:
-    """The case of a seed."""
+    """Draw the case of a seed."""
     rng = source(seed, "case of VIA's connections")
     shape, nodes = draw_shape(rng)
     per_node = rng.choice((1, 1, 2))

@@ -76,7 +76,7 @@ VIA: Final = Subject("via", lambda settings: plug(Settings(**settings)), ViaTran
 
 
 def draw(seed: int) -> Case:
-    """The case of a seed."""
+    """Draw the case of a seed."""
     return message_swarm.draw(seed, VIA)
 
 

@@ -102,7 +102,7 @@ class Case(Generic[AnySession]):
 
 
 def draw(seed: int) -> Case[Session]:
-    """The case of a seed."""
+    """Draw the case of a seed."""
     rng = source(seed, "case of VIA's calls")
     shape, nodes = draw_shape(rng)
     sessions = []
@@ -260,7 +260,7 @@ class Side:
                     raise Violation(f"session {self.number}, round {number}: write {place} is not there")
 
     async def _be_broken(self, round_: Round) -> None:
-        """The first side does what it may not; both lose the connection."""
+        """Let the first side make a forbidden access; both sides lose the connection."""
         if self.side == 0:
             self.vi.post_send(self._forbidden(round_.hostile))
             descriptor = await self.vi.send_queue.wait()

@@ -40,7 +40,7 @@ def words_of(text: str) -> set[str]:
     return set(re.findall(r"[a-z]+\d*", re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", text).lower()))
 
 
-def named(source: str) -> Iterator[tuple[int, str]]:
+def names_and_strings(source: str) -> Iterator[tuple[int, str]]:
     """Line and text of every identifier and of every string, but for docstrings."""
     tree = ast.parse(source)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -81,7 +81,7 @@ def test_no_code_outside_their_rooms_names_a_fabric() -> None:
     findings = [
         f"{module_path}:{line}: {text!r}"
         for module_path, source in modules
-        for line, text in named(source)
+        for line, text in names_and_strings(source)
         if words_of(text) & (fabric_names - GENERAL)
     ]
     findings += [
@@ -100,7 +100,7 @@ def test_no_code_outside_their_rooms_names_a_protocol() -> None:
     findings = [
         f"{module_path}:{line}: {text!r}"
         for module_path, source in modules
-        for line, text in named(source)
+        for line, text in names_and_strings(source)
         if words_of(text) & (protocol_names - headers - OF_ROUTES)
     ]
     findings += [
@@ -117,7 +117,7 @@ def test_no_code_outside_their_rooms_names_a_protocol() -> None:
     ["if kind == 'myrinet': pass", "MyrinetWay()", "from testbed.fabric.myrinet import route", "x.crossbars()"],
 )
 def test_a_name_is_found_wherever_it_stands(source: str) -> None:
-    assert any(words_of(text) & {"myrinet", "crossbars"} for _, text in named(source))
+    assert any(words_of(text) & {"myrinet", "crossbars"} for _, text in names_and_strings(source))
 
 
 def test_a_name_in_a_condition_is_found() -> None:

@@ -61,20 +61,20 @@ def test_unmeasured_targets_are_neither_reached_nor_missed() -> None:
     assert {target.reached for target in targets([])} == {None}
 
 
-def carried_by(capacity: float, rate: float, lost: int = 0) -> Trial:
+def trial_of_relay(capacity: float, rate: float, lost: int = 0) -> Trial:
     """A second at `rate` of a relay that can do `capacity` frames/s."""
     return Trial(sent=int(rate), rate=rate, seconds=1.0, offered=int(rate), lost=lost, cpu=rate / capacity)
 
 
 @pytest.mark.parametrize("capacity", [10_000.0, 45_000.0, 123_456.0, 400_000.0])
 def test_the_search_ends_just_below_what_the_relay_can_do(capacity: float) -> None:
-    highest_rate = highest(lambda rate: carried_by(capacity, rate))
+    highest_rate = highest(lambda rate: trial_of_relay(capacity, rate))
     assert highest_rate is not None
     assert capacity / relay.FINEST <= highest_rate.rate <= capacity
 
 
 def test_a_relay_that_always_loses_frames_has_no_clean_rate() -> None:
-    assert highest(lambda rate: carried_by(1e6, rate, lost=1)) is None
+    assert highest(lambda rate: trial_of_relay(1e6, rate, lost=1)) is None
 
 
 def test_one_trial_that_was_disturbed_does_not_end_the_search() -> None:
@@ -83,7 +83,7 @@ def test_one_trial_that_was_disturbed_does_not_end_the_search() -> None:
     def disturbed(rate: float) -> Trial:
         nonlocal trials
         trials += 1
-        return carried_by(100_000, rate, lost=1 if trials % relay.ATTEMPTS else 0)
+        return trial_of_relay(100_000, rate, lost=1 if trials % relay.ATTEMPTS else 0)
 
     highest_rate = highest(disturbed)
     assert highest_rate is not None

@@ -53,7 +53,7 @@ async def request(app: ASGIApp, path: str, headers: Mapping[str, str], method: s
 
 
 class Socket:
-    """A WebSocket from the page's side. parts: what it has been sent, the latest of each."""
+    """The page's end of a WebSocket. parts: the latest received value of each part."""
 
     def __init__(self) -> None:
         self.orders: asyncio.Queue[Message] = asyncio.Queue()

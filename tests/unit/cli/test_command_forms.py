@@ -30,8 +30,8 @@ def shake(**given: Any) -> None:
     click.echo(repr(given))
 
 
-def parsed(command: click.Command, arguments: list[str]) -> dict[str, Any]:
-    """Return what click makes of the words."""
+def parse_arguments(command: click.Command, arguments: list[str]) -> dict[str, Any]:
+    """Return the parameters that click parses from the arguments."""
     return command.make_context(command.name, list(arguments)).params
 
 
@@ -59,7 +59,7 @@ def test_a_filled_form_becomes_the_words_that_the_command_parses() -> None:
         "rules": ["drop udp", "", "delay 1ms tcp"], "empty": "",
     }  # fmt: skip
     del values["empty"]
-    parsed_values = parsed(shake, words_of(shake, values))
+    parsed_values = parse_arguments(shake, words_of(shake, values))
     assert parsed_values == {
         "target": "n1", "others": ("a", "b c"), "hard": "5%", "times": 3, "way": "down", "again": True,
         "rules": ("drop udp", "delay 1ms tcp"), "secret": None, "name": None, "as_json": False,
@@ -72,7 +72,7 @@ def test_empty_fields_are_left_out() -> None:
 
 @pytest.mark.parametrize("value", ["--again", "--name=other", "-h", "--", "--json"])
 def test_a_value_that_looks_like_an_option_is_a_value(value: str) -> None:
-    parsed_values = parsed(shake, words_of(shake, {"target": value, "hard": value}))
+    parsed_values = parse_arguments(shake, words_of(shake, {"target": value, "hard": value}))
     assert (parsed_values["target"], parsed_values["hard"]) == (value, value)
     assert parsed_values["name"] is None
     assert not parsed_values["again"]

@@ -51,7 +51,7 @@ def output(arguments: Sequence[str], root: Path) -> str:
     return completed.stdout
 
 
-def imported(arguments: Sequence[str], root: Path) -> set[str]:
+def imported_modules(arguments: Sequence[str], root: Path) -> set[str]:
     """The modules that a command has imported by its end."""
     return set(output(arguments, root).partition("modules:\n")[2].split("\n"))
 
@@ -83,7 +83,7 @@ def imported(arguments: Sequence[str], root: Path) -> set[str]:
     ids=["help", "status", "exec", "up", "down"],
 )
 def test_a_command_does_not_import(arguments: Sequence[str], unneeded: Sequence[str], tmp_path: Path) -> None:
-    assert sorted(imported(arguments, tmp_path) & set(unneeded)) == []
+    assert sorted(imported_modules(arguments, tmp_path) & set(unneeded)) == []
 
 
 PROFILED = """

@@ -32,7 +32,7 @@ def screen_lines(snapshot: Snapshot | Absent, view: View | None = None, width: i
         return file.getvalue().split("\n")
 
 
-def coded(snapshot: Snapshot, view: View, **settings: bool) -> str:
+def screen_codes(snapshot: Snapshot, view: View, **settings: bool) -> str:
     """Return the bytes sent to the terminal, as text."""
     screen = console(80, 24, **settings)
     screen.print(frame(snapshot, view, 80, 24), end="")
@@ -129,8 +129,8 @@ def test_sorting_puts_the_highest_first() -> None:
 def test_colours_tell_of_faults_and_losses_and_are_left_out_where_there_are_none() -> None:
     """31 is red: frames are being lost. 33 is yellow: something is injected."""
     view = View(panel=1)
-    assert "\x1b[31mn2:eth0 → s1:2" in coded(two_nodes(), view)
-    plain = coded(two_nodes(), view, color=False)
+    assert "\x1b[31mn2:eth0 → s1:2" in screen_codes(two_nodes(), view)
+    plain = screen_codes(two_nodes(), view, color=False)
     assert "\x1b[3" not in plain
     assert "\x1b[7m" in plain  # the selection is told by more than a colour
     assert "▸n1:eth0 → s1:1" in "\n".join(screen_lines(two_nodes(), view))

@@ -183,7 +183,7 @@ class Kernel:
         return None
 
     def _leads(self, free_end: Interface, port: Interface) -> bool:
-        """Whether frames that enter a patch's free end pass a stage and leave by the port."""
+        """Return whether frames that enter a patch's free end pass a stage and leave by the port."""
         wire = self.interfaces[namespace_names.WIRE]
         entered = wire.get(self.staged.get(free_end.index, 0))
         return entered is not None and self.staged.get(entered.peer) == port.index

@@ -84,7 +84,7 @@ def lines(operations: list[Operation]) -> list[str]:
 
 
 def link(layout: Layout, *owners: str) -> str:
-    """The name of the first link between these two."""
+    """Return the name of the first link between two elements."""
     return next(link.name for link in layout.links if {link.a.owner, link.b.owner} == set(owners))
 
 
@@ -95,7 +95,7 @@ def built(layout: Layout) -> Kernel:
 
 
 def contents(kernel: Kernel) -> dict[str, object]:
-    """All that the kernel has, apart from what we remember beside it."""
+    """Return the kernel's complete state, without the model's own records."""
     return {
         name: copy.deepcopy(value)
         for name, value in vars(kernel).items()

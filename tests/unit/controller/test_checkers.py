@@ -320,7 +320,7 @@ def test_a_program_that_is_started_again_numbers_from_one_again() -> None:
     assert history.report().passed
 
 
-def started_again() -> tuple[HistoryBuilder, Circumstances]:
+def restarted_history() -> tuple[HistoryBuilder, Circumstances]:
     """Return a history in which n2 restarts with a posted receive, and n1's next message is never received."""
     history = HistoryBuilder(2)
     history.begin_receive(1)
@@ -332,7 +332,7 @@ def started_again() -> tuple[HistoryBuilder, Circumstances]:
 
 
 def test_transfers_of_a_restarted_programs_earlier_life_are_not_awaited() -> None:
-    history, circumstances = started_again()
+    history, circumstances = restarted_history()
     history.sent(0, history.begin_send(0, 1))
     history.begin_send(0, 1)
     report = history.report(circumstances)
@@ -341,7 +341,7 @@ def test_transfers_of_a_restarted_programs_earlier_life_are_not_awaited() -> Non
 
 
 def test_a_node_that_has_forgotten_may_receive_a_message_once_more() -> None:
-    report, circumstances = started_again()
+    report, circumstances = restarted_history()
     send = report.begin_send(0, 1)
     report.received(1, report.begin_receive(1), 0)
     report.received(1, report.begin_receive(1), 0)

@@ -29,7 +29,7 @@ def subject(impairment: Impairment, **settings: object) -> Subject:
     )
 
 
-def graded(impairment: Impairment, result: ProbeResult, **settings: object) -> dict[str, Finding]:
+def findings_of(impairment: Impairment, result: ProbeResult, **settings: object) -> dict[str, Finding]:
     return {finding.what: finding for finding in judge(subject(impairment, **settings), result, TABLE)}
 
 
@@ -38,21 +38,21 @@ def grades(findings: dict[str, Finding]) -> set[Grade]:
 
 
 def test_a_direction_that_does_what_was_asked_is_trusted() -> None:
-    findings = graded(DELAYED, QUIET)
+    findings = findings_of(DELAYED, QUIET)
     assert grades(findings) == {Grade.TRUSTED}
     assert findings["delay p50"].asked == 10 * MILLISECOND
     assert findings["delay p50"].measured == LATE[999]
     assert set(findings) == {"delay min", "delay p50", "delay p99", "jitter", "loss", "duplicate", "order"}
 
 
-def moved(offset: int) -> ProbeResult:
+def shifted_result(offset: int) -> ProbeResult:
     return replace(QUIET, delays=tuple(delay + offset for delay in LATE))
 
 
 def test_a_wrong_delay_is_degraded_then_invalid_late_and_early() -> None:
-    assert graded(DELAYED, moved(MILLISECOND))["delay p50"].grade is Grade.DEGRADED
-    assert graded(DELAYED, moved(6 * MILLISECOND))["delay p50"].grade is Grade.INVALID
-    findings = graded(DELAYED, moved(-6 * MILLISECOND))
+    assert findings_of(DELAYED, shifted_result(MILLISECOND))["delay p50"].grade is Grade.DEGRADED
+    assert findings_of(DELAYED, shifted_result(6 * MILLISECOND))["delay p50"].grade is Grade.INVALID
+    findings = findings_of(DELAYED, shifted_result(-6 * MILLISECOND))
     assert findings["delay p50"].grade is Grade.INVALID
     assert findings["delay min"].grade is Grade.INVALID
     assert "early" in findings["delay min"].reason
@@ -60,22 +60,22 @@ def test_a_wrong_delay_is_degraded_then_invalid_late_and_early() -> None:
 
 def test_a_late_hundredth_degrades_the_percentile_alone() -> None:
     delays = (*LATE[:1_900], *(delay + 8 * MILLISECOND for delay in LATE[1_900:]))
-    findings = graded(DELAYED, replace(QUIET, delays=delays))
+    findings = findings_of(DELAYED, replace(QUIET, delays=delays))
     assert findings["delay p99"].grade is Grade.DEGRADED
     assert findings["delay p50"].grade is Grade.TRUSTED
 
 
 def test_few_timed_probes_decide_nothing() -> None:
-    findings = graded(DELAYED, replace(QUIET, delays=LATE[:50]))
+    findings = findings_of(DELAYED, replace(QUIET, delays=LATE[:50]))
     assert findings["delay p50"].grade is Grade.TRUSTED
     assert findings["delay p99"].grade is Grade.UNDECIDED
-    findings = graded(DELAYED, replace(QUIET, delays=()))
+    findings = findings_of(DELAYED, replace(QUIET, delays=()))
     assert findings["delay p50"].grade is Grade.UNDECIDED
     assert findings["delay p50"].measured is None
 
 
 def test_a_loss_that_nobody_asked_for_invalidates_even_one() -> None:
-    findings = graded(DELAYED, replace(QUIET, arrived=1_999))
+    findings = findings_of(DELAYED, replace(QUIET, arrived=1_999))
     assert findings["loss"].grade is Grade.INVALID
     assert findings["loss"].interval is not None
 
@@ -88,34 +88,34 @@ def result_with_loss(sent: int, arrived: int) -> ProbeResult:
 
 
 def test_an_asked_loss_within_its_interval_is_trusted_if_enough_was_sent() -> None:
-    assert graded(LOSSY, result_with_loss(30_000, 28_530))["loss"].grade is Grade.TRUSTED
-    finding = graded(LOSSY, result_with_loss(3_000, 2_850))["loss"]
+    assert findings_of(LOSSY, result_with_loss(30_000, 28_530))["loss"].grade is Grade.TRUSTED
+    finding = findings_of(LOSSY, result_with_loss(3_000, 2_850))["loss"]
     assert finding.grade is Grade.UNDECIDED
     assert "20% needs" in finding.reason
 
 
 def test_another_loss_than_asked_invalidates_even_with_few_probes() -> None:
     for arrived in (2_400, 3_000):
-        assert graded(LOSSY, result_with_loss(3_000, arrived))["loss"].grade is Grade.INVALID
-    assert graded(Impairment(loss=1.0), result_with_loss(3_000, 1))["loss"].grade is Grade.INVALID
-    assert graded(Impairment(loss=1.0), result_with_loss(3_000, 0))["loss"].grade is Grade.TRUSTED
+        assert findings_of(LOSSY, result_with_loss(3_000, arrived))["loss"].grade is Grade.INVALID
+    assert findings_of(Impairment(loss=1.0), result_with_loss(3_000, 1))["loss"].grade is Grade.INVALID
+    assert findings_of(Impairment(loss=1.0), result_with_loss(3_000, 0))["loss"].grade is Grade.TRUSTED
 
 
 def test_what_explains_a_loss_keeps_it_undecided() -> None:
     result = result_with_loss(3_000, 2_400)
     for explanation in ({"rules_active": True}, {"overflowed": 5}):
-        assert graded(LOSSY, result, **explanation)["loss"].grade is Grade.UNDECIDED
-    assert graded(LOSSY, replace(result, overrun=1))["loss"].grade is Grade.UNDECIDED
-    approximate = graded(LOSSY, result, approximate="duplicate with loss")["loss"]
+        assert findings_of(LOSSY, result, **explanation)["loss"].grade is Grade.UNDECIDED
+    assert findings_of(LOSSY, replace(result, overrun=1))["loss"].grade is Grade.UNDECIDED
+    approximate = findings_of(LOSSY, result, approximate="duplicate with loss")["loss"]
     assert approximate.grade is Grade.DEGRADED
     assert "approximate" in approximate.reason
 
 
 def test_copies_flips_and_upset_order_that_nobody_asked_for_are_found() -> None:
-    assert graded(DELAYED, replace(QUIET, duplicates=1))["duplicate"].grade is Grade.INVALID
-    assert graded(DELAYED, replace(QUIET, corrupted=1))["corrupt"].grade is Grade.INVALID
-    assert graded(DELAYED, replace(QUIET, overtaken=1))["order"].grade is Grade.DEGRADED
-    assert graded(DELAYED, replace(QUIET, overtaken=50))["order"].grade is Grade.INVALID
+    assert findings_of(DELAYED, replace(QUIET, duplicates=1))["duplicate"].grade is Grade.INVALID
+    assert findings_of(DELAYED, replace(QUIET, corrupted=1))["corrupt"].grade is Grade.INVALID
+    assert findings_of(DELAYED, replace(QUIET, overtaken=1))["order"].grade is Grade.DEGRADED
+    assert findings_of(DELAYED, replace(QUIET, overtaken=50))["order"].grade is Grade.INVALID
 
 
 def test_asked_copies_flips_and_skips_are_trusted() -> None:
@@ -123,10 +123,10 @@ def test_asked_copies_flips_and_skips_are_trusted() -> None:
     result = replace(
         QUIET, sent=20_000, arrived=20_000, duplicates=2_010, corrupted=1_985, skipped=2_040, overtaken=1_500
     )
-    findings = graded(impairment, result)
+    findings = findings_of(impairment, result)
     assert {findings[key].grade for key in ("duplicate", "corrupt", "reorder")} == {Grade.TRUSTED}
     assert "order" not in findings
-    assert graded(impairment, replace(result, skipped=0))["reorder"].grade is Grade.INVALID
+    assert findings_of(impairment, replace(result, skipped=0))["reorder"].grade is Grade.INVALID
 
 
 def test_a_frame_that_skipped_the_delay_and_was_held_up_is_not_one_delayed_too_little() -> None:
@@ -139,10 +139,10 @@ def test_a_frame_that_skipped_the_delay_and_was_held_up_is_not_one_delayed_too_l
         (60, stalled, Grade.INVALID),
     ):
         delays = tuple(sorted((*[7 * MILLISECOND] * early, *rest)))
-        finding = graded(reordered, replace(QUIET, delays=delays, skipped=222, overtaken=200))["delay min"]
+        finding = findings_of(reordered, replace(QUIET, delays=delays, skipped=222, overtaken=200))["delay min"]
         assert finding.grade is grade
         assert ("may have skipped" in finding.reason) is (grade is Grade.UNDECIDED)
-    assert graded(DELAYED, replace(QUIET, delays=(7 * MILLISECOND, *LATE)))["delay min"].grade is Grade.INVALID
+    assert findings_of(DELAYED, replace(QUIET, delays=(7 * MILLISECOND, *LATE)))["delay min"].grade is Grade.INVALID
 
 
 JITTERY = Impairment(delay=50 * MILLISECOND, jitter=10 * MILLISECOND, distribution="uniform")
@@ -154,39 +154,41 @@ def result_with_delays(low: int, high: int) -> ProbeResult:
 
 
 def test_jitter_as_asked_is_trusted_and_none_or_another_is_not() -> None:
-    sound = graded(JITTERY, result_with_delays(40 * MILLISECOND, 60 * MILLISECOND))
+    sound = findings_of(JITTERY, result_with_delays(40 * MILLISECOND, 60 * MILLISECOND))
     assert grades(sound) == {Grade.TRUSTED}
-    none = graded(JITTERY, result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 100_000))
+    none = findings_of(JITTERY, result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 100_000))
     assert none["jitter"].grade is Grade.INVALID
     assert none["jitter distribution"].grade is Grade.INVALID
-    wide = graded(JITTERY, result_with_delays(20 * MILLISECOND, 80 * MILLISECOND))
+    wide = findings_of(JITTERY, result_with_delays(20 * MILLISECOND, 80 * MILLISECOND))
     assert wide["jitter"].grade is Grade.INVALID
 
 
 def test_a_small_jitter_that_is_missing_is_found() -> None:
     small_jitter = replace(JITTERY, jitter=300_000)
     none = result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 1_000)
-    assert {graded(small_jitter, none)[key].grade for key in ("jitter", "jitter distribution")} <= {
+    assert {findings_of(small_jitter, none)[key].grade for key in ("jitter", "jitter distribution")} <= {
         Grade.DEGRADED,
         Grade.INVALID,
     }
 
 
 def test_jitter_that_nobody_asked_for_is_found() -> None:
-    findings = graded(DELAYED, result_with_delays(10 * MILLISECOND, 30 * MILLISECOND))
+    findings = findings_of(DELAYED, result_with_delays(10 * MILLISECOND, 30 * MILLISECOND))
     assert findings["jitter"].grade is Grade.INVALID
 
 
 def test_other_frames_that_are_in_the_way_keep_delays_undecided() -> None:
     result = replace(result_with_delays(40 * MILLISECOND, 60 * MILLISECOND), other_frames=1_000)
-    assert graded(JITTERY, result)["delay p50"].grade is Grade.UNDECIDED
+    assert findings_of(JITTERY, result)["delay p50"].grade is Grade.UNDECIDED
     shaped = Impairment(rate=1_000_000)
-    assert graded(shaped, replace(QUIET, other_bytes=100_000))["delay p50"].grade is Grade.UNDECIDED
+    assert findings_of(shaped, replace(QUIET, other_bytes=100_000))["delay p50"].grade is Grade.UNDECIDED
 
 
 def test_rules_excuse_a_deviation_and_nothing_else() -> None:
-    assert grades(graded(DELAYED, QUIET, rules_active=True)) == {Grade.TRUSTED}
-    assert graded(DELAYED, moved(6 * MILLISECOND), rules_active=True)["delay p50"].grade is Grade.UNDECIDED
+    assert grades(findings_of(DELAYED, QUIET, rules_active=True)) == {Grade.TRUSTED}
+    assert (
+        findings_of(DELAYED, shifted_result(6 * MILLISECOND), rules_active=True)["delay p50"].grade is Grade.UNDECIDED
+    )
 
 
 # Rate
@@ -219,18 +221,18 @@ def train(rate: float, offered: float = 1.3e7, stop: int = 0) -> ProbeResult:
     ],
 )
 def test_the_rate_is_measured(rate: float, grade: Grade) -> None:
-    finding = graded(SHAPED, train(rate))["rate"]
+    finding = findings_of(SHAPED, train(rate))["rate"]
     assert finding.grade is grade
     assert finding.measured == pytest.approx(min(rate, 1.3e7), rel=0.02)
 
 
 def test_a_sender_that_stops_for_a_while_changes_no_rate() -> None:
-    finding = graded(SHAPED, train(1e7, stop=200 * MILLISECOND))["rate"]
+    finding = findings_of(SHAPED, train(1e7, stop=200 * MILLISECOND))["rate"]
     assert finding.measured == pytest.approx(1e7, rel=0.02)
 
 
 def test_a_train_below_the_rate_decides_nothing() -> None:
-    finding = graded(SHAPED, train(1e7, offered=0.9e7))["rate"]
+    finding = findings_of(SHAPED, train(1e7, offered=0.9e7))["rate"]
     assert finding.grade is Grade.UNDECIDED
     assert "this machine cannot send faster" in finding.reason
 
@@ -243,11 +245,11 @@ def test_a_train_that_was_not_alone_or_not_read_decides_nothing() -> None:
         replace(measured.train, overrun=1),
         replace(measured.train, frames=()),
     ):
-        assert graded(SHAPED, replace(measured, train=result))["rate"].grade is Grade.UNDECIDED
+        assert findings_of(SHAPED, replace(measured, train=result))["rate"].grade is Grade.UNDECIDED
 
 
 def test_a_train_for_which_no_time_was_left_decides_nothing() -> None:
-    finding = graded(SHAPED, replace(QUIET, delays=SHORT))["rate"]
+    finding = findings_of(SHAPED, replace(QUIET, delays=SHORT))["rate"]
     assert finding.grade is Grade.UNDECIDED
     assert "alone" in finding.reason
 

@@ -160,14 +160,14 @@ def test_several_targets_are_laid_on_once() -> None:
     assert [link for link, _ in injection.places] == ["n1:eth0--s1:1"] * 2 + ["n2:eth0--s1:2"] * 2
 
 
-def refused(*faults: Fault, layout: Layout = STAR, mode: str = "sim") -> str:
+def refusal(*faults: Fault, layout: Layout = STAR, mode: str = "sim") -> str:
     with pytest.raises((DescriptionError, UnsupportedError)) as caught:
         check(Scenario(name="storm", faults=faults), layout, mode)
     return str(caught.value)
 
 
 def test_what_there_is_not_is_named_all_at_once() -> None:
-    text = refused(
+    text = refusal(
         Crash(on="n9", at=0),
         Impair(on="n1--n2", loss="1%", at=0),
         Impair(on="n1", direction="up", loss="1%", at=0),
@@ -190,10 +190,10 @@ def test_what_there_is_not_is_named_all_at_once() -> None:
 
 
 def test_a_feature_that_a_mode_lacks_is_rejected_with_the_reason() -> None:
-    assert "only a cost model can slow a NIC" in refused(Slow(on="n1", factor=2.0, at=0), mode="live")
+    assert "only a cost model can slow a NIC" in refusal(Slow(on="n1", factor=2.0, at=0), mode="live")
     pair = resolve(Description.back_to_back())
     direct = replace(pair, links=tuple(replace(link, datapath="direct") for link in pair.links))
-    assert 'datapath = "direct"' in refused(Impair(on="all", loss="1%", at=0), layout=direct, mode="live")
+    assert 'datapath = "direct"' in refusal(Impair(on="all", loss="1%", at=0), layout=direct, mode="live")
     check(Scenario(faults=[Slow(on="n1", factor=2.0, at=0)]), STAR, "sim")
 
 

@@ -46,8 +46,8 @@ SIZE = 1000
 RUNS = 30
 
 
-def asked(factor: float) -> Impairment:
-    """A link of which everything is `factor` times what is asked for."""
+def scaled_impairment(factor: float) -> Impairment:
+    """Impairment whose values are all `factor` times the requested ones."""
     return Impairment(
         loss=0.3 * factor,
         duplicate=0.2 * factor,
@@ -57,7 +57,7 @@ def asked(factor: float) -> Impairment:
     )
 
 
-def sent_over(impairment: Impairment, seed: int) -> list[tuple[int, int]]:
+def arrivals_over(impairment: Impairment, seed: int) -> list[tuple[int, int]]:
     """Arrivals over a link: when, and which frame."""
     schedule = [(number * GAP, numbered(number)) for number in range(FRAMES)]
     return [(time, number_of(frame)) for time, frame in carried(impairment, schedule, seed=seed)]
@@ -74,19 +74,19 @@ CHECKS: dict[str, Callable[[list[tuple[int, int]]], object]] = {
     ),
     "delay": lambda got: assert_delay("5ms", delays(got)),
     "jitter": lambda got: assert_jitter("1ms", delays(got), delay="5ms"),
-    "loss, one by one": lambda got: until_sure(loss_test(0.3), missing(got)),
-    "duplicates, one by one": lambda got: until_sure(duplicates_test(0.2), doubled(got)),
+    "loss, one by one": lambda got: until_sure(loss_test(0.3), are_missing(got)),
+    "duplicates, one by one": lambda got: until_sure(duplicates_test(0.2), are_doubled(got)),
     "delay, one by one": lambda got: until_sure(delay_test("5ms"), delays(got)),
     "jitter, one by one": lambda got: until_sure(jitter_test("1ms", delay="5ms"), delays(got)),
 }
 
 
-def missing(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
+def are_missing(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
     arrived = {number for _, number in arrivals}
     return (number not in arrived for number in range(FRAMES))
 
 
-def doubled(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
+def are_doubled(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
     numbers = [number for _, number in arrivals]
     return (numbers.count(number) > 1 for number in dict.fromkeys(numbers))
 
@@ -94,21 +94,21 @@ def doubled(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_sound_link_passes(check: str) -> None:
     for seed in range(5):
-        CHECKS[check](sent_over(asked(1), seed))
+        CHECKS[check](arrivals_over(scaled_impairment(1), seed))
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.2])
 @pytest.mark.parametrize("check", [name for name in CHECKS if "duplicates" not in name])
 def test_a_link_that_is_off_by_a_fifth_is_caught(check: str, factor: float) -> None:
     for seed in range(5):
-        arrivals = sent_over(asked(factor), seed)
+        arrivals = arrivals_over(scaled_impairment(factor), seed)
         if "jitter" in check:  # around the delay that is asked for
             arrivals = [(time - round(5 * MILLISECOND * (factor - 1)), number) for time, number in arrivals]
         with pytest.raises(AssertionError, match="expected"):
             CHECKS[check](arrivals)
 
 
-def shaped(rate: float, count: int, rng: random.Random) -> list[tuple[int, int]]:
+def shaped_arrivals(rate: float, count: int, rng: random.Random) -> list[tuple[int, int]]:
     """Arrivals of frames that wait for one another at a rate, bit/s, each told a little late."""
     return [(round(number * SIZE * 8e9 / rate + rng.uniform(0, 50 * MICROSECOND)), SIZE) for number in range(count)]
 
@@ -118,7 +118,7 @@ def test_a_rate_is_told_from_one_a_fifth_off_though_arrivals_are_told_late(one_b
     chance = random.Random(1)
     for _ in range(RUNS):
         for factor in (1, 0.8, 1.2):
-            arrivals = shaped(1e7 * factor, 700, chance)
+            arrivals = shaped_arrivals(1e7 * factor, 700, chance)
             check: Callable[[], object] = (
                 (lambda sample=arrivals: until_sure(rate_test("10mbit", frames=10), sample))
                 if one_by_one

@@ -35,7 +35,7 @@ RACKS = resolve(
 LINKS = [link.name for link in RACKS.links]
 
 
-def played(*faults: Fault, seed: int = 1, horizon: int = 10) -> Sequence[Fault]:
+def faults_of(*faults: Fault, seed: int = 1, horizon: int = 10) -> Sequence[Fault]:
     check(Scenario(faults=faults), RACKS, "sim")
     return [occurrence.fault for occurrence in occurrences(Scenario(faults=faults), RACKS, seed, horizon * SECOND)]
 
@@ -73,32 +73,32 @@ def test_partitions_are_between_tags() -> None:
 
 def test_some_of_a_tag_are_drawn_anew_each_time_by_the_seed() -> None:
     pauses = Pause(on="@rack1", pick=2, at=0, for_="100ms", every="200ms", to="6s")
-    targets = [fault.on for fault in played(pauses) if isinstance(fault, OnNodes)]
+    targets = [fault.on for fault in faults_of(pauses) if isinstance(fault, OnNodes)]
     assert len(targets) == 30
     assert set(targets) == {("n1", "n2"), ("n1", "n3"), ("n2", "n3")}
-    assert targets == [fault.on for fault in played(pauses) if isinstance(fault, OnNodes)]
-    assert targets != [fault.on for fault in played(pauses, seed=2) if isinstance(fault, OnNodes)]
+    assert targets == [fault.on for fault in faults_of(pauses) if isinstance(fault, OnNodes)]
+    assert targets != [fault.on for fault in faults_of(pauses, seed=2) if isinstance(fault, OnNodes)]
     reseeded = pauses.model_copy(update={"seed": 9})
-    assert played(reseeded, seed=1) == played(reseeded, seed=2)
+    assert faults_of(reseeded, seed=1) == faults_of(reseeded, seed=2)
     assert all(
-        fault.what == f"pause on {', '.join(fault.on)}" for fault in played(pauses) if isinstance(fault, OnNodes)
+        fault.what == f"pause on {', '.join(fault.on)}" for fault in faults_of(pauses) if isinstance(fault, OnNodes)
     )
 
 
 def test_of_links_what_has_the_tag_is_drawn_with_all_its_links() -> None:
     flaps = Flap(on=["@rack2", "@slow"], pick=1, at=0, for_="100ms", every="200ms", to="6s")
-    targets = {fault.on for fault in played(flaps) if isinstance(fault, OnLinks)}
+    targets = {fault.on for fault in faults_of(flaps) if isinstance(fault, OnLinks)}
     assert targets == {("n4",), ("n5",), (LINKS[4],)}
     every = {
         fault.on[0]
-        for fault in played(Down(on="all", pick=1, at=0, for_="1ms", every="10ms", to="2s"))
+        for fault in faults_of(Down(on="all", pick=1, at=0, for_="1ms", every="10ms", to="2s"))
         if isinstance(fault, OnLinks)
     }
     assert every == set(LINKS)
 
 
 def test_churn_and_faults_at_random_choose_among_a_tags() -> None:
-    restarts = played(Churn(on="@rack2", mean="100ms", at=0, to="5s"))
+    restarts = faults_of(Churn(on="@rack2", mean="100ms", at=0, to="5s"))
     assert {restart.on for restart in restarts if isinstance(restart, OnNodes)} == {("n4",), ("n5",)}
     random_faults = RandomFaults(kinds=["pause", "flap"], rate=10.0, on=["@rack2"], to="5s")
     scenario = Scenario(random=random_faults)

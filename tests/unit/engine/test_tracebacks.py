@@ -14,7 +14,7 @@ from testbed.spec import units
 from testbed.spec.loader import parse
 
 
-def raised(program: str, path: str) -> BaseException:
+def error_of(program: str, path: str) -> BaseException:
     """Return the error that a program in a file of this name raises."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  each has another
         exec(compile(program, path, "exec"), {"parse": parse, "units": units, "MPI": mpi})
@@ -23,7 +23,7 @@ def raised(program: str, path: str) -> BaseException:
 
 
 def test_a_programs_own_lines_and_what_they_call_are_shown() -> None:
-    text = program_traceback(raised("units.parse_rate('fast')", "/home/me/work.py"))
+    text = program_traceback(error_of("units.parse_rate('fast')", "/home/me/work.py"))
     assert text.splitlines()[1] == '  File "/home/me/work.py", line 1, in <module>'
     assert "units.py" in text
     assert text.splitlines()[-1].startswith("testbed.spec.units.UnitError: found 'fast'")
@@ -42,7 +42,7 @@ def test_what_runs_a_program_is_left_out_but_in_the_log(line_of_ours: str) -> No
 
 
 def test_the_traceback_of_an_mpi_error_ends_with_the_programs_line() -> None:
-    text = program_traceback(raised("def call():\n  MPI.INT.Free()\ncall()", "/home/me/work.py")).splitlines()
+    text = program_traceback(error_of("def call():\n  MPI.INT.Free()\ncall()", "/home/me/work.py")).splitlines()
     assert [line for line in text if "File" in line] == [
         '  File "/home/me/work.py", line 3, in <module>',
         '  File "/home/me/work.py", line 2, in call',
@@ -78,16 +78,16 @@ def test_a_shipped_workload_is_a_program() -> None:
     from testbed import workloads
 
     path = f"{workloads.__file__.rpartition('/')[0]}/sort.py"
-    assert f'  File "{path}", line 1, in <module>' in program_traceback(raised("1 / 0", path))
+    assert f'  File "{path}", line 1, in <module>' in program_traceback(error_of("1 / 0", path))
 
 
 def test_an_error_of_ours_that_no_program_has_to_do_with_is_its_sentence() -> None:
-    error = raised("units.parse_rate('fast')", units.__file__)
+    error = error_of("units.parse_rate('fast')", units.__file__)
     assert isinstance(error, TestbedError)
     assert program_traceback(error) == str(error)
 
 
 def test_a_mistake_of_ours_is_shown_whole() -> None:
-    text = program_traceback(raised("1 / 0", units.__file__))
+    text = program_traceback(error_of("1 / 0", units.__file__))
     assert text.startswith("Traceback (most recent call last):\n")
     assert units.__file__ in text

@@ -15,7 +15,7 @@ SEGMENT = tcp(data=bytes(100))
 
 
 def offer_and_count(as_gso: bool, *, rules: bool) -> tuple[list[tuple[int, int]], dict[str, int], list[Record]]:
-    """Three frames of a flow, singly or as a GSO frame, then a fourth; then three more, of which a rule drops the second."""
+    """Offer three frames of a flow, singly or as a GSO frame, then a fourth; then three more; a rule drops the second."""
     log: list[Record] = []
     rule_set = RuleSet(standard_fields()) if rules else None
     wire = direction(Impairment(delay=MILLISECOND), rules=rule_set, log=log.append)

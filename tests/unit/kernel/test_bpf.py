@@ -40,7 +40,7 @@ def _no_descriptor_left() -> Iterator[None]:
     assert os.listdir("/proc/self/fd") == before
 
 
-def returning(result: int) -> bytes:
+def program_returning(result: int) -> bytes:
     program = Program()
     program.mov(R0, result)
     program.exit()
@@ -109,7 +109,7 @@ def test_a_number_that_nobody_has_is_not_found() -> None:
 
 @pytest.mark.parametrize("result", [0, 2, -1])
 def test_a_run_returns_the_programs_result(result: int) -> None:
-    with bpf.load_classifier(returning(result), "returns") as loaded:
+    with bpf.load_classifier(program_returning(result), "returns") as loaded:
         run = run_on(loaded, bytes(14), repeat=100)
         assert run.result == result
         assert run.duration < 1_000_000
@@ -129,7 +129,7 @@ def test_what_changes_the_kernel_is_announced_and_what_asks_is_not() -> None:
     with (
         observed_by(changes.append),
         bpf.make_map("hash", "table", 8, 8, 2) as table,
-        bpf.load_classifier(returning(0), "p") as loaded,
+        bpf.load_classifier(program_returning(0), "p") as loaded,
     ):
         table.update(number(1), number(2))
         table.lookup(number(1))

@@ -37,7 +37,7 @@ COMPARISONS: dict[Comparison, Callable[[int, int], bool]] = {
 }  # fmt: skip
 
 
-def encoded(build: Callable[[Program], object]) -> str:
+def encode(build: Callable[[Program], object]) -> str:
     program = Program()
     build(program)
     return program.assemble({"table": 9}).hex(" ", 8)
@@ -74,7 +74,7 @@ def encoded(build: Callable[[Program], object]) -> str:
 def test_an_instruction_is_encoded_as_specified(build: Callable[[Program], object], expected: str) -> None:
     if struct.pack("=H", 1) != b"\1\0":
         pytest.skip("the bytes above are those of a little-endian machine")
-    assert encoded(build) == expected
+    assert encode(build) == expected
 
 
 def test_labels_are_resolved_in_both_directions_over_wide_constants() -> None:

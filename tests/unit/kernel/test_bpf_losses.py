@@ -97,7 +97,7 @@ def runnable(frame: bytes) -> bytes:
 
 
 def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FIELDS) -> Classifier:
-    """Each frame's fate, and then all that was counted, is the model's. Returns the classifier, closed."""
+    """Compare each frame's fate and then all counters with the model's. Returns the classifier, closed."""
     model = LinkDirection(LINK, "backward", impairment, FateOptions(seed=SEED, fields=fields))
     readers = fields.flow_readers()
     flows: Counter[Flow] = Counter()

@@ -25,7 +25,7 @@ HERE = "/proc/thread-self/ns/net"
 BUFFER = 1 << 20
 
 
-def story(test: Callable[[RouteSocket], None]) -> None:
+def run_in_namespace(test: Callable[[RouteSocket], None]) -> None:
     """Run a test in a namespace with the pairs sender - port and tap - back, and hooks on port and tap."""
 
     def in_namespace() -> None:
@@ -72,7 +72,7 @@ def test_what_comes_in_is_taken_from_request_to_request() -> None:
         sender.send([frame(3)])
         assert numbers(tap) == [2]
 
-    story(test)
+    run_in_namespace(test)
 
 
 def test_what_is_to_leave_is_taken_but_for_frames_with_the_mark() -> None:
@@ -89,7 +89,7 @@ def test_what_is_to_leave_is_taken_but_for_frames_with_the_mark() -> None:
         assert numbers(putter) == [1]
         assert numbers(sender) == [2]
 
-    story(test)
+    run_in_namespace(test)
 
 
 def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> None:
@@ -108,7 +108,7 @@ def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> N
         assert numbers(port) == [2]
         assert numbers(tap) == [1]
 
-    story(test)
+    run_in_namespace(test)
 
 
 def test_a_capture_hears_what_is_put_back_once_and_what_leaves() -> None:
@@ -126,7 +126,7 @@ def test_a_capture_hears_what_is_put_back_once_and_what_leaves() -> None:
             heard_frames += [(is_outgoing, int.from_bytes(raw[14:18], "big")) for _, is_outgoing, raw in ring.read()]
         assert heard_frames == [(False, 1), (True, 2)]
 
-    story(test)
+    run_in_namespace(test)
 
 
 def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends() -> None:
@@ -147,7 +147,7 @@ def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends(
             (False, 2), (True, 3),
         ]  # fmt: skip
 
-    story(test)
+    run_in_namespace(test)
 
 
 def test_diversions_are_read_back() -> None:
@@ -163,7 +163,7 @@ def test_diversions_are_read_back() -> None:
         route.execute([netlink_messages.remove_link(TAP)])
         assert diversions(route, [PORT]) == {PORT: Diversion(-1, -1)}
 
-    story(test)
+    run_in_namespace(test)
 
 
 def test_other_filters_are_no_diversions() -> None:
@@ -172,7 +172,7 @@ def test_other_filters_are_no_diversions() -> None:
         assert diversions(route, [PORT, TAP]) == {}
         assert rtnl_dump.wire_contents(route).redirections == {PORT: TAP}
 
-    story(test)
+    run_in_namespace(test)
 
 
 @pytest.mark.parametrize(("index", "reason"), [(PORT, errno.ENOENT), (SENDER, errno.EINVAL)])
@@ -182,4 +182,4 @@ def test_what_is_not_diverted_cannot_be_let_go(index: int, reason: int) -> None:
             route.execute([diversion.remove(index, INGRESS)])
         assert [refusal.errno for refusal in raised.value.refusals] == [reason]
 
-    story(test)
+    run_in_namespace(test)

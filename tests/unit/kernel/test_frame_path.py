@@ -77,7 +77,7 @@ def calls_on(path: ModuleType, device: str, longest: int = LONGEST) -> FrameCall
     return calls
 
 
-def received(calls: FrameCalls, count: int) -> list[bytes]:
+def receive_frames(calls: FrameCalls, count: int) -> list[bytes]:
     """Receive `count` frames, waiting for the kernel to deliver them."""
     frames: list[bytes] = []
     deadline = time.monotonic() + 30
@@ -109,7 +109,7 @@ def test_frames_come_in_order_however_many_wait() -> None:
         for count in (1, 2, 3, 16, 17, 18, 33, 100):
             sent = [frame(next(numbers), chance.randrange(60, LONGEST + 1)) for _ in range(count)]
             assert [sender.send(entry) for entry in sent] == [len(entry) for entry in sent]
-            assert received(receiver, count) == sent
+            assert receive_frames(receiver, count) == sent
             assert receiver.receive() is None
 
     on_both(scenario)
@@ -121,7 +121,7 @@ def test_any_buffer_is_sent_and_nothing_else() -> None:
         short_frame = frame(1, 100)
         for buffer in (short_frame, bytearray(short_frame), memoryview(short_frame + b"more")[:100]):
             assert sender.send(buffer) == 100
-            assert received(receiver, 1) == [short_frame]
+            assert receive_frames(receiver, 1) == [short_frame]
         with pytest.raises(TypeError):
             sender.send("text")  # type: ignore[arg-type]
         with pytest.raises(BufferError):
@@ -136,7 +136,7 @@ def test_a_frame_that_is_too_long_is_cut_also_among_others() -> None:
         sent = [frame(number, size) for number, size in enumerate((60, 99, 100, 101, 1_000, 60))]
         for entry in sent:
             sender.send(entry)
-        assert received(receiver, len(sent)) == [entry[:100] for entry in sent]
+        assert receive_frames(receiver, len(sent)) == [entry[:100] for entry in sent]
 
     on_both(scenario)
 
@@ -204,7 +204,7 @@ def test_frames_that_came_before_an_interface_went_down_are_received() -> None:
         for entry in sent:
             sender.send(entry)
         set_link(netlink_messages.set_down, B)
-        assert received(receiver, 20) == sent
+        assert receive_frames(receiver, 20) == sent
         assert receiver.receive() is None
 
     on_both(scenario)
@@ -215,7 +215,7 @@ def test_a_closed_socket_gives_nothing_any_more_although_frames_were_read_ahead(
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         for number in range(10):
             sender.send(frame(number, 60))
-        assert received(receiver, 2) == [frame(0, 60), frame(1, 60)]
+        assert receive_frames(receiver, 2) == [frame(0, 60), frame(1, 60)]
         for _ in range(2):
             receiver.close()
             assert reason_of(receiver.receive) == "EBADF"

@@ -31,7 +31,7 @@ BUFFER = 8 << 20
 Ends = tuple[PacketSocket, PacketSocket]
 
 
-def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500) -> None:
+def run_between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500) -> None:
     """Run a test on each frame path, in a namespace of its own, with sockets on the two ends of a veth pair."""
 
     def in_namespace(path: ModuleType) -> None:
@@ -83,7 +83,7 @@ def test_frames_come_in_batches_in_their_order_and_whole() -> None:
         assert not b.update_statistics().lost
         assert a.receive(0) == [], "what it sends itself does not come back"
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_every_frame_comes_with_the_time_at_which_it_came_not_that_at_which_it_was_read() -> None:
@@ -105,7 +105,7 @@ def test_every_frame_comes_with_the_time_at_which_it_came_not_that_at_which_it_w
         assert before - 10_000 <= timestamps[0]
         assert timestamps[0] <= after + 10_000
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_no_frame_is_older_than_the_caller_says_nor_than_the_one_before_it() -> None:
@@ -114,7 +114,7 @@ def test_no_frame_is_older_than_the_caller_says_nor_than_the_one_before_it() -> 
         later = time.monotonic_ns() + 10**9
         assert [timestamp for timestamp, _ in receive_frames(b, 5, later)] == [later] * 5
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_the_two_clocks_are_read_again_when_something_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_tags_are_put_back_into_their_frames() -> None:
         a.send(sent)
         assert contents(b, 4) == sent
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_frames_of_the_mtu_pass_with_a_tag_and_none_is_taken_for_too_long() -> None:
@@ -145,7 +145,7 @@ def test_frames_of_the_mtu_pass_with_a_tag_and_none_is_taken_for_too_long() -> N
         assert contents(b, 2) == longest
         assert b.update_statistics().oversized == 0
 
-    between(scenario, mtu=9000)
+    run_between(scenario, mtu=9000)
 
 
 # What is left unfinished
@@ -190,7 +190,7 @@ def test_gso_frames_are_forwarded_unsegmented(version: int) -> None:
         ]
         assert (a.update_statistics().lost, b.update_statistics().lost) == (0, 0)
 
-    between(scenario)
+    run_between(scenario)
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -209,7 +209,7 @@ def test_the_kernel_finishes_frames_as_we_do(version: int, flags: str, tag: byte
         assert contents(b, len(expected)) == expected
         assert not b.has_offloaded
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> None:
@@ -230,7 +230,7 @@ def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> N
             BATCH,
         ]  # the first did not know, the second knew that there had been GSO frames
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_an_unfinished_frame_gets_its_tag_back() -> None:
@@ -243,7 +243,7 @@ def test_an_unfinished_frame_gets_its_tag_back() -> None:
             frame.segment() for frame in sent
         ]
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_oversized_gso_segments_are_counted_singly() -> None:
@@ -253,7 +253,7 @@ def test_oversized_gso_segments_are_counted_singly() -> None:
         assert b.update_statistics().oversized == 10
         assert b.update_statistics().lost == 10
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_a_socket_may_send_by_another_interface_than_it_listens_on() -> None:
@@ -266,7 +266,7 @@ def test_a_socket_may_send_by_another_interface_than_it_listens_on() -> None:
         other_socket.send([numbered(2)])
         assert other_socket.statistics.down == 1
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_a_socket_does_not_hear_frames_with_its_own_mark() -> None:
@@ -281,7 +281,7 @@ def test_a_socket_does_not_hear_frames_with_its_own_mark() -> None:
         assert [number_of(frame) for frame in contents(other_socket, 1)] == [2]
         assert other_socket.receive(0) == []
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_an_interface_takes_what_it_is_allowed() -> None:
@@ -301,7 +301,7 @@ def test_an_interface_takes_what_it_is_allowed() -> None:
             name for name in offloads_on if "udp" in name or "sctp" in name or "gre" in name or name == "tx-gso-list"
         ]
 
-    between(scenario)
+    run_between(scenario)
 
 
 # What goes wrong
@@ -317,7 +317,7 @@ def test_unsent_frames_are_counted_by_reason() -> None:
         assert a.statistics.down == 2
         assert a.statistics.unsent == 1
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_frames_for_a_port_whose_other_end_is_down_are_lost_by_that_and_not_inside_the_emulator() -> None:
@@ -339,7 +339,7 @@ def test_frames_for_a_port_whose_other_end_is_down_are_lost_by_that_and_not_insi
         assert a.statistics.unsent == 0
         assert a.statistics.down > 0
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_frames_for_which_there_was_no_room_are_counted() -> None:
@@ -354,7 +354,7 @@ def test_frames_for_which_there_was_no_room_are_counted() -> None:
         assert small_socket.update_statistics().overrun > 0
         assert small_socket.update_statistics().lost == small_socket.update_statistics().overrun
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_a_socket_that_has_stopped_listening_gives_what_it_has_heard_and_still_sends() -> None:
@@ -370,7 +370,7 @@ def test_a_socket_that_has_stopped_listening_gives_what_it_has_heard_and_still_s
         b.send([numbered(3)])
         assert [number_of(frame) for frame in contents(a, 1)] == [3]
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_an_interface_that_was_made_anew_is_not_the_one_that_was_opened() -> None:
@@ -384,7 +384,7 @@ def test_an_interface_that_was_made_anew_is_not_the_one_that_was_opened() -> Non
         assert not a.is_current()
         assert b.receive(0) == []
 
-    between(scenario)
+    run_between(scenario)
 
 
 def test_an_unknown_interface_is_an_error() -> None:

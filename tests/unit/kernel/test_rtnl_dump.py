@@ -67,7 +67,7 @@ def route() -> Iterator[RecordedRun]:
     namespace.close()
 
 
-def decoded(layer: Any, entries: list[memoryview]) -> list[Any]:
+def decode_entries(layer: Any, entries: list[memoryview]) -> list[Any]:
     """Decode the entries with pyroute2, which needs a netlink header before each."""
     messages = []
     for entry in entries:
@@ -80,7 +80,7 @@ def decoded(layer: Any, entries: list[memoryview]) -> list[Any]:
 
 def test_interfaces_are_decoded_alike(route: RecordedRun) -> None:
     decoded_fast = rtnl_dump.interfaces(route)
-    by_pyroute2 = decoded(ifinfmsg, route.entries)
+    by_pyroute2 = decode_entries(ifinfmsg, route.entries)
     assert len(decoded_fast) == len(by_pyroute2) == 7
     for fast_entry, reference in zip(decoded_fast, by_pyroute2, strict=True):
         kind = slave = None
@@ -111,7 +111,7 @@ def test_interfaces_are_decoded_alike(route: RecordedRun) -> None:
 def test_addresses_are_decoded_alike(route: RecordedRun) -> None:
     decoded_fast = rtnl_dump.addresses(route)
     by_pyroute2: dict[int, set[str]] = {}
-    for reference in decoded(ifaddrmsg, route.entries):
+    for reference in decode_entries(ifaddrmsg, route.entries):
         if reference["scope"] <= rtnl_dump.RT_SCOPE_LINK:
             text = f"{reference.get_attr('IFA_LOCAL') or reference.get_attr('IFA_ADDRESS')}/{reference['prefixlen']}"
             by_pyroute2.setdefault(reference["index"], set()).add(text)
@@ -123,7 +123,7 @@ def test_static_routes_are_decoded_alike(route: RecordedRun) -> None:
     decoded_fast = rtnl_dump.static_routes(route)
     by_pyroute2 = {
         (f"{reference.get_attr('RTA_DST')}/{reference['dst_len']}", reference.get_attr("RTA_GATEWAY"))
-        for reference in decoded(rtmsg, route.entries)
+        for reference in decode_entries(rtmsg, route.entries)
         if reference["proto"] == rtnl_dump.RTPROT_STATIC
     }
     assert decoded_fast == by_pyroute2 == {("10.10.0.0/16", "10.9.0.200"), ("fd00:10::/64", "fd00:9::200")}
@@ -133,7 +133,7 @@ def test_forwarding_entries_are_decoded_alike(route: RecordedRun) -> None:
     decoded_fast = rtnl_dump.forwarding(route)
     by_pyroute2 = {
         (reference.get_attr("NDA_MASTER"), reference.get_attr("NDA_LLADDR")): reference["ifindex"]
-        for reference in decoded(ndmsg, route.entries)
+        for reference in decode_entries(ndmsg, route.entries)
         if reference["state"] & rtnl_dump.NUD_NOARP and reference.get_attr("NDA_MASTER")
     }
     assert decoded_fast == by_pyroute2 == {(101, "02:00:00:00:00:77"): 1001, (102, "02:00:00:00:00:78"): 1002}

@@ -1,4 +1,4 @@
-"""Parts of a cluster: who has which nodes, links and tunnels, and which clusters cannot be spread."""
+"""Parts of a cluster: the nodes, links and tunnels of each machine, and clusters that cannot be spread."""
 
 from __future__ import annotations
 

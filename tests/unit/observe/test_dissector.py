@@ -58,11 +58,11 @@ def layers_of(module: ModuleType) -> list[type[Packet]]:
         layer for base in base_layers for _, layer in base.payload_guess if layer.__module__ == module.__name__
     ]
     for layer in found_layers:
-        found_layers += [upper for upper in announced(layer).values() if upper not in found_layers]
+        found_layers += [upper for upper in next_layers(layer).values() if upper not in found_layers]
     return found_layers
 
 
-def announced(layer: type[Packet]) -> dict[tuple[tuple[str, int], ...], type[Packet]]:
+def next_layers(layer: type[Packet]) -> dict[tuple[tuple[str, int], ...], type[Packet]]:
     """Return the next layers of the same protocol by the field values that announce them."""
     guess = layer.payload_guess
     return {tuple(bound.items()): upper for bound, upper in guess if upper.__module__ == layer.__module__}
@@ -78,7 +78,7 @@ def with_carrier(name: str) -> dict[str, ModuleType]:
     return {name: MODULES[name], "myrinet": myrinet}
 
 
-def called(layer: type[Packet], name: str, module: ModuleType) -> str:
+def field_name(layer: type[Packet], name: str, module: ModuleType) -> str:
     count = Counter(field.name for definition in layers_of(module) for field in definition.fields_desc)
     return f"{layer.__name__.lower()}.{name}" if count[name] > 1 else name
 
@@ -130,7 +130,7 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
             }
             if layer is myrinet.Myrinet:
                 values["type"] = chance.choice([8, 9, 0x7FFF])  # no protocol has them
-            upper_layers = announced(layer)
+            upper_layers = next_layers(layer)
             if bindings := [bound for bound in upper_layers if chance.random() < 0.5]:
                 values |= dict(chance.choice(bindings))
             packet, last = packet / layer(**values), layer
@@ -146,7 +146,7 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
         yield add_envelope(raw[:-1] + padding, route) if is_carried(module) else raw + padding
 
 
-def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
+def fields_by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
     """Return every present field, with numbers to base 10."""
     values: dict[str, str] = {}
     packet: Packet = Ether(frame).payload
@@ -154,7 +154,7 @@ def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
         packet = packet.payload
     while type(packet) in layers_of(module):
         for definition in packet.fields_desc:
-            name = called(type(packet), definition.name, module)
+            name = field_name(type(packet), definition.name, module)
             plain_field = definition.fld if isinstance(definition, ConditionalField) else definition
             value = packet.getfieldval(definition.name)
             if isinstance(definition, ConditionalField) and not definition.cond(packet):
@@ -176,7 +176,9 @@ def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
     return values
 
 
-def by_tshark(folder: Path, modules: dict[str, ModuleType], frames_sent: list[bytes], *options: str) -> list[list[str]]:
+def columns_by_tshark(
+    folder: Path, modules: dict[str, ModuleType], frames_sent: list[bytes], *options: str
+) -> list[list[str]]:
     """Return the requested columns of each frame."""
     script, capture = folder / "it.lua", folder / "it.pcapng"
     script.write_text(dissector([protocol(name, module) for name, module in modules.items()]))
@@ -212,12 +214,14 @@ def plain(text: str) -> str:
 def test_tshark_finds_in_every_field_of_every_layer_what_scapy_finds(tmp_path: Path, name: str) -> None:
     module = MODULES[name]
     frames_sent = list(frames(module, 7))
-    expected = [by_scapy(module, frame) for frame in frames_sent]
+    expected = [fields_by_scapy(module, frame) for frame in frames_sent]
     requested = sorted({field for values_expected in expected for field in values_expected})
-    assert {called(layer, field.name, module) for layer in layers_of(module) for field in layer.fields_desc} <= set(
+    assert {field_name(layer, field.name, module) for layer in layers_of(module) for field in layer.fields_desc} <= set(
         requested
     )
-    decoded = by_tshark(tmp_path, with_carrier(name), frames_sent, *[f"-e{name}.{field}" for field in requested])
+    decoded = columns_by_tshark(
+        tmp_path, with_carrier(name), frames_sent, *[f"-e{name}.{field}" for field in requested]
+    )
     for frame, values, values_expected in zip(frames_sent, decoded, expected, strict=True):
         decoded_fields = {field: plain(value) for field, value in zip(requested, values, strict=True) if value}
         assert decoded_fields == values_expected, frame.hex()
@@ -230,7 +234,7 @@ def test_a_frame_that_is_cut_off_within_a_header_is_told_so_and_is_no_error_of_t
     module = MODULES[name]
     whole_frames = [max((frame for frame in frames(module, seed)), key=len) for seed in range(3)]
     frames_sent = [frame[:size] for frame in whole_frames for size in range(15, len(frame) + 1)]
-    decoded = by_tshark(
+    decoded = columns_by_tshark(
         tmp_path, with_carrier(name), frames_sent, f"-e{name}.short", "-emyrinet.short", "-e_ws.lua.error"
     )
     assert not any(error for *_, error in decoded)
@@ -250,7 +254,7 @@ def test_protocols_that_share_an_ethertype_each_take_their_own_frames(tmp_path: 
     bind_layers(Ether, Other, type=emp.ETHERTYPE)
     try:
         emp_frame, other_frame = next(frames(emp, 1)), bytes(Ether(type=emp.ETHERTYPE)) + bytes(Other(value=77))
-        decoded = by_tshark(
+        decoded = columns_by_tshark(
             tmp_path, {"emp": emp, "other": other_module}, [emp_frame, other_frame], "-eemp.version", "-eother.value"
         )
     finally:
@@ -263,7 +267,7 @@ def test_the_list_of_packets_has_the_words_of_the_protocol(tmp_path: Path) -> No
     packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / emp.EMP(type=1, flags=1, message=9)
     frames_sent = [bytes(packet / emp.EMPMessage(destination=1, tag=0x20, total=5) / Raw(b"hello"))]
     frames_sent.append(bytes(Ether() / emp.EMP(type=3, message=9, frame=4, status=1)))
-    decoded = by_tshark(tmp_path, {"emp": emp}, frames_sent, "-e_ws.col.Info")
+    decoded = columns_by_tshark(tmp_path, {"emp": emp}, frames_sent, "-e_ws.col.Info")
     assert decoded == [
         ["EMP MESSAGE LAST message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"],
         ["EMP ACK message 9 frame 4, RESTARTED"],
@@ -279,7 +283,7 @@ def test_a_packet_of_myrinets_is_told_of_by_who_stands_on_it_with_its_route_and_
     frames_sent = [bytes(unsent) for unsent in (nack, probe, unknown_packet)]
     frames_sent += [entry[:-1] + bytes([entry[-1] ^ 1]) for entry in frames_sent]
     requested = ("-e_ws.col.Info", "-emyrinet.source_route", "-emyrinet.wrong", "-emyrinet.payload")
-    decoded = by_tshark(tmp_path, {"am2": am2, "mapper": mapper, "myrinet": myrinet}, frames_sent, *requested)
+    decoded = columns_by_tshark(tmp_path, {"am2": am2, "mapper": mapper, "myrinet": myrinet}, frames_sent, *requested)
     text = "AM-II NACK channel 7 sequence 8, OVERRUN, route +1 -1"
     payload = b"what it is".hex()
     assert decoded == [
@@ -299,7 +303,9 @@ def test_a_cell_is_told_of_by_the_protocol_of_its_circuit(tmp_path: Path) -> Non
     frames_sent = [bytes(request), bytes(introduction), bytes(introduction)[:40]]
     field_options = [f"-essam.{name}" for name in ("kind", "session", "number", "handler", "length", "short")]
     carrier = [f"-etestbed_atm.{name}" for name in ("vpi", "vci", "clp", "payload")]
-    decoded = by_tshark(tmp_path, {"atm": atm, "ssam": ssam}, frames_sent, "-e_ws.col.Info", *field_options, *carrier)
+    decoded = columns_by_tshark(
+        tmp_path, {"atm": atm, "ssam": ssam}, frames_sent, "-e_ws.col.Info", *field_options, *carrier
+    )
     assert decoded == [
         [
             "SSAM REQUEST 7 of session 3, handler 0x12, 6 bytes",

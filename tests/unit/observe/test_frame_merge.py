@@ -17,7 +17,7 @@ N1 = Point("l", End("n1", "eth0"), "forward", "/ns", "n1.eth0", True, "relay")
 N2 = Point("l", End("n2", "eth0"), "backward", "/ns", "n2.eth0", True, "relay")
 
 
-def met(stamp: int, frame: bytes, text: str = "dropped", direction: str = "forward") -> FrameFates:
+def fates_of(stamp: int, frame: bytes, text: str = "dropped", direction: str = "forward") -> FrameFates:
     return FrameFates("l", direction, stamp, crc32(frame), ("loss",), text)
 
 
@@ -37,9 +37,9 @@ def test_frames_of_two_places_come_out_once_and_in_order(passed: list[tuple[int,
 
 def test_it_does_not_matter_whether_a_fate_is_told_before_or_after_its_frame() -> None:
     merge = FrameMerge(0)
-    merge.add_fates([met(20, b"b")])
+    merge.add_fates([fates_of(20, b"b")])
     merge.add(N1, [(10, False, b"a"), (20, False, b"b"), (30, False, b"c")])
-    merge.add_fates([met(30, b"c")])
+    merge.add_fates([fates_of(30, b"c")])
     assert times_and_fates(merge.release(40)) == [(10, ""), (20, "dropped"), (30, "dropped")]
     assert merge.unplaced == 0
 
@@ -47,14 +47,14 @@ def test_it_does_not_matter_whether_a_fate_is_told_before_or_after_its_frame() -
 def test_pieces_of_one_frame_have_one_stamp_and_are_told_apart_by_content() -> None:
     merge = FrameMerge(0)
     merge.add(N1, [(10, False, b"a"), (10, False, b"b"), (10, False, b"c")])
-    merge.add_fates([met(10, b"b")])
+    merge.add_fates([fates_of(10, b"b")])
     assert [(frame.frame, frame.met) for frame in merge.release(40)] == [(b"a", ""), (b"b", "dropped"), (b"c", "")]
 
 
 def test_frames_alike_at_one_time_are_not_told_of_twice() -> None:
     merge = FrameMerge(0)
     merge.add(N1, [(10, False, b"a")] * 3)
-    merge.add_fates([met(10, b"a", "first"), met(10, b"a", "second")])
+    merge.add_fates([fates_of(10, b"a", "first"), fates_of(10, b"a", "second")])
     assert [frame.met for frame in merge.release(40)] == ["first", "second", ""]
 
 
@@ -69,7 +69,7 @@ def test_a_stamp_that_is_a_little_off_means_the_nearest_frame_of_that_content() 
             (2_000 + 2 * MAX_STAMP_DIFFERENCE, False, b"c"),
         ],
     )
-    merge.add_fates([met(2_000, b"a"), met(2_000, b"c")])
+    merge.add_fates([fates_of(2_000, b"a"), fates_of(2_000, b"c")])
     assert times_and_fates(merge.release(10 * MAX_STAMP_DIFFERENCE)) == [
         (1_000, "dropped"),
         (2_000, ""),
@@ -83,7 +83,7 @@ def test_a_fate_is_told_at_its_own_direction_and_where_the_frame_enters() -> Non
     merge = FrameMerge(0)
     merge.add(N1, [(10, False, b"a"), (20, True, b"a")])
     merge.add(N2, [(20, False, b"a")])
-    merge.add_fates([met(10, b"a"), met(20, b"a", "corrupted", "backward")])
+    merge.add_fates([fates_of(10, b"a"), fates_of(20, b"a", "corrupted", "backward")])
     assert [(frame.point.device, frame.met) for frame in merge.release(40)] == [
         ("n1.eth0", "dropped"),
         ("n1.eth0", ""),
@@ -94,7 +94,7 @@ def test_a_fate_is_told_at_its_own_direction_and_where_the_frame_enters() -> Non
 def test_what_was_before_the_beginning_is_nobodys_business() -> None:
     merge = FrameMerge(100)
     merge.add(N1, [(90, False, b"a"), (110, False, b"b")])
-    merge.add_fates([met(90, b"a")])
+    merge.add_fates([fates_of(90, b"a")])
     assert times_and_fates(merge.release(200)) == [(110, "")]
     assert (merge.unplaced, merge.late) == (0, 0)
 
@@ -103,6 +103,6 @@ def test_a_frame_that_comes_too_late_is_given_out_and_counted_and_so_is_a_fate_w
     merge = FrameMerge(0)
     assert merge.release(5 * MAX_STAMP_DIFFERENCE) == []
     merge.add(N1, [(10, False, b"a")])
-    merge.add_fates([met(3 * MAX_STAMP_DIFFERENCE, b"b")])
+    merge.add_fates([fates_of(3 * MAX_STAMP_DIFFERENCE, b"b")])
     assert times_and_fates(merge.release(6 * MAX_STAMP_DIFFERENCE)) == [(10, "")]
     assert (merge.unplaced, merge.late) == (1, 1)

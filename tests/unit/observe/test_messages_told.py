@@ -35,7 +35,7 @@ LOSSY: Said = [
 ]
 
 
-def grouped(reported_frames: Said, *, nics: bool = True) -> list[Message]:
+def group_frames(reported_frames: Said, *, nics: bool = True) -> list[Message]:
     reader = CaptureReader("it")
     messages = Messages(reader.nics, lambda _: True)
     messages.add(reader.feed(capture(reported_frames, nics=nics)))
@@ -44,7 +44,7 @@ def grouped(reported_frames: Said, *, nics: bool = True) -> list[Message]:
 
 
 def test_a_message_has_its_frames_its_losses_and_its_acknowledgements() -> None:
-    (message,) = grouped(LOSSY)
+    (message,) = group_frames(LOSSY)
     assert (message.protocol, message.id, message.source, message.destination) == ("emp", (7,), raw(A), raw(B))
     assert (message.begun, message.ended, message.total) == (1_000, 11_000, 6)
     assert message.sent == {"data": 4, "ack": 2}
@@ -59,8 +59,8 @@ def test_a_message_has_its_frames_its_losses_and_its_acknowledgements() -> None:
 
 
 def test_its_timeline_begins_with_its_first_frame_and_says_what_each_met() -> None:
-    lines = Timelines(NICS).details(*grouped(LOSSY))
-    assert lines[0] == f"0.000001000  n1/n2/7  {summary(*grouped(LOSSY))}"
+    lines = Timelines(NICS).details(*group_frames(LOSSY))
+    assert lines[0] == f"0.000001000  n1/n2/7  {summary(*group_frames(LOSSY))}"
     assert lines[1] == "  +0.000000000 n1:eth0 > EMP MESSAGE message 7 frame 0, node 0 to 1, tag 0x20, 3 of 6 bytes"
     assert lines[2] == (
         "  +0.000000100 n1:eth0 > EMP DATA message 7 frame 1, 3 bytes  lost  [dropped by loss, frame 1 of flow x]"
@@ -71,7 +71,7 @@ def test_its_timeline_begins_with_its_first_frame_and_says_what_each_met() -> No
 
 
 def test_where_the_capture_does_not_know_nics_frames_are_counted_where_they_were_seen_first() -> None:
-    (message,) = grouped(LOSSY, nics=False)
+    (message,) = group_frames(LOSSY, nics=False)
     assert (message.sent, message.lost, message.again) == ({"data": 4, "ack": 2}, 2, 3)
     assert Names({}).of(message) == f"{A}/{B}/7"
     assert Names({}).matches(f"{A}/7", message)
@@ -86,7 +86,7 @@ def test_messages_of_one_id_are_told_apart_by_their_ends_and_by_incarnations_of_
         (N1, 4, ack(7, 0, source=A, destination=B, sender=9), "outbound", ""),
         (N1, 5, first_frame(7, b"abc", 3, sender=4), "outbound", ""),
     ]
-    messages = grouped(reported)
+    messages = group_frames(reported)
     assert [Names(NICS).of(message) for message in messages] == ["n1/n2/7", "n2/n1/7", "n1/n2/7"]
     assert [message.sent for message in messages] == [{"data": 1, "ack": 1}, {"data": 1, "ack": 1}, {"data": 1}]
     assert [message.total for message in messages] == [3, 4, 3]
@@ -127,12 +127,12 @@ def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> 
     ],
 )
 def test_a_message_is_meant_by_its_nodes_and_its_id(text: str, is_meant: bool) -> None:
-    (message,) = grouped(LOSSY)
+    (message,) = group_frames(LOSSY)
     assert Names(NICS).matches(text, message) is is_meant
 
 
 def test_a_nic_is_called_by_its_port_where_its_node_has_several() -> None:
-    (message,) = grouped(LOSSY)
+    (message,) = group_frames(LOSSY)
     assert Names({**NICS, raw("02:00:00:00:00:03"): "n1:eth1"}).of(message) == "n1:eth0/n2/7"
 
 

@@ -249,7 +249,7 @@ class Myrinet:
         return problems
 
     def routed(self, numbers: Iterable[int]) -> bool:
-        """Whether these hosts have tables of one version, with addresses of and routes to exactly all others."""
+        """Return whether these hosts have tables of one version, with addresses of and routes to exactly all others."""
         group = set(numbers)
         if any(number not in self.tables for number in group):
             return False

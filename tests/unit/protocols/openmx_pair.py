@@ -136,5 +136,5 @@ def pattern(size: int) -> bytes:
 
 
 def partner_of(pair: EndpointPair, number: int) -> Partner:
-    """How a node's endpoint knows the other's."""
+    """Return the partner by which a node's endpoint addresses the other node's."""
     return pair.ends[number].partner(1 - number)

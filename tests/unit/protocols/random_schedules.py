@@ -48,7 +48,7 @@ class Endpoint(Protocol):
 
 @dataclass(frozen=True)
 class Library:
-    """How a protocol says: any source, any tag, and that a message was longer than its receive."""
+    """A protocol's values for any source and any tag, and its test for a truncated message."""
 
     any_source: int
     any_tag: int

@@ -92,7 +92,7 @@ class Pair:
         return has_moved
 
     def settle(self, time_outs: int = 0) -> None:
-        """Carry until nothing moves, through so many time-outs."""
+        """Deliver frames until nothing moves, through a number of time-outs."""
         for _ in range(time_outs + 1):
             while self.deliver_frames():
                 pass

@@ -338,7 +338,7 @@ def disturb(settings: Settings, steps: list[tuple[str, int]], reorders: bool) ->
 
 
 def violation(pair: Pair) -> str:
-    """Return what is wrong with a pair at rest; empty if nothing is."""
+    """Return the violation that a pair at rest shows; empty if there is none."""
     if len(set(pair.accepted)) != len(pair.accepted):
         return "taken twice"
     if set(pair.accepted) & set(pair.undone):

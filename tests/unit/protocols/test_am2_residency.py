@@ -173,7 +173,7 @@ def test_an_endpoint_keeps_its_frame_and_accepts_messages_for_the_minimum_reside
     assert card.arrive(4, 2, channel=1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
 
 
-def leaving(card: SingleNic) -> SentMessage:
+def make_leaving(card: SingleNic) -> SentMessage:
     """An endpoint with one packet that is not answered is to leave; the packet."""
     card.create(4)
     card.request(4, 0, 41)
@@ -186,7 +186,7 @@ def leaving(card: SingleNic) -> SentMessage:
 
 def test_an_endpoint_does_not_leave_before_its_packet_is_answered() -> None:
     card = SingleNic(AT_ONCE)
-    packet = leaving(card)
+    packet = make_leaving(card)
     card.elapse(20 * MILLISECOND)
     assert (4, UNLOADED) not in card.notifications
     card.answer(packet)
@@ -196,7 +196,7 @@ def test_an_endpoint_does_not_leave_before_its_packet_is_answered() -> None:
 
 def test_the_nack_for_the_latest_sending_lets_an_endpoint_leave_and_one_for_an_earlier_does_not() -> None:
     card = SingleNic(AT_ONCE)
-    first = leaving(card)
+    first = make_leaving(card)
     card.elapse(6 * MILLISECOND)  # it is sent again
     (resent_packet,) = card.take_packets()
     assert resent_packet.stamp != first.stamp

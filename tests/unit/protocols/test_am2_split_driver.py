@@ -29,7 +29,7 @@ ADDRESS = 0x4000
 """Address of a host's data."""
 
 
-def sharing(frames: int = 2, *, stay_time: int = 0, hosts: int = 3, channels: int = 32) -> SharedNic:
+def shared_nic(frames: int = 2, *, stay_time: int = 0, hosts: int = 3, channels: int = 32) -> SharedNic:
     return SharedNic(Settings(frames=frames, stay=stay_time, channels=channels, attempt=0), hosts)
 
 
@@ -44,7 +44,7 @@ def lets_go(card: SharedNic, endpoint: int) -> None:
 
 
 def test_a_host_gets_a_frame_when_two_others_have_all() -> None:
-    card = sharing()
+    card = shared_nic()
     first, second, third = (card.number(host) for host in range(3))
     card.create(first)
     card.create(second)
@@ -56,7 +56,7 @@ def test_a_host_gets_a_frame_when_two_others_have_all() -> None:
 
 
 def test_a_frame_is_taken_from_the_host_that_has_most() -> None:
-    card = sharing(3)
+    card = shared_nic(3)
     other_endpoint, many_endpoints, third = (
         card.number(1),
         [card.number(0, index) for index in range(2)],
@@ -70,7 +70,7 @@ def test_a_frame_is_taken_from_the_host_that_has_most() -> None:
 
 
 def test_an_idle_endpoint_of_a_host_gives_up_its_frame() -> None:
-    card = sharing()
+    card = shared_nic()
     busy_endpoint, idle_endpoint, expected = card.number(0), card.number(0, 1), card.number(1)
     card.create(busy_endpoint)
     card.create(idle_endpoint)
@@ -80,7 +80,7 @@ def test_an_idle_endpoint_of_a_host_gives_up_its_frame() -> None:
 
 
 def test_a_host_that_has_most_gets_no_frame_of_another() -> None:
-    card = sharing(3, hosts=2)
+    card = shared_nic(3, hosts=2)
     own_endpoints, foreign_endpoint = [card.number(0, index) for index in range(3)], card.number(1)
     card.create(foreign_endpoint)
     for endpoint in own_endpoints:
@@ -91,7 +91,7 @@ def test_a_host_that_has_most_gets_no_frame_of_another() -> None:
 
 def test_a_host_that_releases_slowly_gets_no_frame_of_another_meanwhile() -> None:
     """A frame counts as its host's until vacated; else a slow host would get the others' frames too."""
-    card = sharing(7)
+    card = shared_nic(7)
     own_endpoints = [card.number(0, index) for index in range(7)]
     foreign_endpoints = [card.number(host, index) for host in (1, 2) for index in range(2)]
     for endpoint in (*own_endpoints[:3], *foreign_endpoints):
@@ -108,7 +108,7 @@ def test_a_host_that_releases_slowly_gets_no_frame_of_another_meanwhile() -> Non
 
 def test_the_host_with_fewer_frames_gets_the_next_one() -> None:
     """However many of another's wait before it."""
-    card = sharing(3)
+    card = shared_nic(3)
     own_endpoints, foreign_endpoint, third = (
         [card.number(0, index) for index in range(3)],
         card.number(1),
@@ -125,7 +125,7 @@ def test_the_host_with_fewer_frames_gets_the_next_one() -> None:
 
 
 def test_no_more_endpoints_leave_than_others_wait() -> None:
-    card = sharing(4, stay_time=MILLISECOND, hosts=2)
+    card = shared_nic(4, stay_time=MILLISECOND, hosts=2)
     own_endpoints, foreign_endpoints = (
         [card.number(0, index) for index in range(4)],
         [card.number(1, index) for index in range(2)],
@@ -144,7 +144,7 @@ def test_no_more_endpoints_leave_than_others_wait() -> None:
 
 
 def test_an_endpoint_keeps_its_frame_for_the_minimum_residence_though_another_host_waits() -> None:
-    card = sharing(1, stay_time=3 * MILLISECOND)
+    card = shared_nic(1, stay_time=3 * MILLISECOND)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.elapse(MILLISECOND)
@@ -164,7 +164,7 @@ def test_an_endpoint_keeps_its_frame_for_the_minimum_residence_though_another_ho
 
 def test_at_most_as_many_endpoints_of_a_host_wait_as_it_has_frames() -> None:
     """Otherwise one host could make all its endpoints wait ahead of the others'."""
-    card = sharing(2, hosts=2)
+    card = shared_nic(2, hosts=2)
     card.create(card.number(0))
     card.create(card.number(0, 1))
     window = card.windows[0]
@@ -178,7 +178,7 @@ def test_at_most_as_many_endpoints_of_a_host_wait_as_it_has_frames() -> None:
 
 
 def test_an_endpoint_that_its_host_has_not_bound_is_skipped() -> None:
-    card = sharing(1, hosts=2)
+    card = shared_nic(1, hosts=2)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.create(second)
@@ -192,7 +192,7 @@ def test_an_endpoint_that_its_host_has_not_bound_is_skipped() -> None:
 
 def test_messages_of_a_loaded_endpoint_reach_an_endpoint_of_the_own_node_at_once() -> None:
     """The message is delivered too if an answer from the network has made the room."""
-    card = sharing()
+    card = shared_nic()
     first, second, third = (card.number(host) for host in range(3))
     card.create(first)
     card.create(second)
@@ -215,7 +215,7 @@ def test_messages_of_a_loaded_endpoint_reach_an_endpoint_of_the_own_node_at_once
 # A host that does not let go.
 
 
-def wanted(card: SharedNic) -> tuple[int, int]:
+def contended_frame(card: SharedNic) -> tuple[int, int]:
     """Endpoint 0 of host 0 has the only frame, endpoint 0 of host 1 waits for it."""
     card.create(card.number(0))
     card.create(card.number(1))
@@ -224,8 +224,8 @@ def wanted(card: SharedNic) -> tuple[int, int]:
 
 
 def test_an_endpoint_that_its_host_does_not_release_is_forced_out() -> None:
-    card = sharing(1)
-    first, second = wanted(card)
+    card = shared_nic(1)
+    first, second = contended_frame(card)
     card.elapse(TIMEOUT - 1)
     assert card.counter("forced") == 0
     assert card.firmware.deadline == TIMEOUT
@@ -237,7 +237,7 @@ def test_an_endpoint_that_its_host_does_not_release_is_forced_out() -> None:
 
 def test_the_time_to_release_begins_with_the_request() -> None:
     """The NIC itself may be late: it is a process, too."""
-    card = sharing(1, stay_time=MILLISECOND)
+    card = shared_nic(1, stay_time=MILLISECOND)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.create(second)
@@ -251,8 +251,8 @@ def test_the_time_to_release_begins_with_the_request() -> None:
 
 
 def test_late_writes_of_a_host_are_sent_once_after_the_next_load() -> None:
-    card = sharing(1)
-    first, second = wanted(card)
+    card = shared_nic(1)
+    first, second = contended_frame(card)
     card.request(first, 0, 41)
     card.elapse(TIMEOUT)
     card.request(first, 1, 42)
@@ -270,7 +270,7 @@ def test_late_writes_of_a_host_are_sent_once_after_the_next_load() -> None:
 
 
 def test_refused_packets_of_a_forced_out_endpoint_are_sent_once_after_the_next_load() -> None:
-    card = sharing(1)
+    card = shared_nic(1)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.request(first, 0, 41)
@@ -294,8 +294,8 @@ def test_refused_packets_of_a_forced_out_endpoint_are_sent_once_after_the_next_l
 
 @pytest.mark.parametrize("subject", [layout.RELEASED, layout.UNLOAD])
 def test_late_doorbells_of_a_host_are_no_errors(subject: int) -> None:
-    card = sharing(1)
-    first, second = wanted(card)
+    card = shared_nic(1)
+    first, second = contended_frame(card)
     card.ring(first, layout.UNLOAD)  # both have come upon it
     card.elapse(TIMEOUT)
     card.ring(first, subject)
@@ -311,7 +311,7 @@ STATES = ("on the host", "awaiting", "resident", "to leave", "leaving", "release
 def in_state(state: str) -> tuple[SharedNic, int, int]:
     """A NIC with one frame, an endpoint of host 0 that is in that state, and one of host 1 that comes into the frame if the
     first is gone. Host 2 has the frame while the first waits."""
-    card = sharing(1, stay_time=MILLISECOND if state == "to leave" else 0)
+    card = shared_nic(1, stay_time=MILLISECOND if state == "to leave" else 0)
     first, second, third = (card.number(host) for host in range(3))
     if state == "awaiting":
         card.create(third)
@@ -353,8 +353,8 @@ def test_the_frame_of_a_destroyed_endpoint_goes_to_a_waiting_one(state: str, end
 
 
 def test_a_detached_hosts_endpoint_is_not_forced_out() -> None:
-    card = sharing(1)
-    wanted(card)
+    card = shared_nic(1)
+    contended_frame(card)
     card.detach(0)
     card.elapse(TIMEOUT)
     assert card.counter("forced") == 0
@@ -362,7 +362,7 @@ def test_a_detached_hosts_endpoint_is_not_forced_out() -> None:
 
 def test_the_memory_of_a_detached_host_is_released() -> None:
     """No operation in progress keeps a reference to the memory or writes to it."""
-    card = sharing(channels=2)
+    card = shared_nic(channels=2)
     first = card.number(0)
     card.create(first)
     page = card.page(first)
@@ -387,7 +387,7 @@ def test_the_memory_of_a_detached_host_is_released() -> None:
 
 def test_messages_of_a_detached_host_are_not_resent_for_ever() -> None:
     """The peer has no room, so its retransmissions would occupy the channel for ever."""
-    card = sharing(channels=1)
+    card = shared_nic(channels=1)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.create(second)
@@ -400,7 +400,7 @@ def test_messages_of_a_detached_host_are_not_resent_for_ever() -> None:
 
 
 def test_a_host_inherits_nothing_of_the_former_one_in_its_slot() -> None:
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     card.request(first)
@@ -444,7 +444,7 @@ def state_of(card: SharedNic, endpoint: int) -> tuple[object, ...]:
 @pytest.mark.parametrize("state", [*STATES, "nowhere"])
 def test_doorbells_for_another_hosts_endpoint_are_only_counted(state: str) -> None:
     if state == "nowhere":
-        card = sharing(1)
+        card = shared_nic(1)
         first = card.number(0)
     else:
         card, first, _ = in_state(state)
@@ -464,7 +464,7 @@ def test_doorbells_for_another_hosts_endpoint_are_only_counted(state: str) -> No
 
 
 def test_doorbells_of_64_bits_are_counted() -> None:
-    card = sharing()
+    card = shared_nic()
     rng = random.Random(1)
     before = card.counter("invalid")
     for count in range(1, 2_000):
@@ -474,7 +474,7 @@ def test_doorbells_of_64_bits_are_counted() -> None:
 
 
 def test_a_message_whose_origin_is_another_hosts_endpoint_is_returned() -> None:
-    card = sharing()
+    card = shared_nic()
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.create(second)
@@ -494,7 +494,7 @@ def test_a_message_whose_origin_is_another_hosts_endpoint_is_returned() -> None:
 @pytest.mark.parametrize("form", [FORM_MEDIUM, FORM_BULK])
 def test_changes_of_an_entry_after_its_doorbell_are_ignored(form: int) -> None:
     """An entry is read once: while its data is fetched a host makes another one of it."""
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     page, heap = card.page(first), card.windows[0].heap
@@ -530,7 +530,7 @@ def test_changes_of_an_entry_after_its_doorbell_are_ignored(form: int) -> None:
     [(HEAP, 1), (HEAP - 3, 4), (0, 4), ((1 << 64) - 1, 4), (ADDRESS, 0xFFFF_FFFF), (1 << 63, 1 << 31)],
 )
 def test_data_that_is_not_in_a_hosts_heap_is_never_sent(address: int, length: int) -> None:
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     write(card, first, 0, FORM_BULK, length=length, address=address)
@@ -546,7 +546,7 @@ def test_data_that_is_not_in_a_hosts_heap_is_never_sent(address: int, length: in
 @pytest.mark.parametrize("address", [HEAP, HEAP - 1, (1 << 64) - 1])
 @pytest.mark.parametrize("form", [FORM_MEDIUM, FORM_BULK])
 def test_data_for_memory_outside_a_hosts_heap_is_refused(address: int, form: int) -> None:
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     page = card.page(first)
@@ -559,7 +559,7 @@ def test_data_for_memory_outside_a_hosts_heap_is_refused(address: int, form: int
 
 def test_answers_about_memory_that_was_not_requested_are_forgotten() -> None:
     """However often: the NIC has no memory for that."""
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     for subject in range(1 << layout.SUBJECT_BITS):
@@ -571,7 +571,7 @@ def test_answers_about_memory_that_was_not_requested_are_forgotten() -> None:
 
 
 def test_all_hosts_are_notified_of_a_restarted_peer_and_of_nothing_else_of_each_other() -> None:
-    card = sharing(3)
+    card = shared_nic(3)
     endpoints = [card.number(host) for host in range(3)]
     for endpoint in endpoints:
         card.create(endpoint)
@@ -593,7 +593,7 @@ def test_all_hosts_are_notified_of_a_restarted_peer_and_of_nothing_else_of_each_
 
 
 def test_messages_that_are_always_refused_keep_no_channel_from_another_host() -> None:
-    card = sharing(channels=2)
+    card = shared_nic(channels=2)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.create(second)
@@ -613,7 +613,7 @@ def test_messages_that_are_always_refused_keep_no_channel_from_another_host() ->
 
 def test_repeated_doorbells_take_no_memory() -> None:
     """An endpoint that waits for its turn or for memory is queued once."""
-    card = sharing(channels=1)
+    card = shared_nic(channels=1)
     first = card.number(0)
     card.create(first)
     card.request(first, 0)
@@ -631,7 +631,7 @@ def test_repeated_doorbells_take_no_memory() -> None:
 @pytest.mark.parametrize(("length", "total"), [(0, 5), (4, 5), (4, 0)])
 def test_an_inconsistent_bulk_message_is_returned_at_once(length: int, total: int) -> None:
     """A peer would never answer it, and it would occupy a channel until given up."""
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     write(card, first, 0, FORM_BULK, length=length, address=ADDRESS, total=total)
@@ -640,7 +640,7 @@ def test_an_inconsistent_bulk_message_is_returned_at_once(length: int, total: in
 
 
 def test_parts_of_two_messages_of_one_number_are_answered() -> None:
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     page = card.page(first)

@@ -324,7 +324,7 @@ def test_parts_of_a_bulk_message_from_a_former_incarnation_are_discarded() -> No
 # Routes.
 
 
-def routed(settings: Settings | None = None) -> SingleNic:
+def routed_nic(settings: Settings | None = None) -> SingleNic:
     card = SingleNic()
     card.firmware = Firmware(Adapter(0, ADDRESSES, routed=True), card, card.memory, settings or Settings())
     card.create(4)
@@ -332,7 +332,7 @@ def routed(settings: Settings | None = None) -> SingleNic:
 
 
 def test_messages_wait_for_the_first_routes() -> None:
-    card = routed()
+    card = routed_nic()
     card.request(4, 0, 1)
     assert card.sent == []
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81\x82", ADDRESSES[1])}))
@@ -341,7 +341,7 @@ def test_messages_wait_for_the_first_routes() -> None:
 
 
 def test_without_acknowledgements_messages_that_waited_for_routes_are_sent_once() -> None:
-    card = routed(Settings(reliable=False))
+    card = routed_nic(Settings(reliable=False))
     card.request(4, 0, 1)
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81\x82", ADDRESSES[1])}))
     assert (len(card.sent), card.owner(4, 0), card.firmware.deadline) == (1, layout.FREE, None)
@@ -350,7 +350,7 @@ def test_without_acknowledgements_messages_that_waited_for_routes_are_sent_once(
 
 
 def test_messages_without_a_route_are_unreachable_after_the_detour_time() -> None:
-    card = routed()
+    card = routed_nic()
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
     card.request(4, 0, 1)
     card.firmware.install(0, Table(2, 1, {}))
@@ -364,7 +364,7 @@ def test_messages_without_a_route_are_unreachable_after_the_detour_time() -> Non
 
 
 def test_messages_that_waited_for_a_route_use_it() -> None:
-    card = routed()
+    card = routed_nic()
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
     card.request(4, 0, 1)
     card.firmware.install(0, Table(2, 1, {}))
@@ -380,7 +380,7 @@ def test_messages_that_waited_for_a_route_use_it() -> None:
 
 
 def test_unanswered_packets_wait_for_a_route_when_the_peer_is_introduced() -> None:
-    card = routed()
+    card = routed_nic()
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
     card.request(4, 0, 1)
     card.firmware.install(0, Table(2, 1, {}))
@@ -393,7 +393,7 @@ def test_unanswered_packets_wait_for_a_route_when_the_peer_is_introduced() -> No
 
 
 def test_a_frame_whose_route_is_not_used_up_is_dropped() -> None:
-    card = routed()
+    card = routed_nic()
     frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[1], KIND_ACK, 0, 1, 0, 1, 1, 0, 0, 0, 1)
     card.firmware.receive(0, add_envelope(frame, b"\x81"))
     assert card.counter("malformed") == 1

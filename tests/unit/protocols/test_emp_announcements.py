@@ -20,7 +20,7 @@ MAX_ANNOUNCEMENTS = 9
 
 
 def nics_after_detach() -> tuple[Wires, Completion]:
-    """Return NICs of which NIC 1 has sent half of a message to NIC 0 and lost its host, and the receive of NIC 0."""
+    """Return NICs, where NIC 1 has sent half of a message to NIC 0 and lost its host, and the receive of NIC 0."""
     wires, (receiver, sender) = joined_nics()
     receive = receiver.post_receive(1, 1, bytearray(10_000))
     sender.post_send(0, 1, bytes(10_000))

@@ -28,7 +28,7 @@ def run_without_waiting(call: Coroutine[Any, None, T]) -> T:
 
 
 def connected_nodes(count: int = 2) -> Nodes:
-    """Return nodes of which the first has talked to all others, so that no send of its own waits."""
+    """Return nodes; the first has exchanged messages with all others, so that none of its sends waits."""
     nodes = Nodes(count, IMPATIENT)
     for peer in range(1, count):
         nodes.exchange(0, peer)

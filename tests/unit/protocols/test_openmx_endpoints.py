@@ -248,10 +248,10 @@ def test_messages_of_every_size_arrive_in_segments_or_whole(size: int, is_posted
         assert results[0] == Result(Status.SUCCESS, pair.to[0], 5, size, size)
     pair.elapse(RESEND)
     assert pair.wires.pending_work() == []
-    assert pinned(pair) == 2  # the receive rings
+    assert pinned_count(pair) == 2  # the receive rings
 
 
-def pinned(pair: EndpointPair) -> int:
+def pinned_count(pair: EndpointPair) -> int:
     return sum(len(cast(HostMemory, pair.library(number).memory)) for number in (0, 1))
 
 
@@ -353,7 +353,7 @@ def test_receives_that_wait_for_a_pull_end_when_the_sender_is_gone() -> None:
     assert {request.result().status for request in receives} == {Status.ENDPOINT_CLOSED}
     pair.ends[0].disconnect(pair.to[0])
     assert {request.result().status for request in sends} == {Status.ENDPOINT_CLOSED}
-    assert pinned(pair) == 2
+    assert pinned_count(pair) == 2
 
 
 def test_a_rendezvous_of_a_lost_connection_matches_no_later_receive() -> None:
@@ -616,7 +616,7 @@ def test_close_ends_what_is_in_progress_and_forgets_the_memory() -> None:
     pair.elapse(RESEND)
     assert statuses == [Status.ENDPOINT_CLOSED]
     assert send_request.result().status is Status.ENDPOINT_CLOSED
-    assert pinned(pair) == 1
+    assert pinned_count(pair) == 1
 
 
 def test_close_acknowledges_what_has_come() -> None:
@@ -680,4 +680,4 @@ def test_endpoints_of_one_nic_talk_by_its_loop_back() -> None:
         assert bytes(buffer) == pattern(size)
     assert pair.sent == []
     assert first._zombies == 0
-    assert pinned(pair) == 3  # the receive rings
+    assert pinned_count(pair) == 3  # the receive rings

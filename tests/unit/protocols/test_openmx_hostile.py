@@ -14,7 +14,7 @@ from protocols.openmx.mx_names import MATCH_NONE, Status
 from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, checked, kind_of, pattern
 
 
-def works(pair: EndpointPair) -> None:
+def check_new_connection(pair: EndpointPair) -> None:
     """Assert that a new connection carries messages."""
     pair.lose = lambda _: False
     for end, partner in zip(pair.ends, pair.to, strict=True):
@@ -47,7 +47,7 @@ def test_changed_frames_with_right_checks_harm_only_the_connection_that_they_cla
         requests.append(pair.ends[0].irecv(bytearray(45_000), 0, 0, forget=True))
         pair.elapse(RESEND // 4)
     assert view[:45_000] == view[90_000:] == b"\xee" * 45_000
-    works(pair)
+    check_new_connection(pair)
 
 
 def test_random_frames_are_dropped() -> None:
@@ -57,7 +57,7 @@ def test_random_frames_are_dropped() -> None:
         body = b"\0\0" + bytes((rng.randrange(30, 50),)) + rng.randbytes(rng.randrange(80))
         pair.wires.deliver(checked(head + body + bytes(4)) if rng.random() < 0.8 else head + body)
         pair.deliver_frames()
-    works(pair)
+    check_new_connection(pair)
 
 
 def test_a_sender_with_anothers_index_is_dropped() -> None:

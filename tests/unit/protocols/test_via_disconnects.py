@@ -16,7 +16,7 @@ LONG = 2_000 * MILLISECOND
 
 
 def is_settled(pair: NicPair) -> bool:
-    """Whether no timer runs, and no side is connected to nobody."""
+    """Return whether no timer runs and neither VI is connected."""
     return pair.wires.deadline is None and pair.vis[0].state is not ViState.CONNECTED is not pair.vis[1].state
 
 

@@ -61,7 +61,7 @@ def errors_of(nic: ViaNic) -> list[tuple[AsyncError, Resource]]:
     return errors
 
 
-def registered(pair: NicPair, number: int, size: int = 64, *, write: bool = True, read: bool = False) -> Memory:
+def register_memory(pair: NicPair, number: int, size: int = 64, *, write: bool = True, read: bool = False) -> Memory:
     """Other memory of a node, with its VI's protection tag."""
     nic, ptag = pair.nics[number], pair.memory[number].ptag
     buffer = memoryview(bytearray(size))
@@ -180,9 +180,9 @@ def test_a_read_that_is_not_allowed_breaks_the_connection_and_tells_nothing(mist
     pair = NicPair()
     reader, target = 0, pair.memory[1]
     if mistake == "VI without permission":
-        reader, target = 1, registered(pair, 0, read=True)
+        reader, target = 1, register_memory(pair, 0, read=True)
     elif mistake == "memory without permission":
-        target = registered(pair, 1)
+        target = register_memory(pair, 1)
     errors = errors_of(pair.nics[1 - reader])
     handle = target.handle + 50 * (mistake == "unknown handle")
     offset = 4090 if mistake == "beyond its region" else 0

@@ -38,8 +38,8 @@ class Stopping:
                 self._nic.post_completion(index)
 
 
-def received(reserve: int, patch: pytest.MonkeyPatch) -> tuple[list[bool], int]:
-    """Which ranks have received all; how often a message found no descriptor."""
+def run_exchange(reserve: int, patch: pytest.MonkeyPatch) -> tuple[list[bool], int]:
+    """Return which ranks have received all messages, and how often a message found no descriptor."""
     patch.setattr(rdma_pairs, "RESERVE", reserve)
     wires = Wires(plug(Settings(connect_all=1, depth=8, area=8_192, buffer=2_048)), 2)
     devices = [Device(ViaEndpoint(cast(ViaNic, agent.host))) for agent in wires.agents]
@@ -61,11 +61,11 @@ def received(reserve: int, patch: pytest.MonkeyPatch) -> tuple[list[bool], int]:
 
 
 def test_ranks_out_of_credit_in_both_directions_do_not_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert received(rdma_pairs.RESERVE, monkeypatch) == ([True, True], 0)
+    assert run_exchange(rdma_pairs.RESERVE, monkeypatch) == ([True, True], 0)
 
 
 def test_without_the_reserve_they_deadlock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(StuckError):
-        received(0, monkeypatch)
+        run_exchange(0, monkeypatch)

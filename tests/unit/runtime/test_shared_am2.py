@@ -29,7 +29,7 @@ def small(rng: random.Random) -> Settings:
     )  # fmt: skip
 
 
-def populated(rng: random.Random, *, lost: int) -> Cluster:
+def make_cluster(rng: random.Random, *, lost: int) -> Cluster:
     """Three host processes on node 0, two on node 1, with all the endpoints."""
     cluster = Cluster(rng, small(rng), lost=lost)
     for node, slot in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 3)):
@@ -108,7 +108,7 @@ def is_clean(cluster: Cluster) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_request_among_hosts_that_share_nics_is_handled_once_and_replied_to(seed: int) -> None:
     rng = random.Random(seed)
-    cluster = populated(rng, lost=rng.choice([0, 0, 20]))
+    cluster = make_cluster(rng, lost=rng.choice([0, 0, 20]))
     send(cluster, requests(cluster, REQUESTS))
     settle(cluster)
     for serial, fate in cluster.fates.items():
@@ -124,23 +124,23 @@ def test_every_request_among_hosts_that_share_nics_is_handled_once_and_replied_t
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_host_that_dies_does_not_disturb_others(seed: int) -> None:
     rng = random.Random(~seed)
-    cluster = populated(rng, lost=rng.choice([0, 0, 20]))
+    cluster = make_cluster(rng, lost=rng.choice([0, 0, 20]))
     serials = requests(cluster, REQUESTS)
     before = rng.randrange(REQUESTS)
     send(cluster, serials[:before])
     dead_host = rng.choice(cluster.hosts)
-    dies(cluster, dead_host)
+    kill_host(cluster, dead_host)
     send(cluster, serials[before:])
     settle(cluster)
     for serial, fate in cluster.fates.items():
         is_over(cluster, dead_host, serial, fate)
     for host in cluster.hosts:
         assert host.am.pending_work() == []  # all credits are there, of what the dead will not reply to, too
-    assert poison(dead_host) == len(dead_host.attached.region.heap)
+    assert poisoned_bytes(dead_host) == len(dead_host.attached.region.heap)
     is_clean(cluster)
 
 
-def dies(cluster: Cluster, dead_host: Host) -> None:
+def kill_host(cluster: Cluster, dead_host: Host) -> None:
     """Detach a host and overwrite its memory, so that a later write to it or read from it shows."""
     cluster.detach(dead_host)
     region = dead_host.attached.region
@@ -148,8 +148,8 @@ def dies(cluster: Cluster, dead_host: Host) -> None:
         memory[:] = b"\xee" * len(memory)
 
 
-def poison(dead_host: Host) -> int:
-    """Bytes of its heap that are as they were."""
+def poisoned_bytes(dead_host: Host) -> int:
+    """Return the number of bytes of the heap that `kill_host` wrote and nobody has changed."""
     region = dead_host.attached.region
     assert bytes(region.descriptors) == b"\xee" * len(region.descriptors)
     return bytes(region.heap).count(0xEE)

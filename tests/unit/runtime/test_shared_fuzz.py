@@ -37,7 +37,7 @@ class Nobody:
     def send(_frame: bytes) -> None: ...
 
 
-def attached() -> AttachedHost:
+def attach_host() -> AttachedHost:
     """Return an attachment as a host process's."""
     layout = Layout(64, SPLIT_DRIVER.descriptors, HEAP)
     memory = make_sealed("fuzz", layout.size)
@@ -73,7 +73,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
     violators: list[AttachedHost] = []
     functions = [Function(Adapter(number, ADDRESSES), wire, SPLIT_DRIVER, violators) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
-    hosts = [attached() for _ in functions]
+    hosts = [attach_host() for _ in functions]
     for function, host in zip(functions, hosts, strict=True):
         function.attach(0, host, 0)
     now, refused_count, counts = 0, 0, list[Mapping[str, int]]()
@@ -111,7 +111,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
             function = functions[host_index]
             counts.append(function.nic.firmware.counter_values())
             function.detach(now, suspect, function.nic.adapter.incarnation + 1)
-            hosts[host_index] = attached()
+            hosts[host_index] = attach_host()
             function.attach(now, hosts[host_index], 0)
         violators.clear()
     assert refused_count or not seed % 2
@@ -127,7 +127,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
 def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None:
     """The list names the same pages repeatedly: far more bytes than the heap has."""
     wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
-    function, host = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, []), attached()
+    function, host = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, []), attach_host()
     function.attach(0, host, 0)
     count = HEAP // 20  # entries of ten bytes
     host.region.heap[: 10 * count] = b"".join(
@@ -145,7 +145,7 @@ def test_a_message_in_too_many_pieces_is_refused() -> None:
     wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
     layout = Layout(64, SPLIT_DRIVER.descriptors, 1 << 16)
     memory = make_sealed("fuzz", layout.size)
-    host = attached()
+    host = attach_host()
     host.region = Region(memory, layout)
     os.close(memory)
     function = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, [])

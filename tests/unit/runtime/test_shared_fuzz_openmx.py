@@ -86,7 +86,7 @@ class Host:
         )  # fmt: skip
 
 
-def fuzzed(seed: int) -> Counter[str]:
+def run_fuzz(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of both drivers."""
     rng = random.Random(seed)
     wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
@@ -135,7 +135,7 @@ def fuzzed(seed: int) -> Counter[str]:
 def test_nothing_that_hosts_and_peers_write_makes_the_driver_fail_or_touches_what_is_not_named() -> None:
     totals = Counter[str]()
     for seed in range(SEEDS):
-        totals.update(fuzzed(seed))
+        totals.update(run_fuzz(seed))
     counters_expected = (
         "invalid", "recv_messages", "recv_pull_reply", "drop_bad_session", "unexp_eventq_full", "send_nack_lib",
         "send_nack_mcp", "drop_bad_check",

@@ -104,7 +104,7 @@ def write(rng: random.Random, host: AttachedHost, slots: Slots) -> int:
     return doorbell(queue, rng.choice([1, 1, 1, 2]), slot) if style != 1 else rng.getrandbits(64)
 
 
-def fuzzed(seed: int) -> Counter[str]:
+def run_fuzz(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of all firmware that they have had."""
     rng = random.Random(seed)
     wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
@@ -156,7 +156,7 @@ def fuzzed(seed: int) -> Counter[str]:
 def test_nothing_that_hosts_and_peers_write_makes_the_firmware_fail_or_touches_what_is_not_registered() -> None:
     totals = Counter[str]()
     for seed in range(SEEDS):
-        totals.update(fuzzed(seed))
+        totals.update(run_fuzz(seed))
     counters_expected = (
         "invalid",
         "connections_made",

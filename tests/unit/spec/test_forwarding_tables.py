@@ -26,7 +26,7 @@ class Network:
         return list(switch.ports if switch.learns else switch.tree)
 
     def broadcast(self, sender: End) -> Counter[End]:
-        """How many times a broadcast arrives at each NIC."""
+        """Count the arrivals of a broadcast at each NIC."""
         arrived: Counter[End] = Counter()
         frames = deque([self.peer[sender]])
         while frames:
@@ -51,7 +51,7 @@ class Network:
         return local_end, hops
 
     def distances(self, sender: End) -> dict[End, int]:
-        """How many switches are on a shortest path to each NIC."""
+        """Count the switches on a shortest path to each NIC."""
         first = self.peer[sender]
         if first.owner not in self.switches:
             return {first: 0}

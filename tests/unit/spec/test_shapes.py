@@ -21,7 +21,7 @@ def counts(description: Description) -> tuple[int, int, int]:
     return len(description.nodes), len(description.switches), len(description.links)
 
 
-def joined(description: Description) -> set[frozenset[str]]:
+def linked_pairs(description: Description) -> set[frozenset[str]]:
     return {frozenset(link.owners) for link in description.links}
 
 
@@ -58,9 +58,11 @@ def test_a_shape_has_its_nodes_switches_and_links_in_one_network(
 
 def test_a_line_and_a_ring_link_neighbouring_switches() -> None:
     switches = [f"s{number}" for number in range(1, 6)]
-    between_switches = {pair for pair in joined(Description.line(5)) if all(name.startswith("s") for name in pair)}
+    between_switches = {
+        pair for pair in linked_pairs(Description.line(5)) if all(name.startswith("s") for name in pair)
+    }
     assert between_switches == {frozenset(pair) for pair in pairwise(switches)}
-    assert joined(Description.ring(5)) - joined(Description.line(5)) == {frozenset({"s5", "s1"})}
+    assert linked_pairs(Description.ring(5)) - linked_pairs(Description.line(5)) == {frozenset({"s5", "s1"})}
 
 
 @pytest.mark.parametrize("k", [2, 4, 6, 8])
@@ -81,7 +83,7 @@ def test_the_now_has_100_hosts_on_40_switches_of_at_most_8_ports_in_three_subclu
     degree = Counter(owner for link in now.links for owner in link.owners)
     assert max(degree[switch.name] for switch in now.switches) <= 8
     assert {switch.kind for switch in now.switches} == {"myrinet"}
-    assert len(joined(now)) == len(now.links), "no two cables between the same two"
+    assert len(linked_pairs(now)) == len(now.links), "no two cables between the same two"
     # Cut the last six cables, and three separate subclusters are left.
     segments = wire(now.nodes, now.switches, now.links[:-6]).segments
     assert [(len(part.nics), len(part.switches)) for part in segments] == [(34, 13), (30, 14), (36, 13)]
