@@ -23,7 +23,7 @@ from tests.unit.fates.wire_frames import A, B, ethernet
 MICROSECOND, MILLISECOND, SECOND = 10**3, 10**6, 10**9
 
 CLOCKS: Final = 20 * MICROSECOND
-"""How far two readings of one instant may lie apart: the kernel's stamps are wall-clock time, timers monotonic."""
+"""Maximum difference of two readings of one instant: the kernel's stamps are wall-clock time, timers monotonic."""
 
 TYPICAL: Final = round(2 * MILLISECOND * SLOW)
 """A quarter of the frames leave less late than this, even on a machine that stands still for most of the time because

@@ -18,7 +18,7 @@ Call = Callable[[Comm, int], Awaitable[object]]
 
 MILLISECOND: Final = 1_000_000
 _LATE: Final = 200 * MILLISECOND
-"""When the node crashes that takes no part in the last call: the others wait for it by then."""
+"""Time of the crash of the node that takes no part in the last call: the others wait for it by then."""
 
 
 def _ints(size: int) -> list[Any]:

@@ -53,7 +53,7 @@ LOSSES: Final[dict[str, ImpairmentKeys]] = {
     "bursts": {"gemodel": "1% 30%"},
 }
 MESSAGES: Final = {0: 200, 4: 200, 1456: 200, 1457: 200, 5824: 100, 65_536: 20, 1_048_576: 2}
-"""How many messages of each size, in bytes: on both sides of a frame's end, four frames, and many."""
+"""Number of messages by size in bytes: sizes on both sides of a frame's end, four frames, and many."""
 
 CELL_MESSAGES: Final = {0: 200, 4: 200, 30: 200, 31: 200, 1456: 20, 4096: 10, 4097: 10, 65_536: 2}
 """Sizes where a frame is a cell: one, two, as many as are sent at once, and many."""

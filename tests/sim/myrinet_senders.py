@@ -13,7 +13,7 @@ ETHERTYPE = bytes.fromhex("88b6")
 TYPE = b"\0\4"
 
 Routes = Mapping[tuple[str, str], bytes]
-"""From a node to another."""
+"""Routes by the names of the source and the destination node."""
 
 
 def tree_routes(layout: Layout) -> Routes:

@@ -61,7 +61,7 @@ LAST: Final = 8
 MISTAKES: Final = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors by which the ledger, driver and library show that something is wrong."""
 ENDS: Final = (Status.ENDPOINT_CLOSED, Status.ENDPOINT_UNREACHABLE, Status.BAD_SESSION, Status.BAD_ENDPOINT)
-"""How a connection attempt with the right key may fail."""
+"""Statuses with which a connection attempt with the right key may fail."""
 
 
 class Run:

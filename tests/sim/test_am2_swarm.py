@@ -24,8 +24,8 @@ CASES = 2_000 if LONG else 40
 SEARCHED = 10_000
 """First seed of the search for mutants, apart from the cases' seeds."""
 MIN = 100
-"""How often each row of the firmware's state tables is taken, at least, by the cases and by random walks: some rows take a
-network or a host process that no case has."""
+"""Minimum number of times that each row of the firmware's state tables is taken by the cases and by random walks: some
+rows take a network or a host process that no case has."""
 MIN_COUNTED = CASES // 10
 """Minimum of counters that no row raises."""
 NEVER = {"dropped"}

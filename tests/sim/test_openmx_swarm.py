@@ -23,11 +23,11 @@ LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 200
 CASES = 10_000 if LONG else 120
 OTHERS = FIRST + 50_000
-"""From this seed on are others than the cases'."""
+"""First seed of the mutants' searches, beyond the cases' seeds."""
 MUTANT_TIMEOUT = 5 * SECOND
 MIN = 100 if LONG else 2
 MIN_SELDOM = 1 if LONG else 0
-"""How often each row of the tables is taken, at least."""
+"""Minimum number of times that each row of the tables is taken."""
 SELDOM = {
     label(PARTNER, PARTNER.row(CONNECTING, "answer with a used session")),
     label(PULL, PULL.row(RETRIED, "refused")),

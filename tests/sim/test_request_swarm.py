@@ -27,7 +27,7 @@ LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 CASES = 500 if LONG else 8
 SEARCHED = 10_000
-"""Where the mutants' seeds begin, behind the cases'."""
+"""First seed of the mutants' searches, beyond the cases' seeds."""
 MISTAKES = {mutant.name: mutant for mutant in NATIVE}
 
 

@@ -31,7 +31,7 @@ from tests.unit.protocols.am2_single_nic import SingleNic
 from tests.unit.protocols.emp_dialogue import TIMEOUT, joined_nics
 
 MIN = 100
-"""How often random walks take each row, at least."""
+"""Minimum number of times that random walks take each row."""
 
 
 @pytest.mark.requires("interpreted")

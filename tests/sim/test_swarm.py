@@ -29,11 +29,11 @@ FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 CASES = 5_000 if LONG else 200
 RESTART_CASES = 1_000 if LONG else 100
 OTHERS = FIRST + 5_000
-"""From this seed on are others than the cases'."""
+"""First seed of the mutants' searches, beyond the cases' seeds."""
 MUTANT_TIMEOUT = 10 * SECOND
 """Virtual time in which a case with a mistake must have ended: a halt is seen sooner, and is costly to wait for."""
 MIN = 100 if LONG else 5
-"""How often each row of the firmware's state tables is taken, at least."""
+"""Minimum number of times that each row of the firmware's state tables is taken."""
 WATCHING = (watch_messages, watch_receptions, watch_peers)
 
 

@@ -28,10 +28,10 @@ MPI_CASES = 1_000 if LONG else 16
 VERBS_CASES = 4_000 if LONG else 50
 CONNECTION_CASES = 10_000 if LONG else 50
 OTHERS = FIRST + 5_000
-"""From this seed on are others than the cases'."""
+"""First seed of the mutants' searches, beyond the cases' seeds."""
 MUTANT_TIMEOUT = 10 * SECOND
 MIN = 100 if LONG else 20
-"""How often each row of the send queues' and VIs' tables is taken, at least. The unit tests take NICs' rows."""
+"""Minimum number of times that each row of the send queues' and VIs' tables is taken. The unit tests take NICs' rows."""
 SELDOM = ("peer restarted", "gave up", "no receive descriptor")
 """Events of VIs that the unit tests take: no case restarts a peer, gives up or lacks a descriptor."""
 WATCHING = (watch_vis, watch_queues, watch_peers)

@@ -122,10 +122,10 @@ def _round(rng: Source) -> Round:
     return Round((sides[0], sides[1]), rng.choice(("", "", *FORBIDDEN)))
 
 
-def content(session: int, number: int, side: int, place: int, size: int = ROOM) -> bytes:
+def content(session: int, number: int, side: int, index: int, size: int = ROOM) -> bytes:
     """Return the bytes of a transfer, which differ from all others'."""
-    head = bytes((session, number, side, place))
-    return (head + PATTERN[place * 97 :])[:size]
+    head = bytes((session, number, side, index))
+    return (head + PATTERN[index * 97 :])[:size]
 
 
 class Side:
@@ -174,8 +174,8 @@ class Side:
         peer_transfers = round_.transfers[1 - self.side]
         for buffer in (self.out, self.open):
             buffer[:] = self._buffer()
-        for place in range(SIZE // ROOM):  # what the peer reads
-            self.open[place * ROOM : (place + 1) * ROOM] = content(self.number, number, self.side, 100 + place)
+        for index in range(SIZE // ROOM):  # what the peer reads
+            self.open[index * ROOM : (index + 1) * ROOM] = content(self.number, number, self.side, 100 + index)
         receives = [bytearray(ROOM) for kind in peer_transfers if kind in ("send", "notify")] + [bytearray(8)]
         memories, receives_posted = [], []
         for buffer in receives:
@@ -228,36 +228,36 @@ class Side:
                     raise Violation(f"session {self.number}, round {number}: read {index} has other bytes")
         await self.node.sleep(self.rng.below(MILLISECOND))
 
-    def _post(self, number: int, place: int, kind: str) -> None:
-        start = place * ROOM
+    def _post(self, number: int, index: int, kind: str) -> None:
+        start = index * ROOM
         segment = self.memories[0].segment(start, ROOM)
         target = self.peer.memories[1]
         remote = Segment(target.address + start, target.handle)
         if kind == "read":
             self.vi.post_send(Descriptor(OP_RDMAREAD, (segment,), remote))
             return
-        self.out[start : start + ROOM] = content(self.number, number, self.side, place)
+        self.out[start : start + ROOM] = content(self.number, number, self.side, index)
         if kind == "send":
             self.vi.post_send(Descriptor(OP_SENDRECV, (segment,)))
         else:
             control = OP_RDMAWRITE | (IMMEDIATE if kind == "notify" else 0)
-            self.vi.post_send(Descriptor(control, (segment,), remote, place + 1))
+            self.vi.post_send(Descriptor(control, (segment,), remote, index + 1))
 
     def _check_received(
-        self, number: int, theirs: tuple[str, ...], posted: list[Descriptor], receives: list[bytearray]
+        self, number: int, peer_transfers: tuple[str, ...], posted: list[Descriptor], receives: list[bytearray]
     ) -> None:
         """Everything that the peer sent before its last Send is here."""
-        with_receive = [(place, kind) for place, kind in enumerate(theirs) if kind in ("send", "notify")]
-        for (place, kind), descriptor, buffer in zip(with_receive, posted[:-1], receives[:-1], strict=True):
-            if kind == "send" and bytes(buffer) != content(self.number, number, 1 - self.side, place):
-                raise Violation(f"session {self.number}, round {number}: send {place} has other bytes")
-            if kind == "notify" and descriptor.immediate != place + 1:
+        with_receive = [(index, kind) for index, kind in enumerate(peer_transfers) if kind in ("send", "notify")]
+        for (index, kind), descriptor, buffer in zip(with_receive, posted[:-1], receives[:-1], strict=True):
+            if kind == "send" and bytes(buffer) != content(self.number, number, 1 - self.side, index):
+                raise Violation(f"session {self.number}, round {number}: send {index} has other bytes")
+            if kind == "notify" and descriptor.immediate != index + 1:
                 raise Violation(f"session {self.number}, round {number}: immediate data {descriptor.immediate}")
-        for place, kind in enumerate(theirs):
+        for index, kind in enumerate(peer_transfers):
             if kind in ("write", "notify"):
-                data = bytes(self.open[place * ROOM : (place + 1) * ROOM])
-                if data != content(self.number, number, 1 - self.side, place):
-                    raise Violation(f"session {self.number}, round {number}: write {place} is not there")
+                data = bytes(self.open[index * ROOM : (index + 1) * ROOM])
+                if data != content(self.number, number, 1 - self.side, index):
+                    raise Violation(f"session {self.number}, round {number}: write {index} is not there")
 
     async def _be_broken(self, round_: Round) -> None:
         """Let the first side make a forbidden access; both sides lose the connection."""

@@ -17,7 +17,7 @@ from testbed.spec.layout import Impairment
 
 MILLISECOND = 1_000_000
 DELAYED = Impairment(delay=10 * MILLISECOND)
-LATE = tuple(10 * MILLISECOND + 20_000 + place for place in range(2_000))
+LATE = tuple(10 * MILLISECOND + 20_000 + index for index in range(2_000))
 QUIET = ProbeResult(2_000, 2_000, LATE, 0, 0, 0, 0, 0, 0, 0, 2.0)
 
 
@@ -194,7 +194,7 @@ def test_rules_excuse_a_deviation_and_nothing_else() -> None:
 # Rate
 
 SHAPED = Impairment(rate=10_000_000)
-SHORT = tuple(48_000 + place for place in range(2_000))  # 60 bytes at 10 Mbit/s
+SHORT = tuple(48_000 + index for index in range(2_000))  # 60 bytes at 10 Mbit/s
 
 
 def train(rate: float, offered: float = 1.3e7, stop: int = 0) -> ProbeResult:

@@ -68,16 +68,19 @@ def delays(arrivals: list[tuple[int, int]]) -> list[int]:
 
 
 CHECKS: dict[str, Callable[[list[tuple[int, int]]], object]] = {
-    "loss": lambda got: assert_loss("30%", FRAMES - len({number for _, number in got}), FRAMES),
-    "duplicates": lambda got: assert_duplicates(
-        "20%", len(got) - len({number for _, number in got}), len({number for _, number in got}), off=0.25
+    "loss": lambda arrivals: assert_loss("30%", FRAMES - len({number for _, number in arrivals}), FRAMES),
+    "duplicates": lambda arrivals: assert_duplicates(
+        "20%",
+        len(arrivals) - len({number for _, number in arrivals}),
+        len({number for _, number in arrivals}),
+        off=0.25,
     ),
-    "delay": lambda got: assert_delay("5ms", delays(got)),
-    "jitter": lambda got: assert_jitter("1ms", delays(got), delay="5ms"),
-    "loss, one by one": lambda got: until_sure(loss_test(0.3), are_missing(got)),
-    "duplicates, one by one": lambda got: until_sure(duplicates_test(0.2), are_doubled(got)),
-    "delay, one by one": lambda got: until_sure(delay_test("5ms"), delays(got)),
-    "jitter, one by one": lambda got: until_sure(jitter_test("1ms", delay="5ms"), delays(got)),
+    "delay": lambda arrivals: assert_delay("5ms", delays(arrivals)),
+    "jitter": lambda arrivals: assert_jitter("1ms", delays(arrivals), delay="5ms"),
+    "loss, one by one": lambda arrivals: until_sure(loss_test(0.3), are_missing(arrivals)),
+    "duplicates, one by one": lambda arrivals: until_sure(duplicates_test(0.2), are_doubled(arrivals)),
+    "delay, one by one": lambda arrivals: until_sure(delay_test("5ms"), delays(arrivals)),
+    "jitter, one by one": lambda arrivals: until_sure(jitter_test("1ms", delay="5ms"), delays(arrivals)),
 }
 
 

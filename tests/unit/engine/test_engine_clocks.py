@@ -11,7 +11,7 @@ from testbed.engine.queues import Queue
 
 
 class Late:
-    """A wall clock as it is met: it begins somewhere, and every wait ends a little late."""
+    """Model of a wall clock: it starts at an arbitrary time, and every wait ends `late` ns late."""
 
     def __init__(self, start: int = 1_000_003, late: int = 7) -> None:
         self.time = start

@@ -10,7 +10,7 @@ from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.server import Server
 
 JOBS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 15)), min_size=1, max_size=40)
-"""When each comes after the one before it, and what it costs."""
+"""For each job: time since the previous job's arrival, and cost."""
 
 
 def test_a_job_that_finds_the_server_free_begins_at_once_and_one_that_does_not_waits() -> None:
@@ -89,7 +89,7 @@ def test_jobs_are_served_as_by_a_server_that_is_looked_at_every_nanosecond(jobs:
 
 
 def begun_and_ended(arrivals: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return when each job begins and ends."""
+    """Return the start and end of each job."""
     free_at, served = 0, []
     for arrived, cost in arrivals:
         begin = max(arrived, free_at)

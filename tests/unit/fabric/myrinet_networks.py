@@ -101,5 +101,5 @@ def star(nics: int) -> list[tuple[End, End]]:
 
 
 def wire_time(frame_bytes: bytes, rate: int = 1_280_000_000) -> int:
-    """Nanoseconds that a frame takes."""
+    """Return the transmission time of a frame in ns."""
     return -(-(len(frame_bytes) - len(HEAD)) * 8_000_000_000 // rate)

@@ -32,7 +32,7 @@ Arrival = tuple[int, int]
 
 
 class Star:
-    """Nodes at one switch. came: what arrived at each, as (time, number)."""
+    """Nodes at one switch. came: each node's arrivals, as (time, number)."""
 
     def __init__(
         self,

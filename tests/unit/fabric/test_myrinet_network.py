@@ -336,7 +336,7 @@ def _ways(links: list[tuple[End, End]], count: int) -> dict[str, dict[str, int]]
 
 
 Sending = list[tuple[int, int, int, int]]
-"""When, from which NIC, to which, bytes."""
+"""Time, number of the sending NIC, number of the receiving NIC, bytes."""
 sendings = st.lists(
     st.tuples(st.integers(0, 20_000), st.integers(0, 5), st.integers(0, 5), st.sampled_from([4, 30, 90, 300, 2000])),
     max_size=40,

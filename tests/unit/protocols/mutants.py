@@ -13,7 +13,7 @@ from statistics import median
 import pytest
 
 SEARCHES = 5 if os.environ.get("TESTBED_LONG") else 2
-"""How often a mutant is looked for, each time with other seeds: one search could be lucky."""
+"""Number of searches for a mutant, each with other seeds: one search could be lucky."""
 
 
 @dataclass(frozen=True)

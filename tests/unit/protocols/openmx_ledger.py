@@ -52,14 +52,14 @@ class Ledger:
 
     def send(self, end: Endpoint, partner: Partner, direction: Direction, size: int, *, synchronous: bool) -> Request:
         """Send the next message of a direction; its memory has other bytes as soon as the send is done."""
-        sent_before = self.sent.setdefault(direction, [])
-        data = bytearray(message(direction, len(sent_before), size))
+        earlier_sends = self.sent.setdefault(direction, [])
+        data = bytearray(message(direction, len(earlier_sends), size))
         request, statuses = (end.issend if synchronous else end.isend)([data], partner, direction[0]), list[Status]()
         request.on_arrival = statuses.append
         if request.is_settled:
             statuses.append(request.result().status)
         request.add_callback(lambda _: data.__setitem__(slice(None), bytes(len(data))))
-        sent_before.append(Sent(len(sent_before), statuses))
+        earlier_sends.append(Sent(len(earlier_sends), statuses))
         return request
 
     def receive(self, end: Endpoint, sink: int, source: int = ANYONE) -> Request:

@@ -52,10 +52,10 @@ def trial(seed: int) -> None:
         assert sorted(node.echoed + counters) == sent[index], f"requests of node {index} are lost or handled again"
         assert counters == sorted(counters), f"requests of node {index} are handled out of order"
         assert not node.library.pending_work(), f"node {index} waits"
-        free_steps = 0
-        while free_steps < window and node.library.try_request(1 - index, COUNT):
-            free_steps += 1
-        assert free_steps == window, f"{free_steps} of {window} slots of node {index}'s window are free"
+        free_slots = 0
+        while free_slots < window and node.library.try_request(1 - index, COUNT):
+            free_slots += 1
+        assert free_slots == window, f"{free_slots} of {window} slots of node {index}'s window are free"
         counts = node.device.counter_values()
         cells = counts["cells_read"] + counts["overruns"] + counts["bad_headers"]
         assert cells == arrived[index], f"{arrived[index]} cells came to node {index}, and {cells} are accounted for"

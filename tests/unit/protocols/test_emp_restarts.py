@@ -234,12 +234,12 @@ def test_sends_of_a_restarted_nic_to_a_silent_peer_do_not_fail() -> None:
     assert total_counters(wires, 0, "restarts") == 0
 
 
-@pytest.mark.parametrize("restarts_again", [False, True], ids=["", "the receiver has restarted meanwhile"])
-def test_with_times_as_incarnations_the_first_message_arrives_and_no_send_fails(restarts_again: bool) -> None:
+@pytest.mark.parametrize("receiver_restarts", [False, True], ids=["", "the receiver has restarted meanwhile"])
+def test_with_times_as_incarnations_the_first_message_arrives_and_no_send_fails(receiver_restarts: bool) -> None:
     wires, (sender, _) = joined_nics(incarnation=TIME_AS_INCARNATION)
     buffers = [bytearray(10_000), bytearray(3)]
     sends = [sender.post_send(1, 1, content(10_000)), sender.post_send(1, 1, b"one")]
-    if restarts_again:
+    if receiver_restarts:
         for frame in wires.take(0):
             wires.deliver(frame)
         wires.restart(1)

@@ -176,8 +176,8 @@ class Host:
         assert fate.origin.name == token.source
         return fate
 
-    def words(self, token: Token, serial: int, checksum: int) -> None:
-        assert checksum == serial ^ 0xFFFF
+    def words(self, token: Token, serial: int, complement: int) -> None:
+        assert complement == serial ^ 0xFFFF
         self._course(token, serial)
         if serial % 3:
             token.reply(ANSWER, serial)

@@ -68,8 +68,8 @@ class Timer:
         self.callback = callback
         self.when: int | None = None
 
-    def set(self, when: int | None) -> None:
-        self.when = when
+    def set(self, time: int | None) -> None:
+        self.when = time
 
 
 class Interface:
