@@ -1,5 +1,5 @@
 """Watches Open-MX's state machines: the steps of endpoints, pulls and partners, which the tables carry out, and messages to
-open endpoints, which driver and table count each on their own."""
+open endpoints, which the driver and the table count independently."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def watch_endpoints(patch: pytest.MonkeyPatch, watch: Watch) -> None:
         dropped = firmware.counters.unexp_eventq_full
         hand_over(firmware, endpoint, event, data)
         if firmware.counters.unexp_eventq_full == dropped:
-            what_for = "connection request" if event.type == TYPE_CONNECT else "message"
-            watch.saw(states.ENDPOINT, endpoint.state, what_for, endpoint.state)
+            kind = "connection request" if event.type == TYPE_CONNECT else "message"
+            watch.saw(states.ENDPOINT, endpoint.state, kind, endpoint.state)
 
     patch.setattr(Firmware, "_step", watched_step)
     patch.setattr(Firmware, "_deliver", watched_hand_over)

@@ -1,4 +1,4 @@
-"""Captures read back, by Scapy: nothing of this goes through our own writer."""
+"""Captures read by Scapy, independently of the project's own reader."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ def samples_of(value: "dict[int, float] | list[float]") -> list[Sample]:
 
 
 def noisy(seed: int, slope: float, noise: float) -> list[Sample]:
-    chance = random.Random(seed)
-    return samples_of([30 * MEBIBYTE + slope * second + chance.gauss(0, noise) for second in range(SECONDS)])
+    rng = random.Random(seed)
+    return samples_of([30 * MEBIBYTE + slope * second + rng.gauss(0, noise) for second in range(SECONDS)])
 
 
 @pytest.mark.parametrize("seed", range(5))

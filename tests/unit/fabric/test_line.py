@@ -137,8 +137,8 @@ def test_what_is_under_way_is_never_too_much() -> None:
 
 def test_a_change_applies_to_what_is_offered_later_and_order_is_kept() -> None:
     wire = direction(Impairment(rate=10**6, delay=10 * MILLISECOND))
-    carry_on = [wire.offer(0, frame) for _, frame in burst(3, 125)]
-    assert not any(outcome.dropped for outcome in carry_on)
+    outcomes = [wire.offer(0, frame) for _, frame in burst(3, 125)]
+    assert not any(outcome.dropped for outcome in outcomes)
     wire.change(1, Impairment(rate=10**9, delay=MILLISECOND))
     wire.offer(1, numbered(3, 125))
     # Three frames of 1 ms each keep their schedule; the fourth goes behind them at the new rate, but never overtakes.

@@ -1,4 +1,4 @@
-"""The hash is a promise to other implementations: its vectors, its ancestor's published outputs, its quality."""
+"""The hash that other implementations reproduce: its test vectors, SplitMix64's published outputs, its quality."""
 
 from __future__ import annotations
 

@@ -105,9 +105,9 @@ def test_frames_come_in_order_however_many_wait() -> None:
     def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         numbers = itertools.count()
-        chance = random.Random(7)
+        rng = random.Random(7)
         for count in (1, 2, 3, 16, 17, 18, 33, 100):
-            sent = [frame(next(numbers), chance.randrange(60, LONGEST + 1)) for _ in range(count)]
+            sent = [frame(next(numbers), rng.randrange(60, LONGEST + 1)) for _ in range(count)]
             assert [sender.send(entry) for entry in sent] == [len(entry) for entry in sent]
             assert receive_frames(receiver, count) == sent
             assert receiver.receive() is None

@@ -193,19 +193,19 @@ def test_scapy_decodes_only_mapping_packets_as_mapping() -> None:
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=60), st.integers(1, 100), st.integers(1, 10))
 def test_a_pacer_passes_a_burst_and_then_the_mean_rate(steps: list[int], interval: int, burst: int) -> None:
     pacer = Pacer(interval, burst)
-    now, passed_count = 0, []
+    now, passed_times = 0, []
     for step in steps:
         now += step
         free_at = pacer.free
         while pacer.take(now):
             assert now >= free_at
-            passed_count.append(now)
+            passed_times.append(now)
             free_at = pacer.free
         assert now < pacer.free <= now + interval
-    assert len(passed_count) >= burst
-    for first in range(len(passed_count)):
-        for last in range(first, len(passed_count)):
-            assert passed_count[last] - passed_count[first] >= (last - first + 1 - burst) * interval
+    assert len(passed_times) >= burst
+    for first in range(len(passed_times)):
+        for last in range(first, len(passed_times)):
+            assert passed_times[last] - passed_times[first] >= (last - first + 1 - burst) * interval
 
 
 @pytest.mark.parametrize(

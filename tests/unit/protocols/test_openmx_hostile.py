@@ -33,14 +33,14 @@ def test_changed_frames_with_right_checks_harm_only_the_connection_that_they_cla
     view = memoryview(guard)
     requests = [pair.ends[1].irecv(view[45_000:90_000], 0, 0, forget=True)]
 
-    def changes(frame: bytes) -> bool:
+    def change_frame(frame: bytes) -> bool:
         if rng.random() < 0.5:
             offset = rng.randrange(14, len(frame) - 4)
             spoilt = frame[:offset] + rng.randbytes(1) + frame[offset + 1 :]
             pair.wires.deliver(checked(spoilt) if rng.random() < 0.8 else spoilt)
         return rng.random() < 0.2
 
-    pair.lose = changes
+    pair.lose = change_frame
     for size in (1, 100, 5_000, 40_000, 0, 33_000, 20_000) * 3:
         pair.send(pattern(size))
         pair.ends[1].isend([pattern(size)], pair.to[1], 3)

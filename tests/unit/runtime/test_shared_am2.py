@@ -19,10 +19,10 @@ SEEDS = range(FIRST, FIRST + (500 if LONG else 24))
 ENDPOINTS = 12
 REQUESTS = 150
 TIMEOUT = 5_000
-"""Milliseconds in which all must have ended."""
+"""Maximum time in ms until all requests have ended."""
 
 
-def small(rng: random.Random) -> Settings:
+def random_settings(rng: random.Random) -> Settings:
     return Settings(
         frames=rng.randrange(2, 8), stay=3 * MILLISECOND, channels=rng.choice([2, 8, 32]),
         medium=512, packet=1024, sequences=1 << 16,
@@ -31,7 +31,7 @@ def small(rng: random.Random) -> Settings:
 
 def make_cluster(rng: random.Random, *, lost: int) -> Cluster:
     """Three host processes on node 0, two on node 1, with all the endpoints."""
-    cluster = Cluster(rng, small(rng), lost=lost)
+    cluster = Cluster(rng, random_settings(rng), lost=lost)
     for node, slot in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 3)):
         cluster.begin(node, slot)
     for number in range(ENDPOINTS):
@@ -63,10 +63,10 @@ def send(cluster: Cluster, serials: list[int]) -> None:
         elif fate.source.ask(serial, fate):
             pending.remove(serial)
         cluster.turn()
-    raise AssertionError(f"{len(pending)} requests cannot be sent: {complaints(cluster)}")
+    raise AssertionError(f"{len(pending)} requests cannot be sent: {unfinished_work(cluster)}")
 
 
-def complaints(cluster: Cluster) -> list[str]:
+def unfinished_work(cluster: Cluster) -> list[str]:
     return [sentence for node in (0, 1) for sentence in cluster.nic(node).firmware.pending_work()] + [
         f"host {host.place} of node {host.node}: {sentence}"
         for host in cluster.hosts
@@ -87,10 +87,10 @@ def settle(cluster: Cluster) -> None:
         )
         if quiet_rounds > 20:
             return
-    raise AssertionError(f"it does not end: {complaints(cluster)}")
+    raise AssertionError(f"it does not end: {unfinished_work(cluster)}")
 
 
-def is_clean(cluster: Cluster) -> None:
+def check_clean(cluster: Cluster) -> None:
     """Check that all libraries end and leave nothing behind."""
     for host in cluster.hosts:
         host.am.terminate()
@@ -112,13 +112,13 @@ def test_every_request_among_hosts_that_share_nics_is_handled_once_and_replied_t
     send(cluster, requests(cluster, REQUESTS))
     settle(cluster)
     for serial, fate in cluster.fates.items():
-        assert fate.handled == 1, f"request {serial}: {fate.returned}, {complaints(cluster)}"
+        assert fate.handled == 1, f"request {serial}: {fate.returned}, {unfinished_work(cluster)}"
         assert fate.replied == bool(serial % 3), f"the reply to {serial}"
         assert fate.returned is None
     for host in cluster.hosts:
         assert host.am.pending_work() == []
     assert sum(cluster.nic(node).firmware.counter_values()["unloaded"] for node in (0, 1)) > 0
-    is_clean(cluster)
+    check_clean(cluster)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -137,7 +137,7 @@ def test_a_host_that_dies_does_not_disturb_others(seed: int) -> None:
     for host in cluster.hosts:
         assert host.am.pending_work() == []  # all credits are there, of what the dead will not reply to, too
     assert poisoned_bytes(dead_host) == len(dead_host.attached.region.heap)
-    is_clean(cluster)
+    check_clean(cluster)
 
 
 def kill_host(cluster: Cluster, dead_host: Host) -> None:
@@ -164,9 +164,9 @@ def is_over(cluster: Cluster, dead_host: Host, serial: int, fate: RequestFate) -
         assert fate.returned is None
     elif fate.sink is dead_host and fate.source is not dead_host:
         node, endpoint = fate.origin.name
-        had = Delivery(node, 1, endpoint, fate.number) in cluster.delivered
-        assert fate.replied or had or fate.returned is not None, f"request {serial} has come to no end"
+        was_delivered = Delivery(node, 1, endpoint, fate.number) in cluster.delivered
+        assert fate.replied or was_delivered or fate.returned is not None, f"request {serial} has come to no end"
         if fate.handled:
             assert fate.returned in (None, Status.UNREACHABLE)
-        elif not had:
+        elif not was_delivered:
             assert fate.returned in (Status.BAD_ENDPOINT, Status.UNREACHABLE)

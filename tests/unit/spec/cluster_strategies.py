@@ -172,12 +172,12 @@ def _remove_link(draw: st.DrawFn, description: Description) -> Description:
 def _without(description: Description, nodes: Sequence[Node], removed_links: Sequence[Link]) -> Description:
     """Return the description without some links and without the declared NICs at their ends."""
     ends = {end for link in removed_links for end in link.ends}
-    remaining_links = [
+    remaining_nodes = [
         node.model_copy(update={"nics": tuple(nic for nic in node.nics if f"{node.name}:{nic.name}" not in ends)})
         for node in nodes
     ]
     links = tuple(link for link in description.links if link not in removed_links)
-    return _remade(description, nodes=tuple(remaining_links), links=links)
+    return _remade(description, nodes=tuple(remaining_nodes), links=links)
 
 
 def _change_mtu(draw: st.DrawFn, description: Description) -> Description:
